@@ -1,0 +1,161 @@
+//! What an agent says of its run.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Generation, UnixMillis};
+
+/// Most bytes of the last output on stderr that an [`ExitReport`] carries.
+pub const STDERR_TAIL_BYTES: usize = 4096;
+
+/// The exit code by which exec.py says "my state is saved, start me again" (EX_TEMPFAIL, sysexits.h).
+pub const EXIT_RESTART_ME: i32 = 75;
+
+/// Where a run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunState {
+    /// No environment yet.
+    Idle,
+    /// An environment, and no start yet.
+    Configured,
+    /// exec.py runs.
+    Running,
+    /// exec.py was told to end.
+    Stopping,
+    /// exec.py has ended, with everything it started.
+    Exited,
+}
+
+/// The answer of `GET /status`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunStatus {
+    /// Raised at each change; what a long poll waits for.
+    pub seq: u64,
+    /// Differs each time the agent's program is started.
+    pub boot_id: String,
+    /// Where the run stands.
+    pub state: RunState,
+    /// The generation of the run; absent when idle or when the environment came without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<Generation>,
+    /// The process id of exec.py while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// When exec.py was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<UnixMillis>,
+    /// How the run ended, once it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<ExitReport>,
+}
+
+/// How a run ended. *How* (the outcome) and *why* (`stopped`: we asked for it) are two things.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "ExitReportWire", into = "ExitReportWire")]
+pub struct ExitReport {
+    /// How.
+    pub outcome: ExitOutcome,
+    /// Whether the agent had been told to stop it before it ended.
+    pub stopped: bool,
+    /// When, by the agent's clock.
+    pub ended_at: UnixMillis,
+    /// The last output on stderr, at most [`STDERR_TAIL_BYTES`], invalid UTF-8 replaced.
+    pub stderr_tail: String,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExitOutcome {
+    /// It exited with this code, 0 to 255.
+    Code(i32),
+    /// A signal ended it.
+    Signal(i32),
+    /// It was never started, for this reason.
+    NotStarted(String),
+}
+
+impl ExitReport {
+    /// Whether the run did what it should: it exited with 0.
+    pub fn is_success(&self) -> bool {
+        self.outcome == ExitOutcome::Code(0)
+    }
+}
+
+impl fmt::Display for ExitOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exited with code {code}"),
+            Self::Signal(signal) => match signal_name(*signal) {
+                Some(name) => write!(f, "was killed by signal {signal} ({name})"),
+                None => write!(f, "was killed by signal {signal}"),
+            },
+            Self::NotStarted(reason) => write!(f, "was not started: {reason}"),
+        }
+    }
+}
+
+/// The names of the signals that end training programs (signal(7), x86 and ARM).
+fn signal_name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
+        2 => "SIGINT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        13 => "SIGPIPE",
+        15 => "SIGTERM",
+        _ => return None,
+    })
+}
+
+/// The form of an [`ExitReport`] in JSON: exactly one of `code`, `signal` and `not_started`.
+#[derive(Clone, Serialize, Deserialize)]
+struct ExitReportWire {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    code: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    signal: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    not_started: Option<String>,
+    #[serde(default)]
+    stopped: bool,
+    ended_at: UnixMillis,
+    #[serde(default)]
+    stderr_tail: String,
+}
+
+/// An exit report that names no way of ending, or several.
+#[derive(Debug, thiserror::Error)]
+#[error("an exit needs exactly one of code, signal and not_started")]
+struct AmbiguousExit;
+
+impl TryFrom<ExitReportWire> for ExitReport {
+    type Error = AmbiguousExit;
+
+    fn try_from(wire: ExitReportWire) -> Result<Self, Self::Error> {
+        let ExitReportWire { code, signal, not_started, stopped, ended_at, stderr_tail } = wire;
+        let outcome = match (code, signal, not_started) {
+            (Some(code), None, None) => ExitOutcome::Code(code),
+            (None, Some(signal), None) => ExitOutcome::Signal(signal),
+            (None, None, Some(reason)) => ExitOutcome::NotStarted(reason),
+            (_, _, _) => return Err(AmbiguousExit),
+        };
+        Ok(Self { outcome, stopped, ended_at, stderr_tail })
+    }
+}
+
+impl From<ExitReport> for ExitReportWire {
+    fn from(report: ExitReport) -> Self {
+        let ExitReport { outcome, stopped, ended_at, stderr_tail } = report;
+        let (code, signal, not_started) = match outcome {
+            ExitOutcome::Code(code) => (Some(code), None, None),
+            ExitOutcome::Signal(signal) => (None, Some(signal), None),
+            ExitOutcome::NotStarted(reason) => (None, None, Some(reason)),
+        };
+        Self { code, signal, not_started, stopped, ended_at, stderr_tail }
+    }
+}

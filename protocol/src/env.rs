@@ -1,0 +1,125 @@
+//! Every environment variable's name: who writes it, who reads it; and what may be one.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::serde_as_string;
+
+/// Written by the rendezvous, read by TensorFlow: the cluster and this task's place in it.
+pub const TF_CONFIG: &str = "TF_CONFIG";
+/// Written by the rendezvous, read by scripts: how many workers there are, the chief not counted.
+pub const NUM_WORKERS: &str = "NUM_WORKERS";
+/// Written by the rendezvous, read by scripts made for tf-spawner: this replica's index in its role.
+pub const WORKER_NUMBER: &str = "WORKER_NUMBER";
+/// Written by the rendezvous, read by scripts made for tf-spawner: the number of workers.
+pub const TOT_WORKERS: &str = "TOT_WORKERS";
+/// Written by the rendezvous for replicas that train, read by scripts: see [`crate::ids::Rank`].
+pub const RANK: &str = "RANK";
+/// Written by the rendezvous, read by scripts: how many replicas train.
+pub const WORLD_SIZE: &str = "WORLD_SIZE";
+/// Written by the rendezvous, read by scripts: the job's name.
+pub const MUSTER_JOB: &str = "MUSTER_JOB";
+/// Written by the rendezvous, read by scripts: `chief`, `worker`, `ps` or `evaluator`.
+pub const MUSTER_ROLE: &str = "MUSTER_ROLE";
+/// Written by the rendezvous, read by scripts: the index in the role, from 0.
+pub const MUSTER_INDEX: &str = "MUSTER_INDEX";
+/// Written by the rendezvous, read by scripts: the generation, `E.S`.
+pub const MUSTER_GENERATION: &str = "MUSTER_GENERATION";
+/// Written by the rendezvous, read by scripts: how often this job's gang was started before, from 0.
+pub const MUSTER_RESTART_COUNT: &str = "MUSTER_RESTART_COUNT";
+/// Written by the rendezvous, read by the agent: hosts, separated by commas, that no proxy may stand before.
+/// The agent adds them to `no_proxy` when a proxy is set, for gRPC hangs silently behind one.
+pub const MUSTER_NO_PROXY: &str = "MUSTER_NO_PROXY";
+/// Written by the rendezvous unless the job sets it, read by Python: no line is lost when a run is killed.
+pub const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
+/// Written by the rendezvous for workers and parameter servers unless the job sets it, read by gRPC
+/// (TensorFlow's ParameterServer guide sets it in every server).
+pub const GRPC_FAIL_FAST: &str = "GRPC_FAIL_FAST";
+
+/// Prefix of the variables that belong to Muster.
+pub const MUSTER_PREFIX: &str = "MUSTER_";
+
+/// Bytes from which on Linux passes one variable to no program, name, `=` and closing NUL included
+/// (`MAX_ARG_STRLEN`, include/uapi/linux/binfmts.h).
+pub const ENTRY_LIMIT: usize = 131_072;
+
+/// Most characters of a variable's name.
+pub const NAME_MAX: usize = 128;
+
+/// A variable's name: `[A-Za-z_][A-Za-z0-9_]{0,127}`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct EnvName(String);
+
+/// Why a name or a value cannot be an environment variable's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EnvError {
+    /// The name has a character that it must not have, or too many of them.
+    #[error(
+        "environment name {0:?} is not allowed: use letters, digits and '_', not beginning with a digit, {NAME_MAX} at most"
+    )]
+    Name(String),
+    /// The value holds a NUL byte.
+    #[error("the value of {0} holds a NUL byte")]
+    Nul(EnvName),
+    /// Name and value together are longer than Linux passes on.
+    #[error("{name} would be {bytes} bytes long; Linux passes less than {ENTRY_LIMIT} to a program")]
+    TooLong {
+        /// The variable.
+        name: EnvName,
+        /// Its length with name, `=` and NUL.
+        bytes: usize,
+    },
+}
+
+impl EnvName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether the rendezvous sets this variable, so that a job must not.
+    pub fn is_reserved(&self) -> bool {
+        let computed = [TF_CONFIG, NUM_WORKERS, WORKER_NUMBER, TOT_WORKERS, RANK, WORLD_SIZE];
+        computed.contains(&self.as_str()) || self.0.starts_with(MUSTER_PREFIX)
+    }
+
+    /// Checks that `value` can be passed to a program under this name.
+    ///
+    /// # Errors
+    /// [`EnvError::Nul`] and [`EnvError::TooLong`].
+    pub fn check_value(&self, value: &str) -> Result<(), EnvError> {
+        let bytes = self.0.len() + value.len() + 2;
+        if value.contains('\0') {
+            Err(EnvError::Nul(self.clone()))
+        } else if bytes > ENTRY_LIMIT {
+            Err(EnvError::TooLong { name: self.clone(), bytes })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl FromStr for EnvName {
+    type Err = EnvError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+        let first_ok = !text.as_bytes().first().is_none_or(u8::is_ascii_digit);
+        if first_ok && text.len() <= NAME_MAX && text.bytes().all(allowed) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(EnvError::Name(text.chars().take(NAME_MAX).collect()))
+        }
+    }
+}
+
+impl fmt::Display for EnvName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+serde_as_string!(EnvName);

@@ -1,0 +1,222 @@
+//! Names and numbers that identify things. Each is parsed once, here; a value that exists is valid.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Gives a type with `FromStr` and `Display` the JSON form of a string.
+macro_rules! serde_as_string {
+    ($type:ty) => {
+        impl TryFrom<String> for $type {
+            type Error = <$type as FromStr>::Err;
+            fn try_from(text: String) -> Result<Self, Self::Error> {
+                text.parse()
+            }
+        }
+        impl From<$type> for String {
+            fn from(value: $type) -> Self {
+                value.to_string()
+            }
+        }
+    };
+}
+pub(crate) use serde_as_string;
+
+/// Most characters of a job's name. It leaves room for `-evaluator-99999` within the 63 of a DNS label.
+pub const JOB_NAME_MAX: usize = 40;
+
+/// A job's name: a DNS label (RFC 1123) of at most [`JOB_NAME_MAX`] characters.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct JobName(String);
+
+/// Why a text is no [`JobName`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "task name \"{name}\" is not a DNS label: use 1 to {JOB_NAME_MAX} of a-z, 0-9 and '-', beginning and ending with a letter or digit"
+)]
+pub struct BadJobName {
+    name: String,
+}
+
+impl JobName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for JobName {
+    type Err = BadJobName;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+        let edges_ok = !text.starts_with('-') && !text.ends_with('-');
+        if (1..=JOB_NAME_MAX).contains(&text.len()) && edges_ok && text.bytes().all(allowed) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(BadJobName { name: text.chars().take(80).collect() })
+        }
+    }
+}
+
+impl fmt::Display for JobName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+serde_as_string!(JobName);
+
+/// What a replica does. These are the task types that TensorFlow 2 accepts
+/// (`tensorflow/python/distribute/multi_worker_util.py`); their order here is the order of ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Coordinates the training.
+    Chief,
+    /// Computes gradients.
+    Worker,
+    /// Holds variables for ParameterServerStrategy.
+    Ps,
+    /// Reads checkpoints and evaluates them, beside the training cluster.
+    Evaluator,
+}
+
+impl Role {
+    /// All roles, in the order of ranks.
+    pub const ALL: [Self; 4] = [Self::Chief, Self::Worker, Self::Ps, Self::Evaluator];
+
+    /// The task type in TF_CONFIG.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Chief => "chief",
+            Self::Worker => "worker",
+            Self::Ps => "ps",
+            Self::Evaluator => "evaluator",
+        }
+    }
+
+    /// Whether replicas of this role compute the training and so have a [`Rank`].
+    pub fn trains(self) -> bool {
+        match self {
+            Self::Chief | Self::Worker => true,
+            Self::Ps | Self::Evaluator => false,
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One member of a role, written `worker-2`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ReplicaId {
+    /// What it does.
+    pub role: Role,
+    /// Its place in its role, from 0.
+    pub index: u32,
+}
+
+/// Why a text is no [`ReplicaId`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("\"{0}\" is not a replica: write role-index, for example worker-2")]
+pub struct BadReplicaId(String);
+
+impl FromStr for ReplicaId {
+    type Err = BadReplicaId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bad = || BadReplicaId(text.chars().take(80).collect());
+        let (role, index) = text.split_once('-').ok_or_else(bad)?;
+        let role = Role::ALL.into_iter().find(|r| r.as_str() == role).ok_or_else(bad)?;
+        let index: u32 = index.parse().map_err(|_| bad())?;
+        let id = Self { role, index };
+        // `worker-007` and `worker-+7` parse as numbers but are no names of ours.
+        if id.to_string() == text { Ok(id) } else { Err(bad()) }
+    }
+}
+
+impl fmt::Display for ReplicaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.role, self.index)
+    }
+}
+
+serde_as_string!(ReplicaId);
+
+/// A pod's name, `<job>-<role>-<index>`: unique in a namespace, so a back end can never hold two pods for one replica.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodName(String);
+
+impl PodName {
+    /// The name of the pod of one replica of one job.
+    pub fn new(job: &JobName, replica: ReplicaId) -> Self {
+        Self(format!("{job}-{replica}"))
+    }
+
+    /// The name as text; it is a DNS label and so safe as a file name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for PodName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A replica's place among all that train, from 0: the chief first, then the workers by index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Rank(pub u32);
+
+impl fmt::Display for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// The number of a gang's start, written `E.S`: which master (epoch), and which start under it (sequence).
+/// Ordered, so that an agent can refuse whatever is older than the newest it has seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Generation {
+    /// How many masters have held this job, from 1.
+    pub epoch: u32,
+    /// How many starts there were in this epoch, from 1.
+    pub sequence: u32,
+}
+
+/// Why a text is no [`Generation`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("generation \"{0}\" is not of the form E.S, for example 1.1")]
+pub struct BadGeneration(String);
+
+impl FromStr for Generation {
+    type Err = BadGeneration;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bad = || BadGeneration(text.chars().take(80).collect());
+        let (epoch, sequence) = text.split_once('.').ok_or_else(bad)?;
+        let number = |part: &str| part.parse::<u32>().map_err(|_| bad());
+        Ok(Self { epoch: number(epoch)?, sequence: number(sequence)? })
+    }
+}
+
+impl fmt::Display for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.epoch, self.sequence)
+    }
+}
+
+serde_as_string!(Generation);
+
+/// A point in time on the wire: milliseconds since the Unix epoch, by the clock of the machine that says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct UnixMillis(pub u64);

@@ -1,0 +1,277 @@
+//! What a user asks for: the request as typed, and the spec that follows from it. A [`JobSpec`] that exists is valid.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::env::{EnvError, EnvName};
+use crate::error::ErrorCode;
+use crate::ids::{JobName, Role};
+use crate::tf_config;
+
+/// How the replicas train together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Strategy {
+    /// `tf.distribute.MultiWorkerMirroredStrategy`: every worker holds the variables.
+    AllReduce,
+    /// `tf.distribute.ParameterServerStrategy`: parameter servers hold the variables.
+    ParameterServer,
+}
+
+impl Strategy {
+    /// The name on the wire and the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::AllReduce => "AllReduce",
+            Self::ParameterServer => "ParameterServer",
+        }
+    }
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Strategy {
+    type Err = SpecError;
+
+    /// Case does not matter; `ps` is short for ParameterServer.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.to_ascii_lowercase().as_str() {
+            "allreduce" => Ok(Self::AllReduce),
+            "parameterserver" | "ps" => Ok(Self::ParameterServer),
+            _ => Err(SpecError::Strategy(text.chars().take(80).collect())),
+        }
+    }
+}
+
+/// Workers of a job that does not say how many.
+pub const DEFAULT_WORKER_NUM: u32 = 2;
+
+/// A job as asked for. What is absent has a default that may depend on the strategy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobRequest {
+    /// The job's name.
+    pub name: JobName,
+    /// How the replicas train together.
+    pub strategy: Strategy,
+    /// Workers; [`DEFAULT_WORKER_NUM`] when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_num: Option<u32>,
+    /// Parameter servers; 1 with ParameterServer, else 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ps_num: Option<u32>,
+    /// Chiefs, 0 or 1; 1 with ParameterServer, else 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chief_num: Option<u32>,
+    /// Evaluators, 0 or 1; 0 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluator_num: Option<u32>,
+    /// The image whose working directory holds exec.py; only where pods are containers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// The folder that holds exec.py, absolute; only where pods are processes of the master's host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work_dir: Option<PathBuf>,
+    /// Arguments for exec.py.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+    /// Variables for every replica.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<EnvName, String>,
+}
+
+/// A valid job: what was asked for, with every default filled in. It never changes once accepted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "JobRequest")]
+pub struct JobSpec {
+    /// The job's name.
+    pub name: JobName,
+    /// How the replicas train together.
+    pub strategy: Strategy,
+    /// Workers, at least 1.
+    pub worker_num: u32,
+    /// Parameter servers: 0 with AllReduce, at least 1 with ParameterServer.
+    pub ps_num: u32,
+    /// Chiefs, 0 or 1.
+    pub chief_num: u32,
+    /// Evaluators, 0 or 1.
+    pub evaluator_num: u32,
+    /// See [`JobRequest::image`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// See [`JobRequest::work_dir`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub work_dir: Option<PathBuf>,
+    /// Arguments for exec.py.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+    /// Variables for every replica.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<EnvName, String>,
+}
+
+/// Why a request is no job.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SpecError {
+    /// No such strategy.
+    #[error("strategy \"{0}\" is unknown: use AllReduce or ParameterServer")]
+    Strategy(String),
+    /// No workers.
+    #[error("worker-num is 0: a job needs at least one worker")]
+    NoWorkers,
+    /// TF_CONFIG would not fit into a process's environment.
+    #[error(
+        "worker-num {asked} is too many: TF_CONFIG would be too long for Linux to pass on; at most {fits} workers fit"
+    )]
+    TooManyWorkers {
+        /// Workers asked for.
+        asked: u32,
+        /// Workers that fit beside the other replicas asked for.
+        fits: u32,
+    },
+    /// TF_CONFIG would not fit because of the parameter servers.
+    #[error(
+        "ps-num {asked} is too many: TF_CONFIG would be too long for Linux to pass on; at most {fits} parameter servers fit"
+    )]
+    TooManyPs {
+        /// Parameter servers asked for.
+        asked: u32,
+        /// Parameter servers that fit beside the other replicas asked for.
+        fits: u32,
+    },
+    /// TensorFlow hangs on a ps in an AllReduce cluster.
+    #[error("ps-num {0} does not go with AllReduce: leave it out, or use --strategy ParameterServer")]
+    PsWithAllReduce(u32),
+    /// ParameterServerStrategy needs one.
+    #[error("ps-num is 0: ParameterServer needs at least one parameter server")]
+    NoPs,
+    /// TensorFlow accepts one chief at most.
+    #[error("chief-num {0} is not allowed: use 0 or 1")]
+    ChiefNum(u32),
+    /// TensorFlow accepts one evaluator at most.
+    #[error("evaluator-num {0} is not allowed: use 0 or 1")]
+    EvaluatorNum(u32),
+    /// The rendezvous sets this variable.
+    #[error("{0} is set by Muster itself and cannot be set by a job")]
+    ReservedEnv(EnvName),
+    /// A variable that cannot be passed on.
+    #[error(transparent)]
+    Env(#[from] EnvError),
+    /// An argument that cannot be passed on.
+    #[error("argument {0} for exec.py holds a NUL byte")]
+    NulInArgument(usize),
+    /// Its place on the master's host would be unclear.
+    #[error("work_dir \"{0}\" is not an absolute path")]
+    RelativeWorkDir(PathBuf),
+}
+
+impl SpecError {
+    /// The code on the wire.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Strategy(_) => ErrorCode::BadStrategy,
+            Self::NoWorkers | Self::TooManyWorkers { .. } => ErrorCode::BadWorkerNum,
+            Self::PsWithAllReduce(_) | Self::NoPs | Self::TooManyPs { .. } => ErrorCode::BadPsNum,
+            Self::ChiefNum(_) => ErrorCode::BadChiefNum,
+            Self::EvaluatorNum(_) => ErrorCode::BadEvaluatorNum,
+            Self::ReservedEnv(_) | Self::Env(_) => ErrorCode::BadEnv,
+            Self::NulInArgument(_) => ErrorCode::BadArgs,
+            Self::RelativeWorkDir(_) => ErrorCode::BadWorkDir,
+        }
+    }
+}
+
+impl TryFrom<JobRequest> for JobSpec {
+    type Error = SpecError;
+
+    fn try_from(request: JobRequest) -> Result<Self, Self::Error> {
+        let JobRequest { name, strategy, worker_num, ps_num, chief_num, evaluator_num, image, work_dir, args, env } =
+            request;
+        let servers_by_default = match strategy {
+            Strategy::AllReduce => 0,
+            Strategy::ParameterServer => 1,
+        };
+        let spec = Self {
+            name,
+            strategy,
+            worker_num: worker_num.unwrap_or(DEFAULT_WORKER_NUM),
+            ps_num: ps_num.unwrap_or(servers_by_default),
+            chief_num: chief_num.unwrap_or(servers_by_default),
+            evaluator_num: evaluator_num.unwrap_or(0),
+            image,
+            work_dir,
+            args,
+            env,
+        };
+        spec.check_counts()?;
+        spec.check_inputs()?;
+        Ok(spec)
+    }
+}
+
+impl JobSpec {
+    /// How many replicas of `role` the job has.
+    pub fn count(&self, role: Role) -> u32 {
+        match role {
+            Role::Chief => self.chief_num,
+            Role::Worker => self.worker_num,
+            Role::Ps => self.ps_num,
+            Role::Evaluator => self.evaluator_num,
+        }
+    }
+
+    fn check_counts(&self) -> Result<(), SpecError> {
+        match (self.strategy, self.ps_num) {
+            (Strategy::AllReduce, 1..) => return Err(SpecError::PsWithAllReduce(self.ps_num)),
+            (Strategy::ParameterServer, 0) => return Err(SpecError::NoPs),
+            (Strategy::AllReduce, 0) | (Strategy::ParameterServer, 1..) => {}
+        }
+        if self.chief_num > 1 {
+            return Err(SpecError::ChiefNum(self.chief_num));
+        }
+        if self.evaluator_num > 1 {
+            return Err(SpecError::EvaluatorNum(self.evaluator_num));
+        }
+        if self.worker_num == 0 {
+            return Err(SpecError::NoWorkers);
+        }
+        self.check_tf_config_fits()
+    }
+
+    /// The cluster is named to every member in one variable, so its length bounds the job's size.
+    fn check_tf_config_fits(&self) -> Result<(), SpecError> {
+        let others = self.chief_num + self.ps_num.min(1);
+        let fits = tf_config::MEMBERS_MAX - others;
+        if self.worker_num > fits {
+            return Err(SpecError::TooManyWorkers { asked: self.worker_num, fits });
+        }
+        let fits = tf_config::MEMBERS_MAX - self.chief_num - self.worker_num;
+        if self.ps_num > fits {
+            return Err(SpecError::TooManyPs { asked: self.ps_num, fits });
+        }
+        Ok(())
+    }
+
+    fn check_inputs(&self) -> Result<(), SpecError> {
+        for (name, value) in &self.env {
+            if name.is_reserved() {
+                return Err(SpecError::ReservedEnv(name.clone()));
+            }
+            name.check_value(value)?;
+        }
+        if let Some(place) = self.args.iter().position(|arg| arg.contains('\0')) {
+            return Err(SpecError::NulInArgument(place + 1));
+        }
+        match &self.work_dir {
+            Some(dir) if !dir.is_absolute() => Err(SpecError::RelativeWorkDir(dir.clone())),
+            Some(_) | None => Ok(()),
+        }
+    }
+}

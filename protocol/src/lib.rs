@@ -1,0 +1,12 @@
+//! What Muster's programs say to each other: names, messages, routes and errors.
+//!
+//! No I/O, no async, no clock. A message is defined once, here, for the side that sends it and the side that reads it.
+
+pub mod agent;
+pub mod env;
+pub mod error;
+pub mod ids;
+pub mod job;
+pub mod routes;
+pub mod tf_config;
+pub mod view;

@@ -1,0 +1,67 @@
+//! TF_CONFIG: the cluster and one task's place in it, as TensorFlow reads it
+//! (`tensorflow/python/distribute/cluster_resolver/tfconfig_cluster_resolver.py`).
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::env::{ENTRY_LIMIT, TF_CONFIG};
+use crate::ids::{ReplicaId, Role};
+
+/// Most members that one cluster can have, so that TF_CONFIG fits into one environment variable
+/// whatever IPv4 addresses and ports the members get.
+pub const MEMBERS_MAX: u32 = {
+    let longest_member = r#""255.255.255.255:65535","#.len();
+    let frame = r#"{"cluster":{"chief":[],"worker":[],"ps":[]},"task":{"type":"evaluator","index":99999}}"#.len();
+    let name_equals_and_nul = TF_CONFIG.len() + 2;
+    ((ENTRY_LIMIT - frame - name_equals_and_nul) / longest_member) as u32
+};
+
+/// Who is in the cluster: addresses by role, each in the order of its index.
+/// An evaluator never is, since TensorFlow would wait for it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cluster {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    chief: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    worker: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    ps: Vec<String>,
+}
+
+impl Cluster {
+    /// The cluster of these members. `members` maps each replica to the address of its TensorFlow server.
+    pub fn new(members: &BTreeMap<ReplicaId, SocketAddr>) -> Self {
+        let addresses = |role: Role| {
+            let of_role = members.iter().filter(|(id, _)| id.role == role);
+            of_role.map(|(_, address)| address.to_string()).collect()
+        };
+        Self { chief: addresses(Role::Chief), worker: addresses(Role::Worker), ps: addresses(Role::Ps) }
+    }
+}
+
+/// This process's place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    /// The task type.
+    #[serde(rename = "type")]
+    pub role: Role,
+    /// The index in `cluster[type]`, from 0.
+    pub index: u32,
+}
+
+impl From<ReplicaId> for Task {
+    fn from(id: ReplicaId) -> Self {
+        Self { role: id.role, index: id.index }
+    }
+}
+
+/// The whole variable. The cluster is the same for every member, so it is borrowed.
+#[derive(Debug, Serialize)]
+pub struct TfConfig<'a> {
+    /// The same for all.
+    pub cluster: &'a Cluster,
+    /// Each one's own.
+    pub task: Task,
+}

@@ -1,0 +1,269 @@
+//! What the master shows of a job: its phase, its replicas, its result, and when each step was reached.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::ExitReport;
+use crate::ids::{Generation, JobName, ReplicaId, UnixMillis};
+use crate::job::JobSpec;
+
+/// Where a job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    /// Its pods come up.
+    Pending,
+    /// All agents answer; each is given its environment and then its start.
+    Starting,
+    /// Every exec.py has been started.
+    Running,
+    /// The end is decided; what still runs is being stopped and removed.
+    Stopping,
+    /// It ended as it should.
+    Succeeded,
+    /// It did not.
+    Failed,
+    /// A user ended it.
+    Cancelled,
+}
+
+impl JobState {
+    /// Whether nothing will change any more.
+    pub fn is_finished(self) -> bool {
+        match self {
+            Self::Succeeded | Self::Failed | Self::Cancelled => true,
+            Self::Pending | Self::Starting | Self::Running | Self::Stopping => false,
+        }
+    }
+
+    /// The name as on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Stopping => "stopping",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+impl fmt::Display for JobState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// How a job ended. Written once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum JobResult {
+    /// As it should.
+    Succeeded,
+    /// For this reason.
+    Failed {
+        /// The first failure in time; those after it are echoes.
+        failure: Failure,
+    },
+    /// By a user's wish.
+    Cancelled,
+}
+
+impl JobResult {
+    /// The state that shows this result.
+    pub fn state(&self) -> JobState {
+        match self {
+            Self::Succeeded => JobState::Succeeded,
+            Self::Failed { .. } => JobState::Failed,
+            Self::Cancelled => JobState::Cancelled,
+        }
+    }
+}
+
+/// Why a job failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "cause", rename_all = "snake_case")]
+pub enum Failure {
+    /// exec.py ended otherwise than with 0.
+    ReplicaExited {
+        /// Whose.
+        replica: ReplicaId,
+        /// How.
+        exit: ExitReport,
+    },
+    /// A pod ended or vanished and took its run with it.
+    ReplicaLost {
+        /// Whose.
+        replica: ReplicaId,
+        /// In the back end's words.
+        reason: String,
+    },
+    /// An agent answered, and not as an agent should.
+    AgentRefused {
+        /// Whose.
+        replica: ReplicaId,
+        /// In the agent's words.
+        reason: String,
+    },
+    /// The gang was not complete in time.
+    StartTimeout {
+        /// Who had not answered.
+        missing: Vec<ReplicaId>,
+        /// The time that was given.
+        after_seconds: u64,
+    },
+    /// The back end would not create the pods.
+    BackendRefused {
+        /// In the back end's words.
+        reason: String,
+    },
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ReplicaExited { replica, exit } => write!(f, "{replica} {}", exit.outcome),
+            Self::ReplicaLost { replica, reason } => write!(f, "{replica} was lost: {reason}"),
+            Self::AgentRefused { replica, reason } => write!(f, "the agent of {replica} refused: {reason}"),
+            Self::StartTimeout { missing, after_seconds } => {
+                let first: Vec<String> = missing.iter().take(5).map(ReplicaId::to_string).collect();
+                write!(f, "{} of the gang did not come within {after_seconds} s: {}", missing.len(), first.join(", "))?;
+                if missing.len() > first.len() { write!(f, ", …") } else { Ok(()) }
+            }
+            Self::BackendRefused { reason } => write!(f, "the pods could not be created: {reason}"),
+        }
+    }
+}
+
+/// Where a replica stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplicaState {
+    /// Its pod is asked for.
+    Requested,
+    /// Its pod has a place.
+    Scheduled,
+    /// Its agent answers.
+    Joined,
+    /// Its agent has the environment of this generation.
+    Configured,
+    /// Its exec.py runs.
+    Running,
+    /// Its exec.py has ended.
+    Exited,
+    /// Its pod is gone, and its run with it.
+    Lost,
+}
+
+impl ReplicaState {
+    /// The name as on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Requested => "requested",
+            Self::Scheduled => "scheduled",
+            Self::Joined => "joined",
+            Self::Configured => "configured",
+            Self::Running => "running",
+            Self::Exited => "exited",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+/// One replica, as shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaView {
+    /// Which.
+    pub replica: ReplicaId,
+    /// Where it stands.
+    pub state: ReplicaState,
+    /// Its pod's name.
+    pub pod: String,
+    /// The address of its TensorFlow server, `ip:port`, once it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// Why it waits or was lost, in the back end's words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The process id of exec.py, while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// When its exec.py was started, by its agent's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<UnixMillis>,
+    /// How its exec.py ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<ExitReport>,
+}
+
+/// When each step was reached, by the master's clock.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobTimes {
+    /// The record was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted: Option<UnixMillis>,
+    /// The last agent answered: the gang is complete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joined: Option<UnixMillis>,
+    /// Every agent has its environment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configured: Option<UnixMillis>,
+    /// Every exec.py has been started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<UnixMillis>,
+    /// The end was decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<UnixMillis>,
+    /// Nothing runs any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished: Option<UnixMillis>,
+}
+
+/// One job, as shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobView {
+    /// Its name.
+    pub name: JobName,
+    /// Differs from that of any other job, also of one that had the same name before.
+    pub uid: String,
+    /// Raised at each change; what a long poll waits for.
+    pub seq: u64,
+    /// Where it stands.
+    pub state: JobState,
+    /// The current start of its gang, once there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<Generation>,
+    /// How it ended, once it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<JobResult>,
+    /// What was asked for.
+    pub spec: JobSpec,
+    /// Every replica, in the order of roles and indexes.
+    pub replicas: Vec<ReplicaView>,
+    /// When.
+    pub times: JobTimes,
+}
+
+/// The answer of `GET /v1/jobs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobList {
+    /// In the order of their names.
+    pub jobs: Vec<JobView>,
+}
+
+/// One line of a merged log stream, itself one line of JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLine {
+    /// Who printed it.
+    pub replica: ReplicaId,
+    /// The byte offset in that replica's output just behind this line: ask from here to go on.
+    pub offset: u64,
+    /// The text without its newline; invalid UTF-8 replaced. A line of more than [`LOG_LINE_BYTES`] comes in pieces.
+    pub line: String,
+}
+
+/// Most bytes of output in one [`LogLine`].
+pub const LOG_LINE_BYTES: usize = 16 * 1024;
