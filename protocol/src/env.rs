@@ -41,7 +41,7 @@ pub const GRPC_FAIL_FAST: &str = "GRPC_FAIL_FAST";
 /// Prefix of the variables that belong to Muster.
 pub const MUSTER_PREFIX: &str = "MUSTER_";
 
-/// Bytes from which on Linux passes one variable to no program, name, `=` and closing NUL included
+/// Most bytes of one variable that Linux passes to a program: name, `=`, value and closing NUL
 /// (`MAX_ARG_STRLEN`, include/uapi/linux/binfmts.h).
 pub const ENTRY_LIMIT: usize = 131_072;
 
@@ -65,7 +65,7 @@ pub enum EnvError {
     #[error("the value of {0} holds a NUL byte")]
     Nul(EnvName),
     /// Name and value together are longer than Linux passes on.
-    #[error("{name} would be {bytes} bytes long; Linux passes less than {ENTRY_LIMIT} to a program")]
+    #[error("{name} would be {bytes} bytes long; Linux passes at most {ENTRY_LIMIT} to a program")]
     TooLong {
         /// The variable.
         name: EnvName,

@@ -205,7 +205,9 @@ impl FromStr for Generation {
         let bad = || BadGeneration(text.chars().take(80).collect());
         let (epoch, sequence) = text.split_once('.').ok_or_else(bad)?;
         let number = |part: &str| part.parse::<u32>().map_err(|_| bad());
-        Ok(Self { epoch: number(epoch)?, sequence: number(sequence)? })
+        let generation = Self { epoch: number(epoch)?, sequence: number(sequence)? };
+        // `+1.01` parses as numbers, and a second spelling would not be equal as text.
+        if generation.to_string() == text { Ok(generation) } else { Err(bad()) }
     }
 }
 

@@ -89,7 +89,7 @@ pub struct JobRequest {
 
 /// A valid job: what was asked for, with every default filled in. It never changes once accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "JobRequest")]
+#[serde(try_from = "JobSpecWire")]
 pub struct JobSpec {
     /// The job's name.
     pub name: JobName,
@@ -115,6 +115,35 @@ pub struct JobSpec {
     /// Variables for every replica.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<EnvName, String>,
+}
+
+/// The form of a [`JobSpec`] in records and answers: a [`JobRequest`] to which a newer program may have added fields.
+#[derive(Deserialize)]
+struct JobSpecWire {
+    name: JobName,
+    strategy: Strategy,
+    worker_num: Option<u32>,
+    ps_num: Option<u32>,
+    chief_num: Option<u32>,
+    evaluator_num: Option<u32>,
+    image: Option<String>,
+    work_dir: Option<PathBuf>,
+    #[serde(default)]
+    args: Vec<String>,
+    #[serde(default)]
+    env: BTreeMap<EnvName, String>,
+}
+
+impl TryFrom<JobSpecWire> for JobSpec {
+    type Error = SpecError;
+
+    fn try_from(wire: JobSpecWire) -> Result<Self, Self::Error> {
+        let JobSpecWire { name, strategy, worker_num, ps_num, chief_num, evaluator_num, image, work_dir, args, env } =
+            wire;
+        let request =
+            JobRequest { name, strategy, worker_num, ps_num, chief_num, evaluator_num, image, work_dir, args, env };
+        request.try_into()
+    }
 }
 
 /// Why a request is no job.
@@ -247,12 +276,15 @@ impl JobSpec {
 
     /// The cluster is named to every member in one variable, so its length bounds the job's size.
     fn check_tf_config_fits(&self) -> Result<(), SpecError> {
-        let others = self.chief_num + self.ps_num.min(1);
-        let fits = tf_config::MEMBERS_MAX - others;
-        if self.worker_num > fits {
+        let room = tf_config::MEMBERS_MAX - self.chief_num;
+        let most_workers = room - self.ps_num.min(1);
+        if self.worker_num > most_workers {
+            // Servers that alone leave no room are the next thing to correct, so they do not count here.
+            let beside_servers = room.saturating_sub(self.ps_num);
+            let fits = if beside_servers == 0 { most_workers } else { beside_servers };
             return Err(SpecError::TooManyWorkers { asked: self.worker_num, fits });
         }
-        let fits = tf_config::MEMBERS_MAX - self.chief_num - self.worker_num;
+        let fits = room - self.worker_num;
         if self.ps_num > fits {
             return Err(SpecError::TooManyPs { asked: self.ps_num, fits });
         }

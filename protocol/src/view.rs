@@ -101,24 +101,12 @@ pub enum Failure {
         /// In the back end's words.
         reason: String,
     },
-    /// An agent answered, and not as an agent should.
-    AgentRefused {
-        /// Whose.
-        replica: ReplicaId,
-        /// In the agent's words.
-        reason: String,
-    },
     /// The gang was not complete in time.
     StartTimeout {
         /// Who had not answered.
         missing: Vec<ReplicaId>,
         /// The time that was given.
         after_seconds: u64,
-    },
-    /// The back end would not create the pods.
-    BackendRefused {
-        /// In the back end's words.
-        reason: String,
     },
 }
 
@@ -127,13 +115,11 @@ impl fmt::Display for Failure {
         match self {
             Self::ReplicaExited { replica, exit } => write!(f, "{replica} {}", exit.outcome),
             Self::ReplicaLost { replica, reason } => write!(f, "{replica} was lost: {reason}"),
-            Self::AgentRefused { replica, reason } => write!(f, "the agent of {replica} refused: {reason}"),
             Self::StartTimeout { missing, after_seconds } => {
                 let first: Vec<String> = missing.iter().take(5).map(ReplicaId::to_string).collect();
                 write!(f, "{} of the gang did not come within {after_seconds} s: {}", missing.len(), first.join(", "))?;
                 if missing.len() > first.len() { write!(f, ", …") } else { Ok(()) }
             }
-            Self::BackendRefused { reason } => write!(f, "the pods could not be created: {reason}"),
         }
     }
 }

@@ -1,0 +1,77 @@
+# Every command that people and CI run. `make help` lists them.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-builtin-rules
+.DEFAULT_GOAL := help
+
+# TensorFlow without GPU libraries; it has wheels for Python 3.10 to 3.13.
+TENSORFLOW := 2.21.0
+PYTHON ?= python3
+
+# Where `make venv` leaves its mark: another TensorFlow has another mark, so a change of version installs anew.
+VENV_DONE := .venv/tensorflow-$(TENSORFLOW).installed
+WITH_VENV := PATH="$(CURDIR)/.venv/bin:$$PATH"
+
+# The agent goes into images of any distribution, so it is linked statically.
+AGENT_TARGET := $(shell uname -m)-unknown-linux-musl
+CARGO_OUT := $(or $(CARGO_TARGET_DIR),target)
+CRATES := $(shell sed -n 's/^members = \[\(.*\)\]/\1/p' Cargo.toml | tr -d '",')
+
+.PHONY: help
+help: ## List these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build client, master and the static agent into dist/
+	@if command -v rustup >/dev/null; then rustup --quiet target add $(AGENT_TARGET); fi
+	cargo build --locked --release -p client -p master
+	cargo build --locked --profile agent --target $(AGENT_TARGET) -p agent
+	mkdir -p dist
+	install $(CARGO_OUT)/release/client $(CARGO_OUT)/release/master $(CARGO_OUT)/$(AGENT_TARGET)/agent/agent dist/
+
+.PHONY: venv
+venv: $(VENV_DONE) ## Install TensorFlow for the demo and the tests into .venv/ (once, about a minute)
+
+$(VENV_DONE):
+	@command -v $(PYTHON) >/dev/null || { echo "error: there is no $(PYTHON)" >&2; \
+	    echo "hint: install Python, or name one: make venv PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || { \
+	    echo "error: $$($(PYTHON) --version) does not fit: TensorFlow $(TENSORFLOW) needs 3.10 to 3.13" >&2; \
+	    echo "hint: name another: make venv PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) has no venv module" >&2; \
+	    echo "hint: on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv --clear .venv
+	.venv/bin/python -m pip install --disable-pip-version-check --quiet tensorflow-cpu==$(TENSORFLOW)
+	touch $@
+
+.PHONY: demo
+demo: build venv ## Train on four workers on this machine, and check that all end with the same weights
+	$(WITH_VENV) scripts/demo dist/client
+
+.PHONY: test
+test: venv ## Run every test; those from end to end run Python, one of them real TensorFlow
+	cargo build --locked --workspace
+	$(WITH_VENV) cargo test --locked --workspace
+
+.PHONY: lint
+lint: ## Check format, lints, documentation, dependencies and the borders between crates
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
+	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
+	cargo deny check bans licenses sources
+	# Alone, a crate has only the features that it asks for itself.
+	for crate in $(CRATES); do cargo check --locked --manifest-path $$crate/Cargo.toml; done
+	# The agent stays small: none of the master's or the client's libraries.
+	tree=$$(cargo tree --locked -p agent --edges normal --prefix none); \
+	    ! grep -E '^(axum|kube|clap|reqwest) ' <<<"$$tree"
+
+.PHONY: bench
+bench: build ## Measure how long jobs take to start and to end
+	cargo run --locked --release -p e2e --bin bench
+
+.PHONY: clean
+clean: ## Remove what the other commands have built and installed here
+	cargo clean
+	rm -rf dist .venv

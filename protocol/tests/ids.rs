@@ -1,0 +1,182 @@
+//! Names and numbers: what parses, what does not, and that nothing panics.
+
+use proptest::prelude::*;
+use protocol::env::{self, ENTRY_LIMIT, EnvError, EnvName};
+use protocol::ids::{Generation, JOB_NAME_MAX, JobName, PodName, ReplicaId, Role};
+
+fn generation(epoch: u32, sequence: u32) -> Generation {
+    Generation { epoch, sequence }
+}
+
+#[test]
+fn a_job_name_is_a_dns_label_of_at_most_40_characters() {
+    let longest = "x".repeat(JOB_NAME_MAX);
+    for good in ["a", "0", "mnist", "a-b", "a--b", "2026-run-7", longest.as_str()] {
+        assert_eq!(good.parse::<JobName>().map(|name| name.to_string()), Ok(good.to_owned()));
+    }
+    let too_long = "x".repeat(JOB_NAME_MAX + 1);
+    let bad = ["", "-", "-a", "a-", "A", "a_b", "a.b", "a b", "a/b", "..", "ä", "a\n", "a\0", too_long.as_str()];
+    for text in bad {
+        assert!(text.parse::<JobName>().is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn a_bad_job_name_is_told_what_would_be_a_good_one() {
+    let error = "My Job".parse::<JobName>().expect_err("refused").to_string();
+    let rule = "use 1 to 40 of a-z, 0-9 and '-', beginning and ending with a letter or digit";
+    assert_eq!(error, format!("task name \"My Job\" is not a DNS label: {rule}"));
+    let endless = "x".repeat(1_000_000).parse::<JobName>().expect_err("refused").to_string();
+    assert!(endless.len() < 300, "an error does not repeat what is endless");
+}
+
+#[test]
+fn a_replica_id_is_role_and_index() {
+    for (role, name) in Role::ALL.into_iter().zip(["chief", "worker", "ps", "evaluator"]) {
+        assert_eq!(format!("{name}-12").parse(), Ok(ReplicaId { role, index: 12 }));
+        assert_eq!(serde_json::to_value(role).expect("JSON"), name);
+    }
+    assert_eq!("worker-4294967295".parse(), Ok(ReplicaId { role: Role::Worker, index: u32::MAX }));
+    let bad = [
+        "",
+        "worker",
+        "worker-",
+        "-1",
+        "worker-x",
+        "worker-01",
+        "worker-+1",
+        "worker--1",
+        "worker-4294967296",
+        "Worker-1",
+        "master-0",
+        "worker-1 ",
+        "worker-1-2",
+    ];
+    for text in bad {
+        let error = text.parse::<ReplicaId>().expect_err(text).to_string();
+        assert_eq!(error, format!("\"{text}\" is not a replica: write role-index, for example worker-2"));
+    }
+}
+
+#[test]
+fn the_longest_pod_name_is_a_dns_label() {
+    let job: JobName = "x".repeat(JOB_NAME_MAX).parse().expect("the longest name");
+    let pod = PodName::new(&job, ReplicaId { role: Role::Evaluator, index: 99_999 });
+    assert!(pod.as_str().len() <= 63, "{pod}");
+}
+
+#[test]
+fn pods_of_different_replicas_have_different_names() {
+    // The job's name may itself look like a replica's.
+    let name = |job: &str, replica: &str| {
+        PodName::new(&job.parse().expect("a job name"), replica.parse().expect("a replica id")).to_string()
+    };
+    assert_eq!(name("a", "worker-1"), "a-worker-1");
+    assert_ne!(name("a-worker-1", "ps-0"), name("a", "worker-1"));
+}
+
+#[test]
+fn a_generation_is_epoch_dot_sequence() {
+    assert_eq!("1.1".parse(), Ok(generation(1, 1)));
+    assert_eq!("12.4294967295".parse(), Ok(generation(12, u32::MAX)));
+    let bad = ["", ".", "1", "1.", ".1", "1.1.1", "1,1", "a.b", "-1.1", "+1.1", "1.+1", "01.1", "1.1 ", "1.4294967296"];
+    for text in bad {
+        let error = text.parse::<Generation>().expect_err(text).to_string();
+        assert_eq!(error, format!("generation \"{text}\" is not of the form E.S, for example 1.1"));
+    }
+}
+
+#[test]
+fn a_later_epoch_is_newer_than_any_sequence_before_it() {
+    let in_order = [generation(1, 1), generation(1, 2), generation(1, 10), generation(2, 1), generation(10, 1)];
+    assert!(in_order.is_sorted_by(|older, newer| older < newer));
+}
+
+#[test]
+fn roles_are_ordered_as_ranks_are() {
+    assert!(Role::ALL.is_sorted());
+    assert_eq!(Role::ALL.map(Role::trains), [true, true, false, false]);
+    let ids = ["chief-0", "worker-2", "worker-10", "ps-0", "evaluator-0"].map(|id| id.parse::<ReplicaId>());
+    assert!(ids.map(|id| id.expect("a replica id")).is_sorted());
+}
+
+#[test]
+fn a_variable_is_named_as_in_a_shell() {
+    let longest = "A".repeat(env::NAME_MAX);
+    for good in ["A", "_", "a1", "TF_CONFIG", "http_proxy", "_0", longest.as_str()] {
+        assert_eq!(good.parse::<EnvName>().map(|name| name.to_string()), Ok(good.to_owned()));
+    }
+    let too_long = "A".repeat(env::NAME_MAX + 1);
+    for bad in ["", "1A", "A=B", "A B", "A-B", "A.B", "Ä", "A\0", "A\n", too_long.as_str()] {
+        let error = bad.parse::<EnvName>().expect_err(bad);
+        assert_eq!(error, EnvError::Name(bad.chars().take(env::NAME_MAX).collect()));
+    }
+    let error = "1A".parse::<EnvName>().expect_err("refused").to_string();
+    let rule = "use letters, digits and '_', not beginning with a digit, 128 at most";
+    assert_eq!(error, format!("environment name \"1A\" is not allowed: {rule}"));
+}
+
+#[test]
+fn what_the_rendezvous_sets_is_reserved() {
+    let reserved =
+        ["TF_CONFIG", "NUM_WORKERS", "WORKER_NUMBER", "TOT_WORKERS", "RANK", "WORLD_SIZE", "MUSTER_ANYTHING"];
+    for name in reserved {
+        assert!(name.parse::<EnvName>().expect(name).is_reserved(), "{name}");
+    }
+    for name in ["PYTHONUNBUFFERED", "GRPC_FAIL_FAST", "RANKS", "muster_job", "PATH"] {
+        assert!(!name.parse::<EnvName>().expect(name).is_reserved(), "{name}");
+    }
+}
+
+#[test]
+fn a_value_is_refused_exactly_when_linux_would_refuse_it() {
+    let name: EnvName = "AB".parse().expect("a name");
+    let longest = "x".repeat(ENTRY_LIMIT - "AB=".len() - 1);
+    assert_eq!(name.check_value(&longest), Ok(()));
+    assert_eq!(name.check_value(""), Ok(()));
+    let error = name.check_value(&format!("{longest}x")).expect_err("one byte more");
+    assert_eq!(error.to_string(), "AB would be 131073 bytes long; Linux passes at most 131072 to a program");
+    let error = name.check_value("a\0b").expect_err("NUL");
+    assert_eq!(error.to_string(), "the value of AB holds a NUL byte");
+}
+
+proptest! {
+    #[test]
+    fn every_dns_label_is_a_job_name_and_reads_back(text in "[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?") {
+        let name: JobName = text.parse().expect("a DNS label");
+        prop_assert_eq!(name.as_str(), &text);
+        prop_assert_eq!(&serde_json::to_value(&name).expect("JSON"), &text);
+    }
+
+    #[test]
+    fn every_replica_id_reads_back(role in prop::sample::select(Role::ALL.to_vec()), index: u32) {
+        let id = ReplicaId { role, index };
+        prop_assert_eq!(id.to_string().parse(), Ok(id));
+    }
+
+    #[test]
+    fn every_generation_reads_back_and_is_ordered_as_its_numbers(a: (u32, u32), b: (u32, u32)) {
+        let (older, newer) = (generation(a.0, a.1), generation(b.0, b.1));
+        prop_assert_eq!(older.to_string().parse(), Ok(older));
+        prop_assert_eq!(older.cmp(&newer), a.cmp(&b));
+    }
+
+    #[test]
+    fn every_shell_name_is_a_variable_and_reads_back(text in "[A-Za-z_][A-Za-z0-9_]{0,127}") {
+        let name: EnvName = text.parse().expect("a name");
+        prop_assert_eq!(name.as_str(), &text);
+    }
+
+    /// Whatever parses is written as it was read, so that no two texts mean the same thing; and nothing panics.
+    #[test]
+    fn any_text_is_refused_or_kept(text in any::<String>().boxed().prop_union("[a-z0-9.+_-]{0,12}".boxed())) {
+        for kept in [
+            text.parse::<JobName>().map(|name| name.to_string()).ok(),
+            text.parse::<ReplicaId>().map(|id| id.to_string()).ok(),
+            text.parse::<Generation>().map(|generation| generation.to_string()).ok(),
+            text.parse::<EnvName>().map(|name| name.to_string()).ok(),
+        ].into_iter().flatten() {
+            prop_assert_eq!(&kept, &text);
+        }
+    }
+}

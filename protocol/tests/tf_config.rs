@@ -1,0 +1,109 @@
+//! TF_CONFIG as TensorFlow reads it: golden texts, and the size that fits.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use protocol::env::{self, EnvName};
+use protocol::ids::{ReplicaId, Role};
+use protocol::tf_config::{Cluster, MEMBERS_MAX, TfConfig};
+use serde_json::json;
+
+/// A cluster on one machine: ports from 2000 on, in the order given.
+fn cluster(replicas: &[&str]) -> Cluster {
+    let member = |(port, id): (u16, &&str)| (id.parse().expect(id), SocketAddr::from(([10, 1, 0, 5], port)));
+    Cluster::new(&(2000..).zip(replicas).map(member).collect())
+}
+
+fn tf_config(cluster: &Cluster, replica: &str) -> String {
+    let id: ReplicaId = replica.parse().expect(replica);
+    serde_json::to_string(&TfConfig { cluster, task: id.into() }).expect("TF_CONFIG is JSON")
+}
+
+#[test]
+fn four_workers_differ_in_their_index_alone() {
+    let workers = cluster(&["worker-0", "worker-1", "worker-2", "worker-3"]);
+    for index in 0..4 {
+        let cluster = r#"{"worker":["10.1.0.5:2000","10.1.0.5:2001","10.1.0.5:2002","10.1.0.5:2003"]}"#;
+        let golden = format!(r#"{{"cluster":{cluster},"task":{{"type":"worker","index":{index}}}}}"#);
+        assert_eq!(tf_config(&workers, &format!("worker-{index}")), golden);
+    }
+}
+
+#[test]
+fn every_role_of_a_parameter_server_job_sees_the_same_cluster() {
+    let members = cluster(&["chief-0", "worker-0", "worker-1", "ps-0"]);
+    let addresses = r#"{"chief":["10.1.0.5:2000"],"worker":["10.1.0.5:2001","10.1.0.5:2002"],"ps":["10.1.0.5:2003"]}"#;
+    for (replica, role, index) in
+        [("chief-0", "chief", 0), ("worker-0", "worker", 0), ("worker-1", "worker", 1), ("ps-0", "ps", 0)]
+    {
+        let golden = format!(r#"{{"cluster":{addresses},"task":{{"type":"{role}","index":{index}}}}}"#);
+        assert_eq!(tf_config(&members, replica), golden);
+    }
+}
+
+#[test]
+fn an_evaluator_has_a_task_and_is_in_nobodys_cluster() {
+    let members = cluster(&["chief-0", "worker-0", "ps-0", "evaluator-0"]);
+    let addresses = r#"{"chief":["10.1.0.5:2000"],"worker":["10.1.0.5:2001"],"ps":["10.1.0.5:2002"]}"#;
+    for (replica, role) in [("evaluator-0", "evaluator"), ("chief-0", "chief")] {
+        let golden = format!(r#"{{"cluster":{addresses},"task":{{"type":"{role}","index":0}}}}"#);
+        assert_eq!(tf_config(&members, replica), golden);
+    }
+}
+
+#[test]
+fn a_single_worker_gets_a_cluster_of_one() {
+    let golden = r#"{"cluster":{"worker":["10.1.0.5:2000"]},"task":{"type":"worker","index":0}}"#;
+    assert_eq!(tf_config(&cluster(&["worker-0"]), "worker-0"), golden);
+}
+
+#[test]
+fn a_cluster_without_chief_names_no_chief() {
+    let golden = concat!(
+        r#"{"cluster":{"worker":["10.1.0.5:2000","10.1.0.5:2001"],"ps":["10.1.0.5:2002"]},"#,
+        r#""task":{"type":"worker","index":1}}"#
+    );
+    assert_eq!(tf_config(&cluster(&["worker-0", "worker-1", "ps-0"]), "worker-1"), golden);
+}
+
+#[test]
+fn addresses_stand_in_the_order_of_indexes_and_not_of_texts() {
+    let workers: Vec<String> = (0..12).map(|index| format!("worker-{index}")).collect();
+    let names: Vec<&str> = workers.iter().map(String::as_str).collect();
+    let json = serde_json::to_value(cluster(&names)).expect("JSON");
+    assert_eq!(json["worker"][2], "10.1.0.5:2002");
+    assert_eq!(json["worker"][10], "10.1.0.5:2010");
+}
+
+#[test]
+fn a_cluster_reads_back() {
+    let members = cluster(&["chief-0", "worker-0", "ps-0"]);
+    let json = serde_json::to_string(&members).expect("JSON");
+    assert_eq!(serde_json::from_str::<Cluster>(&json).expect("what was written can be read"), members);
+    assert_eq!(serde_json::from_value::<Cluster>(json!({})).expect("no members"), Cluster::default());
+}
+
+/// The longest TF_CONFIG of so many members: the longest addresses, all roles, the longest task.
+fn longest(members: u32) -> String {
+    let id = |place: u32| match place {
+        0 => ReplicaId { role: Role::Chief, index: 0 },
+        1 => ReplicaId { role: Role::Ps, index: 0 },
+        worker => ReplicaId { role: Role::Worker, index: worker - 2 },
+    };
+    let address = SocketAddr::from(([255, 255, 255, 255], 65_535));
+    let cluster = Cluster::new(&(0..members).map(|place| (id(place), address)).collect::<BTreeMap<_, _>>());
+    tf_config(&cluster, "evaluator-99999")
+}
+
+#[test]
+fn the_largest_cluster_fits_into_one_variable() {
+    let name: EnvName = env::TF_CONFIG.parse().expect("a name");
+    assert_eq!(name.check_value(&longest(MEMBERS_MAX)), Ok(()));
+}
+
+#[test]
+fn a_cluster_one_percent_larger_does_not_fit() {
+    let name: EnvName = env::TF_CONFIG.parse().expect("a name");
+    let larger = longest(MEMBERS_MAX + MEMBERS_MAX / 100);
+    assert!(name.check_value(&larger).is_err(), "{} bytes fit: MEMBERS_MAX could be larger", larger.len());
+}
