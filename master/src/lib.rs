@@ -1,1 +1,106 @@
-//! placeholder
+//! The master: turns an accepted job into running pods, starts its gang, and answers for it. Here is the wiring.
+
+pub mod agent_client;
+pub mod backend;
+pub mod config;
+pub mod driver;
+mod error_chain;
+pub mod http;
+pub mod job;
+pub mod jobs;
+pub mod logs;
+mod state_dir;
+pub mod store;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+use tracing_subscriber::EnvFilter;
+
+use crate::agent_client::AgentClient;
+use crate::backend::PodBackend;
+use crate::backend::process::ProcessBackend;
+use crate::config::{Backend, Config};
+use crate::driver::Context;
+use crate::http::{Guard, Server};
+use crate::jobs::Jobs;
+use crate::state_dir::StateDir;
+use crate::store::sqlite::SqliteStore;
+
+/// Runs a master until it is told to end.
+///
+/// # Errors
+/// When it cannot start, with what to do about it, or when what it rests upon breaks.
+pub async fn run(config: Config) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(Config::log_filter()).context("RUST_LOG")?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let guard = Guard::new(config.token()?);
+    let state = StateDir::claim(&config.state_dir()?)?;
+    let store = SqliteStore::open(&state.records()).context("open the records")?;
+    let backend = match config.backend {
+        Backend::Process => {
+            let here = std::env::current_dir().context("find the current folder")?;
+            ProcessBackend::new(config.agent_binary()?, here, state.path()).context("read the pods' folders")?
+        }
+    };
+    let listener =
+        TcpListener::bind(config.listen).await.with_context(|| format!("listen on {} (--listen)", config.listen))?;
+    let boot_id = uuid::Uuid::new_v4().to_string();
+    let (store, backend) = (Arc::new(store), Arc::new(backend));
+    let context = Context { store, backend: backend.clone(), agents: AgentClient::new(), boot_id };
+    let jobs = Jobs::new(Arc::new(context), state.logs());
+    announce(&listener)?;
+
+    let end = CancellationToken::new();
+    let server = Server::new(Arc::clone(&jobs), guard, end.clone());
+    let outcome = tokio::select! {
+        ended = jobs.run() => ended.context("follow the records"),
+        () = server.serve(listener) => Ok(()),
+        reason = told_to_end(config.supervised) => reason.map(|reason| info!(reason, "ending")),
+    };
+    end.cancel();
+    backend.shutdown().await;
+    outcome
+}
+
+/// What the process says to its caller: 0 when it was told to end, 2 when it could not start or go on.
+pub fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nothing can be done about a stderr that is closed.
+            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The first line on stdout is for whoever started this master, a program perhaps.
+fn announce(listener: &TcpListener) -> anyhow::Result<()> {
+    let address = listener.local_addr().context("ask for the address listened on")?;
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "listening on http://{address}").and_then(|()| stdout.flush()).context("write to stdout")
+}
+
+async fn told_to_end(supervised: bool) -> anyhow::Result<&'static str> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    Ok(tokio::select! {
+        _ = interrupt.recv() => "interrupted",
+        _ = terminate.recv() => "terminated",
+        () = end_of_stdin(), if supervised => "stdin ended",
+    })
+}
+
+async fn end_of_stdin() {
+    let mut stdin = tokio::io::stdin();
+    let mut buffer = [0; 64];
+    while let Ok(1..) = stdin.read(&mut buffer).await {}
+}

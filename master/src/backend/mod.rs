@@ -1,0 +1,100 @@
+//! Where pods live. The verbs are declarative, so that a retry is free; readiness is not a back end's business, for a
+//! pod is ready when its agent answers.
+
+pub mod conformance;
+#[cfg(feature = "fake")]
+pub mod fake;
+pub mod process;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use protocol::error::ErrorCode;
+use protocol::ids::{JobName, PodName, ReplicaId};
+use protocol::job::JobSpec;
+use tokio::sync::watch;
+
+use crate::job::replica::PodState;
+
+/// One pod to be. Nothing in it depends on the other pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodSpec {
+    /// The job it belongs to.
+    pub job: JobName,
+    /// That job's uid.
+    pub job_uid: String,
+    /// Which replica it carries.
+    pub replica: ReplicaId,
+    /// The image, where pods are containers.
+    pub image: Option<String>,
+    /// The folder that holds exec.py, where pods are processes.
+    pub work_dir: Option<PathBuf>,
+    /// Arguments for exec.py.
+    pub args: Vec<String>,
+}
+
+impl PodSpec {
+    /// Its name.
+    pub fn name(&self) -> PodName {
+        PodName::new(&self.job, self.replica)
+    }
+}
+
+/// Every pod of one job that the back end knows, and how it stands.
+pub type PodTable = BTreeMap<ReplicaId, PodState>;
+
+/// Why a back end will not serve a spec, found before anything was created.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{sentence}")]
+pub struct Refusal {
+    /// For programs.
+    pub code: ErrorCode,
+    /// For people.
+    pub sentence: String,
+}
+
+/// Why a back end did not do as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// The pod cannot be created as it is.
+    #[error("create pod \"{pod}\"")]
+    Create {
+        /// Which.
+        pod: PodName,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// Where pods live.
+#[async_trait]
+pub trait PodBackend: Send + Sync {
+    /// Says, before anything is created, whether this back end can serve the spec.
+    ///
+    /// # Errors
+    /// A [`Refusal`] that names the field and says what to do.
+    async fn admit(&self, spec: &JobSpec) -> Result<(), Refusal>;
+
+    /// Creates a pod; one that is there already, in whatever state, is left alone and counts as created.
+    ///
+    /// # Errors
+    /// [`BackendError::Create`].
+    async fn create(&self, pod: PodSpec) -> Result<(), BackendError>;
+
+    /// Deletes a pod, giving what runs in it `grace` to end; an absent one succeeds. Returns when the end has begun;
+    /// the watch says when the pod is gone.
+    ///
+    /// # Errors
+    /// None yet; a back end behind a network has some.
+    async fn delete(&self, job: &JobName, replica: ReplicaId, grace: Duration) -> Result<(), BackendError>;
+
+    /// The pods of a job as they are now, and then as they change. States in between may be skipped, the last never;
+    /// a pod that has ended stays listed, with its reason, until it is deleted.
+    fn watch(&self, job: &JobName) -> watch::Receiver<PodTable>;
+
+    /// Ends every pod that cannot outlive this master, and returns when they are gone.
+    async fn shutdown(&self);
+}

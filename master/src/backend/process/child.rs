@@ -1,0 +1,177 @@
+//! One agent as a child process: from its first line, which is its address, to its end.
+//!
+//! The agent's stdin is a pipe from this master. When the master dies, by `kill -9` too, the kernel closes the pipe,
+//! and the agent ends with all that it started.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use protocol::agent::ExitOutcome;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::ports::Claim;
+use super::{Launcher, PodSpec};
+use crate::error_chain::error_chain;
+use crate::job::replica::{Addresses, PodState};
+
+/// How long an agent may take to say its address: it does nothing before.
+const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Whether, and by when, a child shall end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Live.
+    Live,
+    /// End in good order, be killed at this time, and be forgotten.
+    DeleteBy(Instant),
+    /// End at once because the master ends, and be remembered as lost.
+    Abandon,
+}
+
+impl Order {
+    fn deadline(self) -> Option<Instant> {
+        match self {
+            Self::Live => None,
+            Self::DeleteBy(deadline) => Some(deadline),
+            Self::Abandon => Some(Instant::now()),
+        }
+    }
+}
+
+/// Why an agent did not come up.
+#[derive(Debug, thiserror::Error)]
+enum ChildError {
+    #[error("start the agent \"{program}\"")]
+    Spawn { program: String, source: io::Error },
+    #[error("find a free port for TensorFlow")]
+    Port(#[source] io::Error),
+    #[error("make the pod's folder")]
+    Folder(#[source] io::Error),
+    #[error("the agent did not say its address within {} s", ANNOUNCE_TIMEOUT.as_secs())]
+    Silent,
+    #[error("the agent ended before it said its address")]
+    Ended(#[source] io::Error),
+    #[error("the agent said {0:?}, which is no address")]
+    NoAddress(String),
+}
+
+/// Runs one pod to its end, telling `state` on the way, and returns its last state.
+pub(super) async fn run(
+    launcher: &Launcher,
+    pod: &PodSpec,
+    mut orders: watch::Receiver<Order>,
+    state: impl Fn(PodState),
+) -> PodState {
+    let (mut child, claim) = match start(launcher, pod) {
+        Ok(started) => started,
+        Err(error) => return ended(error_chain(&error)),
+    };
+    match timeout(ANNOUNCE_TIMEOUT, announced(&mut child)).await.unwrap_or(Err(ChildError::Silent)) {
+        Ok(agent) => {
+            let tensorflow = SocketAddr::from((Ipv4Addr::LOCALHOST, claim.port()));
+            state(PodState::Running(Addresses { agent, tensorflow }));
+        }
+        Err(error) => {
+            end(&mut child).await;
+            let last_message = launcher.run_dirs.last_message(&pod.job, pod.replica);
+            return ended(last_message.unwrap_or_else(|| error_chain(&error)));
+        }
+    }
+    let pid = child.id();
+    let status = tokio::select! {
+        status = child.wait() => status,
+        () = told_to_end(&mut orders, pid) => { end(&mut child).await; child.wait().await }
+    };
+    // Whoever held the pipe's other end is gone now, and the port with it.
+    drop(claim);
+    match status {
+        Ok(status) => ended(format!("its agent {}", outcome(status))),
+        Err(error) => ended(format!("its agent cannot be waited for: {error}")),
+    }
+}
+
+fn start(launcher: &Launcher, pod: &PodSpec) -> Result<(Child, Claim), ChildError> {
+    launcher.run_dirs.create(&pod.job, pod.replica).map_err(ChildError::Folder)?;
+    let messages = launcher.run_dirs.agent_log(&pod.job, pod.replica).map_err(ChildError::Folder)?;
+    let claim = launcher.ports.claim().map_err(ChildError::Port)?;
+    let child = Command::new(&launcher.agent_binary)
+        .args(["--supervised", "--listen", "127.0.0.1:0", "--work-dir"])
+        .arg(launcher.work_dir_of(pod.work_dir.as_deref()))
+        .args(["--", "python", "exec.py"])
+        .args(&pod.args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(messages)
+        // Ctrl-C in the master's terminal is the master's to answer.
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|source| ChildError::Spawn { program: launcher.agent_binary.display().to_string(), source })?;
+    Ok((child, claim))
+}
+
+async fn announced(child: &mut Child) -> Result<SocketAddr, ChildError> {
+    let stdout = child.stdout.take().expect("stdout was piped at the start and is taken once");
+    let mut line = String::new();
+    // An address is short; whatever is longer is none.
+    let read = BufReader::new(stdout.take(256)).read_line(&mut line).await;
+    if let Err(error) = read {
+        return Err(ChildError::Ended(error));
+    }
+    if line.is_empty() {
+        return Err(ChildError::Ended(io::ErrorKind::UnexpectedEof.into()));
+    }
+    line.trim_end().parse().map_err(|_| ChildError::NoAddress(line))
+}
+
+/// Waits for the order, passes it on as SIGTERM, and returns when the time it gave is over.
+async fn told_to_end(orders: &mut watch::Receiver<Order>, pid: Option<u32>) {
+    let mut asked = false;
+    loop {
+        let Some(deadline) = orders.borrow_and_update().deadline() else {
+            if orders.changed().await.is_err() {
+                return;
+            }
+            continue;
+        };
+        if !asked {
+            asked = true;
+            // It may have ended just now, which is as well.
+            let pid = pid.and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+            let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
+        }
+        tokio::select! {
+            () = sleep_until(deadline) => return,
+            changed = orders.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// Ends an agent that had its time. Closing its stdin lets it kill what it started, which SIGKILL would orphan.
+async fn end(child: &mut Child) {
+    const LAST_CHANCE: Duration = Duration::from_secs(2);
+    drop(child.stdin.take());
+    if timeout(LAST_CHANCE, child.wait()).await.is_err() {
+        // An error means that it has ended.
+        let _ = child.kill().await;
+    }
+}
+
+fn outcome(status: ExitStatus) -> ExitOutcome {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => ExitOutcome::Code(code),
+        (None, signal) => ExitOutcome::Signal(signal.unwrap_or(0)),
+    }
+}
+
+/// A local agent's own end says nothing of exec.py that its status did not say.
+fn ended(reason: String) -> PodState {
+    PodState::Terminated { exit: None, reason }
+}

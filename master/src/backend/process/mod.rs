@@ -1,0 +1,180 @@
+//! Pods as agents that run as child processes of this master: the whole product on a laptop.
+
+mod child;
+mod ports;
+mod python;
+mod run_dir;
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use protocol::error::ErrorCode;
+use protocol::ids::{JobName, ReplicaId};
+use protocol::job::JobSpec;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+use self::child::Order;
+use self::ports::Ports;
+use self::run_dir::RunDirs;
+use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
+use crate::job::replica::PodState;
+
+/// The embedded back end.
+#[derive(Debug, Clone)]
+pub struct ProcessBackend {
+    launcher: Arc<Launcher>,
+    jobs: Arc<Mutex<HashMap<JobName, JobPods>>>,
+    tasks: TaskTracker,
+}
+
+/// What starting a child takes.
+#[derive(Debug)]
+struct Launcher {
+    agent_binary: PathBuf,
+    default_work_dir: PathBuf,
+    run_dirs: RunDirs,
+    ports: Ports,
+}
+
+/// The pods of one job.
+#[derive(Debug)]
+struct JobPods {
+    table: watch::Sender<PodTable>,
+    orders: HashMap<ReplicaId, watch::Sender<Order>>,
+}
+
+impl Default for JobPods {
+    fn default() -> Self {
+        Self { table: watch::Sender::new(PodTable::new()), orders: HashMap::new() }
+    }
+}
+
+impl ProcessBackend {
+    /// A back end that keeps its pods' folders below `state_dir` and runs jobs that name no folder in
+    /// `default_work_dir`. Pods that a former master left folders of are listed as ended: they died with it.
+    ///
+    /// # Errors
+    /// When the folders cannot be read.
+    pub fn new(agent_binary: PathBuf, default_work_dir: PathBuf, state_dir: &Path) -> io::Result<Self> {
+        let run_dirs = RunDirs::new(state_dir);
+        let mut jobs: HashMap<JobName, JobPods> = HashMap::new();
+        for (job, replica) in run_dirs.list()? {
+            let reason = "the master that ran it ended, and its processes with it".to_owned();
+            let ended = PodState::Terminated { exit: None, reason };
+            jobs.entry(job).or_default().table.send_modify(|table| drop(table.insert(replica, ended)));
+        }
+        let ports = Ports::new(std::process::id());
+        let launcher = Arc::new(Launcher { agent_binary, default_work_dir, run_dirs, ports });
+        Ok(Self { launcher, jobs: Arc::new(Mutex::new(jobs)), tasks: TaskTracker::new() })
+    }
+
+    /// Changes the pods of one job; forgets the job when nobody has or watches any.
+    fn with_job<T>(&self, job: &JobName, change: impl FnOnce(&mut JobPods) -> T) -> T {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let pods = jobs.entry(job.clone()).or_default();
+        let changed = change(pods);
+        if pods.table.borrow().is_empty() && pods.table.receiver_count() == 0 {
+            jobs.remove(job);
+        }
+        changed
+    }
+
+    async fn carry(self, pod: PodSpec, orders: watch::Receiver<Order>) {
+        let set = |state: PodState| {
+            self.with_job(&pod.job, |pods| {
+                pods.table.send_modify(|table| drop(table.insert(pod.replica, state)));
+            });
+        };
+        let last = child::run(&self.launcher, &pod, orders.clone(), set).await;
+        info!(job = %pod.job, pod = %pod.name(), "pod ended");
+        let order = *orders.borrow();
+        match order {
+            Order::DeleteBy(_) => self.remove(&pod.job, pod.replica),
+            Order::Live | Order::Abandon => set(last),
+        }
+    }
+
+    fn remove(&self, job: &JobName, replica: ReplicaId) {
+        if let Err(error) = self.launcher.run_dirs.remove(job, replica) {
+            warn!(%job, %replica, %error, "a pod's folder stays behind");
+        }
+        self.with_job(job, |pods| {
+            pods.orders.remove(&replica);
+            pods.table.send_modify(|table| drop(table.remove(&replica)));
+        });
+    }
+}
+
+impl Launcher {
+    fn work_dir_of<'a>(&'a self, asked: Option<&'a Path>) -> &'a Path {
+        asked.unwrap_or(&self.default_work_dir)
+    }
+}
+
+#[async_trait]
+impl PodBackend for ProcessBackend {
+    async fn admit(&self, spec: &JobSpec) -> Result<(), Refusal> {
+        if let Some(image) = &spec.image {
+            let sentence =
+                format!("image \"{image}\" has no meaning here: this master runs pods as processes of its own host");
+            return Err(Refusal { code: ErrorCode::BadImage, sentence });
+        }
+        python::check(self.launcher.work_dir_of(spec.work_dir.as_deref())).await
+    }
+
+    async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
+        let orders = self.with_job(&pod.job, |pods| {
+            if pods.table.borrow().contains_key(&pod.replica) {
+                return None;
+            }
+            let (sender, receiver) = watch::channel(Order::Live);
+            pods.orders.insert(pod.replica, sender);
+            pods.table.send_modify(|table| drop(table.insert(pod.replica, PodState::Pending { reason: None })));
+            Some(receiver)
+        });
+        if let Some(orders) = orders {
+            self.tasks.spawn(self.clone().carry(pod, orders));
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, job: &JobName, replica: ReplicaId, grace: Duration) -> Result<(), BackendError> {
+        let has_ended = self.with_job(job, |pods| {
+            if let Some(orders) = pods.orders.get(&replica) {
+                orders.send_replace(Order::DeleteBy(Instant::now() + grace));
+            }
+            matches!(pods.table.borrow().get(&replica), Some(PodState::Terminated { .. }))
+        });
+        if has_ended {
+            self.remove(job, replica);
+        }
+        Ok(())
+    }
+
+    fn watch(&self, job: &JobName) -> watch::Receiver<PodTable> {
+        self.with_job(job, |pods| pods.table.subscribe())
+    }
+
+    async fn shutdown(&self) {
+        for pods in self.jobs.lock().unwrap_or_else(PoisonError::into_inner).values() {
+            for orders in pods.orders.values() {
+                orders.send_if_modified(|order| {
+                    let lives = *order == Order::Live;
+                    if lives {
+                        *order = Order::Abandon;
+                    }
+                    lives
+                });
+            }
+        }
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}

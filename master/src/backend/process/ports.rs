@@ -1,0 +1,113 @@
+//! Ports for TensorFlow on one machine. TensorFlow's server binds every interface whatever its address says, so each
+//! replica needs a port of its own, and it takes that port only seconds after it was told of it.
+//!
+//! A claim keeps the port from everyone else in between, by the kernel's own rules (Linux, `inet_csk_get_port`):
+//! a socket is bound without SO_REUSEADDR, which fails if anyone has the port; then the option is set. From then on a
+//! server that sets SO_REUSEADDR itself, as gRPC does, may bind and listen beside it, and nobody else may.
+
+use std::io;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use socket2::{Domain, Socket, Type};
+
+/// Below every port range in which Linux chooses by itself, unless its administrator lowered it.
+const LOWEST: u16 = 20_000;
+/// Linux chooses its own ports from here on by default (`net.ipv4.ip_local_port_range`).
+const EPHEMERAL: u16 = 32_768;
+
+/// Hands out ports of this machine.
+#[derive(Debug)]
+pub(super) struct Ports {
+    next: AtomicU16,
+}
+
+/// One port, kept free for a server that sets SO_REUSEADDR until this is dropped.
+#[derive(Debug)]
+pub(super) struct Claim {
+    _socket: Socket,
+    port: u16,
+}
+
+impl Ports {
+    /// Begins at a place that differs from one master to the next, so that they seldom try the same ports.
+    pub(super) fn new(seed: u32) -> Self {
+        let span = u32::from(EPHEMERAL - LOWEST);
+        let offset = u16::try_from(seed.wrapping_mul(0x9E37_79B1) % span).unwrap_or(0);
+        Self { next: AtomicU16::new(LOWEST + offset) }
+    }
+
+    /// Claims the next port that nobody has.
+    ///
+    /// # Errors
+    /// When every port of the range is taken, with the last reason.
+    pub(super) fn claim(&self) -> io::Result<Claim> {
+        let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+        for _ in LOWEST..EPHEMERAL {
+            match bind(self.advance()) {
+                Ok(claim) => return Ok(claim),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn advance(&self) -> u16 {
+        let after = |port: u16| Some(if port + 1 == EPHEMERAL { LOWEST } else { port + 1 });
+        match self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after) {
+            Ok(port) | Err(port) => port,
+        }
+    }
+}
+
+impl Claim {
+    /// The port's number.
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+fn bind(port: u16) -> io::Result<Claim> {
+    let socket = Socket::new(Domain::IPV6, Type::STREAM, None)?;
+    // Every interface of both families, as TensorFlow's own server binds.
+    socket.set_only_v6(false)?;
+    socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
+    socket.set_reuse_address(true)?;
+    Ok(Claim { _socket: socket, port })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+
+    #[test]
+    fn a_claimed_port_is_closed_to_another_claim_and_open_to_a_server_that_reuses() {
+        let ports = Ports::new(1);
+        let claim = ports.claim().expect("a free port");
+        let taken = bind(claim.port()).map(|claim| claim.port()).map_err(|error| error.kind());
+        assert_eq!(taken, Err(io::ErrorKind::AddrInUse));
+        // The standard library's listener sets SO_REUSEADDR, as gRPC's does.
+        let server = TcpListener::bind((Ipv4Addr::UNSPECIFIED, claim.port())).expect("a server may listen");
+        assert_eq!(server.local_addr().expect("bound").port(), claim.port());
+    }
+
+    #[test]
+    fn claims_differ_and_stay_below_the_range_the_kernel_chooses_from() {
+        let (one, two) = (Ports::new(7), Ports::new(7));
+        let claims: Vec<Claim> =
+            (0..40).map(|n| if n % 2 == 0 { one.claim() } else { two.claim() }).map(Result::unwrap).collect();
+        let mut numbers: Vec<u16> = claims.iter().map(Claim::port).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 40);
+        assert!(numbers.iter().all(|port| (LOWEST..EPHEMERAL).contains(port)), "{numbers:?}");
+    }
+
+    #[test]
+    fn the_search_wraps_at_the_end_of_the_range() {
+        let ports = Ports { next: AtomicU16::new(EPHEMERAL - 1) };
+        assert_eq!([ports.advance(), ports.advance()], [EPHEMERAL - 1, LOWEST]);
+    }
+}

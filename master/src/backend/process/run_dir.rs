@@ -1,0 +1,72 @@
+//! The folder of one pod, `pods/<job>/<replica>/` in the state directory: what its agent had to say of itself, and,
+//! after a master died, the proof that the pod once was.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use protocol::ids::{JobName, ReplicaId};
+
+/// Where all pods' folders are.
+#[derive(Debug, Clone)]
+pub(super) struct RunDirs(PathBuf);
+
+impl RunDirs {
+    /// The folders below `state_dir`.
+    pub(super) fn new(state_dir: &Path) -> Self {
+        Self(state_dir.join("pods"))
+    }
+
+    /// Makes a pod's folder.
+    pub(super) fn create(&self, job: &JobName, replica: ReplicaId) -> io::Result<()> {
+        fs::create_dir_all(self.path(job, replica))
+    }
+
+    /// Opens the file that takes the agent's own messages.
+    pub(super) fn agent_log(&self, job: &JobName, replica: ReplicaId) -> io::Result<File> {
+        File::create(self.path(job, replica).join("agent.log"))
+    }
+
+    /// The last message of the agent, for a pod whose end needs a reason.
+    pub(super) fn last_message(&self, job: &JobName, replica: ReplicaId) -> Option<String> {
+        let text = fs::read_to_string(self.path(job, replica).join("agent.log")).ok()?;
+        text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)
+    }
+
+    /// Removes a pod's folder, and the job's with the last of them.
+    pub(super) fn remove(&self, job: &JobName, replica: ReplicaId) -> io::Result<()> {
+        match fs::remove_dir_all(self.path(job, replica)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        match fs::remove_dir(self.0.join(job.as_str())) {
+            Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {
+                Err(error)
+            }
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Every pod that has a folder. Names that are none of ours are passed over.
+    pub(super) fn list(&self) -> io::Result<Vec<(JobName, ReplicaId)>> {
+        let mut found = vec![];
+        for job in names(&self.0)? {
+            let Ok(job_name) = job.parse::<JobName>() else { continue };
+            let replicas = names(&self.0.join(&job))?;
+            found.extend(replicas.iter().filter_map(|name| Some((job_name.clone(), name.parse().ok()?))));
+        }
+        Ok(found)
+    }
+
+    fn path(&self, job: &JobName, replica: ReplicaId) -> PathBuf {
+        self.0.join(job.as_str()).join(replica.to_string())
+    }
+}
+
+fn names(dir: &Path) -> io::Result<Vec<String>> {
+    match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![]),
+        Err(error) => Err(error),
+        Ok(entries) => entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect(),
+    }
+}

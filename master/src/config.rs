@@ -1,0 +1,117 @@
+//! What the master was told on its command line and in its environment; the only reader of either.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::{Parser, ValueEnum};
+use protocol::routes::MASTER_PORT;
+
+/// Runs training jobs: creates their pods, starts their gangs, answers for them over HTTP.
+#[derive(Debug, Parser)]
+#[command(name = "master", version, about)]
+pub struct Config {
+    /// Where pods live
+    #[arg(long, env = "MUSTER_BACKEND", value_enum, default_value_t = Backend::Process)]
+    pub backend: Backend,
+
+    /// Address and port to serve on; port 0 takes a free one, and the first line on stdout names it
+    #[arg(long, env = "MUSTER_LISTEN", value_name = "ADDRESS", default_value_t = SocketAddr::from(([127, 0, 0, 1], MASTER_PORT)))]
+    pub listen: SocketAddr,
+
+    /// Folder for records, logs and the pods' own files [default: muster in $XDG_STATE_HOME, else in ~/.local/state]
+    #[arg(long, env = "MUSTER_STATE_DIR", value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+
+    /// The agent that pods run [default: `agent` beside this program]
+    #[arg(long, env = "MUSTER_AGENT_BINARY", value_name = "PATH")]
+    pub agent_binary: Option<PathBuf>,
+
+    /// File with the bearer token that every request but the health checks must carry
+    #[arg(long, env = "MUSTER_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+
+    /// Serve beyond this machine without a token: anyone who reaches the port can then run code here
+    #[arg(long)]
+    pub serve_without_auth_anyone_can_run_code: bool,
+
+    /// End, with every pod, when stdin ends: for a client that runs a master for one job
+    #[arg(long, hide = true)]
+    pub supervised: bool,
+}
+
+/// Where pods live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// As processes of this host
+    Process,
+}
+
+impl Config {
+    /// The folder for everything that is kept.
+    ///
+    /// # Errors
+    /// When none is named and there is no home.
+    pub fn state_dir(&self) -> anyhow::Result<PathBuf> {
+        if let Some(dir) = &self.state_dir {
+            return Ok(dir.clone());
+        }
+        let from = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let state_home = from("XDG_STATE_HOME").or_else(|| from("HOME").map(|home| home.join(".local/state")));
+        let state_home = state_home.context("there is no home to keep state in: name a folder with --state-dir")?;
+        Ok(state_home.join("muster"))
+    }
+
+    /// The agent's program.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub fn agent_binary(&self) -> anyhow::Result<PathBuf> {
+        let path = match &self.agent_binary {
+            Some(path) => path.clone(),
+            None => beside_this_program().context("find this program's own folder")?.join("agent"),
+        };
+        if !path.is_file() {
+            bail!("there is no agent at {}: name it with --agent-binary", path.display());
+        }
+        Ok(path)
+    }
+
+    /// The token, if there is one. Beyond loopback there must be.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is empty, or when there is none and everyone could run code here.
+    pub fn token(&self) -> anyhow::Result<Option<String>> {
+        match &self.token_file {
+            Some(file) => read_token(file).map(Some),
+            None if self.listen.ip().is_loopback() || self.serve_without_auth_anyone_can_run_code => Ok(None),
+            None => bail!(
+                "{} can be reached from other machines, so a token is needed: give --token-file, or listen on 127.0.0.1",
+                self.listen
+            ),
+        }
+    }
+
+    /// What shall be logged, in the syntax of tracing's `EnvFilter`.
+    pub fn log_filter() -> String {
+        variable("RUST_LOG").unwrap_or_else(|| "info".to_owned())
+    }
+}
+
+fn read_token(file: &Path) -> anyhow::Result<String> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("read the token file {}", file.display()))?;
+    match text.trim() {
+        "" => bail!("the token file {} is empty", file.display()),
+        token => Ok(token.to_owned()),
+    }
+}
+
+fn beside_this_program() -> std::io::Result<PathBuf> {
+    let program = std::env::current_exe()?.canonicalize()?;
+    Ok(program.parent().map(Path::to_owned).unwrap_or_default())
+}
+
+fn variable(name: &str) -> Option<String> {
+    #[expect(clippy::disallowed_methods, reason = "this is the file that reads the environment")]
+    std::env::var(name).ok()
+}

@@ -1,0 +1,57 @@
+//! Taking a job over: the epoch is raised once by each master that comes to hold it, so that agents can tell the
+//! newest holder from those before it.
+
+use std::time::Duration;
+
+use backon::{ExponentialBuilder, Retryable};
+use tracing::{info, warn};
+
+use super::Context;
+use crate::error_chain::error_chain;
+use crate::store::{Change, JobRecord, StoreError, Stored, amend};
+
+/// Makes this master the holder. `None` when the job is gone.
+pub(super) async fn adopt(context: &Context, stored: Stored) -> Option<Stored> {
+    // A job that this master accepted is its own from the start, which saves a write.
+    if stored.record.holder == context.boot_id {
+        return Some(stored);
+    }
+    let name = stored.name().clone();
+    let boot_id = &context.boot_id;
+    let take_over = |record: &mut JobRecord| {
+        if record.holder == *boot_id {
+            return Change::Nothing;
+        }
+        record.holder.clone_from(boot_id);
+        record.epoch += 1;
+        Change::Write
+    };
+    let (store, job) = (context.store.as_ref(), &name);
+    let adopted = persistently(|| amend(store, job, take_over)).await?;
+    info!(job = %name, epoch = adopted.record.epoch, "job taken over");
+    Some(adopted)
+}
+
+/// Writes to the store as often as it takes. `None` when the record is gone.
+pub(super) async fn persistently<W, T>(mut write: impl FnMut() -> W) -> Option<T>
+where
+    W: Future<Output = Result<T, StoreError>>,
+{
+    let patience = ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(50))
+        .with_max_delay(Duration::from_secs(5))
+        .without_max_times()
+        .with_jitter();
+    let attempt = || {
+        let writing = write();
+        async {
+            match writing.await {
+                Ok(written) => Ok(Some(written)),
+                Err(StoreError::NotFound(_)) => Ok(None),
+                Err(error) => Err(error),
+            }
+        }
+    };
+    let told = |error: &StoreError, _| warn!(error = error_chain(error), "a record cannot be written yet");
+    attempt.retry(patience).notify(told).await.ok().flatten()
+}

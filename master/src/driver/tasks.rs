@@ -1,0 +1,194 @@
+//! What a driver has done on the side: each function talks to agents or the back end and reports what came of it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use backon::{ExponentialBuilder, Retryable};
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use protocol::agent::RunState;
+use protocol::ids::{Generation, JobName, ReplicaId};
+use protocol::job::JobSpec;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tracing::warn;
+
+use super::Report;
+use crate::agent_client::{AgentAnswer, AgentClient, AgentError};
+use crate::backend::PodBackend;
+use crate::error_chain::error_chain;
+use crate::job::rendezvous::Rendezvous;
+use crate::job::replica::AgentState;
+use crate::logs::ReplicaLog;
+
+/// Agents that are talked to at the same time.
+pub(super) const AGENTS_AT_ONCE: usize = 64;
+/// How long the rest of a dead run's output may take to be copied before its pod ends.
+const COPY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Attempts to reach an agent that has answered before, about two seconds in all.
+const ATTEMPTS: usize = 6;
+
+/// A call to every agent of a gang.
+#[derive(Debug, Clone)]
+pub(super) struct Fanout {
+    pub(super) agents: AgentClient,
+    pub(super) generation: Generation,
+    pub(super) reporter: mpsc::Sender<Report>,
+}
+
+impl Fanout {
+    /// Reports what an agent answered: its new state, or that it refused.
+    async fn report(&self, id: ReplicaId, what: &str, answer: Result<AgentState, AgentError>) {
+        let state = answer.unwrap_or_else(|error| AgentState::Refused(format!("{what}: {}", error_chain(&error))));
+        report(&self.reporter, id, state).await;
+    }
+}
+
+/// Waits until an agent answers.
+pub(super) async fn join(agents: AgentClient, id: ReplicaId, agent: SocketAddr, reporter: mpsc::Sender<Report>) {
+    let ask = async || agents.status(agent, None).await;
+    let answer = ask.retry(patience().without_max_times()).when(is_unreachable).await;
+    let state = match answer {
+        Ok(AgentAnswer::Status(status)) => AgentState::Status(status),
+        Ok(AgentAnswer::SeedOnly) => AgentState::SeedOnly,
+        Err(error) => AgentState::Refused(error_chain(&error)),
+    };
+    report(&reporter, id, state).await;
+}
+
+/// Gives every agent its environment.
+pub(super) async fn configure(
+    call: Fanout,
+    targets: Vec<(ReplicaId, SocketAddr)>,
+    spec: JobSpec,
+    members: BTreeMap<ReplicaId, SocketAddr>,
+) {
+    let rendezvous = Rendezvous::new(&spec, call.generation, &members);
+    let configure = async |(id, agent): (ReplicaId, SocketAddr)| {
+        let body = serde_json::to_vec(&rendezvous.environment(id)).expect("strings and numbers always serialize");
+        let body = Bytes::from(body);
+        let send = async || call.agents.configure(agent, call.generation, body.clone()).await;
+        let answer = send.retry(patience()).when(is_unreachable).await;
+        let answer = answer.map(|()| AgentState::Configured(call.generation));
+        call.report(id, "its agent did not take the environment", answer).await;
+    };
+    stream::iter(targets).for_each_concurrent(AGENTS_AT_ONCE, configure).await;
+}
+
+/// Tells every agent to run.
+pub(super) async fn launch(call: Fanout, targets: Vec<(ReplicaId, SocketAddr)>) {
+    let launch = async |(id, agent): (ReplicaId, SocketAddr)| {
+        let send = async || call.agents.run(agent, call.generation).await;
+        let answer = send.retry(patience()).when(is_unreachable).await;
+        let answer = answer.map(|()| AgentState::Started(call.generation));
+        call.report(id, "its agent did not start exec.py", answer).await;
+    };
+    stream::iter(targets).for_each_concurrent(AGENTS_AT_ONCE, launch).await;
+}
+
+/// Reports a run's status whenever it changes, until the run has ended.
+pub(super) async fn follow(agents: AgentClient, id: ReplicaId, agent: SocketAddr, reporter: mpsc::Sender<Report>) {
+    let mut after = None;
+    loop {
+        let poll = async || agents.status(agent, after).await;
+        // An agent that cannot be reached may be cut off for a while; if it is dead, its pod will say so.
+        let status = match poll.retry(patience().without_max_times()).when(is_unreachable).await {
+            Ok(AgentAnswer::Status(status)) => status,
+            Ok(AgentAnswer::SeedOnly) => return,
+            Err(error) => {
+                let reason = format!("its agent did not say how it is: {}", error_chain(&error));
+                return report(&reporter, id, AgentState::Refused(reason)).await;
+            }
+        };
+        if after == Some(status.seq) {
+            continue;
+        }
+        after = Some(status.seq);
+        let has_ended = status.state == RunState::Exited;
+        report(&reporter, id, AgentState::Status(status)).await;
+        if has_ended {
+            return;
+        }
+    }
+}
+
+/// Copies a run's output as it comes, until the run has ended and all of it is here.
+pub(super) async fn copy_output(agents: AgentClient, agent: SocketAddr, log: ReplicaLog) {
+    let attempt = async || {
+        while !copy_some(&agents, agent, &log).await? {}
+        Ok(())
+    };
+    let outcome: Result<(), AgentError> = attempt.retry(patience()).await;
+    if let Err(error) = outcome {
+        warn!(%agent, error = error_chain(&error), "the rest of a run's output cannot be copied");
+    }
+}
+
+/// Copies until the agent ends the stream. Says whether that was the end of the run, for an agent ends it too when it
+/// is read too slowly.
+async fn copy_some(agents: &AgentClient, agent: SocketAddr, log: &ReplicaLog) -> Result<bool, AgentError> {
+    let mut stream = agents.logs(agent, log.progress().end).await?;
+    let mut offset = stream.offset;
+    while let Some(bytes) = stream.bytes.next().await {
+        let bytes = bytes?;
+        if let Err(error) = log.append(offset, &bytes) {
+            warn!(%agent, %error, "a run's output cannot be kept");
+            return Ok(true);
+        }
+        offset += bytes.len() as u64;
+    }
+    match agents.status(agent, None).await? {
+        AgentAnswer::Status(status) => Ok(matches!(status.state, RunState::Exited | RunState::Idle)),
+        AgentAnswer::SeedOnly => Ok(true),
+    }
+}
+
+/// Stops a run.
+pub(super) async fn stop(
+    agents: &AgentClient,
+    agent: SocketAddr,
+    generation: Option<Generation>,
+    grace: Duration,
+) -> Result<(), AgentError> {
+    let send = async || agents.stop(agent, generation, grace).await;
+    send.retry(patience()).when(is_unreachable).await
+}
+
+/// Ends an agent whose run is over, once its output is here. Says whether the agent agreed.
+pub(super) async fn finish(agents: &AgentClient, agent: SocketAddr, copy: Option<JoinHandle<()>>) -> bool {
+    if let Some(mut copy) = copy
+        && timeout(COPY_TIMEOUT, &mut copy).await.is_err()
+    {
+        warn!(%agent, "the rest of a run's output took too long to copy");
+        copy.abort();
+    }
+    agents.finish(agent).await.is_ok()
+}
+
+/// Deletes a pod, as often as it takes.
+pub(super) async fn delete(backend: &dyn PodBackend, job: &JobName, id: ReplicaId, grace: Duration) {
+    let delete = async || backend.delete(job, id, grace).await;
+    if let Err(error) = delete.retry(patience()).await {
+        warn!(%job, replica = %id, error = error_chain(&error), "a pod cannot be deleted now");
+    }
+}
+
+async fn report(reporter: &mpsc::Sender<Report>, id: ReplicaId, state: AgentState) {
+    // A driver that has ended needs no report.
+    let _ = reporter.send(Report::Agent(id, state)).await;
+}
+
+fn patience() -> ExponentialBuilder {
+    ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(10))
+        .with_max_delay(Duration::from_secs(1))
+        .with_factor(3.0)
+        .with_max_times(ATTEMPTS)
+        .with_jitter()
+}
+
+fn is_unreachable(error: &AgentError) -> bool {
+    matches!(error, AgentError::Unreachable { .. })
+}

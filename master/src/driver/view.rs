@@ -1,0 +1,112 @@
+//! From what a driver knows to what is shown of its job.
+
+use std::collections::BTreeMap;
+
+use protocol::ids::{PodName, ReplicaId};
+use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaView};
+
+use crate::job::phase::JobPhase;
+use crate::job::plan;
+use crate::job::replica::{AgentState, Observation, PodState, ReplicaPhase};
+use crate::store::{JobRecord, Stored};
+
+/// What is shown of a job before its driver has looked at it.
+pub fn initial(record: &JobRecord) -> JobView {
+    let replicas = plan::replicas(&record.spec);
+    let replica = |id: ReplicaId| replica_view(record, id, &Observation::NEW, &ReplicaPhase::Requested);
+    JobView {
+        name: record.spec.name.clone(),
+        uid: record.uid.clone(),
+        seq: 1,
+        state: JobState::Pending,
+        generation: None,
+        result: None,
+        spec: record.spec.clone(),
+        replicas: replicas.into_iter().map(replica).collect(),
+        times: JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() },
+    }
+}
+
+/// What is shown of a job now. Its `seq` is not set: see [`renew`].
+pub(super) fn of(
+    stored: &Stored,
+    phase: &JobPhase,
+    replicas: &BTreeMap<ReplicaId, Observation>,
+    times: &JobTimes,
+) -> JobView {
+    let record = &stored.record;
+    let current = phase.generation();
+    let replica =
+        |(id, seen): (&ReplicaId, &Observation)| replica_view(record, *id, seen, &ReplicaPhase::of(seen, current));
+    JobView {
+        name: record.spec.name.clone(),
+        uid: record.uid.clone(),
+        seq: 0,
+        state: phase.state(),
+        generation: current,
+        result: result(phase),
+        spec: record.spec.clone(),
+        replicas: replicas.iter().map(replica).collect(),
+        times: times.clone(),
+    }
+}
+
+/// Replaces a view by another if they differ in more than their `seq`; says whether they did.
+/// A generation that is over stays shown.
+pub(super) fn renew(view: &mut JobView, mut shown: JobView) -> bool {
+    shown.seq = view.seq;
+    shown.generation = shown.generation.or(view.generation);
+    if shown == *view {
+        return false;
+    }
+    shown.seq += 1;
+    *view = shown;
+    true
+}
+
+fn result(phase: &JobPhase) -> Option<JobResult> {
+    match phase {
+        JobPhase::Releasing { result, .. } | JobPhase::Finished { result } => Some(result.clone()),
+        JobPhase::Pending { .. } | JobPhase::Starting { .. } | JobPhase::Running { .. } | JobPhase::Stopping { .. } => {
+            None
+        }
+    }
+}
+
+fn replica_view(record: &JobRecord, id: ReplicaId, seen: &Observation, phase: &ReplicaPhase) -> ReplicaView {
+    let status = match &seen.agent {
+        AgentState::Status(status) => Some(status),
+        AgentState::Silent
+        | AgentState::SeedOnly
+        | AgentState::Configured(_)
+        | AgentState::Started(_)
+        | AgentState::Refused(_) => None,
+    };
+    let exit = match phase {
+        ReplicaPhase::Exited(_, exit) => Some(exit.clone()),
+        ReplicaPhase::Requested
+        | ReplicaPhase::Scheduled
+        | ReplicaPhase::Joined
+        | ReplicaPhase::Configured(_)
+        | ReplicaPhase::Running(_)
+        | ReplicaPhase::Lost(_) => None,
+    };
+    ReplicaView {
+        replica: id,
+        state: phase.state(),
+        pod: PodName::new(&record.spec.name, id).to_string(),
+        address: seen.addresses().map(|addresses| addresses.tensorflow.to_string()),
+        reason: reason(seen, phase),
+        pid: status.and_then(|status| status.pid),
+        started_at: status.and_then(|status| status.started_at),
+        exit,
+    }
+}
+
+fn reason(seen: &Observation, phase: &ReplicaPhase) -> Option<String> {
+    match (phase, &seen.pod) {
+        (ReplicaPhase::Lost(reason), _) => Some(reason.clone()),
+        (_, Some(PodState::Pending { reason })) => reason.clone(),
+        (_, Some(PodState::Running(_) | PodState::Terminated { .. }) | None) => None,
+    }
+}

@@ -1,0 +1,14 @@
+//! An error and its causes in one line, for messages that leave this process.
+
+use std::error::Error;
+
+/// The error's text, then each cause's behind a colon.
+pub(crate) fn error_chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

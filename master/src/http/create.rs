@@ -1,0 +1,74 @@
+//! `GET /create`: a submit by query parameters, as the first prototype's client sends it.
+
+use axum::Json;
+use axum::extract::{RawQuery, State};
+use axum::http::StatusCode;
+use protocol::error::ErrorCode;
+use protocol::ids::JobName;
+use protocol::job::{JobRequest, JobSpec, Strategy};
+use protocol::view::JobView;
+
+use super::AppState;
+use super::error::ApiError;
+use super::jobs::accept;
+
+/// Each parameter's names: the prototype's, and ours.
+const STRATEGY: [&str; 1] = ["strategy"];
+const WORKERS: [&str; 2] = ["n_worker", "worker_num"];
+const SERVERS: [&str; 2] = ["n_ps", "ps_num"];
+const IMAGE: [&str; 2] = ["img", "image"];
+const NAME: [&str; 2] = ["name", "task"];
+
+/// Submits. It answers when the job is recorded, not when it has started.
+pub(super) async fn create(
+    State(state): State<AppState>,
+    RawQuery(query): RawQuery,
+) -> Result<(StatusCode, Json<JobView>), ApiError> {
+    let as_seed = |error: ApiError| error.with_status(StatusCode::UNPROCESSABLE_ENTITY, StatusCode::BAD_REQUEST);
+    let spec = parse(&query.unwrap_or_default())?;
+    let (_, view) = accept(&state, spec).await.map_err(as_seed)?;
+    // The prototype's client takes 200 alone for a yes.
+    Ok((StatusCode::OK, view))
+}
+
+fn parse(query: &str) -> Result<JobSpec, ApiError> {
+    let bad = |code, detail: String| ApiError::new(StatusCode::BAD_REQUEST, code, detail);
+    let pairs: Vec<(String, String)> = reqwest::Url::parse(&format!("http://query/?{query}"))
+        .map(|url| url.query_pairs().into_owned().collect())
+        .map_err(|error| bad(ErrorCode::BadRequest, format!("the query does not parse: {error}")))?;
+    let known = [&STRATEGY[..], &WORKERS, &SERVERS, &IMAGE, &NAME];
+    let mut values = known.map(|_| None);
+    for (key, value) in pairs {
+        let Some(place) = known.iter().position(|names| names.contains(&key.as_str())) else {
+            let detail = format!("parameter \"{key}\" is unknown: use strategy, n_worker, n_ps, img and name");
+            return Err(bad(ErrorCode::BadRequest, detail));
+        };
+        if values[place].replace(value).is_some() {
+            return Err(bad(ErrorCode::BadRequest, format!("parameter \"{key}\" is given twice")));
+        }
+    }
+    let [strategy, workers, servers, image, name] = values;
+    let name = name.ok_or_else(|| bad(ErrorCode::BadTask, "parameter \"name\" is missing".to_owned()))?;
+    let strategy =
+        strategy.ok_or_else(|| bad(ErrorCode::BadStrategy, "parameter \"strategy\" is missing".to_owned()))?;
+    let number = |what: &str, value: Option<String>, code| match value {
+        None => Ok(None),
+        Some(text) => text
+            .parse::<u32>()
+            .map(Some)
+            .map_err(|_| bad(code, format!("{what} \"{text}\" is not a whole number from 0 on"))),
+    };
+    let request = JobRequest {
+        name: name.parse::<JobName>().map_err(|error| bad(ErrorCode::BadTask, error.to_string()))?,
+        strategy: strategy.parse::<Strategy>().map_err(|error| bad(error.code(), error.to_string()))?,
+        worker_num: number("n_worker", workers, ErrorCode::BadWorkerNum)?,
+        ps_num: number("n_ps", servers, ErrorCode::BadPsNum)?,
+        chief_num: None,
+        evaluator_num: None,
+        image: image.filter(|image| !image.is_empty()),
+        work_dir: None,
+        args: vec![],
+        env: std::collections::BTreeMap::new(),
+    };
+    JobSpec::try_from(request).map_err(|error| bad(error.code(), error.to_string()))
+}

@@ -1,0 +1,85 @@
+//! Errors as problem+json.
+
+use std::any::Any;
+
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use protocol::error::{ErrorCode, PROBLEM_JSON, Problem};
+use protocol::job::SpecError;
+use tracing::{error, warn};
+
+use crate::backend::Refusal;
+use crate::error_chain::error_chain;
+use crate::jobs::JobsError;
+
+/// An answer that is not 2xx.
+#[derive(Debug)]
+pub(super) struct ApiError(Problem);
+
+impl ApiError {
+    pub(super) fn new(status: StatusCode, code: ErrorCode, detail: impl Into<String>) -> Self {
+        Self(Problem { status: status.as_u16(), code, detail: detail.into() })
+    }
+
+    /// The same with another status: `/create` says 400 where the API says 422.
+    pub(super) fn with_status(mut self, from: StatusCode, to: StatusCode) -> Self {
+        if self.0.status == from.as_u16() {
+            self.0.status = to.as_u16();
+        }
+        self
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_vec(&self.0).expect("numbers and strings always serialize");
+        let mut response = (status, [(header::CONTENT_TYPE, PROBLEM_JSON)], body).into_response();
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("2"));
+        }
+        response
+    }
+}
+
+impl From<SpecError> for ApiError {
+    fn from(error: SpecError) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, error.code(), error.to_string())
+    }
+}
+
+impl From<JobsError> for ApiError {
+    fn from(error: JobsError) -> Self {
+        match error {
+            JobsError::Exists(_) => Self::new(StatusCode::CONFLICT, ErrorCode::JobExists, error.to_string()),
+            JobsError::Unknown(_) => Self::new(StatusCode::NOT_FOUND, ErrorCode::UnknownJob, error.to_string()),
+            JobsError::Refused(Refusal { code, sentence }) => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, sentence)
+            }
+            JobsError::Store(_) | JobsError::Slow(_) => {
+                let detail = error_chain(&error);
+                warn!(detail, "a request cannot be served now");
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, detail)
+            }
+        }
+    }
+}
+
+pub(super) async fn unknown_route() -> ApiError {
+    ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownRoute, "there is nothing at this path")
+}
+
+pub(super) async fn method_not_allowed() -> ApiError {
+    let detail = "this path does not take this method";
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, ErrorCode::MethodNotAllowed, detail)
+}
+
+/// A panic in a handler is a bug of ours; it costs its caller the answer, and nobody else anything.
+#[expect(clippy::needless_pass_by_value, reason = "the signature that tower-http asks for")]
+pub(super) fn panicked(panic: Box<dyn Any + Send>) -> Response {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason");
+    error!(panic = text, "a handler broke");
+    let detail = "the master broke while it answered: please report this";
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::Internal, detail).into_response()
+}

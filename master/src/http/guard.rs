@@ -1,0 +1,84 @@
+//! Who may ask: whoever has the token, and, on a master without one, programs of this machine but no browser.
+//! A page in a browser can make it send requests to loopback, and a GET is enough to submit a job.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use protocol::error::ErrorCode;
+
+use super::error::ApiError;
+
+/// Decides who may ask.
+#[derive(Debug)]
+pub struct Guard {
+    token: Option<String>,
+}
+
+/// Headers that browsers send and curl does not.
+const OF_BROWSERS: [&str; 4] = ["origin", "referer", "sec-fetch-site", "sec-fetch-mode"];
+
+impl Guard {
+    /// A guard that wants this token; with none, it lets loopback's programs in.
+    pub fn new(token: Option<String>) -> Self {
+        Self { token }
+    }
+
+    fn admit(&self, method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
+        // GET has effects here (`/create`), so what answers GET must not answer HEAD too.
+        if method == Method::HEAD {
+            let detail = "HEAD is not answered here: use GET";
+            return Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, ErrorCode::MethodNotAllowed, detail));
+        }
+        match &self.token {
+            Some(token) if bearer(headers).is_some_and(|given| constant_time_eq(given, token)) => Ok(()),
+            Some(_) => {
+                let detail = "the token is missing or wrong: send Authorization: Bearer TOKEN";
+                Err(ApiError::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, detail))
+            }
+            None => no_browser(headers),
+        }
+    }
+}
+
+/// The middleware.
+pub(super) async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+    match guard.admit(request.method(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(error) => error.into_response(),
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
+}
+
+/// Takes the same time wherever the two differ, so that a token cannot be guessed letter by letter.
+fn constant_time_eq(one: &str, other: &str) -> bool {
+    one.len() == other.len() && one.bytes().zip(other.bytes()).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+}
+
+fn no_browser(headers: &HeaderMap) -> Result<(), ApiError> {
+    let forbidden = |detail| Err(ApiError::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, detail));
+    if OF_BROWSERS.iter().any(|name| headers.contains_key(*name)) {
+        return forbidden("requests of browsers are not answered: this master has no token");
+    }
+    let mut hosts = headers.get_all(header::HOST).iter();
+    match (hosts.next().and_then(|host| host.to_str().ok()), hosts.next()) {
+        (Some(host), None) if is_this_machine(host) => Ok(()),
+        (_, _) => forbidden("the Host header must name this machine by a loopback address or localhost"),
+    }
+}
+
+/// Whether a Host header, port or not, names loopback. Any other name may have been made to point here.
+fn is_this_machine(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        Some(_) | None => host,
+    };
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+}

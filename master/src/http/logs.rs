@@ -1,0 +1,141 @@
+//! `/v1/jobs/{name}/logs`: one replica's output as bytes, or all replicas' merged as lines of JSON.
+
+use std::collections::BTreeMap;
+
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::{Stream, StreamExt, stream};
+use protocol::error::ErrorCode;
+use protocol::ids::ReplicaId;
+use protocol::routes::{LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
+use serde::Deserialize;
+use tracing::warn;
+
+use super::AppState;
+use super::error::ApiError;
+use super::jobs::{bad_query, find};
+use crate::jobs::JobHandle;
+use crate::logs::{ReplicaLog, lines, reader};
+
+/// Which output, and from where.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LogQuery {
+    /// One replica; all when absent.
+    replica: Option<ReplicaId>,
+    /// Begin at this byte; with one replica only.
+    offset: Option<u64>,
+    /// Begin at these bytes, `worker-0:123,worker-1:456`; with all replicas only.
+    from: Option<String>,
+    /// Begin with the last so many lines of each replica.
+    tail: Option<u64>,
+    /// Go on until the job has ended.
+    #[serde(default)]
+    follow: bool,
+}
+
+/// Answers with output.
+pub(super) async fn logs(
+    State(state): State<AppState>,
+    Path(name): Path<String>,
+    query: Result<Query<LogQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let Query(query) = query.map_err(bad_query)?;
+    let job = find(&state, &name)?;
+    let ended = state.end.clone().cancelled_owned();
+    match query.replica {
+        Some(replica) => one(&job, replica, &query, ended),
+        None => merged(&job, &query, ended),
+    }
+}
+
+fn one(
+    job: &JobHandle,
+    replica: ReplicaId,
+    query: &LogQuery,
+    ended: impl Future<Output = ()> + Send + 'static,
+) -> Result<Response, ApiError> {
+    if query.from.is_some() {
+        return Err(bad("\"from\" is for merged output: use \"offset\" with one replica"));
+    }
+    let unknown = || {
+        let detail = format!("job \"{}\" has no replica {replica}", job.view.borrow().name);
+        ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownReplica, detail)
+    };
+    let log = job.logs.of(replica).ok_or_else(unknown)?;
+    let asked = start(log, query.offset, query.tail)?;
+    let first = log.read(asked).map_err(unreadable)?.offset;
+    let bytes = reader(log.clone(), first, query.follow).map(|chunk| chunk.map(|chunk| Bytes::from(chunk.bytes)));
+    let mut response = Body::from_stream(bytes.take_until(Box::pin(ended))).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(LOG_OFFSET_HEADER, HeaderValue::from(first));
+    headers.insert(LOG_DROPPED_HEADER, HeaderValue::from(first.saturating_sub(asked)));
+    Ok(response)
+}
+
+fn merged(
+    job: &JobHandle,
+    query: &LogQuery,
+    ended: impl Future<Output = ()> + Send + 'static,
+) -> Result<Response, ApiError> {
+    if query.offset.is_some() {
+        return Err(bad("\"offset\" is for one replica: use \"from\" with merged output"));
+    }
+    let offsets = parse_from(query.from.as_deref().unwrap_or_default())?;
+    let mut streams = Vec::new();
+    for (replica, log) in job.logs.all() {
+        let first = start(log, offsets.get(&replica).copied(), query.tail)?;
+        streams.push(encoded(replica, log.clone(), first, query.follow).boxed());
+    }
+    let body = Body::from_stream(stream::select_all(streams).take_until(Box::pin(ended)));
+    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
+}
+
+/// Some lines at a time, each a line of JSON.
+fn encoded(
+    replica: ReplicaId,
+    log: ReplicaLog,
+    first: u64,
+    follow: bool,
+) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Send {
+    lines(replica, log, first, follow).map(|batch| {
+        let mut text = Vec::new();
+        for line in batch? {
+            serde_json::to_writer(&mut text, &line)?;
+            text.push(b'\n');
+        }
+        Ok(Bytes::from(text))
+    })
+}
+
+fn start(log: &ReplicaLog, offset: Option<u64>, tail: Option<u64>) -> Result<u64, ApiError> {
+    match (offset, tail) {
+        (Some(offset), _) => Ok(offset),
+        (None, Some(lines)) => log.tail_offset(lines).map_err(unreadable),
+        (None, None) => Ok(0),
+    }
+}
+
+fn parse_from(text: &str) -> Result<BTreeMap<ReplicaId, u64>, ApiError> {
+    let pair = |part: &str| {
+        let (replica, offset) = part.split_once(':')?;
+        Some((replica.parse().ok()?, offset.parse().ok()?))
+    };
+    let parts = text.split(',').filter(|part| !part.is_empty());
+    parts.map(|part| pair(part).ok_or_else(|| bad(&format!("\"{part}\" is not REPLICA:OFFSET")))).collect()
+}
+
+fn bad(detail: &str) -> ApiError {
+    ApiError::new(StatusCode::BAD_REQUEST, ErrorCode::BadRequest, detail)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it stands where a closure would")]
+fn unreadable(error: std::io::Error) -> ApiError {
+    warn!(%error, "a job's kept output cannot be read");
+    let detail = format!("the job's kept output cannot be read: {error}");
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, detail)
+}

@@ -1,0 +1,93 @@
+//! From the members' addresses to each one's environment: the only writer of TF_CONFIG, NUM_WORKERS, RANK and their kin.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use protocol::env;
+use protocol::ids::{Generation, Rank, ReplicaId, Role};
+use protocol::job::JobSpec;
+use protocol::tf_config::{Cluster, Task, TfConfig};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::Value;
+
+/// A complete gang, ready to be told of itself.
+#[derive(Debug)]
+pub struct Rendezvous<'a> {
+    spec: &'a JobSpec,
+    generation: Generation,
+    members: &'a BTreeMap<ReplicaId, SocketAddr>,
+    cluster: Cluster,
+    no_proxy: String,
+}
+
+impl<'a> Rendezvous<'a> {
+    /// The rendezvous of `members`, each with the address of its TensorFlow server.
+    pub fn new(spec: &'a JobSpec, generation: Generation, members: &'a BTreeMap<ReplicaId, SocketAddr>) -> Self {
+        let hosts: BTreeSet<String> = members.values().map(|address| address.ip().to_string()).collect();
+        let no_proxy = hosts.into_iter().collect::<Vec<_>>().join(",");
+        Self { spec, generation, members, cluster: Cluster::new(members), no_proxy }
+    }
+
+    /// What one member is told.
+    pub fn environment(&'a self, replica: ReplicaId) -> Environment<'a> {
+        let mut variables = BTreeMap::new();
+        // Defaults first, then the job's own, then what no job may change.
+        variables.insert(env::PYTHONUNBUFFERED, Value::from("1"));
+        if serves(self.spec, replica.role) {
+            variables.insert(env::GRPC_FAIL_FAST, Value::from("use_caller"));
+        }
+        let of_job = self.spec.env.iter().map(|(name, value)| (name.as_str(), Value::from(value.as_str())));
+        variables.extend(of_job);
+        variables.extend([
+            (env::NUM_WORKERS, Value::from(self.count(Role::Worker))),
+            (env::TOT_WORKERS, Value::from(self.count(Role::Worker))),
+            (env::WORKER_NUMBER, Value::from(replica.index)),
+            (env::WORLD_SIZE, Value::from(self.count(Role::Chief) + self.count(Role::Worker))),
+            (env::MUSTER_JOB, Value::from(self.spec.name.as_str())),
+            (env::MUSTER_ROLE, Value::from(replica.role.as_str())),
+            (env::MUSTER_INDEX, Value::from(replica.index)),
+            (env::MUSTER_GENERATION, Value::from(self.generation.to_string())),
+            (env::MUSTER_RESTART_COUNT, Value::from(self.generation.sequence - 1)),
+            (env::MUSTER_NO_PROXY, Value::from(self.no_proxy.as_str())),
+        ]);
+        if let Some(Rank(rank)) = self.rank(replica) {
+            variables.insert(env::RANK, Value::from(rank));
+        }
+        let tf_config = TfConfig { cluster: &self.cluster, task: Task::from(replica) };
+        Environment { tf_config, variables }
+    }
+
+    /// The place among all that train; none for a replica that does not.
+    pub fn rank(&self, replica: ReplicaId) -> Option<Rank> {
+        let place = self.members.keys().filter(|id| id.role.trains()).position(|id| *id == replica)?;
+        u32::try_from(place).ok().map(Rank)
+    }
+
+    fn count(&self, role: Role) -> usize {
+        self.members.keys().filter(|id| id.role == role).count()
+    }
+}
+
+/// The body of `POST /config`: a JSON object, each key a variable, TF_CONFIG itself an object.
+/// The cluster is borrowed, for a thousand members are each told of all thousand.
+#[derive(Debug)]
+pub struct Environment<'a> {
+    tf_config: TfConfig<'a>,
+    variables: BTreeMap<&'a str, Value>,
+}
+
+impl Serialize for Environment<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.variables.len() + 1))?;
+        map.serialize_entry(env::TF_CONFIG, &self.tf_config)?;
+        for (name, value) in &self.variables {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+/// Whether a replica of this role only runs a `tf.distribute.Server`.
+fn serves(spec: &JobSpec, role: Role) -> bool {
+    spec.ps_num > 0 && matches!(role, Role::Worker | Role::Ps)
+}

@@ -1,0 +1,274 @@
+//! Where each replica stands, computed from what its pod and its agent say; never stored.
+
+use std::net::SocketAddr;
+
+use protocol::agent::{ExitReport, RunState, RunStatus};
+use protocol::ids::{Generation, ReplicaId};
+use protocol::view::{Failure, ReplicaState};
+
+/// A pod, as its back end sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PodState {
+    /// It has no address yet, for this reason where one is known.
+    Pending {
+        /// In the back end's words.
+        reason: Option<String>,
+    },
+    /// Its agent can be talked to, or will soon.
+    Running(Addresses),
+    /// It has ended and runs nothing any more.
+    Terminated {
+        /// How its process ended, where that says how exec.py ended.
+        exit: Option<ExitReport>,
+        /// In the back end's words.
+        reason: String,
+    },
+}
+
+/// Where a pod is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Addresses {
+    /// Its agent's HTTP.
+    pub agent: SocketAddr,
+    /// What exec.py's TensorFlow server shall listen on.
+    pub tensorflow: SocketAddr,
+}
+
+/// What is known of a replica's agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AgentState {
+    /// It has not answered yet.
+    Silent,
+    /// It answered, and knows no more than to take an environment and to run: the first prototype's agent.
+    SeedOnly,
+    /// It answered, and said this of its run.
+    Status(Box<RunStatus>),
+    /// It acknowledged the environment of this generation.
+    Configured(Generation),
+    /// It acknowledged the start of this generation.
+    Started(Generation),
+    /// It answered, and not as an agent should.
+    Refused(String),
+}
+
+/// All that is known of one replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observation {
+    /// Its pod; absent until the back end has heard of it, or after it was deleted.
+    pub pod: Option<PodState>,
+    /// Its agent.
+    pub agent: AgentState,
+}
+
+impl Observation {
+    /// Nothing is known yet.
+    pub const NEW: Self = Self { pod: None, agent: AgentState::Silent };
+
+    /// Its addresses, while its pod runs.
+    pub fn addresses(&self) -> Option<Addresses> {
+        match &self.pod {
+            Some(PodState::Running(addresses)) => Some(*addresses),
+            Some(PodState::Pending { .. } | PodState::Terminated { .. }) | None => None,
+        }
+    }
+
+    /// Whether its pod exists and has not ended.
+    pub fn is_live(&self) -> bool {
+        match &self.pod {
+            Some(PodState::Running(_) | PodState::Pending { .. }) => true,
+            Some(PodState::Terminated { .. }) | None => false,
+        }
+    }
+}
+
+/// Where a replica stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReplicaPhase {
+    /// Its pod is asked for.
+    Requested,
+    /// Its pod has a place, its agent has not answered.
+    Scheduled,
+    /// Its agent answers and has nothing of the current generation.
+    Joined,
+    /// It has the environment of this generation.
+    Configured(Generation),
+    /// exec.py runs in this generation.
+    Running(Generation),
+    /// exec.py has ended in this generation.
+    Exited(Generation, ExitReport),
+    /// Its pod is gone or its agent does not behave; its run is over.
+    Lost(String),
+}
+
+impl ReplicaPhase {
+    /// Computes the phase. A run of a generation older than `current` is history and does not count.
+    pub fn of(observation: &Observation, current: Option<Generation>) -> Self {
+        let run = Self::of_agent(&observation.agent, current);
+        match (&observation.pod, run) {
+            (_, exited @ Self::Exited(..)) => exited,
+            (Some(PodState::Terminated { exit: Some(report), .. }), Self::Running(generation)) => {
+                Self::Exited(generation, report.clone())
+            }
+            (Some(PodState::Terminated { reason, .. }), _) => Self::Lost(reason.clone()),
+            (_, lost @ Self::Lost(_)) => lost,
+            (None, Self::Running(_)) => Self::Lost("its pod was deleted".to_owned()),
+            (None, _) => Self::Requested,
+            (Some(PodState::Pending { .. }), _) => Self::Scheduled,
+            (Some(PodState::Running(_)), run) => run,
+        }
+    }
+
+    fn of_agent(agent: &AgentState, current: Option<Generation>) -> Self {
+        let is_current = |generation: &Generation| current.is_none_or(|current| *generation >= current);
+        match agent {
+            AgentState::Silent => Self::Scheduled,
+            AgentState::Refused(reason) => Self::Lost(reason.clone()),
+            AgentState::Configured(generation) if is_current(generation) => Self::Configured(*generation),
+            AgentState::Started(generation) if is_current(generation) => Self::Running(*generation),
+            AgentState::SeedOnly | AgentState::Configured(_) | AgentState::Started(_) => Self::Joined,
+            AgentState::Status(status) => match status.generation {
+                Some(generation) if is_current(&generation) => Self::of_run(status, generation),
+                Some(_) | None => Self::Joined,
+            },
+        }
+    }
+
+    fn of_run(status: &RunStatus, generation: Generation) -> Self {
+        match (status.state, &status.exit) {
+            (RunState::Idle, _) => Self::Joined,
+            (RunState::Configured, _) => Self::Configured(generation),
+            (RunState::Running | RunState::Stopping, _) => Self::Running(generation),
+            (RunState::Exited, Some(report)) => Self::Exited(generation, report.clone()),
+            (RunState::Exited, None) => Self::Lost("its agent did not say how exec.py ended".to_owned()),
+        }
+    }
+
+    /// How it is shown.
+    pub fn state(&self) -> ReplicaState {
+        match self {
+            Self::Requested => ReplicaState::Requested,
+            Self::Scheduled => ReplicaState::Scheduled,
+            Self::Joined => ReplicaState::Joined,
+            Self::Configured(_) => ReplicaState::Configured,
+            Self::Running(_) => ReplicaState::Running,
+            Self::Exited(..) => ReplicaState::Exited,
+            Self::Lost(_) => ReplicaState::Lost,
+        }
+    }
+
+    /// Whether its agent has answered and still may.
+    pub fn has_joined(&self) -> bool {
+        match self {
+            Self::Joined | Self::Configured(_) | Self::Running(_) | Self::Exited(..) => true,
+            Self::Requested | Self::Scheduled | Self::Lost(_) => false,
+        }
+    }
+
+    /// Whether it has, or had, the environment of the current generation.
+    pub fn was_configured(&self) -> bool {
+        match self {
+            Self::Configured(_) | Self::Running(_) | Self::Exited(..) => true,
+            Self::Requested | Self::Scheduled | Self::Joined | Self::Lost(_) => false,
+        }
+    }
+
+    /// Whether exec.py was started in the current generation.
+    pub fn was_launched(&self) -> bool {
+        match self {
+            Self::Running(_) | Self::Exited(..) => true,
+            Self::Requested | Self::Scheduled | Self::Joined | Self::Configured(_) | Self::Lost(_) => false,
+        }
+    }
+
+    /// Whether its run is over for good.
+    pub fn is_dead(&self) -> bool {
+        match self {
+            Self::Exited(..) | Self::Lost(_) => true,
+            Self::Requested | Self::Scheduled | Self::Joined | Self::Configured(_) | Self::Running(_) => false,
+        }
+    }
+}
+
+/// One replica, where it stands, and whether its pod still uses anything.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Which.
+    pub id: ReplicaId,
+    /// Where it stands.
+    pub phase: ReplicaPhase,
+    /// Whether its pod exists and has not ended.
+    pub has_live_pod: bool,
+}
+
+impl Member {
+    /// Why this replica makes its generation fail, if it does. One that we stopped does not.
+    fn failure(&self) -> Option<Failure> {
+        let replica = self.id;
+        match &self.phase {
+            ReplicaPhase::Exited(_, exit) if exit.is_success() || exit.stopped => None,
+            ReplicaPhase::Exited(_, exit) => Some(Failure::ReplicaExited { replica, exit: exit.clone() }),
+            ReplicaPhase::Lost(reason) => Some(Failure::ReplicaLost { replica, reason: reason.clone() }),
+            ReplicaPhase::Requested
+            | ReplicaPhase::Scheduled
+            | ReplicaPhase::Joined
+            | ReplicaPhase::Configured(_)
+            | ReplicaPhase::Running(_) => None,
+        }
+    }
+}
+
+/// Every replica of a job, in the plan's order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gang(Vec<Member>);
+
+impl Gang {
+    /// The gang of these members.
+    pub fn new(members: Vec<Member>) -> Self {
+        Self(members)
+    }
+
+    /// Its members.
+    pub fn members(&self) -> &[Member] {
+        &self.0
+    }
+
+    /// Whether `test` holds for every replica's phase.
+    pub fn all(&self, test: impl Fn(&ReplicaPhase) -> bool) -> bool {
+        self.0.iter().all(|member| test(&member.phase))
+    }
+
+    /// Whether `test` holds for a member.
+    pub fn any(&self, test: impl Fn(&Member) -> bool) -> bool {
+        self.0.iter().any(test)
+    }
+
+    /// The first failure in time, if there is one: the earliest exit by the agents' clocks, for what comes after it
+    /// is an echo; a lost pod, which has no time of its own, where no exec.py failed.
+    pub fn first_failure(&self) -> Option<Failure> {
+        let exited_at = |failure: &Failure| match failure {
+            Failure::ReplicaExited { exit, .. } => Some(exit.ended_at),
+            Failure::ReplicaLost { .. } | Failure::StartTimeout { .. } => None,
+        };
+        let failures = || self.0.iter().filter_map(Member::failure);
+        let first_exit = failures().filter(|failure| exited_at(failure).is_some()).min_by_key(exited_at);
+        first_exit.or_else(|| failures().next())
+    }
+
+    /// The newest generation in which an exec.py was started.
+    pub fn newest_launch(&self) -> Option<Generation> {
+        let launched = self.0.iter().filter_map(|member| match member.phase {
+            ReplicaPhase::Running(generation) | ReplicaPhase::Exited(generation, _) => Some(generation),
+            ReplicaPhase::Requested
+            | ReplicaPhase::Scheduled
+            | ReplicaPhase::Joined
+            | ReplicaPhase::Configured(_)
+            | ReplicaPhase::Lost(_) => None,
+        });
+        launched.max()
+    }
+
+    /// Those whose agents have not answered.
+    pub fn missing(&self) -> Vec<ReplicaId> {
+        self.0.iter().filter(|member| !member.phase.has_joined()).map(|member| member.id).collect()
+    }
+}

@@ -1,0 +1,221 @@
+//! The registry: every job this master knows, and the only lock. It follows the store's watch, so that a job reaches
+//! its driver in the same way whether it was submitted a moment ago or is found when the master starts.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use protocol::ids::JobName;
+use protocol::job::JobSpec;
+use protocol::view::JobView;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tracing::{error, info};
+
+use crate::backend::Refusal;
+use crate::driver::{self, Context, Wires};
+use crate::job::plan;
+use crate::logs::JobLogs;
+use crate::store::{Change, JobRecord, StoreError, StoreEvent, Stored, Wish, amend};
+
+/// How long a job that is on record may take to reach the registry.
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// One job, for those who look at it.
+#[derive(Debug, Clone)]
+pub struct JobHandle {
+    /// What is shown of it, and whenever that changes.
+    pub view: watch::Receiver<JobView>,
+    /// Its output.
+    pub logs: Arc<JobLogs>,
+    record: watch::Sender<Option<Stored>>,
+}
+
+/// What became of a submit.
+#[derive(Debug)]
+pub enum Submitted {
+    /// The job is new.
+    Created(JobHandle),
+    /// The same job had been submitted before.
+    Existing(JobHandle),
+}
+
+/// Why a submit was not accepted, or a job could not be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum JobsError {
+    /// Another job has this name.
+    #[error("another job is named \"{0}\": choose another name, or delete that job first")]
+    Exists(JobName),
+    /// No job has this name.
+    #[error("no job is named \"{0}\"")]
+    Unknown(JobName),
+    /// The back end will not serve it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The store does not answer.
+    #[error("the record of the job cannot be reached")]
+    Store(#[source] StoreError),
+    /// The job is on record and has not reached the registry.
+    #[error("job \"{0}\" is accepted, and this master is slow to take it up")]
+    Slow(JobName),
+}
+
+/// The registry.
+pub struct Jobs {
+    context: Arc<Context>,
+    logs_dir: PathBuf,
+    handles: Mutex<BTreeMap<JobName, JobHandle>>,
+    /// Raised whenever a job comes or goes.
+    arrivals: watch::Sender<()>,
+}
+
+impl Jobs {
+    /// An empty registry, which keeps the jobs' output below `logs_dir`.
+    pub fn new(context: Arc<Context>, logs_dir: PathBuf) -> Arc<Self> {
+        Arc::new(Self { context, logs_dir, handles: Mutex::default(), arrivals: watch::Sender::new(()) })
+    }
+
+    /// Follows the store and drives every job, until the future is dropped; the drivers end with it.
+    ///
+    /// # Errors
+    /// When the store's watch cannot be opened or ends.
+    pub async fn run(self: Arc<Self>) -> Result<(), StoreError> {
+        let mut events = self.context.store.watch().await?;
+        let mut drivers = JoinSet::new();
+        loop {
+            tokio::select! {
+                event = events.recv() => match event {
+                    Some(event) => self.take(event, &mut drivers),
+                    None => return Err(StoreError::Unavailable("the watch of the records ended".into())),
+                },
+                Some(ended) = drivers.join_next() => if let Err(failure) = ended {
+                    // Other jobs go on; this one is shown as it last was.
+                    error!(%failure, "a driver broke");
+                },
+            }
+        }
+    }
+
+    fn take(&self, event: StoreEvent, drivers: &mut JoinSet<()>) {
+        let mut handles = self.lock();
+        match event {
+            StoreEvent::Changed(stored) => match handles.get(stored.name()) {
+                Some(handle) if handle.uid() == stored.record.uid => drop(handle.record.send_replace(Some(*stored))),
+                Some(_) | None => {
+                    let (handle, wires) = self.connect(&stored);
+                    handles.insert(stored.name().clone(), handle);
+                    drivers.spawn(driver::drive(Arc::clone(&self.context), *stored, wires));
+                }
+            },
+            StoreEvent::Deleted(name) => {
+                if let Some(handle) = handles.remove(&name) {
+                    handle.record.send_replace(None);
+                    info!(job = %name, "record deleted");
+                }
+            }
+        }
+        drop(handles);
+        self.arrivals.send_replace(());
+    }
+
+    fn connect(&self, stored: &Stored) -> (JobHandle, Wires) {
+        let record = &stored.record;
+        let logs = Arc::new(JobLogs::new(self.logs_dir.join(&record.uid), &plan::replicas(&record.spec)));
+        let (view_sender, view) = watch::channel(driver::initial_view(record));
+        let (record_sender, record) = watch::channel(Some(stored.clone()));
+        let wires = Wires { record, view: view_sender, logs: Arc::clone(&logs) };
+        (JobHandle { view, logs, record: record_sender }, wires)
+    }
+
+    /// Accepts a job: once this returns it is on record, and a crash loses it no more.
+    ///
+    /// # Errors
+    /// [`JobsError`].
+    pub async fn submit(&self, spec: JobSpec) -> Result<Submitted, JobsError> {
+        let name = spec.name.clone();
+        if let Some(stored) = self.context.store.get(&name).await.map_err(JobsError::Store)? {
+            return self.existing(stored, &spec).await;
+        }
+        self.context.backend.admit(&spec).await?;
+        let record = JobRecord {
+            uid: uuid::Uuid::new_v4().to_string(),
+            spec: spec.clone(),
+            accepted_at: driver::now(),
+            epoch: 1,
+            holder: self.context.boot_id.clone(),
+            wish: Wish::Run,
+            ended: None,
+        };
+        match self.context.store.create(record).await {
+            Ok(_) => Ok(Submitted::Created(self.arrived(&name).await?)),
+            // Someone else was faster with the same name.
+            Err(StoreError::Exists(_)) => {
+                let stored = self.context.store.get(&name).await.map_err(JobsError::Store)?;
+                self.existing(stored.ok_or(JobsError::Exists(name))?, &spec).await
+            }
+            Err(error) => Err(JobsError::Store(error)),
+        }
+    }
+
+    async fn existing(&self, stored: Stored, spec: &JobSpec) -> Result<Submitted, JobsError> {
+        if stored.record.spec != *spec || stored.record.wish == Wish::Delete {
+            return Err(JobsError::Exists(spec.name.clone()));
+        }
+        Ok(Submitted::Existing(self.arrived(&spec.name).await?))
+    }
+
+    async fn arrived(&self, name: &JobName) -> Result<JobHandle, JobsError> {
+        let mut arrivals = self.arrivals.subscribe();
+        let arrival = async {
+            loop {
+                if let Some(handle) = self.find(name) {
+                    return Some(handle);
+                }
+                arrivals.changed().await.ok()?;
+            }
+        };
+        timeout(ARRIVAL_TIMEOUT, arrival).await.ok().flatten().ok_or_else(|| JobsError::Slow(name.clone()))
+    }
+
+    /// Writes a user's wish; the driver follows it.
+    ///
+    /// # Errors
+    /// [`JobsError::Unknown`] and [`JobsError::Store`].
+    pub async fn wish(&self, name: &JobName, wish: Wish) -> Result<(), JobsError> {
+        let raise = |record: &mut JobRecord| {
+            let has_ended = record.ended.is_some() && wish == Wish::Cancel;
+            if record.wish >= wish || has_ended {
+                return Change::Nothing;
+            }
+            record.wish = wish;
+            Change::Write
+        };
+        match amend(self.context.store.as_ref(), name, raise).await {
+            Ok(_) => Ok(()),
+            Err(StoreError::NotFound(name)) => Err(JobsError::Unknown(name)),
+            Err(error) => Err(JobsError::Store(error)),
+        }
+    }
+
+    /// One job.
+    pub fn find(&self, name: &JobName) -> Option<JobHandle> {
+        self.lock().get(name).cloned()
+    }
+
+    /// All jobs, in the order of their names.
+    pub fn list(&self) -> Vec<JobView> {
+        self.lock().values().map(|handle| handle.view.borrow().clone()).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<JobName, JobHandle>> {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl JobHandle {
+    fn uid(&self) -> String {
+        self.view.borrow().uid.clone()
+    }
+}

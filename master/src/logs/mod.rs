@@ -1,0 +1,174 @@
+//! The output of every replica, copied from its agent as it comes and kept here, so that it can be read by many and
+//! after the pod is gone. Offsets are the agent's own, so a copy that was interrupted goes on where it stopped.
+
+mod read;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bounded_log::BoundedLog;
+use protocol::ids::ReplicaId;
+use tokio::sync::watch;
+
+pub use self::read::{lines, reader};
+
+/// Bytes kept of one replica's output: the newest ones.
+pub const KEPT_BYTES: NonZeroU64 = NonZeroU64::new(64 * 1024 * 1024).expect("not zero");
+
+/// Most bytes in one [`Chunk`].
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// The output of one job's replicas.
+#[derive(Debug)]
+pub struct JobLogs {
+    dir: PathBuf,
+    replicas: BTreeMap<ReplicaId, ReplicaLog>,
+}
+
+/// The output of one replica. Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct ReplicaLog(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    path: PathBuf,
+    file: Mutex<Option<BoundedLog>>,
+    progress: watch::Sender<Progress>,
+}
+
+/// How far the copy of a replica's output has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// The offset behind the last byte.
+    pub end: u64,
+    /// Whether nothing will follow.
+    pub is_complete: bool,
+}
+
+/// Some consecutive bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk {
+    /// The offset of the first, which is later than asked for when older bytes were dropped.
+    pub offset: u64,
+    /// The bytes; none at the end.
+    pub bytes: Vec<u8>,
+}
+
+impl JobLogs {
+    /// The logs of a job with these replicas, in a folder that is made when there is something to keep.
+    pub fn new(dir: PathBuf, replicas: &[ReplicaId]) -> Self {
+        let log = |id: &ReplicaId| (*id, ReplicaLog::new(dir.join(format!("{id}.log"))));
+        Self { replicas: replicas.iter().map(log).collect(), dir }
+    }
+
+    /// One replica's.
+    pub fn of(&self, replica: ReplicaId) -> Option<&ReplicaLog> {
+        self.replicas.get(&replica)
+    }
+
+    /// All, in the order of the replicas.
+    pub fn all(&self) -> impl Iterator<Item = (ReplicaId, &ReplicaLog)> {
+        self.replicas.iter().map(|(id, log)| (*id, log))
+    }
+
+    /// Says of all that nothing will follow.
+    pub fn complete(&self) {
+        for log in self.replicas.values() {
+            log.0.progress.send_modify(|progress| progress.is_complete = true);
+        }
+    }
+
+    /// Removes what is kept. Those who still read see the end.
+    ///
+    /// # Errors
+    /// When the folder cannot be removed.
+    pub fn remove(&self) -> io::Result<()> {
+        self.complete();
+        match std::fs::remove_dir_all(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            done => done,
+        }
+    }
+}
+
+impl ReplicaLog {
+    fn new(path: PathBuf) -> Self {
+        let progress = watch::Sender::new(Progress { end: 0, is_complete: false });
+        let log = Self(Arc::new(Shared { path, file: Mutex::new(None), progress }));
+        // What an earlier master kept counts; a file that cannot be read is met again, with its error, when it is.
+        if log.0.path.exists()
+            && let Ok(end) = log.with(|file| Ok(file.end()))
+        {
+            log.0.progress.send_modify(|progress| progress.end = end);
+        }
+        log
+    }
+
+    /// Keeps bytes whose first is at `offset`. What is there already is passed over; a gap is kept as a gap.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn append(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let end = self.with(|file| {
+            if offset > file.end() {
+                file.skip_to(offset)?;
+            }
+            let known = usize::try_from(file.end() - offset).unwrap_or(usize::MAX).min(bytes.len());
+            file.append(&bytes[known..])?;
+            Ok(file.end())
+        })?;
+        self.0.progress.send_modify(|progress| progress.end = end);
+        Ok(())
+    }
+
+    /// Reads from `offset`, or from the oldest byte that is still kept.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn read(&self, offset: u64) -> io::Result<Chunk> {
+        if self.progress().end == 0 {
+            return Ok(Chunk { offset, bytes: vec![] });
+        }
+        let mut bytes = vec![0; CHUNK_BYTES];
+        let (offset, length) = self.with(|file| file.read(offset, &mut bytes))?;
+        bytes.truncate(length);
+        Ok(Chunk { offset, bytes })
+    }
+
+    /// The offset at which the last `lines` lines begin.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn tail_offset(&self, lines: u64) -> io::Result<u64> {
+        if self.progress().end == 0 { Ok(0) } else { self.with(|file| file.tail_offset(lines)) }
+    }
+
+    /// How far the copy is.
+    pub fn progress(&self) -> Progress {
+        *self.0.progress.borrow()
+    }
+
+    /// How far the copy is, and whenever that changes.
+    pub fn watch(&self) -> watch::Receiver<Progress> {
+        self.0.progress.subscribe()
+    }
+
+    /// Does one short thing with the file, which is opened when it is first needed.
+    fn with<T>(&self, work: impl FnOnce(&mut BoundedLog) -> io::Result<T>) -> io::Result<T> {
+        let mut file: MutexGuard<'_, Option<BoundedLog>> = self.0.file.lock().unwrap_or_else(PoisonError::into_inner);
+        match file.as_mut() {
+            Some(log) => work(log),
+            None => work(file.insert(open(&self.0.path)?)),
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<BoundedLog> {
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    BoundedLog::open(path, KEPT_BYTES).map_err(io::Error::other)
+}

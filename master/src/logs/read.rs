@@ -1,0 +1,128 @@
+//! Reading kept output as streams: bytes of one replica, or its lines.
+
+use std::io;
+use std::mem;
+
+use futures_util::{Stream, StreamExt, stream};
+use protocol::ids::ReplicaId;
+use protocol::view::{LOG_LINE_BYTES, LogLine};
+
+use super::{Chunk, ReplicaLog};
+
+/// The output from `offset` on: what is there, and with `follow` what comes, until nothing will follow.
+/// A reader so slow that bytes were dropped before it sees the stream end, and can ask for the rest, which says so.
+pub fn reader(log: ReplicaLog, offset: u64, follow: bool) -> impl Stream<Item = io::Result<Chunk>> + Send {
+    let progress = log.watch();
+    stream::unfold(Some((log, progress, offset)), move |state| async move {
+        let (log, mut progress, offset) = state?;
+        loop {
+            // Asked before reading, so that what is written meanwhile is read in the next turn.
+            let seen = *progress.borrow_and_update();
+            match log.read(offset) {
+                Err(error) => return Some((Err(error), None)),
+                Ok(chunk) if !chunk.bytes.is_empty() && chunk.offset == offset => {
+                    let next = offset + chunk.bytes.len() as u64;
+                    return Some((Ok(chunk), Some((log, progress, next))));
+                }
+                Ok(chunk) if !chunk.bytes.is_empty() => return None,
+                Ok(_) if seen.is_complete || !follow => return None,
+                Ok(_) => progress.changed().await.ok()?,
+            }
+        }
+    })
+}
+
+/// The output's lines from `offset` on, some at a time. An offset whose byte was dropped begins at the oldest kept.
+pub fn lines(
+    replica: ReplicaId,
+    log: ReplicaLog,
+    offset: u64,
+    follow: bool,
+) -> impl Stream<Item = io::Result<Vec<LogLine>>> + Send {
+    let first = log.read(offset).map_or(offset, |chunk| chunk.offset);
+    let chunks = reader(log, first, follow).map(Some).chain(stream::iter([None]));
+    let mut splitter = Splitter { replica, offset: first, pending: Vec::new() };
+    chunks.map(move |chunk| match chunk {
+        Some(chunk) => Ok(splitter.split(&chunk?.bytes)),
+        None => Ok(splitter.rest()),
+    })
+}
+
+/// Cuts bytes into lines.
+#[derive(Debug)]
+struct Splitter {
+    replica: ReplicaId,
+    /// Behind the last byte that was cut off.
+    offset: u64,
+    /// The beginning of a line whose end has not come.
+    pending: Vec<u8>,
+}
+
+impl Splitter {
+    fn split(&mut self, bytes: &[u8]) -> Vec<LogLine> {
+        self.pending.extend_from_slice(bytes);
+        let pending = mem::take(&mut self.pending);
+        let mut rest = pending.as_slice();
+        let mut lines = Vec::new();
+        while let Some(length) = next_cut(rest) {
+            let (line, after) = rest.split_at(length);
+            lines.push(self.line(line));
+            rest = after;
+        }
+        self.pending = rest.to_vec();
+        lines
+    }
+
+    fn rest(&mut self) -> Vec<LogLine> {
+        let pending = mem::take(&mut self.pending);
+        if pending.is_empty() { vec![] } else { vec![self.line(&pending)] }
+    }
+
+    fn line(&mut self, bytes: &[u8]) -> LogLine {
+        self.offset += bytes.len() as u64;
+        let text = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+        let text = text.strip_suffix(b"\r").unwrap_or(text);
+        LogLine { replica: self.replica, offset: self.offset, line: String::from_utf8_lossy(text).into_owned() }
+    }
+}
+
+/// The length of the first line, its newline included, or of a piece of one that is too long.
+fn next_cut(bytes: &[u8]) -> Option<usize> {
+    let newline = bytes.iter().take(LOG_LINE_BYTES).position(|byte| *byte == b'\n');
+    newline.map(|place| place + 1).or((bytes.len() >= LOG_LINE_BYTES).then_some(LOG_LINE_BYTES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn splitter() -> Splitter {
+        Splitter { replica: "worker-1".parse().unwrap(), offset: 10, pending: vec![] }
+    }
+
+    fn texts(lines: &[LogLine]) -> Vec<(u64, &str)> {
+        lines.iter().map(|line| (line.offset, line.line.as_str())).collect()
+    }
+
+    #[test]
+    fn a_line_is_whole_however_its_bytes_come() {
+        let mut splitter = splitter();
+        assert_eq!(texts(&splitter.split(b"one\ntw")), [(14, "one")]);
+        assert_eq!(texts(&splitter.split(b"o\r\n\nthree")), [(19, "two"), (20, "")]);
+        assert_eq!(texts(&splitter.rest()), [(25, "three")]);
+        assert_eq!(splitter.rest(), []);
+    }
+
+    #[test]
+    fn a_line_without_end_comes_in_pieces_of_bounded_length() {
+        let mut splitter = splitter();
+        let lines = splitter.split(&vec![b'x'; 2 * LOG_LINE_BYTES + 5]);
+        assert_eq!(lines.iter().map(|line| line.line.len()).collect::<Vec<_>>(), [LOG_LINE_BYTES; 2]);
+        assert_eq!(splitter.rest()[0].line, "xxxxx");
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_replaced_and_still_counted() {
+        assert_eq!(texts(&splitter().split(b"a\xff\xfeb\n")), [(15, "a\u{fffd}\u{fffd}b")]);
+    }
+}

@@ -1,0 +1,63 @@
+//! The folder in which a master keeps everything, which it holds alone.
+
+use std::fs::{File, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+/// A state directory that this process holds until this is dropped.
+#[derive(Debug)]
+pub(crate) struct StateDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl StateDir {
+    /// Makes the folder if need be, and takes it.
+    pub(crate) fn claim(path: &Path) -> anyhow::Result<Self> {
+        let shown = path.display();
+        std::fs::create_dir_all(path).with_context(|| format!("make the state directory {shown} (--state-dir)"))?;
+        let lock_path = path.join("lock");
+        let mut lock = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&lock_path)
+            .with_context(|| format!("the state directory {shown} is not writable (--state-dir)"))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                // The holder's number is only told for convenience.
+                let _ = lock.read_to_string(&mut holder);
+                let holder = holder.trim();
+                bail!(
+                    "the state directory {shown} is in use by another master (process {holder}): \
+                     end that one, or give this one its own --state-dir"
+                );
+            }
+            Err(TryLockError::Error(error)) => return Err(error).context("lock the state directory"),
+        }
+        lock.set_len(0).and_then(|()| lock.rewind()).context("write the lock file")?;
+        writeln!(lock, "{}", std::process::id()).context("write the lock file")?;
+        let path = path.canonicalize().context("resolve the state directory")?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// The folder.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file with the records.
+    pub(crate) fn records(&self) -> PathBuf {
+        self.path.join("jobs.sqlite")
+    }
+
+    /// The folder with the jobs' output.
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.path.join("logs")
+    }
+}

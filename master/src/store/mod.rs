@@ -1,0 +1,175 @@
+//! Where it is written what was asked for, and the little that must be remembered. Creating a record is the commit
+//! point of a submit; everything else about a job is seen, not stored.
+
+pub mod conformance;
+#[cfg(feature = "fake")]
+pub mod fake;
+pub mod sqlite;
+mod watchers;
+
+use async_trait::async_trait;
+use protocol::ids::{JobName, UnixMillis};
+use protocol::job::JobSpec;
+use protocol::view::{JobResult, JobTimes};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+/// What is remembered of one job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobRecord {
+    /// Differs from that of any other job, also of one that had the same name before.
+    pub uid: String,
+    /// What was asked for; never changed.
+    pub spec: JobSpec,
+    /// When it was accepted.
+    pub accepted_at: UnixMillis,
+    /// How many masters have held the job. Raised once by each that takes it over.
+    pub epoch: u32,
+    /// The boot id of the master that holds it.
+    pub holder: String,
+    /// What its user wishes now.
+    pub wish: Wish,
+    /// How it ended; written once.
+    pub ended: Option<Ended>,
+}
+
+/// What a user wishes of a job. It only ever rises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wish {
+    /// That it runs to its end.
+    Run,
+    /// That it ends, and is remembered.
+    Cancel,
+    /// That it ends, and is forgotten.
+    Delete,
+}
+
+/// How a job ended, and when its steps were reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// How.
+    pub result: JobResult,
+    /// When.
+    pub times: JobTimes,
+}
+
+/// Names one state of a record. Only comparable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version(pub String);
+
+/// A record as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// What is remembered.
+    pub record: JobRecord,
+    /// What to say to [`JobStore::update`].
+    pub version: Version,
+}
+
+impl Stored {
+    /// The job's name.
+    pub fn name(&self) -> &JobName {
+        &self.record.spec.name
+    }
+}
+
+/// A change that a watch reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreEvent {
+    /// The record is now this.
+    Changed(Box<Stored>),
+    /// There is none of this name any more.
+    Deleted(JobName),
+}
+
+/// Why a store did not do as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A record of this name is there already.
+    #[error("a job named \"{0}\" exists already")]
+    Exists(JobName),
+    /// There is none.
+    #[error("no job is named \"{0}\"")]
+    NotFound(JobName),
+    /// It has changed since it was read.
+    #[error("the record of job \"{0}\" has changed since it was read")]
+    Conflict(JobName),
+    /// What stands behind the store does not answer, or not well.
+    #[error("the store of records")]
+    Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// Where records live.
+#[async_trait]
+pub trait JobStore: Send + Sync {
+    /// Writes a new record.
+    ///
+    /// # Errors
+    /// [`StoreError::Exists`] when the name is taken.
+    async fn create(&self, record: JobRecord) -> Result<Stored, StoreError>;
+
+    /// Reads one; `None` when there is none.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    async fn get(&self, name: &JobName) -> Result<Option<Stored>, StoreError>;
+
+    /// Reads all, in the order of their names.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    async fn list(&self) -> Result<Vec<Stored>, StoreError>;
+
+    /// Replaces one, if it is still as it was at `version` (compare-and-swap).
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when it has changed, [`StoreError::NotFound`] when it is gone.
+    async fn update(&self, record: JobRecord, version: &Version) -> Result<Stored, StoreError>;
+
+    /// Removes one; an absent one succeeds.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    async fn delete(&self, name: &JobName) -> Result<(), StoreError>;
+
+    /// Reports every record as it is now, then each change in order. It ends when its receiver is dropped;
+    /// a receiver that does not read holds the store's writers up.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError>;
+}
+
+/// Changes a record, reading it again as often as someone else was faster.
+/// `change` says whether there is anything to write.
+///
+/// # Errors
+/// [`StoreError::NotFound`] and [`StoreError::Unavailable`].
+pub async fn amend(
+    store: &dyn JobStore,
+    name: &JobName,
+    change: impl Fn(&mut JobRecord) -> Change,
+) -> Result<Stored, StoreError> {
+    loop {
+        let stored = store.get(name).await?.ok_or_else(|| StoreError::NotFound(name.clone()))?;
+        let mut record = stored.record.clone();
+        match change(&mut record) {
+            Change::Nothing => return Ok(stored),
+            Change::Write => {}
+        }
+        match store.update(record, &stored.version).await {
+            Err(StoreError::Conflict(_)) => {}
+            done => return done,
+        }
+    }
+}
+
+/// Whether a record must be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// It is as it should be.
+    Nothing,
+    /// It was changed.
+    Write,
+}

@@ -1,0 +1,32 @@
+//! Those who watch a store that lives in this process. Whoever holds the store's lock tells them, so that each hears
+//! of the changes in their order.
+
+use tokio::sync::mpsc;
+
+use super::{StoreEvent, Stored};
+
+/// Changes that may wait for a slow watcher before writers wait for it.
+const BACKLOG: usize = 1024;
+
+/// The watchers of one store.
+#[derive(Debug, Default)]
+pub(super) struct Watchers(Vec<mpsc::Sender<StoreEvent>>);
+
+impl Watchers {
+    /// A new watcher, told of `present` first.
+    pub(super) fn add(&mut self, present: Vec<Stored>) -> mpsc::Receiver<StoreEvent> {
+        let (sender, receiver) = mpsc::channel(BACKLOG + present.len());
+        for stored in present {
+            sender
+                .try_send(StoreEvent::Changed(Box::new(stored)))
+                .expect("the channel has room for all that is present");
+        }
+        self.0.push(sender);
+        receiver
+    }
+
+    /// Tells all, and forgets those that have gone. Blocks; not to be called from a task.
+    pub(super) fn tell(&mut self, event: &StoreEvent) {
+        self.0.retain(|watcher| watcher.blocking_send(event.clone()).is_ok());
+    }
+}
