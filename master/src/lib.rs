@@ -12,7 +12,7 @@ pub mod logs;
 mod state_dir;
 pub mod store;
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -40,7 +40,8 @@ use crate::store::sqlite::SqliteStore;
 /// When it cannot start, with what to do about it, or when what it rests upon breaks.
 pub async fn run(config: Config) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(Config::log_filter()).context("RUST_LOG")?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
     let guard = Guard::new(config.token()?);
     let state = StateDir::claim(&config.state_dir()?)?;
     let store = SqliteStore::open(&state.records()).context("open the records")?;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use protocol::agent::ExitOutcome;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -69,7 +69,7 @@ pub(super) async fn run(
     mut orders: watch::Receiver<Order>,
     state: impl Fn(PodState),
 ) -> PodState {
-    let (mut child, claim) = match start(launcher, pod) {
+    let Started { mut child, lifeline, claim } = match start(launcher, pod) {
         Ok(started) => started,
         Err(error) => return ended(error_chain(&error)),
     };
@@ -79,7 +79,7 @@ pub(super) async fn run(
             state(PodState::Running(Addresses { agent, tensorflow }));
         }
         Err(error) => {
-            end(&mut child).await;
+            end(&mut child, lifeline).await;
             let last_message = launcher.run_dirs.last_message(&pod.job, pod.replica);
             return ended(last_message.unwrap_or_else(|| error_chain(&error)));
         }
@@ -87,7 +87,7 @@ pub(super) async fn run(
     let pid = child.id();
     let status = tokio::select! {
         status = child.wait() => status,
-        () = told_to_end(&mut orders, pid) => { end(&mut child).await; child.wait().await }
+        () = told_to_end(&mut orders, pid) => { end(&mut child, lifeline).await; child.wait().await }
     };
     // Whoever held the pipe's other end is gone now, and the port with it.
     drop(claim);
@@ -97,11 +97,19 @@ pub(super) async fn run(
     }
 }
 
-fn start(launcher: &Launcher, pod: &PodSpec) -> Result<(Child, Claim), ChildError> {
+/// A child, what it lives by, and its port.
+struct Started {
+    child: Child,
+    /// Its stdin. It is kept apart from the child, for waiting for a child closes its stdin.
+    lifeline: Option<ChildStdin>,
+    claim: Claim,
+}
+
+fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, ChildError> {
     launcher.run_dirs.create(&pod.job, pod.replica).map_err(ChildError::Folder)?;
     let messages = launcher.run_dirs.agent_log(&pod.job, pod.replica).map_err(ChildError::Folder)?;
     let claim = launcher.ports.claim().map_err(ChildError::Port)?;
-    let child = Command::new(&launcher.agent_binary)
+    let mut child = Command::new(&launcher.agent_binary)
         .args(["--supervised", "--listen", "127.0.0.1:0", "--work-dir"])
         .arg(launcher.work_dir_of(pod.work_dir.as_deref()))
         .args(["--", "python", "exec.py"])
@@ -114,7 +122,8 @@ fn start(launcher: &Launcher, pod: &PodSpec) -> Result<(Child, Claim), ChildErro
         .kill_on_drop(true)
         .spawn()
         .map_err(|source| ChildError::Spawn { program: launcher.agent_binary.display().to_string(), source })?;
-    Ok((child, claim))
+    let lifeline = child.stdin.take();
+    Ok(Started { child, lifeline, claim })
 }
 
 async fn announced(child: &mut Child) -> Result<SocketAddr, ChildError> {
@@ -155,9 +164,9 @@ async fn told_to_end(orders: &mut watch::Receiver<Order>, pid: Option<u32>) {
 }
 
 /// Ends an agent that had its time. Closing its stdin lets it kill what it started, which SIGKILL would orphan.
-async fn end(child: &mut Child) {
+async fn end(child: &mut Child, lifeline: Option<ChildStdin>) {
     const LAST_CHANCE: Duration = Duration::from_secs(2);
-    drop(child.stdin.take());
+    drop(lifeline);
     if timeout(LAST_CHANCE, child.wait()).await.is_err() {
         // An error means that it has ended.
         let _ = child.kill().await;

@@ -1,0 +1,229 @@
+//! An agent without a child: it answers as agents do, and its run ends when the test says so.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::{Query, State};
+use axum::http::{HeaderName, StatusCode};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use protocol::agent::{ExitOutcome, ExitReport, RunState, RunStatus};
+use protocol::ids::{Generation, UnixMillis};
+use protocol::routes;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// One agent. Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct FakeAgent(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    address: SocketAddr,
+    status: watch::Sender<RunStatus>,
+    history: Mutex<History>,
+    output: watch::Sender<Vec<u8>>,
+    finished: CancellationToken,
+    gone: CancellationToken,
+}
+
+/// What an agent was told.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    /// Each environment, with its generation.
+    pub configs: Vec<(Generation, Value)>,
+    /// When the run was started, for each start.
+    pub starts: Vec<Instant>,
+    /// The grace of each stop.
+    pub stops: Vec<Duration>,
+}
+
+#[derive(Debug, Deserialize)]
+struct OfGeneration {
+    generation: Generation,
+}
+
+#[derive(Debug, Deserialize)]
+struct Poll {
+    after: Option<u64>,
+    wait: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Stop {
+    grace: u64,
+}
+
+impl FakeAgent {
+    pub(super) async fn serve(address: SocketAddr) -> Self {
+        let listener = TcpListener::bind(address).await.expect("a loopback address is free");
+        let idle = RunStatus {
+            seq: 1,
+            boot_id: "fake".to_owned(),
+            state: RunState::Idle,
+            generation: None,
+            pid: None,
+            started_at: None,
+            exit: None,
+        };
+        let agent = Self(Arc::new(Shared {
+            address: listener.local_addr().expect("it was bound"),
+            status: watch::Sender::new(idle),
+            history: Mutex::default(),
+            output: watch::Sender::new(vec![]),
+            finished: CancellationToken::new(),
+            gone: CancellationToken::new(),
+        }));
+        let router = Router::new()
+            .route(routes::AGENT_CONFIG, post(configure))
+            .route(routes::AGENT_RUN, get(run))
+            .route(routes::AGENT_STATUS, get(status))
+            .route(routes::AGENT_LOGS, get(logs))
+            .route(routes::AGENT_STOP, post(stop))
+            .route(routes::AGENT_FINISH, post(finish))
+            .with_state(agent.clone());
+        let gone = agent.0.gone.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                served = axum::serve(listener, router) => served,
+                () = gone.cancelled() => Ok(()),
+            }
+        });
+        agent
+    }
+
+    /// Where it answers.
+    pub fn address(&self) -> SocketAddr {
+        self.0.address
+    }
+
+    /// What it was told so far.
+    pub fn history(&self) -> History {
+        self.0.history.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until it was told to run.
+    pub async fn started(&self) {
+        let mut status = self.0.status.subscribe();
+        status.wait_for(|status| status.state == RunState::Running).await.expect("the sender lives in the agent");
+    }
+
+    /// Lets its run print.
+    pub fn print(&self, text: &str) {
+        self.0.output.send_modify(|output| output.extend_from_slice(text.as_bytes()));
+    }
+
+    /// Lets its run end.
+    pub fn exit(&self, outcome: ExitOutcome) {
+        self.end(outcome, false);
+    }
+
+    /// Whether both are the same agent.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Waits until it was told to finish.
+    pub(super) async fn finished(&self) {
+        self.0.finished.cancelled().await;
+    }
+
+    /// Answers no more.
+    pub(super) fn vanish(&self) {
+        self.0.gone.cancel();
+    }
+
+    fn end(&self, outcome: ExitOutcome, stopped: bool) {
+        let ended_at = crate::driver::now();
+        let exit = ExitReport { outcome, stopped, ended_at, stderr_tail: String::new() };
+        self.change(|status| {
+            status.state = RunState::Exited;
+            status.exit = Some(exit);
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut RunStatus)) {
+        self.0.status.send_modify(|status| {
+            change(status);
+            status.seq += 1;
+        });
+    }
+
+    fn remember(&self, change: impl FnOnce(&mut History)) {
+        change(&mut self.0.history.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+async fn configure(
+    State(agent): State<FakeAgent>,
+    Query(OfGeneration { generation }): Query<OfGeneration>,
+    Json(environment): Json<Value>,
+) -> &'static str {
+    agent.remember(|history| history.configs.push((generation, environment)));
+    agent.change(|status| {
+        status.state = RunState::Configured;
+        status.generation = Some(generation);
+        status.exit = None;
+    });
+    "OK"
+}
+
+async fn run(State(agent): State<FakeAgent>, Query(asked): Query<OfGeneration>) -> (StatusCode, &'static str) {
+    let status = agent.0.status.borrow().clone();
+    if status.generation != Some(asked.generation) {
+        return (StatusCode::CONFLICT, "nothing is configured for this generation");
+    }
+    if status.state == RunState::Configured {
+        agent.remember(|history| history.starts.push(Instant::now()));
+        agent.change(|status| {
+            status.state = RunState::Running;
+            status.started_at = Some(UnixMillis(1));
+        });
+    }
+    (StatusCode::OK, "OK")
+}
+
+async fn status(State(agent): State<FakeAgent>, Query(poll): Query<Poll>) -> Json<RunStatus> {
+    let mut status = agent.0.status.subscribe();
+    if let Some(after) = poll.after {
+        let wait = Duration::from_secs(poll.wait.unwrap_or(1));
+        // A wait that ends without a change answers with what is known.
+        let _ = tokio::time::timeout(wait, status.wait_for(|status| status.seq > after)).await;
+    }
+    let now = status.borrow().clone();
+    Json(now)
+}
+
+/// What was printed until the run ended, in one piece.
+async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 1], Body) {
+    let bytes = stream::once(async move {
+        let mut status = agent.0.status.subscribe();
+        let _ = status.wait_for(|status| status.state == RunState::Exited).await;
+        let output = agent.0.output.borrow().clone();
+        Ok::<_, std::io::Error>(Bytes::from(output))
+    });
+    ([(HeaderName::from_static(routes::LOG_OFFSET_HEADER), "0")], Body::from_stream(bytes.boxed()))
+}
+
+async fn stop(State(agent): State<FakeAgent>, Query(stop): Query<Stop>) -> StatusCode {
+    agent.remember(|history| history.stops.push(Duration::from_secs(stop.grace)));
+    let state = agent.0.status.borrow().state;
+    match state {
+        RunState::Running | RunState::Stopping => agent.end(ExitOutcome::Signal(9), true),
+        RunState::Configured => agent.end(ExitOutcome::NotStarted("stopped before it started".to_owned()), true),
+        RunState::Idle | RunState::Exited => return StatusCode::OK,
+    }
+    StatusCode::ACCEPTED
+}
+
+async fn finish(State(agent): State<FakeAgent>) -> &'static str {
+    agent.0.finished.cancel();
+    "OK"
+}

@@ -1,0 +1,154 @@
+//! Pods in memory, each with an agent that answers over real HTTP on a loopback address of its own. For tests, which
+//! say when a run ends, and for the benchmark.
+
+mod agent;
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use protocol::ids::{JobName, ReplicaId};
+use protocol::job::JobSpec;
+use protocol::routes::TENSORFLOW_PORT;
+use tokio::sync::watch;
+
+pub use self::agent::FakeAgent;
+use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
+use crate::job::replica::{Addresses, PodState};
+
+/// How pods come up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// With an agent that answers at once.
+    AtOnce,
+    /// Never: they wait, for this reason.
+    Never(&'static str),
+}
+
+/// A back end in memory.
+#[derive(Debug, Clone)]
+pub struct FakeBackend(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    arrival: Arrival,
+    jobs: Mutex<HashMap<JobName, JobPods>>,
+}
+
+#[derive(Debug)]
+struct JobPods {
+    table: watch::Sender<PodTable>,
+    agents: BTreeMap<ReplicaId, FakeAgent>,
+}
+
+impl Default for JobPods {
+    fn default() -> Self {
+        Self { table: watch::Sender::new(PodTable::new()), agents: BTreeMap::new() }
+    }
+}
+
+/// Distinct for each pod of this process, so that all agents may have the same port.
+static NEXT_ADDRESS: AtomicU32 = AtomicU32::new(u32::from_be_bytes([127, 1, 0, 1]));
+
+impl FakeBackend {
+    /// A back end without pods.
+    pub fn new(arrival: Arrival) -> Self {
+        Self(Arc::new(Shared { arrival, jobs: Mutex::default() }))
+    }
+
+    /// The agent of a pod, once the pod was created.
+    pub async fn agent(&self, job: &JobName, replica: ReplicaId) -> FakeAgent {
+        let mut table = self.watch(job);
+        let is_up = |table: &PodTable| matches!(table.get(&replica), Some(PodState::Running(_)));
+        table.wait_for(is_up).await.expect("the table lives as long as the back end");
+        self.lock()[job].agents[&replica].clone()
+    }
+
+    /// Lets a pod end as if its node had died.
+    pub fn lose(&self, job: &JobName, replica: ReplicaId, reason: &str) {
+        let mut jobs = self.lock();
+        let pods = jobs.entry(job.clone()).or_default();
+        if let Some(agent) = pods.agents.remove(&replica) {
+            agent.vanish();
+        }
+        let ended = PodState::Terminated { exit: None, reason: reason.to_owned() };
+        pods.table.send_modify(|table| drop(table.insert(replica, ended)));
+    }
+
+    /// How many pods there are in all, ended ones too.
+    pub fn pods(&self) -> usize {
+        self.lock().values().map(|pods| pods.table.borrow().len()).sum()
+    }
+
+    /// When the agent finishes, the pod has ended.
+    fn end_with(&self, agent: FakeAgent, job: JobName, replica: ReplicaId) {
+        let backend = self.clone();
+        tokio::spawn(async move {
+            agent.finished().await;
+            let mut jobs = backend.lock();
+            let Some(pods) = jobs.get_mut(&job) else { return };
+            if pods.agents.get(&replica).is_some_and(|current| current.is(&agent)) {
+                let ended = PodState::Terminated { exit: None, reason: "its agent finished".to_owned() };
+                pods.table.send_modify(|table| drop(table.insert(replica, ended)));
+            }
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<JobName, JobPods>> {
+        self.0.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl PodBackend for FakeBackend {
+    async fn admit(&self, _: &JobSpec) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
+        let PodSpec { job, job_uid: _, replica, image: _, work_dir: _, args: _ } = pod;
+        if self.watch(&job).borrow().contains_key(&replica) {
+            return Ok(());
+        }
+        let ip = Ipv4Addr::from_bits(NEXT_ADDRESS.fetch_add(1, Ordering::Relaxed));
+        let (state, agent) = match self.0.arrival {
+            Arrival::Never(reason) => (PodState::Pending { reason: Some(reason.to_owned()) }, None),
+            Arrival::AtOnce => {
+                let agent = FakeAgent::serve(SocketAddr::from((ip, 0))).await;
+                let tensorflow = SocketAddr::from((ip, TENSORFLOW_PORT));
+                (PodState::Running(Addresses { agent: agent.address(), tensorflow }), Some(agent))
+            }
+        };
+        if let Some(agent) = &agent {
+            self.end_with(agent.clone(), job.clone(), replica);
+        }
+        let mut jobs = self.lock();
+        let pods = jobs.entry(job).or_default();
+        pods.agents.extend(agent.map(|agent| (replica, agent)));
+        pods.table.send_modify(|table| drop(table.insert(replica, state)));
+        Ok(())
+    }
+
+    async fn delete(&self, job: &JobName, replica: ReplicaId, _: Duration) -> Result<(), BackendError> {
+        if let Some(pods) = self.lock().get_mut(job) {
+            if let Some(agent) = pods.agents.remove(&replica) {
+                agent.vanish();
+            }
+            pods.table.send_if_modified(|table| table.remove(&replica).is_some());
+        }
+        Ok(())
+    }
+
+    fn watch(&self, job: &JobName) -> watch::Receiver<PodTable> {
+        self.lock().entry(job.clone()).or_default().table.subscribe()
+    }
+
+    async fn shutdown(&self) {
+        for pods in self.lock().values() {
+            pods.agents.values().for_each(FakeAgent::vanish);
+        }
+    }
+}
