@@ -4,17 +4,23 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt, TryStreamExt};
+use futures_util::{Stream, TryStreamExt};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::{Method, Request, Response, StatusCode, header};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
 use protocol::agent::RunStatus;
 use protocol::error::Problem;
 use protocol::ids::Generation;
 use protocol::routes;
-use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use tokio::time::timeout;
 
 /// Most time that a request may take which an agent answers at once.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long one long poll waits. Under the minute after which an idle connection may be cut on its way.
-const POLL_SECONDS: u64 = 30;
+const POLL_WAIT: Duration = Duration::from_secs(30);
 
 /// Why an agent did not do as asked.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +32,7 @@ pub enum AgentError {
         agent: SocketAddr,
         /// Why.
         #[source]
-        source: reqwest::Error,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// It answered with an error, and would again.
     #[error("{detail}")]
@@ -56,26 +62,19 @@ pub struct LogStream<S> {
     pub bytes: S,
 }
 
-/// The client of all agents.
+/// The client of all agents. Pods are reached directly: no proxy, no redirect, no TLS.
 #[derive(Debug, Clone)]
 pub struct AgentClient {
-    http: reqwest::Client,
+    http: Client<HttpConnector, Full<Bytes>>,
 }
 
 impl AgentClient {
-    /// A client without connections. Pods are reached directly: no proxy, no redirect.
-    ///
-    /// # Panics
-    /// Never: what it is built with is constant.
+    /// A client without connections.
     pub fn new() -> Self {
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(CALL_TIMEOUT)
-            .tcp_nodelay(true)
-            .build()
-            .expect("a client without TLS and proxies can always be built");
-        Self { http }
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(CALL_TIMEOUT));
+        Self { http: Client::builder(TokioExecutor::new()).build(connector) }
     }
 
     /// `GET /status`; with `after`, a long poll that answers when the status is newer.
@@ -83,21 +82,19 @@ impl AgentClient {
     /// # Errors
     /// [`AgentError`].
     pub async fn status(&self, agent: SocketAddr, after: Option<u64>) -> Result<AgentAnswer, AgentError> {
-        let mut request = self.request(Method::GET, agent, routes::AGENT_STATUS).timeout(CALL_TIMEOUT);
-        if let Some(after) = after {
-            request = request.query(&[("after", after), ("wait", POLL_SECONDS)]);
-            request = request.timeout(CALL_TIMEOUT + Duration::from_secs(POLL_SECONDS));
-        }
-        let response = send(agent, request).await;
-        match response {
+        let path = routes::AGENT_STATUS;
+        let answer = match after {
+            None => self.call(get(agent, path), CALL_TIMEOUT).await,
+            Some(after) => {
+                let path = format!("{path}?after={after}&wait={}", POLL_WAIT.as_secs());
+                self.call(get(agent, &path), POLL_WAIT + CALL_TIMEOUT).await
+            }
+        };
+        match answer {
+            // The prototype answers 404, or `OK` to whatever it is asked.
             Err(AgentError::Refused { status: 404 | 405, .. }) => Ok(AgentAnswer::SeedOnly),
             Err(error) => Err(error),
-            Ok(response) => match response.json::<RunStatus>().await {
-                Ok(status) => Ok(AgentAnswer::Status(Box::new(status))),
-                // The prototype answers `OK` to whatever it is asked.
-                Err(error) if error.is_decode() => Ok(AgentAnswer::SeedOnly),
-                Err(source) => Err(AgentError::Unreachable { agent, source }),
-            },
+            Ok(body) => Ok(serde_json::from_slice(&body).map_or(AgentAnswer::SeedOnly, AgentAnswer::Status)),
         }
     }
 
@@ -106,9 +103,8 @@ impl AgentClient {
     /// # Errors
     /// [`AgentError`].
     pub async fn configure(&self, agent: SocketAddr, generation: Generation, body: Bytes) -> Result<(), AgentError> {
-        let request = self.request(Method::POST, agent, routes::AGENT_CONFIG).timeout(CALL_TIMEOUT);
-        let request = request.query(&[("generation", generation)]).header("content-type", "application/json");
-        self.acknowledged(agent, request.body(body)).await
+        let path = format!("{}?generation={generation}", routes::AGENT_CONFIG);
+        self.call(post(agent, &path, body), CALL_TIMEOUT).await.map(drop)
     }
 
     /// `GET /run`.
@@ -116,8 +112,8 @@ impl AgentClient {
     /// # Errors
     /// [`AgentError`].
     pub async fn run(&self, agent: SocketAddr, generation: Generation) -> Result<(), AgentError> {
-        let request = self.request(Method::GET, agent, routes::AGENT_RUN).timeout(CALL_TIMEOUT);
-        self.acknowledged(agent, request.query(&[("generation", generation)])).await
+        let path = format!("{}?generation={generation}", routes::AGENT_RUN);
+        self.call(get(agent, &path), CALL_TIMEOUT).await.map(drop)
     }
 
     /// `POST /stop`. Without a generation, whatever runs.
@@ -130,12 +126,9 @@ impl AgentClient {
         generation: Option<Generation>,
         grace: Duration,
     ) -> Result<(), AgentError> {
-        let mut request = self.request(Method::POST, agent, routes::AGENT_STOP).timeout(CALL_TIMEOUT);
-        request = request.query(&[("grace", grace.as_secs())]);
-        if let Some(generation) = generation {
-            request = request.query(&[("generation", generation)]);
-        }
-        self.acknowledged(agent, request).await
+        let generation = generation.map(|generation| format!("&generation={generation}")).unwrap_or_default();
+        let path = format!("{}?grace={}{generation}", routes::AGENT_STOP, grace.as_secs());
+        self.call(post(agent, &path, Bytes::new()), CALL_TIMEOUT).await.map(drop)
     }
 
     /// `POST /finish`.
@@ -143,8 +136,7 @@ impl AgentClient {
     /// # Errors
     /// [`AgentError`].
     pub async fn finish(&self, agent: SocketAddr) -> Result<(), AgentError> {
-        let request = self.request(Method::POST, agent, routes::AGENT_FINISH).timeout(CALL_TIMEOUT);
-        self.acknowledged(agent, request).await
+        self.call(post(agent, routes::AGENT_FINISH, Bytes::new()), CALL_TIMEOUT).await.map(drop)
     }
 
     /// `GET /logs`: both streams from `offset` to the end of the run.
@@ -156,24 +148,54 @@ impl AgentClient {
         agent: SocketAddr,
         offset: u64,
     ) -> Result<LogStream<impl Stream<Item = Result<Bytes, AgentError>> + Send + use<>>, AgentError> {
-        let request = self.request(Method::GET, agent, routes::AGENT_LOGS);
-        let query = [("stream", "both"), ("follow", "true"), ("offset", &offset.to_string())];
-        let response = send(agent, request.query(&query)).await?;
+        let path = format!("{}?stream=both&follow=true&offset={offset}", routes::AGENT_LOGS);
+        let response =
+            timeout(CALL_TIMEOUT, self.send(get(agent, &path))).await.map_err(|late| unreachable(agent, late))??;
         let first = response.headers().get(routes::LOG_OFFSET_HEADER);
         let offset = first.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(offset);
-        let bytes = response.bytes_stream().map_err(move |source| AgentError::Unreachable { agent, source }).boxed();
+        let bytes = response.into_body().into_data_stream();
+        let bytes = TryStreamExt::map_err(bytes, move |error| unreachable(agent, error));
         Ok(LogStream { offset, bytes })
     }
 
-    fn request(&self, method: Method, agent: SocketAddr, path: &str) -> RequestBuilder {
-        self.http.request(method, format!("http://{agent}{path}"))
+    /// One request and its whole answer. The body is read to its end, so that the connection can be used again.
+    async fn call(&self, request: Call, limit: Duration) -> Result<Bytes, AgentError> {
+        let agent = request.agent;
+        let exchange = async { collect(agent, self.send(request).await?).await };
+        timeout(limit, exchange).await.map_err(|late| unreachable(agent, late))?
     }
 
-    /// The body is read to its end, so that the connection can be used again.
-    async fn acknowledged(&self, agent: SocketAddr, request: RequestBuilder) -> Result<(), AgentError> {
-        let response = send(agent, request).await?;
-        response.bytes().await.map(drop).map_err(|source| AgentError::Unreachable { agent, source })
+    async fn send(&self, Call { agent, request }: Call) -> Result<Response<Incoming>, AgentError> {
+        let response = self.http.request(request).await.map_err(|error| unreachable(agent, error))?;
+        match response.status() {
+            status if status.is_success() => Ok(response),
+            status => Err(refusal(status, &collect(agent, response).await?)),
+        }
     }
+}
+
+/// A request, and whose it is.
+#[derive(Debug)]
+struct Call {
+    agent: SocketAddr,
+    request: Request<Full<Bytes>>,
+}
+
+fn get(agent: SocketAddr, path: &str) -> Call {
+    Call { agent, request: request(Method::GET, agent, path, Bytes::new()) }
+}
+
+fn post(agent: SocketAddr, path: &str, body: Bytes) -> Call {
+    Call { agent, request: request(Method::POST, agent, path, body) }
+}
+
+fn request(method: Method, agent: SocketAddr, path: &str, body: Bytes) -> Request<Full<Bytes>> {
+    Request::builder()
+        .method(method)
+        .uri(format!("http://{agent}{path}"))
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Full::new(body))
+        .expect("an address and a path of ours make a URL")
 }
 
 impl Default for AgentClient {
@@ -182,21 +204,17 @@ impl Default for AgentClient {
     }
 }
 
-async fn send(agent: SocketAddr, request: RequestBuilder) -> Result<Response, AgentError> {
-    let response = request.send().await.map_err(|source| AgentError::Unreachable { agent, source })?;
-    if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
+async fn collect(agent: SocketAddr, response: Response<Incoming>) -> Result<Bytes, AgentError> {
+    let body = response.into_body().collect().await.map_err(|error| unreachable(agent, error))?;
+    Ok(body.to_bytes())
 }
 
-async fn refusal(response: Response) -> AgentError {
-    let status = response.status();
-    let body = response.text().await.unwrap_or_default();
-    let detail = match serde_json::from_str::<Problem>(&body) {
-        Ok(problem) => problem.detail,
-        Err(_) => fallback(status),
-    };
+fn unreachable(agent: SocketAddr, error: impl std::error::Error + Send + Sync + 'static) -> AgentError {
+    AgentError::Unreachable { agent, source: Box::new(error) }
+}
+
+fn refusal(status: StatusCode, body: &[u8]) -> AgentError {
+    let problem = serde_json::from_slice::<Problem>(body);
+    let detail = problem.map_or_else(|_| format!("its agent answered {status}"), |problem| problem.detail);
     AgentError::Refused { status: status.as_u16(), detail }
-}
-
-fn fallback(status: StatusCode) -> String {
-    format!("its agent answered {status}")
 }

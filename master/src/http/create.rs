@@ -33,12 +33,9 @@ pub(super) async fn create(
 
 fn parse(query: &str) -> Result<JobSpec, ApiError> {
     let bad = |code, detail: String| ApiError::new(StatusCode::BAD_REQUEST, code, detail);
-    let pairs: Vec<(String, String)> = reqwest::Url::parse(&format!("http://query/?{query}"))
-        .map(|url| url.query_pairs().into_owned().collect())
-        .map_err(|error| bad(ErrorCode::BadRequest, format!("the query does not parse: {error}")))?;
     let known = [&STRATEGY[..], &WORKERS, &SERVERS, &IMAGE, &NAME];
     let mut values = known.map(|_| None);
-    for (key, value) in pairs {
+    for (key, value) in form_urlencoded::parse(query.as_bytes()).into_owned() {
         let Some(place) = known.iter().position(|names| names.contains(&key.as_str())) else {
             let detail = format!("parameter \"{key}\" is unknown: use strategy, n_worker, n_ps, img and name");
             return Err(bad(ErrorCode::BadRequest, detail));
