@@ -149,7 +149,7 @@ impl Jobs {
             ended: None,
         };
         match self.context.store.create(record).await {
-            Ok(_) => Ok(Submitted::Created(self.arrived(&name).await?)),
+            Ok(stored) => Ok(Submitted::Created(self.arrived(&stored).await?)),
             // Someone else was faster with the same name.
             Err(StoreError::Exists(_)) => {
                 let stored = self.context.store.get(&name).await.map_err(JobsError::Store)?;
@@ -163,14 +163,16 @@ impl Jobs {
         if stored.record.spec != *spec || stored.record.wish == Wish::Delete {
             return Err(JobsError::Exists(spec.name.clone()));
         }
-        Ok(Submitted::Existing(self.arrived(&spec.name).await?))
+        Ok(Submitted::Existing(self.arrived(&stored).await?))
     }
 
-    async fn arrived(&self, name: &JobName) -> Result<JobHandle, JobsError> {
+    /// Waits for a job that is on record. Its uid tells it from one of the same name that is just being forgotten.
+    async fn arrived(&self, stored: &Stored) -> Result<JobHandle, JobsError> {
+        let (name, uid) = (stored.name(), &stored.record.uid);
         let mut arrivals = self.arrivals.subscribe();
         let arrival = async {
             loop {
-                if let Some(handle) = self.find(name) {
+                if let Some(handle) = self.find(name).filter(|handle| handle.uid() == *uid) {
                     return Some(handle);
                 }
                 arrivals.changed().await.ok()?;

@@ -117,8 +117,12 @@ pub(super) async fn follow(agents: AgentClient, id: ReplicaId, agent: SocketAddr
 /// Copies a run's output as it comes, until the run has ended and all of it is here.
 pub(super) async fn copy_output(agents: AgentClient, agent: SocketAddr, log: ReplicaLog) {
     let attempt = async || {
-        while !copy_some(&agents, agent, &log).await? {}
-        Ok(())
+        // An agent also ends the stream when it is read too slowly. Only one that begins after the run has ended
+        // is sure to end with the run's last byte.
+        while !has_ended(&agents, agent).await? {
+            copy_some(&agents, agent, &log).await?;
+        }
+        copy_some(&agents, agent, &log).await
     };
     let outcome: Result<(), AgentError> = attempt.retry(patience()).await;
     if let Err(error) = outcome {
@@ -126,23 +130,25 @@ pub(super) async fn copy_output(agents: AgentClient, agent: SocketAddr, log: Rep
     }
 }
 
-/// Copies until the agent ends the stream. Says whether that was the end of the run, for an agent ends it too when it
-/// is read too slowly.
-async fn copy_some(agents: &AgentClient, agent: SocketAddr, log: &ReplicaLog) -> Result<bool, AgentError> {
+async fn has_ended(agents: &AgentClient, agent: SocketAddr) -> Result<bool, AgentError> {
+    match agents.status(agent, None).await? {
+        AgentAnswer::Status(status) => Ok(matches!(status.state, RunState::Exited | RunState::Idle)),
+        AgentAnswer::SeedOnly => Ok(true),
+    }
+}
+
+/// Copies until the agent ends the stream.
+async fn copy_some(agents: &AgentClient, agent: SocketAddr, log: &ReplicaLog) -> Result<(), AgentError> {
     let mut stream = agents.logs(agent, log.progress().end).await?;
     let mut offset = stream.offset;
     while let Some(bytes) = stream.bytes.next().await {
         let bytes = bytes?;
         if let Err(error) = log.append(offset, &bytes) {
             warn!(%agent, %error, "a run's output cannot be kept");
-            return Ok(true);
         }
         offset += bytes.len() as u64;
     }
-    match agents.status(agent, None).await? {
-        AgentAnswer::Status(status) => Ok(matches!(status.state, RunState::Exited | RunState::Idle)),
-        AgentAnswer::SeedOnly => Ok(true),
-    }
+    Ok(())
 }
 
 /// Stops a run.

@@ -1,6 +1,7 @@
 //! `/v1/jobs/{name}/logs`: one replica's output as bytes, or all replicas' merged as lines of JSON.
 
 use std::collections::BTreeMap;
+use std::future::ready;
 
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::QueryRejection;
@@ -68,8 +69,8 @@ fn one(
     let log = job.logs.of(replica).ok_or_else(unknown)?;
     let asked = start(log, query.offset, query.tail)?;
     let first = log.read(asked).map_err(unreadable)?.offset;
-    let bytes = reader(log.clone(), first, query.follow).map(|chunk| chunk.map(|chunk| Bytes::from(chunk.bytes)));
-    let mut response = Body::from_stream(bytes.take_until(Box::pin(ended))).into_response();
+    let bytes = unbroken(log.clone(), first, query.follow).take_until(Box::pin(ended));
+    let mut response = Body::from_stream(bytes).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     headers.insert(LOG_OFFSET_HEADER, HeaderValue::from(first));
@@ -93,6 +94,16 @@ fn merged(
     }
     let body = Body::from_stream(stream::select_all(streams).take_until(Box::pin(ended)));
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
+}
+
+/// Bytes without a gap. A reader so slow that bytes were dropped before it sees the end, and can ask for the rest:
+/// the answer's header then says how many were dropped.
+fn unbroken(log: ReplicaLog, first: u64, follow: bool) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Send {
+    reader(log, first, follow).scan(first, |next, chunk| {
+        let follows_on = chunk.as_ref().map_or(true, |chunk| chunk.offset == *next);
+        *next += chunk.as_ref().map_or(0, |chunk| chunk.bytes.len() as u64);
+        ready(follows_on.then(|| chunk.map(|chunk| Bytes::from(chunk.bytes))))
+    })
 }
 
 /// Some lines at a time, each a line of JSON.

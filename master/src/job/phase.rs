@@ -138,7 +138,7 @@ pub fn begin(first: Generation, result: Option<JobResult>, now: Duration) -> (Jo
 pub fn step(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     match (event, phase) {
         (JobEvent::CancelWished, JobPhase::Pending { .. }) => {
-            stop(seen.gang.newest_launch(), Ending::Cancelled, seen.policy.stop_grace, seen.now)
+            stop(seen.gang.newest_generation(), Ending::Cancelled, seen.policy.stop_grace, seen.now)
         }
         (JobEvent::CancelWished, JobPhase::Starting { generation, .. } | JobPhase::Running { generation }) => {
             stop(Some(generation), Ending::Cancelled, seen.policy.stop_grace, seen.now)
@@ -170,28 +170,31 @@ fn pending(first: Generation, since: Duration, seen: Seen<'_>) -> (JobPhase, Vec
         return resume_or_start(first, seen);
     }
     if let Some(failure) = gang.first_failure() {
-        return fail(gang.newest_launch(), failure, now);
+        return fail(gang.newest_generation(), failure, now);
     }
     if now >= since + policy.start_timeout {
         let after_seconds = policy.start_timeout.as_secs();
         let failure = Failure::StartTimeout { missing: gang.missing(), after_seconds };
-        return fail(gang.newest_launch(), failure, now);
+        return fail(gang.newest_generation(), failure, now);
     }
     (JobPhase::Pending { first, since }, vec![])
 }
 
 /// The gang is complete. A master that takes over may find it in the middle of a start or a run and goes on from there.
 fn resume_or_start(first: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
-    match seen.gang.newest_launch() {
-        None => {
-            (JobPhase::Starting { generation: first, stage: StartStage::Configuring }, vec![Action::Configure(first)])
-        }
-        // Some were started, so all had been configured: the rest may follow.
-        Some(generation) if !seen.gang.all(ReplicaPhase::was_launched) => {
-            (JobPhase::Starting { generation, stage: StartStage::Launching }, vec![Action::Launch(generation)])
-        }
-        Some(generation) => run(generation, seen),
+    let Some(generation) = seen.gang.newest_launch() else {
+        let configuring = JobPhase::Starting { generation: first, stage: StartStage::Configuring };
+        return (configuring, vec![Action::Configure(first)]);
+    };
+    // Some were started, so all had been configured; an agent that knows nothing of it has lost its run.
+    if let Some(replica) = seen.gang.outside(generation) {
+        let reason = format!("its agent knows nothing of start {generation}, in which others run");
+        return fail(Some(generation), Failure::ReplicaLost { replica, reason }, seen.now);
     }
+    if seen.gang.all(ReplicaPhase::was_launched) {
+        return run(generation, seen);
+    }
+    (JobPhase::Starting { generation, stage: StartStage::Launching }, vec![Action::Launch(generation)])
 }
 
 fn starting(generation: Generation, stage: StartStage, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
@@ -242,7 +245,7 @@ fn stopping(
     let result = match ending {
         Ending::Succeeded => JobResult::Succeeded,
         Ending::Cancelled => JobResult::Cancelled,
-        Ending::Failed(known) => JobResult::Failed { failure: gang.first_failure().unwrap_or(known) },
+        Ending::Failed(known) => JobResult::Failed { failure: gang.cause(known) },
     };
     let actions = vec![Action::Conclude(result.clone()), Action::ReleasePods];
     (JobPhase::Releasing { result, since: now }, actions)

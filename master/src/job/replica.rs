@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use protocol::agent::{ExitReport, RunState, RunStatus};
-use protocol::ids::{Generation, ReplicaId};
+use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::view::{Failure, ReplicaState};
 
 /// A pod, as its back end sees it.
@@ -180,6 +180,14 @@ impl ReplicaPhase {
         }
     }
 
+    /// The start that it is part of, if its agent has been told of one.
+    pub fn generation(&self) -> Option<Generation> {
+        match self {
+            Self::Configured(generation) | Self::Running(generation) | Self::Exited(generation, _) => Some(*generation),
+            Self::Requested | Self::Scheduled | Self::Joined | Self::Lost(_) => None,
+        }
+    }
+
     /// Whether its run is over for good.
     pub fn is_dead(&self) -> bool {
         match self {
@@ -245,30 +253,46 @@ impl Gang {
     /// The first failure in time, if there is one: the earliest exit by the agents' clocks, for what comes after it
     /// is an echo; a lost pod, which has no time of its own, where no exec.py failed.
     pub fn first_failure(&self) -> Option<Failure> {
-        let exited_at = |failure: &Failure| match failure {
-            Failure::ReplicaExited { exit, .. } => Some(exit.ended_at),
-            Failure::ReplicaLost { .. } | Failure::StartTimeout { .. } => None,
-        };
-        let failures = || self.0.iter().filter_map(Member::failure);
-        let first_exit = failures().filter(|failure| exited_at(failure).is_some()).min_by_key(exited_at);
-        first_exit.or_else(|| failures().next())
+        self.failures().min_by_key(time_of)
+    }
+
+    /// What a job failed of that `known` brought to its end: an earlier exit may have come to light since. A pod that
+    /// was lost since is no cause, for one that does not end in time is deleted by us.
+    pub fn cause(&self, known: Failure) -> Failure {
+        let earliest = |one: Failure, other: Failure| if time_of(&other) < time_of(&one) { other } else { one };
+        self.failures().fold(known, earliest)
+    }
+
+    fn failures(&self) -> impl Iterator<Item = Failure> {
+        self.0.iter().filter_map(Member::failure)
     }
 
     /// The newest generation in which an exec.py was started.
     pub fn newest_launch(&self) -> Option<Generation> {
-        let launched = self.0.iter().filter_map(|member| match member.phase {
-            ReplicaPhase::Running(generation) | ReplicaPhase::Exited(generation, _) => Some(generation),
-            ReplicaPhase::Requested
-            | ReplicaPhase::Scheduled
-            | ReplicaPhase::Joined
-            | ReplicaPhase::Configured(_)
-            | ReplicaPhase::Lost(_) => None,
-        });
-        launched.max()
+        let launched = self.0.iter().filter(|member| member.phase.was_launched());
+        launched.filter_map(|member| member.phase.generation()).max()
+    }
+
+    /// The newest generation that an agent was told of.
+    pub fn newest_generation(&self) -> Option<Generation> {
+        self.0.iter().filter_map(|member| member.phase.generation()).max()
+    }
+
+    /// A member whose agent has not been told of this generation, or has forgotten it.
+    pub fn outside(&self, generation: Generation) -> Option<ReplicaId> {
+        self.0.iter().find(|member| member.phase.generation() != Some(generation)).map(|member| member.id)
     }
 
     /// Those whose agents have not answered.
     pub fn missing(&self) -> Vec<ReplicaId> {
         self.0.iter().filter(|member| !member.phase.has_joined()).map(|member| member.id).collect()
+    }
+}
+
+/// When a failure was; what has no time of its own counts as the latest.
+fn time_of(failure: &Failure) -> UnixMillis {
+    match failure {
+        Failure::ReplicaExited { exit, .. } => exit.ended_at,
+        Failure::ReplicaLost { .. } | Failure::StartTimeout { .. } => UnixMillis(u64::MAX),
     }
 }

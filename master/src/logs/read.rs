@@ -10,7 +10,7 @@ use protocol::view::{LOG_LINE_BYTES, LogLine};
 use super::{Chunk, ReplicaLog};
 
 /// The output from `offset` on: what is there, and with `follow` what comes, until nothing will follow.
-/// A reader so slow that bytes were dropped before it sees the stream end, and can ask for the rest, which says so.
+/// A chunk whose offset is not where the one before it ended stands behind bytes that were dropped meanwhile.
 pub fn reader(log: ReplicaLog, offset: u64, follow: bool) -> impl Stream<Item = io::Result<Chunk>> + Send {
     let progress = log.watch();
     stream::unfold(Some((log, progress, offset)), move |state| async move {
@@ -20,11 +20,10 @@ pub fn reader(log: ReplicaLog, offset: u64, follow: bool) -> impl Stream<Item = 
             let seen = *progress.borrow_and_update();
             match log.read(offset) {
                 Err(error) => return Some((Err(error), None)),
-                Ok(chunk) if !chunk.bytes.is_empty() && chunk.offset == offset => {
-                    let next = offset + chunk.bytes.len() as u64;
+                Ok(chunk) if !chunk.bytes.is_empty() => {
+                    let next = chunk.offset + chunk.bytes.len() as u64;
                     return Some((Ok(chunk), Some((log, progress, next))));
                 }
-                Ok(chunk) if !chunk.bytes.is_empty() => return None,
                 Ok(_) if seen.is_complete || !follow => return None,
                 Ok(_) => progress.changed().await.ok()?,
             }
@@ -32,18 +31,17 @@ pub fn reader(log: ReplicaLog, offset: u64, follow: bool) -> impl Stream<Item = 
     })
 }
 
-/// The output's lines from `offset` on, some at a time. An offset whose byte was dropped begins at the oldest kept.
+/// The output's lines from `offset` on, some at a time. Where bytes were dropped, a line says so.
 pub fn lines(
     replica: ReplicaId,
     log: ReplicaLog,
     offset: u64,
     follow: bool,
 ) -> impl Stream<Item = io::Result<Vec<LogLine>>> + Send {
-    let first = log.read(offset).map_or(offset, |chunk| chunk.offset);
-    let chunks = reader(log, first, follow).map(Some).chain(stream::iter([None]));
-    let mut splitter = Splitter { replica, offset: first, pending: Vec::new() };
+    let chunks = reader(log, offset, follow).map(Some).chain(stream::iter([None]));
+    let mut splitter = Splitter { replica, offset, pending: Vec::new() };
     chunks.map(move |chunk| match chunk {
-        Some(chunk) => Ok(splitter.split(&chunk?.bytes)),
+        Some(chunk) => Ok(splitter.split(&chunk?)),
         None => Ok(splitter.rest()),
     })
 }
@@ -59,17 +57,30 @@ struct Splitter {
 }
 
 impl Splitter {
-    fn split(&mut self, bytes: &[u8]) -> Vec<LogLine> {
-        self.pending.extend_from_slice(bytes);
+    fn split(&mut self, chunk: &Chunk) -> Vec<LogLine> {
+        let mut lines = self.gap_before(chunk);
+        self.pending.extend_from_slice(&chunk.bytes);
         let pending = mem::take(&mut self.pending);
         let mut rest = pending.as_slice();
-        let mut lines = Vec::new();
         while let Some(length) = next_cut(rest) {
             let (line, after) = rest.split_at(length);
             lines.push(self.line(line));
             rest = after;
         }
         self.pending = rest.to_vec();
+        lines
+    }
+
+    /// The lines to show before a chunk that does not follow on what was read.
+    fn gap_before(&mut self, chunk: &Chunk) -> Vec<LogLine> {
+        let dropped = chunk.offset.saturating_sub(self.offset + self.pending.len() as u64);
+        if dropped == 0 {
+            return vec![];
+        }
+        let mut lines = self.rest();
+        self.offset = chunk.offset;
+        let line = format!("[{dropped} bytes of output were dropped here: they came faster than they were read]");
+        lines.push(LogLine { replica: self.replica, offset: self.offset, line });
         lines
     }
 
@@ -104,11 +115,17 @@ mod tests {
         lines.iter().map(|line| (line.offset, line.line.as_str())).collect()
     }
 
+    /// The bytes that stand where the splitter is.
+    fn split(splitter: &mut Splitter, bytes: &[u8]) -> Vec<LogLine> {
+        let offset = splitter.offset + splitter.pending.len() as u64;
+        splitter.split(&Chunk { offset, bytes: bytes.to_vec() })
+    }
+
     #[test]
     fn a_line_is_whole_however_its_bytes_come() {
         let mut splitter = splitter();
-        assert_eq!(texts(&splitter.split(b"one\ntw")), [(14, "one")]);
-        assert_eq!(texts(&splitter.split(b"o\r\n\nthree")), [(19, "two"), (20, "")]);
+        assert_eq!(texts(&split(&mut splitter, b"one\ntw")), [(14, "one")]);
+        assert_eq!(texts(&split(&mut splitter, b"o\r\n\nthree")), [(19, "two"), (20, "")]);
         assert_eq!(texts(&splitter.rest()), [(25, "three")]);
         assert_eq!(splitter.rest(), []);
     }
@@ -116,13 +133,22 @@ mod tests {
     #[test]
     fn a_line_without_end_comes_in_pieces_of_bounded_length() {
         let mut splitter = splitter();
-        let lines = splitter.split(&vec![b'x'; 2 * LOG_LINE_BYTES + 5]);
+        let lines = split(&mut splitter, &vec![b'x'; 2 * LOG_LINE_BYTES + 5]);
         assert_eq!(lines.iter().map(|line| line.line.len()).collect::<Vec<_>>(), [LOG_LINE_BYTES; 2]);
         assert_eq!(splitter.rest()[0].line, "xxxxx");
     }
 
     #[test]
     fn bytes_that_are_no_text_are_replaced_and_still_counted() {
-        assert_eq!(texts(&splitter().split(b"a\xff\xfeb\n")), [(15, "a\u{fffd}\u{fffd}b")]);
+        assert_eq!(texts(&split(&mut splitter(), b"a\xff\xfeb\n")), [(15, "a\u{fffd}\u{fffd}b")]);
+    }
+
+    #[test]
+    fn a_gap_ends_the_line_before_it_and_is_said() {
+        let mut splitter = splitter();
+        assert_eq!(split(&mut splitter, b"half"), []);
+        let lines = splitter.split(&Chunk { offset: 100, bytes: b"whole\n".to_vec() });
+        let gap = "[86 bytes of output were dropped here: they came faster than they were read]";
+        assert_eq!(texts(&lines), [(14, "half"), (100, gap), (106, "whole")]);
     }
 }

@@ -1,0 +1,52 @@
+//! What runs on this machine, as far as it belongs to a test.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Most time that a test waits for anything.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Waits until `look` finds something.
+///
+/// # Panics
+/// When it does not in time, with what `state` says.
+pub fn within<T>(what: &str, mut look: impl FnMut() -> Option<T>, state: impl Fn() -> String) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begin.elapsed() < DEADLINE, "not so within {DEADLINE:?}: {what}\n{}", state());
+        // Other processes' ends cannot be waited for, only looked at.
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Every process whose working directory is `dir`, as `pid: command line`. Zombies have none and do not count.
+pub fn working_in(dir: &Path) -> Vec<String> {
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let process = |entry: fs::DirEntry| {
+        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let is_here = fs::read_link(entry.path().join("cwd")).ok()? == dir;
+        let command = fs::read(entry.path().join("cmdline")).ok()?;
+        let command = String::from_utf8_lossy(&command).replace('\0', " ");
+        (is_here && !command.is_empty()).then(|| format!("{pid}: {command}"))
+    };
+    all.filter_map(process).collect()
+}
+
+/// The ids of the processes in `dir` whose command line contains `part`.
+pub fn pids(dir: &Path, part: &str) -> Vec<u32> {
+    let of_line = |line: String| line.split(':').next().and_then(|pid| pid.parse().ok());
+    working_in(dir).into_iter().filter(|line| line.contains(part)).filter_map(of_line).collect()
+}
+
+/// Sends a signal to one process.
+///
+/// # Panics
+/// When there is no such process.
+pub fn signal(pid: u32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).expect("process ids are small")).expect("not zero");
+    rustix::process::kill_process(pid, signal).expect("the process is there");
+}
