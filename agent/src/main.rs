@@ -1,2 +1,7 @@
-//! placeholder
-fn main() {}
+//! The agent's program: see the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    agent::main()
+}

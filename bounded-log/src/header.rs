@@ -19,12 +19,9 @@ impl Header {
     pub(crate) fn encode(self) -> [u8; HEADER_BYTES as usize] {
         let Self { capacity, start, end } = self;
         let mut bytes = [0; HEADER_BYTES as usize];
-        for (field, value) in bytes.chunks_exact_mut(8).zip([
-            MAGIC,
-            capacity.to_le_bytes(),
-            start.to_le_bytes(),
-            end.to_le_bytes(),
-        ]) {
+        for (field, value) in
+            bytes.chunks_exact_mut(8).zip([MAGIC, capacity.to_le_bytes(), start.to_le_bytes(), end.to_le_bytes()])
+        {
             field.copy_from_slice(&value);
         }
         bytes

@@ -70,8 +70,9 @@ impl BoundedLog {
         Ok(Self { file, capacity: capacity.get(), start: 0, end: 0, kind: Kind::Anonymous })
     }
 
-    /// The log in the file `path`, made with `capacity` if it does not exist. One that exists goes on where it ended, also
-    /// after a crash of its writer, and keeps the capacity that it was made with. Only one writer may have it open.
+    /// The log in the file `path`, made with `capacity` if it does not exist. One that exists goes on where it ended,
+    /// also after a crash of its writer, and keeps the capacity that it was made with. Only one writer may have it
+    /// open.
     ///
     /// # Errors
     /// [`OpenError::Io`], and [`OpenError::Corrupt`] for a file that is not such a log.
@@ -137,8 +138,9 @@ impl BoundedLog {
         Ok(())
     }
 
-    /// Moves the end on to `offset` without bytes: what lies between was lost before it came here. What was kept is dropped,
-    /// since a log holds one piece of its stream without holes. An `offset` at or before the end changes nothing.
+    /// Moves the end on to `offset` without bytes: what lies between was lost before it came here. What was kept is
+    /// dropped, since a log holds one piece of its stream without holes. An `offset` at or before the end changes
+    /// nothing.
     ///
     /// # Errors
     /// What the file system says.
@@ -151,8 +153,8 @@ impl BoundedLog {
         self.write_header(offset)
     }
 
-    /// Fills `buffer` from `offset`, or from [`BoundedLog::start`] if that is later, or not at all if `offset` is at or behind
-    /// the end. Returns the offset of the first byte read, and how many were.
+    /// Fills `buffer` from `offset`, or from [`BoundedLog::start`] if that is later, or not at all if `offset` is at
+    /// or behind the end. Returns the offset of the first byte read, and how many were.
     ///
     /// # Errors
     /// What the file system says.

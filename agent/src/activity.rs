@@ -1,0 +1,68 @@
+//! Who is listening: how many requests are open, so that an agent whose master has gone for good can end by itself.
+
+use std::time::Duration;
+
+use protocol::agent::{RunState, RunStatus};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// Counts requests.
+#[derive(Debug, Clone)]
+pub struct Activity {
+    /// Requests being answered. Each beginning and each end is news, also where the number is the same again.
+    open: watch::Sender<u64>,
+}
+
+/// One open request; dropped when its answer has been produced to the end.
+#[derive(Debug)]
+pub struct OpenRequest {
+    activity: Activity,
+}
+
+impl Activity {
+    /// None so far.
+    pub fn new() -> Self {
+        Self { open: watch::Sender::new(0) }
+    }
+
+    /// Counts a request until the returned value is dropped.
+    pub fn begin(&self) -> OpenRequest {
+        self.open.send_modify(|open| *open += 1);
+        OpenRequest { activity: self.clone() }
+    }
+
+    /// Returns when the run has been over, and nobody has asked anything, for `linger`; never while there is no run
+    /// that is over.
+    pub async fn abandoned(&self, mut status: watch::Receiver<RunStatus>, linger: Duration) {
+        let mut requests = self.open.subscribe();
+        loop {
+            let open = *requests.borrow_and_update();
+            let state = status.borrow_and_update().state;
+            let change = async {
+                tokio::select! {
+                    result = requests.changed() => result,
+                    result = status.changed() => result,
+                }
+            };
+            let limit = if open == 0 && state == RunState::Exited { linger } else { Duration::MAX };
+            match timeout(limit, change).await {
+                Ok(Ok(())) => {}
+                // The runner is gone, so the agent ends already.
+                Ok(Err(_)) => return std::future::pending().await,
+                Err(_elapsed) => return,
+            }
+        }
+    }
+}
+
+impl Default for Activity {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        self.activity.open.send_modify(|open| *open -= 1);
+    }
+}

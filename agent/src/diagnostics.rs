@@ -1,0 +1,89 @@
+//! The agent's own log lines, on stderr. They are written by a thread of their own, since a stderr that takes nothing
+//! more (nobody reads the pipe) must hold up neither HTTP nor the run.
+
+use std::io::{self, Write};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use tracing::Level;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// How many lines wait at most; what comes then is lost.
+const LINES_MAX: usize = 256;
+
+/// How long the last lines may take when the agent ends.
+const FLUSH_LIMIT: Duration = Duration::from_secs(1);
+
+/// Where log lines go.
+#[derive(Debug, Clone)]
+pub struct Diagnostics {
+    lines: SyncSender<Message>,
+}
+
+#[derive(Debug)]
+enum Message {
+    Line(Vec<u8>),
+    /// Everything before this has been written when the receiver hears of it.
+    Flush(SyncSender<()>),
+}
+
+/// Starts the writer and makes it the destination of all log lines of this process.
+///
+/// # Errors
+/// No thread can be started.
+pub fn start() -> io::Result<Diagnostics> {
+    let (lines, messages) = sync_channel(LINES_MAX);
+    thread::Builder::new().name("diagnostics".to_owned()).spawn(move || write_all(&messages))?;
+    let diagnostics = Diagnostics { lines };
+    tracing_subscriber::fmt()
+        .with_max_level(Level::INFO)
+        .with_ansi(false)
+        .with_target(false)
+        .with_writer(diagnostics.clone())
+        .init();
+    Ok(diagnostics)
+}
+
+fn write_all(messages: &Receiver<Message>) {
+    for message in messages {
+        match message {
+            // A stderr that is closed leaves nobody to tell.
+            Message::Line(line) => drop(io::stderr().write_all(&line)),
+            Message::Flush(done) => drop(done.send(())),
+        }
+    }
+}
+
+impl Diagnostics {
+    /// Waits until the lines so far are written, within a limit.
+    pub fn flush(&self) {
+        let (done, flushed) = sync_channel(1);
+        if self.lines.try_send(Message::Flush(done)).is_ok() {
+            let _ = flushed.recv_timeout(FLUSH_LIMIT);
+        }
+    }
+}
+
+/// One log line; the subscriber writes each in one call.
+#[derive(Debug)]
+pub struct LineWriter<'a>(&'a SyncSender<Message>);
+
+impl Write for LineWriter<'_> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let _ = self.0.try_send(Message::Line(line.to_owned()));
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Diagnostics {
+    type Writer = LineWriter<'a>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        LineWriter(&self.lines)
+    }
+}

@@ -1,0 +1,122 @@
+//! Reading a log as it grows, until the run that fills it has ended.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use protocol::agent::{RunState, RunStatus};
+use tokio::sync::watch;
+
+use crate::log::{Output, Stream};
+
+/// Most bytes of one piece.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// When a reader has enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// At this offset.
+    Offset(u64),
+    /// When the run has exited and everything is delivered.
+    RunExited,
+    /// When the agent ends and everything is delivered.
+    AgentEnds,
+}
+
+/// A reader of one log.
+#[derive(Debug)]
+pub struct Follower {
+    output: Arc<Output>,
+    stream: Stream,
+    offset: u64,
+    until: Until,
+    end: watch::Receiver<u64>,
+    status: watch::Receiver<RunStatus>,
+}
+
+/// What a reader gets next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// The next bytes.
+    Bytes(Bytes),
+    /// So many bytes were dropped before they could be read; the next piece begins behind them.
+    Dropped(u64),
+    /// There will be no more.
+    End,
+}
+
+impl Follower {
+    /// A reader from `offset`, or from the oldest or the newest byte if the log has no such offset.
+    pub fn new(
+        output: Arc<Output>,
+        status: watch::Receiver<RunStatus>,
+        stream: Stream,
+        offset: u64,
+        until: Until,
+    ) -> Self {
+        let log = output.log(stream);
+        let end = log.subscribe();
+        let offset = offset.clamp(log.start(), log.end());
+        Self { output, stream, offset, until, end, status }
+    }
+
+    /// The offset of the next byte.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Waits for the next piece.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub async fn next(&mut self) -> io::Result<Piece> {
+        loop {
+            // Looked at before the log is read: when the run has exited, all of its output is in the log already.
+            let over = self.is_over();
+            match self.read()? {
+                Piece::End if over => return Ok(Piece::End),
+                Piece::End => {}
+                piece @ (Piece::Bytes(_) | Piece::Dropped(_)) => return Ok(piece),
+            }
+            tokio::select! {
+                // The log outlives its readers, so this one cannot fail.
+                _ = self.end.changed() => {}
+                // An error means that the agent ends.
+                _ = self.status.changed() => {}
+            }
+        }
+    }
+
+    /// Whether nothing will be added to what the log holds now.
+    fn is_over(&mut self) -> bool {
+        let agent_ends = self.status.has_changed().is_err();
+        let state = self.status.borrow_and_update().state;
+        self.end.mark_unchanged();
+        match self.until {
+            Until::Offset(_) => true,
+            Until::RunExited => agent_ends || state == RunState::Exited,
+            Until::AgentEnds => agent_ends,
+        }
+    }
+
+    /// What there is now.
+    fn read(&mut self) -> io::Result<Piece> {
+        let wanted = match self.until {
+            Until::Offset(end) => (end.saturating_sub(self.offset)).min(PIECE_BYTES as u64) as usize,
+            Until::RunExited | Until::AgentEnds => PIECE_BYTES,
+        };
+        let mut buffer = vec![0; wanted];
+        let (from, n) = self.output.log(self.stream).read(self.offset, &mut buffer)?;
+        let dropped = from.saturating_sub(self.offset);
+        if dropped > 0 {
+            self.offset = from;
+            return Ok(Piece::Dropped(dropped));
+        }
+        if n == 0 {
+            return Ok(Piece::End);
+        }
+        buffer.truncate(n);
+        self.offset = from + n as u64;
+        Ok(Piece::Bytes(buffer.into()))
+    }
+}

@@ -1,0 +1,131 @@
+//! Answers: what goes out for each success and each failure.
+
+use bytes::Bytes;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{Method, Response, StatusCode};
+use protocol::agent::RunStatus;
+use protocol::error::{ErrorCode, PROBLEM_JSON, Problem};
+use protocol::routes::{LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
+
+use super::body::AgentBody;
+use crate::activity::OpenRequest;
+use crate::follow::Follower;
+use crate::run::environment::ConfigError;
+use crate::run::event::Refusal;
+
+/// What is answered.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// A short text.
+    Text(StatusCode, &'static str),
+    /// Where the run stands.
+    Status(RunStatus),
+    /// Output, as it comes.
+    Logs {
+        follower: Follower,
+        /// Bytes between the offset asked for and the first that is delivered.
+        dropped: u64,
+    },
+    /// Why not.
+    Failure(Failure),
+}
+
+/// Why a request is not granted.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("there is no {0}")]
+    UnknownRoute(String),
+    #[error("this route takes {allowed} only")]
+    Method { allowed: Method },
+    #[error("{0}")]
+    Query(String),
+    #[error("the body is larger than {limit} bytes")]
+    TooLarge { limit: usize },
+    #[error("the body did not arrive: {0}")]
+    BodyLost(String),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error("the agent is ending")]
+    Ending,
+}
+
+impl Failure {
+    fn kind(&self) -> (StatusCode, ErrorCode) {
+        match self {
+            Self::UnknownRoute(_) => (StatusCode::NOT_FOUND, ErrorCode::UnknownRoute),
+            Self::Method { .. } => (StatusCode::METHOD_NOT_ALLOWED, ErrorCode::MethodNotAllowed),
+            Self::Query(_) | Self::Config(ConfigError::NotAnObject(_)) | Self::BodyLost(_) => {
+                (StatusCode::BAD_REQUEST, ErrorCode::BadRequest)
+            }
+            Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::TooLarge),
+            Self::Config(ConfigError::NotText { .. } | ConfigError::Env(_)) => {
+                (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadEnv)
+            }
+            Self::Refused(Refusal::Stale { .. }) => (StatusCode::PRECONDITION_FAILED, ErrorCode::StaleGeneration),
+            Self::Refused(
+                Refusal::ConfiguredOtherwise(_)
+                | Refusal::Active
+                | Refusal::NothingConfigured
+                | Refusal::GenerationNotConfigured(_),
+            ) => (StatusCode::CONFLICT, ErrorCode::Conflict),
+            Self::Ending => (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable),
+        }
+    }
+}
+
+impl From<Failure> for Answer {
+    fn from(failure: Failure) -> Self {
+        Self::Failure(failure)
+    }
+}
+
+impl Answer {
+    /// The success of the seed protocol.
+    pub(super) fn ok() -> Self {
+        Self::Text(StatusCode::OK, "OK")
+    }
+
+    /// The message. `open` is kept until the answer has been produced.
+    pub(super) fn into_response(self, open: OpenRequest) -> Response<AgentBody> {
+        match self {
+            Self::Text(status, text) => full(status, "text/plain; charset=utf-8", text.into()),
+            Self::Status(status) => full(StatusCode::OK, "application/json", json(&status)),
+            Self::Logs { follower, dropped } => logs(follower, dropped, open),
+            Self::Failure(failure) => problem(&failure),
+        }
+    }
+}
+
+fn problem(failure: &Failure) -> Response<AgentBody> {
+    let (status, code) = failure.kind();
+    let problem = Problem { status: status.as_u16(), code, detail: failure.to_string() };
+    let mut response = full(status, PROBLEM_JSON, json(&problem));
+    if let Failure::Method { allowed } = failure {
+        let allowed = HeaderValue::from_str(allowed.as_str()).expect("a method is a token");
+        response.headers_mut().insert(ALLOW, allowed);
+    }
+    response
+}
+
+fn logs(follower: Follower, dropped: u64, open: OpenRequest) -> Response<AgentBody> {
+    let offset = follower.offset();
+    let mut response = Response::new(AgentBody::following(follower, open));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(HeaderName::from_static(LOG_OFFSET_HEADER), offset.into());
+    headers.insert(HeaderName::from_static(LOG_DROPPED_HEADER), dropped.into());
+    response
+}
+
+fn full(status: StatusCode, media_type: &'static str, body: Bytes) -> Response<AgentBody> {
+    let mut response = Response::new(AgentBody::full(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    response
+}
+
+fn json(message: &impl serde::Serialize) -> Bytes {
+    serde_json::to_vec(message).expect("messages have text keys and no failing parts").into()
+}

@@ -1,0 +1,98 @@
+//! The bodies of answers: known in full, or a log as it grows.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tracing::warn;
+
+use crate::activity::OpenRequest;
+use crate::follow::{Follower, Piece};
+
+/// How long a client may take to read one piece of a log before it counts as gone.
+const READER_LIMIT: Duration = Duration::from_secs(60);
+
+/// The body of an answer.
+#[derive(Debug)]
+pub(super) enum AgentBody {
+    /// All of it.
+    Full(Full<Bytes>),
+    /// Piece by piece; over when the sender is dropped.
+    Pieces(mpsc::Receiver<Bytes>),
+}
+
+impl AgentBody {
+    /// All of it at once.
+    pub(super) fn full(bytes: Bytes) -> Self {
+        Self::Full(Full::new(bytes))
+    }
+
+    /// What `follower` reads.
+    pub(super) fn following(follower: Follower, open: OpenRequest) -> Self {
+        // One piece waits while another is being sent; what else there is waits in the log.
+        let (sender, pieces) = mpsc::channel(1);
+        tokio::spawn(deliver(follower, sender, open));
+        Self::Pieces(pieces)
+    }
+}
+
+/// Passes a log on until there is no more of it or no reader. A reader that was overtaken by the log is cut off, so
+/// that it asks again and is told what was dropped, for headers have been sent and bytes have no place for a note.
+async fn deliver(mut follower: Follower, sender: mpsc::Sender<Bytes>, _open: OpenRequest) {
+    loop {
+        let piece = tokio::select! {
+            piece = follower.next() => piece,
+            () = sender.closed() => return,
+        };
+        match piece {
+            Ok(Piece::Bytes(bytes)) => {
+                if !matches!(timeout(READER_LIMIT, sender.send(bytes)).await, Ok(Ok(()))) {
+                    return;
+                }
+            }
+            Ok(Piece::Dropped(_) | Piece::End) => return,
+            Err(error) => {
+                warn!(%error, "a log could not be read");
+                return;
+            }
+        }
+    }
+}
+
+impl Body for AgentBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match &mut *self {
+            Self::Full(full) => Pin::new(full).poll_frame(context),
+            Self::Pieces(pieces) => {
+                let piece = ready!(pieces.poll_recv(context));
+                Poll::Ready(piece.map(|bytes| Ok(Frame::data(bytes))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Full(full) => full.is_end_stream(),
+            Self::Pieces(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Full(full) => full.size_hint(),
+            Self::Pieces(_) => SizeHint::default(),
+        }
+    }
+}

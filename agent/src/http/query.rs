@@ -1,0 +1,81 @@
+//! Query parameters: numbers, switches and generations, which need no percent-decoding.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use hyper::Request;
+use protocol::ids::Generation;
+
+use super::answer::Failure;
+use crate::log::Stream;
+
+/// Longest grace that can be asked for: a day.
+const GRACE_MAX_SECONDS: u64 = 86_400;
+
+/// The query of one request.
+pub(super) struct Query<'a>(&'a str);
+
+impl<'a> Query<'a> {
+    pub(super) fn of<B>(request: &'a Request<B>) -> Self {
+        Self(request.uri().query().unwrap_or_default())
+    }
+
+    /// The value of a parameter; the first, if it stands there again.
+    fn get(&self, name: &str) -> Option<&'a str> {
+        self.0.split('&').find_map(|pair| match pair.split_once('=') {
+            Some((key, value)) => (key == name).then_some(value),
+            None => (pair == name).then_some(""),
+        })
+    }
+
+    fn parse<T: FromStr>(&self, name: &str, expected: &str) -> Result<Option<T>, Failure> {
+        let parse = |text: &str| text.parse().map_err(|_| bad(name, text, expected));
+        self.get(name).map(parse).transpose()
+    }
+
+    pub(super) fn generation(&self) -> Result<Option<Generation>, Failure> {
+        self.parse("generation", "of the form E.S, such as 1.1")
+    }
+
+    /// From SIGTERM to SIGKILL, in whole or broken seconds.
+    pub(super) fn grace(&self) -> Result<Option<Duration>, Failure> {
+        let name = "grace";
+        let expected = "a number of seconds, 86400 at most";
+        let Some(text) = self.get(name) else { return Ok(None) };
+        let seconds: f64 = text.parse().map_err(|_| bad(name, text, expected))?;
+        let grace = Duration::try_from_secs_f64(seconds).map_err(|_| bad(name, text, expected))?;
+        if grace <= Duration::from_secs(GRACE_MAX_SECONDS) { Ok(Some(grace)) } else { Err(bad(name, text, expected)) }
+    }
+
+    /// What a long poll has seen already.
+    pub(super) fn after(&self) -> Result<Option<u64>, Failure> {
+        self.parse("after", "a whole number")
+    }
+
+    /// How many seconds a long poll may take.
+    pub(super) fn wait_seconds(&self) -> Result<Option<u64>, Failure> {
+        self.parse("wait", "a whole number of seconds")
+    }
+
+    pub(super) fn stream(&self) -> Result<Stream, Failure> {
+        match self.get("stream") {
+            None | Some("both") => Ok(Stream::Both),
+            Some("stdout") => Ok(Stream::Stdout),
+            Some("stderr") => Ok(Stream::Stderr),
+            Some(other) => Err(bad("stream", other, "both, stdout or stderr")),
+        }
+    }
+
+    pub(super) fn offset(&self) -> Result<u64, Failure> {
+        Ok(self.parse("offset", "a whole number of bytes")?.unwrap_or(0))
+    }
+
+    pub(super) fn follow(&self) -> Result<bool, Failure> {
+        Ok(self.parse("follow", "true or false")?.unwrap_or(false))
+    }
+}
+
+fn bad(name: &str, text: &str, expected: &str) -> Failure {
+    let shown: String = text.chars().take(80).collect();
+    Failure::Query(format!("{name}={shown} is not {expected}"))
+}

@@ -1,0 +1,187 @@
+//! Muster's agent: process 1 of every pod. It takes an environment by HTTP, starts `python exec.py` with it once a
+//! generation, keeps its output, stops it with everything it started, and says how it ended. It knows nothing of
+//! Kubernetes, ranks or worker counts. This file is the wiring.
+
+pub mod activity;
+pub mod config;
+pub mod diagnostics;
+pub mod follow;
+pub mod http;
+pub mod log;
+pub mod mirror;
+pub mod pump;
+pub mod reaper;
+pub mod run;
+pub mod shim;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
+use tokio::runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use activity::Activity;
+use config::{Config, HELP, Invocation, Supervision};
+use http::Agent;
+use log::Output;
+use reaper::Reaper;
+use run::event::Event;
+use run::{Command, Runner, child::Recipe};
+
+/// Requests that wait for the runner at most; more of them wait in their connections.
+const COMMANDS_MAX: usize = 64;
+
+/// How long copying the last output may take when the agent ends.
+const MIRROR_LIMIT: Duration = Duration::from_secs(5);
+
+/// The exit code for a command line that cannot be understood.
+const USAGE: u8 = 2;
+
+/// The program: understands how it was started, and does it.
+pub fn main() -> ExitCode {
+    let code = match config::from_process() {
+        Ok(Invocation::Agent(config)) => be_agent(*config),
+        Ok(Invocation::Shim(shim)) => shim::become_command(shim),
+        Ok(Invocation::Help) => print(HELP),
+        Ok(Invocation::Version) => print(concat!("agent ", env!("CARGO_PKG_VERSION"), "\n")),
+        Err(error) => complain(&error.to_string(), USAGE),
+    };
+    ExitCode::from(code)
+}
+
+fn print(text: &str) -> u8 {
+    u8::from(io::stdout().write_all(text.as_bytes()).is_err())
+}
+
+fn complain(error: &str, code: u8) -> u8 {
+    // The exit code says it too.
+    let _ = writeln!(io::stderr(), "error: {error}");
+    code
+}
+
+fn be_agent(config: Config) -> u8 {
+    // One thread: runs must be started from one that lives as long as the agent, and there is little to do.
+    let result =
+        runtime::Builder::new_current_thread().enable_all().build().context("start the runtime").and_then(|runtime| {
+            let diagnostics = diagnostics::start().context("start the log")?;
+            let code = runtime.block_on(serve(config));
+            // A read of stdin or a write to a stdout that nobody reads may never return.
+            runtime.shutdown_background();
+            diagnostics.flush();
+            code
+        });
+    result.unwrap_or_else(|error| complain(&format!("{error:#}"), 1))
+}
+
+/// Is an agent until it is to end. Returns the code to exit with.
+async fn serve(config: Config) -> anyhow::Result<u8> {
+    let Config { listen, work_dir, log_bytes, linger, grace, supervision, command, environment } = config;
+    let orders = Orders {
+        terminate: signal(SignalKind::terminate())?,
+        interrupt: signal(SignalKind::interrupt())?,
+        supervision,
+        grace,
+    };
+    let reaper = Reaper::new().context("become the parent of orphans")?;
+    let folders = [std::env::temp_dir(), PathBuf::from("/dev/shm"), work_dir.clone()];
+    let output = Output::create(&folders, log_bytes).map(Arc::new).context("create the files for the output")?;
+    let listener = TcpListener::bind(listen).await.with_context(|| format!("listen on {listen}"))?;
+    let address = listener.local_addr().context("read the own address")?;
+
+    let recipe = Recipe { command, work_dir, environment };
+    let boot_id = uuid::Uuid::new_v4().to_string();
+    let (runner, status) = Runner::new(recipe, Arc::clone(&output), reaper, boot_id);
+    let (commands, queue) = mpsc::channel(COMMANDS_MAX);
+    let agent = Agent { commands, status, output, activity: Activity::new() };
+
+    let mirror = match supervision {
+        Supervision::Pod => Some(tokio::spawn(mirror::mirror(Arc::clone(&agent.output), agent.status.clone()))),
+        Supervision::Parent => {
+            io::stdout().write_all(format!("{address}\n").as_bytes()).context("tell the master the address")?;
+            None
+        }
+    };
+    info!(%address, version = env!("CARGO_PKG_VERSION"), "listening");
+    let orders = tokio::spawn(orders.pass_on(agent.commands.clone()));
+    let retire = tokio::spawn(retire(agent.clone(), linger));
+    let (end_http, ending) = oneshot::channel();
+    let http = tokio::spawn(http::serve(listener, agent, ending));
+    // Not a task of its own: the runner starts processes, and the main thread is the one that stays.
+    let code = runner.run(queue).await;
+
+    orders.abort();
+    retire.abort();
+    drop(end_http);
+    // A panic there has been printed, and nothing is left to be done about it.
+    let _ = http.await;
+    if let Some(mirror) = mirror
+        && timeout(MIRROR_LIMIT, mirror).await.is_err()
+    {
+        warn!("nobody reads the agent's own output; its end is lost");
+    }
+    info!(code, "ends");
+    Ok(code)
+}
+
+/// Who can tell the agent to end, other than by HTTP.
+struct Orders {
+    terminate: Signal,
+    interrupt: Signal,
+    supervision: Supervision,
+    /// For the run, when a signal ends the agent.
+    grace: Duration,
+}
+
+impl Orders {
+    /// Passes on each order to the runner.
+    async fn pass_on(mut self, commands: mpsc::Sender<Command>) {
+        let mut parent_gone = pin!(parent_gone(self.supervision));
+        loop {
+            let order = tokio::select! {
+                _ = self.terminate.recv() => Command::Leave { grace: self.grace },
+                _ = self.interrupt.recv() => Command::Leave { grace: self.grace },
+                () = &mut parent_gone => break,
+            };
+            // An agent that ends already takes no more orders.
+            let _ = commands.send(order).await;
+        }
+        // A master that is gone cannot wait for a graceful end, and its successor needs the ports.
+        let _ = commands.send(Command::Leave { grace: Duration::ZERO }).await;
+    }
+}
+
+/// Returns when stdin has ended, if that is where a master would be.
+async fn parent_gone(supervision: Supervision) {
+    match supervision {
+        Supervision::Pod => std::future::pending().await,
+        Supervision::Parent => {
+            let mut stdin = tokio::io::stdin();
+            let mut ignored = [0; 256];
+            while matches!(stdin.read(&mut ignored).await, Ok(1..)) {}
+        }
+    }
+}
+
+/// Ends an agent whose run is over and whom nobody asks anything any more.
+async fn retire(agent: Agent, linger: Duration) {
+    loop {
+        agent.activity.abandoned(agent.status.clone(), linger).await;
+        info!(linger_seconds = linger.as_secs(), "nobody asks any more");
+        let (reply, answer) = oneshot::channel();
+        let finish = Command::Request { event: Event::Finish, reply };
+        // Someone may have started a run at the last moment; then this is refused, and the wait begins anew.
+        if agent.commands.send(finish).await.is_err() || answer.await.is_err() {
+            return;
+        }
+    }
+}

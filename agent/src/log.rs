@@ -1,0 +1,163 @@
+//! What runs have printed: three bounded logs that one writer fills and any number of readers follow.
+//!
+//! Offsets count over the agent's whole life, for each stream on its own. The files have no names and vanish with the
+//! agent.
+
+use std::io;
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bounded_log::BoundedLog;
+use protocol::agent::STDERR_TAIL_BYTES;
+use tokio::sync::watch;
+use tracing::warn;
+
+/// Which of exec.py's outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Both, line by line in the order in which they came.
+    Both,
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// The output of all runs of this agent.
+#[derive(Debug)]
+pub struct Output {
+    both: StreamLog,
+    stdout: StreamLog,
+    stderr: StreamLog,
+}
+
+impl Output {
+    /// Empty logs of `capacity` bytes each, in the first of `folders` that takes them: a container's root may be
+    /// read-only.
+    ///
+    /// # Errors
+    /// What the last of the folders said.
+    pub fn create(folders: &[PathBuf], capacity: NonZeroU64) -> io::Result<Self> {
+        let mut failure = io::Error::from(io::ErrorKind::NotFound);
+        for folder in folders {
+            let create = || BoundedLog::create_anonymous(folder, capacity).map(StreamLog::new);
+            match (create(), create(), create()) {
+                (Ok(both), Ok(stdout), Ok(stderr)) => return Ok(Self { both, stdout, stderr }),
+                (Err(error), _, _) | (_, Err(error), _) | (_, _, Err(error)) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    /// One stream's log.
+    pub fn log(&self, stream: Stream) -> &StreamLog {
+        match stream {
+            Stream::Both => &self.both,
+            Stream::Stdout => &self.stdout,
+            Stream::Stderr => &self.stderr,
+        }
+    }
+
+    /// Adds what one of the two streams brought to its own log and to the common one.
+    pub fn append(&self, stream: Stream, bytes: &[u8]) {
+        self.log(stream).append(bytes);
+        self.both.append(bytes);
+    }
+
+    /// The last of stderr from `from` on, as an exit report carries it.
+    pub fn stderr_tail(&self, from: u64) -> String {
+        let mut buffer = vec![0; STDERR_TAIL_BYTES];
+        let log = &self.stderr;
+        let from = from.max(log.end().saturating_sub(STDERR_TAIL_BYTES as u64));
+        match log.read(from, &mut buffer) {
+            Ok((_, n)) => tail_text(&buffer[..n]),
+            Err(error) => {
+                warn!(%error, "stderr could not be read back");
+                String::new()
+            }
+        }
+    }
+}
+
+/// The bytes as text of at most [`STDERR_TAIL_BYTES`]; each replaced byte takes three, so some may have to go.
+fn tail_text(bytes: &[u8]) -> String {
+    // The cut may have gone through a character; its rest says nothing.
+    let cut = bytes.iter().take(3).take_while(|byte| **byte & 0b1100_0000 == 0b1000_0000).count();
+    let text = String::from_utf8_lossy(&bytes[cut..]);
+    let surplus = text.len().saturating_sub(STDERR_TAIL_BYTES);
+    let begin = (surplus..).find(|index| text.is_char_boundary(*index)).expect("the end is a boundary");
+    text[begin..].to_owned()
+}
+
+/// One log and the news of its end. The only lock of the agent; it is held for a read or a write and never across an
+/// await.
+#[derive(Debug)]
+pub struct StreamLog {
+    log: Mutex<BoundedLog>,
+    end: watch::Sender<u64>,
+}
+
+impl StreamLog {
+    fn new(log: BoundedLog) -> Self {
+        let end = watch::Sender::new(log.end());
+        Self { log: Mutex::new(log), end }
+    }
+
+    /// Adds bytes. Where the disk takes none, they are dropped as if they were old: exec.py must not be held up by
+    /// its own output, and offsets must stay true.
+    fn append(&self, bytes: &[u8]) {
+        let mut log = self.lock();
+        let end = log.end() + bytes.len() as u64;
+        if let Err(error) = log.append(bytes) {
+            warn!(%error, bytes = bytes.len(), "output could not be kept");
+            log.skip_to(end).unwrap_or_else(|error| warn!(%error, "offsets of the output are wrong from here on"));
+        }
+        let end = log.end();
+        drop(log);
+        self.end.send_replace(end);
+    }
+
+    /// The offset of the oldest byte that is kept.
+    pub fn start(&self) -> u64 {
+        self.lock().start()
+    }
+
+    /// The offset behind the newest byte.
+    pub fn end(&self) -> u64 {
+        self.lock().end()
+    }
+
+    /// News of the end.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.end.subscribe()
+    }
+
+    /// See [`BoundedLog::read`].
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<(u64, usize)> {
+        self.lock().read(offset, buffer)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BoundedLog> {
+        // A panic elsewhere leaves a log that is valid up to its last append.
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tail_text;
+
+    #[test]
+    fn a_tail_begins_at_a_character_and_fits_although_bad_bytes_grow() {
+        assert_eq!(tail_text("…x".as_bytes()), "…x");
+        assert_eq!(tail_text(&"…x".as_bytes()[1..]), "x");
+        assert_eq!(tail_text(b""), "");
+        let grown = tail_text(&[0xff; 4096]);
+        assert_eq!(grown.len(), 4095);
+        assert!(grown.chars().all(|c| c == '\u{fffd}'));
+    }
+}

@@ -1,0 +1,40 @@
+//! Copies the run's output to the agent's own, where `kubectl logs` finds it. A reader that stands still holds up
+//! neither exec.py nor the agent: it loses what the logs cannot keep, and is told how much.
+
+use std::io;
+use std::sync::Arc;
+
+use protocol::agent::RunStatus;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::watch;
+use tracing::warn;
+
+use crate::follow::{Follower, Piece, Until};
+use crate::log::{Output, Stream};
+
+/// Copies both streams until the agent ends and everything is copied.
+pub async fn mirror(output: Arc<Output>, status: watch::Receiver<RunStatus>) {
+    let follower = |stream| Follower::new(Arc::clone(&output), status.clone(), stream, 0, Until::AgentEnds);
+    let to_stdout = copy(follower(Stream::Stdout), tokio::io::stdout());
+    let to_stderr = copy(follower(Stream::Stderr), tokio::io::stderr());
+    for result in <[io::Result<()>; 2]>::from(tokio::join!(to_stdout, to_stderr)) {
+        if let Err(error) = result {
+            warn!(%error, "output is no longer copied to the agent's own");
+        }
+    }
+}
+
+async fn copy(mut follower: Follower, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {
+    loop {
+        match follower.next().await? {
+            Piece::Bytes(bytes) => to.write_all(&bytes).await?,
+            Piece::Dropped(bytes) => {
+                let note = format!("\n[muster: {bytes} bytes of output were dropped here]\n");
+                to.write_all(note.as_bytes()).await?;
+            }
+            Piece::End => return Ok(()),
+        }
+        // What is not flushed may stay in the writer's buffer until the next line, however late it comes.
+        to.flush().await?;
+    }
+}

@@ -1,0 +1,72 @@
+//! From exec.py's pipes into the logs, in bounded memory whatever it prints.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::time::timeout;
+use tracing::warn;
+
+use crate::log::{Output, Stream};
+
+/// How much of a line without an end is held back before it is passed on in pieces.
+const LINE_BYTES: usize = 64 * 1024;
+
+/// How long the beginning of a line is held back for its end. Lines of the two streams are kept whole where they meet,
+/// but a progress bar or a prompt has no end and is to be seen too.
+const LINE_WAIT: Duration = Duration::from_millis(200);
+
+/// Reads both pipes until everyone who could write to them is gone.
+pub async fn pump(stdout: pipe::Receiver, stderr: pipe::Receiver, output: Arc<Output>) {
+    let of_stdout = pump_stream(stdout, Stream::Stdout, &output);
+    let of_stderr = pump_stream(stderr, Stream::Stderr, &output);
+    for result in <[io::Result<()>; 2]>::from(tokio::join!(of_stdout, of_stderr)) {
+        if let Err(error) = result {
+            warn!(%error, "output could not be read to its end");
+        }
+    }
+}
+
+async fn pump_stream(mut pipe: pipe::Receiver, stream: Stream, output: &Output) -> io::Result<()> {
+    let mut buffer = vec![0; LINE_BYTES];
+    // buffer[..held] is the beginning of a line.
+    let mut held = 0;
+    loop {
+        let reading = pipe.read(&mut buffer[held..]);
+        let read = if held == 0 {
+            reading.await?
+        } else if let Ok(read) = timeout(LINE_WAIT, reading).await {
+            read?
+        } else {
+            output.append(stream, &buffer[..held]);
+            held = 0;
+            continue;
+        };
+        let filled = held + read;
+        let ready = ready_length(&buffer[..filled], held, read);
+        if ready > 0 {
+            output.append(stream, &buffer[..ready]);
+            buffer.copy_within(ready..filled, 0);
+        }
+        held = filled - ready;
+        if read == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// How much of the buffer can be passed on: whole lines, or all of it when no more fits or nothing more comes.
+/// The first `held` bytes are the beginning of a line.
+fn ready_length(filled: &[u8], held: usize, read: usize) -> usize {
+    match last_newline(&filled[held..]) {
+        Some(newline) => held + newline + 1,
+        None if read == 0 || filled.len() == LINE_BYTES => filled.len(),
+        None => 0,
+    }
+}
+
+fn last_newline(bytes: &[u8]) -> Option<usize> {
+    bytes.iter().rposition(|byte| *byte == b'\n')
+}

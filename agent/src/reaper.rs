@@ -1,0 +1,130 @@
+//! The end of processes: reaps whatever becomes a child of the agent, and kills what a run leaves behind.
+//!
+//! The agent is a child subreaper (as process 1 it would be one anyway), so a process whose parent has ended becomes
+//! its child, however it detached itself. Nobody but [`Reaper::reap`] waits for children, and it is called from the
+//! task that also starts them: `Command::spawn` waits for a child of its own when it fails, and would lose it to a
+//! reaper in between.
+
+use std::fs;
+use std::io;
+
+use protocol::agent::ExitOutcome;
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, getpid, kill_process, kill_process_group,
+    set_child_subreaper, wait, waitid,
+};
+use tokio::signal::unix::{self, SignalKind};
+
+/// Hears of children that end.
+#[derive(Debug)]
+pub struct Reaper {
+    child_ended: unix::Signal,
+}
+
+/// Whether the agent has children.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Children {
+    /// None, so it has no descendants either.
+    None,
+    /// At least one.
+    Some,
+}
+
+/// What [`Reaper::reap`] found.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reaped {
+    /// How the main process ended, if it did.
+    pub main: Option<ExitOutcome>,
+    /// Whether there are more.
+    pub children: Children,
+}
+
+impl Reaper {
+    /// Makes this process the one that orphans are given to.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn new() -> io::Result<Self> {
+        set_child_subreaper(Some(getpid()))?;
+        Ok(Self { child_ended: unix::signal(SignalKind::child())? })
+    }
+
+    /// Returns when children may have ended since the last call.
+    pub async fn child_ended(&mut self) {
+        if self.child_ended.recv().await.is_none() {
+            // The runtime is being shut down; there is nothing left to hear.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Takes every child that has ended off the process table. If `main` has ended, its process group is killed first:
+    /// as long as it is not reaped, nobody else can have its number.
+    pub fn reap(&self, main: Option<Pid>) -> Reaped {
+        if let Some(main) = main
+            && has_ended(main)
+        {
+            kill_group(main);
+        }
+        let mut outcome = None;
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if Some(pid) == main => outcome = outcome_of(status),
+                Ok(Some((_orphan, _status))) => {}
+                Ok(None) => return Reaped { main: outcome, children: Children::Some },
+                Err(Errno::INTR) => {}
+                Err(_no_children) => return Reaped { main: outcome, children: Children::None },
+            }
+        }
+    }
+
+    /// Sends SIGKILL to every child of the agent. Their own children become the agent's when they are dead, so this
+    /// is to be repeated until [`Reaper::reap`] finds none. It never reaches further down at once: the number of a
+    /// child stays its own until it is reaped here, while that of a grandchild may already be another process's.
+    pub fn kill_children(&self) {
+        for child in children_of(getpid()) {
+            // It may have ended meanwhile.
+            let _ = kill_process(child, Signal::KILL);
+        }
+    }
+}
+
+/// Sends SIGTERM to the process group of a main process that has not been reaped.
+pub fn terminate_group(main: Pid) {
+    // Without a member that takes it there is nobody to tell.
+    let _ = kill_process_group(main, Signal::TERM);
+}
+
+/// Sends SIGKILL to the process group of a main process that has not been reaped, and to itself, should it have left
+/// its group.
+pub fn kill_group(main: Pid) {
+    let _ = kill_process_group(main, Signal::KILL);
+    let _ = kill_process(main, Signal::KILL);
+}
+
+/// Whether a child has ended and waits to be reaped.
+fn has_ended(child: Pid) -> bool {
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    matches!(waitid(WaitId::Pid(child), look), Ok(Some(_)))
+}
+
+fn outcome_of(status: WaitStatus) -> Option<ExitOutcome> {
+    let code = status.exit_status().map(ExitOutcome::Code);
+    code.or_else(|| status.terminating_signal().map(ExitOutcome::Signal))
+}
+
+/// The processes whose parent is `parent`, by `/proc` (proc_pid_stat(5)).
+fn children_of(parent: Pid) -> Vec<Pid> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    numbers.filter(|pid| parent_of(*pid) == Some(parent)).filter_map(Pid::from_raw).collect()
+}
+
+/// The parent of a process; `None` when it has ended meanwhile.
+fn parent_of(pid: i32) -> Option<Pid> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the program's name in brackets, in which anything may stand, spaces and brackets included.
+    let behind_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
+    let fields = str::from_utf8(&stat[behind_name..]).ok()?;
+    Pid::from_raw(fields.split_ascii_whitespace().nth(1)?.parse().ok()?)
+}
