@@ -1,0 +1,89 @@
+//! The agent as a program, beside the smallest web server that everyone has.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use e2e::{Scene, programs};
+use master::agent_client::AgentClient;
+
+use crate::sample::{Figure, RUNS, Row, median};
+use crate::spawn::{BareAgent, agent_binary};
+
+/// Size, memory, and time from start to first answer.
+pub(crate) async fn compare() -> anyhow::Result<Vec<Row>> {
+    let scene = Scene::new("");
+    let (mut agent_starts, mut server_starts) = (vec![], vec![]);
+    let (mut agent_memory, mut server_memory) = (0, 0);
+    for _ in 0..RUNS {
+        let begin = Instant::now();
+        let agent = BareAgent::start(scene.path())?;
+        AgentClient::new().status(agent.address, None).await?;
+        agent_starts.push(begin.elapsed());
+        agent_memory = resident(agent.pid())?;
+        let begin = Instant::now();
+        let server = Server::start()?;
+        server_starts.push(begin.elapsed());
+        server_memory = resident(server.child.id())?;
+    }
+    let bare_is = "python3 -m http.server";
+    let time = |times| Figure::Time(median(times));
+    let size = fs::metadata(agent_binary())?.len();
+    Ok(vec![
+        Row { what: "agent's file".to_owned(), muster: Figure::Bytes(size), bare: None, bare_is: "" },
+        Row {
+            what: "agent's resident memory".to_owned(),
+            muster: Figure::Bytes(agent_memory),
+            bare: Some(Figure::Bytes(server_memory)),
+            bare_is,
+        },
+        Row {
+            what: "start to first answer".to_owned(),
+            muster: time(agent_starts),
+            bare: Some(time(server_starts)),
+            bare_is,
+        },
+    ])
+}
+
+struct Server {
+    child: Child,
+}
+
+impl Server {
+    fn start() -> anyhow::Result<Self> {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let child = Command::new("python3")
+            .args(["-m", "http.server", "--bind", "127.0.0.1", &port.to_string()])
+            .current_dir(programs::root())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("start python3")?;
+        let server = Self { child };
+        let begin = Instant::now();
+        while TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).is_err() {
+            anyhow::ensure!(begin.elapsed() < Duration::from_secs(30), "python3 -m http.server does not answer");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It is ours, and it runs until now.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Bytes of resident memory.
+fn resident(pid: u32) -> anyhow::Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("the kernel says VmRSS")?;
+    let kilobytes: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+    Ok(kilobytes * 1024)
+}

@@ -1,0 +1,155 @@
+//! From the last agent's answer to the last exec.py started, and how far apart the first and the last start are.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use bytes::Bytes;
+use e2e::Scene;
+use master::agent_client::AgentClient;
+use master::backend::fake::{Arrival, FakeAgent, FakeBackend};
+use master::backend::{PodBackend, PodSpec};
+use master::driver::Context;
+use master::job::plan;
+use master::job::rendezvous::Rendezvous;
+use master::job::replica::PodState;
+use master::jobs::{Jobs, Submitted};
+use master::store::fake::FakeStore;
+use protocol::agent::ExitOutcome;
+use protocol::ids::{Generation, ReplicaId};
+use protocol::job::{JobRequest, JobSpec, Strategy};
+use protocol::view::JobState;
+
+use crate::sample::{Figure, RUNS, Row, median};
+use crate::spawn::BareAgent;
+
+/// Agents in one process, each on an address of its own.
+const FAKE_AGENTS: u32 = 1000;
+const REAL_AGENTS: u32 = 4;
+const FIRST: Generation = Generation { epoch: 1, sequence: 1 };
+
+/// Four agents as processes, each starting Python.
+pub(crate) async fn real() -> anyhow::Result<Vec<Row>> {
+    let scene = Scene::new("");
+    let (mut added, mut skews, mut bare) = (vec![], vec![], vec![]);
+    for _ in 0..RUNS {
+        let view = scene.run(&["--worker-num", &REAL_AGENTS.to_string(), "-o", "json"]).code(0).view();
+        let (joined, started) = view.times.joined.zip(view.times.started).context("the job was started")?;
+        added.push(Duration::from_millis(started.0 - joined.0));
+        let starts: Vec<u64> = view.replicas.iter().filter_map(|replica| Some(replica.started_at?.0)).collect();
+        let (first, last) = starts.iter().min().zip(starts.iter().max()).context("every start has its time")?;
+        skews.push(Duration::from_millis(last - first));
+        let agents = (0..REAL_AGENTS).map(|_| BareAgent::start(scene.path())).collect::<anyhow::Result<Vec<_>>>()?;
+        bare.push(bare_loop(&agents.iter().map(|agent| agent.address).collect::<Vec<_>>()).await?);
+    }
+    Ok(rows("4 real agents", &[added, skews, bare]))
+}
+
+/// A thousand agents that only answer.
+pub(crate) async fn fake() -> anyhow::Result<Vec<Row>> {
+    let (mut added, mut skews, mut bare) = (vec![], vec![], vec![]);
+    for _ in 0..RUNS {
+        let (time, skew) = launch_fakes().await?;
+        added.push(time);
+        skews.push(skew);
+        let backend = FakeBackend::new(Arrival::AtOnce);
+        let spec = spec(FAKE_AGENTS)?;
+        for replica in plan::replicas(&spec) {
+            backend.create(pod(&spec, replica)).await?;
+        }
+        let table = backend.watch(&spec.name).borrow().clone();
+        let agents: Vec<SocketAddr> = table.values().filter_map(agent_of).collect();
+        bare.push(bare_loop(&agents).await?);
+        backend.shutdown().await;
+    }
+    Ok(rows("1000 fake agents", &[added, skews, bare]))
+}
+
+fn rows(of: &str, [added, skews, bare]: &[Vec<Duration>; 3]) -> Vec<Row> {
+    let time = |times: &Vec<Duration>| Figure::Time(median(times.clone()));
+    let bare_is = "the same requests, one after the other";
+    vec![
+        Row { what: format!("last answer to last start, {of}"), muster: time(added), bare: Some(time(bare)), bare_is },
+        Row { what: format!("first start to last start, {of}"), muster: time(skews), bare: None, bare_is: "" },
+    ]
+}
+
+async fn launch_fakes() -> anyhow::Result<(Duration, Duration)> {
+    let logs = tempfile::tempdir()?;
+    let backend = FakeBackend::new(Arrival::AtOnce);
+    let context = Context {
+        store: Arc::new(FakeStore::default()),
+        backend: Arc::new(backend.clone()),
+        agents: AgentClient::new(),
+        boot_id: "bench".to_owned(),
+    };
+    let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
+    let following = tokio::spawn(Arc::clone(&jobs).run());
+    let spec = spec(FAKE_AGENTS)?;
+    let (Submitted::Created(handle) | Submitted::Existing(handle)) = jobs.submit(spec.clone()).await?;
+    let mut view = handle.view;
+    view.wait_for(|view| view.state == JobState::Starting).await?;
+    let complete = Instant::now();
+    let mut agents: Vec<FakeAgent> = vec![];
+    for replica in plan::replicas(&spec) {
+        agents.push(backend.agent(&spec.name, replica).await);
+    }
+    view.wait_for(|view| view.state == JobState::Running).await?;
+    let starts: Vec<Instant> = agents.iter().flat_map(|agent| agent.history().starts).collect();
+    ensure!(starts.len() == agents.len(), "each agent was started once");
+    agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
+    view.wait_for(|view| view.state.is_finished()).await?;
+    following.abort();
+    let (first, last) = starts.iter().min().zip(starts.iter().max()).context("there are starts")?;
+    Ok((last.duration_since(complete), last.duration_since(*first)))
+}
+
+/// What anyone would write without a launcher: the environment to each, then the start to each.
+async fn bare_loop(agents: &[SocketAddr]) -> anyhow::Result<Duration> {
+    let client = AgentClient::new();
+    let spec = spec(u32::try_from(agents.len())?)?;
+    let replicas = plan::replicas(&spec);
+    let members: BTreeMap<ReplicaId, SocketAddr> = replicas.iter().copied().zip(agents.iter().copied()).collect();
+    for agent in agents {
+        client.status(*agent, None).await?;
+    }
+    let begin = Instant::now();
+    let rendezvous = Rendezvous::new(&spec, FIRST, &members);
+    for (replica, agent) in &members {
+        let body = serde_json::to_vec(&rendezvous.environment(*replica))?;
+        client.configure(*agent, FIRST, Bytes::from(body)).await?;
+    }
+    for agent in agents {
+        client.run(*agent, FIRST).await?;
+    }
+    Ok(begin.elapsed())
+}
+
+fn spec(workers: u32) -> anyhow::Result<JobSpec> {
+    let request = JobRequest {
+        name: "bench".parse()?,
+        strategy: Strategy::AllReduce,
+        worker_num: Some(workers),
+        ps_num: None,
+        chief_num: None,
+        evaluator_num: None,
+        image: None,
+        work_dir: None,
+        args: vec![],
+        env: BTreeMap::new(),
+    };
+    Ok(JobSpec::try_from(request)?)
+}
+
+fn pod(spec: &JobSpec, replica: ReplicaId) -> PodSpec {
+    PodSpec { job: spec.name.clone(), job_uid: "bench".to_owned(), replica, image: None, work_dir: None, args: vec![] }
+}
+
+fn agent_of(state: &PodState) -> Option<SocketAddr> {
+    match state {
+        PodState::Running(addresses) => Some(addresses.agent),
+        PodState::Pending { .. } | PodState::Terminated { .. } => None,
+    }
+}

@@ -1,0 +1,59 @@
+//! Figures, and how they are shown.
+
+use std::time::Duration;
+
+/// Runs of each measurement; the median counts.
+pub(crate) const RUNS: usize = 5;
+
+/// A line of the table.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) what: String,
+    pub(crate) muster: Figure,
+    pub(crate) bare: Option<Figure>,
+    pub(crate) bare_is: &'static str,
+}
+
+/// A figure with its unit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Figure {
+    Time(Duration),
+    Bytes(u64),
+}
+
+impl Row {
+    pub(crate) fn cells(&self) -> [String; 5] {
+        let ratio = self.bare.map(|bare| format!("{:.2}", self.muster.value() / bare.value()));
+        let bare = self.bare.map(|bare| bare.shown());
+        [
+            self.what.clone(),
+            self.muster.shown(),
+            bare.unwrap_or_default(),
+            ratio.unwrap_or_default(),
+            self.bare_is.into(),
+        ]
+    }
+}
+
+impl Figure {
+    fn value(self) -> f64 {
+        match self {
+            Self::Time(time) => time.as_secs_f64(),
+            #[expect(clippy::cast_precision_loss, reason = "a ratio of two digits")]
+            Self::Bytes(bytes) => bytes as f64,
+        }
+    }
+
+    fn shown(self) -> String {
+        match self {
+            Self::Time(_) => format!("{:.1} ms", self.value() * 1e3),
+            Self::Bytes(_) => format!("{:.2} MB", self.value() / 1e6),
+        }
+    }
+}
+
+/// The median of some times.
+pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}

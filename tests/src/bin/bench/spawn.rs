@@ -1,0 +1,90 @@
+//! What it takes to get processes started: pods through a whole master, beside a loop that only spawns.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use e2e::{Finished, Scene, programs};
+
+use crate::sample::{Figure, RUNS, Row, median};
+
+const REPLICAS: u32 = 64;
+
+/// The static agent that `make build` makes.
+pub(crate) fn agent_binary() -> PathBuf {
+    programs::root().join("dist/agent")
+}
+
+/// An agent without a master. It ends when this is dropped, for its stdin ends then.
+pub(crate) struct BareAgent {
+    child: Child,
+    pub(crate) address: SocketAddr,
+}
+
+impl BareAgent {
+    pub(crate) fn start(dir: &Path) -> anyhow::Result<Self> {
+        let mut child = Command::new(agent_binary())
+            .args(["--supervised", "--listen", "127.0.0.1:0"])
+            .current_dir(dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("start dist/agent: run `make build` first")?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().context("it was piped")?).read_line(&mut line)?;
+        let address = line.trim().parse().context("the agent says its address")?;
+        Ok(Self { child, address })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for BareAgent {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// A job of replicas that end at once: their `python` is /bin/true.
+pub(crate) async fn compare() -> anyhow::Result<Vec<Row>> {
+    let scene = Scene::new("");
+    symlink("/bin/true", scene.path().join("python"))?;
+    let (mut starts, mut wholes, mut bare_starts) = (vec![], vec![], vec![]);
+    for _ in 0..RUNS {
+        let client = scene
+            .client(&["--worker-num", &REPLICAS.to_string(), "-o", "json"])
+            .env("PATH", scene.path())
+            .output()
+            .map(Finished::from)?;
+        let times = client.code(0).view().times;
+        let since_accepted = |time: Option<protocol::ids::UnixMillis>| {
+            let (begin, end) = times.accepted.zip(time).context("every step has its time")?;
+            anyhow::Ok(Duration::from_millis(end.0 - begin.0))
+        };
+        starts.push(since_accepted(times.started)?);
+        wholes.push(since_accepted(times.finished)?);
+        bare_starts.push(spawn_loop()?);
+    }
+    let time = |times| Figure::Time(median(times));
+    let bare = Some(time(bare_starts));
+    let bare_is = "a loop of 64 spawns and waits";
+    Ok(vec![
+        Row { what: "64 × /bin/true, accepted to started".to_owned(), muster: time(starts), bare, bare_is },
+        Row { what: "64 × /bin/true, accepted to finished".to_owned(), muster: time(wholes), bare, bare_is },
+    ])
+}
+
+fn spawn_loop() -> anyhow::Result<Duration> {
+    let begin = Instant::now();
+    for _ in 0..REPLICAS {
+        ensure!(Command::new("/bin/true").status()?.success());
+    }
+    Ok(begin.elapsed())
+}
