@@ -1,2 +1,7 @@
-//! placeholder
-fn main() {}
+//! The client's program: hands its arguments to [`client::run`].
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    client::run(std::env::args_os())
+}

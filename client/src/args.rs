@@ -1,0 +1,249 @@
+//! What the user typed. Every flag has its unit and default in its help; what the values mean together is checked
+//! in `request.rs`, and where the master is in `config.rs`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use protocol::env::{EnvError, EnvName};
+use protocol::ids::{JobName, ReplicaId};
+use protocol::job::Strategy;
+
+use crate::usage::{self, UsageError};
+
+const EXAMPLES: &str = "\
+Examples:
+  client --worker-num 4                   run ./exec.py with 4 workers on this machine
+  client --env BATCH=64 -- --epochs 3     exec.py gets BATCH=64, and the arguments --epochs 3
+  client --strategy ps --task digits --master http://10.0.0.1:31898
+  client logs digits -f                   come back to a job that a master runs
+
+Exit codes:
+  0  the job succeeded; for a verb: done
+  1  the job failed, was cancelled, or is not known to have succeeded
+  2  bad usage or input
+  3  the master could not be reached, or refused";
+
+/// Runs the exec.py of the current folder as one distributed TensorFlow job.
+///
+/// Without a verb: submits ./exec.py as a job and follows it to its end.
+#[derive(Debug, Parser)]
+#[command(name = "client", version, after_help = EXAMPLES, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) connection: ConnectionArgs,
+    #[command(flatten)]
+    pub(crate) submit: SubmitArgs,
+    #[command(subcommand)]
+    pub(crate) verb: Option<Verb>,
+}
+
+/// Where the master is. All commands take these.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ConnectionArgs {
+    /// Where the master is, as http://HOST:PORT or https://HOST:PORT; `local` runs one for this job alone, with its
+    /// replicas as processes of this machine [default: $MUSTER_MASTER, else local]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Master")]
+    pub(crate) master: Option<String>,
+    /// A file that holds the master's token [default: $MUSTER_TOKEN is the token itself]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Master")]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+/// The job to submit.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Submitting a job")]
+pub(crate) struct SubmitArgs {
+    /// How the replicas train together: AllReduce (MultiWorkerMirroredStrategy) or ParameterServer, short ps
+    /// (ParameterServerStrategy); case does not matter
+    #[arg(long, value_name = "NAME", default_value = "AllReduce")]
+    pub(crate) strategy: Strategy,
+    /// Workers, at least 1 [default: 2]
+    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
+    pub(crate) worker_num: Option<u32>,
+    /// Parameter servers [default: 1 with ParameterServer, else 0]
+    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
+    pub(crate) ps_num: Option<u32>,
+    /// Chiefs, 0 or 1 [default: 1 with ParameterServer, else 0]
+    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
+    pub(crate) chief_num: Option<u32>,
+    /// Evaluators, 0 or 1 [default: 0]
+    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
+    pub(crate) evaluator_num: Option<u32>,
+    /// The job's name: 1 to 40 of a-z, 0-9 and '-' [default: the folder's name and a random tail]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) task: Option<JobName>,
+    /// A variable for every replica; NAME alone passes one's own on; again and again, the last of a name counts
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<EnvArg>,
+    /// A file of NAME=VALUE lines, as docker compose reads them; --env wins over it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) env_file: Option<PathBuf>,
+    /// Return when the job is accepted, and print its name; otherwise its logs are followed to its end
+    #[arg(short, long)]
+    pub(crate) detach: bool,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+    /// Arguments for exec.py
+    #[arg(last = true, value_name = "ARGS")]
+    pub(crate) args: Vec<String>,
+}
+
+/// The form of data on stdout.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct FormatArgs {
+    /// The form of what is printed: text for people, json for programs
+    #[arg(short, value_name = "FORMAT", default_value = "text", hide_possible_values = true)]
+    pub(crate) output: Format,
+}
+
+/// See [`FormatArgs`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// What can be done with jobs that a master holds.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Show all jobs
+    List(FormatArgs),
+    /// Show one job and its replicas
+    Status(StatusArgs),
+    /// Print a job's output: all replicas merged, or one
+    Logs(LogsArgs),
+    /// Wait until a job has finished, and exit as it ended
+    Wait(WaitArgs),
+    /// Stop a job and keep its record
+    Cancel(NameArg),
+    /// Stop a job and forget it; returns when it is gone
+    Delete(NameArg),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+}
+
+/// The job that a verb is about.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct NameArg {
+    /// The job's name
+    pub(crate) name: JobName,
+}
+
+/// Arguments of `status`.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) job: NameArg,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+/// Arguments of `logs`.
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    #[command(flatten)]
+    pub(crate) job: NameArg,
+    /// Go on until the job has finished, and exit as it ended
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// One replica's output alone, byte by byte, for example worker-1
+    #[arg(long, value_name = "REPLICA")]
+    pub(crate) replica: Option<ReplicaId>,
+    /// Begin with the last N lines of each replica [default: all that are kept]
+    #[arg(long, value_name = "N")]
+    pub(crate) tail: Option<u32>,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+/// Arguments of `wait`.
+#[derive(Debug, Args)]
+pub(crate) struct WaitArgs {
+    #[command(flatten)]
+    pub(crate) job: NameArg,
+    /// Give up after this time, for example 90s, 10m or 2h [default: never]
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub(crate) timeout: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+/// Arguments of `completions`.
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// `NAME=VALUE`, or `NAME` for one's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum EnvArg {
+    /// The variable and its value.
+    Set(EnvName, String),
+    /// The variable, whose value is taken from the client's own environment.
+    PassOn(EnvName),
+}
+
+impl FromStr for EnvArg {
+    type Err = EnvError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('=') {
+            Some((name, value)) => Ok(Self::Set(name.parse()?, value.to_owned())),
+            None => Ok(Self::PassOn(text.parse()?)),
+        }
+    }
+}
+
+/// A command line that parsed.
+#[derive(Debug)]
+pub(crate) enum Parsed {
+    /// Help or version was asked for: the text, with styles.
+    Help(String),
+    /// Something to do.
+    Command(Box<Cli>),
+}
+
+/// Parses a command line, its program's name first.
+pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Parsed, UsageError> {
+    let matches = match Cli::command().try_get_matches_from(arguments) {
+        Ok(matches) => matches,
+        Err(report) if !report.use_stderr() => return Ok(Parsed::Help(report.render().ansi().to_string())),
+        Err(report) => return Err(usage::from_clap(&report)),
+    };
+    refuse_submit_flags_beside_a_verb(&matches)?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|report| usage::from_clap(&report))?;
+    Ok(Parsed::Command(Box::new(cli)))
+}
+
+/// clap's own `args_conflicts_with_subcommands` would refuse the global flags as well.
+fn refuse_submit_flags_beside_a_verb(matches: &ArgMatches) -> Result<(), UsageError> {
+    let Some(verb) = matches.subcommand_name() else { return Ok(()) };
+    let submit = SubmitArgs::augment_args(clap::Command::new("submit"));
+    let typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    match submit.get_arguments().find(|arg| typed(arg.get_id().as_str())) {
+        None => Ok(()),
+        Some(arg) => {
+            let flag = match (arg.get_long(), arg.get_short()) {
+                (Some(long), _) => format!("--{long}"),
+                (None, Some(short)) => format!("-{short}"),
+                (None, None) => "-- ARGS".to_owned(),
+            };
+            Err(UsageError {
+                sentence: format!("{flag} before \"{verb}\" is a flag for submitting a job"),
+                hint: Some(format!("leave it out; client {verb} --help lists what \"{verb}\" takes, behind the verb")),
+            })
+        }
+    }
+}
+
+fn count(text: &str) -> Result<u32, String> {
+    let shown: String = text.chars().take(40).collect();
+    text.parse().map_err(|_| format!("\"{shown}\" is not a number of replicas: give a whole number"))
+}

@@ -1,0 +1,32 @@
+//! `delete`: stops a job, forgets it, and returns when it is gone.
+
+use std::time::{Duration, Instant};
+
+use protocol::ids::JobName;
+
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::master_client::MasterClient;
+use crate::output::Notes;
+
+/// How long is waited for the end of what runs. It covers the grace that replicas get, 30 s in Kubernetes, twice.
+const LIMIT: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_secs(2);
+
+pub(super) async fn run(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<Exit, Error> {
+    let mut view = client.view(name).await?;
+    let uid = view.uid.clone();
+    client.delete(name).await?;
+    let begun = Instant::now();
+    while begun.elapsed() < LIMIT {
+        view = match client.view_after(name, view.seq, POLL).await {
+            Ok(next) if next.uid == uid => next,
+            Err(error) if !error.is_not_found() => return Err(error.into()),
+            Ok(_) | Err(_) => {
+                notes.say(&format!("job {name} is deleted"));
+                return Ok(Exit::Done);
+            }
+        };
+    }
+    Err(Error::DeleteTimeout { name: name.clone(), after: LIMIT })
+}

@@ -1,0 +1,18 @@
+//! `status`: one job and its replicas.
+
+use super::{is_json, now};
+use crate::args::StatusArgs;
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::master_client::MasterClient;
+use crate::output::{Data, status_text};
+
+pub(super) async fn run(client: &MasterClient, args: &StatusArgs, data: &mut Data) -> Result<Exit, Error> {
+    let view = client.view(&args.job.name).await?;
+    if is_json(args.format.output) {
+        data.json(&view)?;
+    } else {
+        data.text(&status_text(&view, now()))?;
+    }
+    Ok(Exit::Done)
+}

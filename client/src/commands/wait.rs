@@ -1,0 +1,54 @@
+//! `wait`: returns when a job has finished, and exits as it ended.
+
+use std::time::{Duration, Instant};
+
+use protocol::view::JobView;
+
+use super::is_json;
+use crate::args::WaitArgs;
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::follow::tell_end;
+use crate::master_client::{LONG_POLL, MasterClient};
+use crate::output::{Data, Notes};
+use crate::patience::Patience;
+
+pub(super) async fn run(client: &MasterClient, args: &WaitArgs, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
+    let begun = Instant::now();
+    let mut view = client.view(&args.job.name).await?;
+    let mut patience = Patience::new();
+    while !view.state.is_finished() {
+        let left = args.timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
+        if left == Some(Duration::ZERO) {
+            return Err(too_late(&view, args.timeout));
+        }
+        // The master counts whole seconds, so the last one is cut here.
+        let poll = client.view_after(&view.name, view.seq, left.map_or(LONG_POLL, round_up));
+        let next = match left {
+            Some(left) => tokio::time::timeout(left, poll).await,
+            None => Ok(poll.await),
+        };
+        match next {
+            Ok(Ok(next)) if next.uid != view.uid => return Err(Error::Replaced(view.name)),
+            Ok(Ok(next)) => {
+                patience.restore();
+                view = next;
+            }
+            Ok(Err(error)) => patience.wait_after(error).await?,
+            Err(_) => return Err(too_late(&view, args.timeout)),
+        }
+    }
+    tell_end(&view, notes);
+    if is_json(args.format.output) {
+        data.json(&view)?;
+    }
+    Ok(view.state.into())
+}
+
+fn round_up(time: Duration) -> Duration {
+    Duration::from_secs(time.as_secs().saturating_add(1))
+}
+
+fn too_late(view: &JobView, timeout: Option<Duration>) -> Error {
+    Error::WaitTimeout { name: view.name.clone(), state: view.state, after: timeout.unwrap_or_default() }
+}

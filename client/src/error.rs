@@ -1,0 +1,124 @@
+//! Everything that can end a command early, and what its user can do about it. Exit codes are in `exit.rs`.
+
+use std::time::Duration;
+
+use protocol::error::ErrorCode;
+use protocol::ids::JobName;
+use protocol::view::JobState;
+
+use crate::config::ConfigError;
+use crate::local_master::LocalMasterError;
+use crate::master_client::MasterError;
+use crate::output::{OutputError, spelled};
+use crate::request::RequestError;
+use crate::usage::UsageError;
+
+/// Why a command did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The command line does not parse.
+    #[error(transparent)]
+    Usage(#[from] UsageError),
+    /// The master's address or the token is unusable.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// What was asked for is no job.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// A verb about a job that exists, and no master that could know it.
+    #[error("no master is given, so there is none to ask to {verb}")]
+    NeedsMaster {
+        /// The verb.
+        verb: &'static str,
+    },
+    /// `--detach` beside `local`.
+    #[error("--detach does not go with a local master: it ends with this command, and the job with it")]
+    LocalDetached,
+    /// Talking to the master failed.
+    #[error(transparent)]
+    Master(#[from] MasterError),
+    /// The master that this command runs itself did not run.
+    #[error(transparent)]
+    Local(#[from] LocalMasterError),
+    /// The system gives no threads or sockets.
+    #[error("start the client's runtime")]
+    Runtime(#[source] std::io::Error),
+    /// Data could not be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// `wait --timeout` is over.
+    #[error("job {name} is still {state} after {}", spelled(*after))]
+    WaitTimeout {
+        /// The job.
+        name: JobName,
+        /// Where it stands.
+        state: JobState,
+        /// The time that was given.
+        after: Duration,
+    },
+    /// A deleted job is still shown.
+    #[error("job {name} is not gone after {}; the master goes on removing it", spelled(*after))]
+    DeleteTimeout {
+        /// The job.
+        name: JobName,
+        /// The time that was given.
+        after: Duration,
+    },
+    /// Someone deleted the job and submitted another under its name.
+    #[error("job {0} was deleted, and another has its name now")]
+    Replaced(JobName),
+}
+
+impl Error {
+    /// What to do about it, when there is something.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Self::Usage(error) => error.hint.clone(),
+            Self::Config(error) => error.hint(),
+            Self::Request(error) => error.hint(),
+            Self::NeedsMaster { .. } => Some(
+                "give --master URL or set MUSTER_MASTER; a local master exists only while the job that started it runs"
+                    .to_owned(),
+            ),
+            Self::LocalDetached => Some(
+                "start a master of its own, `master --backend process`, and give --master http://127.0.0.1:7897"
+                    .to_owned(),
+            ),
+            Self::Master(error) => master_hint(error),
+            Self::Local(error) => error.hint(),
+            Self::Runtime(_)
+            | Self::Output(_)
+            | Self::WaitTimeout { .. }
+            | Self::DeleteTimeout { .. }
+            | Self::Replaced(_) => None,
+        }
+    }
+
+    /// Whether the reader of our data has left, as `head` does: nothing that anyone must be told.
+    pub(crate) fn is_quiet(&self) -> bool {
+        matches!(self, Self::Output(OutputError::Closed))
+    }
+}
+
+fn master_hint(error: &MasterError) -> Option<String> {
+    match error {
+        MasterError::Unreachable { .. } | MasterError::Silent { .. } => {
+            Some("is the master running, and is --master (or MUSTER_MASTER) its address?".to_owned())
+        }
+        MasterError::NotAMaster { .. } => Some("check --master (or MUSTER_MASTER): host, port and path".to_owned()),
+        MasterError::Refused(problem) => code_hint(problem.code).map(str::to_owned),
+        MasterError::Setup(_) => None,
+    }
+}
+
+/// Where the detail of the master leaves something to say.
+fn code_hint(code: ErrorCode) -> Option<&'static str> {
+    let hints = [
+        (ErrorCode::Unauthorized, "give the master's token by MUSTER_TOKEN or --token-file FILE"),
+        (ErrorCode::Forbidden, "give the master's token by MUSTER_TOKEN or --token-file FILE"),
+        (ErrorCode::JobExists, "choose another --task, or delete that job first: client delete NAME"),
+        (ErrorCode::UnknownJob, "client list shows the jobs that this master knows"),
+        (ErrorCode::Unavailable, "try again later"),
+    ];
+    hints.into_iter().find(|(hinted, _)| *hinted == code).map(|(_, hint)| hint)
+}

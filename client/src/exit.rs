@@ -1,0 +1,77 @@
+//! The exit codes, and nothing else knows them.
+
+use std::process::ExitCode;
+
+use protocol::error::ErrorCode;
+use protocol::view::JobState;
+
+use crate::error::Error;
+use crate::master_client::MasterError;
+
+/// How this process ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// What was asked for is done; a job that was followed has succeeded.
+    Done,
+    /// The job failed, was cancelled, or is not known to have succeeded.
+    NotSucceeded,
+    /// The command line or what it names is wrong.
+    BadInput,
+    /// The master could not be reached, or refused.
+    MasterFailed,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(match exit {
+            Exit::Done => 0,
+            Exit::NotSucceeded => 1,
+            Exit::BadInput => 2,
+            Exit::MasterFailed => 3,
+        })
+    }
+}
+
+impl From<JobState> for Exit {
+    fn from(state: JobState) -> Self {
+        match state {
+            JobState::Succeeded => Self::Done,
+            JobState::Failed
+            | JobState::Cancelled
+            | JobState::Pending
+            | JobState::Starting
+            | JobState::Running
+            | JobState::Stopping => Self::NotSucceeded,
+        }
+    }
+}
+
+impl From<&Error> for Exit {
+    fn from(error: &Error) -> Self {
+        match error {
+            Error::Usage(_) | Error::Config(_) | Error::Request(_) | Error::NeedsMaster { .. } => Self::BadInput,
+            Error::LocalDetached => Self::BadInput,
+            Error::Master(error) => Self::from(error),
+            Error::Local(_) | Error::Runtime(_) => Self::MasterFailed,
+            Error::Output(_) | Error::WaitTimeout { .. } | Error::DeleteTimeout { .. } | Error::Replaced(_) => {
+                Self::NotSucceeded
+            }
+        }
+    }
+}
+
+impl From<&MasterError> for Exit {
+    fn from(error: &MasterError) -> Self {
+        match error {
+            MasterError::Refused(problem) => match (problem.status, problem.code) {
+                (404, ErrorCode::UnknownRoute) => Self::MasterFailed,
+                (400 | 404 | 413 | 422, _) | (409, ErrorCode::JobExists) => Self::BadInput,
+                (_, _) => Self::MasterFailed,
+            },
+            MasterError::Setup(_)
+            | MasterError::Unreachable { .. }
+            | MasterError::Silent { .. }
+            | MasterError::NotAMaster { .. } => Self::MasterFailed,
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Follows a job to its end: its merged output and the changes of its state, each printed as it comes.
+//! Interrupts, exit codes and local masters are the callers' business.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use futures_util::TryStreamExt;
+use protocol::ids::{JobName, ReplicaId};
+use protocol::view::{JobView, LogLine};
+use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
+use tokio::task::JoinSet;
+
+use crate::error::Error;
+use crate::log_stream::{self, From, Until};
+use crate::master_client::{LONG_POLL, MasterClient, MasterError};
+use crate::narrate;
+use crate::output::{Data, Notes};
+use crate::patience::Patience;
+
+/// Events between the network and the printer; when stdout is slow, the network waits.
+const QUEUE: usize = 256;
+
+/// How long a finished job's last lines may take to arrive.
+const LAST_LINES: Duration = Duration::from_secs(15);
+
+/// A stream that lasted this long was a success, though it carried nothing.
+const LASTED: Duration = Duration::from_secs(5);
+
+/// A job to follow.
+pub(crate) struct Following {
+    /// Its master.
+    pub(crate) client: MasterClient,
+    /// The job as it was last seen.
+    pub(crate) first: JobView,
+    /// What has been told of it.
+    pub(crate) told: Told,
+    /// Its output.
+    pub(crate) logs: Logs,
+}
+
+/// What the user knows of a job when following begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// Nothing: it was submitted just now, and everything is news.
+    Nothing,
+    /// How it stands now: only what changes from here on is news.
+    Standing,
+}
+
+/// Which output is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Logs {
+    /// None.
+    Hidden,
+    /// All replicas' lines.
+    Merged(From),
+}
+
+enum Event {
+    View(Box<JobView>),
+    Line(LogLine),
+    LogsEnded,
+    /// The master is away, in this error's words.
+    Away(String),
+    Failed(MasterError),
+}
+
+/// Prints everything until the job has finished, and the closing line. Gives back the job as it ended.
+pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes) -> Result<JobView, Error> {
+    let Following { client, first, told, logs } = following;
+    let (events, inbox) = channel(QUEUE);
+    let logs_open = logs != Logs::Hidden;
+    let mut feeds = JoinSet::new();
+    feeds.spawn(feed_views(client.clone(), first.clone(), events.clone()));
+    if let Logs::Merged(from) = logs {
+        feeds.spawn(feed_lines(client, first.name.clone(), from, events));
+    }
+    let last = match told {
+        Told::Nothing => None,
+        Told::Standing => Some(first),
+    };
+    let last = print_events(Watch { inbox, last, logs_open }, data, notes).await;
+    notes.end_progress();
+    let last = last?;
+    data.flush()?;
+    tell_end(&last, notes);
+    Ok(last)
+}
+
+/// Says how a finished job ended, and the last words of whoever failed it.
+pub(crate) fn tell_end(view: &JobView, notes: &Notes) {
+    notes.say(&narrate::closing(view));
+    if let Some((replica, lines)) = narrate::last_words(view) {
+        let lines: Vec<String> = lines.iter().map(|line| format!("  {line}")).collect();
+        notes.say(&format!("last output of {replica} on stderr:\n{}", lines.join("\n")));
+    }
+}
+
+struct Watch {
+    inbox: Receiver<Event>,
+    last: Option<JobView>,
+    logs_open: bool,
+}
+
+async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<JobView, Error> {
+    let Watch { mut inbox, mut last, mut logs_open } = watch;
+    loop {
+        let finished = last.as_ref().is_some_and(|view| view.state.is_finished());
+        if let Some(view) = last.take_if(|_| finished && !logs_open) {
+            return Ok(view);
+        }
+        let deadline = if finished { Some(LAST_LINES) } else { None };
+        match next_event(&mut inbox, deadline, data).await? {
+            Some(Event::View(view)) => {
+                tell_changes(last.as_ref(), &view, data, notes)?;
+                last = Some(*view);
+            }
+            Some(Event::Line(line)) => data.log_line(&line)?,
+            Some(Event::LogsEnded) => logs_open = false,
+            Some(Event::Away(reason)) => notes.say(&format!("{reason}; trying again")),
+            Some(Event::Failed(error)) => return Err(error.into()),
+            None => {
+                notes.say("the last log lines did not arrive; client logs shows what the master has kept");
+                logs_open = false;
+            }
+        }
+    }
+}
+
+/// The next event, or nothing when the deadline has passed. Lines are kept back only while more are at hand.
+async fn next_event(
+    inbox: &mut Receiver<Event>,
+    deadline: Option<Duration>,
+    data: &mut Data,
+) -> Result<Option<Event>, Error> {
+    match inbox.try_recv() {
+        Ok(event) => return Ok(Some(event)),
+        Err(TryRecvError::Empty | TryRecvError::Disconnected) => data.flush()?,
+    }
+    Ok(match deadline {
+        Some(deadline) => tokio::time::timeout(deadline, inbox.recv()).await.ok().flatten(),
+        None => inbox.recv().await,
+    })
+}
+
+fn tell_changes(before: Option<&JobView>, now: &JobView, data: &mut Data, notes: &Notes) -> Result<(), Error> {
+    if let Some(before) = before
+        && before.uid != now.uid
+    {
+        return Err(Error::Replaced(now.name.clone()));
+    }
+    let sentences = narrate::changes(before, now);
+    if !sentences.is_empty() {
+        data.flush()?;
+        notes.say(&sentences.join("\n"));
+    }
+    notes.show_progress(now);
+    Ok(())
+}
+
+/// Sends the job as it is and each time it has changed. That the receiver is gone means that nobody asks any more.
+async fn feed_views(client: MasterClient, first: JobView, events: Sender<Event>) {
+    let mut patience = Patience::new();
+    let mut view = first;
+    loop {
+        let (name, seq, finished) = (view.name.clone(), view.seq, view.state.is_finished());
+        if events.send(Event::View(Box::new(view))).await.is_err() || finished {
+            return;
+        }
+        view = match next_view(&client, &name, seq, &mut patience, &events).await {
+            Ok(view) => view,
+            Err(error) => {
+                let _ = events.send(Event::Failed(error)).await;
+                return;
+            }
+        };
+    }
+}
+
+async fn next_view(
+    client: &MasterClient,
+    name: &JobName,
+    seq: u64,
+    patience: &mut Patience,
+    events: &Sender<Event>,
+) -> Result<JobView, MasterError> {
+    loop {
+        match client.view_after(name, seq, LONG_POLL).await {
+            Ok(view) => {
+                patience.restore();
+                if view.seq != seq {
+                    return Ok(view);
+                }
+            }
+            Err(error) => {
+                if error.is_transient() && !patience.is_tried() {
+                    let _ = events.send(Event::Away(error.to_string())).await;
+                }
+                patience.wait_after(error).await?;
+            }
+        }
+    }
+}
+
+/// Sends every line until the job has finished, going on behind the last one when the stream breaks.
+async fn feed_lines(client: MasterClient, name: JobName, from: From, events: Sender<Event>) {
+    let mut patience = Patience::new();
+    let mut reading = Reading { from, offsets: BTreeMap::new() };
+    loop {
+        let begun = Instant::now();
+        let outcome = read_lines(&client, &name, &mut reading, &events).await;
+        if reading.has_news() || begun.elapsed() > LASTED {
+            patience.restore();
+        }
+        let error = match outcome {
+            Ok(()) => {
+                let _ = events.send(Event::LogsEnded).await;
+                return;
+            }
+            Err(error) => error,
+        };
+        if let Err(error) = patience.wait_after(error).await {
+            let _ = events.send(Event::Failed(error)).await;
+            return;
+        }
+    }
+}
+
+struct Reading {
+    from: From,
+    offsets: BTreeMap<ReplicaId, u64>,
+}
+
+impl Reading {
+    /// Whether lines have come since the last call; the next stream begins behind them.
+    fn has_news(&mut self) -> bool {
+        let next = From::Offsets(self.offsets.clone());
+        let news = !self.offsets.is_empty() && self.from != next;
+        if news {
+            self.from = next;
+        }
+        news
+    }
+}
+
+async fn read_lines(
+    client: &MasterClient,
+    name: &JobName,
+    reading: &mut Reading,
+    events: &Sender<Event>,
+) -> Result<(), MasterError> {
+    let mut lines = log_stream::merged(client, name, &reading.from, Until::Finished).await?;
+    while let Some(line) = lines.try_next().await? {
+        reading.offsets.insert(line.replica, line.offset);
+        if events.send(Event::Line(line)).await.is_err() {
+            return Ok(());
+        }
+    }
+    let finished = client.view(name).await?.state.is_finished();
+    if finished { Ok(()) } else { Err(client.log_stream_ended_early()) }
+}

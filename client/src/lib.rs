@@ -1,0 +1,60 @@
+//! The command line that submits a job to the master and follows it.
+//!
+//! Wiring only: arguments → configuration → the command → one error line and an exit code.
+
+mod args;
+mod commands;
+mod config;
+mod env_file;
+mod error;
+mod exit;
+mod follow;
+mod interrupt;
+mod local_master;
+mod log_stream;
+mod master_client;
+mod master_url;
+mod narrate;
+mod output;
+mod patience;
+mod request;
+mod usage;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use crate::config::Config;
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::output::{Data, Notes};
+
+/// Runs one command line, its program's name first, and says how the process is to exit.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let notes = Notes::new();
+    let exit = match obey(arguments, &notes) {
+        Ok(exit) => exit,
+        Err(error) => {
+            notes.error(&error);
+            Exit::from(&error)
+        }
+    };
+    exit.into()
+}
+
+fn obey(arguments: impl IntoIterator<Item = OsString>, notes: &Notes) -> Result<Exit, Error> {
+    let mut data = Data::new();
+    let cli = match args::parse(arguments)? {
+        args::Parsed::Help(text) => {
+            data.styled(&text)?;
+            return Ok(Exit::Done);
+        }
+        args::Parsed::Command(cli) => *cli,
+    };
+    let config = Config::read(cli.connection)?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(Error::Runtime)?;
+    let outcome = runtime.block_on(commands::run(cli.verb, cli.submit, config, data, notes));
+    // A reader of our output may have stopped reading without closing it; the task that waits for it ends with the process.
+    runtime.shutdown_background();
+    outcome
+}

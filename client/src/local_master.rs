@@ -1,0 +1,213 @@
+//! The `local` master: a child of this process that lives as long as one job. Nothing of it may outlive the client.
+//!
+//! The child ends, with everything it has started, when its stdin ends, and the kernel closes that when the client dies
+//! by whatever cause. It has a process group of its own, so that Ctrl-C in the terminal reaches the client alone.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, ChildStdout, Command};
+
+use crate::config::{Token, muster_variables};
+use crate::interrupt::Interrupts;
+use crate::master_url::MasterUrl;
+
+/// How long a master may take to listen.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long it may take to stop what it has started, and itself.
+const END_TIMEOUT: Duration = Duration::from_secs(15);
+/// How often it is looked at while it should live.
+const DEATH_POLL: Duration = Duration::from_millis(100);
+/// What its first line begins with.
+const GREETING: &str = "listening on ";
+/// Lines of its log that are shown when it dies.
+const LOG_LINES_MAX: usize = 10;
+
+/// Why there is no local master, or none any more.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LocalMasterError {
+    /// The client's own place cannot be found.
+    #[error("find the folder of this program")]
+    OwnFolder(#[source] io::Error),
+    /// A program is missing.
+    #[error("there is no program \"{program}\" in {}", folder.display())]
+    Missing {
+        /// Which.
+        program: &'static str,
+        /// Where the client is.
+        folder: PathBuf,
+    },
+    /// Its folder, or a file in it, cannot be made.
+    #[error("prepare a folder for the local master")]
+    Folder(#[source] io::Error),
+    /// It cannot be started.
+    #[error("start {}", program.display())]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It ended, or said nothing, or something else than where it listens.
+    #[error("the local master {what}{log}")]
+    Failed {
+        /// What it did.
+        what: String,
+        /// The end of its log, on lines of its own.
+        log: String,
+    },
+}
+
+impl LocalMasterError {
+    /// What to do about it.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Self::Missing { .. } => {
+                Some("make build puts client, master and agent side by side; or give --master URL".to_owned())
+            }
+            Self::OwnFolder(_) | Self::Folder(_) | Self::Start { .. } | Self::Failed { .. } => None,
+        }
+    }
+}
+
+/// A child that is a master, or about to be one.
+pub(crate) struct LocalMaster {
+    child: Child,
+    token: Token,
+    folder: TempDir,
+}
+
+impl LocalMaster {
+    /// Starts one. Whoever has it must shut it down; dropped, it is killed.
+    pub(crate) fn start() -> Result<Self, LocalMasterError> {
+        let program = find_programs()?;
+        let folder = tempfile::Builder::new().prefix("muster-").tempdir().map_err(LocalMasterError::Folder)?;
+        // Without a token, every user of this machine could run code as this one while the job runs.
+        let token = Token::random();
+        write_private(&token_file(&folder), token.text()).map_err(LocalMasterError::Folder)?;
+        let log = File::create(log_file(&folder)).map_err(LocalMasterError::Folder)?;
+        let child = command(&program, &folder, log).spawn();
+        let child = child.map_err(|source| LocalMasterError::Start { program, source })?;
+        Ok(Self { child, token, folder })
+    }
+
+    /// Waits until it listens, and says where.
+    pub(crate) async fn listening(&mut self) -> Result<MasterUrl, LocalMasterError> {
+        let stdout = BufReader::new(self.child.stdout.take().expect("stdout is piped, and taken here alone"));
+        match tokio::time::timeout(START_TIMEOUT, greeting(stdout)).await {
+            Ok(Ok(line)) if !line.is_empty() => {
+                let url = line.strip_prefix(GREETING).and_then(|url| url.trim().parse().ok());
+                url.ok_or_else(|| self.failed(format!("said \"{}\" and not where it listens", line.trim_end())))
+            }
+            Ok(_) => {
+                let status = self.ended().await;
+                Err(self.failed(format!("ended before it listened ({status})")))
+            }
+            Err(_) => Err(self.failed(format!("did not listen within {} s", START_TIMEOUT.as_secs()))),
+        }
+    }
+
+    /// By what it knows its client.
+    pub(crate) fn token(&self) -> &Token {
+        &self.token
+    }
+
+    /// Waits for what should not happen: that it ends by itself.
+    pub(crate) async fn died(&mut self) -> LocalMasterError {
+        let status = self.ended().await;
+        self.failed(format!("ended ({status})"))
+    }
+
+    /// Ends it and everything that it has started; an interrupt ends it by force.
+    pub(crate) async fn shut_down(mut self, interrupts: &mut Interrupts) {
+        drop(self.child.stdin.take());
+        tokio::select! {
+            _ = self.child.wait() => {}
+            () = tokio::time::sleep(END_TIMEOUT) => {}
+            () = interrupts.next() => {}
+        }
+        // Killing one that has ended is an error that says so.
+        let _ = self.child.kill().await;
+        let _ = self.folder.close();
+    }
+
+    /// Waits for its end. Not by `Child::wait`, which closes stdin and so would end a master that is well.
+    async fn ended(&mut self) -> String {
+        loop {
+            match self.child.try_wait() {
+                Ok(None) => tokio::time::sleep(DEATH_POLL).await,
+                Ok(Some(status)) => return status.to_string(),
+                Err(error) => return error.to_string(),
+            }
+        }
+    }
+
+    fn failed(&self, what: String) -> LocalMasterError {
+        LocalMasterError::Failed { what, log: log_tail(&self.folder) }
+    }
+}
+
+/// The master beside this program, and the agent that it will look for.
+fn find_programs() -> Result<PathBuf, LocalMasterError> {
+    let own = std::env::current_exe().and_then(|path| path.canonicalize()).map_err(LocalMasterError::OwnFolder)?;
+    let folder = own.parent().map(Path::to_owned).unwrap_or_default();
+    for program in ["master", "agent"] {
+        if !folder.join(program).is_file() {
+            return Err(LocalMasterError::Missing { program, folder });
+        }
+    }
+    Ok(folder.join("master"))
+}
+
+fn command(program: &Path, folder: &TempDir, log: File) -> Command {
+    let mut command = Command::new(program);
+    // The variables of a master that the user runs elsewhere are not meant for this one.
+    for name in muster_variables() {
+        command.env_remove(name);
+    }
+    let state = folder.path().join("state");
+    command
+        .args(["--backend", "process", "--listen", "127.0.0.1:0", "--supervised", "--state-dir"])
+        .args([state.into_os_string(), OsString::from("--token-file"), token_file(folder).into_os_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .process_group(0)
+        .kill_on_drop(true);
+    command
+}
+
+/// The first line. What follows it is read as well and dropped, so that the child never waits for a reader.
+async fn greeting(mut stdout: BufReader<ChildStdout>) -> io::Result<String> {
+    let mut line = String::new();
+    stdout.read_line(&mut line).await?;
+    tokio::spawn(async move { tokio::io::copy(&mut stdout, &mut tokio::io::sink()).await });
+    Ok(line)
+}
+
+fn token_file(folder: &TempDir) -> PathBuf {
+    folder.path().join("token")
+}
+
+fn log_file(folder: &TempDir) -> PathBuf {
+    folder.path().join("master.log")
+}
+
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(text.as_bytes())
+}
+
+fn log_tail(folder: &TempDir) -> String {
+    let log = std::fs::read(log_file(folder)).unwrap_or_default();
+    let log = String::from_utf8_lossy(&log);
+    let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
+    let first = lines.len().saturating_sub(LOG_LINES_MAX);
+    lines[first..].iter().map(|line| format!("\n  {line}")).collect()
+}

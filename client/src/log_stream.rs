@@ -1,0 +1,110 @@
+//! A job's output as streams of lines and of bytes. Starting again after a break is the caller's business.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use futures_util::{Stream, StreamExt, TryStreamExt};
+use protocol::ids::{JobName, ReplicaId};
+use protocol::routes::{LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
+use protocol::view::{LOG_LINE_BYTES, LogLine};
+use reqwest::Response;
+use reqwest::header::HeaderMap;
+use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
+use tokio_util::io::StreamReader;
+
+use crate::master_client::{MasterClient, MasterError};
+
+/// Longest line of JSON that is read: every byte of the output written as `\u00XX`, and as much again for the rest.
+const JSON_LINE_MAX: usize = 12 * LOG_LINE_BYTES;
+
+/// Where a stream ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// With what there is now.
+    Now,
+    /// With the job.
+    Finished,
+}
+
+/// Where a stream begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum From {
+    /// With the oldest line that is kept.
+    Start,
+    /// With the last lines of each replica.
+    Tail(u32),
+    /// Behind what was read of each replica; those not named here from their start.
+    Offsets(BTreeMap<ReplicaId, u64>),
+}
+
+/// The position of a replica's stream.
+pub(crate) struct RawPosition {
+    /// The absolute offset of the stream's first byte.
+    pub(crate) offset: u64,
+    /// Bytes before it that were asked for and are no longer kept.
+    pub(crate) dropped: u64,
+}
+
+/// The output of all replicas, line by line.
+pub(crate) async fn merged(
+    client: &MasterClient,
+    name: &JobName,
+    from: &From,
+    until: Until,
+) -> Result<impl Stream<Item = Result<LogLine, MasterError>> + Unpin + use<>, MasterError> {
+    let mut query = vec![follow(until)];
+    match from {
+        From::Start => {}
+        From::Tail(lines) => query.push(("tail", lines.to_string())),
+        From::Offsets(offsets) => {
+            let pairs: Vec<String> = offsets.iter().map(|(replica, offset)| format!("{replica}:{offset}")).collect();
+            query.push(("from", pairs.join(",")));
+        }
+    }
+    let answer = client.logs(name, &query, "application/x-ndjson").await?;
+    Ok(lines(client.clone(), answer))
+}
+
+/// The output of one replica as it was written.
+pub(crate) async fn raw(
+    client: &MasterClient,
+    (name, replica): (&JobName, ReplicaId),
+    (from, tail): (Option<u64>, Option<u32>),
+    until: Until,
+) -> Result<(RawPosition, impl Stream<Item = Result<impl AsRef<[u8]> + use<>, MasterError>> + Unpin + use<>), MasterError>
+{
+    let mut query = vec![follow(until), ("replica", replica.to_string())];
+    query.extend(from.map(|offset| ("offset", offset.to_string())));
+    query.extend(tail.map(|lines| ("tail", lines.to_string())));
+    let answer = client.logs(name, &query, "application/octet-stream").await?;
+    let position = RawPosition {
+        offset: number(answer.headers(), LOG_OFFSET_HEADER).or(from).unwrap_or(0),
+        dropped: number(answer.headers(), LOG_DROPPED_HEADER).unwrap_or(0),
+    };
+    let client = client.clone();
+    let bytes = answer.bytes_stream().map_err(move |error| client.transport_error(&error));
+    Ok((position, Box::pin(bytes)))
+}
+
+fn follow(until: Until) -> (&'static str, String) {
+    ("follow", (until == Until::Finished).to_string())
+}
+
+fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
+    headers.get(name)?.to_str().ok()?.parse().ok()
+}
+
+fn lines(client: MasterClient, answer: Response) -> impl Stream<Item = Result<LogLine, MasterError>> + Unpin {
+    let status = answer.status();
+    let reader = StreamReader::new(Box::pin(answer.bytes_stream().map_err(io::Error::other)));
+    let lines = FramedRead::new(reader, LinesCodec::new_with_max_length(JSON_LINE_MAX));
+    lines.map(move |line| match line {
+        Ok(line) => serde_json::from_str(&line).map_err(|_| client.not_a_master(status)),
+        Err(LinesCodecError::MaxLineLengthExceeded) => Err(client.not_a_master(status)),
+        Err(LinesCodecError::Io(error)) => Err(match error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            Some(error) => client.transport_error(error),
+            // What is no error of the transport is text that is not UTF-8.
+            None => client.not_a_master(status),
+        }),
+    })
+}

@@ -1,0 +1,195 @@
+//! The sentences that tell a job's way, from its views alone: no clock, no printing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use protocol::agent::ExitReport;
+use protocol::ids::{ReplicaId, Role, UnixMillis};
+use protocol::job::JobSpec;
+use protocol::view::{Failure, JobResult, JobState, JobTimes, JobView, ReplicaState, ReplicaView};
+
+use crate::output::spelled;
+
+/// Lines of one kind that one change may bring; the rest is counted.
+const LINES_MAX: usize = 5;
+
+/// Lines of a failed replica's last output that are shown.
+const LAST_WORDS_MAX: usize = 20;
+
+/// The sentence about a job that this command has submitted.
+pub(crate) fn accepted(view: &JobView) -> String {
+    format!("job {} accepted: {}", view.name, composition(&view.spec))
+}
+
+/// The sentence about a job that was there before this command.
+pub(crate) fn standing(view: &JobView) -> String {
+    format!("job {} is {}: {}", view.name, view.state, composition(&view.spec))
+}
+
+/// `AllReduce, 4 workers`.
+pub(crate) fn composition(spec: &JobSpec) -> String {
+    let counts = Role::ALL.into_iter().filter_map(|role| {
+        let (one, many) = match role {
+            Role::Chief => ("chief", "chiefs"),
+            Role::Worker => ("worker", "workers"),
+            Role::Ps => ("parameter server", "parameter servers"),
+            Role::Evaluator => ("evaluator", "evaluators"),
+        };
+        match spec.count(role) {
+            0 => None,
+            1 => Some(format!("1 {one}")),
+            count => Some(format!("{count} {many}")),
+        }
+    });
+    let parts: Vec<String> = std::iter::once(spec.strategy.to_string()).chain(counts).collect();
+    parts.join(", ")
+}
+
+/// How many replicas a job has in all.
+pub(crate) fn gang_size(spec: &JobSpec) -> u32 {
+    Role::ALL.into_iter().map(|role| spec.count(role)).sum()
+}
+
+/// One sentence for each thing that became different; without `before`, for each thing that is.
+pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
+    let times_before = before.map(|view| view.times.clone()).unwrap_or_default();
+    let total = gang_size(&now.spec);
+    let mut sentences = waiting(before, now);
+    if let (Some(old), Some(new)) = (before.and_then(|view| view.generation), now.generation)
+        && old != new
+    {
+        sentences.push(format!("generation {new} begins"));
+    }
+    if now.times.joined.is_some() && now.times.joined != times_before.joined {
+        let took = between(now.times.accepted, now.times.joined);
+        sentences.push(format!("gang complete: {total} of {total}{}", took.map(after(" in ")).unwrap_or_default()));
+    }
+    if now.times.started.is_some() && now.times.started != times_before.started {
+        let generation = now.generation.map(|generation| format!(" generation {generation},")).unwrap_or_default();
+        let took = between(now.times.joined, now.times.started);
+        let took = took.map(|took| format!(" {} after the gang was complete", spelled(took))).unwrap_or_default();
+        sentences.push(format!("running:{generation} all {total} started{took}"));
+    }
+    sentences.extend(failures(before, now));
+    sentences.extend(stopping(before, now));
+    sentences
+}
+
+fn stopping(before: Option<&JobView>, now: &JobView) -> Option<String> {
+    let is_new = now.state == JobState::Stopping && before.is_none_or(|view| view.state != JobState::Stopping);
+    let still_running = now.replicas.iter().filter(|replica| replica.state == ReplicaState::Running).count();
+    match still_running {
+        _ if !is_new => None,
+        0 => None,
+        1 => Some("stopping the one that still runs".to_owned()),
+        many => Some(format!("stopping the {many} that still run")),
+    }
+}
+
+fn after(words: &'static str) -> impl Fn(Duration) -> String {
+    move |took| format!("{words}{}", spelled(took))
+}
+
+/// What is new in the replicas of `now`, each beside how it was.
+fn beside<'a>(
+    before: Option<&'a JobView>,
+    now: &'a JobView,
+) -> impl Iterator<Item = (Option<&'a ReplicaView>, &'a ReplicaView)> {
+    let replicas = before.map(|view| view.replicas.as_slice()).unwrap_or_default();
+    let old: HashMap<ReplicaId, &ReplicaView> = replicas.iter().map(|view| (view.replica, view)).collect();
+    now.replicas.iter().map(move |view| (old.get(&view.replica).copied(), view))
+}
+
+/// Why pods do not come up. Often all of them wait for the same thing.
+fn waiting(before: Option<&JobView>, now: &JobView) -> Vec<String> {
+    let mut waiting: BTreeMap<&str, Vec<ReplicaId>> = BTreeMap::new();
+    for (old, new) in beside(before, now) {
+        let waits = matches!(new.state, ReplicaState::Requested | ReplicaState::Scheduled);
+        let reason = new.reason.as_deref().filter(|reason| waits && !reason.is_empty());
+        if let Some(reason) = reason.filter(|reason| old.and_then(|view| view.reason.as_deref()) != Some(reason)) {
+            waiting.entry(reason).or_default().push(new.replica);
+        }
+    }
+    let sentences = waiting.into_iter().map(|(reason, replicas)| match replicas.as_slice() {
+        [first, _, ..] => format!("{first} and {} more wait: {reason}", replicas.len() - 1),
+        [] | [_] => format!("{} waits: {reason}", replicas.first().map(ReplicaId::to_string).unwrap_or_default()),
+    });
+    shortened(sentences.collect(), "more reasons to wait")
+}
+
+fn failures(before: Option<&JobView>, now: &JobView) -> Vec<String> {
+    let failed = beside(before, now).filter_map(|(old, new)| match (new.state, &new.exit) {
+        (ReplicaState::Exited, Some(exit)) if is_news(old, exit) => Some(format!("{} {}", new.replica, exit.outcome)),
+        (ReplicaState::Lost, _) if old.is_none_or(|view| view.state != ReplicaState::Lost) => {
+            let reason = new.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            Some(format!("{} was lost{reason}", new.replica))
+        }
+        (_, _) => None,
+    });
+    shortened(failed.collect(), "more replicas failed")
+}
+
+/// An end that nobody asked for and that was not known before.
+fn is_news(old: Option<&ReplicaView>, exit: &ExitReport) -> bool {
+    !exit.is_success() && !exit.stopped && old.and_then(|view| view.exit.as_ref()) != Some(exit)
+}
+
+fn shortened(mut sentences: Vec<String>, rest: &str) -> Vec<String> {
+    if sentences.len() > LINES_MAX {
+        let more = sentences.len() - LINES_MAX;
+        sentences.truncate(LINES_MAX);
+        sentences.push(format!("{more} {rest}"));
+    }
+    sentences
+}
+
+/// The last line about a finished job: how it ended, how long it took, and where the time went.
+pub(crate) fn closing(view: &JobView) -> String {
+    let total = between(view.times.accepted, view.times.finished.or(view.times.ended));
+    let took = |words: &'static str| total.map(after(words)).unwrap_or_default();
+    let parts = parts(&view.times);
+    let in_brackets = if parts.is_empty() { String::new() } else { format!(" ({parts})") };
+    match &view.result {
+        Some(JobResult::Succeeded) if parts.is_empty() => format!("succeeded{}", took(" in ")),
+        Some(JobResult::Succeeded) => format!("succeeded{}: {parts}", took(" in ")),
+        Some(JobResult::Failed { failure }) => format!("failed{}: {failure}{in_brackets}", took(" after ")),
+        Some(JobResult::Cancelled) => format!("cancelled{}{in_brackets}", took(" after ")),
+        None => format!("{}{}{in_brackets}", view.state, took(" after ")),
+    }
+}
+
+fn parts(times: &JobTimes) -> String {
+    let JobTimes { accepted, joined, configured: _, started, ended, finished } = times;
+    let steps = [
+        ("pods", between(*accepted, *joined)),
+        ("start", between(*joined, *started)),
+        ("training", between(*started, *ended)),
+        ("clean-up", between(*ended, *finished)),
+    ];
+    let known = steps.into_iter().filter_map(|(step, took)| took.map(|took| format!("{step} {}", spelled(took))));
+    let known: Vec<String> = known.collect();
+    // One step alone, of a job that never ran, is no answer to where the time went.
+    if known.len() < 2 { String::new() } else { known.join(", ") }
+}
+
+/// The time from one step to the next, when both were reached.
+pub(crate) fn between(from: Option<UnixMillis>, to: Option<UnixMillis>) -> Option<Duration> {
+    let (UnixMillis(from), UnixMillis(to)) = (from?, to?);
+    Some(Duration::from_millis(to.saturating_sub(from)))
+}
+
+/// The last output on stderr of the replica whose end failed the job.
+pub(crate) fn last_words(view: &JobView) -> Option<(ReplicaId, Vec<&str>)> {
+    match &view.result {
+        Some(JobResult::Failed { failure: Failure::ReplicaExited { replica, exit } }) => {
+            let lines: Vec<&str> = exit.stderr_tail.trim_end().lines().collect();
+            let first = lines.len().saturating_sub(LAST_WORDS_MAX);
+            if lines.is_empty() { None } else { Some((*replica, lines[first..].to_vec())) }
+        }
+        Some(_) | None => None,
+    }
+}
+
+#[cfg(test)]
+#[path = "narrate_tests.rs"]
+mod tests;

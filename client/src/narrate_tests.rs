@@ -1,0 +1,190 @@
+//! Tests of `narrate.rs`, as tables of views and sentences.
+
+use protocol::agent::ExitOutcome;
+use protocol::job::JobRequest;
+
+use super::*;
+
+fn spec(strategy: &str, workers: u32) -> JobSpec {
+    let request = JobRequest {
+        name: "digits".parse().unwrap(),
+        strategy: strategy.parse().unwrap(),
+        worker_num: Some(workers),
+        ps_num: None,
+        chief_num: None,
+        evaluator_num: None,
+        image: None,
+        work_dir: None,
+        args: Vec::new(),
+        env: BTreeMap::new(),
+    };
+    request.try_into().unwrap()
+}
+
+fn pending(workers: u32) -> JobView {
+    let replicas = (0..workers).map(|index| ReplicaView {
+        replica: ReplicaId { role: Role::Worker, index },
+        state: ReplicaState::Requested,
+        pod: format!("digits-worker-{index}"),
+        address: None,
+        reason: None,
+        pid: None,
+        started_at: None,
+        exit: None,
+    });
+    JobView {
+        name: "digits".parse().unwrap(),
+        uid: "u".to_owned(),
+        seq: 1,
+        state: JobState::Pending,
+        generation: None,
+        result: None,
+        spec: spec("AllReduce", workers),
+        replicas: replicas.collect(),
+        times: JobTimes { accepted: Some(UnixMillis(1_000)), ..JobTimes::default() },
+    }
+}
+
+fn running(workers: u32) -> JobView {
+    let mut view = pending(workers);
+    view.state = JobState::Running;
+    view.generation = Some("1.1".parse().unwrap());
+    view.times.joined = Some(UnixMillis(2_800));
+    view.times.started = Some(UnixMillis(2_820));
+    view.replicas.iter_mut().for_each(|replica| replica.state = ReplicaState::Running);
+    view
+}
+
+fn exited(code: i32, stopped: bool) -> ExitReport {
+    let stderr_tail = "Traceback\nValueError: no\n".to_owned();
+    ExitReport { outcome: ExitOutcome::Code(code), stopped, ended_at: UnixMillis(4_000), stderr_tail }
+}
+
+fn finished(result: JobResult) -> JobView {
+    let mut view = running(4);
+    view.state = result.state();
+    view.result = Some(result);
+    view.times.ended = Some(UnixMillis(23_720));
+    view.times.finished = Some(UnixMillis(23_780));
+    view
+}
+
+fn failed_by(replica: &str, exit: ExitReport) -> JobView {
+    finished(JobResult::Failed { failure: Failure::ReplicaExited { replica: replica.parse().unwrap(), exit } })
+}
+
+#[test]
+fn a_job_is_described_by_what_it_has() {
+    for (strategy, workers, text) in [
+        ("AllReduce", 4, "job digits accepted: AllReduce, 4 workers"),
+        ("AllReduce", 1, "job digits accepted: AllReduce, 1 worker"),
+        ("ps", 2, "job digits accepted: ParameterServer, 1 chief, 2 workers, 1 parameter server"),
+    ] {
+        let view = JobView { spec: spec(strategy, workers), ..pending(workers) };
+        assert_eq!(accepted(&view), text);
+    }
+    assert_eq!(standing(&running(2)), "job digits is running: AllReduce, 2 workers");
+}
+
+#[test]
+fn each_step_is_told_once() {
+    let told =
+        ["gang complete: 4 of 4 in 1.8 s", "running: generation 1.1, all 4 started 0.02 s after the gang was complete"];
+    assert_eq!(changes(None, &pending(4)), Vec::<String>::new());
+    assert_eq!(changes(Some(&pending(4)), &running(4)), told);
+    assert_eq!(changes(None, &running(4)), told, "a first view that is late tells everything");
+    assert_eq!(changes(Some(&running(4)), &running(4)), Vec::<String>::new());
+}
+
+#[test]
+fn a_restart_names_its_generation() {
+    let mut again = running(2);
+    again.generation = Some("1.2".parse().unwrap());
+    again.times.started = Some(UnixMillis(9_000));
+    let told = changes(Some(&running(2)), &again);
+    assert_eq!(told[0], "generation 1.2 begins");
+    assert!(told[1].starts_with("running: generation 1.2, all 2 started"), "{told:?}");
+}
+
+#[test]
+fn failures_are_told_and_ends_that_were_asked_for_are_not() {
+    let mut view = running(4);
+    view.state = JobState::Stopping;
+    for (index, code, stopped) in [(0, 0, false), (1, 3, false), (2, 143, true)] {
+        view.replicas[index].state = ReplicaState::Exited;
+        view.replicas[index].exit = Some(exited(code, stopped));
+    }
+    assert_eq!(changes(Some(&running(4)), &view), ["worker-1 exited with code 3", "stopping the one that still runs"]);
+    assert_eq!(changes(Some(&view), &view), Vec::<String>::new());
+}
+
+#[test]
+fn a_lost_replica_is_told_with_the_reason() {
+    let mut view = running(2);
+    view.replicas[1].state = ReplicaState::Lost;
+    view.replicas[1].reason = Some("its agent was killed by signal 9".to_owned());
+    assert_eq!(changes(Some(&running(2)), &view), ["worker-1 was lost: its agent was killed by signal 9"]);
+}
+
+#[test]
+fn many_failures_are_counted() {
+    let mut view = running(100);
+    view.replicas.iter_mut().for_each(|replica| {
+        replica.state = ReplicaState::Exited;
+        replica.exit = Some(exited(1, false));
+    });
+    let told = changes(Some(&running(100)), &view);
+    assert_eq!((told.len(), told[5].as_str()), (6, "95 more replicas failed"));
+}
+
+#[test]
+fn replicas_that_wait_for_the_same_thing_are_told_together() {
+    let mut view = pending(4);
+    view.replicas.iter_mut().skip(1).for_each(|replica| replica.reason = Some("no node has 8 GPUs".to_owned()));
+    assert_eq!(changes(Some(&pending(4)), &view), ["worker-1 and 2 more wait: no node has 8 GPUs"]);
+    assert_eq!(changes(Some(&view), &view), Vec::<String>::new());
+    view.replicas[0].reason = Some("its image is pulled".to_owned());
+    assert_eq!(changes(None, &view)[0], "worker-0 waits: its image is pulled");
+}
+
+#[test]
+fn the_closing_line_says_how_it_ended_and_where_the_time_went() {
+    let parts = "pods 1.8 s, start 0.02 s, training 20.9 s, clean-up 0.06 s";
+    let mut never_started = finished(JobResult::Failed {
+        failure: Failure::StartTimeout { missing: vec!["worker-3".parse().unwrap()], after_seconds: 20 },
+    });
+    (never_started.times.joined, never_started.times.started) = (None, None);
+    for (view, line) in [
+        (finished(JobResult::Succeeded), format!("succeeded in 22.8 s: {parts}")),
+        (
+            failed_by("worker-2", exited(3, false)),
+            format!("failed after 22.8 s: worker-2 exited with code 3 ({parts})"),
+        ),
+        (finished(JobResult::Cancelled), format!("cancelled after 22.8 s ({parts})")),
+        (never_started, "failed after 22.8 s: 1 of the gang did not come within 20 s: worker-3".to_owned()),
+    ] {
+        assert_eq!(closing(&view), line);
+    }
+}
+
+#[test]
+fn clocks_that_went_back_give_no_nonsense() {
+    let mut view = finished(JobResult::Succeeded);
+    view.times.joined = Some(UnixMillis(500));
+    assert!(closing(&view).contains("pods 0.00 s"), "{}", closing(&view));
+}
+
+#[test]
+fn the_last_words_are_those_of_whoever_failed_first_and_few() {
+    let view = failed_by("worker-2", exited(3, false));
+    let (replica, lines) = last_words(&view).unwrap();
+    assert_eq!((replica.to_string().as_str(), lines), ("worker-2", vec!["Traceback", "ValueError: no"]));
+
+    let mut exit = exited(3, false);
+    exit.stderr_tail = (1..=50).map(|line| format!("line {line}\n")).collect();
+    let view = failed_by("worker-2", exit);
+    let (_, lines) = last_words(&view).unwrap();
+    assert_eq!((lines.len(), lines[0], lines[19]), (20, "line 31", "line 50"));
+
+    assert_eq!(last_words(&finished(JobResult::Succeeded)), None);
+}

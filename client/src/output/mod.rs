@@ -1,0 +1,263 @@
+//! The only printer: data to stdout ([`Data`]), everything else to stderr ([`Notes`]).
+
+mod duration;
+mod progress;
+mod table;
+mod text;
+
+use std::borrow::Cow;
+use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
+use protocol::ids::{ReplicaId, Role};
+use protocol::job::JobSpec;
+use protocol::view::{JobView, LogLine};
+use serde::Serialize;
+
+pub(crate) use duration::spelled;
+pub(crate) use table::{jobs_table, status_text};
+
+use crate::error::Error;
+use progress::Progress;
+use text::{Colours, for_terminal};
+
+/// One colour after the other for one replica after the other; red is for errors.
+const PREFIX_COLOURS: [AnsiColor; 10] = [
+    AnsiColor::Cyan,
+    AnsiColor::Yellow,
+    AnsiColor::Green,
+    AnsiColor::Magenta,
+    AnsiColor::Blue,
+    AnsiColor::BrightCyan,
+    AnsiColor::BrightYellow,
+    AnsiColor::BrightGreen,
+    AnsiColor::BrightMagenta,
+    AnsiColor::BrightBlue,
+];
+
+/// Bytes of a line without an end that are held back from a terminal.
+const PARTIAL_LINE_MAX: usize = 16 * 1024;
+
+/// Why data could not be written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OutputError {
+    /// The reader has left, as `head` does when it has seen enough.
+    #[error("stdout is closed")]
+    Closed,
+    /// Anything else, a full disk for example.
+    #[error("write to stdout")]
+    Write(#[source] io::Error),
+}
+
+impl From<io::Error> for OutputError {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe { Self::Closed } else { Self::Write(error) }
+    }
+}
+
+/// Stdout. What is written stays in memory until [`Data::flush`] or until there is much of it.
+pub(crate) struct Data {
+    out: BufWriter<Stdout>,
+    terminal: bool,
+    colours: Colours,
+    log_lines: LogLines,
+    partial_line: Vec<u8>,
+}
+
+/// How the lines of several replicas are told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LogLines {
+    /// By a prefix of this width.
+    Prefixed(usize),
+    /// Each is an object of its own, as it came.
+    Json,
+}
+
+impl Data {
+    /// The process's stdout.
+    pub(crate) fn new() -> Self {
+        let stdout = io::stdout();
+        let (terminal, colours) = (stdout.is_terminal(), colours_of(&stdout));
+        Self {
+            out: BufWriter::new(stdout),
+            terminal,
+            colours,
+            log_lines: LogLines::Prefixed(0),
+            partial_line: Vec::new(),
+        }
+    }
+
+    /// Hands everything to the system.
+    pub(crate) fn flush(&mut self) -> Result<(), OutputError> {
+        Ok(self.out.flush()?)
+    }
+
+    /// Our own text with styles, for example clap's help.
+    pub(crate) fn styled(&mut self, text: &str) -> Result<(), OutputError> {
+        match self.colours {
+            Colours::Kept => write!(self.out, "{text}")?,
+            Colours::Removed => write!(self.out, "{}", anstream::adapter::strip_str(text))?,
+        }
+        self.flush()
+    }
+
+    /// Text of one or more lines.
+    pub(crate) fn text(&mut self, text: &str) -> Result<(), OutputError> {
+        for line in text.lines() {
+            let line = if self.terminal { for_terminal(line, self.colours) } else { Cow::Borrowed(line) };
+            writeln!(self.out, "{line}")?;
+        }
+        self.flush()
+    }
+
+    /// A value for programs, on lines of its own.
+    pub(crate) fn json<T: Serialize>(&mut self, value: &T) -> Result<(), OutputError> {
+        let json = serde_json::to_string_pretty(value).map_err(|error| OutputError::Write(error.into()))?;
+        self.text(&json)
+    }
+
+    /// Makes room for the names of all replicas of a job before their lines.
+    pub(crate) fn align_prefixes(&mut self, spec: &JobSpec) {
+        let names = Role::ALL.into_iter().filter_map(|role| {
+            let index = spec.count(role).checked_sub(1)?;
+            Some(ReplicaId { role, index }.to_string().len())
+        });
+        self.log_lines = LogLines::Prefixed(names.max().unwrap_or(0));
+    }
+
+    /// Passes lines on as objects, for programs.
+    pub(crate) fn log_lines_as_json(&mut self) {
+        self.log_lines = LogLines::Json;
+    }
+
+    /// One line of a replica's output. Text for a pipe or a file is passed on as it is.
+    pub(crate) fn log_line(&mut self, line: &LogLine) -> Result<(), OutputError> {
+        match self.log_lines {
+            LogLines::Json => {
+                let json = serde_json::to_string(line).map_err(|error| OutputError::Write(error.into()))?;
+                writeln!(self.out, "{json}")?;
+            }
+            LogLines::Prefixed(width) => self.prefixed_line(line, width)?,
+        }
+        Ok(())
+    }
+
+    fn prefixed_line(&mut self, line: &LogLine, width: usize) -> io::Result<()> {
+        let LogLine { replica, offset: _, line: text } = line;
+        let text = if self.terminal { for_terminal(text, self.colours) } else { Cow::Borrowed(text.as_str()) };
+        let name = replica.to_string();
+        match self.colours {
+            Colours::Kept => {
+                let style = prefix_style(*replica);
+                writeln!(self.out, "{style}{name:width$} │{style:#} {text}")
+            }
+            Colours::Removed => writeln!(self.out, "{name:width$} │ {text}"),
+        }
+    }
+
+    /// Output of one replica as it was written, at once; on a terminal, line by line.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
+        if !self.terminal {
+            self.out.write_all(bytes)?;
+            return self.flush();
+        }
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.partial_line.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || self.partial_line.len() > PARTIAL_LINE_MAX {
+                self.end_partial_line()?;
+            }
+        }
+        self.flush()
+    }
+
+    /// Shows what [`Data::bytes`] still holds back of a last line without an end.
+    pub(crate) fn end_partial_line(&mut self) -> Result<(), OutputError> {
+        let bytes = std::mem::take(&mut self.partial_line);
+        if bytes.is_empty() { Ok(()) } else { self.text(String::from_utf8_lossy(&bytes).trim_end_matches('\n')) }
+    }
+}
+
+fn prefix_style(replica: ReplicaId) -> Style {
+    let role = Role::ALL.iter().position(|role| *role == replica.role).unwrap_or(0);
+    let place = (role + replica.index as usize) % PREFIX_COLOURS.len();
+    PREFIX_COLOURS[place].on_default()
+}
+
+fn colours_of(stream: &impl anstream::stream::RawStream) -> Colours {
+    if AutoStream::choice(stream) == ColorChoice::Never { Colours::Removed } else { Colours::Kept }
+}
+
+/// Stderr: sentences for people, and progress while a job waits. A clone writes to the same place.
+#[derive(Clone)]
+pub(crate) struct Notes {
+    terminal: bool,
+    colours: Colours,
+    progress: Progress,
+}
+
+impl Notes {
+    /// The process's stderr.
+    pub(crate) fn new() -> Self {
+        let stderr = io::stderr();
+        Self { terminal: stderr.is_terminal(), colours: colours_of(&stderr), progress: Progress::new() }
+    }
+
+    /// Some lines of text. That stderr cannot be written to can be told to nobody.
+    pub(crate) fn say(&self, text: &str) {
+        self.progress.suspend(|| {
+            let mut stderr = io::stderr().lock();
+            for line in text.lines() {
+                let line = if self.terminal { for_terminal(line, self.colours) } else { Cow::Borrowed(line) };
+                let _ = writeln!(stderr, "{line}");
+            }
+        });
+    }
+
+    /// What ended a command, and what to do about it.
+    pub(crate) fn error(&self, error: &Error) {
+        self.progress.clear();
+        if error.is_quiet() {
+            return;
+        }
+        let hint = error.hint();
+        let mut lines = vec![(AnsiColor::Red, "error:", Chain(error).to_string())];
+        lines.extend(hint.map(|hint| (AnsiColor::Cyan, "hint:", hint)));
+        for (colour, label, text) in lines {
+            match self.colours {
+                Colours::Kept => {
+                    let style = colour.on_default().bold();
+                    self.say(&format!("{style}{label}{style:#} {text}"));
+                }
+                Colours::Removed => self.say(&format!("{label} {text}")),
+            }
+        }
+    }
+
+    /// Shows on a terminal how far the gang is; nothing once it runs.
+    pub(crate) fn show_progress(&self, view: &JobView) {
+        if self.terminal {
+            self.progress.show(view);
+        }
+    }
+
+    /// Takes the progress away.
+    pub(crate) fn end_progress(&self) {
+        self.progress.clear();
+    }
+}
+
+/// An error and its causes, on one line.
+struct Chain<'a>(&'a Error);
+
+impl std::fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut cause = std::error::Error::source(self.0);
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! How long and how often a request to a master that has gone away is tried again.
+
+use std::time::{Duration, Instant};
+
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+
+use crate::master_client::MasterError;
+
+/// How long a master may be away, for example to be restarted, before a command that follows a job gives up.
+const LIMIT: Duration = Duration::from_secs(30);
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+const LONGEST_DELAY: Duration = Duration::from_secs(3);
+
+/// The attempts that are left since the last success.
+pub(crate) struct Patience {
+    trouble: Option<Trouble>,
+}
+
+struct Trouble {
+    since: Instant,
+    delays: ExponentialBackoff,
+}
+
+impl Patience {
+    /// With nothing used up.
+    pub(crate) fn new() -> Self {
+        Self { trouble: None }
+    }
+
+    /// After a success.
+    pub(crate) fn restore(&mut self) {
+        self.trouble = None;
+    }
+
+    /// Whether there was a failure since the last success.
+    pub(crate) fn is_tried(&self) -> bool {
+        self.trouble.is_some()
+    }
+
+    /// After a failure: waits for the next attempt, or gives the error back when it is no use to try again.
+    pub(crate) async fn wait_after(&mut self, error: MasterError) -> Result<(), MasterError> {
+        if !error.is_transient() {
+            return Err(error);
+        }
+        let trouble = self.trouble.get_or_insert_with(|| Trouble { since: Instant::now(), delays: delays() });
+        match trouble.delays.next() {
+            Some(delay) if trouble.since.elapsed() < LIMIT => {
+                tokio::time::sleep(delay).await;
+                Ok(())
+            }
+            Some(_) | None => Err(error),
+        }
+    }
+}
+
+fn delays() -> ExponentialBackoff {
+    let delays = ExponentialBuilder::new().with_min_delay(FIRST_DELAY).with_max_delay(LONGEST_DELAY);
+    delays.with_jitter().without_max_times().build()
+}

@@ -1,0 +1,246 @@
+//! From what the user typed to a valid job, before anything is started. Reads only the files and variables it is told to.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use protocol::env::EnvName;
+use protocol::ids::{JOB_NAME_MAX, JobName};
+use protocol::job::{JobRequest, JobSpec, SpecError};
+
+use crate::args::{EnvArg, SubmitArgs};
+use crate::config::ConfigError;
+use crate::env_file::{self, EnvFileError};
+
+/// What every replica runs.
+const SCRIPT: &str = "exec.py";
+
+/// Characters of the tail that tells two jobs of one folder apart.
+const TAIL_LENGTH: usize = 5;
+
+/// Why what was asked for is no job.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RequestError {
+    /// The numbers or values do not go together.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// The file of variables.
+    #[error(transparent)]
+    EnvFile(#[from] EnvFileError),
+    /// A variable to pass on that holds no text.
+    #[error("--env: {0}")]
+    Variable(ConfigError),
+    /// A variable to pass on that does not exist.
+    #[error("--env {0}: there is no variable {0} to pass on")]
+    NoVariable(EnvName),
+    /// The current folder cannot be known.
+    #[error("find the current folder")]
+    NoFolder(#[source] std::io::Error),
+    /// JSON carries text only.
+    #[error("the folder {} has a name that is not valid UTF-8", .0.display())]
+    FolderNotUnicode(PathBuf),
+    /// Nothing to run.
+    #[error("no {SCRIPT} in {}", .0.display())]
+    NoScript(PathBuf),
+    /// Something else has its name.
+    #[error("{SCRIPT} in {} is not a file", .0.display())]
+    ScriptNotAFile(PathBuf),
+}
+
+impl RequestError {
+    /// What to do about it.
+    pub(crate) fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Spec(error) => return Some(spec_hint(error).to_owned()),
+            Self::NoVariable(name) => return Some(format!("set it, or give --env {name}=VALUE")),
+            Self::NoScript(_) => "run client in the folder that holds the training script, named exec.py",
+            Self::EnvFile(_)
+            | Self::Variable(_)
+            | Self::NoFolder(_)
+            | Self::FolderNotUnicode(_)
+            | Self::ScriptNotAFile(_) => return None,
+        };
+        Some(hint.to_owned())
+    }
+}
+
+/// The flag to change, since the spec's own sentences know no flags.
+fn spec_hint(error: &SpecError) -> &'static str {
+    match error {
+        SpecError::Strategy(_) => "--strategy AllReduce, or --strategy ParameterServer",
+        SpecError::NoWorkers => "give --worker-num 1 or more",
+        SpecError::TooManyWorkers { .. } => "give a smaller --worker-num",
+        SpecError::TooManyPs { .. } => "give a smaller --ps-num",
+        SpecError::PsWithAllReduce(_) => "--ps-num goes with --strategy ParameterServer",
+        SpecError::NoPs => "give --ps-num 1 or more",
+        SpecError::ChiefNum(_) => "give --chief-num 0 or 1",
+        SpecError::EvaluatorNum(_) => "give --evaluator-num 0 or 1",
+        SpecError::ReservedEnv(_) => "leave it out of --env and --env-file",
+        SpecError::Env(_) => "change it in --env or --env-file",
+        SpecError::NulInArgument(_) => "change it behind --",
+        SpecError::RelativeWorkDir(_) => "run client in a folder with an absolute path",
+    }
+}
+
+/// What a job takes from where it is submitted.
+pub(crate) struct Surroundings<'a> {
+    /// The folder that holds exec.py, absolute.
+    pub(crate) folder: &'a Path,
+    /// Random bytes for the job's name.
+    pub(crate) random: [u8; 16],
+    /// The client's own environment.
+    pub(crate) variable: &'a dyn Fn(&EnvName) -> Result<Option<String>, ConfigError>,
+}
+
+/// The job that was asked for.
+pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Result<JobSpec, RequestError> {
+    let SubmitArgs {
+        strategy,
+        worker_num,
+        ps_num,
+        chief_num,
+        evaluator_num,
+        task,
+        env,
+        env_file,
+        args,
+        detach: _, // says what the client does, not what the job is
+        format: _, // says how the client prints
+    } = args;
+    let folder = surroundings.folder;
+    if folder.to_str().is_none() {
+        return Err(RequestError::FolderNotUnicode(folder.to_owned()));
+    }
+    let name = task.unwrap_or_else(|| {
+        let last = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name_after_folder(last, surroundings.random)
+    });
+    let request = JobRequest {
+        name,
+        strategy,
+        worker_num,
+        ps_num,
+        chief_num,
+        evaluator_num,
+        image: None,
+        work_dir: Some(folder.to_owned()),
+        args,
+        env: variables(env, env_file.as_deref(), surroundings)?,
+    };
+    Ok(JobSpec::try_from(request)?)
+}
+
+/// Refuses a folder with nothing to run.
+pub(crate) fn check_script(folder: &Path) -> Result<(), RequestError> {
+    match folder.join(SCRIPT).metadata() {
+        Ok(found) if found.is_file() => Ok(()),
+        Ok(_) => Err(RequestError::ScriptNotAFile(folder.to_owned())),
+        Err(_) => Err(RequestError::NoScript(folder.to_owned())),
+    }
+}
+
+fn variables(
+    flags: Vec<EnvArg>,
+    file: Option<&Path>,
+    surroundings: &Surroundings<'_>,
+) -> Result<BTreeMap<EnvName, String>, RequestError> {
+    let mut variables: BTreeMap<EnvName, String> = match file {
+        Some(path) => env_file::read(path)?.into_iter().collect(),
+        None => BTreeMap::new(),
+    };
+    for flag in flags {
+        let (name, value) = match flag {
+            EnvArg::Set(name, value) => (name, value),
+            EnvArg::PassOn(name) => {
+                let value = (surroundings.variable)(&name).map_err(RequestError::Variable)?;
+                let value = value.ok_or_else(|| RequestError::NoVariable(name.clone()))?;
+                (name, value)
+            }
+        };
+        variables.insert(name, value);
+    }
+    Ok(variables)
+}
+
+/// The folder's name as a DNS label, and a tail.
+fn name_after_folder(folder: &str, random: [u8; 16]) -> JobName {
+    const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+    let tail = random[..TAIL_LENGTH].iter().map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]));
+    let tail: String = tail.collect();
+    let lower = folder.to_lowercase();
+    let words = lower.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let mut stem = words.collect::<Vec<_>>().join("-");
+    stem.truncate(JOB_NAME_MAX - TAIL_LENGTH - 1);
+    let stem = match stem.trim_end_matches('-') {
+        "" => "job",
+        stem => stem,
+    };
+    format!("{stem}-{tail}").parse().expect("words of [a-z0-9], '-' between them, and a tail of [a-z0-9] make a label")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RANDOM: [u8; 16] = [0, 25, 26, 35, 36, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    fn spec(flags: &[&str]) -> Result<JobSpec, String> {
+        let line = ["client"].iter().chain(flags).map(Into::into);
+        let crate::args::Parsed::Command(cli) = crate::args::parse(line).map_err(|error| error.to_string())? else {
+            panic!("no command in {flags:?}");
+        };
+        let variable = |name: &EnvName| Ok((name.as_str() == "MINE").then(|| "my own".to_owned()));
+        let surroundings = Surroundings { folder: Path::new("/home/me/digits"), random: RANDOM, variable: &variable };
+        job_spec(cli.submit, &surroundings).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_job_is_named_after_its_folder_with_a_tail() {
+        for (folder, name) in [
+            ("digits", "digits-az09a"),
+            ("My Project (2)", "my-project-2-az09a"),
+            ("--x__y--", "x-y-az09a"),
+            ("", "job-az09a"),
+            ("数字", "job-az09a"),
+            ("é-1", "1-az09a"),
+            ("a23456789012345678901234567890123-5678901234", "a23456789012345678901234567890123-az09a"),
+        ] {
+            assert_eq!(name_after_folder(folder, RANDOM).as_str(), name, "{folder}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_said_gets_its_default() {
+        let spec = spec(&[]).unwrap();
+        assert_eq!((spec.worker_num, spec.ps_num, spec.chief_num, spec.evaluator_num), (2, 0, 0, 0));
+        assert_eq!(spec.work_dir.as_deref(), Some(Path::new("/home/me/digits")));
+        assert_eq!(spec.name.as_str(), "digits-az09a");
+    }
+
+    #[test]
+    fn every_flag_reaches_the_job() {
+        let flags = ["--strategy", "PS", "--worker-num", "3", "--ps-num", "2", "--chief-num", "0"];
+        let more = ["--evaluator-num", "1", "--task", "t-1", "--env", "A=1", "--env", "A=2=3", "--env", "MINE"];
+        let spec = spec(&[&flags[..], &more, &["--", "--epochs", "3"]].concat()).unwrap();
+        assert_eq!(spec.strategy.as_str(), "ParameterServer");
+        assert_eq!((spec.worker_num, spec.ps_num, spec.chief_num, spec.evaluator_num), (3, 2, 0, 1));
+        assert_eq!(spec.name.as_str(), "t-1");
+        let env: Vec<_> = spec.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(env, [("A", "2=3"), ("MINE", "my own")]);
+        assert_eq!(spec.args, ["--epochs", "3"]);
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_file_and_the_later_of_two_flags_over_the_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("job.env");
+        std::fs::write(&file, "A=file\nB=file\n").unwrap();
+        let spec = spec(&["--env", "B=one", "--env", "B=two", "--env-file", file.to_str().unwrap()]).unwrap();
+        let env: Vec<_> = spec.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(env, [("A", "file"), ("B", "two")]);
+    }
+
+    #[test]
+    fn a_variable_to_pass_on_must_exist() {
+        assert_eq!(spec(&["--env", "NOBODYS"]).unwrap_err(), "--env NOBODYS: there is no variable NOBODYS to pass on");
+    }
+}

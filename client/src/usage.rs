@@ -1,0 +1,44 @@
+//! Turns clap's report of a bad command line into one sentence and one hint. What is allowed stands in `args.rs`.
+
+use std::error::Error as _;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// A command line that is not one of ours.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{sentence}")]
+pub(crate) struct UsageError {
+    /// What is wrong.
+    pub(crate) sentence: String,
+    /// What to do.
+    pub(crate) hint: Option<String>,
+}
+
+/// The whole of what clap found wrong, without its usage block.
+pub(crate) fn from_clap(error: &clap::Error) -> UsageError {
+    let text = error.to_string();
+    let first = text.split("\n\n").next().map(one_line).unwrap_or_default();
+    let tip = text.lines().find_map(|line| line.trim().strip_prefix("tip: ").map(str::to_owned));
+    let sentence = validation_sentence(error).unwrap_or_else(|| {
+        let sentence = first.strip_prefix("error: ").unwrap_or(&first);
+        sentence.to_owned()
+    });
+    UsageError { sentence, hint: Some(tip.unwrap_or_else(|| "client --help lists flags and verbs".to_owned())) }
+}
+
+/// For a value that its parser refused: the flag as typed and the parser's own sentence.
+fn validation_sentence(error: &clap::Error) -> Option<String> {
+    let (ErrorKind::ValueValidation, Some(ContextValue::String(flag))) =
+        (error.kind(), error.get(ContextKind::InvalidArg))
+    else {
+        return None;
+    };
+    // clap names the flag with its placeholder: `--worker-num <N>`.
+    let flag = flag.split(' ').next().unwrap_or(flag);
+    error.source().map(|cause| format!("{flag}: {cause}"))
+}
+
+fn one_line(paragraph: &str) -> String {
+    let words: Vec<&str> = paragraph.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    words.join(" ")
+}
