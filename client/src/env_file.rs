@@ -17,7 +17,7 @@ pub(crate) enum EnvFileError {
         source: std::io::Error,
     },
     /// A line is not `NAME=VALUE`.
-    #[error("--env-file: {}, line {line}: not of the form NAME=VALUE", path.display())]
+    #[error("--env-file: {}, line {line}: not of the form NAME=VALUE (a value with spaces needs quotes)", path.display())]
     Line {
         /// The file.
         path: PathBuf,
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn a_bad_line_is_named_by_its_number_and_not_by_its_text() {
         let error = parsed("A=1\n# fine\nPASSWORD hunter2\n").unwrap_err();
-        assert_eq!(error, "--env-file: job.env, line 3: not of the form NAME=VALUE");
+        assert_eq!(error, "--env-file: job.env, line 3: not of the form NAME=VALUE (a value with spaces needs quotes)");
     }
 
     #[test]

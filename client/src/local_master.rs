@@ -3,7 +3,7 @@
 //! The child ends, with everything it has started, when its stdin ends, and the kernel closes that when the client dies
 //! by whatever cause. It has a process group of its own, so that Ctrl-C in the terminal reaches the client alone.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::config::{Token, muster_variables};
 use crate::interrupt::Interrupts;
@@ -23,8 +23,6 @@ use crate::master_url::MasterUrl;
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long it may take to stop what it has started, and itself.
 const END_TIMEOUT: Duration = Duration::from_secs(15);
-/// How often it is looked at while it should live.
-const DEATH_POLL: Duration = Duration::from_millis(100);
 /// What its first line begins with.
 const GREETING: &str = "listening on ";
 /// Lines of its log that are shown when it dies.
@@ -80,6 +78,8 @@ impl LocalMasterError {
 /// A child that is a master, or about to be one.
 pub(crate) struct LocalMaster {
     child: Child,
+    /// Its stdin, whose end is its own. Kept apart, for waiting for a child closes its stdin.
+    lifeline: Option<ChildStdin>,
     token: Token,
     folder: TempDir,
 }
@@ -94,8 +94,9 @@ impl LocalMaster {
         write_private(&token_file(&folder), token.text()).map_err(LocalMasterError::Folder)?;
         let log = File::create(log_file(&folder)).map_err(LocalMasterError::Folder)?;
         let child = command(&program, &folder, log).spawn();
-        let child = child.map_err(|source| LocalMasterError::Start { program, source })?;
-        Ok(Self { child, token, folder })
+        let mut child = child.map_err(|source| LocalMasterError::Start { program, source })?;
+        let lifeline = child.stdin.take();
+        Ok(Self { child, lifeline, token, folder })
     }
 
     /// Waits until it listens, and says where.
@@ -127,7 +128,7 @@ impl LocalMaster {
 
     /// Ends it and everything that it has started; an interrupt ends it by force.
     pub(crate) async fn shut_down(mut self, interrupts: &mut Interrupts) {
-        drop(self.child.stdin.take());
+        drop(self.lifeline.take());
         tokio::select! {
             _ = self.child.wait() => {}
             () = tokio::time::sleep(END_TIMEOUT) => {}
@@ -135,17 +136,14 @@ impl LocalMaster {
         }
         // Killing one that has ended is an error that says so.
         let _ = self.child.kill().await;
+        // The master removes its folder itself, so that a killed client leaves none; it may not have come so far.
         let _ = self.folder.close();
     }
 
-    /// Waits for its end. Not by `Child::wait`, which closes stdin and so would end a master that is well.
     async fn ended(&mut self) -> String {
-        loop {
-            match self.child.try_wait() {
-                Ok(None) => tokio::time::sleep(DEATH_POLL).await,
-                Ok(Some(status)) => return status.to_string(),
-                Err(error) => return error.to_string(),
-            }
+        match self.child.wait().await {
+            Ok(status) => status.to_string(),
+            Err(error) => error.to_string(),
         }
     }
 
@@ -172,10 +170,9 @@ fn command(program: &Path, folder: &TempDir, log: File) -> Command {
     for name in muster_variables() {
         command.env_remove(name);
     }
-    let state = folder.path().join("state");
     command
         .args(["--backend", "process", "--listen", "127.0.0.1:0", "--supervised", "--state-dir"])
-        .args([state.into_os_string(), OsString::from("--token-file"), token_file(folder).into_os_string()])
+        .args([folder.path().as_os_str(), OsStr::new("--token-file"), token_file(folder).as_os_str()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(log)

@@ -35,7 +35,7 @@ pub struct Config {
     #[arg(long)]
     pub serve_without_auth_anyone_can_run_code: bool,
 
-    /// End, with every pod, when stdin ends: for a client that runs a master for one job
+    /// End, with every pod, when stdin ends, and remove the state directory: for a client that runs a master for one job
     #[arg(long, hide = true)]
     pub supervised: bool,
 }

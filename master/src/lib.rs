@@ -68,6 +68,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     };
     end.cancel();
     backend.shutdown().await;
+    if config.supervised && outcome.is_ok() {
+        state.remove()?;
+    }
     outcome
 }
 

@@ -51,6 +51,11 @@ impl StateDir {
         &self.path
     }
 
+    /// Removes the folder with all that is in it.
+    pub(crate) fn remove(self) -> anyhow::Result<()> {
+        std::fs::remove_dir_all(&self.path).context("remove the state directory")
+    }
+
     /// The file with the records.
     pub(crate) fn records(&self) -> PathBuf {
         self.path.join("jobs.sqlite")

@@ -10,13 +10,14 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate is one folder below the root").to_owned()
 }
 
-/// A program that was built beside this test: `client`, `master` or `agent`.
+/// One of Muster's programs: those that were built beside this test, else those of `make build`.
 ///
 /// # Panics
-/// When it was not built.
+/// When they were not built.
 pub fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own program");
-    let found = test.ancestors().skip(1).map(|dir| dir.join(name)).find(|program| program.is_file());
-    found
-        .unwrap_or_else(|| panic!("there is no {name} beside this test: run `cargo build --workspace`, or `make test`"))
+    let is_complete = |dir: &PathBuf| ["client", "master", "agent"].iter().all(|program| dir.join(program).is_file());
+    let found = test.ancestors().skip(1).map(Path::to_owned).chain([root().join("dist")]).find(is_complete);
+    let dir = found.expect("there are no programs to test: run `cargo build --workspace`, or `make test`");
+    dir.join(name)
 }

@@ -50,11 +50,14 @@ fn ctrl_c_stops_the_job_and_leaves_nothing_behind() {
 #[test]
 fn killing_the_client_leaves_nothing_behind() {
     let scene = Scene::new(STUBBORN);
-    let mut client = scene.client(&["--worker-num", "2"]).spawn().expect("the client starts");
+    let temporary = scene.path().join("tmp");
+    fs::create_dir(&temporary).expect("a folder");
+    let mut client = scene.client(&["--worker-num", "2"]).env("TMPDIR", &temporary).spawn().expect("it starts");
     scene.until_running(2);
     client.kill().expect("it runs");
     client.wait().expect("it ends");
     scene.until_empty();
+    assert_eq!(fs::read_dir(&temporary).expect("the folder").count(), 0, "no file either");
 }
 
 #[test]
@@ -115,7 +118,7 @@ fn a_daemon_that_a_run_leaves_behind_is_ended_with_it() {
 fn variables_and_arguments_reach_exec_py() {
     let scene =
         Scene::new("import os, sys; print('got', os.environ['A'], os.environ['B'], os.environ['C'], sys.argv[1:])");
-    fs::write(scene.path().join("job.env"), "A=from file\nB=from file\n").expect("write");
+    fs::write(scene.path().join("job.env"), "A='from file'\nB='from file'\n").expect("write");
     let args = ["--worker-num", "1", "--env-file", "job.env", "--env", "B=x=y", "--env", "C", "--", "--steps", "3"];
     let run = scene.client(&args).env("C", "passed on").output().map(Finished::from).expect("it starts").code(0);
     assert_eq!(run.stdout, "worker-0 │ got from file x=y passed on ['--steps', '3']\n");

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use protocol::ids::{Generation, ReplicaId};
 use protocol::view::JobResult;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::adopt::persistently;
@@ -48,7 +49,7 @@ impl Driver {
         let missing = self.replicas.iter().filter(|(_, observation)| observation.pod.is_none());
         let pods: Vec<PodSpec> = missing.map(|(id, _)| pod(*id)).collect();
         let (backend, reporter) = (Arc::clone(&self.context.backend), self.reporter.clone());
-        self.tasks.spawn(async move {
+        let task = self.tasks.spawn(async move {
             let create = async |pod: PodSpec| {
                 let replica = pod.replica;
                 if let Err(error) = backend.create(pod).await {
@@ -59,6 +60,7 @@ impl Driver {
             };
             stream::iter(pods).for_each_concurrent(PODS_AT_ONCE, create).await;
         });
+        self.start = Some(task);
     }
 
     fn configure(&mut self, generation: Generation) {
@@ -68,13 +70,13 @@ impl Driver {
         let call = tasks::Fanout { agents: self.context.agents.clone(), generation, reporter: self.reporter.clone() };
         let spec = self.stored.record.spec.clone();
         let task = self.tasks.spawn(tasks::configure(call, self.agents(|_| true), spec, members));
-        self.launch = Some(task);
+        self.start = Some(task);
     }
 
     fn launch(&mut self, generation: Generation) {
         let call = tasks::Fanout { agents: self.context.agents.clone(), generation, reporter: self.reporter.clone() };
         let waiting = self.agents(|phase| !phase.was_launched());
-        self.launch = Some(self.tasks.spawn(tasks::launch(call, waiting)));
+        self.start = Some(self.tasks.spawn(tasks::launch(call, waiting)));
     }
 
     fn follow(&mut self, generation: Generation) {
@@ -88,16 +90,18 @@ impl Driver {
             let agents = self.context.agents.clone();
             self.tasks.spawn(tasks::follow(agents.clone(), id, agent, self.reporter.clone()));
             if let Some(log) = self.wires.logs.of(id) {
-                self.copies.insert(id, tokio::spawn(tasks::copy_output(agents, agent, log.clone())));
+                let copy = tokio::spawn(tasks::copy_output(agents, agent, log.clone()));
+                self.copies.insert(id, AbortOnDropHandle::new(copy));
             }
         }
     }
 
     /// A start that is still on its way is called back first: its agents refuse it once they were told to stop.
     fn stop_runs(&mut self, grace: Duration) {
-        self.call_launch_back();
+        self.call_start_back();
         let generation = self.phase.generation();
-        let targets = self.agents(|phase| phase.was_configured() && !phase.is_dead());
+        let mut targets = self.agents(|phase| phase.was_configured() && !phase.is_dead());
+        targets.retain(|(id, _)| self.stopped.insert(*id));
         let (context, job) = (Arc::clone(&self.context), self.stored.name().clone());
         self.tasks.spawn(async move {
             let stop = async |(id, agent): (ReplicaId, SocketAddr)| {
@@ -128,10 +132,13 @@ impl Driver {
     }
 
     fn release_pods(&mut self) {
-        self.call_launch_back();
+        self.call_start_back();
         let live: Vec<(ReplicaId, Observation)> =
             self.replicas.iter().filter(|(_, seen)| seen.is_live()).map(|(id, seen)| (*id, seen.clone())).collect();
         for (id, seen) in live {
+            if !self.released.insert(id) {
+                continue;
+            }
             let (context, job) = (Arc::clone(&self.context), self.stored.name().clone());
             let copy = self.copies.remove(&id);
             let agent = match (&seen.agent, seen.addresses()) {
@@ -151,7 +158,7 @@ impl Driver {
     }
 
     pub(super) async fn delete_pods(&mut self, grace: Duration) {
-        self.call_launch_back();
+        self.call_start_back();
         let (backend, job) = (self.context.backend.as_ref(), self.stored.name());
         let there = self.replicas.iter().filter(|(_, seen)| seen.pod.is_some());
         let there: Vec<ReplicaId> = there.map(|(id, _)| *id).collect();
@@ -176,9 +183,9 @@ impl Driver {
         Next::End
     }
 
-    fn call_launch_back(&mut self) {
-        if let Some(launch) = self.launch.take() {
-            launch.abort();
+    fn call_start_back(&mut self) {
+        if let Some(start) = self.start.take() {
+            start.abort();
         }
     }
 

@@ -12,8 +12,9 @@ use std::time::Duration;
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::view::{JobTimes, JobView};
 use tokio::sync::{mpsc, watch};
-use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 pub use self::view::initial as initial_view;
@@ -82,11 +83,14 @@ struct Driver {
     reports: mpsc::Receiver<Report>,
     reporter: mpsc::Sender<Report>,
     tasks: JoinSet<()>,
-    launch: Option<AbortHandle>,
+    /// What the start is at: creating pods, giving agents their environments, or telling them to run.
+    start: Option<AbortHandle>,
     followed: Option<Generation>,
-    copies: HashMap<ReplicaId, JoinHandle<()>>,
+    copies: HashMap<ReplicaId, AbortOnDropHandle<()>>,
     joining: BTreeSet<ReplicaId>,
     seed_only: BTreeSet<ReplicaId>,
+    stopped: BTreeSet<ReplicaId>,
+    released: BTreeSet<ReplicaId>,
 }
 
 /// Drives a job to its end, and on to its deletion. Returns when the job is forgotten or another master's.
@@ -108,11 +112,13 @@ impl Driver {
             times: record.ended.as_ref().map_or(accepted, |ended| ended.times.clone()),
             began: Instant::now(),
             tasks: JoinSet::new(),
-            launch: None,
+            start: None,
             followed: None,
             copies: HashMap::new(),
             joining: BTreeSet::new(),
             seed_only: BTreeSet::new(),
+            stopped: BTreeSet::new(),
+            released: BTreeSet::new(),
             context,
             wires,
             stored,
@@ -128,7 +134,9 @@ impl Driver {
         for action in actions {
             self.act(action).await;
         }
-        if self.advance(JobEvent::Observed).await == Next::End {
+        // What an earlier master stopped by its user's wish must not be taken for a failure.
+        let first = self.wished();
+        if self.advance(first).await == Next::End {
             return;
         }
         while self.turn().await == Next::GoOn {}
@@ -168,8 +176,13 @@ impl Driver {
             return Next::End;
         }
         self.stored = newest;
-        let event = if self.stored.record.wish >= Wish::Cancel { JobEvent::CancelWished } else { JobEvent::Observed };
+        let event = self.wished();
         self.advance(event).await
+    }
+
+    /// What the record has to say.
+    fn wished(&self) -> JobEvent {
+        if self.stored.record.wish >= Wish::Cancel { JobEvent::CancelWished } else { JobEvent::Observed }
     }
 
     fn take_pods(&mut self) {
@@ -206,7 +219,11 @@ impl Driver {
 
     /// Moves the phase as far as it goes, carries out what follows, and shows the outcome.
     async fn advance(&mut self, mut event: JobEvent) -> Next {
+        let before = self.phase.clone();
         loop {
+            if self.pods.has_changed().unwrap_or(false) {
+                self.take_pods();
+            }
             let gang = self.gang();
             let seen = Seen { gang: &gang, policy: &self.policy, now: self.began.elapsed() };
             let (phase, actions) = phase::step(self.phase.clone(), event, seen);
@@ -222,7 +239,11 @@ impl Driver {
             }
             event = JobEvent::Observed;
         }
-        self.publish();
+        // A thousand acknowledgements of one start are not a thousand views: it is shown at its stages.
+        let is_amid_start = self.phase == before && matches!(self.phase, JobPhase::Starting { .. });
+        if !is_amid_start {
+            self.publish();
+        }
         let is_finished = matches!(self.phase, JobPhase::Finished { .. });
         if is_finished && self.stored.record.wish == Wish::Delete { self.forget().await } else { Next::GoOn }
     }

@@ -11,8 +11,8 @@ use protocol::agent::RunState;
 use protocol::ids::{Generation, JobName, ReplicaId};
 use protocol::job::JobSpec;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use super::Report;
@@ -163,7 +163,7 @@ pub(super) async fn stop(
 }
 
 /// Ends an agent whose run is over, once its output is here. Says whether the agent agreed.
-pub(super) async fn finish(agents: &AgentClient, agent: SocketAddr, copy: Option<JoinHandle<()>>) -> bool {
+pub(super) async fn finish(agents: &AgentClient, agent: SocketAddr, copy: Option<AbortOnDropHandle<()>>) -> bool {
     if let Some(mut copy) = copy
         && timeout(COPY_TIMEOUT, &mut copy).await.is_err()
     {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::rejection::QueryRejection;
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use protocol::error::ErrorCode;
@@ -33,8 +33,9 @@ pub(super) struct Poll {
 /// Submits a job.
 pub(super) async fn submit(
     State(state): State<AppState>,
-    body: Bytes,
+    body: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<JobView>), ApiError> {
+    let body = body.map_err(bad_body)?;
     let request: JobRequest = serde_json::from_slice(&body).map_err(|error| {
         let detail = format!("the body is no job: {error}");
         ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadRequest, detail)
@@ -60,11 +61,11 @@ pub(super) async fn list(State(state): State<AppState>) -> Json<JobList> {
 /// Shows one job; with `after`, when it has changed or the wait is over.
 pub(super) async fn show(
     State(state): State<AppState>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
     poll: Result<Query<Poll>, QueryRejection>,
 ) -> Result<Json<JobView>, ApiError> {
     let Query(poll) = poll.map_err(bad_query)?;
-    let mut view = find(&state, &name)?.view;
+    let mut view = find(&state, name)?.view;
     if let Some(after) = poll.after {
         let wait = Duration::from_secs(poll.wait.unwrap_or(LONG_POLL_MAX_SECONDS).min(LONG_POLL_MAX_SECONDS));
         let change = timeout(wait, view.wait_for(|view| view.seq > after));
@@ -79,23 +80,29 @@ pub(super) async fn show(
 }
 
 /// Ends a job, and keeps its record.
-pub(super) async fn cancel(State(state): State<AppState>, Path(name): Path<String>) -> Result<StatusCode, ApiError> {
-    wish(&state, &name, Wish::Cancel).await
+pub(super) async fn cancel(
+    State(state): State<AppState>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<StatusCode, ApiError> {
+    wish(&state, name, Wish::Cancel).await
 }
 
 /// Ends a job, and forgets it.
-pub(super) async fn delete(State(state): State<AppState>, Path(name): Path<String>) -> Result<StatusCode, ApiError> {
-    wish(&state, &name, Wish::Delete).await
+pub(super) async fn delete(
+    State(state): State<AppState>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<StatusCode, ApiError> {
+    wish(&state, name, Wish::Delete).await
 }
 
-async fn wish(state: &AppState, name: &str, wish: Wish) -> Result<StatusCode, ApiError> {
+async fn wish(state: &AppState, name: Result<Path<String>, PathRejection>, wish: Wish) -> Result<StatusCode, ApiError> {
     let name = parse_name(name)?;
     state.jobs.wish(&name, wish).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
 /// The job of this name.
-pub(super) fn find(state: &AppState, name: &str) -> Result<JobHandle, ApiError> {
+pub(super) fn find(state: &AppState, name: Result<Path<String>, PathRejection>) -> Result<JobHandle, ApiError> {
     let name = parse_name(name)?;
     state.jobs.find(&name).ok_or_else(|| JobsError::Unknown(name).into())
 }
@@ -106,10 +113,23 @@ pub(super) fn bad_query(error: QueryRejection) -> ApiError {
     ApiError::new(StatusCode::BAD_REQUEST, ErrorCode::BadRequest, error.body_text())
 }
 
+/// A body that is too long, or broke off.
+#[expect(clippy::needless_pass_by_value, reason = "it stands where a closure would")]
+fn bad_body(error: BytesRejection) -> ApiError {
+    let code = match error.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => ErrorCode::TooLarge,
+        _ => ErrorCode::BadRequest,
+    };
+    ApiError::new(error.status(), code, format!("the body cannot be read: {}", error.body_text()))
+}
+
 /// What is no job's name names no job.
-fn parse_name(name: &str) -> Result<JobName, ApiError> {
-    name.parse().map_err(|_| {
+fn parse_name(name: Result<Path<String>, PathRejection>) -> Result<JobName, ApiError> {
+    let unknown = |name: &str| {
         let shown: String = name.chars().take(80).collect();
         ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownJob, format!("no job is named \"{shown}\""))
-    })
+    };
+    // The path may hold bytes that are no text.
+    let Path(name) = name.map_err(|_| unknown("\u{fffd}"))?;
+    name.parse().map_err(|_| unknown(&name))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::future::ready;
 
 use axum::body::{Body, Bytes};
-use axum::extract::rejection::QueryRejection;
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -41,11 +41,11 @@ pub(super) struct LogQuery {
 /// Answers with output.
 pub(super) async fn logs(
     State(state): State<AppState>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
     query: Result<Query<LogQuery>, QueryRejection>,
 ) -> Result<Response, ApiError> {
     let Query(query) = query.map_err(bad_query)?;
-    let job = find(&state, &name)?;
+    let job = find(&state, name)?;
     let ended = state.end.clone().cancelled_owned();
     match query.replica {
         Some(replica) => one(&job, replica, &query, ended),

@@ -112,14 +112,14 @@ pub enum Action {
     Launch(Generation),
     /// Follow every run's status and output.
     Follow(Generation),
-    /// Stop every run that is not dead.
+    /// Stop every run that is not dead and was not told.
     StopRuns {
         /// Time between SIGTERM and SIGKILL.
         grace: Duration,
     },
     /// Write how the job ended; it never changes afterwards.
     Conclude(JobResult),
-    /// Tell every pod that is still there to end in good order.
+    /// Tell every pod that is still there, and was not told, to end in good order.
     ReleasePods,
     /// Delete every pod that is still there.
     DeletePods,
@@ -149,14 +149,21 @@ pub fn step(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<
         // How it ends is decided, so a wish to cancel comes too late and changes nothing.
         (_, JobPhase::Stopping { generation, ending, since }) => stopping(generation, ending, since, seen),
         (_, JobPhase::Releasing { result, since }) => releasing(result, since, seen),
-        (_, finished @ JobPhase::Finished { .. }) => (finished, vec![]),
+        // A pod that was asked for may come up after the end.
+        (_, finished @ JobPhase::Finished { .. }) => {
+            let has_pods = seen.gang.any(|member| member.has_live_pod);
+            (finished, if has_pods { vec![Action::DeletePods] } else { vec![] })
+        }
     }
 }
 
 fn stop(generation: Option<Generation>, ending: Ending, grace: Duration, now: Duration) -> (JobPhase, Vec<Action>) {
-    let mut actions = Vec::from_iter(generation.map(Action::Follow));
-    actions.push(Action::StopRuns { grace });
+    let actions = stop_actions(generation, grace);
     (JobPhase::Stopping { generation, ending, since: now }, actions)
+}
+
+fn stop_actions(generation: Option<Generation>, grace: Duration) -> Vec<Action> {
+    Vec::from_iter(generation.map(Action::Follow).into_iter().chain([Action::StopRuns { grace }]))
 }
 
 /// TensorFlow's other members hang or die slowly once one is lost, so there is nothing to wait for.
@@ -239,7 +246,10 @@ fn stopping(
     // One that is only configured may have been told to run by a request whose answer was lost.
     if gang.any(|member| member.phase.was_configured() && !member.phase.is_dead()) {
         let overdue = now >= since + policy.stop_grace + policy.release_timeout;
-        let actions = if overdue { vec![Action::DeletePods] } else { vec![] };
+        // A master that takes over may hear of a run only now.
+        let generation = generation.or(gang.newest_generation());
+        let grace = if matches!(ending, Ending::Failed(_)) { Duration::ZERO } else { policy.stop_grace };
+        let actions = if overdue { vec![Action::DeletePods] } else { stop_actions(generation, grace) };
         return (JobPhase::Stopping { generation, ending, since }, actions);
     }
     let result = match ending {
@@ -257,8 +267,9 @@ fn releasing(result: JobResult, since: Duration, seen: Seen<'_>) -> (JobPhase, V
         return (JobPhase::Finished { result }, vec![]);
     }
     let overdue = now >= since + policy.release_timeout;
-    let actions = if overdue { vec![Action::DeletePods] } else { vec![] };
-    (JobPhase::Releasing { result, since }, actions)
+    // One that was being created may have come up only now.
+    let action = if overdue { Action::DeletePods } else { Action::ReleasePods };
+    (JobPhase::Releasing { result, since }, vec![action])
 }
 
 impl JobPhase {

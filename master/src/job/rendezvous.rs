@@ -36,7 +36,8 @@ impl<'a> Rendezvous<'a> {
         if serves(self.spec, replica.role) {
             variables.insert(env::GRPC_FAIL_FAST, Value::from("use_caller"));
         }
-        let of_job = self.spec.env.iter().map(|(name, value)| (name.as_str(), Value::from(value.as_str())));
+        let of_job = self.spec.env.iter().filter(|(name, _)| !name.is_reserved());
+        let of_job = of_job.map(|(name, value)| (name.as_str(), Value::from(value.as_str())));
         variables.extend(of_job);
         variables.extend([
             (env::NUM_WORKERS, Value::from(self.count(Role::Worker))),

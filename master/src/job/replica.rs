@@ -209,11 +209,11 @@ pub struct Member {
 }
 
 impl Member {
-    /// Why this replica makes its generation fail, if it does. One that we stopped does not.
+    /// Why this replica makes its generation fail, if it does.
     fn failure(&self) -> Option<Failure> {
         let replica = self.id;
         match &self.phase {
-            ReplicaPhase::Exited(_, exit) if exit.is_success() || exit.stopped => None,
+            ReplicaPhase::Exited(_, exit) if exit.is_success() => None,
             ReplicaPhase::Exited(_, exit) => Some(Failure::ReplicaExited { replica, exit: exit.clone() }),
             ReplicaPhase::Lost(reason) => Some(Failure::ReplicaLost { replica, reason: reason.clone() }),
             ReplicaPhase::Requested
@@ -250,17 +250,18 @@ impl Gang {
         self.0.iter().any(test)
     }
 
-    /// The first failure in time, if there is one: the earliest exit by the agents' clocks, for what comes after it
-    /// is an echo; a lost pod, which has no time of its own, where no exec.py failed.
+    /// The first failure in time, if there is one, while this master has stopped nothing: the earliest exit by the
+    /// agents' clocks, for what comes after it is an echo; a lost pod, which has no time of its own, where no exec.py
+    /// failed; a run that someone else stopped where there is nothing else, for the gang cannot go on without it.
     pub fn first_failure(&self) -> Option<Failure> {
-        self.failures().min_by_key(time_of)
+        self.failures().min_by_key(|failure| (was_stopped(failure), time_of(failure)))
     }
 
-    /// What a job failed of that `known` brought to its end: an earlier exit may have come to light since. A pod that
-    /// was lost since is no cause, for one that does not end in time is deleted by us.
+    /// What a job failed of that `known` brought to its end: an earlier exit may have come to light since. Runs that
+    /// were stopped and pods that were lost since are no cause, for by now we stop the ones and delete the others.
     pub fn cause(&self, known: Failure) -> Failure {
-        let earliest = |one: Failure, other: Failure| if time_of(&other) < time_of(&one) { other } else { one };
-        self.failures().fold(known, earliest)
+        let earlier = |one: Failure, other: Failure| if time_of(&other) < time_of(&one) { other } else { one };
+        self.failures().filter(|failure| !was_stopped(failure)).fold(known, earlier)
     }
 
     fn failures(&self) -> impl Iterator<Item = Failure> {
@@ -294,5 +295,12 @@ fn time_of(failure: &Failure) -> UnixMillis {
     match failure {
         Failure::ReplicaExited { exit, .. } => exit.ended_at,
         Failure::ReplicaLost { .. } | Failure::StartTimeout { .. } => UnixMillis(u64::MAX),
+    }
+}
+
+fn was_stopped(failure: &Failure) -> bool {
+    match failure {
+        Failure::ReplicaExited { exit, .. } => exit.stopped,
+        Failure::ReplicaLost { .. } | Failure::StartTimeout { .. } => false,
     }
 }

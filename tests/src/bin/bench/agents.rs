@@ -10,7 +10,7 @@ use e2e::{Scene, programs};
 use master::agent_client::AgentClient;
 
 use crate::sample::{Figure, RUNS, Row, median};
-use crate::spawn::{BareAgent, agent_binary};
+use crate::spawn::BareAgent;
 
 /// Size, memory, and time from start to first answer.
 pub(crate) async fn compare() -> anyhow::Result<Vec<Row>> {
@@ -30,7 +30,7 @@ pub(crate) async fn compare() -> anyhow::Result<Vec<Row>> {
     }
     let bare_is = "python3 -m http.server";
     let time = |times| Figure::Time(median(times));
-    let size = fs::metadata(agent_binary())?.len();
+    let size = fs::metadata(programs::built("agent"))?.len();
     Ok(vec![
         Row { what: "agent's file".to_owned(), muster: Figure::Bytes(size), bare: None, bare_is: "" },
         Row {

@@ -20,7 +20,7 @@ use master::store::fake::FakeStore;
 use protocol::agent::ExitOutcome;
 use protocol::ids::{Generation, ReplicaId};
 use protocol::job::{JobRequest, JobSpec, Strategy};
-use protocol::view::JobState;
+use protocol::view::{JobState, JobTimes};
 
 use crate::sample::{Figure, RUNS, Row, median};
 use crate::spawn::BareAgent;
@@ -36,8 +36,7 @@ pub(crate) async fn real() -> anyhow::Result<Vec<Row>> {
     let (mut added, mut skews, mut bare) = (vec![], vec![], vec![]);
     for _ in 0..RUNS {
         let view = scene.run(&["--worker-num", &REAL_AGENTS.to_string(), "-o", "json"]).code(0).view();
-        let (joined, started) = view.times.joined.zip(view.times.started).context("the job was started")?;
-        added.push(Duration::from_millis(started.0 - joined.0));
+        added.push(launch_time(&view.times)?);
         let starts: Vec<u64> = view.replicas.iter().filter_map(|replica| Some(replica.started_at?.0)).collect();
         let (first, last) = starts.iter().min().zip(starts.iter().max()).context("every start has its time")?;
         skews.push(Duration::from_millis(last - first));
@@ -90,20 +89,24 @@ async fn launch_fakes() -> anyhow::Result<(Duration, Duration)> {
     let spec = spec(FAKE_AGENTS)?;
     let (Submitted::Created(handle) | Submitted::Existing(handle)) = jobs.submit(spec.clone()).await?;
     let mut view = handle.view;
-    view.wait_for(|view| view.state == JobState::Starting).await?;
-    let complete = Instant::now();
     let mut agents: Vec<FakeAgent> = vec![];
     for replica in plan::replicas(&spec) {
         agents.push(backend.agent(&spec.name, replica).await);
     }
-    view.wait_for(|view| view.state == JobState::Running).await?;
+    let added = launch_time(&view.wait_for(|view| view.state == JobState::Running).await?.times)?;
     let starts: Vec<Instant> = agents.iter().flat_map(|agent| agent.history().starts).collect();
     ensure!(starts.len() == agents.len(), "each agent was started once");
     agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
     view.wait_for(|view| view.state.is_finished()).await?;
     following.abort();
     let (first, last) = starts.iter().min().zip(starts.iter().max()).context("there are starts")?;
-    Ok((last.duration_since(complete), last.duration_since(*first)))
+    Ok((added, last.duration_since(*first)))
+}
+
+/// From the last agent's answer until every start is acknowledged.
+fn launch_time(times: &JobTimes) -> anyhow::Result<Duration> {
+    let (joined, started) = times.joined.zip(times.started).context("the job was started")?;
+    Ok(Duration::from_millis(started.0 - joined.0))
 }
 
 /// What anyone would write without a launcher: the environment to each, then the start to each.

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -14,11 +14,6 @@ use crate::sample::{Figure, RUNS, Row, median};
 
 const REPLICAS: u32 = 64;
 
-/// The static agent that `make build` makes.
-pub(crate) fn agent_binary() -> PathBuf {
-    programs::root().join("dist/agent")
-}
-
 /// An agent without a master. It ends when this is dropped, for its stdin ends then.
 pub(crate) struct BareAgent {
     child: Child,
@@ -27,13 +22,14 @@ pub(crate) struct BareAgent {
 
 impl BareAgent {
     pub(crate) fn start(dir: &Path) -> anyhow::Result<Self> {
-        let mut child = Command::new(agent_binary())
+        let mut child = Command::new(programs::built("agent"))
             .args(["--supervised", "--listen", "127.0.0.1:0"])
             .current_dir(dir)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(Stdio::null())
             .spawn()
-            .context("start dist/agent: run `make build` first")?;
+            .context("start the agent")?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("it was piped")?).read_line(&mut line)?;
         let address = line.trim().parse().context("the agent says its address")?;
