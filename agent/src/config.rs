@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use lexopt::{Arg, Parser};
+use protocol::env::MUSTER_PREFIX;
 use protocol::routes::AGENT_PORT;
 
 use crate::run::environment::Environment;
@@ -41,7 +42,7 @@ const GRACE: &str = "MUSTER_GRACE";
 const SUPERVISED: &str = "MUSTER_SUPERVISED";
 const COMMAND: &str = "MUSTER_COMMAND";
 
-/// The agent's own variables, which are none of the command's business.
+/// The agent's own variables.
 const OWN: [&str; 7] = [LISTEN, WORK_DIR, LOG_BYTES, LINGER, GRACE, SUPERVISED, COMMAND];
 
 /// Longest time that can be set: a year.
@@ -227,9 +228,8 @@ impl Settings {
         if command.is_empty() {
             return Err(UsageError::NoCommand);
         }
-        for variable in OWN {
-            environment.remove(OsStr::new(variable));
-        }
+        // A master's too, where one has started this agent: what exec.py is told of its job comes by `/config`.
+        environment.retain(|name, _| !name.as_encoded_bytes().starts_with(MUSTER_PREFIX.as_bytes()));
         Ok(Config { listen, work_dir, log_bytes, linger, grace, supervision, command, environment })
     }
 }

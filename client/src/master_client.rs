@@ -109,8 +109,11 @@ impl MasterClient {
     }
 
     /// Submits a job. The same again is the same job.
-    pub(crate) async fn submit(&self, spec: &JobSpec) -> Result<JobView, MasterError> {
-        self.json(self.request(Method::POST, self.url.join(JOBS)).json(spec)).await
+    pub(crate) async fn submit(&self, spec: &JobSpec) -> Result<Submitted, MasterError> {
+        let answer = self.send(self.request(Method::POST, self.url.join(JOBS)).json(spec)).await?;
+        let is_new = answer.status() == StatusCode::CREATED;
+        let view = self.parsed(answer).await?;
+        Ok(if is_new { Submitted::New(view) } else { Submitted::Before(view) })
     }
 
     /// All jobs.
@@ -185,6 +188,10 @@ impl MasterClient {
 
     async fn json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, MasterError> {
         let answer = self.send(request).await?;
+        self.parsed(answer).await
+    }
+
+    async fn parsed<T: DeserializeOwned>(&self, answer: Response) -> Result<T, MasterError> {
         let status = answer.status();
         let body = answer.bytes().await.map_err(|error| self.transport_error(&error))?;
         serde_json::from_slice(&body).map_err(|_| self.not_a_master(status))
@@ -202,6 +209,15 @@ impl MasterClient {
             Ok(_) | Err(_) => Err(self.not_a_master(status)),
         }
     }
+}
+
+/// A job that is on record.
+#[derive(Debug)]
+pub(crate) enum Submitted {
+    /// By this request.
+    New(JobView),
+    /// By an earlier one that asked for the same.
+    Before(JobView),
 }
 
 /// The innermost cause: reqwest's outer ones repeat the URL and name its own layers.

@@ -21,6 +21,15 @@ pub(crate) fn accepted(view: &JobView) -> String {
     format!("job {} accepted: {}", view.name, composition(&view.spec))
 }
 
+/// The sentence about a job that an earlier command has submitted in the same words.
+pub(crate) fn submitted_before(view: &JobView) -> String {
+    let name = &view.name;
+    format!(
+        "job {name} was submitted before, and is {}: choose another --task, or client delete {name}, to run it again",
+        view.state
+    )
+}
+
 /// The sentence about a job that was there before this command.
 pub(crate) fn standing(view: &JobView) -> String {
     format!("job {} is {}: {}", view.name, view.state, composition(&view.spec))

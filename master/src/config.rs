@@ -7,6 +7,8 @@ use anyhow::{Context, bail};
 use clap::{Parser, ValueEnum};
 use protocol::routes::MASTER_PORT;
 
+use crate::http::Guard;
+
 /// Runs training jobs: creates their pods, starts their gangs, answers for them over HTTP.
 #[derive(Debug, Parser)]
 #[command(name = "master", version, about)]
@@ -77,14 +79,15 @@ impl Config {
         Ok(path)
     }
 
-    /// The token, if there is one. Beyond loopback there must be.
+    /// Who may ask. Beyond loopback there must be a token.
     ///
     /// # Errors
-    /// When the file cannot be read or is empty, or when there is none and everyone could run code here.
-    pub fn token(&self) -> anyhow::Result<Option<String>> {
+    /// When the token's file cannot be read or is empty, or when there is none and everyone could run code here.
+    pub fn guard(&self) -> anyhow::Result<Guard> {
         match &self.token_file {
-            Some(file) => read_token(file).map(Some),
-            None if self.listen.ip().is_loopback() || self.serve_without_auth_anyone_can_run_code => Ok(None),
+            Some(file) => read_token(file).map(Guard::Token),
+            None if self.serve_without_auth_anyone_can_run_code => Ok(Guard::Anyone),
+            None if self.listen.ip().is_loopback() => Ok(Guard::ThisMachine),
             None => bail!(
                 "{} can be reached from other machines, so a token is needed: give --token-file, or listen on 127.0.0.1",
                 self.listen

@@ -29,7 +29,7 @@ use crate::backend::PodBackend;
 use crate::backend::process::ProcessBackend;
 use crate::config::{Backend, Config};
 use crate::driver::Context;
-use crate::http::{Guard, Server};
+use crate::http::Server;
 use crate::jobs::Jobs;
 use crate::state_dir::StateDir;
 use crate::store::sqlite::SqliteStore;
@@ -42,7 +42,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(Config::log_filter()).context("RUST_LOG")?;
     let colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
-    let guard = Guard::new(config.token()?);
+    let guard = config.guard()?;
     let state = StateDir::claim(&config.state_dir()?)?;
     let store = SqliteStore::open(&state.records()).context("open the records")?;
     let backend = match config.backend {

@@ -1,7 +1,8 @@
 //! The folder in which a master keeps everything, which it holds alone.
 
-use std::fs::{File, TryLockError};
+use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{Read, Seek, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -17,7 +18,12 @@ impl StateDir {
     /// Makes the folder if need be, and takes it.
     pub(crate) fn claim(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
-        std::fs::create_dir_all(path).with_context(|| format!("make the state directory {shown} (--state-dir)"))?;
+        // Output and variables of jobs are their user's own.
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .with_context(|| format!("make the state directory {shown} (--state-dir)"))?;
         let lock_path = path.join("lock");
         let mut lock = File::options()
             .read(true)

@@ -15,7 +15,7 @@ use crate::follow::{Following, Logs, Told, follow};
 use crate::interrupt::Interrupts;
 use crate::local_master::LocalMaster;
 use crate::log_stream::From;
-use crate::master_client::MasterClient;
+use crate::master_client::{MasterClient, Submitted};
 use crate::narrate;
 use crate::output::{Data, Notes};
 use crate::request::{self, RequestError, Surroundings};
@@ -51,6 +51,16 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
     }
 }
 
+async fn submit(client: &MasterClient, spec: &JobSpec, notes: &Notes) -> Result<JobView, Error> {
+    let submitted = client.submit(spec).await?;
+    notes.say(&match &submitted {
+        Submitted::New(view) => narrate::accepted(view),
+        Submitted::Before(view) => narrate::submitted_before(view),
+    });
+    let (Submitted::New(view) | Submitted::Before(view)) = submitted;
+    Ok(view)
+}
+
 /// `--detach`: the job's name is the data, so that a script can go on with it.
 async fn hand_over(
     client: &MasterClient,
@@ -59,9 +69,8 @@ async fn hand_over(
     mut data: Data,
     notes: &Notes,
 ) -> Result<Exit, Error> {
-    let view = client.submit(spec).await?;
+    let view = submit(client, spec, notes).await?;
     let master = client.url();
-    notes.say(&narrate::accepted(&view));
     notes.say(&format!("to follow it: client logs {} -f --master {master}", view.name));
     if is_json(format) {
         data.json(&view)?;
@@ -77,8 +86,7 @@ async fn submit_and_follow(
     format: Format,
     (mut data, notes): (Data, Notes),
 ) -> Result<Exit, Error> {
-    let first = client.submit(&spec).await?;
-    notes.say(&narrate::accepted(&first));
+    let first = submit(&client, &spec, &notes).await?;
     data.align_prefixes(&first.spec);
     let logs = if is_json(format) { Logs::Hidden } else { Logs::Merged(From::Start) };
     let ended: JobView = follow(Following { client, first, told: Told::Nothing, logs }, &mut data, &notes).await?;

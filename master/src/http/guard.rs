@@ -12,34 +12,35 @@ use protocol::error::ErrorCode;
 
 use super::error::ApiError;
 
-/// Decides who may ask.
+/// Who may ask.
 #[derive(Debug)]
-pub struct Guard {
-    token: Option<String>,
+pub enum Guard {
+    /// Whoever has this token.
+    Token(String),
+    /// Programs of this machine.
+    ThisMachine,
+    /// Every program that reaches the port.
+    Anyone,
 }
 
 /// Headers that browsers send and curl does not.
 const OF_BROWSERS: [&str; 4] = ["origin", "referer", "sec-fetch-site", "sec-fetch-mode"];
 
 impl Guard {
-    /// A guard that wants this token; with none, it lets loopback's programs in.
-    pub fn new(token: Option<String>) -> Self {
-        Self { token }
-    }
-
     fn admit(&self, method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
         // GET has effects here (`/create`), so what answers GET must not answer HEAD too.
         if method == Method::HEAD {
             let detail = "HEAD is not answered here: use GET";
             return Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, ErrorCode::MethodNotAllowed, detail));
         }
-        match &self.token {
-            Some(token) if bearer(headers).is_some_and(|given| constant_time_eq(given, token)) => Ok(()),
-            Some(_) => {
+        match self {
+            Self::Token(token) if bearer(headers).is_some_and(|given| constant_time_eq(given, token)) => Ok(()),
+            Self::Token(_) => {
                 let detail = "the token is missing or wrong: send Authorization: Bearer TOKEN";
                 Err(ApiError::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, detail))
             }
-            None => no_browser(headers),
+            Self::ThisMachine => no_browser(headers).and_then(|()| addressed_to_this_machine(headers)),
+            Self::Anyone => no_browser(headers),
         }
     }
 }
@@ -62,15 +63,22 @@ fn constant_time_eq(one: &str, other: &str) -> bool {
 }
 
 fn no_browser(headers: &HeaderMap) -> Result<(), ApiError> {
-    let forbidden = |detail| Err(ApiError::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, detail));
     if OF_BROWSERS.iter().any(|name| headers.contains_key(*name)) {
-        return forbidden("requests of browsers are not answered: this master has no token");
+        return Err(forbidden("requests of browsers are not answered: this master has no token"));
     }
+    Ok(())
+}
+
+fn addressed_to_this_machine(headers: &HeaderMap) -> Result<(), ApiError> {
     let mut hosts = headers.get_all(header::HOST).iter();
     match (hosts.next().and_then(|host| host.to_str().ok()), hosts.next()) {
         (Some(host), None) if is_this_machine(host) => Ok(()),
-        (_, _) => forbidden("the Host header must name this machine by a loopback address or localhost"),
+        (_, _) => Err(forbidden("the Host header must name this machine by a loopback address or localhost")),
     }
+}
+
+fn forbidden(detail: &str) -> ApiError {
+    ApiError::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, detail)
 }
 
 /// Whether a Host header, port or not, names loopback. Any other name may have been made to point here.

@@ -39,6 +39,8 @@ struct Shared {
 pub struct History {
     /// Each environment, with its generation.
     pub configs: Vec<(Generation, Value)>,
+    /// When each was acknowledged.
+    pub configured_at: Vec<Instant>,
     /// When the run was started, for each start.
     pub starts: Vec<Instant>,
     /// The grace of each stop.
@@ -166,7 +168,10 @@ async fn configure(
     Query(OfGeneration { generation }): Query<OfGeneration>,
     Json(environment): Json<Value>,
 ) -> &'static str {
-    agent.remember(|history| history.configs.push((generation, environment)));
+    agent.remember(|history| {
+        history.configs.push((generation, environment));
+        history.configured_at.push(Instant::now());
+    });
     agent.change(|status| {
         status.state = RunState::Configured;
         status.generation = Some(generation);

@@ -106,14 +106,16 @@ struct Started {
 }
 
 fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, ChildError> {
-    launcher.run_dirs.create(&pod.job, pod.replica).map_err(ChildError::Folder)?;
-    let messages = launcher.run_dirs.agent_log(&pod.job, pod.replica).map_err(ChildError::Folder)?;
+    // Admitted without an image, and named by its job and replica alone.
+    let PodSpec { job, job_uid: _, replica, image: _, work_dir, args } = pod;
+    launcher.run_dirs.create(job, *replica).map_err(ChildError::Folder)?;
+    let messages = launcher.run_dirs.agent_log(job, *replica).map_err(ChildError::Folder)?;
     let claim = launcher.ports.claim().map_err(ChildError::Port)?;
     let mut child = Command::new(&launcher.agent_binary)
         .args(["--supervised", "--listen", "127.0.0.1:0", "--work-dir"])
-        .arg(launcher.work_dir_of(pod.work_dir.as_deref()))
+        .arg(launcher.work_dir_of(work_dir.as_deref()))
         .args(["--", "python", "exec.py"])
-        .args(&pod.args)
+        .args(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(messages)
