@@ -9,9 +9,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use lexopt::{Arg, Parser};
-use protocol::env::MUSTER_PREFIX;
+use protocol::env::{MUSTER_PREFIX, MUSTER_TOKEN_SHA256 as TOKEN_SHA256};
 use protocol::routes::AGENT_PORT;
 
+use crate::http::TokenHash;
 use crate::run::environment::Environment;
 use crate::shim::{self, Shim};
 
@@ -29,6 +30,7 @@ Options:
       --log-bytes N      How much output is kept of each stream, in bytes [default: 16777216] [env: MUSTER_LOG_BYTES]
       --linger SECONDS   How long to stay after a run when nobody asks anything [default: 600] [env: MUSTER_LINGER]
       --grace SECONDS    From SIGTERM to SIGKILL when the agent itself is told to end [default: 10] [env: MUSTER_GRACE]
+      --token-sha256 HEX SHA-256 of the bearer token that requests must carry [default: none needed] [env: MUSTER_TOKEN_SHA256]
       --supervised       Print the address on stdout, no output, and end when stdin does [env: MUSTER_SUPERVISED]
   -h, --help             Print this
   -V, --version          Print the version
@@ -43,7 +45,7 @@ const SUPERVISED: &str = "MUSTER_SUPERVISED";
 const COMMAND: &str = "MUSTER_COMMAND";
 
 /// The agent's own variables.
-const OWN: [&str; 7] = [LISTEN, WORK_DIR, LOG_BYTES, LINGER, GRACE, SUPERVISED, COMMAND];
+const OWN: [&str; 8] = [LISTEN, WORK_DIR, LOG_BYTES, LINGER, GRACE, TOKEN_SHA256, SUPERVISED, COMMAND];
 
 /// Longest time that can be set: a year.
 const SECONDS_MAX: u64 = 366 * 86_400;
@@ -70,6 +72,8 @@ pub struct Config {
     pub linger: Duration,
     /// From SIGTERM to SIGKILL when the agent is told to end.
     pub grace: Duration,
+    /// Who may ask; everyone when absent.
+    pub token: Option<TokenHash>,
     /// To whom it belongs.
     pub supervision: Supervision,
     /// Program and arguments; never empty.
@@ -144,6 +148,7 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
             Arg::Long("log-bytes") => settings.set(LOG_BYTES, "--log-bytes", &parser.value()?)?,
             Arg::Long("linger") => settings.set(LINGER, "--linger", &parser.value()?)?,
             Arg::Long("grace") => settings.set(GRACE, "--grace", &parser.value()?)?,
+            Arg::Long("token-sha256") => settings.set(TOKEN_SHA256, "--token-sha256", &parser.value()?)?,
             Arg::Long("supervised") => settings.supervision = Supervision::Parent,
             Arg::Short('h') | Arg::Long("help") => return Ok(Invocation::Help),
             Arg::Short('V') | Arg::Long("version") => return Ok(Invocation::Version),
@@ -180,6 +185,7 @@ struct Settings {
     log_bytes: NonZeroU64,
     linger: Duration,
     grace: Duration,
+    token: Option<TokenHash>,
     supervision: Supervision,
     command: Vec<OsString>,
 }
@@ -192,6 +198,7 @@ impl Default for Settings {
             log_bytes: NonZeroU64::new(16 * 1024 * 1024).expect("it is not zero"),
             linger: Duration::from_secs(600),
             grace: Duration::from_secs(10),
+            token: None,
             supervision: Supervision::Pod,
             command: ["python", "exec.py"].map(OsString::from).to_vec(),
         }
@@ -216,6 +223,7 @@ impl Settings {
             LOG_BYTES => self.log_bytes = log_bytes(origin, text)?,
             LINGER => self.linger = seconds(origin, text)?,
             GRACE => self.grace = seconds(origin, text)?,
+            TOKEN_SHA256 => self.token = Some(number(origin, text, "64 hexadecimal digits")?),
             SUPERVISED => self.supervision = supervision(origin, text)?,
             COMMAND => self.command = text.to_string_lossy().split_whitespace().map(OsString::from).collect(),
             _ => unreachable!("{variable} is none of the agent's own"),
@@ -224,13 +232,13 @@ impl Settings {
     }
 
     fn into_config(self, mut environment: Environment) -> Result<Config, UsageError> {
-        let Self { listen, work_dir, log_bytes, linger, grace, supervision, command } = self;
+        let Self { listen, work_dir, log_bytes, linger, grace, token, supervision, command } = self;
         if command.is_empty() {
             return Err(UsageError::NoCommand);
         }
         // A master's too, where one has started this agent: what exec.py is told of its job comes by `/config`.
         environment.retain(|name, _| !name.as_encoded_bytes().starts_with(MUSTER_PREFIX.as_bytes()));
-        Ok(Config { listen, work_dir, log_bytes, linger, grace, supervision, command, environment })
+        Ok(Config { listen, work_dir, log_bytes, linger, grace, token, supervision, command, environment })
     }
 }
 

@@ -85,7 +85,7 @@ fn be_agent(config: Config) -> u8 {
 
 /// Is an agent until it is to end. Returns the code to exit with.
 async fn serve(config: Config) -> anyhow::Result<u8> {
-    let Config { listen, work_dir, log_bytes, linger, grace, supervision, command, environment } = config;
+    let Config { listen, work_dir, log_bytes, linger, grace, token, supervision, command, environment } = config;
     let orders = Orders {
         terminate: signal(SignalKind::terminate())?,
         interrupt: signal(SignalKind::interrupt())?,
@@ -102,7 +102,7 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
     let boot_id = uuid::Uuid::new_v4().to_string();
     let (runner, status) = Runner::new(recipe, Arc::clone(&output), reaper, boot_id);
     let (commands, queue) = mpsc::channel(COMMANDS_MAX);
-    let agent = Agent { commands, status, output, activity: Activity::new() };
+    let agent = Agent { commands, status, output, activity: Activity::new(), token };
 
     let mirror = match supervision {
         Supervision::Pod => Some(tokio::spawn(mirror::mirror(Arc::clone(&agent.output), agent.status.clone()))),

@@ -91,12 +91,17 @@ fn a_flag_wins_over_its_variable_and_that_over_the_default() {
     assert_eq!((default.linger, default.grace), (Duration::from_secs(600), Duration::from_secs(10)));
     assert_eq!((default.log_bytes.get(), default.supervision), (16_777_216, Supervision::Pod));
 
-    let variables =
-        [("MUSTER_LISTEN", "[::]:1"), ("MUSTER_GRACE", "2"), ("MUSTER_COMMAND", "python -u x.py"), ("MUSTER_JOB", "j")];
+    let variables = [
+        ("MUSTER_LISTEN", "[::]:1"),
+        ("MUSTER_GRACE", "2"),
+        ("MUSTER_COMMAND", "python -u x.py"),
+        ("MUSTER_JOB", "j"),
+        ("PATH", "p"),
+    ];
     let config = configuration(&["--grace", "1.5", "--work-dir=/srv"], &variables);
     assert_eq!((config.listen.to_string().as_str(), config.grace), ("[::]:1", Duration::from_millis(1500)));
     assert_eq!((config.work_dir.to_str(), config.command.len()), (Some("/srv"), 3));
-    assert_eq!(config.environment, environment(&[("MUSTER_JOB", "j")]), "only the agent's own are taken out");
+    assert_eq!(config.environment, environment(&[("PATH", "p")]), "Muster's own are taken out");
 
     let config = configuration(&["--supervised", "--", "sh", "--listen", "--", "x"], &variables);
     assert_eq!(config.command, ["sh", "--listen", "--", "x"]);

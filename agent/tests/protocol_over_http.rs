@@ -235,3 +235,24 @@ fn a_long_poll_answers_at_the_change_and_not_before() {
     assert_eq!((next.seq, next.state), (seq + 1, RunState::Configured));
     assert_eq!(agent.get("/status?after=999999&wait=60").status, 200, "a number from another agent's life is news");
 }
+
+#[test]
+fn an_agent_that_was_given_a_hash_answers_whoever_has_the_token() {
+    // The SHA-256 of "abc" (FIPS 180-4's own example).
+    let hash = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    let agent = Agent::start(&["--token-sha256", hash], &["true"]);
+    assert_eq!(agent.get("/healthz").status, 200);
+    for path in ["/status", "/run", "/logs"] {
+        let refused = agent.get(path);
+        assert_eq!((refused.status, refused.problem().code), (401, ErrorCode::Unauthorized), "{path}");
+    }
+    assert_eq!(agent.post("/config", "{}").status, 401);
+    for (value, status) in
+        [("Bearer abc", 200), ("Bearer abd", 401), ("Bearer ", 401), ("abc", 401), ("Basic abc", 401)]
+    {
+        let answer = agent.request_with(&format!("authorization: {value}\r\n"), "GET", "/status", "");
+        assert_eq!(answer.status, status, "{value}");
+    }
+    let twice = "authorization: Bearer abd\r\nauthorization: Bearer abc\r\n";
+    assert_eq!(agent.request_with(twice, "GET", "/status", "").status, 401);
+}

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures_util::{Stream, TryStreamExt};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
+use hyper::header::HeaderValue;
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -16,6 +17,8 @@ use protocol::error::Problem;
 use protocol::ids::Generation;
 use protocol::routes;
 use tokio::time::timeout;
+
+use crate::agent_token::AgentToken;
 
 /// Most time that a request may take which an agent answers at once.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -66,15 +69,23 @@ pub struct LogStream<S> {
 #[derive(Debug, Clone)]
 pub struct AgentClient {
     http: Client<HttpConnector, Full<Bytes>>,
+    authorization: Option<HeaderValue>,
 }
 
 impl AgentClient {
-    /// A client without connections.
+    /// A client without connections, and without a token.
     pub fn new() -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CALL_TIMEOUT));
-        Self { http: Client::builder(TokioExecutor::new()).build(connector) }
+        Self { http: Client::builder(TokioExecutor::new()).build(connector), authorization: None }
+    }
+
+    /// The same, for the agents that know this token. Connections are shared.
+    pub fn with_token(&self, token: &AgentToken) -> Self {
+        let mut authorization = HeaderValue::try_from(token.bearer()).expect("hexadecimal digits make a header");
+        authorization.set_sensitive(true);
+        Self { http: self.http.clone(), authorization: Some(authorization) }
     }
 
     /// `GET /status`; with `after`, a long poll that answers when the status is newer.
@@ -165,7 +176,10 @@ impl AgentClient {
         timeout(limit, exchange).await.map_err(|late| unreachable(agent, late))?
     }
 
-    async fn send(&self, Call { agent, request }: Call) -> Result<Response<Incoming>, AgentError> {
+    async fn send(&self, Call { agent, mut request }: Call) -> Result<Response<Incoming>, AgentError> {
+        if let Some(authorization) = &self.authorization {
+            request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
+        }
         let response = self.http.request(request).await.map_err(|error| unreachable(agent, error))?;
         match response.status() {
             status if status.is_success() => Ok(response),

@@ -1,6 +1,7 @@
 //! The master: turns an accepted job into running pods, starts its gang, and answers for it. Here is the wiring.
 
 pub mod agent_client;
+pub mod agent_token;
 pub mod backend;
 pub mod config;
 pub mod driver;
@@ -25,6 +26,7 @@ use tracing::info;
 use tracing_subscriber::EnvFilter;
 
 use crate::agent_client::AgentClient;
+use crate::agent_token::AgentKey;
 use crate::backend::PodBackend;
 use crate::backend::process::ProcessBackend;
 use crate::config::{Backend, Config};
@@ -55,7 +57,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         TcpListener::bind(config.listen).await.with_context(|| format!("listen on {} (--listen)", config.listen))?;
     let boot_id = uuid::Uuid::new_v4().to_string();
     let (store, backend) = (Arc::new(store), Arc::new(backend));
-    let context = Context { store, backend: backend.clone(), agents: AgentClient::new(), boot_id };
+    let agents = AgentClient::new();
+    // These agents do not outlive this master, so its key need not either.
+    let agent_key = AgentKey::random();
+    let context = Context { store, backend: backend.clone(), agents, agent_key, boot_id };
     let jobs = Jobs::new(Arc::new(context), state.logs());
     announce(&listener)?;
 

@@ -38,6 +38,10 @@ pub const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
 /// (TensorFlow's ParameterServer guide sets it in every server).
 pub const GRPC_FAIL_FAST: &str = "GRPC_FAIL_FAST";
 
+/// Written by a back end into the pod, read by the agent: the SHA-256, in hex, of the bearer token that every request
+/// but `GET /healthz` must carry. Whoever can read the pod learns no secret from it.
+pub const MUSTER_TOKEN_SHA256: &str = "MUSTER_TOKEN_SHA256";
+
 /// Prefix of the variables that belong to Muster.
 pub const MUSTER_PREFIX: &str = "MUSTER_";
 

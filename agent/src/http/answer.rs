@@ -35,6 +35,8 @@ pub(super) enum Answer {
 pub(super) enum Failure {
     #[error("there is no {0}")]
     UnknownRoute(String),
+    #[error("the token is missing or wrong: send Authorization: Bearer TOKEN")]
+    Unauthorized,
     #[error("this route takes {allowed} only")]
     Method { allowed: Method },
     #[error("{0}")]
@@ -55,6 +57,7 @@ impl Failure {
     fn kind(&self) -> (StatusCode, ErrorCode) {
         match self {
             Self::UnknownRoute(_) => (StatusCode::NOT_FOUND, ErrorCode::UnknownRoute),
+            Self::Unauthorized => (StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized),
             Self::Method { .. } => (StatusCode::METHOD_NOT_ALLOWED, ErrorCode::MethodNotAllowed),
             Self::Query(_) | Self::Config(ConfigError::NotAnObject(_)) | Self::BodyLost(_) => {
                 (StatusCode::BAD_REQUEST, ErrorCode::BadRequest)

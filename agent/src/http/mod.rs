@@ -4,6 +4,7 @@ mod answer;
 mod body;
 mod handlers;
 mod query;
+mod token;
 
 use std::convert::Infallible;
 use std::io;
@@ -27,8 +28,9 @@ use tracing::{debug, warn};
 use crate::activity::Activity;
 use crate::log::Output;
 use crate::run::Command;
-use answer::Answer;
+use answer::{Answer, Failure};
 use body::AgentBody;
+pub use token::TokenHash;
 
 /// How long a client may take to send the head of a request.
 const HEAD_LIMIT: Duration = Duration::from_secs(5);
@@ -58,6 +60,8 @@ pub struct Agent {
     pub output: Arc<Output>,
     /// Who is listening.
     pub activity: Activity,
+    /// Who may ask; everyone when absent.
+    pub token: Option<TokenHash>,
 }
 
 /// Answers requests until `ending` is told or dropped, then finishes what is open, within a limit.
@@ -109,7 +113,7 @@ fn tune(connection: &TcpStream) -> io::Result<()> {
 
 async fn respond(request: Request<Incoming>, agent: Agent) -> Result<Response<AgentBody>, Infallible> {
     let open = agent.activity.begin();
-    let answer = match route(&request) {
+    let answer = match route(&request).and_then(|route| agent.admit(route, &request)) {
         Ok(Route::Healthz) => Ok(Answer::ok()),
         Ok(Route::Config) => handlers::config(request, &agent).await,
         Ok(Route::Run) => handlers::run(&request, &agent).await,
@@ -120,6 +124,14 @@ async fn respond(request: Request<Incoming>, agent: Agent) -> Result<Response<Ag
         Err(problem) => Err(problem),
     };
     Ok(answer.unwrap_or_else(Answer::from).into_response(open))
+}
+
+impl Agent {
+    /// Lets a request pass that may ask for this.
+    fn admit(&self, route: Route, request: &Request<Incoming>) -> Result<Route, Failure> {
+        let is_known = self.token.is_none_or(|token| token.admits(request.headers()));
+        if is_known || matches!(route, Route::Healthz) { Ok(route) } else { Err(Failure::Unauthorized) }
+    }
 }
 
 /// What can be asked of an agent.
@@ -135,7 +147,7 @@ enum Route {
 }
 
 /// Finds the route of a request. HEAD is not GET here: it must have no effect, and `GET /run` has one.
-fn route(request: &Request<Incoming>) -> Result<Route, answer::Failure> {
+fn route(request: &Request<Incoming>) -> Result<Route, Failure> {
     let (route, method) = match request.uri().path() {
         routes::HEALTHZ => (Route::Healthz, Method::GET),
         routes::AGENT_CONFIG => (Route::Config, Method::POST),
@@ -144,7 +156,7 @@ fn route(request: &Request<Incoming>) -> Result<Route, answer::Failure> {
         routes::AGENT_FINISH => (Route::Finish, Method::POST),
         routes::AGENT_STATUS => (Route::Status, Method::GET),
         routes::AGENT_LOGS => (Route::Logs, Method::GET),
-        path => return Err(answer::Failure::UnknownRoute(path.to_owned())),
+        path => return Err(Failure::UnknownRoute(path.to_owned())),
     };
-    if *request.method() == method { Ok(route) } else { Err(answer::Failure::Method { allowed: method }) }
+    if *request.method() == method { Ok(route) } else { Err(Failure::Method { allowed: method }) }
 }

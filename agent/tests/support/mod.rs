@@ -91,7 +91,12 @@ impl Agent {
     }
 
     pub fn request(&self, method: &str, path: &str, body: &str) -> Response {
-        let mut stream = self.send(method, path, body);
+        self.request_with("", method, path, body)
+    }
+
+    /// A request with more header lines, each ended by CRLF.
+    pub fn request_with(&self, headers: &str, method: &str, path: &str, body: &str) -> Response {
+        let mut stream = self.send_with(headers, method, path, body);
         let mut bytes = Vec::new();
         if let Err(error) = stream.read_to_end(&mut bytes) {
             // An agent that refuses a body leaves it unread, which resets the connection behind the answer.
@@ -102,11 +107,16 @@ impl Agent {
 
     /// Sends a request and leaves its answer to be read.
     pub fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
+        self.send_with("", method, path, body)
+    }
+
+    fn send_with(&self, headers: &str, method: &str, path: &str, body: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let length = body.len();
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nhost: agent\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: agent\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n"
+        );
         stream.write_all(&[head.as_bytes(), body.as_bytes()].concat()).unwrap();
         stream
     }

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use super::{PodBackend, PodSpec, PodTable};
 use crate::agent_client::{AgentAnswer, AgentClient};
+use crate::agent_token::{AgentKey, AgentToken};
 use crate::job::plan;
 use crate::job::replica::PodState;
 
@@ -22,7 +23,9 @@ const GRACE: Duration = Duration::from_secs(5);
 /// # Panics
 /// With the rule that is broken.
 pub async fn check(backend: &dyn PodBackend, spec: &JobSpec) {
-    let suite = Suite { backend, spec, replicas: plan::replicas(spec) };
+    let token = AgentKey::random().token("uid");
+    let agents = AgentClient::new().with_token(&token);
+    let suite = Suite { backend, spec, replicas: plan::replicas(spec), agents, token };
     suite.a_spec_that_it_serves_is_admitted().await;
     suite.a_created_pod_gets_an_agent_that_answers().await;
     suite.creating_it_again_changes_nothing().await;
@@ -37,6 +40,8 @@ struct Suite<'a> {
     backend: &'a dyn PodBackend,
     spec: &'a JobSpec,
     replicas: Vec<ReplicaId>,
+    agents: AgentClient,
+    token: AgentToken,
 }
 
 impl Suite<'_> {
@@ -51,7 +56,7 @@ impl Suite<'_> {
         let table = self.until("all run", |table| self.replicas.iter().all(|id| is_running(table, *id))).await;
         for (id, state) in &table {
             let PodState::Running(addresses) = state else { panic!("{id} is {state:?}") };
-            let answer = AgentClient::new().status(addresses.agent, None).await;
+            let answer = self.agents.status(addresses.agent, None).await;
             assert!(matches!(answer, Ok(AgentAnswer::Status(_))), "{id} answers {answer:?}");
         }
     }
@@ -79,7 +84,7 @@ impl Suite<'_> {
     async fn a_pod_whose_agent_finishes_stays_listed_as_ended(&self) {
         let first = self.replicas[0];
         let PodState::Running(addresses) = self.table()[&first].clone() else { panic!("it ran a moment ago") };
-        AgentClient::new().finish(addresses.agent).await.expect("an idle agent finishes");
+        self.agents.finish(addresses.agent).await.expect("an idle agent finishes");
         self.until("the pod has ended", |table| matches!(table.get(&first), Some(PodState::Terminated { .. }))).await;
         self.create(first).await;
         assert!(matches!(self.table()[&first], PodState::Terminated { .. }), "what has ended is not started again");
@@ -109,6 +114,7 @@ impl Suite<'_> {
             image: self.spec.image.clone(),
             work_dir: self.spec.work_dir.clone(),
             args: self.spec.args.clone(),
+            agent_token_sha256: self.token.sha256(),
         };
         self.backend.create(pod).await.expect("create");
     }

@@ -33,6 +33,8 @@ pub struct PodSpec {
     pub work_dir: Option<PathBuf>,
     /// Arguments for exec.py.
     pub args: Vec<String>,
+    /// The SHA-256, in hex, of the token that its agent shall ask for.
+    pub agent_token_sha256: String,
 }
 
 impl PodSpec {

@@ -45,6 +45,7 @@ impl Driver {
             image: record.spec.image.clone(),
             work_dir: record.spec.work_dir.clone(),
             args: record.spec.args.clone(),
+            agent_token_sha256: self.token.sha256(),
         };
         let missing = self.replicas.iter().filter(|(_, observation)| observation.pod.is_none());
         let pods: Vec<PodSpec> = missing.map(|(id, _)| pod(*id)).collect();
@@ -67,14 +68,14 @@ impl Driver {
         info!(job = %self.stored.name(), %generation, joined = self.replicas.len(), "gang complete");
         let tensorflow = |(id, seen): (&ReplicaId, &Observation)| Some((*id, seen.addresses()?.tensorflow));
         let members: BTreeMap<ReplicaId, SocketAddr> = self.replicas.iter().filter_map(tensorflow).collect();
-        let call = tasks::Fanout { agents: self.context.agents.clone(), generation, reporter: self.reporter.clone() };
+        let call = tasks::Fanout { agents: self.agents.clone(), generation, reporter: self.reporter.clone() };
         let spec = self.stored.record.spec.clone();
         let task = self.tasks.spawn(tasks::configure(call, self.agents(|_| true), spec, members));
         self.start = Some(task);
     }
 
     fn launch(&mut self, generation: Generation) {
-        let call = tasks::Fanout { agents: self.context.agents.clone(), generation, reporter: self.reporter.clone() };
+        let call = tasks::Fanout { agents: self.agents.clone(), generation, reporter: self.reporter.clone() };
         let waiting = self.agents(|phase| !phase.was_launched());
         self.start = Some(self.tasks.spawn(tasks::launch(call, waiting)));
     }
@@ -87,7 +88,7 @@ impl Driver {
             if self.seed_only.contains(&id) {
                 continue;
             }
-            let agents = self.context.agents.clone();
+            let agents = self.agents.clone();
             self.tasks.spawn(tasks::follow(agents.clone(), id, agent, self.reporter.clone()));
             if let Some(log) = self.wires.logs.of(id) {
                 let copy = tokio::spawn(tasks::copy_output(agents, agent, log.clone()));
@@ -102,10 +103,10 @@ impl Driver {
         let generation = self.phase.generation();
         let mut targets = self.agents(|phase| phase.was_configured() && !phase.is_dead());
         targets.retain(|(id, _)| self.stopped.insert(*id));
-        let (context, job) = (Arc::clone(&self.context), self.stored.name().clone());
+        let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.name().clone());
         self.tasks.spawn(async move {
             let stop = async |(id, agent): (ReplicaId, SocketAddr)| {
-                if let Err(error) = tasks::stop(&context.agents, agent, generation, grace).await {
+                if let Err(error) = tasks::stop(&agents, agent, generation, grace).await {
                     warn!(%job, replica = %id, error = error_chain(&error), "its agent does not stop it, so its pod goes");
                     tasks::delete(context.backend.as_ref(), &job, id, grace).await;
                 }
@@ -139,7 +140,7 @@ impl Driver {
             if !self.released.insert(id) {
                 continue;
             }
-            let (context, job) = (Arc::clone(&self.context), self.stored.name().clone());
+            let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.name().clone());
             let copy = self.copies.remove(&id);
             let agent = match (&seen.agent, seen.addresses()) {
                 (AgentState::Silent | AgentState::SeedOnly | AgentState::Refused(_), _) | (_, None) => None,
@@ -147,7 +148,7 @@ impl Driver {
             };
             self.tasks.spawn(async move {
                 let has_finished = match agent {
-                    Some(agent) => tasks::finish(&context.agents, agent, copy).await,
+                    Some(agent) => tasks::finish(&agents, agent, copy).await,
                     None => false,
                 };
                 if !has_finished {

@@ -20,6 +20,7 @@ use tracing::{info, warn};
 pub use self::view::initial as initial_view;
 
 use crate::agent_client::AgentClient;
+use crate::agent_token::{AgentKey, AgentToken};
 use crate::backend::{PodBackend, PodTable};
 use crate::job::phase::{self, JobEvent, JobPhase, Seen};
 use crate::job::plan;
@@ -37,8 +38,10 @@ pub struct Context {
     pub store: Arc<dyn JobStore>,
     /// Where pods live.
     pub backend: Arc<dyn PodBackend>,
-    /// How agents are talked to.
+    /// How agents are talked to; each driver adds its job's token.
     pub agents: AgentClient,
+    /// What those tokens are derived from.
+    pub agent_key: AgentKey,
     /// Names this start of this master as the holder of a record.
     pub boot_id: String,
 }
@@ -72,6 +75,8 @@ enum Next {
 
 struct Driver {
     context: Arc<Context>,
+    agents: AgentClient,
+    token: AgentToken,
     wires: Wires,
     stored: Stored,
     policy: Policy,
@@ -105,7 +110,10 @@ impl Driver {
         let (reporter, reports) = mpsc::channel(BACKLOG);
         let accepted = JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() };
         let (phase, _) = begin(&stored);
+        let token = context.agent_key.token(&record.uid);
         Self {
+            agents: context.agents.with_token(&token),
+            token,
             pods: context.backend.watch(stored.name()),
             policy: Policy::of(&record.spec),
             replicas: plan::replicas(&record.spec).into_iter().map(|id| (id, Observation::NEW)).collect(),
@@ -195,7 +203,7 @@ impl Driver {
         });
         for (id, addresses) in came_up.filter_map(|(id, seen)| Some((*id, seen.addresses()?))).collect::<Vec<_>>() {
             self.joining.insert(id);
-            let (agents, reporter) = (self.context.agents.clone(), self.reporter.clone());
+            let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
             self.tasks.spawn(tasks::join(agents, id, addresses.agent, reporter));
         }
     }

@@ -244,7 +244,10 @@ fn stopping(
 ) -> (JobPhase, Vec<Action>) {
     let Seen { gang, policy, now } = seen;
     // One that is only configured may have been told to run by a request whose answer was lost.
-    if gang.any(|member| member.phase.was_configured() && !member.phase.is_dead()) {
+    let may_run = gang.any(|member| member.phase.was_configured() && !member.phase.is_dead());
+    // A master that takes over has to hear of every run, for the first failure may be the one it hears of last.
+    let is_unheard = generation.is_some() && gang.any(|member| member.phase == ReplicaPhase::Scheduled);
+    if may_run || is_unheard {
         let overdue = now >= since + policy.stop_grace + policy.release_timeout;
         // A master that takes over may hear of a run only now.
         let generation = generation.or(gang.newest_generation());

@@ -109,7 +109,7 @@ impl PodBackend for FakeBackend {
     }
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
-        let PodSpec { job, job_uid: _, replica, image: _, work_dir: _, args: _ } = pod;
+        let PodSpec { job, job_uid: _, replica, image: _, work_dir: _, args: _, agent_token_sha256: _ } = pod;
         if self.watch(&job).borrow().contains_key(&replica) {
             return Ok(());
         }

@@ -10,6 +10,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use protocol::agent::ExitOutcome;
+use protocol::env::MUSTER_TOKEN_SHA256;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
@@ -107,7 +108,7 @@ struct Started {
 
 fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, ChildError> {
     // Admitted without an image, and named by its job and replica alone.
-    let PodSpec { job, job_uid: _, replica, image: _, work_dir, args } = pod;
+    let PodSpec { job, job_uid: _, replica, image: _, work_dir, args, agent_token_sha256 } = pod;
     launcher.run_dirs.create(job, *replica).map_err(ChildError::Folder)?;
     let messages = launcher.run_dirs.agent_log(job, *replica).map_err(ChildError::Folder)?;
     let claim = launcher.ports.claim().map_err(ChildError::Port)?;
@@ -116,6 +117,7 @@ fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, ChildError> {
         .arg(launcher.work_dir_of(work_dir.as_deref()))
         .args(["--", "python", "exec.py"])
         .args(args)
+        .env(MUSTER_TOKEN_SHA256, agent_token_sha256)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(messages)

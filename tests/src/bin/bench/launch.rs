@@ -9,6 +9,7 @@ use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use e2e::Scene;
 use master::agent_client::AgentClient;
+use master::agent_token::AgentKey;
 use master::backend::fake::{Arrival, FakeAgent, FakeBackend};
 use master::backend::{PodBackend, PodSpec};
 use master::driver::Context;
@@ -82,6 +83,7 @@ async fn launch_fakes() -> anyhow::Result<(Duration, Duration)> {
         store: Arc::new(FakeStore::default()),
         backend: Arc::new(backend.clone()),
         agents: AgentClient::new(),
+        agent_key: AgentKey::random(),
         boot_id: "bench".to_owned(),
     };
     let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
@@ -147,7 +149,15 @@ fn spec(workers: u32) -> anyhow::Result<JobSpec> {
 }
 
 fn pod(spec: &JobSpec, replica: ReplicaId) -> PodSpec {
-    PodSpec { job: spec.name.clone(), job_uid: "bench".to_owned(), replica, image: None, work_dir: None, args: vec![] }
+    PodSpec {
+        job: spec.name.clone(),
+        job_uid: "bench".to_owned(),
+        replica,
+        image: None,
+        work_dir: None,
+        args: vec![],
+        agent_token_sha256: String::new(),
+    }
 }
 
 fn agent_of(state: &PodState) -> Option<SocketAddr> {

@@ -1,0 +1,37 @@
+//! Who may ask: whoever has the token of which this agent was given the SHA-256. An agent that was given none, such as
+//! one that is tried by hand, answers everyone.
+
+use std::str::FromStr;
+
+use hyper::HeaderMap;
+use hyper::header::AUTHORIZATION;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+/// The SHA-256 of a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenHash([u8; 32]);
+
+/// A text that is no hash.
+#[derive(Debug, thiserror::Error)]
+#[error("not 64 hexadecimal digits")]
+pub struct BadTokenHash;
+
+impl FromStr for TokenHash {
+    type Err = BadTokenHash;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bytes = hex::decode(text).map_err(|_| BadTokenHash)?;
+        bytes.try_into().map(Self).map_err(|_| BadTokenHash)
+    }
+}
+
+impl TokenHash {
+    /// Whether a request carries the token, as `Authorization: Bearer TOKEN` (RFC 6750).
+    pub fn admits(&self, headers: &HeaderMap) -> bool {
+        let mut given = headers.get_all(AUTHORIZATION).iter();
+        let (Some(given), None) = (given.next(), given.next()) else { return false };
+        let token = given.as_bytes().strip_prefix(b"Bearer ").unwrap_or_default();
+        Sha256::digest(token).as_slice().ct_eq(&self.0).into()
+    }
+}
