@@ -50,7 +50,7 @@ demo: build venv ## Train on four workers on this machine, and check that all en
 	$(WITH_VENV) scripts/demo dist/client
 
 .PHONY: test
-test: venv ## Run every test; those from end to end run Python, one of them real TensorFlow
+test: venv ## Run every test; those from end to end run Python, two of them real TensorFlow
 	cargo build --locked --workspace
 	$(WITH_VENV) cargo test --locked --workspace
 
@@ -59,7 +59,7 @@ lint: ## Check format, lints, documentation, dependencies and the borders betwee
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
-	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny
+	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@0.20.2
 	cargo deny check bans licenses sources
 	# Alone, a crate has only the features that it asks for itself.
 	for crate in $(CRATES); do cargo check --locked --manifest-path $$crate/Cargo.toml; done

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use lexopt::{Arg, Parser};
-use protocol::env::{MUSTER_PREFIX, MUSTER_TOKEN_SHA256 as TOKEN_SHA256};
+use protocol::env::{MUSTER_PREFIX, MUSTER_TOKEN_SHA256};
 use protocol::routes::AGENT_PORT;
 
 use crate::http::TokenHash;
@@ -34,18 +34,10 @@ Options:
       --supervised       Print the address on stdout, no output, and end when stdin does [env: MUSTER_SUPERVISED]
   -h, --help             Print this
   -V, --version          Print the version
+
+It exits as its last run did, with 128 plus the signal's number if a signal ended that run, with 0 if there was none,
+and with 2 if it could not start: a bad command line, a port that is taken.
 ";
-
-const LISTEN: &str = "MUSTER_LISTEN";
-const WORK_DIR: &str = "MUSTER_WORK_DIR";
-const LOG_BYTES: &str = "MUSTER_LOG_BYTES";
-const LINGER: &str = "MUSTER_LINGER";
-const GRACE: &str = "MUSTER_GRACE";
-const SUPERVISED: &str = "MUSTER_SUPERVISED";
-const COMMAND: &str = "MUSTER_COMMAND";
-
-/// The agent's own variables.
-const OWN: [&str; 8] = [LISTEN, WORK_DIR, LOG_BYTES, LINGER, GRACE, TOKEN_SHA256, SUPERVISED, COMMAND];
 
 /// Longest time that can be set: a year.
 const SECONDS_MAX: u64 = 366 * 86_400;
@@ -134,28 +126,37 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
     if arguments.first().is_some_and(|first| first == shim::FLAG) {
         return parse_shim(arguments);
     }
-    let mut settings = Settings::default();
-    settings.read_environment(&environment)?;
+    let mut config = Config::default();
+    config.read_variables(&environment)?;
     let (flags, command) = split_at_dashes(arguments);
     if let Some(command) = command {
-        settings.command = command;
+        config.command = command;
     }
     let mut parser = Parser::from_args(flags);
     while let Some(argument) = parser.next()? {
-        match argument {
-            Arg::Long("listen") => settings.set(LISTEN, "--listen", &parser.value()?)?,
-            Arg::Long("work-dir") => settings.set(WORK_DIR, "--work-dir", &parser.value()?)?,
-            Arg::Long("log-bytes") => settings.set(LOG_BYTES, "--log-bytes", &parser.value()?)?,
-            Arg::Long("linger") => settings.set(LINGER, "--linger", &parser.value()?)?,
-            Arg::Long("grace") => settings.set(GRACE, "--grace", &parser.value()?)?,
-            Arg::Long("token-sha256") => settings.set(TOKEN_SHA256, "--token-sha256", &parser.value()?)?,
-            Arg::Long("supervised") => settings.supervision = Supervision::Parent,
+        let setting = match argument {
             Arg::Short('h') | Arg::Long("help") => return Ok(Invocation::Help),
             Arg::Short('V') | Arg::Long("version") => return Ok(Invocation::Version),
-            Arg::Short(_) | Arg::Long(_) | Arg::Value(_) => return Err(argument.unexpected().into()),
+            Arg::Long(name) => SETTINGS.iter().find(|setting| setting.flag.is(name)),
+            Arg::Short(_) | Arg::Value(_) => None,
+        };
+        match setting {
+            Some(setting) => config.read_flag(setting, &mut parser)?,
+            None => return Err(argument.unexpected().into()),
         }
     }
-    settings.into_config(environment).map(|config| Invocation::Agent(Box::new(config)))
+    if config.command.is_empty() {
+        return Err(UsageError::NoCommand);
+    }
+    config.environment = without_muster(environment);
+    Ok(Invocation::Agent(Box::new(config)))
+}
+
+/// What exec.py inherits of an environment. Muster's variables go, also those of a master that has started this agent:
+/// what exec.py is told of its job comes by `/config`.
+fn without_muster(mut environment: Environment) -> Environment {
+    environment.retain(|name, _| !name.as_encoded_bytes().starts_with(MUSTER_PREFIX.as_bytes()));
+    environment
 }
 
 /// Flags, and what stands behind the first `--`, if there is one.
@@ -173,24 +174,94 @@ fn split_at_dashes(mut arguments: Vec<OsString>) -> (Vec<OsString>, Option<Vec<O
 fn parse_shim(arguments: Vec<OsString>) -> Result<Invocation, UsageError> {
     let (flags, command) = split_at_dashes(arguments);
     let text = flags.get(1).cloned().unwrap_or_default();
-    let agent = number(shim::FLAG, &text, "a process id")?;
+    let agent = Given { origin: shim::FLAG, text: &text }.parsed("a process id")?;
     let command = command.filter(|command| !command.is_empty()).ok_or(UsageError::NoCommand)?;
     Ok(Invocation::Shim(Shim { agent, command }))
 }
 
-/// A [`Config`] in the making.
-struct Settings {
-    listen: SocketAddr,
-    work_dir: PathBuf,
-    log_bytes: NonZeroU64,
-    linger: Duration,
-    grace: Duration,
-    token: Option<TokenHash>,
-    supervision: Supervision,
-    command: Vec<OsString>,
+/// One thing that can be set.
+struct Setting {
+    /// How the command line says it.
+    flag: Flag,
+    /// How the environment says it.
+    variable: &'static str,
+    /// Makes a configuration be as was said.
+    set: fn(&mut Config, Given<'_>) -> Result<(), UsageError>,
 }
 
-impl Default for Settings {
+/// A flag, with its dashes.
+enum Flag {
+    /// Its value stands behind it.
+    Valued(&'static str),
+    /// It is there or not; being there, it says `1`.
+    Switch(&'static str),
+    /// None: the command stands behind `--`.
+    Dashes,
+}
+
+/// Everything that can be set.
+const SETTINGS: [Setting; 8] = [
+    Setting {
+        flag: Flag::Valued("--listen"),
+        variable: "MUSTER_LISTEN",
+        set: |config, given| {
+            given.parsed("an address and port, such as 0.0.0.0:7896").map(|listen| config.listen = listen)
+        },
+    },
+    Setting {
+        flag: Flag::Valued("--work-dir"),
+        variable: "MUSTER_WORK_DIR",
+        set: |config, given| {
+            config.work_dir = PathBuf::from(given.text);
+            Ok(())
+        },
+    },
+    Setting {
+        flag: Flag::Valued("--log-bytes"),
+        variable: "MUSTER_LOG_BYTES",
+        set: |config, given| given.log_bytes().map(|bytes| config.log_bytes = bytes),
+    },
+    Setting {
+        flag: Flag::Valued("--linger"),
+        variable: "MUSTER_LINGER",
+        set: |config, given| given.seconds().map(|linger| config.linger = linger),
+    },
+    Setting {
+        flag: Flag::Valued("--grace"),
+        variable: "MUSTER_GRACE",
+        set: |config, given| given.seconds().map(|grace| config.grace = grace),
+    },
+    Setting {
+        flag: Flag::Valued("--token-sha256"),
+        variable: MUSTER_TOKEN_SHA256,
+        set: |config, given| given.parsed("64 hexadecimal digits").map(|token| config.token = Some(token)),
+    },
+    Setting {
+        flag: Flag::Switch("--supervised"),
+        variable: "MUSTER_SUPERVISED",
+        set: |config, given| given.supervision().map(|supervision| config.supervision = supervision),
+    },
+    Setting {
+        flag: Flag::Dashes,
+        variable: "MUSTER_COMMAND",
+        set: |config, given| {
+            config.command = given.text.to_string_lossy().split_whitespace().map(OsString::from).collect();
+            Ok(())
+        },
+    },
+];
+
+impl Flag {
+    /// Whether it has this name, which comes without dashes.
+    fn is(&self, name: &str) -> bool {
+        match self {
+            Self::Valued(flag) | Self::Switch(flag) => flag.strip_prefix("--") == Some(name),
+            Self::Dashes => false,
+        }
+    }
+}
+
+impl Default for Config {
     fn default() -> Self {
         Self {
             listen: (Ipv4Addr::UNSPECIFIED, AGENT_PORT).into(),
@@ -201,71 +272,90 @@ impl Default for Settings {
             token: None,
             supervision: Supervision::Pod,
             command: ["python", "exec.py"].map(OsString::from).to_vec(),
+            environment: Environment::new(),
         }
     }
 }
 
-impl Settings {
-    fn read_environment(&mut self, environment: &Environment) -> Result<(), UsageError> {
-        for variable in OWN {
-            if let Some(value) = environment.get(OsStr::new(variable)) {
-                self.set(variable, variable, value)?;
+impl Config {
+    fn read_variables(&mut self, environment: &Environment) -> Result<(), UsageError> {
+        for Setting { flag: _, variable, set } in &SETTINGS {
+            if let Some(text) = environment.get(OsStr::new(variable)) {
+                set(self, Given { origin: variable, text })?;
             }
         }
         Ok(())
     }
 
-    /// Sets what `variable` is the name of, to what `origin`, itself or a flag, says.
-    fn set(&mut self, variable: &str, origin: &'static str, text: &OsStr) -> Result<(), UsageError> {
-        match variable {
-            LISTEN => self.listen = number(origin, text, "an address and port, such as 0.0.0.0:7896")?,
-            WORK_DIR => self.work_dir = PathBuf::from(text),
-            LOG_BYTES => self.log_bytes = log_bytes(origin, text)?,
-            LINGER => self.linger = seconds(origin, text)?,
-            GRACE => self.grace = seconds(origin, text)?,
-            TOKEN_SHA256 => self.token = Some(number(origin, text, "64 hexadecimal digits")?),
-            SUPERVISED => self.supervision = supervision(origin, text)?,
-            COMMAND => self.command = text.to_string_lossy().split_whitespace().map(OsString::from).collect(),
-            _ => unreachable!("{variable} is none of the agent's own"),
+    /// Reads a flag whose name `parser` has just passed.
+    fn read_flag(&mut self, setting: &Setting, parser: &mut Parser) -> Result<(), UsageError> {
+        let Setting { flag, variable: _, set } = setting;
+        match flag {
+            Flag::Valued(flag) => set(self, Given { origin: flag, text: &parser.value()? }),
+            Flag::Switch(flag) => set(self, Given { origin: flag, text: OsStr::new("1") }),
+            Flag::Dashes => Ok(()),
         }
-        Ok(())
-    }
-
-    fn into_config(self, mut environment: Environment) -> Result<Config, UsageError> {
-        let Self { listen, work_dir, log_bytes, linger, grace, token, supervision, command } = self;
-        if command.is_empty() {
-            return Err(UsageError::NoCommand);
-        }
-        // A master's too, where one has started this agent: what exec.py is told of its job comes by `/config`.
-        environment.retain(|name, _| !name.as_encoded_bytes().starts_with(MUSTER_PREFIX.as_bytes()));
-        Ok(Config { listen, work_dir, log_bytes, linger, grace, token, supervision, command, environment })
     }
 }
 
-fn number<T: FromStr>(origin: &'static str, text: &OsStr, expected: &'static str) -> Result<T, UsageError> {
-    let parsed = text.to_str().and_then(|text| text.parse().ok());
-    parsed.ok_or_else(|| UsageError::Value { origin, text: text.to_owned(), expected })
+/// What was said of one setting.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    /// The flag or variable.
+    origin: &'static str,
+    /// What stands there.
+    text: &'a OsStr,
 }
 
-fn log_bytes(origin: &'static str, text: &OsStr) -> Result<NonZeroU64, UsageError> {
-    let expected = "a number of bytes, at least 1";
-    let bytes: NonZeroU64 = number(origin, text, expected)?;
-    // A file cannot be longer than this, and offsets must not overflow.
-    let fits = i64::try_from(bytes.get()).is_ok();
-    if fits { Ok(bytes) } else { Err(UsageError::Value { origin, text: text.to_owned(), expected }) }
+impl Given<'_> {
+    fn parsed<T: FromStr>(self, expected: &'static str) -> Result<T, UsageError> {
+        let parsed = self.text.to_str().and_then(|text| text.parse().ok());
+        parsed.ok_or_else(|| self.is_not(expected))
+    }
+
+    fn is_not(self, expected: &'static str) -> UsageError {
+        UsageError::Value { origin: self.origin, text: self.text.to_owned(), expected }
+    }
+
+    fn log_bytes(self) -> Result<NonZeroU64, UsageError> {
+        let expected = "a number of bytes, at least 1";
+        let bytes: NonZeroU64 = self.parsed(expected)?;
+        // A file cannot be longer than this, and offsets must not overflow.
+        let fits = i64::try_from(bytes.get()).is_ok();
+        if fits { Ok(bytes) } else { Err(self.is_not(expected)) }
+    }
+
+    fn seconds(self) -> Result<Duration, UsageError> {
+        let expected = "a number of seconds, a year at most";
+        let seconds = Duration::try_from_secs_f64(self.parsed(expected)?).map_err(|_| self.is_not(expected))?;
+        if seconds.as_secs() <= SECONDS_MAX { Ok(seconds) } else { Err(self.is_not(expected)) }
+    }
+
+    fn supervision(self) -> Result<Supervision, UsageError> {
+        match self.text.to_str() {
+            Some("1" | "true") => Ok(Supervision::Parent),
+            Some("" | "0" | "false") => Ok(Supervision::Pod),
+            Some(_) | None => Err(self.is_not("1, true, 0 or false")),
+        }
+    }
 }
 
-fn seconds(origin: &'static str, text: &OsStr) -> Result<Duration, UsageError> {
-    let expected = "a number of seconds, a year at most";
-    let bad = || UsageError::Value { origin, text: text.to_owned(), expected };
-    let duration = Duration::try_from_secs_f64(number(origin, text, expected)?).map_err(|_| bad())?;
-    if duration.as_secs() <= SECONDS_MAX { Ok(duration) } else { Err(bad()) }
-}
+#[cfg(test)]
+mod tests {
+    use super::{Flag, HELP, SETTINGS};
 
-fn supervision(origin: &'static str, text: &OsStr) -> Result<Supervision, UsageError> {
-    match text.to_str() {
-        Some("1" | "true") => Ok(Supervision::Parent),
-        Some("" | "0" | "false") => Ok(Supervision::Pod),
-        Some(_) | None => Err(UsageError::Value { origin, text: text.to_owned(), expected: "1, true, 0 or false" }),
+    #[test]
+    fn the_help_names_every_flag_and_every_variable() {
+        for setting in &SETTINGS {
+            let variable = setting.variable;
+            let line = HELP.lines().find(|line| line.contains(&format!("[env: {variable}")));
+            let line = line.unwrap_or_else(|| panic!("{variable} is not in the help"));
+            match setting.flag {
+                Flag::Valued(flag) | Flag::Switch(flag) => {
+                    assert!(line.trim_start().starts_with(&format!("{flag} ")), "{line}");
+                }
+                Flag::Dashes => assert!(line.starts_with("COMMAND "), "{line}"),
+            }
+        }
     }
 }

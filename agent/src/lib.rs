@@ -44,8 +44,9 @@ const COMMANDS_MAX: usize = 64;
 /// How long copying the last output may take when the agent ends.
 const MIRROR_LIMIT: Duration = Duration::from_secs(5);
 
-/// The exit code for a command line that cannot be understood.
-const USAGE: u8 = 2;
+/// The exit code of an agent that could not start: its command line cannot be understood, its port is taken, or the
+/// machine lacks something. Not 1, with which exec.py ends when it raises an exception, and the agent then as well.
+const NOT_STARTED: u8 = 2;
 
 /// The program: understands how it was started, and does it.
 pub fn main() -> ExitCode {
@@ -54,7 +55,7 @@ pub fn main() -> ExitCode {
         Ok(Invocation::Shim(shim)) => shim::become_command(shim),
         Ok(Invocation::Help) => print(HELP),
         Ok(Invocation::Version) => print(concat!("agent ", env!("CARGO_PKG_VERSION"), "\n")),
-        Err(error) => complain(&error.to_string(), USAGE),
+        Err(error) => complain(&error.to_string()),
     };
     ExitCode::from(code)
 }
@@ -63,10 +64,11 @@ fn print(text: &str) -> u8 {
     u8::from(io::stdout().write_all(text.as_bytes()).is_err())
 }
 
-fn complain(error: &str, code: u8) -> u8 {
+/// Says why there is no agent. Returns the code to exit with.
+fn complain(error: &str) -> u8 {
     // The exit code says it too.
     let _ = writeln!(io::stderr(), "error: {error}");
-    code
+    NOT_STARTED
 }
 
 fn be_agent(config: Config) -> u8 {
@@ -80,10 +82,11 @@ fn be_agent(config: Config) -> u8 {
             diagnostics.flush();
             code
         });
-    result.unwrap_or_else(|error| complain(&format!("{error:#}"), 1))
+    result.unwrap_or_else(|error| complain(&format!("{error:#}")))
 }
 
-/// Is an agent until it is to end. Returns the code to exit with.
+/// Is an agent until it is to end. Returns the code to exit with. All that can fail comes before a run can be started,
+/// so a failure means that the agent has not started.
 async fn serve(config: Config) -> anyhow::Result<u8> {
     let Config { listen, work_dir, log_bytes, linger, grace, token, supervision, command, environment } = config;
     let orders = Orders {

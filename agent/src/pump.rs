@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
 use crate::log::{Output, Stream};
@@ -14,8 +14,9 @@ use crate::log::{Output, Stream};
 /// How much of a line without an end is held back before it is passed on in pieces.
 const LINE_BYTES: usize = 64 * 1024;
 
-/// How long the beginning of a line is held back for its end. Lines of the two streams are kept whole where they meet,
-/// but a progress bar or a prompt has no end and is to be seen too.
+/// How long the beginning of a line is held back for its end, counted from when it came. Lines of the two streams are
+/// kept whole where they meet, but a prompt has no end, and a progress bar that is rewritten all the time has none for
+/// long; both are to be seen too.
 const LINE_WAIT: Duration = Duration::from_millis(200);
 
 /// Reads both pipes until everyone who could write to them is gone.
@@ -31,17 +32,20 @@ pub async fn pump(stdout: pipe::Receiver, stderr: pipe::Receiver, output: Arc<Ou
 
 async fn pump_stream(mut pipe: pipe::Receiver, stream: Stream, output: &Output) -> io::Result<()> {
     let mut buffer = vec![0; LINE_BYTES];
-    // buffer[..held] is the beginning of a line.
-    let mut held = 0;
+    // buffer[..held] is the beginning of a line; at the deadline it is passed on as it is.
+    let (mut held, mut deadline) = (0, Instant::now());
     loop {
+        // Asked before every read, because bytes that are there already pass a timeout that is over.
+        if held > 0 && deadline <= Instant::now() {
+            output.append(stream, &buffer[..held]);
+            held = 0;
+        }
         let reading = pipe.read(&mut buffer[held..]);
         let read = if held == 0 {
             reading.await?
-        } else if let Ok(read) = timeout(LINE_WAIT, reading).await {
+        } else if let Ok(read) = timeout_at(deadline, reading).await {
             read?
         } else {
-            output.append(stream, &buffer[..held]);
-            held = 0;
             continue;
         };
         let filled = held + read;
@@ -49,6 +53,9 @@ async fn pump_stream(mut pipe: pipe::Receiver, stream: Stream, output: &Output) 
         if ready > 0 {
             output.append(stream, &buffer[..ready]);
             buffer.copy_within(ready..filled, 0);
+        }
+        if held == 0 || ready > 0 {
+            deadline = Instant::now() + LINE_WAIT;
         }
         held = filled - ready;
         if read == 0 {

@@ -103,11 +103,11 @@ fn help_and_version_go_to_stdout() {
 }
 
 #[test]
-fn an_address_in_use_is_an_error_that_names_it() {
+fn an_agent_whose_port_is_taken_names_it_and_ends_with_2_which_is_not_an_exceptions_code() {
     let agent = Agent::of_shell("true");
     let address = agent.address.to_string();
     let output = support::program().args(["--listen", &address]).stderr(Stdio::piped()).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     let message = String::from_utf8(output.stderr).unwrap();
     assert!(message.starts_with(&format!("error: listen on {address}: ")), "{message}");
     assert!(process_state(agent.pid()).is_some());

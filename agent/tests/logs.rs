@@ -5,7 +5,7 @@ mod support;
 use std::io::Read;
 use std::thread;
 
-use protocol::agent::ExitOutcome;
+use protocol::agent::{ExitOutcome, RunState};
 use protocol::routes::{LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
 use support::{Agent, parse_response, wait_until};
 
@@ -47,6 +47,21 @@ fn the_beginning_of_a_line_is_shown_when_its_end_does_not_come() {
     let agent = Agent::of_shell("printf 'Password: '; exec sleep 1000");
     agent.go();
     assert_eq!(agent.wait_for_output("Pass"), "Password: ");
+}
+
+#[test]
+fn progress_that_is_rewritten_without_a_pause_is_shown_before_its_line_ends() {
+    let script = r#"
+import itertools, os, time
+for i in itertools.count():
+    os.write(1, b"\rp%d" % i)
+    time.sleep(0.005)
+"#;
+    let agent = Agent::of_python(script);
+    agent.go();
+    // It comes in several pieces, so the wait of one that follows another is bounded as well.
+    agent.wait_for_output("p200");
+    assert_eq!(agent.status().state, RunState::Running);
 }
 
 #[test]

@@ -73,13 +73,16 @@ fn a_body_beyond_the_limit_is_refused_before_it_is_read() {
 }
 
 #[test]
-fn what_is_configured_reaches_the_run_and_the_agents_own_variables_do_not() {
+fn what_is_configured_reaches_the_run_and_inherited_variables_of_muster_do_not() {
     let mut program = support::program();
     program.args(["--", "sh", "-c", "env | sort"]).env_clear();
     program.envs([
         ("PATH", std::env!("PATH")),
         ("MUSTER_LISTEN", "127.0.0.1:0"),
         ("MUSTER_SUPERVISED", "1"),
+        ("MUSTER_JOB", "of a master inside another job"),
+        ("MUSTER_TOKEN", "of a client"),
+        ("MUSTER_", "a prefix and no more"),
         ("KEPT", "k"),
     ]);
     program.env("GONE", "g");

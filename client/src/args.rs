@@ -18,7 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   client --worker-num 4                   run ./exec.py with 4 workers on this machine
   client --env BATCH=64 -- --epochs 3     exec.py gets BATCH=64, and the arguments --epochs 3
-  client --strategy ps --task digits --master http://10.0.0.1:31898
+  client --strategy ps --task digits --master http://127.0.0.1:7897
   client logs digits -f                   come back to a job that a master runs
 
 Exit codes:
@@ -156,7 +156,7 @@ pub(crate) struct LogsArgs {
     #[arg(long, value_name = "REPLICA")]
     pub(crate) replica: Option<ReplicaId>,
     /// Begin with the last N lines of each replica [default: all that are kept]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = lines, allow_negative_numbers = true)]
     pub(crate) tail: Option<u32>,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
@@ -168,7 +168,7 @@ pub(crate) struct WaitArgs {
     #[command(flatten)]
     pub(crate) job: NameArg,
     /// Give up after this time, for example 90s, 10m or 2h [default: never]
-    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_negative_numbers = true)]
     pub(crate) timeout: Option<Duration>,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
@@ -212,14 +212,21 @@ pub(crate) enum Parsed {
 
 /// Parses a command line, its program's name first.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Parsed, UsageError> {
-    let matches = match Cli::command().try_get_matches_from(arguments) {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let matches = match Cli::command().try_get_matches_from(&arguments) {
         Ok(matches) => matches,
         Err(report) if !report.use_stderr() => return Ok(Parsed::Help(report.render().ansi().to_string())),
-        Err(report) => return Err(usage::from_clap(&report)),
+        Err(report) => return Err(usage::from_clap(&report, verb_of(&arguments).as_deref())),
     };
     refuse_submit_flags_beside_a_verb(&matches)?;
-    let cli = Cli::from_arg_matches(&matches).map_err(|report| usage::from_clap(&report))?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|report| usage::from_clap(&report, matches.subcommand_name()))?;
     Ok(Parsed::Command(Box::new(cli)))
+}
+
+/// The verb of a command line that does not parse: clap's report does not name it.
+fn verb_of(arguments: &[OsString]) -> Option<String> {
+    let matches = Cli::command().ignore_errors(true).try_get_matches_from(arguments).ok()?;
+    matches.subcommand_name().map(str::to_owned)
 }
 
 /// clap's own `args_conflicts_with_subcommands` would refuse the global flags as well.
@@ -244,6 +251,23 @@ fn refuse_submit_flags_beside_a_verb(matches: &ArgMatches) -> Result<(), UsageEr
 }
 
 fn count(text: &str) -> Result<u32, String> {
-    let shown: String = text.chars().take(40).collect();
-    text.parse().map_err(|_| format!("\"{shown}\" is not a number of replicas: give a whole number"))
+    whole_number(text, "replicas")
+}
+
+fn lines(text: &str) -> Result<u32, String> {
+    whole_number(text, "lines")
+}
+
+fn whole_number(text: &str, of: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("\"{}\" is not a number of {of}: give a whole number", shown(text)))
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = |_| format!("\"{}\" is no time: use a number with a unit, for example 90s, 10m or 2h", shown(text));
+    humantime::parse_duration(text).map_err(wrong)
+}
+
+/// As much of a wrong value as fits into a sentence.
+fn shown(text: &str) -> String {
+    text.chars().take(40).collect()
 }

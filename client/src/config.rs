@@ -92,7 +92,7 @@ pub(crate) enum ConfigError {
         source: std::io::Error,
     },
     /// It does not go into a header.
-    #[error("the token in {0} is empty or has characters beyond visible ASCII")]
+    #[error("the token in {0} is empty, or has spaces or other characters than visible ASCII")]
     Token(String),
     /// A variable that holds no text.
     #[error("the variable {0} is not valid UTF-8")]
@@ -150,6 +150,7 @@ fn read_token(path: &Path) -> Result<Token, ConfigError> {
     token(path.display().to_string(), &text)
 }
 
+/// Any text without spaces that a header can carry, as the master accepts it; an editor may have ended it with a line.
 fn token(origin: String, text: &str) -> Result<Token, ConfigError> {
     let text = text.trim();
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -212,8 +213,16 @@ mod tests {
     }
 
     #[test]
+    fn any_visible_ascii_is_a_token() {
+        let all: String = ('!'..='~').collect();
+        for text in ["x", "YWJj/+==", &all] {
+            assert_eq!(token("f".to_owned(), text).unwrap().text(), text);
+        }
+    }
+
+    #[test]
     fn a_token_that_no_header_can_carry_is_refused() {
-        for bad in ["", "  \n", "two words", "smörgås"] {
+        for bad in ["", "  \n", "two words", "two\nlines", "bell\u{7}", "smörgås"] {
             assert!(matches!(token("f".to_owned(), bad), Err(ConfigError::Token(origin)) if origin == "f"), "{bad:?}");
         }
     }

@@ -31,6 +31,9 @@ pub(crate) enum Error {
         /// The verb.
         verb: &'static str,
     },
+    /// The same, and the user has asked for a master that knows no job but its own.
+    #[error("a local master has no jobs to ask about once its job is over")]
+    LocalHasNoJobs,
     /// `--detach` beside `local`.
     #[error("--detach does not go with a local master: it ends with this command, and the job with it")]
     LocalDetached,
@@ -78,6 +81,10 @@ impl Error {
             Self::Request(error) => error.hint(),
             Self::NeedsMaster { .. } => Some(
                 "give --master URL or set MUSTER_MASTER; a local master exists only while the job that started it runs"
+                    .to_owned(),
+            ),
+            Self::LocalHasNoJobs => Some(
+                "start a master that stays, `master --backend process`, and give --master http://127.0.0.1:7897"
                     .to_owned(),
             ),
             Self::LocalDetached => Some(

@@ -1,4 +1,4 @@
-//! The exit codes, and nothing else knows them.
+//! The exit codes: which end of a command has which. The help in `args.rs` lists them for users.
 
 use std::process::ExitCode;
 
@@ -50,7 +50,7 @@ impl From<&Error> for Exit {
     fn from(error: &Error) -> Self {
         match error {
             Error::Usage(_) | Error::Config(_) | Error::Request(_) | Error::NeedsMaster { .. } => Self::BadInput,
-            Error::LocalDetached => Self::BadInput,
+            Error::LocalHasNoJobs | Error::LocalDetached => Self::BadInput,
             Error::Master(error) => Self::from(error),
             Error::Local(_) | Error::Runtime(_) => Self::MasterFailed,
             Error::Output(_) | Error::WaitTimeout { .. } | Error::DeleteTimeout { .. } | Error::Replaced(_) => {

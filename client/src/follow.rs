@@ -2,7 +2,7 @@
 //! Interrupts, exit codes and local masters are the callers' business.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use protocol::ids::{JobName, ReplicaId};
@@ -11,20 +11,18 @@ use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
 use tokio::task::JoinSet;
 
 use crate::error::Error;
-use crate::log_stream::{self, From, Until};
+use crate::log_stream::{self, From, Lines, Until};
 use crate::master_client::{LONG_POLL, MasterClient, MasterError};
 use crate::narrate;
 use crate::output::{Data, Notes};
 use crate::patience::Patience;
+use crate::resume::{Resumable, to_the_end};
 
 /// Events between the network and the printer; when stdout is slow, the network waits.
 const QUEUE: usize = 256;
 
 /// How long a finished job's last lines may take to arrive.
 const LAST_LINES: Duration = Duration::from_secs(15);
-
-/// A stream that lasted this long was a success, though it carried nothing.
-const LASTED: Duration = Duration::from_secs(5);
 
 /// A job to follow.
 pub(crate) struct Following {
@@ -62,7 +60,7 @@ enum Event {
     LogsEnded,
     /// The master is away, in this error's words.
     Away(String),
-    Failed(MasterError),
+    Failed(Error),
 }
 
 /// Prints everything until the job has finished, and the closing line. Gives back the job as it ended.
@@ -118,7 +116,7 @@ async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<Jo
             Some(Event::Line(line)) => data.log_line(&line)?,
             Some(Event::LogsEnded) => logs_open = false,
             Some(Event::Away(reason)) => notes.say(&format!("{reason}; trying again")),
-            Some(Event::Failed(error)) => return Err(error.into()),
+            Some(Event::Failed(error)) => return Err(error),
             None => {
                 notes.say("the last log lines did not arrive; client logs shows what the master has kept");
                 logs_open = false;
@@ -170,7 +168,7 @@ async fn feed_views(client: MasterClient, first: JobView, events: Sender<Event>)
         view = match next_view(&client, &name, seq, &mut patience, &events).await {
             Ok(view) => view,
             Err(error) => {
-                let _ = events.send(Event::Failed(error)).await;
+                let _ = events.send(Event::Failed(error.into())).await;
                 return;
             }
         };
@@ -204,58 +202,38 @@ async fn next_view(
 
 /// Sends every line until the job has finished, going on behind the last one when the stream breaks.
 async fn feed_lines(client: MasterClient, name: JobName, from: From, events: Sender<Event>) {
-    let mut patience = Patience::new();
-    let mut reading = Reading { from, offsets: BTreeMap::new() };
-    loop {
-        let begun = Instant::now();
-        let outcome = read_lines(&client, &name, &mut reading, &events).await;
-        if reading.has_news() || begun.elapsed() > LASTED {
-            patience.restore();
-        }
-        let error = match outcome {
-            Ok(()) => {
-                let _ = events.send(Event::LogsEnded).await;
-                return;
-            }
-            Err(error) => error,
-        };
-        if let Err(error) = patience.wait_after(error).await {
-            let _ = events.send(Event::Failed(error)).await;
-            return;
-        }
-    }
+    let mut reading = LineReading { client, name, from, offsets: BTreeMap::new(), events: events.clone() };
+    let last = match to_the_end(&mut reading).await {
+        Ok(_) => Event::LogsEnded,
+        Err(error) => Event::Failed(error),
+    };
+    let _ = events.send(last).await;
 }
 
-struct Reading {
+/// How far the lines of a job have been read and sent.
+struct LineReading {
+    client: MasterClient,
+    name: JobName,
     from: From,
     offsets: BTreeMap<ReplicaId, u64>,
+    events: Sender<Event>,
 }
 
-impl Reading {
-    /// Whether lines have come since the last call; the next stream begins behind them.
-    fn has_news(&mut self) -> bool {
-        let next = From::Offsets(self.offsets.clone());
-        let news = !self.offsets.is_empty() && self.from != next;
-        if news {
-            self.from = next;
-        }
-        news
-    }
-}
+impl Resumable for LineReading {
+    type Opened = Lines;
 
-async fn read_lines(
-    client: &MasterClient,
-    name: &JobName,
-    reading: &mut Reading,
-    events: &Sender<Event>,
-) -> Result<(), MasterError> {
-    let mut lines = log_stream::merged(client, name, &reading.from, Until::Finished).await?;
-    while let Some(line) = lines.try_next().await? {
-        reading.offsets.insert(line.replica, line.offset);
-        if events.send(Event::Line(line)).await.is_err() {
-            return Ok(());
-        }
+    async fn open(&self) -> Result<Lines, MasterError> {
+        let Self { client, name, from, offsets, events: _ } = self;
+        let from = if offsets.is_empty() { from } else { &From::Offsets(offsets.clone()) };
+        log_stream::merged(client, name, from, Until::Finished).await
     }
-    let finished = client.view(name).await?.state.is_finished();
-    if finished { Ok(()) } else { Err(client.log_stream_ended_early()) }
+
+    async fn read(&mut self, mut lines: Lines) -> Result<JobView, Error> {
+        while let Some(line) = lines.try_next().await? {
+            self.offsets.insert(line.replica, line.offset);
+            // Without a receiver nobody asks any more, and this task is about to be aborted.
+            let _ = self.events.send(Event::Line(line)).await;
+        }
+        Ok(log_stream::ended_with(&self.client, &self.name).await?)
+    }
 }

@@ -18,6 +18,7 @@ mod narrate;
 mod output;
 mod patience;
 mod request;
+mod resume;
 mod usage;
 
 use std::ffi::OsString;

@@ -1,14 +1,13 @@
-//! A job's output as streams of lines and of bytes. Starting again after a break is the caller's business.
+//! A job's output as streams of lines and of bytes. Starting again after a break is the business of `resume.rs`.
 
 use std::collections::BTreeMap;
 use std::io;
 
-use futures_util::{Stream, StreamExt, TryStreamExt};
+use futures_util::stream::{BoxStream, StreamExt, TryStreamExt};
 use protocol::ids::{JobName, ReplicaId};
 use protocol::routes::{LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
-use protocol::view::{LOG_LINE_BYTES, LogLine};
+use protocol::view::{JobView, LOG_LINE_BYTES, LogLine};
 use reqwest::Response;
-use reqwest::header::HeaderMap;
 use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
 use tokio_util::io::StreamReader;
 
@@ -37,6 +36,12 @@ pub(crate) enum From {
     Offsets(BTreeMap<ReplicaId, u64>),
 }
 
+/// The output of all replicas, as it comes.
+pub(crate) type Lines = BoxStream<'static, Result<LogLine, MasterError>>;
+
+/// The bytes of one replica, as they come.
+pub(crate) type Pieces = BoxStream<'static, Result<Vec<u8>, MasterError>>;
+
 /// The position of a replica's stream.
 pub(crate) struct RawPosition {
     /// The absolute offset of the stream's first byte.
@@ -51,7 +56,7 @@ pub(crate) async fn merged(
     name: &JobName,
     from: &From,
     until: Until,
-) -> Result<impl Stream<Item = Result<LogLine, MasterError>> + Unpin + use<>, MasterError> {
+) -> Result<Lines, MasterError> {
     let mut query = vec![follow(until)];
     match from {
         From::Start => {}
@@ -71,34 +76,40 @@ pub(crate) async fn raw(
     (name, replica): (&JobName, ReplicaId),
     (from, tail): (Option<u64>, Option<u32>),
     until: Until,
-) -> Result<(RawPosition, impl Stream<Item = Result<impl AsRef<[u8]> + use<>, MasterError>> + Unpin + use<>), MasterError>
-{
+) -> Result<(RawPosition, Pieces), MasterError> {
     let mut query = vec![follow(until), ("replica", replica.to_string())];
     query.extend(from.map(|offset| ("offset", offset.to_string())));
     query.extend(tail.map(|lines| ("tail", lines.to_string())));
     let answer = client.logs(name, &query, "application/octet-stream").await?;
     let position = RawPosition {
-        offset: number(answer.headers(), LOG_OFFSET_HEADER).or(from).unwrap_or(0),
-        dropped: number(answer.headers(), LOG_DROPPED_HEADER).unwrap_or(0),
+        offset: number(client, &answer, LOG_OFFSET_HEADER)?,
+        dropped: number(client, &answer, LOG_DROPPED_HEADER)?,
     };
     let client = client.clone();
-    let bytes = answer.bytes_stream().map_err(move |error| client.transport_error(&error));
-    Ok((position, Box::pin(bytes)))
+    let pieces = answer.bytes_stream().map_ok(Vec::from).map_err(move |error| client.transport_error(&error));
+    Ok((position, pieces.boxed()))
+}
+
+/// The job behind a stream that has ended in order, which is finished unless the master is shutting down.
+pub(crate) async fn ended_with(client: &MasterClient, name: &JobName) -> Result<JobView, MasterError> {
+    let view = client.view(name).await?;
+    if view.state.is_finished() { Ok(view) } else { Err(client.log_stream_ended_early()) }
 }
 
 fn follow(until: Until) -> (&'static str, String) {
     ("follow", (until == Until::Finished).to_string())
 }
 
-fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
-    headers.get(name)?.to_str().ok()?.parse().ok()
+fn number(client: &MasterClient, answer: &Response, header: &str) -> Result<u64, MasterError> {
+    let text = answer.headers().get(header).and_then(|value| value.to_str().ok());
+    text.and_then(|text| text.parse().ok()).ok_or_else(|| client.not_a_master(answer.status()))
 }
 
-fn lines(client: MasterClient, answer: Response) -> impl Stream<Item = Result<LogLine, MasterError>> + Unpin {
+fn lines(client: MasterClient, answer: Response) -> Lines {
     let status = answer.status();
     let reader = StreamReader::new(Box::pin(answer.bytes_stream().map_err(io::Error::other)));
     let lines = FramedRead::new(reader, LinesCodec::new_with_max_length(JSON_LINE_MAX));
-    lines.map(move |line| match line {
+    let lines = lines.map(move |line| match line {
         Ok(line) => serde_json::from_str(&line).map_err(|_| client.not_a_master(status)),
         Err(LinesCodecError::MaxLineLengthExceeded) => Err(client.not_a_master(status)),
         Err(LinesCodecError::Io(error)) => Err(match error.get_ref().and_then(|inner| inner.downcast_ref()) {
@@ -106,5 +117,6 @@ fn lines(client: MasterClient, answer: Response) -> impl Stream<Item = Result<Lo
             // What is no error of the transport is text that is not UTF-8.
             None => client.not_a_master(status),
         }),
-    })
+    });
+    lines.boxed()
 }

@@ -1,8 +1,9 @@
 //! How long and how often a request to a master that has gone away is tried again.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use tokio::time::Instant;
 
 use crate::master_client::MasterError;
 

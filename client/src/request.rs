@@ -77,6 +77,7 @@ fn spec_hint(error: &SpecError) -> &'static str {
         SpecError::ReservedEnv(_) => "leave it out of --env and --env-file",
         SpecError::Env(_) => "change it in --env or --env-file",
         SpecError::NulInArgument(_) => "change it behind --",
+        SpecError::TooMuchInput { .. } => "write it to a file in this folder, which exec.py can read",
         SpecError::RelativeWorkDir(_) => "run client in a folder with an absolute path",
     }
 }

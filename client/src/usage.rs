@@ -14,16 +14,28 @@ pub(crate) struct UsageError {
     pub(crate) hint: Option<String>,
 }
 
-/// The whole of what clap found wrong, without its usage block.
-pub(crate) fn from_clap(error: &clap::Error) -> UsageError {
+/// The whole of what clap found wrong, without its usage block. `verb` is the one that was typed.
+pub(crate) fn from_clap(error: &clap::Error, verb: Option<&str>) -> UsageError {
     let text = error.to_string();
     let first = text.split("\n\n").next().map(one_line).unwrap_or_default();
     let tip = text.lines().find_map(|line| line.trim().strip_prefix("tip: ").map(str::to_owned));
-    let sentence = validation_sentence(error).unwrap_or_else(|| {
-        let sentence = first.strip_prefix("error: ").unwrap_or(&first);
-        sentence.to_owned()
-    });
-    UsageError { sentence, hint: Some(tip.unwrap_or_else(|| "client --help lists flags and verbs".to_owned())) }
+    let own = validation_sentence(error).or_else(|| if verb.is_none() { unknown_verb(error) } else { None });
+    let sentence = own.unwrap_or_else(|| first.strip_prefix("error: ").unwrap_or(&first).to_owned());
+    let list = || match verb {
+        Some(verb) => format!("client {verb} --help lists what \"{verb}\" takes"),
+        None => "client --help lists flags and verbs".to_owned(),
+    };
+    UsageError { sentence, hint: Some(tip.unwrap_or_else(list)) }
+}
+
+/// For a word where only a verb can stand. clap takes it for an argument, since a command line needs no verb.
+fn unknown_verb(error: &clap::Error) -> Option<String> {
+    match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) if !word.starts_with('-') => {
+            Some(format!("no verb \"{word}\""))
+        }
+        (_, _) => None,
+    }
 }
 
 /// For a value that its parser refused: the flag as typed and the parser's own sentence.

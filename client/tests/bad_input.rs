@@ -59,7 +59,9 @@ fn words_that_make_no_job_are_refused_by_their_flag() {
         (&["--env-file", "missing.env"], "--env-file: read missing.env"),
         (&["-o", "yaml"], "invalid value 'yaml' for '-o <FORMAT>'"),
         (&["--workers", "4"], "unexpected argument '--workers' found"),
-        (&["lits"], "unexpected argument 'lits' found"),
+        (&["lits"], "no verb \"lits\""),
+        (&["--worker-num", "4", "foo"], "no verb \"foo\""),
+        (&["list", "foo"], "unexpected argument 'foo' found"),
     ] {
         refused(folder.path(), arguments, sentence);
     }
@@ -116,10 +118,13 @@ fn submit_flags_beside_a_verb_are_refused_and_global_ones_are_not() {
 #[test]
 fn verbs_need_a_master_that_outlives_a_command() {
     let folder = folder_with_script();
-    for arguments in [&["list"][..], &["status", "x"], &["logs", "x"], &["cancel", "x", "--master", "local"]] {
+    for arguments in [&["list"][..], &["status", "x"], &["logs", "x"], &["cancel", "x"]] {
         refused(folder.path(), arguments, "no master is given");
     }
     run(folder.path(), &["list"]).expect_stderr("hint: give --master URL or set MUSTER_MASTER");
+    let asked = ["--master", "local", "list"];
+    refused(folder.path(), &asked, "a local master has no jobs to ask about once its job is over");
+    run(folder.path(), &asked).expect_stderr("hint: start a master that stays");
 }
 
 #[test]
@@ -136,11 +141,27 @@ fn names_and_numbers_of_verbs_are_checked() {
         (&["status"][..], "<NAME>"),
         (&["status", "No_Name"], "task name \"No_Name\" is not a DNS label"),
         (&["logs", "x", "--replica", "boss-1"], "--replica: \"boss-1\" is not a replica"),
-        (&["logs", "x", "--tail", "-3"], "-3"),
+        (&["logs", "x", "--tail", "-3"], "--tail: \"-3\" is not a number of lines: give a whole number"),
         (&["logs", "x", "--replica", "worker-1", "-o", "json"], "-o json does not go with --replica"),
-        (&["wait", "x", "--timeout", "soon"], "--timeout"),
+        (&["wait", "x", "--timeout", "soon"], "--timeout: \"soon\" is no time: use a number with a unit"),
+        (&["wait", "x", "--timeout", "-5"], "--timeout: \"-5\" is no time"),
+        (&["wait", "x", "--timeout", "5"], "use a number with a unit, for example 90s, 10m or 2h"),
     ] {
         refused(folder.path(), &[arguments, &at[..]].concat(), sentence);
+    }
+}
+
+#[test]
+fn the_hint_names_the_help_of_what_was_typed() {
+    let folder = folder_with_script();
+    for (arguments, hint) in [
+        (&["status"][..], "hint: client status --help"),
+        (&["list", "foo"], "hint: client list --help"),
+        (&["logs", "x", "--tail", "-1"], "hint: client logs --help"),
+        (&["foo"], "hint: client --help lists flags and verbs"),
+        (&["--worker-num", "-1"], "hint: client --help lists flags and verbs"),
+    ] {
+        run(folder.path(), arguments).expect_code(2).expect_stderr(hint);
     }
 }
 

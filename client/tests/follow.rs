@@ -4,11 +4,12 @@
 
 use protocol::error::{ErrorCode, Problem};
 use protocol::view::JobView;
+use rustix::process::Signal;
 
 mod support;
 use support::fake_master::{FakeMaster, Logs, Script};
 use support::views::{failed, finished, line, pending, running, succeeded};
-use support::{Ended, client, finish, folder_with_script};
+use support::{Ended, client, finish, folder_with_script, signal, until};
 
 fn lines() -> Logs {
     Logs::Lines(vec![line("worker-0", 6, "hello"), line("worker-1", 8, "\u{1b}[1mwelt\u{1b}[0m")])
@@ -116,7 +117,7 @@ fn a_log_stream_that_breaks_off_is_taken_up_behind_its_last_line() {
     for _ in 0..4 {
         std::io::BufRead::read_line(&mut printed, &mut text).unwrap();
     }
-    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT).unwrap();
+    signal(&child, Signal::INT);
     drop(finish(child));
     assert_eq!(text, "worker-0 │ one\nworker-1 │ two\nworker-0 │ three\nworker-1 │ four\n");
     let asked = master.asked();
@@ -126,7 +127,7 @@ fn a_log_stream_that_breaks_off_is_taken_up_behind_its_last_line() {
 
 #[test]
 fn an_interrupt_leaves_the_job_alone_and_tells_the_way_back() {
-    for signal in [rustix::process::Signal::INT, rustix::process::Signal::TERM] {
+    for wish in [Signal::INT, Signal::TERM] {
         let logs = [lines()].into();
         let master = FakeMaster::start(Script { views: vec![running("digits")], logs, ..Script::default() });
         let folder = folder_with_script();
@@ -134,11 +135,26 @@ fn an_interrupt_leaves_the_job_alone_and_tells_the_way_back() {
         // The first line says that the job is being followed.
         let mut printed = std::io::BufReader::new(child.stdout.take().unwrap());
         std::io::BufRead::read_line(&mut printed, &mut String::new()).unwrap();
-        rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
+        signal(&child, wish);
         let ended = finish(child).expect_code(1);
         let ended = ended.expect_stderr(&format!("to come back: client logs digits -f --master {}", master.url));
         ended.expect_stderr(&format!("to cancel it: client cancel digits --master {}", master.url));
         assert!(!master.asked().iter().any(|request| request.contains("cancel")), "{:?}", master.asked());
+    }
+}
+
+#[test]
+fn an_interrupt_before_the_submit_is_answered_claims_nothing_about_the_job() {
+    for more in [&[][..], &["--detach"]] {
+        let master = FakeMaster::start(Script { mute: true, ..Script::default() });
+        let folder = folder_with_script();
+        let mut command = client(folder.path());
+        let child = command.args(["--task", "digits", "--master", &master.url]).args(more).spawn().unwrap();
+        until("the job is submitted", || !master.asked().is_empty());
+        signal(&child, Signal::INT);
+        let ended = finish(child).expect_code(1);
+        let sentence = "it is not known whether job digits was accepted: client status digits --master";
+        assert_eq!(ended.stderr, format!("{sentence} {} tells\n", master.url));
     }
 }
 

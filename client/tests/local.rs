@@ -3,11 +3,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
+use std::process::Child;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
 mod support;
-use support::{client_beside, command, finish, folder_with_script};
+use support::fake_master::{FakeMaster, Logs, Script};
+use support::views::{line, running};
+use support::{client_beside, command, finish, folder_with_script, signal, until};
 
 /// A program that is being written cannot be started, and another test's child may hold it open for a moment.
 fn alone() -> MutexGuard<'static, ()> {
@@ -60,6 +67,84 @@ fn a_local_master_is_not_given_the_variables_of_another() {
     let child = command.args(["--master", "local"]).env("MUSTER_LISTEN", "0.0.0.0:1").env("MUSTER_TOKEN", "x").spawn();
     let ended = finish(child.unwrap()).expect_code(3);
     assert!(!ended.stderr.contains("MUSTER_"), "{}", ended.stderr);
+}
+
+/// A client whose local master is a script that says this and stays, and the folder that holds its pid.
+fn started(says: &str) -> (TempDir, TempDir, Child) {
+    let master = format!("echo $$ > \"$TMPDIR/pid\"\n{says}\nexec cat >/dev/null");
+    let (folder, client) = client_beside(&[("master", &master), ("agent", "")]);
+    let temporary = folder.path().join("tmp");
+    std::fs::create_dir(&temporary).unwrap();
+    let script = folder_with_script();
+    let mut command = command(&client, script.path());
+    let child = command.args(["--task", "digits", "--master", "local"]).env("TMPDIR", &temporary).spawn().unwrap();
+    (folder, script, child)
+}
+
+fn pid(folder: &TempDir) -> Option<Pid> {
+    let text = std::fs::read_to_string(folder.path().join("tmp/pid")).ok()?;
+    Pid::from_raw(text.trim().parse().ok()?)
+}
+
+/// Lets a local job run, interrupts it, does something more, and gives back what the client says from then on.
+fn interrupted(then: impl FnOnce(&TempDir, &Child), code: i32) -> String {
+    let logs = [Logs::Lines(vec![line("worker-0", 6, "hello")]), Logs::Lines(Vec::new())].into();
+    let views = vec![running("digits")];
+    let master = FakeMaster::start(Script { views, logs, ..Script::default() });
+    let (folder, _script, mut child) = started(&format!("echo 'listening on {}'", master.url));
+    // The first line says that the job is being followed.
+    let mut printed = BufReader::new(child.stdout.take().unwrap());
+    printed.read_line(&mut String::new()).unwrap();
+    signal(&child, Signal::INT);
+    let mut told = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.starts_with("stopping job digits") {
+        line.clear();
+        assert!(told.read_line(&mut line).unwrap() > 0, "the client ended before it was stopping the job");
+    }
+    then(&folder, &child);
+    let mut rest = String::new();
+    told.read_to_string(&mut rest).unwrap();
+    assert_eq!(finish(child).code, Some(code), "{rest}");
+    assert_nothing_is_left(&folder.path().join("tmp"));
+    rest
+}
+
+#[test]
+fn an_interrupt_before_the_master_listens_stops_a_job_that_was_not_submitted() {
+    let _alone = alone();
+    let (folder, _script, child) = started("");
+    until("the master runs", || pid(&folder).is_some());
+    signal(&child, Signal::INT);
+    assert_eq!(finish(child).expect_code(1).stderr, "job digits was stopped before it was submitted\n");
+    assert_nothing_is_left(&folder.path().join("tmp"));
+}
+
+#[test]
+fn an_interrupt_before_the_job_is_known_says_that_it_was_not_submitted() {
+    let _alone = alone();
+    let master = FakeMaster::start(Script { mute: true, ..Script::default() });
+    let (folder, _script, child) = started(&format!("echo 'listening on {}'", master.url));
+    until("the job is submitted", || !master.asked().is_empty());
+    signal(&child, Signal::INT);
+    let ended = finish(child).expect_code(1);
+    assert_eq!(ended.stderr.lines().last(), Some("job digits was stopped before it was submitted"));
+    assert_nothing_is_left(&folder.path().join("tmp"));
+}
+
+#[test]
+fn a_second_interrupt_ends_the_job_with_its_master() {
+    let _alone = alone();
+    let rest = interrupted(|_, child| signal(child, Signal::INT), 1);
+    assert_eq!(rest, "job digits ends with its master\n");
+}
+
+#[test]
+fn a_master_that_dies_while_the_job_is_stopping_is_said_at_once() {
+    let _alone = alone();
+    let kill = |folder: &TempDir, _: &Child| kill_process(pid(folder).unwrap(), Signal::KILL).unwrap();
+    let rest = interrupted(kill, 3);
+    assert_eq!(rest, "error: the local master ended (signal: 9 (SIGKILL))\n");
 }
 
 #[track_caller]

@@ -2,12 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::io::Read;
+
 use protocol::view::{JobList, JobView};
 
 mod support;
 use support::fake_master::{FakeMaster, Logs, Script};
 use support::views::{failed, line, pending, running, succeeded};
-use support::{Ended, client, finish, folder_with_script};
+use support::{Ended, client, finish, folder_with_script, signal, until};
 
 fn at(master: &FakeMaster, arguments: &[&str]) -> Ended {
     let folder = folder_with_script();
@@ -30,6 +32,21 @@ fn list_shows_a_line_for_each_job() {
     let ended = at(&master, &["list", "-o", "json"]).expect_code(0);
     let expected = JobList { jobs: vec![succeeded("digits"), failed("letters")] };
     assert_eq!(serde_json::from_str::<JobList>(&ended.stdout).unwrap(), expected);
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_of_a_list_ends_it_quietly() {
+    // More than a pipe holds, so that the client is still writing when its reader leaves.
+    let master = serving((0..500).map(|_| succeeded("digits")).collect());
+    let folder = folder_with_script();
+    let mut command = client(folder.path());
+    let mut child = command.args(["list", "-o", "json", "--master", &master.url]).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut first = [0];
+    stdout.read_exact(&mut first).unwrap();
+    drop(stdout);
+    assert_eq!(&first, b"{");
+    assert_eq!(finish(child).expect_code(1).stderr, "");
 }
 
 #[test]
@@ -92,6 +109,28 @@ fn followed_logs_exit_as_the_job_ended() {
 }
 
 #[test]
+fn one_replicas_stream_that_breaks_off_is_taken_up_behind_its_last_byte() {
+    // The job is still running when the first stream ends, and the last ends with the job.
+    let logs = [Logs::Raw(b"one\n".to_vec()), Logs::Raw(b"one\n".to_vec()), Logs::Raw(b"one\ntwo\n".to_vec())].into();
+    let views = vec![running("digits"), succeeded("digits")];
+    let master = FakeMaster::start(Script { views, logs, ..Script::default() });
+    let ended = at(&master, &["logs", "digits", "-f", "--replica", "worker-0", "--tail", "7"]).expect_code(0);
+    assert_eq!(ended.stdout, "one\ntwo\n");
+    let asked = master.asked();
+    let asked: Vec<&str> = asked.iter().filter_map(|request| request.split_once("logs?")).map(|(_, it)| it).collect();
+    let again = "follow=true&replica=worker-0&offset=4";
+    assert_eq!(asked, ["follow=true&replica=worker-0&tail=7", again, again]);
+}
+
+#[test]
+fn output_without_its_offset_is_none_of_a_master() {
+    let logs = [Logs::RawNowhere(b"one\n".to_vec())].into();
+    let master = FakeMaster::start(Script { views: vec![running("digits")], logs, ..Script::default() });
+    let ended = at(&master, &["logs", "digits", "--replica", "worker-0"]).expect_code(3);
+    ended.expect_stderr("answers, but not as a Muster master (HTTP status 200)");
+}
+
+#[test]
 fn wait_exits_as_the_job_ended() {
     for (view, code, sentence) in
         [(succeeded("digits"), 0, "succeeded in 4.9 s"), (failed("digits"), 1, "failed after")]
@@ -101,6 +140,18 @@ fn wait_exits_as_the_job_ended() {
         let ended = at(&master, &["wait", "digits", "-o", "json"]).expect_code(code);
         assert_eq!(serde_json::from_str::<JobView>(&ended.stdout).unwrap(), view);
     }
+}
+
+#[test]
+fn an_interrupted_wait_tells_the_way_back() {
+    let master = serving(vec![running("digits")]);
+    let folder = folder_with_script();
+    let child = client(folder.path()).args(["wait", "digits", "--master", &master.url]).spawn().unwrap();
+    until("the end is waited for", || master.asked().iter().any(|request| request.contains("wait=")));
+    signal(&child, rustix::process::Signal::INT);
+    let ended = finish(child).expect_code(1).expect_stderr("no longer waiting for job digits; it is left alone\n");
+    let ended = ended.expect_stderr(&format!("to come back: client wait digits --master {}\n", master.url));
+    ended.expect_stderr(&format!("to cancel it: client cancel digits --master {}\n", master.url));
 }
 
 #[test]

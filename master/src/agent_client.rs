@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, TryStreamExt};
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Collected, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use protocol::agent::RunStatus;
 use protocol::error::Problem;
 use protocol::ids::Generation;
@@ -22,6 +22,10 @@ use crate::agent_token::AgentToken;
 
 /// Most time that a request may take which an agent answers at once.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most bytes of an answer that is no output. What runs beside an agent may answer in its place.
+const ANSWER_BYTES: usize = 1024 * 1024;
+/// Silence after which the kernel asks whether an agent is still there.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// How long one long poll waits. Under the minute after which an idle connection may be cut on its way.
 const POLL_WAIT: Duration = Duration::from_secs(30);
 
@@ -78,7 +82,9 @@ impl AgentClient {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CALL_TIMEOUT));
-        Self { http: Client::builder(TokioExecutor::new()).build(connector), authorization: None }
+        connector.set_keepalive(Some(KEEP_ALIVE));
+        let http = Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
+        Self { http, authorization: None }
     }
 
     /// The same, for the agents that know this token. Connections are shared.
@@ -104,8 +110,12 @@ impl AgentClient {
         match answer {
             // The prototype answers 404, or `OK` to whatever it is asked.
             Err(AgentError::Refused { status: 404 | 405, .. }) => Ok(AgentAnswer::SeedOnly),
+            Ok(body) if body.trim_ascii() == b"OK" => Ok(AgentAnswer::SeedOnly),
             Err(error) => Err(error),
-            Ok(body) => Ok(serde_json::from_slice(&body).map_or(AgentAnswer::SeedOnly, AgentAnswer::Status)),
+            Ok(body) => serde_json::from_slice(&body).map(AgentAnswer::Status).map_err(|error| {
+                let detail = format!("what answers is no agent: {error}");
+                AgentError::Refused { status: StatusCode::OK.as_u16(), detail }
+            }),
         }
     }
 
@@ -219,8 +229,8 @@ impl Default for AgentClient {
 }
 
 async fn collect(agent: SocketAddr, response: Response<Incoming>) -> Result<Bytes, AgentError> {
-    let body = response.into_body().collect().await.map_err(|error| unreachable(agent, error))?;
-    Ok(body.to_bytes())
+    let body = Limited::new(response.into_body(), ANSWER_BYTES).collect().await;
+    body.map(Collected::to_bytes).map_err(|source| AgentError::Unreachable { agent, source })
 }
 
 fn unreachable(agent: SocketAddr, error: impl std::error::Error + Send + Sync + 'static) -> AgentError {

@@ -37,7 +37,7 @@ pub struct Config {
     #[arg(long)]
     pub serve_without_auth_anyone_can_run_code: bool,
 
-    /// End, with every pod, when stdin ends, and remove the state directory: for a client that runs a master for one job
+    /// End, with every pod, when stdin ends, and clear the state directory: for a client that runs a master for one job
     #[arg(long, hide = true)]
     pub supervised: bool,
 }
@@ -105,6 +105,10 @@ fn read_token(file: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(file).with_context(|| format!("read the token file {}", file.display()))?;
     match text.trim() {
         "" => bail!("the token file {} is empty", file.display()),
+        // It travels in a header, where anything else would be cut or refused.
+        token if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            bail!("the token in {} has other characters than visible ASCII", file.display())
+        }
         token => Ok(token.to_owned()),
     }
 }

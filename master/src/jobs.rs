@@ -99,24 +99,22 @@ impl Jobs {
     }
 
     fn take(&self, event: StoreEvent, drivers: &mut JoinSet<()>) {
-        let mut handles = self.lock();
         match event {
-            StoreEvent::Changed(stored) => match handles.get(stored.name()) {
+            StoreEvent::Changed(stored) => match self.find(stored.name()) {
                 Some(handle) if handle.uid() == stored.record.uid => drop(handle.record.send_replace(Some(*stored))),
                 Some(_) | None => {
                     let (handle, wires) = self.connect(&stored);
-                    handles.insert(stored.name().clone(), handle);
+                    self.lock().insert(stored.name().clone(), handle);
                     drivers.spawn(driver::drive(Arc::clone(&self.context), *stored, wires));
                 }
             },
             StoreEvent::Deleted(name) => {
-                if let Some(handle) = handles.remove(&name) {
+                if let Some(handle) = self.lock().remove(&name) {
                     handle.record.send_replace(None);
                     info!(job = %name, "record deleted");
                 }
             }
         }
-        drop(handles);
         self.arrivals.send_replace(());
     }
 

@@ -66,13 +66,14 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 
     let end = CancellationToken::new();
     let server = Server::new(Arc::clone(&jobs), guard, end.clone());
+    let serving = tokio::spawn(async move { server.serve(listener).await });
     let outcome = tokio::select! {
         ended = jobs.run() => ended.context("follow the records"),
-        () = server.serve(listener) => Ok(()),
         reason = told_to_end(config.supervised) => reason.map(|reason| info!(reason, "ending")),
     };
     end.cancel();
-    backend.shutdown().await;
+    let (served, ()) = tokio::join!(serving, backend.shutdown());
+    served.context("serve HTTP")?;
     if config.supervised && outcome.is_ok() {
         state.remove()?;
     }

@@ -7,6 +7,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
+const OWN_FOLDERS: [&str; 2] = ["logs", "pods"];
+const OWN_FILES: [&str; 6] = ["jobs.sqlite", "jobs.sqlite-wal", "jobs.sqlite-shm", "token", "master.log", "lock"];
+
+fn gone(removed: std::io::Result<()>) -> anyhow::Result<()> {
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).context("clear the state directory"),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
 /// A state directory that this process holds until this is dropped.
 #[derive(Debug)]
 pub(crate) struct StateDir {
@@ -57,9 +67,17 @@ impl StateDir {
         &self.path
     }
 
-    /// Removes the folder with all that is in it.
+    /// Removes what a master and the client that runs it have put into the folder, and the folder if that was all.
     pub(crate) fn remove(self) -> anyhow::Result<()> {
-        std::fs::remove_dir_all(&self.path).context("remove the state directory")
+        for name in OWN_FOLDERS {
+            gone(std::fs::remove_dir_all(self.path.join(name)))?;
+        }
+        for name in OWN_FILES {
+            gone(std::fs::remove_file(self.path.join(name)))?;
+        }
+        // Whatever else is in it is someone else's.
+        let _ = std::fs::remove_dir(&self.path);
+        Ok(())
     }
 
     /// The file with the records.

@@ -9,9 +9,6 @@ use crate::ids::{Generation, UnixMillis};
 /// Most bytes of the last output on stderr that an [`ExitReport`] carries.
 pub const STDERR_TAIL_BYTES: usize = 4096;
 
-/// The exit code by which exec.py says "my state is saved, start me again" (EX_TEMPFAIL, sysexits.h).
-pub const EXIT_RESTART_ME: i32 = 75;
-
 /// Where a run stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

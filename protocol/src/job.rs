@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::env::{EnvError, EnvName};
+use crate::env::{ENTRY_LIMIT, EnvError, EnvName};
 use crate::error::ErrorCode;
 use crate::ids::{JobName, Role};
 use crate::tf_config;
@@ -146,6 +146,10 @@ impl TryFrom<JobSpecWire> for JobSpec {
     }
 }
 
+/// Most bytes of a job's arguments and variables together. Linux starts a program with a quarter of its stack at most,
+/// 2 MiB by default, and TF_CONFIG and what the host sets come on top (execve(2)).
+pub const INPUT_BYTES_MAX: usize = 512 * 1024;
+
 /// Why a request is no job.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
@@ -196,6 +200,15 @@ pub enum SpecError {
     /// An argument that cannot be passed on.
     #[error("argument {0} for exec.py holds a NUL byte")]
     NulInArgument(usize),
+    /// Arguments and variables that a program cannot be started with.
+    #[error(
+        "arguments and variables are {bytes} bytes long together: {INPUT_BYTES_MAX} bytes fit, and less than {ENTRY_LIMIT} \
+         in one of them; put large input into a file"
+    )]
+    TooMuchInput {
+        /// Their length, names and closing NULs included.
+        bytes: usize,
+    },
     /// Its place on the master's host would be unclear.
     #[error("work_dir \"{0}\" is not an absolute path")]
     RelativeWorkDir(PathBuf),
@@ -211,7 +224,7 @@ impl SpecError {
             Self::ChiefNum(_) => ErrorCode::BadChiefNum,
             Self::EvaluatorNum(_) => ErrorCode::BadEvaluatorNum,
             Self::ReservedEnv(_) | Self::Env(_) => ErrorCode::BadEnv,
-            Self::NulInArgument(_) => ErrorCode::BadArgs,
+            Self::NulInArgument(_) | Self::TooMuchInput { .. } => ErrorCode::BadArgs,
             Self::RelativeWorkDir(_) => ErrorCode::BadWorkDir,
         }
     }
@@ -300,6 +313,13 @@ impl JobSpec {
         }
         if let Some(place) = self.args.iter().position(|arg| arg.contains('\0')) {
             return Err(SpecError::NulInArgument(place + 1));
+        }
+        let of_variables = self.env.iter().map(|(name, value)| name.as_str().len() + value.len() + 2);
+        let of_arguments = self.args.iter().map(|arg| arg.len() + 1);
+        let bytes: usize = of_variables.chain(of_arguments).sum();
+        // A single argument is bounded as a variable is.
+        if bytes > INPUT_BYTES_MAX || self.args.iter().any(|arg| arg.len() >= ENTRY_LIMIT) {
+            return Err(SpecError::TooMuchInput { bytes });
         }
         match &self.work_dir {
             Some(dir) if !dir.is_absolute() => Err(SpecError::RelativeWorkDir(dir.clone())),

@@ -2,10 +2,16 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::{Child, Output};
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
+
 /// Most time that a test waits for anything.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Waits until `look` finds something.
 ///
@@ -42,11 +48,32 @@ pub fn pids(dir: &Path, part: &str) -> Vec<u32> {
     working_in(dir).into_iter().filter(|line| line.contains(part)).filter_map(of_line).collect()
 }
 
-/// Sends a signal to one process.
+/// Sends a signal to one process; one that has just ended needs none.
 ///
 /// # Panics
-/// When there is no such process.
-pub fn signal(pid: u32, signal: rustix::process::Signal) {
-    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).expect("process ids are small")).expect("not zero");
-    rustix::process::kill_process(pid, signal).expect("the process is there");
+/// When the signal may not be sent.
+pub fn signal(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).expect("process ids are small")).expect("not zero");
+    match kill_process(pid, signal) {
+        Ok(()) | Err(Errno::SRCH) => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Runs a program to its end, or kills it at the deadline, so that no test waits for ever.
+///
+/// # Panics
+/// When it cannot be started or waited for.
+pub fn output(child: Child) -> Output {
+    let pid = child.id();
+    let (ended, watch) = mpsc::channel::<()>();
+    let guard = thread::spawn(move || {
+        if watch.recv_timeout(DEADLINE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            signal(pid, Signal::KILL);
+        }
+    });
+    let output = child.wait_with_output().expect("a child can be waited for");
+    drop(ended);
+    guard.join().expect("the guard does not panic");
+    output
 }

@@ -9,14 +9,14 @@ use protocol::view::JobView;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::processes::{pids, signal, within, working_in};
+use crate::processes::{output, pids, signal, within, working_in};
 use crate::programs::{built, root};
 
 /// A folder of its own for one test. Its processes must be gone when it is.
 #[derive(Debug)]
 pub struct Scene {
-    dir: TempDir,
     path: PathBuf,
+    _dir: TempDir,
 }
 
 /// A program that has ended.
@@ -39,7 +39,7 @@ impl Scene {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let path = dir.path().canonicalize().expect("it is there");
         fs::write(path.join("exec.py"), exec_py).expect("write exec.py");
-        Self { dir, path }
+        Self { path, _dir: dir }
     }
 
     /// A folder with the files of one of the examples.
@@ -73,7 +73,7 @@ impl Scene {
     /// # Panics
     /// When it cannot be started.
     pub fn run(&self, args: &[&str]) -> Finished {
-        Finished::from(self.client(args).output().expect("the client starts"))
+        Finished::of(&mut self.client(args))
     }
 
     /// Runs `curl -s` with these arguments, and gives its stdout.
@@ -138,20 +138,28 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        for pid in pids(self.dir.path(), "") {
+        for pid in pids(&self.path, "") {
             signal(pid, Signal::KILL);
         }
     }
 }
 
-impl From<Output> for Finished {
-    fn from(output: Output) -> Self {
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Self { status: output.status, stdout: text(output.stdout), stderr: text(output.stderr) }
-    }
-}
-
 impl Finished {
+    /// A program, run to its end.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn of(program: &mut Command) -> Self {
+        Self::after(program.spawn().expect("the program starts"))
+    }
+
+    /// A program that runs, when it has ended.
+    pub fn after(child: Child) -> Self {
+        let Output { status, stdout, stderr } = output(child);
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Self { status, stdout: text(stdout), stderr: text(stderr) }
+    }
+
     /// Asserts the exit code.
     ///
     /// # Panics

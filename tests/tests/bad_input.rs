@@ -1,7 +1,9 @@
 //! What is wrong is said before anything is started: exit code 2, a sentence that names it, and nothing left behind.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
+use std::thread;
 
 use e2e::{Finished, Scene};
 
@@ -63,7 +65,7 @@ fn a_script_that_does_not_parse_is_refused_with_its_line() {
 #[test]
 fn a_host_without_python_is_told_so() {
     let scene = Scene::new("print('fine')");
-    let run = scene.client(&[]).env("PATH", scene.path()).output().map(Finished::from).expect("it starts").code(2);
+    let run = Finished::of(scene.client(&[]).env("PATH", scene.path())).code(2);
     scene.assert_empty();
     assert!(run.stderr.contains("python"), "{}", run.stderr);
 }
@@ -75,6 +77,30 @@ fn a_master_that_is_not_there_or_is_something_else_is_exit_code_3() {
     let url = format!("http://{closed}");
     let run = scene.run(&["--master", &url, "list"]).code(3);
     assert!(run.stderr.contains(&url), "{}", run.stderr);
+
+    let other = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", other.local_addr().expect("it was bound"));
+    let answers = thread::spawn(move || {
+        let (caller, _) = other.accept().expect("the client calls");
+        let mut asked = String::new();
+        BufReader::new(&caller).read_line(&mut asked).expect("it asks");
+        (&caller).write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello").expect("it listens");
+    });
+    let run = scene.run(&["--master", &url, "list"]).code(3);
+    assert!(run.stderr.contains("not as a Muster master"), "{}", run.stderr);
+    answers.join().expect("it answered");
+}
+
+#[test]
+fn a_value_with_a_nul_and_input_that_is_too_long_are_refused_by_name() {
+    let scene = Scene::new("open('started', 'w').close()");
+    fs::write(scene.path().join("nul.env"), "A=x\0y\n").expect("write");
+    let run = scene.run(&["--env-file", "nul.env"]).code(2);
+    assert!(run.stderr.contains("NUL"), "{}", run.stderr);
+    let long = "x".repeat(131_000);
+    let run = scene.run(&["--", &long, &long, &long, &long, &long]).code(2);
+    assert!(run.stderr.contains("put large input into a file"), "{}", run.stderr);
+    assert!(!scene.path().join("started").exists(), "nothing was run");
 }
 
 #[test]

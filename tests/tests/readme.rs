@@ -6,8 +6,8 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use e2e::Scene;
 use e2e::programs::{built, root};
+use e2e::{Scene, processes};
 
 /// Ports that the README names, and that a test must not take.
 const PORTS: [&str; 2] = ["7896", "7897"];
@@ -116,7 +116,10 @@ fn run(block: &str) {
         .env("XDG_STATE_HOME", scene.path())
         .env_remove("MUSTER_MASTER")
         .stdin(Stdio::null())
-        .output()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map(processes::output)
         .expect("bash starts");
     let stdout = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);

@@ -40,7 +40,7 @@ while not all(os.path.exists(f"met-{os.environ['MUSTER_JOB']}-{rank}") for rank 
     };
     let clients: Vec<Child> = (0..20).map(submit).collect();
     for client in clients {
-        Finished::from(client.wait_with_output().expect("it ends")).code(0);
+        Finished::after(client).code(0);
     }
     let list: Value = serde_json::from_str(&scene.curl(&[&format!("{}/v1/jobs", master.url)])).expect("a list");
     let states: Vec<&str> = list["jobs"].as_array().expect("jobs").iter().filter_map(|j| j["state"].as_str()).collect();
@@ -101,7 +101,7 @@ fn ctrl_c_leaves_a_job_of_a_master_that_stays_alone() {
     let client = scene.client(&["--master", &master.url, "--task", "stays"]).spawn().expect("it starts");
     scene.until_running(2);
     signal(client.id(), Signal::INT);
-    let left = Finished::from(client.wait_with_output().expect("it ends"));
+    let left = Finished::after(client).code(1);
     assert!(left.stderr.contains("logs stays") && left.stderr.contains("cancel stays"), "{}", left.stderr);
     assert_eq!(scene.runs().len(), 2);
 }

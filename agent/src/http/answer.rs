@@ -26,8 +26,6 @@ pub(super) enum Answer {
         /// Bytes between the offset asked for and the first that is delivered.
         dropped: u64,
     },
-    /// Why not.
-    Failure(Failure),
 }
 
 /// Why a request is not granted.
@@ -76,11 +74,17 @@ impl Failure {
             Self::Ending => (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable),
         }
     }
-}
 
-impl From<Failure> for Answer {
-    fn from(failure: Failure) -> Self {
-        Self::Failure(failure)
+    /// The message.
+    pub(super) fn to_response(&self) -> Response<AgentBody> {
+        let (status, code) = self.kind();
+        let problem = Problem { status: status.as_u16(), code, detail: self.to_string() };
+        let mut response = full(status, PROBLEM_JSON, json(&problem));
+        if let Self::Method { allowed } = self {
+            let allowed = HeaderValue::from_str(allowed.as_str()).expect("a method is a token");
+            response.headers_mut().insert(ALLOW, allowed);
+        }
+        response
     }
 }
 
@@ -96,20 +100,8 @@ impl Answer {
             Self::Text(status, text) => full(status, "text/plain; charset=utf-8", text.into()),
             Self::Status(status) => full(StatusCode::OK, "application/json", json(&status)),
             Self::Logs { follower, dropped } => logs(follower, dropped, open),
-            Self::Failure(failure) => problem(&failure),
         }
     }
-}
-
-fn problem(failure: &Failure) -> Response<AgentBody> {
-    let (status, code) = failure.kind();
-    let problem = Problem { status: status.as_u16(), code, detail: failure.to_string() };
-    let mut response = full(status, PROBLEM_JSON, json(&problem));
-    if let Failure::Method { allowed } = failure {
-        let allowed = HeaderValue::from_str(allowed.as_str()).expect("a method is a token");
-        response.headers_mut().insert(ALLOW, allowed);
-    }
-    response
 }
 
 fn logs(follower: Follower, dropped: u64, open: OpenRequest) -> Response<AgentBody> {

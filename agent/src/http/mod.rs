@@ -121,9 +121,12 @@ async fn respond(request: Request<Incoming>, agent: Agent) -> Result<Response<Ag
         Ok(Route::Finish) => handlers::finish(&agent).await,
         Ok(Route::Status) => handlers::status(&request, &agent).await,
         Ok(Route::Logs) => handlers::logs(&request, &agent),
-        Err(problem) => Err(problem),
+        Err(failure) => Err(failure),
     };
-    Ok(answer.unwrap_or_else(Answer::from).into_response(open))
+    Ok(match answer {
+        Ok(answer) => answer.into_response(open),
+        Err(failure) => failure.to_response(),
+    })
 }
 
 impl Agent {

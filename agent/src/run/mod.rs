@@ -315,6 +315,7 @@ async fn until(alarm: Option<Instant>) {
     }
 }
 
+/// What time it is, by both clocks. A wall clock that stands before 1970 says 1970.
 fn now() -> Now {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Now { monotonic: Instant::now(), wall: UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)) }

@@ -9,7 +9,8 @@ use crate::exit::Exit;
 use crate::master_client::MasterClient;
 use crate::output::Notes;
 
-/// How long is waited for the end of what runs. It covers the grace that replicas get, 30 s in Kubernetes, twice.
+/// How long is waited for the end of what runs. It covers several times the 2 s that a script gets to
+/// end by itself, and the 15 s after which the master removes a replica that does not answer.
 const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_secs(2);
 

@@ -1,6 +1,6 @@
 //! `list`: all jobs of a master.
 
-use super::{is_json, now};
+use super::now;
 use crate::args::Format;
 use crate::error::Error;
 use crate::exit::Exit;
@@ -9,7 +9,7 @@ use crate::output::{Data, jobs_table};
 
 pub(super) async fn run(client: &MasterClient, format: Format, data: &mut Data) -> Result<Exit, Error> {
     let list = client.list().await?;
-    if is_json(format) {
+    if format == Format::Json {
         data.json(&list)?;
     } else {
         data.text(&jobs_table(&list.jobs, now()))?;

@@ -4,49 +4,45 @@ use futures_util::TryStreamExt;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::view::JobView;
 
-use super::{is_json, unless_interrupted};
-use crate::args::LogsArgs;
+use super::leaving::{Stage, unless_interrupted};
+use crate::args::{Format, LogsArgs};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::follow::{Following, Logs, Told, follow, tell_end};
-use crate::log_stream::{self, From, Until};
+use crate::log_stream::{self, From, Pieces, RawPosition, Until};
 use crate::master_client::{MasterClient, MasterError};
 use crate::narrate;
 use crate::output::{Data, Notes};
-use crate::patience::Patience;
+use crate::resume::{Resumable, to_the_end};
 use crate::usage::UsageError;
 
 pub(super) async fn run(client: MasterClient, args: LogsArgs, mut data: Data, notes: &Notes) -> Result<Exit, Error> {
     let LogsArgs { job, follow, replica, tail, format } = args;
     let name = job.name;
-    if is_json(format.output) && replica.is_some() {
+    if format.output == Format::Json && replica.is_some() {
         return Err(one_replica_as_json().into());
     }
     let view = client.view(&name).await?;
-    if is_json(format.output) {
+    if format.output == Format::Json {
         data.log_lines_as_json();
     } else {
         data.align_prefixes(&view.spec);
     }
-    let from = tail.map_or(From::Start, From::Tail);
-    match (follow, replica) {
-        (false, None) => print_merged(&client, &view, &from, &mut data).await,
-        (false, Some(replica)) => {
-            let mut reading = RawReading { replica, next: None, tail };
-            reading.print(&client, &name, Until::Now, (&mut data, notes)).await?;
-            data.end_partial_line()?;
-            Ok(Exit::Done)
+    let Some(replica) = replica else {
+        let from = tail.map_or(From::Start, From::Tail);
+        if !follow {
+            return print_merged(&client, &view, &from, &mut data).await;
         }
-        (true, None) => {
-            let work = follow_merged(client.clone(), view, from, (data, notes.clone()));
-            unless_interrupted(work, (&client, &name), notes).await
-        }
-        (true, Some(replica)) => {
-            let reading = RawReading { replica, next: None, tail };
-            let work = follow_raw(client.clone(), name.clone(), reading, (data, notes.clone()));
-            unless_interrupted(work, (&client, &name), notes).await
-        }
+        let work = follow_merged(client.clone(), view, from, (data, notes.clone()));
+        return unless_interrupted(work, (&client, &name), || Stage::Following, notes).await;
+    };
+    let (begin, until) = (RawBegin::Asked { tail }, if follow { Until::Finished } else { Until::Now });
+    let (at, of, said) = (client.clone(), name.clone(), notes.clone());
+    let reading = RawReading { client: at, name: of, replica, begin, until, data, notes: said };
+    if !follow {
+        return print_raw(reading).await;
     }
+    unless_interrupted(follow_raw(reading), (&client, &name), || Stage::Following, notes).await
 }
 
 /// The bytes of one replica are passed on as they are, and JSON holds text only.
@@ -78,68 +74,70 @@ async fn follow_merged(
     Ok(ended.state.into())
 }
 
-async fn follow_raw(
-    client: MasterClient,
-    name: JobName,
-    mut reading: RawReading,
-    (mut data, notes): (Data, Notes),
-) -> Result<Exit, Error> {
-    let mut patience = Patience::new();
-    let view = loop {
-        let before = reading.next;
-        let outcome = reading.print_to_the_end(&client, &name, (&mut data, &notes)).await;
-        if reading.next != before {
-            patience.restore();
-        }
-        match outcome {
-            Ok(view) => break view,
-            Err(Error::Master(error)) => patience.wait_after(error).await?,
-            Err(error) => return Err(error),
-        }
-    };
-    data.end_partial_line()?;
-    tell_end(&view, &notes);
+async fn print_raw(mut reading: RawReading) -> Result<Exit, Error> {
+    let opened = reading.open().await?;
+    reading.print(opened).await?;
+    reading.data.end_partial_line()?;
+    Ok(Exit::Done)
+}
+
+async fn follow_raw(mut reading: RawReading) -> Result<Exit, Error> {
+    let view = to_the_end(&mut reading).await?;
+    reading.data.end_partial_line()?;
+    tell_end(&view, &reading.notes);
     Ok(view.state.into())
 }
 
-/// How far one replica's output has been read.
+/// How far one replica's output has been read and printed.
 struct RawReading {
+    client: MasterClient,
+    name: JobName,
     replica: ReplicaId,
-    next: Option<u64>,
-    tail: Option<u32>,
+    begin: RawBegin,
+    until: Until,
+    data: Data,
+    notes: Notes,
+}
+
+/// Where the next stream begins.
+enum RawBegin {
+    /// Where the user wants it to.
+    Asked { tail: Option<u32> },
+    /// Behind what has been read.
+    At(u64),
 }
 
 impl RawReading {
-    async fn print_to_the_end(
-        &mut self,
-        client: &MasterClient,
-        name: &JobName,
-        printers: (&mut Data, &Notes),
-    ) -> Result<JobView, Error> {
-        self.print(client, name, Until::Finished, printers).await?;
-        let view = client.view(name).await?;
-        if view.state.is_finished() { Ok(view) } else { Err(client.log_stream_ended_early().into()) }
-    }
-
-    async fn print(
-        &mut self,
-        client: &MasterClient,
-        name: &JobName,
-        until: Until,
-        (data, notes): (&mut Data, &Notes),
-    ) -> Result<(), Error> {
-        // The tail is where reading begins, not where it goes on.
-        let tail = self.tail.filter(|_| self.next.is_none());
-        let (position, mut bytes) = log_stream::raw(client, (name, self.replica), (self.next, tail), until).await?;
-        if position.dropped > 0 && tail.is_none() {
-            notes.say(&format!("{} bytes of the output are no longer kept", position.dropped));
+    async fn print(&mut self, (position, mut pieces): (RawPosition, Pieces)) -> Result<(), Error> {
+        // Whoever asks for the last lines does not ask for what stood before them.
+        let wants_all_before = !matches!(self.begin, RawBegin::Asked { tail: Some(_) });
+        if position.dropped > 0 && wants_all_before {
+            self.notes.say(&format!("{} bytes of the output are no longer kept", position.dropped));
         }
-        self.next = Some(position.offset);
-        while let Some(piece) = bytes.try_next().await.map_err(|error: MasterError| error)? {
-            let piece = piece.as_ref();
-            data.bytes(piece)?;
-            self.next = self.next.map(|offset| offset + piece.len() as u64);
+        let mut offset = position.offset;
+        self.begin = RawBegin::At(offset);
+        while let Some(piece) = pieces.try_next().await? {
+            self.data.bytes(&piece)?;
+            offset += piece.len() as u64;
+            self.begin = RawBegin::At(offset);
         }
         Ok(())
+    }
+}
+
+impl Resumable for RawReading {
+    type Opened = (RawPosition, Pieces);
+
+    async fn open(&self) -> Result<Self::Opened, MasterError> {
+        let begin = match self.begin {
+            RawBegin::Asked { tail } => (None, tail),
+            RawBegin::At(offset) => (Some(offset), None),
+        };
+        log_stream::raw(&self.client, (&self.name, self.replica), begin, self.until).await
+    }
+
+    async fn read(&mut self, opened: Self::Opened) -> Result<JobView, Error> {
+        self.print(opened).await?;
+        Ok(log_stream::ended_with(&self.client, &self.name).await?)
     }
 }

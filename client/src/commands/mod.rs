@@ -3,6 +3,7 @@
 mod cancel;
 mod completions;
 mod delete;
+mod leaving;
 mod list;
 mod logs;
 mod status;
@@ -11,13 +12,12 @@ mod wait;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use protocol::ids::{JobName, UnixMillis};
+use protocol::ids::UnixMillis;
 
-use crate::args::{Format, SubmitArgs, Verb};
-use crate::config::{Config, MasterChoice};
+use crate::args::{SubmitArgs, Verb};
+use crate::config::{Config, LocalBecause, MasterChoice};
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::interrupt::Interrupts;
 use crate::master_client::MasterClient;
 use crate::output::{Data, Notes};
 
@@ -35,7 +35,7 @@ pub(crate) async fn run(
         Some(Verb::List(format)) => list::run(&client("list")?, format.output, &mut data).await,
         Some(Verb::Status(args)) => status::run(&client("status")?, &args, &mut data).await,
         Some(Verb::Logs(args)) => logs::run(client("logs")?, args, data, notes).await,
-        Some(Verb::Wait(args)) => wait::run(&client("wait")?, &args, &mut data, notes).await,
+        Some(Verb::Wait(args)) => wait::run(client("wait")?, args, data, notes).await,
         Some(Verb::Cancel(args)) => cancel::run(&client("cancel")?, &args.name, notes).await,
         Some(Verb::Delete(args)) => delete::run(&client("delete")?, &args.name, notes).await,
         Some(Verb::Completions(args)) => completions::run(args.shell, &mut data),
@@ -46,7 +46,8 @@ pub(crate) async fn run(
 fn remote(config: &Config, verb: &'static str) -> Result<MasterClient, Error> {
     match &config.master {
         MasterChoice::At(url) => Ok(MasterClient::new(url.clone(), config.token.as_ref())?),
-        MasterChoice::Local(_) => Err(Error::NeedsMaster { verb }),
+        MasterChoice::Local(LocalBecause::Default) => Err(Error::NeedsMaster { verb }),
+        MasterChoice::Local(LocalBecause::Asked) => Err(Error::LocalHasNoJobs),
     }
 }
 
@@ -54,35 +55,4 @@ fn remote(config: &Config, verb: &'static str) -> Result<MasterClient, Error> {
 fn now() -> UnixMillis {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
-}
-
-/// Does `work` unless the user leaves first, and then says how to come back. The work is a task of its own, since
-/// writing to a slow reader may block it, and an interrupt must be heard even then.
-async fn unless_interrupted(
-    work: impl Future<Output = Result<Exit, Error>> + Send + 'static,
-    (client, name): (&MasterClient, &JobName),
-    notes: &Notes,
-) -> Result<Exit, Error> {
-    let mut interrupts = Interrupts::listen().map_err(Error::Runtime)?;
-    let mut work = tokio::spawn(work);
-    tokio::select! {
-        outcome = &mut work => outcome.expect("a task that nobody aborts ends by itself, and no code of ours panics"),
-        () = interrupts.next() => {
-            work.abort();
-            notes.end_progress();
-            let master = client.url();
-            notes.say(&format!("left job {name}, which goes on"));
-            notes.say(&format!("to come back: client logs {name} -f --master {master}"));
-            notes.say(&format!("to cancel it: client cancel {name} --master {master}"));
-            Ok(Exit::NotSucceeded)
-        }
-    }
-}
-
-/// Whether data are for programs.
-fn is_json(format: Format) -> bool {
-    match format {
-        Format::Json => true,
-        Format::Text => false,
-    }
 }

@@ -1,7 +1,7 @@
 //! `status`: one job and its replicas.
 
-use super::{is_json, now};
-use crate::args::StatusArgs;
+use super::now;
+use crate::args::{Format, StatusArgs};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::master_client::MasterClient;
@@ -9,7 +9,7 @@ use crate::output::{Data, status_text};
 
 pub(super) async fn run(client: &MasterClient, args: &StatusArgs, data: &mut Data) -> Result<Exit, Error> {
     let view = client.view(&args.job.name).await?;
-    if is_json(args.format.output) {
+    if args.format.output == Format::Json {
         data.json(&view)?;
     } else {
         data.text(&status_text(&view, now()))?;

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::view::JobView;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::{is_json, unless_interrupted};
+use super::leaving::{Stage, unless_interrupted};
 use crate::args::{Format, SubmitArgs};
 use crate::config::{Config, LocalBecause, MasterChoice, variable_to_pass_on};
 use crate::error::Error;
@@ -41,38 +43,47 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
         }
         MasterChoice::At(url) => {
             let client = MasterClient::new(url.clone(), config.token.as_ref())?;
+            let (name, (stage, standing)) = (spec.name.clone(), watch::channel(Stage::Submitting));
+            let submission = Submission { client: client.clone(), spec, stage };
+            let to = (data, notes.clone());
+            let job = (&client, &name);
+            let stage = || *standing.borrow();
             if detach {
-                hand_over(&client, &spec, format, data, notes).await
+                unless_interrupted(hand_over(submission, format, to), job, stage, notes).await
             } else {
-                let work = submit_and_follow(client.clone(), spec.clone(), format, (data, notes.clone()));
-                unless_interrupted(work, (&client, &spec.name), notes).await
+                unless_interrupted(submit_and_follow(submission, format, to), job, stage, notes).await
             }
         }
     }
 }
 
-async fn submit(client: &MasterClient, spec: &JobSpec, notes: &Notes) -> Result<JobView, Error> {
-    let submitted = client.submit(spec).await?;
+/// A job to submit.
+struct Submission {
+    client: MasterClient,
+    spec: JobSpec,
+    /// For whoever may have to say how far it has come.
+    stage: watch::Sender<Stage>,
+}
+
+async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, JobView), Error> {
+    let Submission { client, spec, stage } = submission;
+    let submitted = client.submit(&spec).await?;
+    // That nobody watches means that nobody will ask.
+    let _ = stage.send(Stage::Following);
     notes.say(&match &submitted {
         Submitted::New(view) => narrate::accepted(view),
         Submitted::Before(view) => narrate::submitted_before(view),
     });
     let (Submitted::New(view) | Submitted::Before(view)) = submitted;
-    Ok(view)
+    Ok((client, view))
 }
 
 /// `--detach`: the job's name is the data, so that a script can go on with it.
-async fn hand_over(
-    client: &MasterClient,
-    spec: &JobSpec,
-    format: Format,
-    mut data: Data,
-    notes: &Notes,
-) -> Result<Exit, Error> {
-    let view = submit(client, spec, notes).await?;
+async fn hand_over(submission: Submission, format: Format, (mut data, notes): (Data, Notes)) -> Result<Exit, Error> {
+    let (client, view) = submit(submission, &notes).await?;
     let master = client.url();
     notes.say(&format!("to follow it: client logs {} -f --master {master}", view.name));
-    if is_json(format) {
+    if format == Format::Json {
         data.json(&view)?;
     } else {
         data.text(view.name.as_str())?;
@@ -81,16 +92,15 @@ async fn hand_over(
 }
 
 async fn submit_and_follow(
-    client: MasterClient,
-    spec: JobSpec,
+    submission: Submission,
     format: Format,
     (mut data, notes): (Data, Notes),
 ) -> Result<Exit, Error> {
-    let first = submit(&client, &spec, &notes).await?;
+    let (client, first) = submit(submission, &notes).await?;
     data.align_prefixes(&first.spec);
-    let logs = if is_json(format) { Logs::Hidden } else { Logs::Merged(From::Start) };
+    let logs = if format == Format::Json { Logs::Hidden } else { Logs::Merged(From::Start) };
     let ended: JobView = follow(Following { client, first, told: Told::Nothing, logs }, &mut data, &notes).await?;
-    if is_json(format) {
+    if format == Format::Json {
         data.json(&ended)?;
     }
     Ok(ended.state.into())
@@ -112,14 +122,18 @@ async fn follow_at(
     (format, data, notes): (Format, Data, &Notes),
     interrupts: &mut Interrupts,
 ) -> Result<Exit, Error> {
+    let name = spec.name.clone();
     let url = tokio::select! {
         url = master.listening() => url?,
-        () = interrupts.next() => return Ok(Exit::NotSucceeded),
+        () = interrupts.next() => {
+            notes.say(&before_submitted(&name));
+            return Ok(Exit::NotSucceeded);
+        }
     };
     let client = MasterClient::new(url, Some(master.token()))?;
-    let name = spec.name.clone();
+    let submission = Submission { client: client.clone(), spec, stage: watch::Sender::new(Stage::Submitting) };
     // A task of its own, since writing to a slow reader may block it, and an interrupt must be heard even then.
-    let mut work = tokio::spawn(submit_and_follow(client.clone(), spec, format, (data, notes.clone())));
+    let mut work = tokio::spawn(submit_and_follow(submission, format, (data, notes.clone())));
     tokio::select! {
         outcome = &mut work => return outcome.expect(NEVER_ABORTED),
         error = master.died() => {
@@ -130,30 +144,49 @@ async fn follow_at(
     }
     notes.end_progress();
     notes.say(&format!("stopping job {name}; interrupt again to end it by force"));
-    let outcome = stop(work, client.cancel(&name), interrupts).await;
-    outcome.unwrap_or(Ok(Exit::NotSucceeded))
+    stop(master, Running { client, name, work }, interrupts, notes).await
 }
 
 const NEVER_ABORTED: &str = "a task that nobody aborts ends by itself, and no code of ours panics";
 
-/// Lets a cancelled job end in order and be followed to its end; nothing when the user or the time cuts that short.
+/// A job at a local master, and the task that submits and follows it.
+struct Running {
+    client: MasterClient,
+    name: JobName,
+    work: JoinHandle<Result<Exit, Error>>,
+}
+
+/// Lets a cancelled job end in order and be followed to its end. When the user, the time or the master cuts that
+/// short, there is no such end to tell, and the closing line says what becomes of the job.
 async fn stop(
-    mut work: JoinHandle<Result<Exit, Error>>,
-    cancel: impl Future<Output = Result<(), crate::master_client::MasterError>>,
+    master: &mut LocalMaster,
+    job: Running,
     interrupts: &mut Interrupts,
-) -> Option<Result<Exit, Error>> {
+    notes: &Notes,
+) -> Result<Exit, Error> {
+    let Running { client, name, mut work } = job;
+    let with_its_master = || format!("job {name} ends with its master");
     let in_order = async {
-        match cancel.await {
-            Ok(()) => Some((&mut work).await.expect(NEVER_ABORTED)),
-            // It may not have been submitted yet, or its master is gone.
-            Err(_) => None,
+        match client.cancel(&name).await {
+            Ok(()) => Ok((&mut work).await.expect(NEVER_ABORTED)),
+            Err(error) if error.is_not_found() => Err(before_submitted(&name)),
+            Err(error) => Err(format!("{error}; {}", with_its_master())),
         }
     };
     let outcome = tokio::select! {
         outcome = in_order => outcome,
-        () = tokio::time::sleep(CANCEL_TIMEOUT) => None,
-        () = interrupts.next() => None,
+        error = master.died() => Ok(Err(error.into())),
+        () = tokio::time::sleep(CANCEL_TIMEOUT) => Err(with_its_master()),
+        () = interrupts.next() => Err(with_its_master()),
     };
     work.abort();
-    outcome
+    outcome.unwrap_or_else(|closing| {
+        notes.end_progress();
+        notes.say(&closing);
+        Ok(Exit::NotSucceeded)
+    })
+}
+
+fn before_submitted(name: &JobName) -> String {
+    format!("job {name} was stopped before it was submitted")
 }

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use protocol::view::JobView;
 
-use super::is_json;
-use crate::args::WaitArgs;
+use super::leaving::{Stage, unless_interrupted};
+use crate::args::{Format, WaitArgs};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::follow::tell_end;
@@ -13,7 +13,13 @@ use crate::master_client::{LONG_POLL, MasterClient};
 use crate::output::{Data, Notes};
 use crate::patience::Patience;
 
-pub(super) async fn run(client: &MasterClient, args: &WaitArgs, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
+pub(super) async fn run(client: MasterClient, args: WaitArgs, data: Data, notes: &Notes) -> Result<Exit, Error> {
+    let name = args.job.name.clone();
+    let work = wait(client.clone(), args, (data, notes.clone()));
+    unless_interrupted(work, (&client, &name), || Stage::Waiting, notes).await
+}
+
+async fn wait(client: MasterClient, args: WaitArgs, (mut data, notes): (Data, Notes)) -> Result<Exit, Error> {
     let begun = Instant::now();
     let mut view = client.view(&args.job.name).await?;
     let mut patience = Patience::new();
@@ -38,8 +44,8 @@ pub(super) async fn run(client: &MasterClient, args: &WaitArgs, data: &mut Data,
             Err(_) => return Err(too_late(&view, args.timeout)),
         }
     }
-    tell_end(&view, notes);
-    if is_json(args.format.output) {
+    tell_end(&view, &notes);
+    if args.format.output == Format::Json {
         data.json(&view)?;
     }
     Ok(view.state.into())

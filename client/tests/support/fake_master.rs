@@ -12,6 +12,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use protocol::error::{ErrorCode, PROBLEM_JSON, Problem};
 use protocol::ids::ReplicaId;
+use protocol::routes::{LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
 use protocol::view::{JobView, LogLine};
 
 /// What a fake master serves.
@@ -23,6 +24,8 @@ pub struct Script {
     pub logs: VecDeque<Logs>,
     /// The answer to a submit, instead of the first view.
     pub refusal: Option<Problem>,
+    /// A submit is remembered and never answered.
+    pub mute: bool,
     /// After a delete, the job is unknown.
     pub deleted: bool,
     /// The token that is asked for.
@@ -36,6 +39,8 @@ pub enum Logs {
     Lines(Vec<LogLine>),
     /// The bytes of one replica.
     Raw(Vec<u8>),
+    /// The same without their offset, as no master sends them.
+    RawNowhere(Vec<u8>),
 }
 
 /// It ends with the test's process.
@@ -107,6 +112,9 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
         ("POST", "/v1/jobs") => {
             let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
             *shared.submitted.lock().unwrap() = Some(serde_json::from_slice(&body).unwrap());
+            if shared.script.lock().unwrap().mute {
+                std::future::pending::<()>().await;
+            }
             shared.submit()
         }
         ("GET", "/v1/jobs") => {
@@ -123,7 +131,7 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
             shared.script.lock().unwrap().deleted = true;
             StatusCode::ACCEPTED.into_response()
         }
-        (_, _) => StatusCode::ACCEPTED.into_response(),
+        (_, path) => shared.cancel(path),
     }
 }
 
@@ -140,6 +148,14 @@ impl Shared {
         match &script.refusal {
             Some(refusal) => problem(refusal.status, refusal.code, &refusal.detail),
             None => json(StatusCode::CREATED, &script.views[0]),
+        }
+    }
+
+    fn cancel(&self, path: &str) -> Response {
+        let script = self.script.lock().unwrap();
+        match script.views.first() {
+            Some(view) if path == format!("/v1/jobs/{}/cancel", view.name) => StatusCode::ACCEPTED.into_response(),
+            Some(_) | None => problem(404, ErrorCode::UnknownJob, "there is no such job"),
         }
     }
 
@@ -178,8 +194,11 @@ impl Shared {
             Logs::Raw(bytes) => {
                 let offset = query.split('&').find_map(|part| part.strip_prefix("offset="));
                 let offset: usize = offset.map(|number| number.parse().unwrap()).unwrap_or(0);
-                answer(StatusCode::OK, "application/octet-stream", bytes[offset..].to_vec().into())
+                let positions = [(LOG_OFFSET_HEADER, offset.to_string()), (LOG_DROPPED_HEADER, "0".to_owned())];
+                let bytes = bytes[offset..].to_vec().into();
+                (positions, answer(StatusCode::OK, "application/octet-stream", bytes)).into_response()
             }
+            Logs::RawNowhere(bytes) => answer(StatusCode::OK, "application/octet-stream", bytes.into()),
         }
     }
 }

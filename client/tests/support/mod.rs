@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub mod fake_master;
 pub mod views;
@@ -100,6 +100,21 @@ fn wait(child: &mut Child) -> ExitStatus {
     drop(done);
     guard.join().unwrap();
     status
+}
+
+/// Waits for something to become true.
+#[track_caller]
+pub fn until(what: &str, condition: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < DEADLINE, "{what}: not within {} s", DEADLINE.as_secs());
+        thread::yield_now();
+    }
+}
+
+/// Sends a signal to a command.
+pub fn signal(child: &Child, signal: rustix::process::Signal) {
+    rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
 }
 
 /// A folder that holds this client beside other programs, for tests of the local master.

@@ -1,6 +1,7 @@
 //! Carrying out what `step` decided. What takes time goes to tasks that report back.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,28 +13,30 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::adopt::persistently;
-use super::{Driver, Next, Report, tasks};
+use super::replica::{Listener, Replica};
+use super::{Driver, Next, tasks};
 use crate::backend::PodSpec;
 use crate::error_chain::error_chain;
 use crate::job::phase::Action;
-use crate::job::replica::{AgentState, Observation, ReplicaPhase};
+use crate::job::replica::{AgentState, ReplicaPhase};
 use crate::store::{Change, Ended, JobRecord, amend};
 
 /// Pods that are created or deleted at the same time.
 const PODS_AT_ONCE: usize = 32;
 
 impl Driver {
-    pub(super) async fn act(&mut self, action: Action) {
+    pub(super) async fn act(&mut self, action: Action) -> Next {
         match action {
             Action::CreatePods => self.create_pods(),
             Action::Configure(generation) => self.configure(generation),
             Action::Launch(generation) => self.launch(generation),
-            Action::Follow(generation) => self.follow(generation),
-            Action::StopRuns { grace } => self.stop_runs(grace),
-            Action::Conclude(result) => self.conclude(result).await,
-            Action::ReleasePods => self.release_pods(),
+            Action::Follow(_) => self.follow(),
+            Action::StopRuns { grace } => self.stop_runs(grace).await,
+            Action::Conclude(result) => return self.conclude(result).await,
+            Action::ReleasePods => self.release_pods().await,
             Action::DeletePods => self.delete_pods(Duration::ZERO).await,
         }
+        Next::GoOn
     }
 
     fn create_pods(&mut self) {
@@ -47,62 +50,65 @@ impl Driver {
             args: record.spec.args.clone(),
             agent_token_sha256: self.token.sha256(),
         };
-        let missing = self.replicas.iter().filter(|(_, observation)| observation.pod.is_none());
+        let missing = self.replicas.iter().filter(|(_, replica)| replica.seen.pod.is_none());
         let pods: Vec<PodSpec> = missing.map(|(id, _)| pod(*id)).collect();
         let (backend, reporter) = (Arc::clone(&self.context.backend), self.reporter.clone());
-        let task = self.tasks.spawn(async move {
+        let task = tokio::spawn(async move {
             let create = async |pod: PodSpec| {
                 let replica = pod.replica;
                 if let Err(error) = backend.create(pod).await {
-                    let reason = error_chain(&error);
-                    // A driver that has ended needs no report.
-                    let _ = reporter.send(Report::PodRefused(replica, reason)).await;
+                    tasks::report(&reporter, replica, AgentState::Refused(error_chain(&error))).await;
                 }
             };
             stream::iter(pods).for_each_concurrent(PODS_AT_ONCE, create).await;
         });
-        self.start = Some(task);
+        self.start = Some(AbortOnDropHandle::new(task));
     }
 
     fn configure(&mut self, generation: Generation) {
         info!(job = %self.stored.name(), %generation, joined = self.replicas.len(), "gang complete");
-        let tensorflow = |(id, seen): (&ReplicaId, &Observation)| Some((*id, seen.addresses()?.tensorflow));
+        let tensorflow = |(id, replica): (&ReplicaId, &Replica)| Some((*id, replica.seen.addresses()?.tensorflow));
         let members: BTreeMap<ReplicaId, SocketAddr> = self.replicas.iter().filter_map(tensorflow).collect();
         let call = tasks::Fanout { agents: self.agents.clone(), generation, reporter: self.reporter.clone() };
         let spec = self.stored.record.spec.clone();
-        let task = self.tasks.spawn(tasks::configure(call, self.agents(|_| true), spec, members));
-        self.start = Some(task);
+        let task = tokio::spawn(tasks::configure(call, self.agents(|_| true), spec, members));
+        self.start = Some(AbortOnDropHandle::new(task));
     }
 
     fn launch(&mut self, generation: Generation) {
         let call = tasks::Fanout { agents: self.agents.clone(), generation, reporter: self.reporter.clone() };
         let waiting = self.agents(|phase| !phase.was_launched());
-        self.start = Some(self.tasks.spawn(tasks::launch(call, waiting)));
+        self.start = Some(AbortOnDropHandle::new(tokio::spawn(tasks::launch(call, waiting))));
     }
 
-    fn follow(&mut self, generation: Generation) {
-        if self.followed.replace(generation) == Some(generation) {
-            return;
-        }
-        for (id, agent) in self.agents(|phase| !matches!(phase, ReplicaPhase::Lost(_))) {
-            if self.seed_only.contains(&id) {
+    /// Follows whatever has, or may have, a run and is not followed yet.
+    fn follow(&mut self) {
+        let generation = self.phase.generation();
+        for (id, replica) in &mut self.replicas {
+            let may_run = ReplicaPhase::of(&replica.seen, generation).was_configured();
+            let is_followed = matches!(replica.listener, Listener::OfRun { .. });
+            let Some(addresses) = replica.seen.addresses() else { continue };
+            if !may_run || is_followed || replica.is_seed_only {
                 continue;
             }
-            let agents = self.agents.clone();
-            self.tasks.spawn(tasks::follow(agents.clone(), id, agent, self.reporter.clone()));
-            if let Some(log) = self.wires.logs.of(id) {
-                let copy = tokio::spawn(tasks::copy_output(agents, agent, log.clone()));
-                self.copies.insert(id, AbortOnDropHandle::new(copy));
+            let listen = tasks::follow(self.agents.clone(), *id, addresses.agent, self.reporter.clone());
+            replica.listener = Listener::OfRun { _task: AbortOnDropHandle::new(tokio::spawn(listen)) };
+            if let Some(log) = self.wires.logs.of(*id) {
+                let copy = tasks::copy_output(self.agents.clone(), addresses.agent, log.clone());
+                replica.copy = Some(AbortOnDropHandle::new(tokio::spawn(copy)));
             }
         }
     }
 
     /// A start that is still on its way is called back first: its agents refuse it once they were told to stop.
-    fn stop_runs(&mut self, grace: Duration) {
-        self.call_start_back();
+    async fn stop_runs(&mut self, grace: Duration) {
+        self.call_start_back().await;
         let generation = self.phase.generation();
         let mut targets = self.agents(|phase| phase.was_configured() && !phase.is_dead());
-        targets.retain(|(id, _)| self.stopped.insert(*id));
+        targets.retain(|(id, _)| {
+            let replica = self.replicas.get_mut(id);
+            replica.is_some_and(|replica| !mem::replace(&mut replica.is_stopped, true))
+        });
         let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.name().clone());
         self.tasks.spawn(async move {
             let stop = async |(id, agent): (ReplicaId, SocketAddr)| {
@@ -116,32 +122,39 @@ impl Driver {
     }
 
     /// The result must be on record before the evidence goes with the pods, so nothing else happens meanwhile.
-    async fn conclude(&mut self, result: JobResult) {
-        let name = self.stored.name().clone();
-        let times = self.times.clone();
-        let write_once = |record: &mut JobRecord| match record.ended {
-            Some(_) => Change::Nothing,
-            None => {
-                record.ended = Some(Ended { result: result.clone(), times: times.clone() });
-                Change::Write
+    async fn conclude(&mut self, result: JobResult) -> Next {
+        let generation = self.wires.view.borrow().generation;
+        let ended = Ended { result, times: self.times.clone(), generation, replicas: self.replica_views() };
+        let epoch = self.stored.record.epoch;
+        let write_once = |record: &mut JobRecord| {
+            // What another master holds by now is no longer this one's to end.
+            if record.ended.is_some() || record.epoch != epoch {
+                return Change::Nothing;
             }
+            record.ended = Some(ended.clone());
+            Change::Write
         };
-        let (store, job) = (self.context.store.as_ref(), &name);
-        if let Some(stored) = persistently(|| amend(store, job, &write_once)).await {
-            self.stored = stored;
+        let (store, job) = (self.context.store.as_ref(), self.stored.name());
+        match persistently(|| amend(store, job, &write_once)).await {
+            Some(stored) if stored.record.epoch == epoch => self.stored = stored,
+            Some(_) => return Next::End,
+            // Deleted by someone else: the pods go all the same.
+            None => {}
         }
+        Next::GoOn
     }
 
-    fn release_pods(&mut self) {
-        self.call_start_back();
-        let live: Vec<(ReplicaId, Observation)> =
-            self.replicas.iter().filter(|(_, seen)| seen.is_live()).map(|(id, seen)| (*id, seen.clone())).collect();
-        for (id, seen) in live {
-            if !self.released.insert(id) {
+    async fn release_pods(&mut self) {
+        self.call_start_back().await;
+        for (id, replica) in &mut self.replicas {
+            if !replica.seen.is_live() || mem::replace(&mut replica.is_released, true) {
                 continue;
             }
+            let (id, seen) = (*id, &replica.seen);
             let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.name().clone());
-            let copy = self.copies.remove(&id);
+            // The output of a run that was never started has no end to wait for.
+            let was_launched = ReplicaPhase::of(seen, None).was_launched();
+            let copy = replica.copy.take().filter(|_| was_launched);
             let agent = match (&seen.agent, seen.addresses()) {
                 (AgentState::Silent | AgentState::SeedOnly | AgentState::Refused(_), _) | (_, None) => None,
                 (AgentState::Status(_) | AgentState::Configured(_) | AgentState::Started(_), Some(a)) => Some(a.agent),
@@ -159,9 +172,9 @@ impl Driver {
     }
 
     pub(super) async fn delete_pods(&mut self, grace: Duration) {
-        self.call_start_back();
+        self.call_start_back().await;
         let (backend, job) = (self.context.backend.as_ref(), self.stored.name());
-        let there = self.replicas.iter().filter(|(_, seen)| seen.pod.is_some());
+        let there = self.replicas.iter().filter(|(_, replica)| replica.seen.pod.is_some());
         let there: Vec<ReplicaId> = there.map(|(id, _)| *id).collect();
         let delete = |id: ReplicaId| tasks::delete(backend, job, id, grace);
         stream::iter(there).for_each_concurrent(PODS_AT_ONCE, delete).await;
@@ -171,29 +184,32 @@ impl Driver {
     /// dies in here leaves to the next.
     pub(super) async fn forget(&mut self) -> Next {
         self.take_pods();
-        if self.replicas.values().any(|seen| seen.pod.is_some()) {
+        if self.replicas.values().any(|replica| replica.seen.pod.is_some()) {
             self.delete_pods(Duration::ZERO).await;
             return Next::GoOn;
         }
         if let Err(error) = self.wires.logs.remove() {
             warn!(job = %self.stored.name(), %error, "its kept output stays behind");
         }
-        let (store, name) = (self.context.store.as_ref(), self.stored.name());
-        persistently(|| store.delete(name)).await;
+        let (store, name, uid) = (self.context.store.as_ref(), self.stored.name(), &self.stored.record.uid);
+        persistently(|| store.delete(name, uid)).await;
         info!(job = %name, "job forgotten");
         Next::End
     }
 
-    fn call_start_back(&mut self) {
+    /// Returns when it does nothing any more: a pod that it created is in the back end's table by then.
+    async fn call_start_back(&mut self) {
         if let Some(start) = self.start.take() {
             start.abort();
+            // How it ended does not matter: what it did is seen.
+            let _ = start.await;
         }
     }
 
     /// The agents of the replicas whose phase passes `test`.
     fn agents(&self, test: impl Fn(&ReplicaPhase) -> bool) -> Vec<(ReplicaId, SocketAddr)> {
         let current = self.phase.generation();
-        let chosen = self.replicas.iter().filter(|(_, seen)| test(&ReplicaPhase::of(seen, current)));
-        chosen.filter_map(|(id, seen)| Some((*id, seen.addresses()?.agent))).collect()
+        let chosen = self.replicas.iter().filter(|(_, replica)| test(&ReplicaPhase::of(&replica.seen, current)));
+        chosen.filter_map(|(id, replica)| Some((*id, replica.seen.addresses()?.agent))).collect()
     }
 }

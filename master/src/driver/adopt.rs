@@ -12,8 +12,8 @@ use crate::store::{Change, JobRecord, StoreError, Stored, amend};
 
 /// Makes this master the holder. `None` when the job is gone.
 pub(super) async fn adopt(context: &Context, stored: Stored) -> Option<Stored> {
-    // A job that this master accepted is its own from the start, which saves a write.
-    if stored.record.holder == context.boot_id {
+    // A job that this master accepted is its own from the start, and one that has ended needs no holder.
+    if stored.record.holder == context.boot_id || stored.record.ended.is_some() {
         return Some(stored);
     }
     let name = stored.name().clone();

@@ -2,21 +2,24 @@
 
 mod act;
 mod adopt;
+mod replica;
 mod tasks;
 mod view;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
-use protocol::view::{JobTimes, JobView};
+use protocol::view::{JobTimes, JobView, ReplicaView};
 use tokio::sync::{mpsc, watch};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
+use self::replica::{Listener, Replica};
 pub use self::view::initial as initial_view;
 
 use crate::agent_client::AgentClient;
@@ -25,9 +28,9 @@ use crate::backend::{PodBackend, PodTable};
 use crate::job::phase::{self, JobEvent, JobPhase, Seen};
 use crate::job::plan;
 use crate::job::policy::Policy;
-use crate::job::replica::{AgentState, Gang, Member, Observation, PodState, ReplicaPhase};
+use crate::job::replica::{AgentState, Gang, Member, ReplicaPhase};
 use crate::logs::JobLogs;
-use crate::store::{JobStore, Stored, Wish};
+use crate::store::{Ended, JobStore, Stored, Wish};
 
 /// Reports that may wait until the driver looks.
 const BACKLOG: usize = 1024;
@@ -56,14 +59,9 @@ pub struct Wires {
     pub logs: Arc<JobLogs>,
 }
 
-/// What a task has to tell its driver.
+/// What a task has to tell its driver: a replica's agent is now like this.
 #[derive(Debug)]
-enum Report {
-    /// An agent is now like this.
-    Agent(ReplicaId, AgentState),
-    /// The back end would not create this pod.
-    PodRefused(ReplicaId, String),
-}
+struct Report(ReplicaId, AgentState);
 
 /// How a driver goes on after an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +79,7 @@ struct Driver {
     stored: Stored,
     policy: Policy,
     phase: JobPhase,
-    replicas: BTreeMap<ReplicaId, Observation>,
+    replicas: BTreeMap<ReplicaId, Replica>,
     times: JobTimes,
     began: Instant,
     pods: watch::Receiver<PodTable>,
@@ -89,13 +87,7 @@ struct Driver {
     reporter: mpsc::Sender<Report>,
     tasks: JoinSet<()>,
     /// What the start is at: creating pods, giving agents their environments, or telling them to run.
-    start: Option<AbortHandle>,
-    followed: Option<Generation>,
-    copies: HashMap<ReplicaId, AbortOnDropHandle<()>>,
-    joining: BTreeSet<ReplicaId>,
-    seed_only: BTreeSet<ReplicaId>,
-    stopped: BTreeSet<ReplicaId>,
-    released: BTreeSet<ReplicaId>,
+    start: Option<AbortOnDropHandle<()>>,
 }
 
 /// Drives a job to its end, and on to its deletion. Returns when the job is forgotten or another master's.
@@ -116,17 +108,11 @@ impl Driver {
             token,
             pods: context.backend.watch(stored.name()),
             policy: Policy::of(&record.spec),
-            replicas: plan::replicas(&record.spec).into_iter().map(|id| (id, Observation::NEW)).collect(),
-            times: record.ended.as_ref().map_or(accepted, |ended| ended.times.clone()),
+            replicas: plan::replicas(&record.spec).into_iter().map(|id| (id, Replica::new())).collect(),
+            times: record.ended.as_ref().map_or(accepted, Ended::times_of_finished),
             began: Instant::now(),
             tasks: JoinSet::new(),
             start: None,
-            followed: None,
-            copies: HashMap::new(),
-            joining: BTreeSet::new(),
-            seed_only: BTreeSet::new(),
-            stopped: BTreeSet::new(),
-            released: BTreeSet::new(),
             context,
             wires,
             stored,
@@ -140,7 +126,9 @@ impl Driver {
         self.take_pods();
         let (_, actions) = begin(&self.stored);
         for action in actions {
-            self.act(action).await;
+            if self.act(action).await == Next::End {
+                return;
+            }
         }
         // What an earlier master stopped by its user's wish must not be taken for a failure.
         let first = self.wished();
@@ -168,7 +156,11 @@ impl Driver {
             () = sleep_until(wake.unwrap_or(self.began)), if wake.is_some() => {}
         }
         // Tasks that have ended are let go, so that their number does not grow with the job's age.
-        while self.tasks.try_join_next().is_some() {}
+        while let Some(ended) = self.tasks.try_join_next() {
+            if let Err(failure) = ended {
+                error!(job = %self.stored.name(), %failure, "a task of a driver broke");
+            }
+        }
         self.advance(JobEvent::Observed).await
     }
 
@@ -179,11 +171,15 @@ impl Driver {
             self.delete_pods(Duration::ZERO).await;
             return Next::End;
         };
-        if newest.record.holder != self.context.boot_id {
-            info!(job = %newest.name(), epoch = newest.record.epoch, "another master has taken the job over");
-            return Next::End;
+        match newest.record.epoch.cmp(&self.stored.record.epoch) {
+            // Written before this master took the job over, and heard of only now.
+            Ordering::Less => return Next::GoOn,
+            Ordering::Equal => self.stored = newest,
+            Ordering::Greater => {
+                info!(job = %newest.name(), epoch = newest.record.epoch, "another master has taken the job over");
+                return Next::End;
+            }
         }
-        self.stored = newest;
         let event = self.wished();
         self.advance(event).await
     }
@@ -195,33 +191,23 @@ impl Driver {
 
     fn take_pods(&mut self) {
         let table = self.pods.borrow_and_update().clone();
-        for (id, observation) in &mut self.replicas {
-            observation.pod = table.get(id).cloned();
-        }
-        let came_up = self.replicas.iter().filter(|(id, observation)| {
-            observation.agent == AgentState::Silent && observation.addresses().is_some() && !self.joining.contains(id)
-        });
-        for (id, addresses) in came_up.filter_map(|(id, seen)| Some((*id, seen.addresses()?))).collect::<Vec<_>>() {
-            self.joining.insert(id);
-            let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
-            self.tasks.spawn(tasks::join(agents, id, addresses.agent, reporter));
+        for (id, replica) in &mut self.replicas {
+            replica.seen.pod = table.get(id).cloned();
+            if let (AgentState::Silent, Listener::Nobody, Some(addresses)) =
+                (&replica.seen.agent, &replica.listener, replica.seen.addresses())
+            {
+                let join = tasks::join(self.agents.clone(), *id, addresses.agent, self.reporter.clone());
+                replica.listener = Listener::OfAgent { _task: AbortOnDropHandle::new(tokio::spawn(join)) };
+            }
         }
     }
 
     fn take_reports(&mut self, batch: Vec<Report>) {
-        for report in batch {
-            match report {
-                Report::Agent(id, agent) => {
-                    if agent == AgentState::SeedOnly {
-                        self.seed_only.insert(id);
-                    }
-                    self.replicas.entry(id).and_modify(|observation| observation.agent = agent);
-                }
-                Report::PodRefused(id, reason) => {
-                    let ended = PodState::Terminated { exit: None, reason };
-                    self.replicas.entry(id).and_modify(|observation| observation.pod = Some(ended));
-                }
-            }
+        for Report(id, agent) in batch {
+            self.replicas.entry(id).and_modify(|replica| {
+                replica.is_seed_only |= agent == AgentState::SeedOnly;
+                replica.seen.hear(agent);
+            });
         }
     }
 
@@ -240,7 +226,9 @@ impl Driver {
                 self.enter(phase);
             }
             for action in actions {
-                self.act(action).await;
+                if self.act(action).await == Next::End {
+                    return Next::End;
+                }
             }
             if !has_moved {
                 break;
@@ -252,8 +240,11 @@ impl Driver {
         if !is_amid_start {
             self.publish();
         }
-        let is_finished = matches!(self.phase, JobPhase::Finished { .. });
-        if is_finished && self.stored.record.wish == Wish::Delete { self.forget().await } else { Next::GoOn }
+        if self.is_to_be_forgotten() { self.forget().await } else { Next::GoOn }
+    }
+
+    fn is_to_be_forgotten(&self) -> bool {
+        matches!(self.phase, JobPhase::Finished { .. }) && self.stored.record.wish == Wish::Delete
     }
 
     fn enter(&mut self, phase: JobPhase) {
@@ -273,6 +264,7 @@ impl Driver {
             JobPhase::Finished { .. } => {
                 stamp(&mut self.times.finished);
                 self.wires.logs.complete();
+                self.replicas.values_mut().for_each(|replica| replica.listener = Listener::Nobody);
             }
         }
         let generation = phase.generation().map(tracing::field::display);
@@ -282,23 +274,38 @@ impl Driver {
 
     fn gang(&self) -> Gang {
         let current = self.phase.generation();
-        let member = |(id, observation): (&ReplicaId, &Observation)| Member {
+        let member = |(id, replica): (&ReplicaId, &Replica)| Member {
             id: *id,
-            phase: ReplicaPhase::of(observation, current),
-            has_live_pod: observation.is_live(),
+            phase: ReplicaPhase::of(&replica.seen, current),
+            has_live_pod: replica.seen.is_live(),
         };
         Gang::new(self.replicas.iter().map(member).collect())
     }
 
     /// When to look again although nothing was heard. What is overdue was acted upon, and is looked at again later.
     fn wake_at(&self) -> Option<Instant> {
+        let later = Instant::now() + self.policy.release_timeout;
+        if self.is_to_be_forgotten() {
+            return Some(later);
+        }
         let deadline = self.began + self.phase.deadline(&self.policy)?;
-        let is_overdue = deadline <= Instant::now();
-        Some(if is_overdue { Instant::now() + self.policy.release_timeout } else { deadline })
+        Some(if deadline <= Instant::now() { later } else { deadline })
+    }
+
+    /// The replicas as they are; those of a job that has ended, as they were then.
+    fn replica_views(&self) -> Vec<ReplicaView> {
+        match &self.stored.record.ended {
+            Some(ended) => ended.replicas.clone(),
+            None => self.replicas.iter().map(|(id, replica)| self.replica_view(*id, replica)).collect(),
+        }
+    }
+
+    fn replica_view(&self, id: ReplicaId, replica: &Replica) -> ReplicaView {
+        view::of_replica(&self.stored.record, id, &replica.seen, self.phase.generation())
     }
 
     fn publish(&self) {
-        let shown = view::of(&self.stored, &self.phase, &self.replicas, &self.times);
+        let shown = view::of(&self.stored, &self.phase, self.replica_views(), &self.times);
         self.wires.view.send_if_modified(|view| view::renew(view, shown));
     }
 }

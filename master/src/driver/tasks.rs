@@ -116,18 +116,35 @@ pub(super) async fn follow(agents: AgentClient, id: ReplicaId, agent: SocketAddr
 
 /// Copies a run's output as it comes, until the run has ended and all of it is here.
 pub(super) async fn copy_output(agents: AgentClient, agent: SocketAddr, log: ReplicaLog) {
-    let attempt = async || {
-        // An agent also ends the stream when it is read too slowly. Only one that begins after the run has ended
-        // is sure to end with the run's last byte.
-        while !has_ended(&agents, agent).await? {
-            copy_some(&agents, agent, &log).await?;
+    loop {
+        let before = log.progress().end;
+        let attempt = async || copy_rest(&agents, agent, &log).await;
+        match attempt.retry(patience()).await {
+            Ok(()) => return,
+            // The patience is for an agent that cannot be reached at all, and begins anew with whatever came.
+            Err(_) if log.progress().end > before => {}
+            Err(error) => return warn!(%agent, error = error_chain(&error), "the rest of a run's output is lost"),
         }
-        copy_some(&agents, agent, &log).await
-    };
-    let outcome: Result<(), AgentError> = attempt.retry(patience()).await;
-    if let Err(error) = outcome {
-        warn!(%agent, error = error_chain(&error), "the rest of a run's output cannot be copied");
     }
+}
+
+async fn copy_rest(agents: &AgentClient, agent: SocketAddr, log: &ReplicaLog) -> Result<(), AgentError> {
+    // An agent also ends the stream when it is read too slowly. Only one that begins after the run has ended
+    // is sure to end with the run's last byte.
+    while !has_ended(agents, agent).await? {
+        if copy_some(agents, agent, log).await? == Copied::NotKept {
+            return Ok(());
+        }
+    }
+    copy_some(agents, agent, log).await.map(drop)
+}
+
+/// What became of the bytes of one stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Copied {
+    Kept,
+    /// They cannot be written, and those after them could not either.
+    NotKept,
 }
 
 async fn has_ended(agents: &AgentClient, agent: SocketAddr) -> Result<bool, AgentError> {
@@ -138,17 +155,18 @@ async fn has_ended(agents: &AgentClient, agent: SocketAddr) -> Result<bool, Agen
 }
 
 /// Copies until the agent ends the stream.
-async fn copy_some(agents: &AgentClient, agent: SocketAddr, log: &ReplicaLog) -> Result<(), AgentError> {
+async fn copy_some(agents: &AgentClient, agent: SocketAddr, log: &ReplicaLog) -> Result<Copied, AgentError> {
     let mut stream = agents.logs(agent, log.progress().end).await?;
     let mut offset = stream.offset;
     while let Some(bytes) = stream.bytes.next().await {
         let bytes = bytes?;
         if let Err(error) = log.append(offset, &bytes) {
             warn!(%agent, %error, "a run's output cannot be kept");
+            return Ok(Copied::NotKept);
         }
         offset += bytes.len() as u64;
     }
-    Ok(())
+    Ok(Copied::Kept)
 }
 
 /// Stops a run.
@@ -181,9 +199,10 @@ pub(super) async fn delete(backend: &dyn PodBackend, job: &JobName, id: ReplicaI
     }
 }
 
-async fn report(reporter: &mpsc::Sender<Report>, id: ReplicaId, state: AgentState) {
+/// Tells a driver what a replica's agent is now like.
+pub(super) async fn report(reporter: &mpsc::Sender<Report>, id: ReplicaId, state: AgentState) {
     // A driver that has ended needs no report.
-    let _ = reporter.send(Report::Agent(id, state)).await;
+    let _ = reporter.send(Report(id, state)).await;
 }
 
 fn patience() -> ExponentialBuilder {

@@ -1,8 +1,6 @@
 //! From what a driver knows to what is shown of its job.
 
-use std::collections::BTreeMap;
-
-use protocol::ids::{PodName, ReplicaId};
+use protocol::ids::{Generation, PodName, ReplicaId};
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaView};
 
 use crate::job::phase::JobPhase;
@@ -13,7 +11,7 @@ use crate::store::{JobRecord, Stored};
 /// What is shown of a job before its driver has looked at it.
 pub fn initial(record: &JobRecord) -> JobView {
     let replicas = plan::replicas(&record.spec);
-    let replica = |id: ReplicaId| replica_view(record, id, &Observation::NEW, &ReplicaPhase::Requested);
+    let replica = |id: ReplicaId| of_replica(record, id, &Observation::NEW, None);
     JobView {
         name: record.spec.name.clone(),
         uid: record.uid.clone(),
@@ -28,25 +26,17 @@ pub fn initial(record: &JobRecord) -> JobView {
 }
 
 /// What is shown of a job now. Its `seq` is not set: see [`renew`].
-pub(super) fn of(
-    stored: &Stored,
-    phase: &JobPhase,
-    replicas: &BTreeMap<ReplicaId, Observation>,
-    times: &JobTimes,
-) -> JobView {
+pub(super) fn of(stored: &Stored, phase: &JobPhase, replicas: Vec<ReplicaView>, times: &JobTimes) -> JobView {
     let record = &stored.record;
-    let current = phase.generation();
-    let replica =
-        |(id, seen): (&ReplicaId, &Observation)| replica_view(record, *id, seen, &ReplicaPhase::of(seen, current));
     JobView {
         name: record.spec.name.clone(),
         uid: record.uid.clone(),
         seq: 0,
         state: phase.state(),
-        generation: current,
+        generation: phase.generation().or(record.ended.as_ref().and_then(|ended| ended.generation)),
         result: result(phase),
         spec: record.spec.clone(),
-        replicas: replicas.iter().map(replica).collect(),
+        replicas,
         times: times.clone(),
     }
 }
@@ -73,7 +63,14 @@ fn result(phase: &JobPhase) -> Option<JobResult> {
     }
 }
 
-fn replica_view(record: &JobRecord, id: ReplicaId, seen: &Observation, phase: &ReplicaPhase) -> ReplicaView {
+/// What is shown of one replica while `current` is its gang's start.
+pub(super) fn of_replica(
+    record: &JobRecord,
+    id: ReplicaId,
+    seen: &Observation,
+    current: Option<Generation>,
+) -> ReplicaView {
+    let phase = &ReplicaPhase::of(seen, current);
     let status = match &seen.agent {
         AgentState::Status(status) => Some(status),
         AgentState::Silent

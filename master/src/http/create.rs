@@ -16,6 +16,7 @@ use super::jobs::accept;
 const STRATEGY: [&str; 1] = ["strategy"];
 const WORKERS: [&str; 2] = ["n_worker", "worker_num"];
 const SERVERS: [&str; 2] = ["n_ps", "ps_num"];
+const CHIEFS: [&str; 1] = ["chief_num"];
 const IMAGE: [&str; 2] = ["img", "image"];
 const NAME: [&str; 2] = ["name", "task"];
 
@@ -33,18 +34,19 @@ pub(super) async fn create(
 
 fn parse(query: &str) -> Result<JobSpec, ApiError> {
     let bad = |code, detail: String| ApiError::new(StatusCode::BAD_REQUEST, code, detail);
-    let known = [&STRATEGY[..], &WORKERS, &SERVERS, &IMAGE, &NAME];
+    let known = [&STRATEGY[..], &WORKERS, &SERVERS, &CHIEFS, &IMAGE, &NAME];
     let mut values = known.map(|_| None);
     for (key, value) in form_urlencoded::parse(query.as_bytes()).into_owned() {
         let Some(place) = known.iter().position(|names| names.contains(&key.as_str())) else {
-            let detail = format!("parameter \"{key}\" is unknown: use strategy, n_worker, n_ps, img and name");
+            let detail =
+                format!("parameter \"{key}\" is unknown: use strategy, n_worker, n_ps, chief_num, img and name");
             return Err(bad(ErrorCode::BadRequest, detail));
         };
         if values[place].replace(value).is_some() {
             return Err(bad(ErrorCode::BadRequest, format!("parameter \"{key}\" is given twice")));
         }
     }
-    let [strategy, workers, servers, image, name] = values;
+    let [strategy, workers, servers, chiefs, image, name] = values;
     let name = name.ok_or_else(|| bad(ErrorCode::BadTask, "parameter \"name\" is missing".to_owned()))?;
     let strategy =
         strategy.ok_or_else(|| bad(ErrorCode::BadStrategy, "parameter \"strategy\" is missing".to_owned()))?;
@@ -60,7 +62,8 @@ fn parse(query: &str) -> Result<JobSpec, ApiError> {
         strategy: strategy.parse::<Strategy>().map_err(|error| bad(error.code(), error.to_string()))?,
         worker_num: number("n_worker", workers, ErrorCode::BadWorkerNum)?,
         ps_num: number("n_ps", servers, ErrorCode::BadPsNum)?,
-        chief_num: None,
+        // The jobs of the prototype have no chief, so a script that was written for it expects none.
+        chief_num: number("chief_num", chiefs, ErrorCode::BadChiefNum)?.or(Some(0)),
         evaluator_num: None,
         image: image.filter(|image| !image.is_empty()),
         work_dir: None,

@@ -24,7 +24,7 @@ use crate::store::Wish;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Poll {
-    /// Answer when the view's `seq` has passed this.
+    /// Answer when the view's `seq` is another: it begins anew with each master.
     after: Option<u64>,
     /// Or after this many seconds, [`LONG_POLL_MAX_SECONDS`] at most.
     wait: Option<u64>,
@@ -68,7 +68,7 @@ pub(super) async fn show(
     let mut view = find(&state, name)?.view;
     if let Some(after) = poll.after {
         let wait = Duration::from_secs(poll.wait.unwrap_or(LONG_POLL_MAX_SECONDS).min(LONG_POLL_MAX_SECONDS));
-        let change = timeout(wait, view.wait_for(|view| view.seq > after));
+        let change = timeout(wait, view.wait_for(|view| view.seq != after));
         tokio::select! {
             // A wait that ends without a change answers with the view as it is; so does a job that is being forgotten.
             _ = change => {}

@@ -20,6 +20,7 @@ use protocol::routes;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::timeout::RequestBodyTimeoutLayer;
 use tracing::{debug, warn};
 
 pub use self::guard::Guard;
@@ -29,6 +30,8 @@ use crate::jobs::Jobs;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most bytes of a request's body. A spec of thousands of variables fits.
 const BODY_BYTES: usize = 4 * 1024 * 1024;
+/// Most time between two parts of a request's body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most time that open requests are given when the master ends.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -64,6 +67,7 @@ impl Server {
             .fallback(error::unknown_route)
             .method_not_allowed_fallback(error::method_not_allowed)
             .layer(DefaultBodyLimit::max(BODY_BYTES))
+            .layer(RequestBodyTimeoutLayer::new(BODY_TIMEOUT))
             .layer(CatchPanicLayer::custom(error::panicked))
             .with_state(state);
         Self { router, end }

@@ -64,6 +64,22 @@ impl Observation {
     /// Nothing is known yet.
     pub const NEW: Self = Self { pod: None, agent: AgentState::Silent };
 
+    /// Takes in what its agent is now known to be. An acknowledgement that is heard late does not undo a status that
+    /// has gone on from there.
+    pub fn hear(&mut self, heard: AgentState) {
+        let acknowledged = match &heard {
+            AgentState::Configured(generation) | AgentState::Started(generation) => Some(*generation),
+            AgentState::Silent | AgentState::SeedOnly | AgentState::Status(_) | AgentState::Refused(_) => None,
+        };
+        if let (Some(_), AgentState::Status(status)) = (acknowledged, &self.agent)
+            && status.generation >= acknowledged
+            && matches!(status.state, RunState::Running | RunState::Stopping | RunState::Exited)
+        {
+            return;
+        }
+        self.agent = heard;
+    }
+
     /// Its addresses, while its pod runs.
     pub fn addresses(&self) -> Option<Addresses> {
         match &self.pod {

@@ -78,6 +78,8 @@ impl JobLogs {
     pub fn complete(&self) {
         for log in self.replicas.values() {
             log.0.progress.send_modify(|progress| progress.is_complete = true);
+            // A master keeps the output of many jobs, and may not keep as many files open.
+            log.file().take();
         }
     }
 
@@ -97,14 +99,13 @@ impl JobLogs {
 impl ReplicaLog {
     fn new(path: PathBuf) -> Self {
         let progress = watch::Sender::new(Progress { end: 0, is_complete: false });
-        let log = Self(Arc::new(Shared { path, file: Mutex::new(None), progress }));
         // What an earlier master kept counts; a file that cannot be read is met again, with its error, when it is.
-        if log.0.path.exists()
-            && let Ok(end) = log.with(|file| Ok(file.end()))
+        if path.exists()
+            && let Ok(kept) = open(&path)
         {
-            log.0.progress.send_modify(|progress| progress.end = end);
+            progress.send_modify(|progress| progress.end = kept.end());
         }
-        log
+        Self(Arc::new(Shared { path, file: Mutex::new(None), progress }))
     }
 
     /// Keeps bytes whose first is at `offset`. What is there already is passed over; a gap is kept as a gap.
@@ -156,13 +157,18 @@ impl ReplicaLog {
         self.0.progress.subscribe()
     }
 
-    /// Does one short thing with the file, which is opened when it is first needed.
+    /// Does one short thing with the file, which is opened when it is first needed and kept open while it grows.
     fn with<T>(&self, work: impl FnOnce(&mut BoundedLog) -> io::Result<T>) -> io::Result<T> {
-        let mut file: MutexGuard<'_, Option<BoundedLog>> = self.0.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = self.file();
         match file.as_mut() {
             Some(log) => work(log),
+            None if self.progress().is_complete => work(&mut open(&self.0.path)?),
             None => work(file.insert(open(&self.0.path)?)),
         }
+    }
+
+    fn file(&self) -> MutexGuard<'_, Option<BoundedLog>> {
+        self.0.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

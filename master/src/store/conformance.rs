@@ -91,7 +91,7 @@ async fn a_watch_replays_and_then_follows(store: &dyn JobStore) {
         assert!(matches!(&event, Some(StoreEvent::Changed(s)) if s.name().as_str() == expected), "{event:?}");
     }
     store.create(record("later")).await.expect("create");
-    store.delete(&record("later").spec.name).await.expect("delete");
+    store.delete(&record("later").spec.name, &record("later").uid).await.expect("delete");
     let created = watch.recv().await;
     assert!(matches!(&created, Some(StoreEvent::Changed(s)) if s.name().as_str() == "later"), "{created:?}");
     assert_eq!(watch.recv().await, Some(StoreEvent::Deleted(record("later").spec.name)));
@@ -99,9 +99,11 @@ async fn a_watch_replays_and_then_follows(store: &dyn JobStore) {
 
 async fn deleting_is_for_good_and_may_be_repeated(store: &dyn JobStore) {
     for name in ["first", "another"] {
-        let name = record(name).spec.name;
-        store.delete(&name).await.expect("delete");
-        store.delete(&name).await.expect("an absent one succeeds");
+        let (name, uid) = (record(name).spec.name, record(name).uid);
+        store.delete(&name, "another uid").await.expect("another job's is left alone");
+        assert!(store.get(&name).await.expect("get").is_some());
+        store.delete(&name, &uid).await.expect("delete");
+        store.delete(&name, &uid).await.expect("an absent one succeeds");
         assert_eq!(store.get(&name).await.expect("get"), None);
     }
 }

@@ -69,10 +69,11 @@ impl JobStore for FakeStore {
         .await
     }
 
-    async fn delete(&self, name: &JobName) -> Result<(), StoreError> {
-        let name = name.clone();
+    async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError> {
+        let (name, uid) = (name.clone(), uid.to_owned());
         self.with(move |inner| {
-            if inner.records.remove(&name).is_some() {
+            if inner.records.get(&name).is_some_and(|stored| stored.record.uid == uid) {
+                inner.records.remove(&name);
                 inner.watchers.tell(&StoreEvent::Deleted(name));
             }
         })

@@ -1,6 +1,7 @@
 //! Where it is written what was asked for, and the little that must be remembered. Creating a record is the commit
 //! point of a submit; everything else about a job is seen, not stored.
 
+#[cfg(feature = "fake")]
 pub mod conformance;
 #[cfg(feature = "fake")]
 pub mod fake;
@@ -8,9 +9,9 @@ pub mod sqlite;
 mod watchers;
 
 use async_trait::async_trait;
-use protocol::ids::{JobName, UnixMillis};
+use protocol::ids::{Generation, JobName, UnixMillis};
 use protocol::job::JobSpec;
-use protocol::view::{JobResult, JobTimes};
+use protocol::view::{JobResult, JobTimes, ReplicaView};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
@@ -52,6 +53,17 @@ pub struct Ended {
     pub result: JobResult,
     /// When.
     pub times: JobTimes,
+    /// The last start of its gang, if there was one.
+    pub generation: Option<Generation>,
+    /// Every replica, as it was then.
+    pub replicas: Vec<ReplicaView>,
+}
+
+impl Ended {
+    /// The times of a job that a later master finds ended: nothing is known of when its last pod was gone.
+    pub fn times_of_finished(&self) -> JobTimes {
+        JobTimes { finished: self.times.finished.or(self.times.ended), ..self.times.clone() }
+    }
 }
 
 /// Names one state of a record. Only comparable.
@@ -127,11 +139,12 @@ pub trait JobStore: Send + Sync {
     /// [`StoreError::Conflict`] when it has changed, [`StoreError::NotFound`] when it is gone.
     async fn update(&self, record: JobRecord, version: &Version) -> Result<Stored, StoreError>;
 
-    /// Removes one; an absent one succeeds.
+    /// Removes the record of the job with this uid. One that is absent, or another job's by now, is left alone, and
+    /// that succeeds.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
-    async fn delete(&self, name: &JobName) -> Result<(), StoreError>;
+    async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError>;
 
     /// Reports every record as it is now, then each change in order. It ends when its receiver is dropped;
     /// a receiver that does not read holds the store's writers up.

@@ -7,8 +7,11 @@ use async_trait::async_trait;
 use protocol::ids::JobName;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
 use tokio::sync::mpsc;
+use tracing::error;
 
 use super::watchers::Watchers;
+use crate::error_chain::error_chain;
+
 use super::{JobRecord, JobStore, StoreError, StoreEvent, Stored, Version};
 
 /// A store in a file.
@@ -65,7 +68,15 @@ impl Inner {
         let mut query =
             self.connection.prepare("SELECT version, record FROM jobs ORDER BY name").map_err(unavailable)?;
         let rows = query.query_map([], columns).map_err(unavailable)?;
-        rows.map(|row| row.map_err(unavailable).and_then(parse)).collect()
+        let mut records = vec![];
+        for row in rows {
+            match parse(row.map_err(unavailable)?) {
+                Ok(stored) => records.push(stored),
+                // One record that cannot be read is no reason to leave all the others alone.
+                Err(error) => error!(error = error_chain(&error), "a record cannot be read and is passed over"),
+            }
+        }
+        Ok(records)
     }
 
     fn write(&mut self, record: JobRecord, version: i64) -> Stored {
@@ -121,10 +132,11 @@ impl JobStore for SqliteStore {
         .await
     }
 
-    async fn delete(&self, name: &JobName) -> Result<(), StoreError> {
-        let name = name.clone();
+    async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError> {
+        let (name, uid) = (name.clone(), uid.to_owned());
         self.with(move |inner| {
-            let rows = inner.connection.execute("DELETE FROM jobs WHERE name = ?1", [name.as_str()]);
+            let delete = "DELETE FROM jobs WHERE name = ?1 AND record ->> 'uid' = ?2";
+            let rows = inner.connection.execute(delete, [name.as_str(), &uid]);
             if rows.map_err(unavailable)? > 0 {
                 inner.watchers.tell(&StoreEvent::Deleted(name));
             }

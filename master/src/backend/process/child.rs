@@ -74,7 +74,12 @@ pub(super) async fn run(
         Ok(started) => started,
         Err(error) => return ended(error_chain(&error)),
     };
-    match timeout(ANNOUNCE_TIMEOUT, announced(&mut child)).await.unwrap_or(Err(ChildError::Silent)) {
+    let pid = child.id();
+    let announced = tokio::select! {
+        announced = timeout(ANNOUNCE_TIMEOUT, announced(&mut child)) => announced.unwrap_or(Err(ChildError::Silent)),
+        () = told_to_end(&mut orders, pid) => Err(ChildError::Silent),
+    };
+    match announced {
         Ok(agent) => {
             let tensorflow = SocketAddr::from((Ipv4Addr::LOCALHOST, claim.port()));
             state(PodState::Running(Addresses { agent, tensorflow }));
@@ -85,7 +90,6 @@ pub(super) async fn run(
             return ended(last_message.unwrap_or_else(|| error_chain(&error)));
         }
     }
-    let pid = child.id();
     let status = tokio::select! {
         status = child.wait() => status,
         () = told_to_end(&mut orders, pid) => { end(&mut child, lifeline).await; child.wait().await }
@@ -169,7 +173,8 @@ async fn told_to_end(orders: &mut watch::Receiver<Order>, pid: Option<u32>) {
 
 /// Ends an agent that had its time. Closing its stdin lets it kill what it started, which SIGKILL would orphan.
 async fn end(child: &mut Child, lifeline: Option<ChildStdin>) {
-    const LAST_CHANCE: Duration = Duration::from_secs(2);
+    // An agent takes up to 10 s for what does not die at once.
+    const LAST_CHANCE: Duration = Duration::from_secs(12);
     drop(lifeline);
     if timeout(LAST_CHANCE, child.wait()).await.is_err() {
         // An error means that it has ended.

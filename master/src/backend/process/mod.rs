@@ -94,10 +94,16 @@ impl ProcessBackend {
         };
         let last = child::run(&self.launcher, &pod, orders.clone(), set).await;
         info!(job = %pod.job, pod = %pod.name(), "pod ended");
-        let order = *orders.borrow();
-        match order {
-            Order::DeleteBy(_) => self.remove(&pod.job, pod.replica),
-            Order::Live | Order::Abandon => set(last),
+        // Whoever orders the deletion from here on finds that the pod has ended, and removes it.
+        let stays = self.with_job(&pod.job, |pods| {
+            let stays = !matches!(*orders.borrow(), Order::DeleteBy(_));
+            if stays {
+                pods.table.send_modify(|table| drop(table.insert(pod.replica, last)));
+            }
+            stays
+        });
+        if !stays {
+            self.remove(&pod.job, pod.replica);
         }
     }
 

@@ -6,7 +6,7 @@
 //! server that sets SO_REUSEADDR itself, as gRPC does, may bind and listen beside it, and nobody else may.
 
 use std::io;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use socket2::{Domain, Socket, Type};
@@ -40,13 +40,13 @@ impl Ports {
     /// Claims the next port that nobody has.
     ///
     /// # Errors
-    /// When every port of the range is taken, with the last reason.
+    /// When every port of the range is taken, or the machine refuses otherwise.
     pub(super) fn claim(&self) -> io::Result<Claim> {
         let mut last = io::Error::from(io::ErrorKind::AddrInUse);
         for _ in LOWEST..EPHEMERAL {
             match bind(self.advance()) {
-                Ok(claim) => return Ok(claim),
-                Err(error) => last = error,
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = error,
+                done => return done,
             }
         }
         Err(last)
@@ -68,17 +68,26 @@ impl Claim {
 }
 
 fn bind(port: u16) -> io::Result<Claim> {
-    let socket = Socket::new(Domain::IPV6, Type::STREAM, None)?;
-    // Every interface of both families, as TensorFlow's own server binds.
-    socket.set_only_v6(false)?;
-    socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
+    // Every interface of both families, as TensorFlow's own server binds, where there are both.
+    let socket = match Socket::new(Domain::IPV6, Type::STREAM, None) {
+        Ok(socket) => {
+            socket.set_only_v6(false)?;
+            socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
+            socket
+        }
+        Err(_) => {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+            socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())?;
+            socket
+        }
+    };
     socket.set_reuse_address(true)?;
     Ok(Claim { _socket: socket, port })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, TcpListener};
+    use std::net::TcpListener;
 
     use super::*;
 

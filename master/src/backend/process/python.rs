@@ -36,7 +36,7 @@ pub(super) async fn check(work_dir: &Path) -> Result<(), Refusal> {
     match timeout(PARSE_TIMEOUT, parse).await {
         Err(_) => {
             let sentence = format!("python took more than {} s to parse exec.py", PARSE_TIMEOUT.as_secs());
-            Err(Refusal { code: ErrorCode::NoPython, sentence })
+            Err(Refusal { code: ErrorCode::BadWorkDir, sentence })
         }
         Ok(Err(error)) => {
             let sentence = format!("python cannot be started on the master's host ({error}): put one on its PATH");

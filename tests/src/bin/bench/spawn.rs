@@ -54,11 +54,8 @@ pub(crate) async fn compare() -> anyhow::Result<Vec<Row>> {
     symlink("/bin/true", scene.path().join("python"))?;
     let (mut starts, mut wholes, mut bare_starts) = (vec![], vec![], vec![]);
     for _ in 0..RUNS {
-        let client = scene
-            .client(&["--worker-num", &REPLICAS.to_string(), "-o", "json"])
-            .env("PATH", scene.path())
-            .output()
-            .map(Finished::from)?;
+        let args = ["--worker-num", &REPLICAS.to_string(), "-o", "json"];
+        let client = Finished::of(scene.client(&args).env("PATH", scene.path()));
         let times = client.code(0).view().times;
         let since_accepted = |time: Option<protocol::ids::UnixMillis>| {
             let (begin, end) = times.accepted.zip(time).context("every step has its time")?;

@@ -1,0 +1,59 @@
+//! A command whose user may leave before it is done: what is said then. The job itself is left alone.
+
+use protocol::ids::JobName;
+
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::interrupt::Interrupts;
+use crate::master_client::MasterClient;
+use crate::output::Notes;
+
+/// How far a command is with its job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It has been sent, and the master has not answered.
+    Submitting,
+    /// The master has it, and what becomes of it is shown.
+    Following,
+    /// Its end is waited for.
+    Waiting,
+}
+
+/// Does `work` unless the user leaves first, and then says how things stand and how to come back. The work is a task
+/// of its own, since writing to a slow reader may block it, and an interrupt must be heard even then.
+pub(super) async fn unless_interrupted(
+    work: impl Future<Output = Result<Exit, Error>> + Send + 'static,
+    (client, name): (&MasterClient, &JobName),
+    stage: impl Fn() -> Stage,
+    notes: &Notes,
+) -> Result<Exit, Error> {
+    let mut interrupts = Interrupts::listen().map_err(Error::Runtime)?;
+    let mut work = tokio::spawn(work);
+    tokio::select! {
+        outcome = &mut work => outcome.expect("a task that nobody aborts ends by itself, and no code of ours panics"),
+        () = interrupts.next() => {
+            work.abort();
+            notes.end_progress();
+            notes.say(&farewell(stage(), name, client));
+            Ok(Exit::NotSucceeded)
+        }
+    }
+}
+
+fn farewell(stage: Stage, name: &JobName, client: &MasterClient) -> String {
+    let master = client.url();
+    let (standing, come_back) = match stage {
+        Stage::Submitting => {
+            return format!(
+                "it is not known whether job {name} was accepted: client status {name} --master {master} tells"
+            );
+        }
+        Stage::Following => (format!("left job {name}, which goes on"), format!("client logs {name} -f")),
+        Stage::Waiting => {
+            (format!("no longer waiting for job {name}; it is left alone"), format!("client wait {name}"))
+        }
+    };
+    format!(
+        "{standing}\nto come back: {come_back} --master {master}\nto cancel it: client cancel {name} --master {master}"
+    )
+}

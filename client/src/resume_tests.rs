@@ -1,0 +1,56 @@
+//! On a clock that stands still while anything can be done, so half a minute takes no time.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::*;
+
+/// A master that is away for a while after each time that it has answered.
+struct Flaky {
+    away_for: Duration,
+    back_at: Instant,
+    breaks_left: u32,
+}
+
+fn away() -> MasterError {
+    MasterError::Unreachable { url: "http://h:1".parse().unwrap(), reason: "away".to_owned() }
+}
+
+impl Resumable for Flaky {
+    type Opened = ();
+
+    async fn open(&self) -> Result<(), MasterError> {
+        if Instant::now() < self.back_at { Err(away()) } else { Ok(()) }
+    }
+
+    async fn read(&mut self, (): ()) -> Result<JobView, Error> {
+        if self.breaks_left == 0 {
+            return Err(Error::Replaced("read-to-the-end".parse().unwrap()));
+        }
+        self.breaks_left -= 1;
+        self.back_at = Instant::now() + self.away_for;
+        Err(away().into())
+    }
+}
+
+async fn outcome(away_for: Duration) -> (String, Duration) {
+    let begun = Instant::now();
+    let mut stream = Flaky { away_for, back_at: begun, breaks_left: 4 };
+    let error = to_the_end(&mut stream).await.unwrap_err();
+    (error.to_string(), begun.elapsed())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_restores_the_patience_though_the_stream_carries_nothing() {
+    let (error, took) = outcome(Duration::from_secs(20)).await;
+    assert_eq!(error, "job read-to-the-end was deleted, and another has its name now");
+    assert!(took >= Duration::from_secs(80), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_master_that_stays_away_is_given_up() {
+    let (error, took) = outcome(Duration::from_secs(300)).await;
+    assert_eq!(error, "the master at http://h:1 cannot be reached: away");
+    assert!(took >= Duration::from_secs(30) && took < Duration::from_secs(40), "{took:?}");
+}

@@ -1,0 +1,46 @@
+//! One replica of a driver's job: what is known of it, and what is under way for it.
+
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::job::replica::Observation;
+
+/// A replica, from its driver's side.
+pub(super) struct Replica {
+    /// What is known of it.
+    pub(super) seen: Observation,
+    /// Whether its agent is the first prototype's, which has neither status nor output to follow.
+    pub(super) is_seed_only: bool,
+    /// Whether its run was told to stop; once is enough.
+    pub(super) is_stopped: bool,
+    /// Whether its pod was told to end; once is enough.
+    pub(super) is_released: bool,
+    /// Who asks its agent how it is.
+    pub(super) listener: Listener,
+    /// Who copies its output.
+    pub(super) copy: Option<AbortOnDropHandle<()>>,
+}
+
+/// A task that asks an agent how it is. It ends with the value, so that nobody goes on asking at an address that
+/// another pod may get.
+pub(super) enum Listener {
+    /// Nobody asks.
+    Nobody,
+    /// Until the agent has answered for the first time.
+    OfAgent { _task: AbortOnDropHandle<()> },
+    /// Until the run has ended.
+    OfRun { _task: AbortOnDropHandle<()> },
+}
+
+impl Replica {
+    /// One of which nothing is known yet.
+    pub(super) fn new() -> Self {
+        Self {
+            seen: Observation::NEW,
+            is_seed_only: false,
+            is_stopped: false,
+            is_released: false,
+            listener: Listener::Nobody,
+            copy: None,
+        }
+    }
+}

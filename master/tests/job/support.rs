@@ -1,0 +1,120 @@
+//! Values to begin with: members in any phase, gangs of them, and `step` over them.
+
+use std::time::Duration;
+
+use master::job::phase::{Action, Ending, JobEvent, JobPhase, Seen, StartStage, step};
+use master::job::policy::{Policy, SuccessRule};
+use master::job::replica::{Gang, Member, ReplicaPhase};
+use proptest::prelude::ProptestConfig;
+use protocol::agent::{ExitOutcome, ExitReport};
+use protocol::ids::{Generation, ReplicaId, UnixMillis};
+use protocol::view::Failure;
+
+/// The first start of a job under its first master.
+pub(crate) const FIRST: Generation = Generation { epoch: 1, sequence: 1 };
+/// The first start under its second.
+pub(crate) const SECOND: Generation = Generation { epoch: 2, sequence: 1 };
+/// When the phases that have a beginning began.
+pub(crate) const SINCE: Duration = Duration::from_secs(100);
+/// Soon after it.
+pub(crate) const SOON: Duration = Duration::from_secs(101);
+
+/// The rules of the tests: distinct times, and all that train must succeed.
+pub(crate) const POLICY: Policy = Policy {
+    start_timeout: Duration::from_secs(600),
+    stop_grace: Duration::from_secs(3),
+    release_timeout: Duration::from_secs(20),
+    success: SuccessRule::AllThatTrain,
+};
+
+pub(crate) fn id(text: &str) -> ReplicaId {
+    text.parse().expect("the tests write replicas as role-index")
+}
+
+/// A gang of workers in these phases, worker-0 first.
+pub(crate) fn workers(phases: &[ReplicaPhase]) -> Gang {
+    let names: Vec<String> = (0..phases.len()).map(|index| format!("worker-{index}")).collect();
+    let members: Vec<(&str, ReplicaPhase)> = names.iter().map(String::as_str).zip(phases.iter().cloned()).collect();
+    gang(&members)
+}
+
+/// A gang in which every pod lives, but those of the lost.
+pub(crate) fn gang(members: &[(&str, ReplicaPhase)]) -> Gang {
+    let member = |(name, phase): &(&str, ReplicaPhase)| Member {
+        id: id(name),
+        phase: phase.clone(),
+        has_live_pod: !matches!(phase, ReplicaPhase::Lost(_)),
+    };
+    Gang::new(members.iter().map(member).collect())
+}
+
+/// An exit by itself, at this time.
+pub(crate) fn exit(code: i32, ended_at: u64) -> ExitReport {
+    ExitReport {
+        outcome: ExitOutcome::Code(code),
+        stopped: false,
+        ended_at: UnixMillis(ended_at),
+        stderr_tail: String::new(),
+    }
+}
+
+/// An exit because somebody stopped it, at this time.
+pub(crate) fn stopped(ended_at: u64) -> ExitReport {
+    ExitReport { outcome: ExitOutcome::Signal(9), stopped: true, ..exit(0, ended_at) }
+}
+
+pub(crate) fn lost() -> ReplicaPhase {
+    ReplicaPhase::Lost("its node died".to_owned())
+}
+
+/// The failure of a worker that ended by itself.
+pub(crate) fn exited(replica: &str, exit: ExitReport) -> Failure {
+    Failure::ReplicaExited { replica: id(replica), exit }
+}
+
+/// The failure of a worker whose pod was lost.
+pub(crate) fn was_lost(replica: &str) -> Failure {
+    Failure::ReplicaLost { replica: id(replica), reason: "its node died".to_owned() }
+}
+
+pub(crate) fn pending() -> JobPhase {
+    JobPhase::Pending { first: FIRST, since: SINCE }
+}
+
+pub(crate) fn starting(stage: StartStage) -> JobPhase {
+    JobPhase::Starting { generation: FIRST, stage }
+}
+
+pub(crate) fn running() -> JobPhase {
+    JobPhase::Running { generation: FIRST }
+}
+
+/// The phase after the end was decided soon after [`SINCE`].
+pub(crate) fn stopping(ending: Ending) -> JobPhase {
+    JobPhase::Stopping { generation: Some(FIRST), ending, since: SOON }
+}
+
+/// What a decided end asks for.
+pub(crate) fn stop_with(grace: Duration) -> Vec<Action> {
+    vec![Action::Follow(FIRST), Action::StopRuns { grace }]
+}
+
+/// One step upon a look at the gang.
+pub(crate) fn look(phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
+    look_at(SOON, phase, gang)
+}
+
+/// The same at another time.
+pub(crate) fn look_at(now: Duration, phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
+    step(phase, JobEvent::Observed, Seen { gang, policy: &POLICY, now })
+}
+
+/// One step upon a wish to cancel.
+pub(crate) fn cancel(phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
+    step(phase, JobEvent::CancelWished, Seen { gang, policy: &POLICY, now: SOON })
+}
+
+/// So many random cases. What a failure prints is enough to make a table test of it, so no seeds are kept.
+pub(crate) fn cases(count: u32) -> ProptestConfig {
+    ProptestConfig { cases: count, failure_persistence: None, ..ProptestConfig::default() }
+}

@@ -1,0 +1,64 @@
+//! A master that is killed takes its agents with it, and the next one says what became of its jobs.
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::harness::{Folders, descendants, parent, wait_until_dead};
+
+const SLEEPS: &str =
+    "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up')\ntime.sleep(600)\n";
+
+#[tokio::test]
+async fn after_kill_9_no_agent_lives_and_the_next_master_shows_the_job_as_lost() {
+    let folders = Folders::new(SLEEPS);
+    let master = folders.master();
+    let job = json!({"name": "orphaned", "strategy": "AllReduce", "worker_num": 2});
+    assert_eq!(master.submit(&job).await.0, 201);
+    let running = master.until("orphaned", |view| view["state"] == "running").await;
+    let processes = descendants(master.id());
+    assert!(processes.len() >= 4, "two agents and two runs: {processes:?}");
+    master.kill();
+    wait_until_dead(&processes);
+
+    let next = folders.master();
+    let view = next.until("orphaned", |view| view["state"] == "failed").await;
+    assert_eq!(view["uid"], running["uid"]);
+    let failure = &view["result"]["failure"];
+    assert_eq!(failure["cause"], "replica_lost", "{view:#}");
+    assert_eq!(failure["reason"], "the master that ran it ended, and its processes with it");
+    assert_eq!(descendants(next.id()), [0; 0], "nothing is started again");
+}
+
+#[tokio::test]
+async fn a_job_whose_agent_is_told_to_end_by_someone_else_fails() {
+    let folders = Folders::new(SLEEPS);
+    let master = folders.master();
+    let job = json!({"name": "beheaded", "strategy": "AllReduce", "worker_num": 2});
+    assert_eq!(master.submit(&job).await.0, 201);
+    let all_run = |view: &Value| (0..2).all(|index| view["replicas"][index]["pid"].is_u64());
+    let view = master.until("beheaded", all_run).await;
+    let processes = descendants(master.id());
+    let run = view["replicas"][1]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a process id");
+    let agent = parent(run).and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)).expect("its agent");
+    kill_process(agent, Signal::TERM).expect("it lives");
+
+    let view = master.until("beheaded", |view| view["state"] == "failed").await;
+    assert_eq!(view["result"]["failure"]["replica"], "worker-1", "{view:#}");
+    wait_until_dead(&processes);
+}
+
+#[tokio::test]
+async fn a_finished_job_is_shown_by_the_next_master_as_it_ended() {
+    let folders = Folders::new("print('hello')\n");
+    let master = folders.master();
+    assert_eq!(master.submit(&json!({"name": "done", "strategy": "AllReduce", "worker_num": 1})).await.0, 201);
+    let before = master.until("done", |view| view["state"] == "succeeded").await;
+    master.kill();
+    let after = folders.master().until("done", |view| view["state"] == "succeeded").await;
+    for kept in ["result", "uid", "spec", "generation"] {
+        assert_eq!(after[kept], before[kept], "{kept}");
+    }
+    assert_eq!(after["replicas"][0]["exit"], before["replicas"][0]["exit"]);
+    assert_eq!(after["replicas"][0]["state"], "exited");
+    assert_eq!(after["times"]["ended"], before["times"]["ended"]);
+}

@@ -1,0 +1,130 @@
+//! A second master over the same pods and records.
+
+use master::store::JobStore;
+use protocol::agent::ExitOutcome;
+use protocol::view::{JobResult, JobState, ReplicaState};
+
+use crate::harness::{Master, in_time, reach, spec};
+
+/// Another master over what this one has.
+fn successor(master: &Master) -> Master {
+    Master::over("second", master.backend.clone(), master.store.clone())
+}
+
+/// The job as this master has it, as soon as it has.
+async fn found(master: &Master, name: &protocol::ids::JobName) -> master::jobs::JobHandle {
+    let find = async {
+        loop {
+            if let Some(handle) = master.jobs.find(name) {
+                return handle;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time("the job is found", find).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_master_goes_on_with_a_running_job_without_starting_it_again() {
+    let first = Master::new();
+    let spec = spec("goes-on", 3);
+    let job = first.submit(spec.clone()).await;
+    let agents = first.started(&spec).await;
+    reach(&job, JobState::Running).await;
+
+    let second = successor(&first);
+    let job = found(&second, &spec.name).await;
+    let view = reach(&job, JobState::Running).await;
+    assert_eq!(view.generation.map(|generation| generation.to_string()).as_deref(), Some("1.1"));
+    agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
+    assert_eq!(reach(&job, JobState::Succeeded).await.result, Some(JobResult::Succeeded));
+    for agent in &agents {
+        let history = agent.history();
+        assert_eq!((history.configs.len(), history.starts.len(), history.stops.len()), (1, 1, 0), "{history:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_epoch_is_raised_once_and_the_first_master_yields() {
+    let first = Master::new();
+    let spec = spec("yields", 2);
+    let job = first.submit(spec.clone()).await;
+    first.started(&spec).await;
+    reach(&job, JobState::Running).await;
+
+    let second = successor(&first);
+    reach(&found(&second, &spec.name).await, JobState::Running).await;
+    let record = first.store.get(&spec.name).await.expect("get").expect("it is there").record;
+    assert_eq!((record.epoch, record.holder.as_str()), (2, "second"));
+    // A driver that has ended drops the view's sender.
+    let mut view = job.view.clone();
+    in_time("the first master lets go", async { while view.changed().await.is_ok() {} }).await;
+    assert_eq!(view.borrow().state, JobState::Running);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_ended_while_no_master_was_there_has_ended_as_it_did() {
+    let first = Master::new();
+    let spec = spec("meanwhile", 2);
+    let job = first.submit(spec.clone()).await;
+    let agents = first.started(&spec).await;
+    reach(&job, JobState::Running).await;
+    first.stop_following().await;
+    agents[0].exit(ExitOutcome::Code(0));
+    agents[1].exit(ExitOutcome::Code(0));
+
+    let second = successor(&first);
+    let view = reach(&found(&second, &spec.name).await, JobState::Succeeded).await;
+    assert_eq!(view.replicas[1].state, ReplicaState::Exited);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_cancelled_while_no_master_was_there_is_cancelled_by_the_next() {
+    let first = Master::new();
+    let spec = spec("cancelled", 2);
+    let job = first.submit(spec.clone()).await;
+    first.started(&spec).await;
+    reach(&job, JobState::Running).await;
+    first.stop_following().await;
+    first.wish(&spec.name, master::store::Wish::Cancel).await;
+
+    let second = successor(&first);
+    reach(&found(&second, &spec.name).await, JobState::Cancelled).await;
+    let table = master::backend::PodBackend::watch(&second.backend, &spec.name).borrow().clone();
+    let lives = |pod: &master::job::replica::PodState| matches!(pod, master::job::replica::PodState::Running(_));
+    assert!(!table.values().any(lives), "{table:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_that_the_first_master_stopped_by_a_users_wish_are_no_failure_to_the_second() {
+    let first = Master::new();
+    let spec = spec("half-way", 2);
+    let job = first.submit(spec.clone()).await;
+    let agents = first.started(&spec).await;
+    reach(&job, JobState::Running).await;
+    first.stop_following().await;
+    first.wish(&spec.name, master::store::Wish::Cancel).await;
+    let client = master::agent_client::AgentClient::new();
+    for agent in &agents {
+        client.stop(agent.address(), None, std::time::Duration::ZERO).await.expect("it stops");
+    }
+
+    let second = successor(&first);
+    let job = found(&second, &spec.name).await;
+    let view = crate::harness::until(&job, |view| view.result.is_some()).await;
+    assert_eq!(view.result, Some(JobResult::Cancelled));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_finished_job_stays_as_it_finished() {
+    let first = Master::new();
+    let before = first.succeed(&spec("stays", 2)).await;
+    first.stop_following().await;
+
+    let second = successor(&first);
+    let after = reach(&found(&second, &before.name).await, JobState::Succeeded).await;
+    assert_eq!((&after.uid, &after.result, &after.spec), (&before.uid, &before.result, &before.spec));
+    let times =
+        |view: &protocol::view::JobView| (view.times.accepted, view.times.joined, view.times.started, view.times.ended);
+    assert_eq!(times(&after), times(&before));
+}
