@@ -1,10 +1,12 @@
 //! What the master was told on its command line and in its environment; the only reader of either.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Parser, ValueEnum};
+use protocol::env::MUSTER_PREFIX;
 use protocol::routes::MASTER_PORT;
 
 use crate::http::Guard;
@@ -93,6 +95,13 @@ impl Config {
                 self.listen
             ),
         }
+    }
+
+    /// The variables of this master, which mean other things to an agent.
+    pub fn own_variables() -> Vec<OsString> {
+        #[expect(clippy::disallowed_methods, reason = "this is the file that reads the environment")]
+        let names = std::env::vars_os().map(|(name, _)| name);
+        names.filter(|name| name.as_encoded_bytes().starts_with(MUSTER_PREFIX.as_bytes())).collect()
     }
 
     /// What shall be logged, in the syntax of tracing's `EnvFilter`.

@@ -50,7 +50,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let backend = match config.backend {
         Backend::Process => {
             let here = std::env::current_dir().context("find the current folder")?;
-            ProcessBackend::new(config.agent_binary()?, here, state.path()).context("read the pods' folders")?
+            let agent = config.agent_binary()?;
+            ProcessBackend::new(agent, here, Config::own_variables(), state.path()).context("read the pods' folders")?
         }
     };
     let listener =

@@ -89,7 +89,7 @@ async fn the_fake_back_end_conforms() {
 async fn the_process_back_end_conforms() {
     let (work, state) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     std::fs::write(work.path().join("exec.py"), "print(\"hello\")\n").expect("write");
-    let pods = ProcessBackend::new(agent_binary(), work.path().to_owned(), state.path()).expect("no pods yet");
+    let pods = ProcessBackend::new(agent_binary(), work.path().to_owned(), vec![], state.path()).expect("no pods yet");
     let spec = store::conformance::record("pods").spec;
     backend::conformance::check(&pods, &spec).await;
     pods.shutdown().await;

@@ -119,10 +119,19 @@ impl Scene {
     /// # Panics
     /// When it does not come up.
     pub fn master(&self) -> Master {
+        self.master_with(&[])
+    }
+
+    /// The same, with these variables in its environment.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    pub fn master_with(&self, variables: &[(&str, &str)]) -> Master {
         let mut child = Command::new(built("master"))
             .args(["--listen", "127.0.0.1:0", "--state-dir", "state"])
             .current_dir(&self.path)
             .env_remove("RUST_LOG")
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(fs::File::options().create(true).append(true).open(self.path.join("master.log")).expect("its log"))

@@ -135,6 +135,19 @@ fn killing_an_agent_ends_its_run_and_fails_the_job_with_that_reason() {
     assert_eq!(scene.runs(), Vec::<u32>::new(), "{}", scene.processes());
 }
 
+#[test]
+fn variables_that_configure_the_master_do_not_configure_its_agents() {
+    let scene = Scene::new("import os; print(sorted(name for name in os.environ if name.startswith('MUSTER_')))");
+    let mut command = scene.client(&["--worker-num", "1"]);
+    let run = Finished::of(command.env("MUSTER_LINGER", "no number").env("MUSTER_GRACE", "none either")).code(0);
+    let names =
+        ["GENERATION", "INDEX", "JOB", "NO_PROXY", "RESTART_COUNT", "ROLE"].map(|name| format!("'MUSTER_{name}'"));
+    assert_eq!(run.stdout, format!("worker-0 │ [{}]\n", names.join(", ")));
+
+    let master = scene.master_with(&[("MUSTER_LINGER", "no number")]);
+    scene.run(&["--master", &master.url, "--worker-num", "1"]).code(0);
+}
+
 fn finished(scene: &Scene, master: &Master, name: &str) -> JobView {
     let url = format!("{}/v1/jobs/{name}", master.url);
     let look = || serde_json::from_str::<JobView>(&scene.curl(&[&url])).ok().filter(|view| view.state.is_finished());

@@ -116,7 +116,11 @@ fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, ChildError> {
     launcher.run_dirs.create(job, *replica).map_err(ChildError::Folder)?;
     let messages = launcher.run_dirs.agent_log(job, *replica).map_err(ChildError::Folder)?;
     let claim = launcher.ports.claim().map_err(ChildError::Port)?;
-    let mut child = Command::new(&launcher.agent_binary)
+    let mut command = Command::new(&launcher.agent_binary);
+    for name in &launcher.not_inherited {
+        command.env_remove(name);
+    }
+    let mut child = command
         .args(["--supervised", "--listen", "127.0.0.1:0", "--work-dir"])
         .arg(launcher.work_dir_of(work_dir.as_deref()))
         .args(["--", "python", "exec.py"])

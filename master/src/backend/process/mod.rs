@@ -6,6 +6,7 @@ mod python;
 mod run_dir;
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,6 +40,7 @@ pub struct ProcessBackend {
 struct Launcher {
     agent_binary: PathBuf,
     default_work_dir: PathBuf,
+    not_inherited: Vec<OsString>,
     run_dirs: RunDirs,
     ports: Ports,
 }
@@ -58,11 +60,16 @@ impl Default for JobPods {
 
 impl ProcessBackend {
     /// A back end that keeps its pods' folders below `state_dir` and runs jobs that name no folder in
-    /// `default_work_dir`. Pods that a former master left folders of are listed as ended: they died with it.
+    /// `default_work_dir`. Agents inherit this process's environment but for the variables `not_inherited`. Pods that a former master left folders of are listed as ended: they died with it.
     ///
     /// # Errors
     /// When the folders cannot be read.
-    pub fn new(agent_binary: PathBuf, default_work_dir: PathBuf, state_dir: &Path) -> io::Result<Self> {
+    pub fn new(
+        agent_binary: PathBuf,
+        default_work_dir: PathBuf,
+        not_inherited: Vec<OsString>,
+        state_dir: &Path,
+    ) -> io::Result<Self> {
         let run_dirs = RunDirs::new(state_dir);
         let mut jobs: HashMap<JobName, JobPods> = HashMap::new();
         for (job, replica) in run_dirs.list()? {
@@ -71,7 +78,7 @@ impl ProcessBackend {
             jobs.entry(job).or_default().table.send_modify(|table| drop(table.insert(replica, ended)));
         }
         let ports = Ports::new(std::process::id());
-        let launcher = Arc::new(Launcher { agent_binary, default_work_dir, run_dirs, ports });
+        let launcher = Arc::new(Launcher { agent_binary, default_work_dir, not_inherited, run_dirs, ports });
         Ok(Self { launcher, jobs: Arc::new(Mutex::new(jobs)), tasks: TaskTracker::new() })
     }
 
