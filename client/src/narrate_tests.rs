@@ -7,16 +7,8 @@ use super::*;
 
 fn spec(strategy: &str, workers: u32) -> JobSpec {
     let request = JobRequest {
-        name: "digits".parse().unwrap(),
-        strategy: strategy.parse().unwrap(),
         worker_num: Some(workers),
-        ps_num: None,
-        chief_num: None,
-        evaluator_num: None,
-        image: None,
-        work_dir: None,
-        args: Vec::new(),
-        env: BTreeMap::new(),
+        ..JobRequest::new("digits".parse().unwrap(), strategy.parse().unwrap())
     };
     request.try_into().unwrap()
 }

@@ -87,6 +87,24 @@ pub struct JobRequest {
     pub env: BTreeMap<EnvName, String>,
 }
 
+impl JobRequest {
+    /// A request that leaves everything else to the defaults.
+    pub fn new(name: JobName, strategy: Strategy) -> Self {
+        Self {
+            name,
+            strategy,
+            worker_num: None,
+            ps_num: None,
+            chief_num: None,
+            evaluator_num: None,
+            image: None,
+            work_dir: None,
+            args: Vec::new(),
+            env: BTreeMap::new(),
+        }
+    }
+}
+
 /// A valid job: what was asked for, with every default filled in. It never changes once accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "JobSpecWire")]

@@ -15,18 +15,7 @@ use protocol::tf_config::MEMBERS_MAX;
 use serde_json::json;
 
 fn request(strategy: Strategy) -> JobRequest {
-    JobRequest {
-        name: "digits".parse().expect("a job name"),
-        strategy,
-        worker_num: None,
-        ps_num: None,
-        chief_num: None,
-        evaluator_num: None,
-        image: None,
-        work_dir: None,
-        args: Vec::new(),
-        env: BTreeMap::new(),
-    }
+    JobRequest::new("digits".parse().expect("a job name"), strategy)
 }
 
 fn full_request() -> JobRequest {

@@ -1,6 +1,5 @@
 //! Canned jobs.
 
-use std::collections::BTreeMap;
 
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::ids::{ReplicaId, Role, UnixMillis};
@@ -9,16 +8,9 @@ use protocol::view::{Failure, JobResult, JobState, JobTimes, JobView, LogLine, R
 
 pub fn spec(name: &str) -> JobSpec {
     let request = JobRequest {
-        name: name.parse().unwrap(),
-        strategy: "AllReduce".parse().unwrap(),
         worker_num: Some(2),
-        ps_num: None,
-        chief_num: None,
-        evaluator_num: None,
-        image: None,
         work_dir: Some("/w".into()),
-        args: Vec::new(),
-        env: BTreeMap::new(),
+        ..JobRequest::new(name.parse().unwrap(), "AllReduce".parse().unwrap())
     };
     request.try_into().unwrap()
 }

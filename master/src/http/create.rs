@@ -57,18 +57,15 @@ fn parse(query: &str) -> Result<JobSpec, ApiError> {
             .map(Some)
             .map_err(|_| bad(code, format!("{what} \"{text}\" is not a whole number from 0 on"))),
     };
+    let name = name.parse::<JobName>().map_err(|error| bad(ErrorCode::BadTask, error.to_string()))?;
+    let strategy = strategy.parse::<Strategy>().map_err(|error| bad(error.code(), error.to_string()))?;
     let request = JobRequest {
-        name: name.parse::<JobName>().map_err(|error| bad(ErrorCode::BadTask, error.to_string()))?,
-        strategy: strategy.parse::<Strategy>().map_err(|error| bad(error.code(), error.to_string()))?,
         worker_num: number("n_worker", workers, ErrorCode::BadWorkerNum)?,
         ps_num: number("n_ps", servers, ErrorCode::BadPsNum)?,
         // The jobs of the prototype have no chief, so a script that was written for it expects none.
         chief_num: number("chief_num", chiefs, ErrorCode::BadChiefNum)?.or(Some(0)),
-        evaluator_num: None,
         image: image.filter(|image| !image.is_empty()),
-        work_dir: None,
-        args: vec![],
-        env: std::collections::BTreeMap::new(),
+        ..JobRequest::new(name, strategy)
     };
     JobSpec::try_from(request).map_err(|error| bad(error.code(), error.to_string()))
 }

@@ -23,18 +23,8 @@ pub async fn check(store: &dyn JobStore) {
 /// # Panics
 /// When `name` is no job's name.
 pub fn record(name: &str) -> JobRecord {
-    let request = JobRequest {
-        name: name.parse().expect("a job's name"),
-        strategy: Strategy::AllReduce,
-        worker_num: Some(2),
-        ps_num: None,
-        chief_num: None,
-        evaluator_num: None,
-        image: None,
-        work_dir: None,
-        args: vec![],
-        env: std::collections::BTreeMap::new(),
-    };
+    let request =
+        JobRequest { worker_num: Some(2), ..JobRequest::new(name.parse().expect("a job's name"), Strategy::AllReduce) };
     let spec = JobSpec::try_from(request).expect("a valid request");
     let (uid, holder) = (format!("uid-of-{name}"), "a-master".to_owned());
     JobRecord { uid, spec, accepted_at: UnixMillis(1), epoch: 1, holder, wish: Wish::Run, ended: None }

@@ -14,18 +14,7 @@ use serde_json::{Value, json};
 use crate::support::{FIRST, cases, id};
 
 fn request(strategy: Strategy, worker_num: u32) -> JobRequest {
-    JobRequest {
-        name: "digits".parse().expect("a job's name"),
-        strategy,
-        worker_num: Some(worker_num),
-        ps_num: None,
-        chief_num: None,
-        evaluator_num: None,
-        image: None,
-        work_dir: None,
-        args: vec![],
-        env: BTreeMap::new(),
-    }
+    JobRequest { worker_num: Some(worker_num), ..JobRequest::new("digits".parse().expect("a job's name"), strategy) }
 }
 
 fn spec(request: JobRequest) -> JobSpec {

@@ -194,16 +194,8 @@ pub(crate) fn worker(index: u32) -> ReplicaId {
 /// A job of this many workers.
 pub(crate) fn spec(name: &str, worker_num: u32) -> JobSpec {
     let request = JobRequest {
-        name: name.parse().expect("a job's name"),
-        strategy: Strategy::AllReduce,
         worker_num: Some(worker_num),
-        ps_num: None,
-        chief_num: None,
-        evaluator_num: None,
-        image: None,
-        work_dir: None,
-        args: vec![],
-        env: std::collections::BTreeMap::new(),
+        ..JobRequest::new(name.parse().expect("a job's name"), Strategy::AllReduce)
     };
     JobSpec::try_from(request).expect("a valid request")
 }

@@ -133,18 +133,7 @@ async fn bare_loop(agents: &[SocketAddr]) -> anyhow::Result<Duration> {
 }
 
 fn spec(workers: u32) -> anyhow::Result<JobSpec> {
-    let request = JobRequest {
-        name: "bench".parse()?,
-        strategy: Strategy::AllReduce,
-        worker_num: Some(workers),
-        ps_num: None,
-        chief_num: None,
-        evaluator_num: None,
-        image: None,
-        work_dir: None,
-        args: vec![],
-        env: BTreeMap::new(),
-    };
+    let request = JobRequest { worker_num: Some(workers), ..JobRequest::new("bench".parse()?, Strategy::AllReduce) };
     Ok(JobSpec::try_from(request)?)
 }
 
