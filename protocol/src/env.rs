@@ -38,6 +38,13 @@ pub const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
 /// (TensorFlow's ParameterServer guide sets it in every server).
 pub const GRPC_FAIL_FAST: &str = "GRPC_FAIL_FAST";
 
+/// Written by the rendezvous unless the job sets it, read by TensorFlow's gRPC workers: threads of its cache of
+/// connections. One of each halves the about 110 threads of a process, at the same speed, which counts where a pod or a user
+/// may have so many processes and no more.
+pub const TF_GRPC_WORKER_CACHE_THREADS: &str = "TF_GRPC_WORKER_CACHE_THREADS";
+/// See [`TF_GRPC_WORKER_CACHE_THREADS`]: the queues of the same cache.
+pub const TF_GRPC_WORKER_CACHE_QUEUES: &str = "TF_GRPC_WORKER_CACHE_QUEUES";
+
 /// Written by a back end into the pod, read by the agent: the SHA-256, in hex, of the bearer token that every request
 /// but `GET /healthz` must carry. Whoever can read the pod learns no secret from it.
 pub const MUSTER_TOKEN_SHA256: &str = "MUSTER_TOKEN_SHA256";

@@ -1,6 +1,5 @@
 //! Canned jobs.
 
-
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::ids::{ReplicaId, Role, UnixMillis};
 use protocol::job::{JobRequest, JobSpec};

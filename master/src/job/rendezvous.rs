@@ -32,7 +32,11 @@ impl<'a> Rendezvous<'a> {
     pub fn environment(&'a self, replica: ReplicaId) -> Environment<'a> {
         let mut variables = BTreeMap::new();
         // Defaults first, then the job's own, then what no job may change.
-        variables.insert(env::PYTHONUNBUFFERED, Value::from("1"));
+        variables.extend([
+            (env::PYTHONUNBUFFERED, Value::from("1")),
+            (env::TF_GRPC_WORKER_CACHE_THREADS, Value::from("1")),
+            (env::TF_GRPC_WORKER_CACHE_QUEUES, Value::from("1")),
+        ]);
         if serves(self.spec, replica.role) {
             variables.insert(env::GRPC_FAIL_FAST, Value::from("use_caller"));
         }

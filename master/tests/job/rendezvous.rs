@@ -73,6 +73,7 @@ fn a_body_is_exactly_what_the_wire_describes() {
         "NUM_WORKERS": 1, "TOT_WORKERS": 1, "WORKER_NUMBER": 0, "RANK": 0, "WORLD_SIZE": 1,
         "MUSTER_JOB": "digits", "MUSTER_ROLE": "worker", "MUSTER_INDEX": 0, "MUSTER_GENERATION": "1.1",
         "MUSTER_RESTART_COUNT": 0, "MUSTER_NO_PROXY": "10.0.0.0", "PYTHONUNBUFFERED": "1",
+        "TF_GRPC_WORKER_CACHE_THREADS": "1", "TF_GRPC_WORKER_CACHE_QUEUES": "1",
     });
     assert_eq!(told, &expected);
 }
@@ -131,11 +132,13 @@ fn the_jobs_own_variables_win_over_defaults() {
     let env = BTreeMap::from([
         (name("PYTHONUNBUFFERED"), String::new()),
         (name("GRPC_FAIL_FAST"), "false".to_owned()),
+        (name("TF_GRPC_WORKER_CACHE_THREADS"), "8".to_owned()),
         (name("LEARNING_RATE"), "0.1".to_owned()),
     ]);
     let told = &told(&spec(JobRequest { env, ..request(Strategy::ParameterServer, 1) }))[&id("worker-0")];
     assert_eq!(told["PYTHONUNBUFFERED"], json!(""));
     assert_eq!(told["GRPC_FAIL_FAST"], json!("false"));
+    assert_eq!(told["TF_GRPC_WORKER_CACHE_THREADS"], json!("8"));
     assert_eq!(told["LEARNING_RATE"], json!("0.1"));
 }
 
@@ -145,8 +148,9 @@ fn the_jobs_own_variables_never_win_over_computed_ones() {
     let expected = told(&honest);
     // No request becomes such a spec; this is the second of two locks on the door.
     let mut forged = honest.clone();
+    let is_default = |key: &str| key == "PYTHONUNBUFFERED" || key.starts_with("TF_GRPC_");
     for (id, told) in &expected {
-        for key in told.as_object().expect("an object").keys().filter(|key| *key != "PYTHONUNBUFFERED") {
+        for key in told.as_object().expect("an object").keys().filter(|key| !is_default(key)) {
             forged.env = BTreeMap::from([(key.parse().expect("a variable's name"), "forged".to_owned())]);
             let text = serde_json::to_string(&Rendezvous::new(&forged, FIRST, &members(&forged)).environment(*id));
             let text = text.expect("it serializes");
