@@ -109,11 +109,6 @@ impl BoundedLog {
         self.end
     }
 
-    /// How many bytes are kept at most.
-    pub fn capacity(&self) -> u64 {
-        self.capacity
-    }
-
     /// Adds `bytes` to the end.
     ///
     /// # Errors

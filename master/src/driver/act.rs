@@ -53,7 +53,7 @@ impl Driver {
         let missing = self.replicas.iter().filter(|(_, replica)| replica.seen.pod.is_none());
         let pods: Vec<PodSpec> = missing.map(|(id, _)| pod(*id)).collect();
         let (backend, reporter) = (Arc::clone(&self.context.backend), self.reporter.clone());
-        let task = tokio::spawn(async move {
+        self.begin_start(async move {
             let create = async |pod: PodSpec| {
                 let replica = pod.replica;
                 if let Err(error) = backend.create(pod).await {
@@ -62,23 +62,28 @@ impl Driver {
             };
             stream::iter(pods).for_each_concurrent(PODS_AT_ONCE, create).await;
         });
-        self.start = Some(AbortOnDropHandle::new(task));
     }
 
     fn configure(&mut self, generation: Generation) {
         info!(job = %self.stored.name(), %generation, joined = self.replicas.len(), "gang complete");
         let tensorflow = |(id, replica): (&ReplicaId, &Replica)| Some((*id, replica.seen.addresses()?.tensorflow));
         let members: BTreeMap<ReplicaId, SocketAddr> = self.replicas.iter().filter_map(tensorflow).collect();
-        let call = tasks::Fanout { agents: self.agents.clone(), generation, reporter: self.reporter.clone() };
         let spec = self.stored.record.spec.clone();
-        let task = tokio::spawn(tasks::configure(call, self.agents(|_| true), spec, members));
-        self.start = Some(AbortOnDropHandle::new(task));
+        self.begin_start(tasks::configure(self.fanout(generation), self.agents(|_| true), spec, members));
     }
 
     fn launch(&mut self, generation: Generation) {
-        let call = tasks::Fanout { agents: self.agents.clone(), generation, reporter: self.reporter.clone() };
         let waiting = self.agents(|phase| !phase.was_launched());
-        self.start = Some(AbortOnDropHandle::new(tokio::spawn(tasks::launch(call, waiting))));
+        self.begin_start(tasks::launch(self.fanout(generation), waiting));
+    }
+
+    fn fanout(&self, generation: Generation) -> tasks::Fanout {
+        tasks::Fanout { agents: self.agents.clone(), generation, reporter: self.reporter.clone() }
+    }
+
+    /// Goes on with the start; [`Self::call_start_back`] takes it back.
+    fn begin_start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
+        self.start = Some(AbortOnDropHandle::new(tokio::spawn(work)));
     }
 
     /// Follows whatever has, or may have, a run and is not followed yet.
@@ -109,6 +114,10 @@ impl Driver {
             let replica = self.replicas.get_mut(id);
             replica.is_some_and(|replica| !mem::replace(&mut replica.is_stopped, true))
         });
+        // Each change while a job ends asks for this again, and mostly all were told.
+        if targets.is_empty() {
+            return;
+        }
         let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.name().clone());
         self.tasks.spawn(async move {
             let stop = async |(id, agent): (ReplicaId, SocketAddr)| {

@@ -25,7 +25,7 @@ pub use self::view::initial as initial_view;
 use crate::agent_client::AgentClient;
 use crate::agent_token::{AgentKey, AgentToken};
 use crate::backend::{PodBackend, PodTable};
-use crate::job::phase::{self, JobEvent, JobPhase, Seen};
+use crate::job::phase::{self, Action, JobEvent, JobPhase, Seen};
 use crate::job::plan;
 use crate::job::policy::Policy;
 use crate::job::replica::{AgentState, Gang, Member, ReplicaPhase};
@@ -93,15 +93,17 @@ struct Driver {
 /// Drives a job to its end, and on to its deletion. Returns when the job is forgotten or another master's.
 pub async fn drive(context: Arc<Context>, stored: Stored, wires: Wires) {
     let Some(stored) = adopt::adopt(&context, stored).await else { return };
-    Driver::new(context, stored, wires).run().await;
+    let first = Generation { epoch: stored.record.epoch, sequence: 1 };
+    let result = stored.record.ended.as_ref().map(|ended| ended.result.clone());
+    let (phase, actions) = phase::begin(first, result, Duration::ZERO);
+    Driver::new(context, stored, wires, phase).run(actions).await;
 }
 
 impl Driver {
-    fn new(context: Arc<Context>, stored: Stored, wires: Wires) -> Self {
+    fn new(context: Arc<Context>, stored: Stored, wires: Wires, phase: JobPhase) -> Self {
         let record = &stored.record;
         let (reporter, reports) = mpsc::channel(BACKLOG);
         let accepted = JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() };
-        let (phase, _) = begin(&stored);
         let token = context.agent_key.token(&record.uid);
         Self {
             agents: context.agents.with_token(&token),
@@ -122,9 +124,8 @@ impl Driver {
         }
     }
 
-    async fn run(mut self) {
+    async fn run(mut self, actions: Vec<Action>) {
         self.take_pods();
-        let (_, actions) = begin(&self.stored);
         for action in actions {
             if self.act(action).await == Next::End {
                 return;
@@ -296,24 +297,20 @@ impl Driver {
     fn replica_views(&self) -> Vec<ReplicaView> {
         match &self.stored.record.ended {
             Some(ended) => ended.replicas.clone(),
-            None => self.replicas.iter().map(|(id, replica)| self.replica_view(*id, replica)).collect(),
+            None => {
+                let current = self.phase.generation();
+                let view = |(id, replica): (&ReplicaId, &Replica)| {
+                    view::of_replica(&self.stored.record, *id, &replica.seen, current)
+                };
+                self.replicas.iter().map(view).collect()
+            }
         }
-    }
-
-    fn replica_view(&self, id: ReplicaId, replica: &Replica) -> ReplicaView {
-        view::of_replica(&self.stored.record, id, &replica.seen, self.phase.generation())
     }
 
     fn publish(&self) {
         let shown = view::of(&self.stored, &self.phase, self.replica_views(), &self.times);
         self.wires.view.send_if_modified(|view| view::renew(view, shown));
     }
-}
-
-fn begin(stored: &Stored) -> (JobPhase, Vec<phase::Action>) {
-    let first = Generation { epoch: stored.record.epoch, sequence: 1 };
-    let result = stored.record.ended.as_ref().map(|ended| ended.result.clone());
-    phase::begin(first, result, Duration::ZERO)
 }
 
 /// The time by this machine's clock.

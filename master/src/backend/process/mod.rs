@@ -60,7 +60,8 @@ impl Default for JobPods {
 
 impl ProcessBackend {
     /// A back end that keeps its pods' folders below `state_dir` and runs jobs that name no folder in
-    /// `default_work_dir`. Agents inherit this process's environment but for the variables `not_inherited`. Pods that a former master left folders of are listed as ended: they died with it.
+    /// `default_work_dir`. Agents inherit this process's environment but for the variables `not_inherited`.
+    /// Pods that a former master left folders of are listed as ended: they died with it.
     ///
     /// # Errors
     /// When the folders cannot be read.
