@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use protocol::env::EnvName;
 use protocol::ids::{JOB_NAME_MAX, JobName};
 use protocol::job::{JobRequest, JobSpec, SpecError};
+use protocol::pod::PodOptions;
 
 use crate::args::{EnvArg, SubmitArgs};
 use crate::config::ConfigError;
@@ -123,6 +124,7 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
         chief_num,
         evaluator_num,
         image: None,
+        pod: PodOptions::default(),
         work_dir: Some(folder.to_owned()),
         args,
         env: variables(env, env_file.as_deref(), surroundings)?,

@@ -82,7 +82,7 @@ async fn a_damaged_record_is_unavailable_and_does_not_hide_the_others() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_fake_back_end_conforms() {
     let spec = store::conformance::record("pods").spec;
-    backend::conformance::check(&FakeBackend::new(Arrival::AtOnce), &spec).await;
+    backend::conformance::check(&FakeBackend::new(Arrival::AtOnce), &spec, "uid").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,7 +91,7 @@ async fn the_process_back_end_conforms() {
     std::fs::write(work.path().join("exec.py"), "print(\"hello\")\n").expect("write");
     let pods = ProcessBackend::new(agent_binary(), work.path().to_owned(), vec![], state.path()).expect("no pods yet");
     let spec = store::conformance::record("pods").spec;
-    backend::conformance::check(&pods, &spec).await;
+    backend::conformance::check(&pods, &spec, "uid").await;
     pods.shutdown().await;
     let left: Vec<_> = std::fs::read_dir(state.path().join("pods")).expect("the pods' folder").collect();
     assert!(left.is_empty(), "{left:?}");

@@ -69,6 +69,11 @@ pub enum ExitOutcome {
     Code(i32),
     /// A signal ended it.
     Signal(i32),
+    /// The kernel killed it (signal 9) when the memory that it may use ran out.
+    OutOfMemory {
+        /// How much that was, in bytes, where it is known.
+        limit: Option<u64>,
+    },
     /// It was never started, for this reason.
     NotStarted(String),
 }
@@ -88,9 +93,19 @@ impl fmt::Display for ExitOutcome {
                 Some(name) => write!(f, "was killed by signal {signal} ({name})"),
                 None => write!(f, "was killed by signal {signal}"),
             },
+            Self::OutOfMemory { limit: Some(limit) } => {
+                write!(f, "was killed because it needed more memory than its limit of {}", mebibytes(*limit))
+            }
+            Self::OutOfMemory { limit: None } => f.write_str("was killed because memory ran out"),
             Self::NotStarted(reason) => write!(f, "was not started: {reason}"),
         }
     }
+}
+
+/// A number of bytes as people write limits.
+fn mebibytes(bytes: u64) -> String {
+    const MEBIBYTE: u64 = 1 << 20;
+    if bytes.is_multiple_of(MEBIBYTE) { format!("{} MiB", bytes / MEBIBYTE) } else { format!("{bytes} bytes") }
 }
 
 /// The names of the signals that end training programs (signal(7), x86 and ARM).
@@ -116,6 +131,9 @@ struct ExitReportWire {
     code: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     signal: Option<i32>,
+    /// Beside signal 9 alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    out_of_memory: Option<OutOfMemoryWire>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     not_started: Option<String>,
     #[serde(default)]
@@ -124,6 +142,16 @@ struct ExitReportWire {
     #[serde(default)]
     stderr_tail: String,
 }
+
+/// See [`ExitOutcome::OutOfMemory`].
+#[derive(Clone, Serialize, Deserialize)]
+struct OutOfMemoryWire {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limit_bytes: Option<u64>,
+}
+
+/// The signal by which the kernel ends a process for whose memory there is no room.
+const SIGKILL: i32 = 9;
 
 /// An exit report that names no way of ending, or several.
 #[derive(Debug, thiserror::Error)]
@@ -134,12 +162,15 @@ impl TryFrom<ExitReportWire> for ExitReport {
     type Error = AmbiguousExit;
 
     fn try_from(wire: ExitReportWire) -> Result<Self, Self::Error> {
-        let ExitReportWire { code, signal, not_started, stopped, ended_at, stderr_tail } = wire;
-        let outcome = match (code, signal, not_started) {
-            (Some(code), None, None) => ExitOutcome::Code(code),
-            (None, Some(signal), None) => ExitOutcome::Signal(signal),
-            (None, None, Some(reason)) => ExitOutcome::NotStarted(reason),
-            (_, _, _) => return Err(AmbiguousExit),
+        let ExitReportWire { code, signal, out_of_memory, not_started, stopped, ended_at, stderr_tail } = wire;
+        let outcome = match (code, signal, out_of_memory, not_started) {
+            (Some(code), None, None, None) => ExitOutcome::Code(code),
+            (None, Some(SIGKILL), Some(OutOfMemoryWire { limit_bytes: limit }), None) => {
+                ExitOutcome::OutOfMemory { limit }
+            }
+            (None, Some(signal), None, None) => ExitOutcome::Signal(signal),
+            (None, None, None, Some(reason)) => ExitOutcome::NotStarted(reason),
+            (_, _, _, _) => return Err(AmbiguousExit),
         };
         Ok(Self { outcome, stopped, ended_at, stderr_tail })
     }
@@ -148,11 +179,14 @@ impl TryFrom<ExitReportWire> for ExitReport {
 impl From<ExitReport> for ExitReportWire {
     fn from(report: ExitReport) -> Self {
         let ExitReport { outcome, stopped, ended_at, stderr_tail } = report;
-        let (code, signal, not_started) = match outcome {
-            ExitOutcome::Code(code) => (Some(code), None, None),
-            ExitOutcome::Signal(signal) => (None, Some(signal), None),
-            ExitOutcome::NotStarted(reason) => (None, None, Some(reason)),
+        let (code, signal, out_of_memory, not_started) = match outcome {
+            ExitOutcome::Code(code) => (Some(code), None, None, None),
+            ExitOutcome::Signal(signal) => (None, Some(signal), None, None),
+            ExitOutcome::OutOfMemory { limit } => {
+                (None, Some(SIGKILL), Some(OutOfMemoryWire { limit_bytes: limit }), None)
+            }
+            ExitOutcome::NotStarted(reason) => (None, None, None, Some(reason)),
         };
-        Self { code, signal, not_started, stopped, ended_at, stderr_tail }
+        Self { code, signal, out_of_memory, not_started, stopped, ended_at, stderr_tail }
     }
 }

@@ -29,6 +29,8 @@ pub enum ErrorCode {
     BadArgs,
     /// The image is missing, malformed, or has no meaning on this back end.
     BadImage,
+    /// What the pods shall be given is wrong, has no meaning on this back end, or the cluster refuses it.
+    BadPod,
     /// The working directory is missing, has no meaning on this back end, or holds no exec.py that Python can parse.
     BadWorkDir,
     /// The host has no `python`.

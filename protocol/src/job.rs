@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::env::{ENTRY_LIMIT, EnvError, EnvName};
 use crate::error::ErrorCode;
 use crate::ids::{JobName, Role};
+use crate::image::ImageRef;
+use crate::pod::PodOptions;
 use crate::tf_config;
 
 /// How the replicas train together.
@@ -75,7 +77,7 @@ pub struct JobRequest {
     pub evaluator_num: Option<u32>,
     /// The image whose working directory holds exec.py; only where pods are containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub image: Option<String>,
+    pub image: Option<ImageRef>,
     /// The folder that holds exec.py, absolute; only where pods are processes of the master's host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work_dir: Option<PathBuf>,
@@ -85,6 +87,13 @@ pub struct JobRequest {
     /// Variables for every replica.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<EnvName, String>,
+    /// What its pods are given; only where pods are Kubernetes'.
+    #[serde(
+        default,
+        deserialize_with = "PodOptions::deserialize_strictly",
+        skip_serializing_if = "PodOptions::is_empty"
+    )]
+    pub pod: PodOptions,
 }
 
 impl JobRequest {
@@ -101,6 +110,7 @@ impl JobRequest {
             work_dir: None,
             args: Vec::new(),
             env: BTreeMap::new(),
+            pod: PodOptions::default(),
         }
     }
 }
@@ -123,7 +133,7 @@ pub struct JobSpec {
     pub evaluator_num: u32,
     /// See [`JobRequest::image`].
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub image: Option<String>,
+    pub image: Option<ImageRef>,
     /// See [`JobRequest::work_dir`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub work_dir: Option<PathBuf>,
@@ -133,6 +143,9 @@ pub struct JobSpec {
     /// Variables for every replica.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<EnvName, String>,
+    /// See [`JobRequest::pod`].
+    #[serde(skip_serializing_if = "PodOptions::is_empty")]
+    pub pod: PodOptions,
 }
 
 /// The form of a [`JobSpec`] in records and answers: a [`JobRequest`] to which a newer program may have added fields.
@@ -144,22 +157,46 @@ struct JobSpecWire {
     ps_num: Option<u32>,
     chief_num: Option<u32>,
     evaluator_num: Option<u32>,
-    image: Option<String>,
+    image: Option<ImageRef>,
     work_dir: Option<PathBuf>,
     #[serde(default)]
     args: Vec<String>,
     #[serde(default)]
     env: BTreeMap<EnvName, String>,
+    #[serde(default)]
+    pod: PodOptions,
 }
 
 impl TryFrom<JobSpecWire> for JobSpec {
     type Error = SpecError;
 
     fn try_from(wire: JobSpecWire) -> Result<Self, Self::Error> {
-        let JobSpecWire { name, strategy, worker_num, ps_num, chief_num, evaluator_num, image, work_dir, args, env } =
-            wire;
-        let request =
-            JobRequest { name, strategy, worker_num, ps_num, chief_num, evaluator_num, image, work_dir, args, env };
+        let JobSpecWire {
+            name,
+            strategy,
+            worker_num,
+            ps_num,
+            chief_num,
+            evaluator_num,
+            image,
+            work_dir,
+            args,
+            env,
+            pod,
+        } = wire;
+        let request = JobRequest {
+            name,
+            strategy,
+            worker_num,
+            ps_num,
+            chief_num,
+            evaluator_num,
+            image,
+            work_dir,
+            args,
+            env,
+            pod,
+        };
         request.try_into()
     }
 }
@@ -252,8 +289,19 @@ impl TryFrom<JobRequest> for JobSpec {
     type Error = SpecError;
 
     fn try_from(request: JobRequest) -> Result<Self, Self::Error> {
-        let JobRequest { name, strategy, worker_num, ps_num, chief_num, evaluator_num, image, work_dir, args, env } =
-            request;
+        let JobRequest {
+            name,
+            strategy,
+            worker_num,
+            ps_num,
+            chief_num,
+            evaluator_num,
+            image,
+            work_dir,
+            args,
+            env,
+            pod,
+        } = request;
         let servers_by_default = match strategy {
             Strategy::AllReduce => 0,
             Strategy::ParameterServer => 1,
@@ -269,6 +317,7 @@ impl TryFrom<JobRequest> for JobSpec {
             work_dir,
             args,
             env,
+            pod,
         };
         spec.check_counts()?;
         spec.check_inputs()?;

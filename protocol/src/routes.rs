@@ -30,6 +30,10 @@ pub const READYZ: &str = "/readyz";
 pub const CREATE: &str = "/create";
 /// Master: submits with a body, lists.
 pub const JOBS: &str = "/v1/jobs";
+/// Master: answers with a [`crate::view::MasterView`].
+pub const MASTER: &str = "/v1/master";
+/// Master: the agent's program, for who wraps an image and has none.
+pub const AGENT_PROGRAM: &str = "/agent";
 
 /// On log answers: the absolute offset of the answer's first byte.
 pub const LOG_OFFSET_HEADER: &str = "muster-log-offset";

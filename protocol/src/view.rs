@@ -240,6 +240,25 @@ pub struct JobList {
     pub jobs: Vec<JobView>,
 }
 
+/// The answer of `GET /v1/master`: what a client has to know before it submits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MasterView {
+    /// The master's version.
+    pub version: String,
+    /// Where its pods live.
+    pub backend: BackendKind,
+}
+
+/// Where pods live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BackendKind {
+    /// As processes of the master's host, which run a folder's exec.py.
+    Process,
+    /// In Kubernetes, which run an image's exec.py.
+    Kubernetes,
+}
+
 /// One line of a merged log stream, itself one line of JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {

@@ -139,3 +139,19 @@ fn an_outcome_reads_as_the_end_of_a_sentence() {
         assert_eq!(outcome.to_string(), sentence);
     }
 }
+
+#[test]
+fn an_end_for_want_of_memory_is_a_signal_with_its_limit() {
+    let killed = |limit| report(ExitOutcome::OutOfMemory { limit });
+    let golden = json!({
+        "signal": 9, "out_of_memory": {"limit_bytes": 67_108_864}, "stopped": false,
+        "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n",
+    });
+    assert_golden(&killed(Some(64 << 20)), &golden);
+    let sentence = |limit| killed(limit).outcome.to_string();
+    assert_eq!(sentence(Some(64 << 20)), "was killed because it needed more memory than its limit of 64 MiB");
+    assert_eq!(sentence(Some(1000)), "was killed because it needed more memory than its limit of 1000 bytes");
+    assert_eq!(sentence(None), "was killed because memory ran out");
+    let other = json!({"signal": 15, "out_of_memory": {}, "ended_at": 0});
+    assert!(read::<ExitReport>(&other).is_err(), "only SIGKILL is the kernel's answer");
+}

@@ -11,6 +11,7 @@ use protocol::env::EnvName;
 use protocol::error::ErrorCode;
 use protocol::ids::Role;
 use protocol::job::{JobRequest, JobSpec, SpecError, Strategy};
+use protocol::pod::PodOptions;
 use protocol::tf_config::MEMBERS_MAX;
 use serde_json::json;
 
@@ -24,12 +25,17 @@ fn full_request() -> JobRequest {
         ps_num: Some(2),
         chief_num: Some(1),
         evaluator_num: Some(1),
-        image: Some("registry.example/digits:1".into()),
+        image: Some("registry.example/digits:1".parse().expect("an image")),
+        pod: options(),
         work_dir: Some("/home/user/digits".into()),
         args: vec!["--steps".into(), "9".into()],
         env: variable("STEPS", "9"),
         ..request(Strategy::ParameterServer)
     }
+}
+
+fn options() -> PodOptions {
+    PodOptions { gpus: Some(1), memory: Some("2Gi:4Gi".parse().expect("an amount")), ..PodOptions::default() }
 }
 
 fn variable(name: &str, value: &str) -> BTreeMap<EnvName, String> {
@@ -56,6 +62,7 @@ fn a_full_request_and_its_spec_are_written_alike() {
         "worker_num": 4, "ps_num": 2, "chief_num": 1, "evaluator_num": 1,
         "image": "registry.example/digits:1", "work_dir": "/home/user/digits",
         "args": ["--steps", "9"], "env": {"STEPS": "9"},
+        "pod": {"memory": "2Gi:4Gi", "gpus": 1},
     });
     assert_golden(&full_request(), &golden);
     assert_golden(&spec(full_request()), &golden);

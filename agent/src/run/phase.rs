@@ -188,6 +188,7 @@ pub fn exit_code(report: &ExitReport) -> u8 {
     match &report.outcome {
         ExitOutcome::Code(code) => u8::try_from(*code).unwrap_or(1),
         ExitOutcome::Signal(signal) => u8::try_from(128 + signal).unwrap_or(1),
+        ExitOutcome::OutOfMemory { .. } => 137,
         ExitOutcome::NotStarted(_) => {
             if report.stopped {
                 143

@@ -7,7 +7,7 @@ use protocol::job::JobSpec;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::{PodBackend, PodSpec, PodTable};
+use super::{JobKey, PodBackend, PodSpec, PodTable};
 use crate::agent_client::{AgentAnswer, AgentClient};
 use crate::agent_token::{AgentKey, AgentToken};
 use crate::job::plan;
@@ -18,14 +18,15 @@ const DEADLINE: Duration = Duration::from_secs(120);
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Runs the suite over a back end that has no pods of this job. The spec needs two replicas at least, and its exec.py
-/// must exit with 0 when it is run without anything.
+/// must exit with 0 when it is run without anything; `uid` is that of its record, where there is one.
 ///
 /// # Panics
 /// With the rule that is broken.
-pub async fn check(backend: &dyn PodBackend, spec: &JobSpec) {
-    let token = AgentKey::random().token("uid");
+pub async fn check(backend: &dyn PodBackend, spec: &JobSpec, uid: &str) {
+    let token = AgentKey::random().token(uid);
     let agents = AgentClient::new().with_token(&token);
-    let suite = Suite { backend, spec, replicas: plan::replicas(spec), agents, token };
+    let job = JobKey { name: spec.name.clone(), uid: uid.to_owned() };
+    let suite = Suite { backend, spec, job, replicas: plan::replicas(spec), agents, token };
     suite.a_spec_that_it_serves_is_admitted().await;
     suite.a_created_pod_gets_an_agent_that_answers().await;
     suite.creating_it_again_changes_nothing().await;
@@ -34,11 +35,13 @@ pub async fn check(backend: &dyn PodBackend, spec: &JobSpec) {
     suite.a_pod_whose_agent_finishes_stays_listed_as_ended().await;
     suite.a_deleted_pod_is_gone_and_may_be_deleted_again().await;
     suite.a_name_can_be_used_again().await;
+    suite.all_pods_of_a_job_can_be_deleted_at_once().await;
 }
 
 struct Suite<'a> {
     backend: &'a dyn PodBackend,
     spec: &'a JobSpec,
+    job: JobKey,
     replicas: Vec<ReplicaId>,
     agents: AgentClient,
     token: AgentToken,
@@ -106,29 +109,39 @@ impl Suite<'_> {
         self.until("none is listed", PodTable::is_empty).await;
     }
 
+    async fn all_pods_of_a_job_can_be_deleted_at_once(&self) {
+        for replica in &self.replicas {
+            self.create(*replica).await;
+        }
+        self.until("all are listed", |table| table.len() == self.replicas.len()).await;
+        self.backend.delete_all(&self.job, Duration::ZERO).await.expect("delete all");
+        self.until("none is listed", PodTable::is_empty).await;
+        self.backend.delete_all(&self.job, Duration::ZERO).await.expect("none is left to delete");
+    }
+
     async fn create(&self, replica: ReplicaId) {
         let pod = PodSpec {
-            job: self.spec.name.clone(),
-            job_uid: "uid".to_owned(),
+            job: self.job.clone(),
             replica,
             image: self.spec.image.clone(),
             work_dir: self.spec.work_dir.clone(),
             args: self.spec.args.clone(),
+            options: self.spec.pod.clone(),
             agent_token_sha256: self.token.sha256(),
         };
         self.backend.create(pod).await.expect("create");
     }
 
     async fn delete(&self, replica: ReplicaId) {
-        self.backend.delete(&self.spec.name, replica, GRACE).await.expect("delete");
+        self.backend.delete(&self.job, replica, GRACE).await.expect("delete");
     }
 
     fn table(&self) -> PodTable {
-        self.backend.watch(&self.spec.name).borrow().clone()
+        self.backend.watch(&self.job).borrow().clone()
     }
 
     async fn until(&self, what: &str, test: impl FnMut(&PodTable) -> bool) -> PodTable {
-        let mut table: watch::Receiver<PodTable> = self.backend.watch(&self.spec.name);
+        let mut table: watch::Receiver<PodTable> = self.backend.watch(&self.job);
         match timeout(DEADLINE, table.wait_for(test)).await {
             Ok(seen) => seen.expect("the back end keeps its table").clone(),
             Err(_) => panic!("not so in time: {what}; the pods are {:?}", self.table()),

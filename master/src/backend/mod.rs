@@ -14,26 +14,37 @@ use std::time::Duration;
 use async_trait::async_trait;
 use protocol::error::ErrorCode;
 use protocol::ids::{JobName, PodName, ReplicaId};
+use protocol::image::ImageRef;
 use protocol::job::JobSpec;
+use protocol::pod::PodOptions;
 use tokio::sync::watch;
 
 use crate::job::replica::PodState;
+
+/// A job, told from any other that had the same name before.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobKey {
+    /// Its name.
+    pub name: JobName,
+    /// Its uid, as its record has it.
+    pub uid: String,
+}
 
 /// One pod to be. Nothing in it depends on the other pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodSpec {
     /// The job it belongs to.
-    pub job: JobName,
-    /// That job's uid.
-    pub job_uid: String,
+    pub job: JobKey,
     /// Which replica it carries.
     pub replica: ReplicaId,
     /// The image, where pods are containers.
-    pub image: Option<String>,
+    pub image: Option<ImageRef>,
     /// The folder that holds exec.py, where pods are processes.
     pub work_dir: Option<PathBuf>,
     /// Arguments for exec.py.
     pub args: Vec<String>,
+    /// What it is given, where pods are Kubernetes'.
+    pub options: PodOptions,
     /// The SHA-256, in hex, of the token that its agent shall ask for.
     pub agent_token_sha256: String,
 }
@@ -41,7 +52,7 @@ pub struct PodSpec {
 impl PodSpec {
     /// Its name.
     pub fn name(&self) -> PodName {
-        PodName::new(&self.job, self.replica)
+        PodName::new(&self.job.name, self.replica)
     }
 }
 
@@ -70,6 +81,24 @@ pub enum BackendError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A pod cannot be deleted now.
+    #[error("delete pod \"{pod}\"")]
+    Delete {
+        /// Which.
+        pod: PodName,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The pods of a job cannot be deleted now.
+    #[error("delete the pods of job \"{job}\"")]
+    DeleteAll {
+        /// Whose.
+        job: JobName,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
 }
 
 /// Where pods live.
@@ -91,12 +120,18 @@ pub trait PodBackend: Send + Sync {
     /// the watch says when the pod is gone.
     ///
     /// # Errors
-    /// None yet; a back end behind a network has some.
-    async fn delete(&self, job: &JobName, replica: ReplicaId, grace: Duration) -> Result<(), BackendError>;
+    /// [`BackendError::Delete`].
+    async fn delete(&self, job: &JobKey, replica: ReplicaId, grace: Duration) -> Result<(), BackendError>;
+
+    /// Deletes every pod of a job, in the same way.
+    ///
+    /// # Errors
+    /// [`BackendError::DeleteAll`].
+    async fn delete_all(&self, job: &JobKey, grace: Duration) -> Result<(), BackendError>;
 
     /// The pods of a job as they are now, and then as they change. States in between may be skipped, the last never;
     /// a pod that has ended stays listed, with its reason, until it is deleted.
-    fn watch(&self, job: &JobName) -> watch::Receiver<PodTable>;
+    fn watch(&self, job: &JobKey) -> watch::Receiver<PodTable>;
 
     /// Ends every pod that cannot outlive this master, and returns when they are gone.
     async fn shutdown(&self);

@@ -21,7 +21,7 @@ use crate::job::phase::Action;
 use crate::job::replica::{AgentState, ReplicaPhase};
 use crate::store::{Change, Ended, JobRecord, amend};
 
-/// Pods that are created or deleted at the same time.
+/// Pods that are created at the same time.
 const PODS_AT_ONCE: usize = 32;
 
 impl Driver {
@@ -42,12 +42,12 @@ impl Driver {
     fn create_pods(&mut self) {
         let record = &self.stored.record;
         let pod = |replica: ReplicaId| PodSpec {
-            job: record.spec.name.clone(),
-            job_uid: record.uid.clone(),
+            job: self.stored.key(),
             replica,
             image: record.spec.image.clone(),
             work_dir: record.spec.work_dir.clone(),
             args: record.spec.args.clone(),
+            options: record.spec.pod.clone(),
             agent_token_sha256: self.token.sha256(),
         };
         let missing = self.replicas.iter().filter(|(_, replica)| replica.seen.pod.is_none());
@@ -118,11 +118,11 @@ impl Driver {
         if targets.is_empty() {
             return;
         }
-        let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.name().clone());
+        let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.key());
         self.tasks.spawn(async move {
             let stop = async |(id, agent): (ReplicaId, SocketAddr)| {
                 if let Err(error) = tasks::stop(&agents, agent, generation, grace).await {
-                    warn!(%job, replica = %id, error = error_chain(&error), "its agent does not stop it, so its pod goes");
+                    warn!(job = %job.name, replica = %id, error = error_chain(&error), "its agent does not stop it, so its pod goes");
                     tasks::delete(context.backend.as_ref(), &job, id, grace).await;
                 }
             };
@@ -160,7 +160,7 @@ impl Driver {
                 continue;
             }
             let (id, seen) = (*id, &replica.seen);
-            let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.name().clone());
+            let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.key());
             // The output of a run that was never started has no end to wait for.
             let was_launched = ReplicaPhase::of(seen, None).was_launched();
             let copy = replica.copy.take().filter(|_| was_launched);
@@ -182,11 +182,7 @@ impl Driver {
 
     pub(super) async fn delete_pods(&mut self, grace: Duration) {
         self.call_start_back().await;
-        let (backend, job) = (self.context.backend.as_ref(), self.stored.name());
-        let there = self.replicas.iter().filter(|(_, replica)| replica.seen.pod.is_some());
-        let there: Vec<ReplicaId> = there.map(|(id, _)| *id).collect();
-        let delete = |id: ReplicaId| tasks::delete(backend, job, id, grace);
-        stream::iter(there).for_each_concurrent(PODS_AT_ONCE, delete).await;
+        tasks::delete_all(self.context.backend.as_ref(), &self.stored.key(), grace).await;
     }
 
     /// Removes all that is left of a job whose user wishes it gone. The record goes last, for it is what a master that

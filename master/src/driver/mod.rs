@@ -108,7 +108,7 @@ impl Driver {
         Self {
             agents: context.agents.with_token(&token),
             token,
-            pods: context.backend.watch(stored.name()),
+            pods: context.backend.watch(&stored.key()),
             policy: Policy::of(&record.spec),
             replicas: plan::replicas(&record.spec).into_iter().map(|id| (id, Replica::new())).collect(),
             times: record.ended.as_ref().map_or(accepted, Ended::times_of_finished),

@@ -8,7 +8,7 @@ use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use protocol::agent::RunState;
-use protocol::ids::{Generation, JobName, ReplicaId};
+use protocol::ids::{Generation, ReplicaId};
 use protocol::job::JobSpec;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -17,7 +17,7 @@ use tracing::warn;
 
 use super::Report;
 use crate::agent_client::{AgentAnswer, AgentClient, AgentError};
-use crate::backend::PodBackend;
+use crate::backend::{JobKey, PodBackend};
 use crate::error_chain::error_chain;
 use crate::job::rendezvous::Rendezvous;
 use crate::job::replica::AgentState;
@@ -192,10 +192,18 @@ pub(super) async fn finish(agents: &AgentClient, agent: SocketAddr, copy: Option
 }
 
 /// Deletes a pod, as often as it takes.
-pub(super) async fn delete(backend: &dyn PodBackend, job: &JobName, id: ReplicaId, grace: Duration) {
+pub(super) async fn delete(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId, grace: Duration) {
     let delete = async || backend.delete(job, id, grace).await;
     if let Err(error) = delete.retry(patience()).await {
-        warn!(%job, replica = %id, error = error_chain(&error), "a pod cannot be deleted now");
+        warn!(job = %job.name, replica = %id, error = error_chain(&error), "a pod cannot be deleted now");
+    }
+}
+
+/// Deletes every pod of a job, as often as it takes.
+pub(super) async fn delete_all(backend: &dyn PodBackend, job: &JobKey, grace: Duration) {
+    let delete = async || backend.delete_all(job, grace).await;
+    if let Err(error) = delete.retry(patience()).await {
+        warn!(job = %job.name, error = error_chain(&error), "the pods of a job cannot be deleted now");
     }
 }
 

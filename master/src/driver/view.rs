@@ -104,6 +104,6 @@ fn reason(seen: &Observation, phase: &ReplicaPhase) -> Option<String> {
     match (phase, &seen.pod) {
         (ReplicaPhase::Lost(reason), _) => Some(reason.clone()),
         (_, Some(PodState::Pending { reason })) => reason.clone(),
-        (_, Some(PodState::Running(_) | PodState::Terminated { .. }) | None) => None,
+        (_, Some(PodState::Running(_) | PodState::Unusable { .. } | PodState::Terminated { .. }) | None) => None,
     }
 }

@@ -5,6 +5,7 @@ use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
+use protocol::image::BadImageRef;
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::view::JobView;
 
@@ -57,6 +58,7 @@ fn parse(query: &str) -> Result<JobSpec, ApiError> {
             .map(Some)
             .map_err(|_| bad(code, format!("{what} \"{text}\" is not a whole number from 0 on"))),
     };
+    let bad_image = |error: BadImageRef| bad(ErrorCode::BadImage, error.to_string());
     let name = name.parse::<JobName>().map_err(|error| bad(ErrorCode::BadTask, error.to_string()))?;
     let strategy = strategy.parse::<Strategy>().map_err(|error| bad(error.code(), error.to_string()))?;
     let request = JobRequest {
@@ -64,7 +66,7 @@ fn parse(query: &str) -> Result<JobSpec, ApiError> {
         ps_num: number("n_ps", servers, ErrorCode::BadPsNum)?,
         // The jobs of the prototype have no chief, so a script that was written for it expects none.
         chief_num: number("chief_num", chiefs, ErrorCode::BadChiefNum)?.or(Some(0)),
-        image: image.filter(|image| !image.is_empty()),
+        image: image.filter(|image| !image.is_empty()).map(|image| image.parse()).transpose().map_err(bad_image)?,
         ..JobRequest::new(name, strategy)
     };
     JobSpec::try_from(request).map_err(|error| bad(error.code(), error.to_string()))

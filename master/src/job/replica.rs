@@ -16,6 +16,11 @@ pub enum PodState {
     },
     /// Its agent can be talked to, or will soon.
     Running(Addresses),
+    /// It is still there and may still use something, but it will not run exec.py, or not any more, for this reason.
+    Unusable {
+        /// In the back end's words.
+        reason: String,
+    },
     /// It has ended and runs nothing any more.
     Terminated {
         /// How its process ended, where that says how exec.py ended.
@@ -84,14 +89,14 @@ impl Observation {
     pub fn addresses(&self) -> Option<Addresses> {
         match &self.pod {
             Some(PodState::Running(addresses)) => Some(*addresses),
-            Some(PodState::Pending { .. } | PodState::Terminated { .. }) | None => None,
+            Some(PodState::Pending { .. } | PodState::Unusable { .. } | PodState::Terminated { .. }) | None => None,
         }
     }
 
     /// Whether its pod exists and has not ended.
     pub fn is_live(&self) -> bool {
         match &self.pod {
-            Some(PodState::Running(_) | PodState::Pending { .. }) => true,
+            Some(PodState::Running(_) | PodState::Pending { .. } | PodState::Unusable { .. }) => true,
             Some(PodState::Terminated { .. }) | None => false,
         }
     }
@@ -125,7 +130,9 @@ impl ReplicaPhase {
             (Some(PodState::Terminated { exit: Some(report), .. }), Self::Running(generation)) => {
                 Self::Exited(generation, report.clone())
             }
-            (Some(PodState::Terminated { reason, .. }), _) => Self::Lost(reason.clone()),
+            (Some(PodState::Terminated { reason, .. } | PodState::Unusable { reason }), _) => {
+                Self::Lost(reason.clone())
+            }
             (_, lost @ Self::Lost(_)) => lost,
             (None, Self::Running(_)) => Self::Lost("its pod was deleted".to_owned()),
             (None, _) => Self::Requested,

@@ -15,6 +15,8 @@ use protocol::view::{JobResult, JobTimes, ReplicaView};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+use crate::backend::JobKey;
+
 /// What is remembered of one job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobRecord {
@@ -84,6 +86,11 @@ impl Stored {
     pub fn name(&self) -> &JobName {
         &self.record.spec.name
     }
+
+    /// The job, told from any other of that name.
+    pub fn key(&self) -> JobKey {
+        JobKey { name: self.name().clone(), uid: self.record.uid.clone() }
+    }
 }
 
 /// A change that a watch reports.
@@ -115,7 +122,7 @@ pub enum StoreError {
 /// Where records live.
 #[async_trait]
 pub trait JobStore: Send + Sync {
-    /// Writes a new record.
+    /// Writes a new record. The store may give the job another uid than the one it comes with; the answer has it.
     ///
     /// # Errors
     /// [`StoreError::Exists`] when the name is taken.

@@ -134,18 +134,8 @@ fn each_phase_is_shown_as_the_state_that_users_know() {
 fn the_rule_of_success_follows_from_the_strategy() {
     let rule = |strategy, chief_num| {
         let name = "job".parse().expect("a job's name");
-        let request = JobRequest {
-            name,
-            strategy,
-            worker_num: Some(2),
-            ps_num: None,
-            chief_num,
-            evaluator_num: Some(1),
-            image: None,
-            work_dir: None,
-            args: vec![],
-            env: std::collections::BTreeMap::new(),
-        };
+        let request =
+            JobRequest { worker_num: Some(2), chief_num, evaluator_num: Some(1), ..JobRequest::new(name, strategy) };
         Policy::of(&JobSpec::try_from(request).expect("a valid request")).success
     };
     assert_eq!(rule(Strategy::AllReduce, None), SuccessRule::AllThatTrain);

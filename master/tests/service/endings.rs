@@ -143,7 +143,7 @@ async fn a_finished_job_has_released_its_pods() {
     let master = Master::new();
     let view = master.succeed(&spec("released", 2)).await;
     assert_eq!(view.state, JobState::Succeeded);
-    let table = master::backend::PodBackend::watch(&master.backend, &view.name).borrow().clone();
+    let table = master.backend.table(&view.name).borrow().clone();
     for (id, pod) in table {
         assert!(matches!(pod, master::job::replica::PodState::Terminated { .. }), "{id} is {pod:?}");
     }

@@ -90,7 +90,7 @@ async fn a_job_cancelled_while_no_master_was_there_is_cancelled_by_the_next() {
 
     let second = successor(&first);
     reach(&found(&second, &spec.name).await, JobState::Cancelled).await;
-    let table = master::backend::PodBackend::watch(&second.backend, &spec.name).borrow().clone();
+    let table = second.backend.table(&spec.name).borrow().clone();
     let lives = |pod: &master::job::replica::PodState| matches!(pod, master::job::replica::PodState::Running(_));
     assert!(!table.values().any(lives), "{table:?}");
 }

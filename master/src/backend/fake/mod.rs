@@ -16,7 +16,7 @@ use protocol::routes::TENSORFLOW_PORT;
 use tokio::sync::watch;
 
 pub use self::agent::FakeAgent;
-use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
+use super::{BackendError, JobKey, PodBackend, PodSpec, PodTable, Refusal};
 use crate::job::replica::{Addresses, PodState};
 
 /// How pods come up.
@@ -61,7 +61,7 @@ impl FakeBackend {
 
     /// The agent of a pod, once the pod was created.
     pub async fn agent(&self, job: &JobName, replica: ReplicaId) -> FakeAgent {
-        let mut table = self.watch(job);
+        let mut table = self.table(job);
         let is_up = |table: &PodTable| matches!(table.get(&replica), Some(PodState::Running(_)));
         table.wait_for(is_up).await.expect("the table lives as long as the back end");
         self.lock()[job].agents[&replica].clone()
@@ -97,6 +97,11 @@ impl FakeBackend {
         });
     }
 
+    /// The pods of a job as they are now, and as they change.
+    pub fn table(&self, job: &JobName) -> watch::Receiver<PodTable> {
+        self.lock().entry(job.clone()).or_default().table.subscribe()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<JobName, JobPods>> {
         self.0.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -109,8 +114,9 @@ impl PodBackend for FakeBackend {
     }
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
-        let PodSpec { job, job_uid: _, replica, image: _, work_dir: _, args: _, agent_token_sha256: _ } = pod;
-        if self.watch(&job).borrow().contains_key(&replica) {
+        let PodSpec { job, replica, image: _, work_dir: _, args: _, options: _, agent_token_sha256: _ } = pod;
+        let job = job.name;
+        if self.table(&job).borrow().contains_key(&replica) {
             return Ok(());
         }
         let ip = Ipv4Addr::from_bits(NEXT_ADDRESS.fetch_add(1, Ordering::Relaxed));
@@ -132,8 +138,8 @@ impl PodBackend for FakeBackend {
         Ok(())
     }
 
-    async fn delete(&self, job: &JobName, replica: ReplicaId, _: Duration) -> Result<(), BackendError> {
-        if let Some(pods) = self.lock().get_mut(job) {
+    async fn delete(&self, job: &JobKey, replica: ReplicaId, _: Duration) -> Result<(), BackendError> {
+        if let Some(pods) = self.lock().get_mut(&job.name) {
             if let Some(agent) = pods.agents.remove(&replica) {
                 agent.vanish();
             }
@@ -142,8 +148,16 @@ impl PodBackend for FakeBackend {
         Ok(())
     }
 
-    fn watch(&self, job: &JobName) -> watch::Receiver<PodTable> {
-        self.lock().entry(job.clone()).or_default().table.subscribe()
+    async fn delete_all(&self, job: &JobKey, grace: Duration) -> Result<(), BackendError> {
+        let there: Vec<ReplicaId> = self.table(&job.name).borrow().keys().copied().collect();
+        for replica in there {
+            self.delete(job, replica, grace).await?;
+        }
+        Ok(())
+    }
+
+    fn watch(&self, job: &JobKey) -> watch::Receiver<PodTable> {
+        self.table(&job.name)
     }
 
     async fn shutdown(&self) {

@@ -86,7 +86,7 @@ pub(super) async fn run(
         }
         Err(error) => {
             end(&mut child, lifeline).await;
-            let last_message = launcher.run_dirs.last_message(&pod.job, pod.replica);
+            let last_message = launcher.run_dirs.last_message(&pod.job.name, pod.replica);
             return ended(last_message.unwrap_or_else(|| error_chain(&error)));
         }
     }
@@ -112,7 +112,8 @@ struct Started {
 
 fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, ChildError> {
     // Admitted without an image, and named by its job and replica alone.
-    let PodSpec { job, job_uid: _, replica, image: _, work_dir, args, agent_token_sha256 } = pod;
+    let PodSpec { job, replica, image: _, work_dir, args, options: _, agent_token_sha256 } = pod;
+    let job = &job.name;
     launcher.run_dirs.create(job, *replica).map_err(ChildError::Folder)?;
     let messages = launcher.run_dirs.agent_log(job, *replica).map_err(ChildError::Folder)?;
     let claim = launcher.ports.claim().map_err(ChildError::Port)?;

@@ -24,7 +24,7 @@ use tracing::{info, warn};
 use self::child::Order;
 use self::ports::Ports;
 use self::run_dir::RunDirs;
-use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
+use super::{BackendError, JobKey, PodBackend, PodSpec, PodTable, Refusal};
 use crate::job::replica::PodState;
 
 /// The embedded back end.
@@ -96,14 +96,14 @@ impl ProcessBackend {
 
     async fn carry(self, pod: PodSpec, orders: watch::Receiver<Order>) {
         let set = |state: PodState| {
-            self.with_job(&pod.job, |pods| {
+            self.with_job(&pod.job.name, |pods| {
                 pods.table.send_modify(|table| drop(table.insert(pod.replica, state)));
             });
         };
         let last = child::run(&self.launcher, &pod, orders.clone(), set).await;
-        info!(job = %pod.job, pod = %pod.name(), "pod ended");
+        info!(job = %pod.job.name, pod = %pod.name(), "pod ended");
         // Whoever orders the deletion from here on finds that the pod has ended, and removes it.
-        let stays = self.with_job(&pod.job, |pods| {
+        let stays = self.with_job(&pod.job.name, |pods| {
             let stays = !matches!(*orders.borrow(), Order::DeleteBy(_));
             if stays {
                 pods.table.send_modify(|table| drop(table.insert(pod.replica, last)));
@@ -111,7 +111,7 @@ impl ProcessBackend {
             stays
         });
         if !stays {
-            self.remove(&pod.job, pod.replica);
+            self.remove(&pod.job.name, pod.replica);
         }
     }
 
@@ -140,11 +140,17 @@ impl PodBackend for ProcessBackend {
                 format!("image \"{image}\" has no meaning here: this master runs pods as processes of its own host");
             return Err(Refusal { code: ErrorCode::BadImage, sentence });
         }
+        if let Some(option) = spec.pod.asked_for().first() {
+            let sentence = format!(
+                "{option} has no meaning here: this master runs pods as processes of its own host, without limits"
+            );
+            return Err(Refusal { code: ErrorCode::BadPod, sentence });
+        }
         python::check(self.launcher.work_dir_of(spec.work_dir.as_deref())).await
     }
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
-        let orders = self.with_job(&pod.job, |pods| {
+        let orders = self.with_job(&pod.job.name, |pods| {
             if pods.table.borrow().contains_key(&pod.replica) {
                 return None;
             }
@@ -159,21 +165,29 @@ impl PodBackend for ProcessBackend {
         Ok(())
     }
 
-    async fn delete(&self, job: &JobName, replica: ReplicaId, grace: Duration) -> Result<(), BackendError> {
-        let has_ended = self.with_job(job, |pods| {
+    async fn delete(&self, job: &JobKey, replica: ReplicaId, grace: Duration) -> Result<(), BackendError> {
+        let has_ended = self.with_job(&job.name, |pods| {
             if let Some(orders) = pods.orders.get(&replica) {
                 orders.send_replace(Order::DeleteBy(Instant::now() + grace));
             }
             matches!(pods.table.borrow().get(&replica), Some(PodState::Terminated { .. }))
         });
         if has_ended {
-            self.remove(job, replica);
+            self.remove(&job.name, replica);
         }
         Ok(())
     }
 
-    fn watch(&self, job: &JobName) -> watch::Receiver<PodTable> {
-        self.with_job(job, |pods| pods.table.subscribe())
+    async fn delete_all(&self, job: &JobKey, grace: Duration) -> Result<(), BackendError> {
+        let there: Vec<ReplicaId> = self.watch(job).borrow().keys().copied().collect();
+        for replica in there {
+            self.delete(job, replica, grace).await?;
+        }
+        Ok(())
+    }
+
+    fn watch(&self, job: &JobKey) -> watch::Receiver<PodTable> {
+        self.with_job(&job.name, |pods| pods.table.subscribe())
     }
 
     async fn shutdown(&self) {

@@ -11,7 +11,7 @@ use e2e::Scene;
 use master::agent_client::AgentClient;
 use master::agent_token::AgentKey;
 use master::backend::fake::{Arrival, FakeAgent, FakeBackend};
-use master::backend::{PodBackend, PodSpec};
+use master::backend::{JobKey, PodBackend, PodSpec};
 use master::driver::Context;
 use master::job::plan;
 use master::job::rendezvous::Rendezvous;
@@ -21,6 +21,7 @@ use master::store::fake::FakeStore;
 use protocol::agent::ExitOutcome;
 use protocol::ids::{Generation, ReplicaId};
 use protocol::job::{JobRequest, JobSpec, Strategy};
+use protocol::pod::PodOptions;
 use protocol::view::{JobState, JobTimes};
 
 use crate::sample::{Figure, RUNS, Row, median};
@@ -59,7 +60,7 @@ pub(crate) async fn fake() -> anyhow::Result<Vec<Row>> {
         for replica in plan::replicas(&spec) {
             backend.create(pod(&spec, replica)).await?;
         }
-        let table = backend.watch(&spec.name).borrow().clone();
+        let table = backend.watch(&key(&spec)).borrow().clone();
         let agents: Vec<SocketAddr> = table.values().filter_map(agent_of).collect();
         bare.push(bare_loop(&agents).await?);
         backend.shutdown().await;
@@ -137,14 +138,18 @@ fn spec(workers: u32) -> anyhow::Result<JobSpec> {
     Ok(JobSpec::try_from(request)?)
 }
 
+fn key(spec: &JobSpec) -> JobKey {
+    JobKey { name: spec.name.clone(), uid: "bench".to_owned() }
+}
+
 fn pod(spec: &JobSpec, replica: ReplicaId) -> PodSpec {
     PodSpec {
-        job: spec.name.clone(),
-        job_uid: "bench".to_owned(),
+        job: key(spec),
         replica,
         image: None,
         work_dir: None,
         args: vec![],
+        options: PodOptions::default(),
         agent_token_sha256: String::new(),
     }
 }
@@ -152,6 +157,6 @@ fn pod(spec: &JobSpec, replica: ReplicaId) -> PodSpec {
 fn agent_of(state: &PodState) -> Option<SocketAddr> {
     match state {
         PodState::Running(addresses) => Some(addresses.agent),
-        PodState::Pending { .. } | PodState::Terminated { .. } => None,
+        PodState::Pending { .. } | PodState::Unusable { .. } | PodState::Terminated { .. } => None,
     }
 }

@@ -1,0 +1,150 @@
+//! Names of images, by the grammar of the distribution project (`distribution/reference`, reference.go), so that a name
+//! that exists can stand anywhere without adding anything to what is around it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::serde_as_string;
+
+/// Most characters of a repository's name, host included.
+const NAME_MAX: usize = 255;
+/// Most characters of a tag.
+const TAG_MAX: usize = 128;
+/// The tag of a name that has none.
+const DEFAULT_TAG: &str = "latest";
+
+/// The name of an image: `[HOST[:PORT]/]PATH[:TAG][@DIGEST]`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ImageRef {
+    repository: String,
+    tag: Option<String>,
+    digest: Option<String>,
+}
+
+/// Why a text is no [`ImageRef`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("\"{0}\" is not the name of an image: write [HOST[:PORT]/]NAME[:TAG], in lower case, for example allreduce:1")]
+pub struct BadImageRef(String);
+
+impl ImageRef {
+    /// Host and path, without tag and digest.
+    pub fn repository(&self) -> &str {
+        &self.repository
+    }
+
+    /// The tag, if one is named.
+    pub fn tag(&self) -> Option<&str> {
+        self.tag.as_deref()
+    }
+
+    /// The name of the image that is this one and the agent: `allreduce:1` → `allreduce_pod:1`. One that is named by
+    /// its digest alone gets the digest's first characters as its tag.
+    pub fn of_pods(&self) -> Self {
+        let of_digest = || self.digest.as_deref()?.split_once(':').map(|(_, hex)| hex.chars().take(12).collect());
+        let tag = self.tag.clone().or_else(of_digest).unwrap_or_else(|| DEFAULT_TAG.to_owned());
+        Self { repository: format!("{}_pod", self.repository), tag: Some(tag), digest: None }
+    }
+
+    /// The same path and tag below another host or path, where it is to be pushed. `None` when that makes no name.
+    pub fn below(&self, registry: &str) -> Option<Self> {
+        let path = match self.repository.split_once('/') {
+            Some((first, path)) if is_host(first) => path,
+            Some(_) | None => &self.repository,
+        };
+        let tag = self.tag.as_deref().unwrap_or(DEFAULT_TAG);
+        format!("{}/{path}:{tag}", registry.trim_end_matches('/')).parse().ok()
+    }
+
+    /// The same repository, by what its content is and not by a tag that may move. `None` when `digest` is none.
+    pub fn at(&self, digest: &str) -> Option<Self> {
+        let digest = Some(digest.to_owned()).filter(|digest| is_digest(digest));
+        digest.map(|digest| Self { repository: self.repository.clone(), tag: None, digest: Some(digest) })
+    }
+}
+
+impl FromStr for ImageRef {
+    type Err = BadImageRef;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bad = || BadImageRef(text.chars().take(80).collect());
+        let (rest, digest) = match text.split_once('@') {
+            Some((rest, digest)) => (rest, Some(digest)),
+            None => (text, None),
+        };
+        let (repository, tag) = match rest.rsplit_once(':') {
+            // A colon before a slash is a port's.
+            Some((repository, tag)) if !tag.contains('/') => (repository, Some(tag)),
+            Some(_) | None => (rest, None),
+        };
+        let is_valid = is_repository(repository) && tag.is_none_or(is_tag) && digest.is_none_or(is_digest);
+        if !is_valid {
+            return Err(bad());
+        }
+        Ok(Self { repository: repository.to_owned(), tag: tag.map(str::to_owned), digest: digest.map(str::to_owned) })
+    }
+}
+
+impl fmt::Display for ImageRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.repository)?;
+        if let Some(tag) = &self.tag {
+            write!(f, ":{tag}")?;
+        }
+        match &self.digest {
+            Some(digest) => write!(f, "@{digest}"),
+            None => Ok(()),
+        }
+    }
+}
+
+serde_as_string!(ImageRef);
+
+fn is_repository(text: &str) -> bool {
+    // 64 hexadecimal digits would be read as an image's id.
+    let is_id = text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let path = match text.split_once('/') {
+        Some((first, path)) if is_host(first) => path,
+        Some(_) | None => text,
+    };
+    text.len() <= NAME_MAX && !is_id && path.split('/').all(is_path_component)
+}
+
+/// What stands before the first slash is a host when it could be no part of a path on the default registry.
+fn is_host(text: &str) -> bool {
+    let (name, port) = match text.rsplit_once(':') {
+        Some((name, port)) => (name, Some(port)),
+        None => (text, None),
+    };
+    let looks_like_one = port.is_some() || name.contains('.') || name == "localhost";
+    let label = |label: &str| {
+        let inner = label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+        !label.is_empty() && inner && !label.starts_with('-') && !label.ends_with('-')
+    };
+    let port_ok = port.is_none_or(|port| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()));
+    looks_like_one && port_ok && name.split('.').all(label)
+}
+
+/// Lower-case letters and digits, with `.`, `_`, `__` or any number of `-` between them.
+fn is_path_component(text: &str) -> bool {
+    let is_word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let separators: Vec<&str> =
+        text.split(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit()).filter(|part| !part.is_empty()).collect();
+    let separator_ok = |part: &&str| matches!(*part, "." | "_" | "__") || part.bytes().all(|b| b == b'-');
+    let edges_ok = text.bytes().next().is_some_and(is_word) && text.bytes().last().is_some_and(is_word);
+    edges_ok && separators.iter().all(separator_ok)
+}
+
+fn is_tag(text: &str) -> bool {
+    let is_word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    let first_ok = text.bytes().next().is_some_and(is_word);
+    first_ok && text.len() <= TAG_MAX && text.bytes().all(|b| is_word(b) || b == b'.' || b == b'-')
+}
+
+fn is_digest(text: &str) -> bool {
+    let Some((algorithm, hex)) = text.split_once(':') else { return false };
+    let algorithm_ok = !algorithm.is_empty() && algorithm.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    algorithm_ok && (32..=128).contains(&hex.len()) && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}

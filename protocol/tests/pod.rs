@@ -1,0 +1,109 @@
+//! What pods are given: each value's form, and what is refused.
+
+use std::fmt::{Debug, Display};
+use std::str::FromStr;
+
+use protocol::job::JobRequest;
+use protocol::pod::{Amount, LabelKey, LabelValue, ObjectName, PodOptions, PullPolicy, Toleration, Volume};
+use serde_json::json;
+
+#[track_caller]
+fn assert_kept<T: FromStr<Err: Debug> + Display>(texts: &[&str]) {
+    for text in texts {
+        assert_eq!(text.parse::<T>().unwrap_or_else(|error| panic!("{error:?}")).to_string(), *text);
+    }
+}
+
+#[track_caller]
+fn assert_refused<T: FromStr>(texts: &[&str]) {
+    for text in texts {
+        assert!(text.parse::<T>().is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn amounts_are_quantities_with_a_limit_not_below_the_request() {
+    assert_kept::<Amount>(&["2", "500m", "1.5", "500m:2", "4Gi", "512Mi:1Gi"]);
+    assert_eq!("2:2".parse::<Amount>().expect("an amount").to_string(), "2");
+    assert_refused::<Amount>(&[
+        "",
+        "0",
+        "-1",
+        "1e3",
+        "two",
+        "1.2.3",
+        ".5",
+        "2:1",
+        "1Gi:1000M",
+        "1:",
+        ":1",
+        "1 Gi",
+        "9999999999999999",
+    ]);
+}
+
+#[test]
+fn volumes_are_claims_folders_of_the_node_or_empty() {
+    assert_kept::<Volume>(&[
+        "pvc:data:/data",
+        "pvc:data:/data:ro",
+        "host:/srv/data:/data",
+        "empty:/tmp/x",
+        "empty:/x:ro",
+    ]);
+    assert_refused::<Volume>(&[
+        "",
+        "data:/data",
+        "pvc:data",
+        "pvc:Data:/data",
+        "pvc:data:data",
+        "host:srv:/data",
+        "host:/a/../etc:/data",
+        "empty:/",
+        "empty:/muster",
+        "empty:/muster/x",
+        "empty:/a/../b",
+        "nfs:x:/y",
+        "pvc:data:/data:rw",
+    ]);
+}
+
+#[test]
+fn tolerations_are_written_as_taints() {
+    assert_kept::<Toleration>(&["spot", "spot=true", "spot:NoSchedule", "example.com/spot=true:NoExecute"]);
+    assert_refused::<Toleration>(&["", "=x", "spot:Never", "spot=a b", "a/b/c", "spot:"]);
+}
+
+#[test]
+fn names_and_labels_are_kubernetes_own() {
+    assert_kept::<ObjectName>(&["a", "a-b.c9"]);
+    assert_refused::<ObjectName>(&["", "A", "-a", "a-", "a..b", "a_b"]);
+    assert_kept::<LabelKey>(&["disk", "example.com/Disk_1"]);
+    assert_refused::<LabelKey>(&["", "/a", "Ex/a", "a/", "-a"]);
+    assert_kept::<LabelValue>(&["", "ssd", "A_b.c"]);
+    assert_refused::<LabelValue>(&["-", "a b", "é"]);
+}
+
+#[test]
+fn pull_policies_are_read_in_any_case() {
+    assert_eq!("always".parse(), Ok(PullPolicy::Always));
+    assert_eq!("IfNotPresent".parse(), Ok(PullPolicy::IfNotPresent));
+    assert_refused::<PullPolicy>(&["", "sometimes"]);
+}
+
+#[test]
+fn a_request_with_an_unknown_option_is_refused_and_an_answer_with_one_is_not() {
+    let body = json!({"name": "a", "strategy": "AllReduce", "pod": {"gpus": 1, "gpu": 1}});
+    let error = serde_json::from_value::<JobRequest>(body.clone()).expect_err("refused").to_string();
+    assert!(error.starts_with("unknown field `gpu`"), "{error}");
+    let spec: protocol::job::JobSpec = serde_json::from_value(body).expect("tolerated");
+    assert_eq!(spec.pod, PodOptions { gpus: Some(1), ..PodOptions::default() });
+}
+
+#[test]
+fn what_is_asked_for_is_named() {
+    assert_eq!(PodOptions::default().asked_for(), Vec::<&str>::new());
+    let options =
+        PodOptions { gpus: Some(1), volumes: vec!["empty:/x".parse().expect("a volume")], ..PodOptions::default() };
+    assert_eq!(options.asked_for(), ["gpus", "volume"]);
+}
