@@ -1,8 +1,17 @@
 //! The tokens by which agents know their master: one for each job, derived from the master's key and the job's uid, so
 //! that nothing needs to be stored. A pod is told only the SHA-256, so who can read a pod's environment learns no secret.
 
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use anyhow::{Context, bail};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
+
+/// Fewest characters of a key in a file.
+const KEY_LENGTH_MIN: usize = 32;
 
 /// The key from which a master derives its jobs' tokens.
 #[derive(Clone)]
@@ -21,6 +30,35 @@ impl AgentKey {
             half.copy_from_slice(random.as_bytes());
         }
         Self(key)
+    }
+
+    /// The key in a file.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is too short to be a key.
+    pub fn read(file: &Path) -> anyhow::Result<Self> {
+        let shown = file.display();
+        let text = std::fs::read_to_string(file).with_context(|| format!("read the agents' key {shown}"))?;
+        match text.trim() {
+            short if short.len() < KEY_LENGTH_MIN => {
+                bail!("the agents' key in {shown} is too short: it needs {KEY_LENGTH_MIN} characters at least")
+            }
+            key => Ok(Self(Sha256::digest(key.as_bytes()).into())),
+        }
+    }
+
+    /// The key in a file that no other user can read; it is made, if need be, of a new one.
+    ///
+    /// # Errors
+    /// When the file cannot be read or written.
+    pub fn read_or_make(file: &Path) -> anyhow::Result<Self> {
+        if !file.exists() {
+            let key = hex::encode(Self::random().0);
+            let options = File::options().write(true).create_new(true).mode(0o600).open(file);
+            let written = options.and_then(|mut file| file.write_all(key.as_bytes()));
+            written.with_context(|| format!("write the agents' key {}", file.display()))?;
+        }
+        Self::read(file)
     }
 
     /// The token of the job with this uid.
@@ -54,6 +92,18 @@ mod tests {
         assert_ne!(key.token("one").0, key.token("two").0);
         assert_ne!(key.token("one").0, AgentKey([8; 32]).token("one").0);
         assert_ne!(AgentKey::random().token("one").0, AgentKey::random().token("one").0);
+    }
+
+    #[test]
+    fn a_key_that_was_made_is_found_again_and_a_short_one_is_refused() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let file = dir.path().join("agent-key");
+        let made = AgentKey::read_or_make(&file).expect("made");
+        let found = AgentKey::read_or_make(&file).expect("found");
+        assert_eq!(made.token("one").0, found.token("one").0);
+        std::fs::write(&file, "too short\n").expect("write");
+        let error = AgentKey::read(&file).map(drop).expect_err("refused");
+        assert!(error.to_string().contains("too short"), "{error}");
     }
 
     #[test]

@@ -8,16 +8,18 @@ use anyhow::{Context, bail};
 use clap::{Parser, ValueEnum};
 use protocol::env::MUSTER_PREFIX;
 use protocol::routes::MASTER_PORT;
+use protocol::view::BackendKind;
 
+use crate::agent_token::AgentKey;
 use crate::http::Guard;
 
 /// Runs training jobs: creates their pods, starts their gangs, answers for them over HTTP.
 #[derive(Debug, Parser)]
 #[command(name = "master", version, about)]
 pub struct Config {
-    /// Where pods live
-    #[arg(long, env = "MUSTER_BACKEND", value_enum, default_value_t = Backend::Process)]
-    pub backend: Backend,
+    /// Where pods live [default: kubernetes in a pod of a cluster, else process]
+    #[arg(long, env = "MUSTER_BACKEND", value_enum)]
+    pub backend: Option<Backend>,
 
     /// Address and port to serve on; port 0 takes a free one, and the first line on stdout names it
     #[arg(long, env = "MUSTER_LISTEN", value_name = "ADDRESS", default_value_t = SocketAddr::from(([127, 0, 0, 1], MASTER_PORT)))]
@@ -27,9 +29,18 @@ pub struct Config {
     #[arg(long, env = "MUSTER_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
-    /// The agent that pods run [default: `agent` beside this program]
+    /// The namespace for jobs and pods, with --backend kubernetes [default: this pod's own, or that of the kubeconfig]
+    #[arg(long, env = "MUSTER_NAMESPACE", value_name = "NAME")]
+    pub namespace: Option<String>,
+
+    /// The agent: what pods run with --backend process, and what clients may fetch [default: `agent` beside this program]
     #[arg(long, env = "MUSTER_AGENT_BINARY", value_name = "PATH")]
     pub agent_binary: Option<PathBuf>,
+
+    /// File with the key from which the agents' tokens are derived, 32 characters at least; with --backend kubernetes,
+    /// where agents outlive this master [default: one of its own in the state directory]
+    #[arg(long, env = "MUSTER_AGENT_KEY_FILE", value_name = "FILE")]
+    pub agent_key_file: Option<PathBuf>,
 
     /// File with the bearer token that every request but the health checks must carry
     #[arg(long, env = "MUSTER_TOKEN_FILE", value_name = "FILE")]
@@ -49,9 +60,46 @@ pub struct Config {
 pub enum Backend {
     /// As processes of this host
     Process,
+    /// As pods of the cluster that KUBECONFIG names, or of the one in which this program runs
+    Kubernetes,
+}
+
+impl From<Backend> for BackendKind {
+    fn from(backend: Backend) -> Self {
+        match backend {
+            Backend::Process => Self::Process,
+            Backend::Kubernetes => Self::Kubernetes,
+        }
+    }
 }
 
 impl Config {
+    /// Where pods live. Kubernetes tells every pod where its API is.
+    pub fn backend(&self) -> Backend {
+        let in_cluster = || variable("KUBERNETES_SERVICE_HOST").is_some();
+        self.backend.unwrap_or_else(|| if in_cluster() { Backend::Kubernetes } else { Backend::Process })
+    }
+
+    /// Refuses what has no meaning where pods live.
+    ///
+    /// # Errors
+    /// With the flag.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let given = [("--namespace", self.namespace.is_some()), ("--agent-key-file", self.agent_key_file.is_some())];
+        match (self.backend(), given.iter().find(|(_, is_given)| *is_given)) {
+            (Backend::Process, Some((flag, _))) => bail!("{flag} has no meaning with --backend process"),
+            (Backend::Process | Backend::Kubernetes, _) => Ok(()),
+        }
+    }
+
+    /// The key of the agents' tokens, where a file is named.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is too short to be a key.
+    pub fn agent_key(&self) -> anyhow::Result<Option<AgentKey>> {
+        self.agent_key_file.as_deref().map(AgentKey::read).transpose()
+    }
+
     /// The folder for everything that is kept.
     ///
     /// # Errors

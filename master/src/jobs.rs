@@ -54,6 +54,9 @@ pub enum JobsError {
     /// The back end will not serve it.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// The store will not keep its record.
+    #[error("the job cannot be accepted: {0}")]
+    NotKept(String),
     /// The store does not answer.
     #[error("the record of the job cannot be reached")]
     Store(#[source] StoreError),
@@ -144,6 +147,7 @@ impl Jobs {
             epoch: 1,
             holder: self.context.boot_id.clone(),
             wish: Wish::Run,
+            launched: None,
             ended: None,
         };
         match self.context.store.create(record).await {
@@ -153,6 +157,7 @@ impl Jobs {
                 let stored = self.context.store.get(&name).await.map_err(JobsError::Store)?;
                 self.existing(stored.ok_or(JobsError::Exists(name))?, &spec).await
             }
+            Err(StoreError::Refused(reason)) => Err(JobsError::NotKept(reason)),
             Err(error) => Err(JobsError::Store(error)),
         }
     }

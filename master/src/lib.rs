@@ -28,12 +28,15 @@ use tracing_subscriber::EnvFilter;
 use crate::agent_client::AgentClient;
 use crate::agent_token::AgentKey;
 use crate::backend::PodBackend;
+use crate::backend::kube::{Cluster, KubeBackend};
 use crate::backend::process::ProcessBackend;
 use crate::config::{Backend, Config};
 use crate::driver::Context;
-use crate::http::Server;
+use crate::http::{About, Server};
 use crate::jobs::Jobs;
 use crate::state_dir::StateDir;
+use crate::store::JobStore;
+use crate::store::kube::KubeStore;
 use crate::store::sqlite::SqliteStore;
 
 /// Runs a master until it is told to end.
@@ -44,29 +47,23 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(Config::log_filter()).context("RUST_LOG")?;
     let colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
+    config.check()?;
     let guard = config.guard()?;
     let state = StateDir::claim(&config.state_dir()?)?;
-    let store = SqliteStore::open(&state.records()).context("open the records")?;
-    let backend = match config.backend {
-        Backend::Process => {
-            let here = std::env::current_dir().context("find the current folder")?;
-            let agent = config.agent_binary()?;
-            ProcessBackend::new(agent, here, Config::own_variables(), state.path()).context("read the pods' folders")?
-        }
+    let World { store, backend, agent_key } = match config.backend() {
+        Backend::Process => on_this_host(&config, &state)?,
+        Backend::Kubernetes => in_cluster(&config, &state).await?,
     };
     let listener =
         TcpListener::bind(config.listen).await.with_context(|| format!("listen on {} (--listen)", config.listen))?;
     let boot_id = uuid::Uuid::new_v4().to_string();
-    let (store, backend) = (Arc::new(store), Arc::new(backend));
-    let agents = AgentClient::new();
-    // These agents do not outlive this master, so its key need not either.
-    let agent_key = AgentKey::random();
-    let context = Context { store, backend: backend.clone(), agents, agent_key, boot_id };
+    let context = Context { store, backend: Arc::clone(&backend), agents: AgentClient::new(), agent_key, boot_id };
     let jobs = Jobs::new(Arc::new(context), state.logs());
     announce(&listener)?;
 
     let end = CancellationToken::new();
-    let server = Server::new(Arc::clone(&jobs), guard, end.clone());
+    let about = About { backend: config.backend().into(), agent_binary: config.agent_binary().ok() };
+    let server = Server::new(Arc::clone(&jobs), guard, about, end.clone());
     let serving = tokio::spawn(async move { server.serve(listener).await });
     let outcome = tokio::select! {
         ended = jobs.run() => ended.context("follow the records"),
@@ -79,6 +76,33 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         state.remove()?;
     }
     outcome
+}
+
+/// What a master rests upon.
+struct World {
+    store: Arc<dyn JobStore>,
+    backend: Arc<dyn PodBackend>,
+    agent_key: AgentKey,
+}
+
+fn on_this_host(config: &Config, state: &StateDir) -> anyhow::Result<World> {
+    let store = SqliteStore::open(&state.records()).context("open the records")?;
+    let here = std::env::current_dir().context("find the current folder")?;
+    let backend = ProcessBackend::new(config.agent_binary()?, here, Config::own_variables(), state.path())
+        .context("read the pods' folders")?;
+    // These agents do not outlive this master, so its key need not either.
+    Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key: AgentKey::random() })
+}
+
+async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> {
+    let agent_key = match config.agent_key()? {
+        Some(key) => key,
+        None => AgentKey::read_or_make(&state.agent_key())?,
+    };
+    let cluster = Cluster::connect(config.namespace.clone()).await?;
+    let backend = KubeBackend::begin(&cluster).await?;
+    info!(namespace = cluster.namespace(), "in Kubernetes");
+    Ok(World { store: Arc::new(KubeStore::new(&cluster)), backend: Arc::new(backend), agent_key })
 }
 
 /// What the process says to its caller: 0 when it was told to end, 2 when it could not start or go on.

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 
 const OWN_FOLDERS: [&str; 2] = ["logs", "pods"];
-const OWN_FILES: [&str; 6] = ["jobs.sqlite", "jobs.sqlite-wal", "jobs.sqlite-shm", "token", "master.log", "lock"];
+const OWN_FILES: [&str; 7] =
+    ["jobs.sqlite", "jobs.sqlite-wal", "jobs.sqlite-shm", "token", "agent-key", "master.log", "lock"];
 
 fn gone(removed: std::io::Result<()>) -> anyhow::Result<()> {
     match removed {
@@ -83,6 +84,11 @@ impl StateDir {
     /// The file with the records.
     pub(crate) fn records(&self) -> PathBuf {
         self.path.join("jobs.sqlite")
+    }
+
+    /// The file with the key of the agents' tokens, where none is given.
+    pub(crate) fn agent_key(&self) -> PathBuf {
+        self.path.join("agent-key")
     }
 
     /// The folder with the jobs' output.

@@ -5,6 +5,7 @@
 pub mod conformance;
 #[cfg(feature = "fake")]
 pub mod fake;
+pub mod kube;
 pub mod process;
 
 use std::collections::BTreeMap;

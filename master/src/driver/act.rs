@@ -29,7 +29,7 @@ impl Driver {
         match action {
             Action::CreatePods => self.create_pods(),
             Action::Configure(generation) => self.configure(generation),
-            Action::Launch(generation) => self.launch(generation),
+            Action::Launch(generation) => return self.launch(generation).await,
             Action::Follow(_) => self.follow(),
             Action::StopRuns { grace } => self.stop_runs(grace).await,
             Action::Conclude(result) => return self.conclude(result).await,
@@ -72,9 +72,39 @@ impl Driver {
         self.begin_start(tasks::configure(self.fanout(generation), self.agents(|_| true), spec, members));
     }
 
-    fn launch(&mut self, generation: Generation) {
+    async fn launch(&mut self, generation: Generation) -> Next {
+        if self.replicas.values().any(|replica| replica.is_seed_only) && self.remember(generation).await == Next::End {
+            return Next::End;
+        }
         let waiting = self.agents(|phase| !phase.was_launched());
         self.begin_start(tasks::launch(self.fanout(generation), waiting));
+        Next::GoOn
+    }
+
+    /// Writes down that a start is about to be made, for a master that takes over and has nobody to ask.
+    async fn remember(&mut self, generation: Generation) -> Next {
+        self.write(|record| {
+            if record.launched == Some(generation) {
+                return Change::Nothing;
+            }
+            record.launched = Some(generation);
+            Change::Write
+        })
+        .await
+    }
+
+    /// Changes the record, if it is still this master's: what another master holds by now is not this one's to change.
+    async fn write(&mut self, change: impl Fn(&mut JobRecord) -> Change) -> Next {
+        let epoch = self.stored.record.epoch;
+        let while_held = |record: &mut JobRecord| if record.epoch == epoch { change(record) } else { Change::Nothing };
+        let (store, job) = (self.context.store.as_ref(), self.stored.name());
+        match persistently(|| amend(store, job, while_held)).await {
+            Some(stored) if stored.record.epoch == epoch => self.stored = stored,
+            Some(_) => return Next::End,
+            // Deleted by someone else: the pods go all the same.
+            None => {}
+        }
+        Next::GoOn
     }
 
     fn fanout(&self, generation: Generation) -> tasks::Fanout {
@@ -133,24 +163,16 @@ impl Driver {
     /// The result must be on record before the evidence goes with the pods, so nothing else happens meanwhile.
     async fn conclude(&mut self, result: JobResult) -> Next {
         let generation = self.wires.view.borrow().generation;
-        let ended = Ended { result, times: self.times.clone(), generation, replicas: self.replica_views() };
-        let epoch = self.stored.record.epoch;
-        let write_once = |record: &mut JobRecord| {
-            // What another master holds by now is no longer this one's to end.
-            if record.ended.is_some() || record.epoch != epoch {
+        let replicas = self.replica_views();
+        let ended = Ended { result, times: self.times.clone(), generation, replicas }.bounded();
+        self.write(|record| {
+            if record.ended.is_some() {
                 return Change::Nothing;
             }
             record.ended = Some(ended.clone());
             Change::Write
-        };
-        let (store, job) = (self.context.store.as_ref(), self.stored.name());
-        match persistently(|| amend(store, job, &write_once)).await {
-            Some(stored) if stored.record.epoch == epoch => self.stored = stored,
-            Some(_) => return Next::End,
-            // Deleted by someone else: the pods go all the same.
-            None => {}
-        }
-        Next::GoOn
+        })
+        .await
     }
 
     async fn release_pods(&mut self) {

@@ -205,9 +205,12 @@ impl Driver {
 
     fn take_reports(&mut self, batch: Vec<Report>) {
         for Report(id, agent) in batch {
+            let launched = self.stored.record.launched;
             self.replicas.entry(id).and_modify(|replica| {
                 replica.is_seed_only |= agent == AgentState::SeedOnly;
-                replica.seen.hear(agent);
+                // Told to run by an earlier master, or by this one before it was replaced: not to be told again.
+                let before = launched.filter(|_| agent == AgentState::SeedOnly).map(AgentState::Started);
+                replica.seen.hear(before.unwrap_or(agent));
             });
         }
     }

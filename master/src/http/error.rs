@@ -56,6 +56,9 @@ impl From<JobsError> for ApiError {
             JobsError::Refused(Refusal { code, sentence }) => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, sentence)
             }
+            JobsError::NotKept(_) => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadRequest, error.to_string())
+            }
             JobsError::Store(_) | JobsError::Slow(_) => {
                 let detail = error_chain(&error);
                 warn!(detail, "a request cannot be served now");

@@ -1,5 +1,6 @@
 //! The master over HTTP: which route goes where, and how connections are served. Each group of routes has its file.
 
+mod about;
 mod create;
 mod error;
 mod guard;
@@ -23,6 +24,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 use tracing::{debug, warn};
 
+pub use self::about::About;
 pub use self::guard::Guard;
 use crate::jobs::Jobs;
 
@@ -39,6 +41,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 struct AppState {
     jobs: Arc<Jobs>,
+    about: Arc<About>,
     /// Cancelled when the master ends, so that streams and long polls end too.
     end: CancellationToken,
 }
@@ -51,8 +54,8 @@ pub struct Server {
 
 impl Server {
     /// A service over these jobs, which ends its streams when `end` is cancelled.
-    pub fn new(jobs: Arc<Jobs>, guard: Guard, end: CancellationToken) -> Self {
-        let state = AppState { jobs, end: end.clone() };
+    pub fn new(jobs: Arc<Jobs>, guard: Guard, about: About, end: CancellationToken) -> Self {
+        let state = AppState { jobs, about: Arc::new(about), end: end.clone() };
         let job = format!("{}/{{name}}", routes::JOBS);
         let guarded = Router::new()
             .route(routes::CREATE, get(create::create))
@@ -60,6 +63,8 @@ impl Server {
             .route(&job, get(jobs::show).delete(jobs::delete))
             .route(&format!("{job}/cancel"), post(jobs::cancel))
             .route(&format!("{job}/logs"), get(logs::logs))
+            .route(routes::MASTER, get(about::master))
+            .route(routes::AGENT_PROGRAM, get(about::agent_program))
             .route_layer(middleware::from_fn_with_state(Arc::new(guard), guard::check));
         let router = guarded
             .route(routes::HEALTHZ, get(health::healthz))

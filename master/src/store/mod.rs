@@ -5,6 +5,7 @@
 pub mod conformance;
 #[cfg(feature = "fake")]
 pub mod fake;
+pub mod kube;
 pub mod sqlite;
 mod watchers;
 
@@ -32,6 +33,10 @@ pub struct JobRecord {
     pub holder: String,
     /// What its user wishes now.
     pub wish: Wish,
+    /// The start of the gang that was about to be made, where a member cannot say later whether it was: written
+    /// before that start. Agents of ours are asked instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launched: Option<Generation>,
     /// How it ended; written once.
     pub ended: Option<Ended>,
 }
@@ -61,7 +66,25 @@ pub struct Ended {
     pub replicas: Vec<ReplicaView>,
 }
 
+/// Most bytes of an [`Ended`], as JSON. A ConfigMap holds 1 MiB (core/v1 `MaxSecretSize`), and the spec may take half.
+const ENDED_BYTES_MAX: usize = 256 * 1024;
+
 impl Ended {
+    /// The same, short enough for every store: of very many replicas only how each ended is kept, and of the one that
+    /// failed the job its last words.
+    pub fn bounded(mut self) -> Self {
+        let length = serde_json::to_string(&self).map_or(0, |text| text.len());
+        if length > ENDED_BYTES_MAX {
+            for replica in &mut self.replicas {
+                (replica.address, replica.pid, replica.started_at) = (None, None, None);
+                if let Some(exit) = &mut replica.exit {
+                    exit.stderr_tail.clear();
+                }
+            }
+        }
+        self
+    }
+
     /// The times of a job that a later master finds ended: nothing is known of when its last pod was gone.
     pub fn times_of_finished(&self) -> JobTimes {
         JobTimes { finished: self.times.finished.or(self.times.ended), ..self.times.clone() }
@@ -114,6 +137,9 @@ pub enum StoreError {
     /// It has changed since it was read.
     #[error("the record of job \"{0}\" has changed since it was read")]
     Conflict(JobName),
+    /// What stands behind the store will not take it, now or later.
+    #[error("the record cannot be kept: {0}")]
+    Refused(String),
     /// What stands behind the store does not answer, or not well.
     #[error("the store of records")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -125,7 +151,7 @@ pub trait JobStore: Send + Sync {
     /// Writes a new record. The store may give the job another uid than the one it comes with; the answer has it.
     ///
     /// # Errors
-    /// [`StoreError::Exists`] when the name is taken.
+    /// [`StoreError::Exists`] when the name is taken, [`StoreError::Refused`].
     async fn create(&self, record: JobRecord) -> Result<Stored, StoreError>;
 
     /// Reads one; `None` when there is none.

@@ -8,14 +8,14 @@ use master::agent_client::AgentClient;
 use master::agent_token::AgentKey;
 use master::backend::fake::{Arrival, FakeAgent, FakeBackend};
 use master::driver::Context;
-use master::http::{Guard, Server};
+use master::http::{About, Guard, Server};
 use master::jobs::{JobHandle, Jobs, Submitted};
 use master::store::Wish;
 use master::store::fake::FakeStore;
 use protocol::agent::ExitOutcome;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::job::{JobRequest, JobSpec, Strategy};
-use protocol::view::{JobState, JobView};
+use protocol::view::{BackendKind, JobState, JobView};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -68,7 +68,8 @@ impl Master {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         master.url = Some(format!("http://{}", listener.local_addr().expect("it was bound")));
         let guard = token.map_or(Guard::ThisMachine, |token| Guard::Token(token.to_owned()));
-        let server = Server::new(Arc::clone(&master.jobs), guard, CancellationToken::new());
+        let about = About { backend: BackendKind::Process, agent_binary: None };
+        let server = Server::new(Arc::clone(&master.jobs), guard, about, CancellationToken::new());
         tokio::spawn(async move { server.serve(listener).await });
         master
     }

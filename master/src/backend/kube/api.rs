@@ -1,0 +1,121 @@
+//! The Kubernetes API, as the back end and the store use it: where it is, deadlines, and errors in its own words.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::config::Config;
+use kube::{Api, Client};
+use tokio::time::timeout;
+
+/// Most time that one call may take, kube's own repetitions after 429, 503 and 504 included.
+const CALL_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The value of [`MANAGED_BY`] on everything that a master has made.
+pub(crate) const MUSTER: &str = "muster";
+/// Who made an object: the label that Kubernetes recommends for it, and the one that the watches select by.
+pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// The name of the application that an object belongs to, by the same recommendation.
+pub(crate) const APP_NAME: &str = "app.kubernetes.io/name";
+/// Which of several: the job's name, by the same recommendation.
+pub(crate) const APP_INSTANCE: &str = "app.kubernetes.io/instance";
+/// What part it is: the role, or `job` for the record, by the same recommendation.
+pub(crate) const APP_COMPONENT: &str = "app.kubernetes.io/component";
+/// The job's name.
+pub(crate) const JOB: &str = "muster/job";
+
+/// A namespace of a cluster.
+#[derive(Clone)]
+pub struct Cluster {
+    client: Client,
+    namespace: String,
+}
+
+/// Why the API did not do as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiFailure {
+    /// It answered, and this is its sentence.
+    #[error("{message}")]
+    Refused {
+        /// The HTTP status.
+        status: u16,
+        /// For people.
+        message: String,
+    },
+    /// It cannot be reached, or its answer cannot be read.
+    #[error("the Kubernetes API cannot be reached")]
+    Unreachable(#[source] Box<kube::Error>),
+    /// It did not answer in time.
+    #[error("the Kubernetes API did not answer within {} s", CALL_TIMEOUT.as_secs())]
+    Silent,
+}
+
+impl ApiFailure {
+    /// Whether the same call may work later. What was asked may have been done all the same.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::Refused { status, .. } => *status == 429 || *status >= 500,
+            Self::Unreachable(_) | Self::Silent => true,
+        }
+    }
+
+    /// The answer's status, if there was an answer.
+    pub(crate) fn status(&self) -> Option<u16> {
+        match self {
+            Self::Refused { status, .. } => Some(*status),
+            Self::Unreachable(_) | Self::Silent => None,
+        }
+    }
+}
+
+impl Cluster {
+    /// The cluster that KUBECONFIG names, or else the one in which this program runs.
+    ///
+    /// # Errors
+    /// When neither is there.
+    pub async fn connect(namespace: Option<String>) -> anyhow::Result<Self> {
+        let config = Config::infer()
+            .await
+            .context("find a Kubernetes cluster: set KUBECONFIG, or run the master in a pod with a service account")?;
+        let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
+        let client = Client::try_from(config).context("prepare a client of the Kubernetes API")?;
+        Ok(Self::new(client, namespace))
+    }
+
+    /// What this client reaches.
+    pub fn new(client: Client, namespace: String) -> Self {
+        Self { client, namespace }
+    }
+
+    /// The namespace.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Its pods.
+    pub(crate) fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Its ConfigMaps.
+    pub(crate) fn config_maps(&self) -> Api<ConfigMap> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+}
+
+/// What both watches select: all that a master has made.
+pub(crate) fn ours() -> kube::runtime::watcher::Config {
+    kube::runtime::watcher::Config::default().labels(&format!("{MANAGED_BY}={MUSTER}"))
+}
+
+/// One call, with a deadline.
+pub(crate) async fn call<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ApiFailure> {
+    match timeout(CALL_TIMEOUT, request).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(kube::Error::Api(status))) => {
+            Err(ApiFailure::Refused { status: status.code, message: status.message.clone() })
+        }
+        Ok(Err(error)) => Err(ApiFailure::Unreachable(Box::new(error))),
+        Err(_) => Err(ApiFailure::Silent),
+    }
+}

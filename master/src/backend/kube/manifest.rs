@@ -1,0 +1,194 @@
+//! From a [`PodSpec`] to the pod that Kubernetes is asked for.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    Capabilities, ConfigMap, Container, ContainerPort, EmptyDirVolumeSource, EnvFromSource, EnvVar,
+    HostPathVolumeSource, PersistentVolumeClaimVolumeSource, Pod, PodSecurityContext, PodSpec as KubePodSpec,
+    ResourceRequirements, SeccompProfile, SecretEnvSource, SecurityContext, Toleration as KubeToleration,
+    Volume as KubeVolume, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::Resource;
+use protocol::env::MUSTER_TOKEN_SHA256;
+use protocol::pod::{Amount, PodOptions, PullPolicy, Toleration, Volume, VolumeSource};
+use protocol::routes::AGENT_PORT;
+
+use super::api::{APP_COMPONENT, APP_INSTANCE, APP_NAME, JOB, MANAGED_BY, MUSTER};
+use crate::backend::{JobKey, PodSpec};
+
+/// What the replica does.
+pub(super) const ROLE: &str = "muster/role";
+/// Its place in its role, from 0.
+pub(super) const INDEX: &str = "muster/index";
+/// The name of the pod's one container.
+pub(super) const CONTAINER: &str = "agent";
+/// How GPUs are counted, by NVIDIA's device plugin.
+const GPU: &str = "nvidia.com/gpu";
+
+/// The name of the ConfigMap that holds a job's record, and owns the job's pods.
+pub(crate) fn record_name(job: &str) -> String {
+    format!("muster-{job}")
+}
+
+/// The pod. Nothing in it is mutable later, so a second create of the same spec is the same pod.
+pub(super) fn pod(spec: &PodSpec) -> Pod {
+    let PodSpec { job, replica, image, work_dir: _, args, options, agent_token_sha256 } = spec;
+    let labels = [
+        (MANAGED_BY, MUSTER.to_owned()),
+        (APP_NAME, "muster-job".to_owned()),
+        (APP_INSTANCE, job.name.to_string()),
+        (APP_COMPONENT, replica.role.to_string()),
+        (JOB, job.name.to_string()),
+        (ROLE, replica.role.to_string()),
+        (INDEX, replica.index.to_string()),
+    ];
+    let container = Container {
+        name: CONTAINER.to_owned(),
+        image: image.as_ref().map(ToString::to_string),
+        image_pull_policy: Some(options.image_pull_policy.unwrap_or(PullPolicy::IfNotPresent).as_str().to_owned()),
+        args: command(args),
+        env: Some(vec![EnvVar {
+            name: MUSTER_TOKEN_SHA256.to_owned(),
+            value: Some(agent_token_sha256.clone()),
+            value_from: None,
+        }]),
+        ports: Some(vec![ContainerPort {
+            name: Some("agent".to_owned()),
+            container_port: AGENT_PORT.into(),
+            ..ContainerPort::default()
+        }]),
+        security_context: Some(SecurityContext {
+            allow_privilege_escalation: Some(false),
+            capabilities: Some(Capabilities { drop: Some(vec!["NET_RAW".to_owned()]), add: None }),
+            ..SecurityContext::default()
+        }),
+        ..Container::default()
+    };
+    Pod {
+        metadata: ObjectMeta {
+            name: Some(spec.name().to_string()),
+            labels: Some(labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()),
+            owner_references: Some(vec![owner(job)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(with_options(container, options)),
+        status: None,
+    }
+}
+
+/// The record owns the pods, so that they go with it whoever deletes it.
+fn owner(job: &JobKey) -> OwnerReference {
+    OwnerReference {
+        api_version: ConfigMap::api_version(&()).into_owned(),
+        kind: ConfigMap::kind(&()).into_owned(),
+        name: record_name(job.name.as_str()),
+        uid: job.uid.clone(),
+        controller: Some(true),
+        block_owner_deletion: None,
+    }
+}
+
+/// Arguments for the image's entrypoint, the agent; none where exec.py has none, so that the first prototype's agent,
+/// which takes none, serves too. Kubernetes reads `$(NAME)` as a variable and `$$` as a dollar sign.
+fn command(args: &[String]) -> Option<Vec<String>> {
+    if args.is_empty() {
+        return None;
+    }
+    let escaped = args.iter().map(|arg| arg.replace('$', "$$"));
+    Some(["--", "python", "exec.py"].map(str::to_owned).into_iter().chain(escaped).collect())
+}
+
+fn with_options(container: Container, options: &PodOptions) -> KubePodSpec {
+    let PodOptions {
+        cpu,
+        memory,
+        gpus,
+        volumes,
+        env_secrets,
+        node_selector,
+        tolerations,
+        priority_class,
+        service_account,
+        image_pull_policy: _, // the container's
+    } = options;
+    let from_secret = |name: String| EnvFromSource {
+        secret_ref: Some(SecretEnvSource { name, optional: None }),
+        ..EnvFromSource::default()
+    };
+    let (volumes, mounts): (Vec<KubeVolume>, Vec<VolumeMount>) =
+        volumes.iter().enumerate().map(|(place, volume)| mounted(place, volume)).unzip();
+    let container = Container {
+        resources: Some(resources(cpu.as_ref(), memory.as_ref(), gpus.unwrap_or(0))),
+        env_from: Some(env_secrets.iter().map(ToString::to_string).map(from_secret).collect()),
+        volume_mounts: Some(mounts),
+        ..container
+    };
+    KubePodSpec {
+        containers: vec![container],
+        // A training that has ended is not begun again by the kubelet, behind its master's back.
+        restart_policy: Some("Never".to_owned()),
+        // What runs in a pod is not to talk to the API.
+        automount_service_account_token: Some(false),
+        // A variable for each Service of the namespace would clutter what exec.py sees.
+        enable_service_links: Some(false),
+        security_context: Some(PodSecurityContext {
+            seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
+            ..PodSecurityContext::default()
+        }),
+        volumes: Some(volumes),
+        node_selector: Some(node_selector.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()),
+        tolerations: Some(tolerations.iter().map(tolerated).collect()),
+        priority_class_name: priority_class.as_ref().map(ToString::to_string),
+        service_account_name: service_account.as_ref().map(ToString::to_string),
+        ..KubePodSpec::default()
+    }
+}
+
+fn resources(cpu: Option<&Amount>, memory: Option<&Amount>, gpus: u32) -> ResourceRequirements {
+    let (mut requests, mut limits) = (BTreeMap::new(), BTreeMap::new());
+    for (name, amount) in [("cpu", cpu), ("memory", memory)] {
+        if let Some(Amount { request, limit }) = amount {
+            requests.insert(name.to_owned(), Quantity(request.clone()));
+            limits.insert(name.to_owned(), Quantity(limit.clone()));
+        }
+    }
+    if gpus > 0 {
+        limits.insert(GPU.to_owned(), Quantity(gpus.to_string()));
+    }
+    ResourceRequirements { requests: Some(requests), limits: Some(limits), claims: None }
+}
+
+fn mounted(place: usize, volume: &Volume) -> (KubeVolume, VolumeMount) {
+    let Volume { source, path, read_only } = volume;
+    let name = format!("volume-{place}");
+    let unmounted = KubeVolume { name: name.clone(), ..KubeVolume::default() };
+    let from = match source {
+        VolumeSource::Claim(claim) => KubeVolume {
+            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+                claim_name: claim.to_string(),
+                read_only: Some(*read_only),
+            }),
+            ..unmounted
+        },
+        VolumeSource::Host(dir) => KubeVolume {
+            host_path: Some(HostPathVolumeSource { path: dir.clone(), type_: Some("Directory".to_owned()) }),
+            ..unmounted
+        },
+        VolumeSource::Empty => KubeVolume { empty_dir: Some(EmptyDirVolumeSource::default()), ..unmounted },
+    };
+    let mount = VolumeMount { name, mount_path: path.clone(), read_only: Some(*read_only), ..VolumeMount::default() };
+    (from, mount)
+}
+
+fn tolerated(toleration: &Toleration) -> KubeToleration {
+    let Toleration { key, value, effect } = toleration;
+    KubeToleration {
+        key: Some(key.to_string()),
+        operator: Some(if value.is_some() { "Equal" } else { "Exists" }.to_owned()),
+        value: value.as_ref().map(ToString::to_string),
+        effect: effect.map(|effect| effect.as_str().to_owned()),
+        toleration_seconds: None,
+    }
+}

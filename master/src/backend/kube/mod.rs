@@ -1,0 +1,241 @@
+//! Pods as Kubernetes' pods. One watch, over all jobs, tells of them; creating, deleting and asking are single calls.
+
+pub(crate) mod api;
+pub(crate) mod manifest;
+mod observe;
+mod seen;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use backon::{ExponentialBuilder, Retryable};
+use futures_util::{StreamExt, pin_mut};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use protocol::error::ErrorCode;
+use protocol::ids::ReplicaId;
+use protocol::job::JobSpec;
+use tokio::sync::{oneshot, watch};
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{info, warn};
+
+pub use self::api::{ApiFailure, Cluster};
+use self::api::{JOB, MANAGED_BY, MUSTER, call};
+use self::seen::SeenPods;
+use super::{BackendError, JobKey, PodBackend, PodSpec, PodTable, Refusal};
+use crate::error_chain::error_chain;
+use crate::job::plan;
+
+/// How long the first list of all pods may take.
+const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a pod of an earlier job may take to go, whose name is wanted again.
+const NAME_TIMEOUT: Duration = Duration::from_secs(60);
+/// The shortest grace. Without any, Kubernetes forgets a pod that may still run.
+const GRACE_MIN: Duration = Duration::from_secs(1);
+
+/// The back end for clusters.
+pub struct KubeBackend {
+    pods: Api<Pod>,
+    seen: SeenPods,
+    _watch: AbortOnDropHandle<()>,
+}
+
+/// Why the back end cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum BeginError {
+    /// The pods cannot be listed.
+    #[error("list the pods of namespace \"{namespace}\"")]
+    List {
+        /// Where.
+        namespace: String,
+        /// Why.
+        #[source]
+        source: ApiFailure,
+    },
+    /// They were listed, and the watch did not begin.
+    #[error("watch the pods of namespace \"{0}\": the Kubernetes API does not answer")]
+    Watch(String),
+}
+
+impl KubeBackend {
+    /// Begins to watch, and returns when all that is there is known.
+    ///
+    /// # Errors
+    /// [`BeginError`].
+    pub async fn begin(cluster: &Cluster) -> Result<Self, BeginError> {
+        let namespace = cluster.namespace().to_owned();
+        let pods = cluster.pods();
+        // The watch would repeat what fails for ever, and say why in the log alone.
+        call(pods.list(&ListParams::default().limit(1)))
+            .await
+            .map_err(|source| BeginError::List { namespace: namespace.clone(), source })?;
+        let seen = SeenPods::default();
+        let (listed, is_listed) = oneshot::channel();
+        let watch = AbortOnDropHandle::new(tokio::spawn(follow(pods.clone(), seen.clone(), listed)));
+        match timeout(FIRST_LIST_TIMEOUT, is_listed).await {
+            Ok(Ok(())) => Ok(Self { pods, seen, _watch: watch }),
+            Ok(Err(_)) | Err(_) => Err(BeginError::Watch(namespace)),
+        }
+    }
+
+    /// Creates a pod, or finds that it is there. A pod of this name that another job has left goes first.
+    async fn create_once(&self, spec: &PodSpec) -> Result<(), CreateError> {
+        let (name, pod) = (spec.name().to_string(), manifest::pod(spec));
+        let mut events = self.seen.events();
+        let create = async {
+            loop {
+                match call(self.pods.create(&PostParams::default(), &pod)).await {
+                    Err(error) if error.status() == Some(409) => {}
+                    done => return done.map(drop),
+                }
+                // It is this job's own: created before a crash, or by a call whose answer was lost.
+                if self.seen.owner(&name).is_some_and(|owner| owner == spec.job) {
+                    return Ok(());
+                }
+                // The watch ends with this back end alone.
+                let _ = events.changed().await;
+            }
+        };
+        match timeout(NAME_TIMEOUT, create).await {
+            Ok(done) => done.map_err(CreateError::Api),
+            Err(_) => Err(CreateError::NameTaken),
+        }
+    }
+}
+
+/// Why a pod is not there.
+#[derive(Debug, thiserror::Error)]
+enum CreateError {
+    #[error(transparent)]
+    Api(ApiFailure),
+    #[error("a pod of this name is there, and belongs to something else: delete it, or give the job another name")]
+    NameTaken,
+}
+
+impl CreateError {
+    fn is_passing(&self) -> bool {
+        match self {
+            Self::Api(failure) => failure.is_passing(),
+            Self::NameTaken => false,
+        }
+    }
+}
+
+#[async_trait]
+impl PodBackend for KubeBackend {
+    /// Asks the API whether it would take the first pod: quotas, admission rules, unknown classes and accounts are
+    /// found before anything is there.
+    async fn admit(&self, spec: &JobSpec) -> Result<(), Refusal> {
+        let refuse = |code, sentence: &str| Err(Refusal { code, sentence: sentence.to_owned() });
+        if spec.image.is_none() {
+            return refuse(
+                ErrorCode::BadImage,
+                "image is missing: this master runs pods in Kubernetes, and they need one",
+            );
+        }
+        if spec.work_dir.is_some() {
+            return refuse(
+                ErrorCode::BadWorkDir,
+                "work_dir has no meaning here: the image's working directory holds exec.py",
+            );
+        }
+        let first = plan::replicas(spec).into_iter().next().expect("a job has a worker");
+        let trial = PodSpec {
+            // The API asks for a uid and does not look it up.
+            job: JobKey { name: spec.name.clone(), uid: "00000000-0000-0000-0000-000000000000".to_owned() },
+            replica: first,
+            image: spec.image.clone(),
+            work_dir: None,
+            args: spec.args.clone(),
+            options: spec.pod.clone(),
+            agent_token_sha256: String::new(),
+        };
+        let dry_run = PostParams { dry_run: true, field_manager: None };
+        match call(self.pods.create(&dry_run, &manifest::pod(&trial))).await {
+            // A pod that an earlier job has left is waited for when it counts.
+            Err(ApiFailure::Refused { status: 409, .. }) | Ok(_) => Ok(()),
+            Err(ApiFailure::Refused { status: 400 | 403 | 404 | 422, message }) => {
+                refuse(ErrorCode::BadPod, &format!("the cluster refuses such a pod: {message}"))
+            }
+            // The submit itself will say whether the API can be reached.
+            Err(_) => Ok(()),
+        }
+    }
+
+    async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
+        let attempt = || self.create_once(&pod);
+        let told = |error: &CreateError, _| warn!(pod = %pod.name(), error = error_chain(error), "not created yet");
+        let done = attempt.retry(patience()).when(CreateError::is_passing).notify(told).await;
+        done.map_err(|source| BackendError::Create { pod: pod.name(), source: Box::new(source) })
+    }
+
+    async fn delete(&self, job: &JobKey, replica: ReplicaId, grace: Duration) -> Result<(), BackendError> {
+        let pod = protocol::ids::PodName::new(&job.name, replica);
+        let name = pod.to_string();
+        // One of this name that is another job's is not this one's to delete.
+        if self.seen.owner(&name).is_some_and(|owner| owner != *job) {
+            return Ok(());
+        }
+        match call(self.pods.delete(&name, &with_grace(grace))).await {
+            Ok(_) | Err(ApiFailure::Refused { status: 404, .. }) => Ok(()),
+            Err(source) => Err(BackendError::Delete { pod, source: Box::new(source) }),
+        }
+    }
+
+    async fn delete_all(&self, job: &JobKey, grace: Duration) -> Result<(), BackendError> {
+        // Nothing is written where there is nothing.
+        if self.seen.table(job).borrow().is_empty() {
+            return Ok(());
+        }
+        let selected = ListParams::default().labels(&format!("{MANAGED_BY}={MUSTER},{JOB}={}", job.name));
+        match call(self.pods.delete_collection(&with_grace(grace), &selected)).await {
+            Ok(_) => Ok(()),
+            Err(source) => Err(BackendError::DeleteAll { job: job.name.clone(), source: Box::new(source) }),
+        }
+    }
+
+    fn watch(&self, job: &JobKey) -> watch::Receiver<PodTable> {
+        self.seen.table(job)
+    }
+
+    /// Pods outlive a master, which is the point of them.
+    async fn shutdown(&self) {}
+}
+
+/// Keeps up what is seen, whatever happens to the connection.
+async fn follow(pods: Api<Pod>, seen: SeenPods, listed: oneshot::Sender<()>) {
+    let mut listed = Some(listed);
+    let events = watcher(pods, api::ours()).default_backoff();
+    pin_mut!(events);
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => {
+                let is_listed = matches!(event, watcher::Event::InitDone);
+                seen.take(event);
+                if is_listed && let Some(listed) = listed.take() {
+                    info!("all pods are known");
+                    // Whoever began this may have given up.
+                    let _ = listed.send(());
+                }
+            }
+            Err(error) => warn!(error = error_chain(&error), "the watch of the pods broke, and begins again"),
+        }
+    }
+}
+
+fn with_grace(grace: Duration) -> DeleteParams {
+    let seconds = u32::try_from(grace.max(GRACE_MIN).as_secs()).unwrap_or(u32::MAX);
+    DeleteParams { grace_period_seconds: Some(seconds), ..DeleteParams::default() }
+}
+
+/// About a minute: an API server that is being replaced comes back within it.
+fn patience() -> ExponentialBuilder {
+    ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(100))
+        .with_max_delay(Duration::from_secs(10))
+        .with_max_times(10)
+        .with_jitter()
+}

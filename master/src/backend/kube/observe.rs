@@ -1,0 +1,178 @@
+//! From a pod as Kubernetes shows it to the state that the driver works with, with reasons in Kubernetes' own words.
+
+use std::net::{IpAddr, SocketAddr};
+
+use k8s_openapi::api::core::v1::{
+    ContainerState, ContainerStateTerminated, ContainerStateWaiting, Pod, PodCondition, PodStatus,
+};
+use protocol::agent::{ExitOutcome, ExitReport};
+use protocol::ids::{JobName, ReplicaId, UnixMillis};
+use protocol::routes::{AGENT_PORT, TENSORFLOW_PORT};
+
+use super::api::JOB;
+use super::manifest::{INDEX, ROLE};
+use crate::backend::JobKey;
+use crate::job::replica::{Addresses, PodState};
+
+/// Reasons for which a container waits that no time cures, or only someone who changes the cluster
+/// (`kubernetes/pkg/kubelet/container/sync_result.go`, `pkg/kubelet/images/types.go`).
+const HOPELESS: [&str; 8] = [
+    IMAGE_PULL_BACK_OFF,
+    "ErrImageNeverPull",
+    "InvalidImageName",
+    "ImageInspectError",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+    "CrashLoopBackOff",
+];
+/// The kubelet could not pull the image and will try again later. Its message no longer says why.
+const IMAGE_PULL_BACK_OFF: &str = "ImagePullBackOff";
+/// The kubelet could not pull the image just now. Its message says why.
+const ERR_IMAGE_PULL: &str = "ErrImagePull";
+/// The container's memory ran out.
+const OOM_KILLED: &str = "OOMKilled";
+
+/// Whose pod it is, by its labels and its owner. `None` for a pod that no master has made as it is.
+pub(super) fn whose(pod: &Pod) -> Option<(JobKey, ReplicaId)> {
+    let label = |key: &str| pod.metadata.labels.as_ref()?.get(key).map(String::as_str);
+    let name: JobName = label(JOB)?.parse().ok()?;
+    let replica: ReplicaId = format!("{}-{}", label(ROLE)?, label(INDEX)?).parse().ok()?;
+    let owner = pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+    Some((JobKey { name, uid: owner.uid.clone() }, replica))
+}
+
+/// How a pod stands. `before` is how it stood last, which may know the reason for what is shown now.
+pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
+    let Some(status) = &pod.status else { return PodState::Pending { reason: None } };
+    if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
+        return ended(pod, status);
+    }
+    if pod.metadata.deletion_timestamp.is_some() {
+        let reason = disruption(status).unwrap_or_else(|| "its pod is being deleted".to_owned());
+        return PodState::Unusable { reason };
+    }
+    let waiting = container_state(status).and_then(|state| state.waiting.as_ref());
+    if let Some(waiting) = waiting
+        && is_hopeless(waiting)
+    {
+        return PodState::Unusable { reason: hopeless(pod, waiting, before) };
+    }
+    match address(status) {
+        Some(addresses) if waiting.is_none_or(|waiting| waiting_reason(pod, waiting).is_none()) => {
+            PodState::Running(addresses)
+        }
+        Some(_) | None => PodState::Pending { reason: pending(pod, status, waiting) },
+    }
+}
+
+fn container_state(status: &PodStatus) -> Option<&ContainerState> {
+    status.container_statuses.iter().flatten().next()?.state.as_ref()
+}
+
+/// An agent may answer before its pod is marked as running, so the pod's IP is enough.
+fn address(status: &PodStatus) -> Option<Addresses> {
+    let ip: IpAddr = status.pod_ip.as_deref()?.parse().ok()?;
+    Some(Addresses { agent: SocketAddr::new(ip, AGENT_PORT), tensorflow: SocketAddr::new(ip, TENSORFLOW_PORT) })
+}
+
+fn condition<'a>(status: &'a PodStatus, kind: &str, value: &str) -> Option<&'a PodCondition> {
+    status.conditions.iter().flatten().find(|condition| condition.type_ == kind && condition.status == value)
+}
+
+/// Why it has no place, or why its container does not start yet.
+fn pending(pod: &Pod, status: &PodStatus, waiting: Option<&ContainerStateWaiting>) -> Option<String> {
+    if let Some(unscheduled) = condition(status, "PodScheduled", "False") {
+        let message = unscheduled.message.as_deref().or(unscheduled.reason.as_deref())?;
+        return Some(format!("it cannot be scheduled: {message}"));
+    }
+    waiting.and_then(|waiting| waiting_reason(pod, waiting))
+}
+
+/// What is worth telling of a container that waits: nothing, while it is simply being created.
+fn waiting_reason(pod: &Pod, waiting: &ContainerStateWaiting) -> Option<String> {
+    let is_ordinary = |reason: &&str| matches!(*reason, "ContainerCreating" | "PodInitializing");
+    let reason = waiting.reason.as_deref().filter(|reason| !is_ordinary(reason))?;
+    let told = with_message(reason, waiting.message.as_deref());
+    let image = pod.spec.as_ref().and_then(|spec| spec.containers.first()?.image.as_deref());
+    // The kubelet does not always say which.
+    Some(match image.filter(|image| reason.contains("Image") && !told.contains(*image)) {
+        Some(image) => format!("image \"{image}\": {told}"),
+        None => told,
+    })
+}
+
+fn is_hopeless(waiting: &ContainerStateWaiting) -> bool {
+    waiting.reason.as_deref().is_some_and(|reason| HOPELESS.contains(&reason))
+}
+
+fn hopeless(pod: &Pod, waiting: &ContainerStateWaiting, before: Option<&PodState>) -> String {
+    let is_back_off = waiting.reason.as_deref() == Some(IMAGE_PULL_BACK_OFF);
+    match before {
+        Some(PodState::Pending { reason: Some(cause) } | PodState::Unusable { reason: cause })
+            if is_back_off && cause.contains(ERR_IMAGE_PULL) =>
+        {
+            cause.clone()
+        }
+        Some(_) | None => waiting_reason(pod, waiting).unwrap_or_default(),
+    }
+}
+
+/// Evicted, preempted, drained: who ended it, and why.
+fn disruption(status: &PodStatus) -> Option<String> {
+    if let Some(reason) = status.reason.as_deref().filter(|reason| !reason.is_empty()) {
+        return Some(with_message(reason, status.message.as_deref()));
+    }
+    let condition = condition(status, "DisruptionTarget", "True")?;
+    Some(with_message(condition.reason.as_deref()?, condition.message.as_deref()))
+}
+
+fn ended(pod: &Pod, status: &PodStatus) -> PodState {
+    let terminated = container_state(status).and_then(|state| state.terminated.as_ref());
+    match (disruption(status), terminated) {
+        // Whatever its container's end looks like, it is not how exec.py would have ended.
+        (Some(reason), _) => PodState::Terminated { exit: None, reason },
+        (None, Some(terminated)) => PodState::Terminated {
+            exit: Some(report(pod, terminated)),
+            reason: format!(
+                "its container ended with exit code {} before its agent ran exec.py ({}); is it an image that client build made?",
+                terminated.exit_code,
+                with_message(terminated.reason.as_deref().unwrap_or("no reason"), terminated.message.as_deref())
+            ),
+        },
+        (None, None) => PodState::Terminated { exit: None, reason: "its pod ended, and says no reason".to_owned() },
+    }
+}
+
+/// How the agent ended, which exits as exec.py did: 128 and the signal's number after a signal.
+fn report(pod: &Pod, terminated: &ContainerStateTerminated) -> ExitReport {
+    let outcome = match terminated.exit_code {
+        _ if terminated.reason.as_deref() == Some(OOM_KILLED) => ExitOutcome::OutOfMemory { limit: memory_limit(pod) },
+        code @ 129..=192 => ExitOutcome::Signal(code - 128),
+        code => ExitOutcome::Code(code),
+    };
+    let ended_at = terminated.finished_at.as_ref().map_or(0, |time| time.0.as_millisecond());
+    ExitReport {
+        outcome,
+        stopped: false,
+        ended_at: UnixMillis(u64::try_from(ended_at).unwrap_or(0)),
+        stderr_tail: String::new(),
+    }
+}
+
+/// The limit in bytes, where it is written in a unit of two's powers or none.
+fn memory_limit(pod: &Pod) -> Option<u64> {
+    let resources = pod.spec.as_ref()?.containers.first()?.resources.as_ref()?;
+    let limit = &resources.limits.as_ref()?.get("memory")?.0;
+    let (number, shift) = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40), ("", 0)]
+        .into_iter()
+        .find_map(|(suffix, shift)| Some((limit.strip_suffix(suffix)?, shift)))?;
+    number.parse::<u64>().ok()?.checked_shl(shift)
+}
+
+fn with_message(reason: &str, message: Option<&str>) -> String {
+    match message.map(str::trim).filter(|message| !message.is_empty()) {
+        Some(message) => format!("{reason}: {message}"),
+        None => reason.to_owned(),
+    }
+}

@@ -1,0 +1,101 @@
+//! What the one watch over all pods has told: a table for each job, kept up by its events alone.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::runtime::watcher::Event;
+use protocol::ids::ReplicaId;
+use tokio::sync::watch;
+
+use super::observe;
+use crate::backend::{JobKey, PodTable};
+
+/// All pods that a master has made, as far as the watch has told.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SeenPods {
+    inner: Arc<Mutex<Inner>>,
+    /// Raised at each event.
+    events: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    tables: HashMap<JobKey, watch::Sender<PodTable>>,
+    pods: HashMap<String, (JobKey, ReplicaId)>,
+    /// While everything is listed anew: the pods that were listed so far.
+    relisted: Option<HashSet<String>>,
+}
+
+impl SeenPods {
+    /// Takes in an event.
+    pub(super) fn take(&self, event: Event<Pod>) {
+        self.lock().take(event);
+        self.events.send_replace(());
+    }
+
+    /// The pods of a job as they are now, and as they change.
+    pub(super) fn table(&self, job: &JobKey) -> watch::Receiver<PodTable> {
+        let mut inner = self.lock();
+        let table = inner.tables.entry(job.clone()).or_default().subscribe();
+        inner.tables.retain(|key, table| key == job || !table.borrow().is_empty() || table.receiver_count() > 0);
+        table
+    }
+
+    /// Whose pod has this name, if one has.
+    pub(super) fn owner(&self, pod: &str) -> Option<JobKey> {
+        self.lock().pods.get(pod).map(|(job, _)| job.clone())
+    }
+
+    /// Raised whenever something was told.
+    pub(super) fn events(&self) -> watch::Receiver<()> {
+        self.events.subscribe()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn take(&mut self, event: Event<Pod>) {
+        match event {
+            Event::Init => self.relisted = Some(HashSet::new()),
+            Event::InitApply(pod) => {
+                let name = pod.name_any();
+                self.put(&pod);
+                self.relisted.get_or_insert_default().insert(name);
+            }
+            Event::InitDone => {
+                let there = self.relisted.take().unwrap_or_default();
+                let gone: Vec<String> = self.pods.keys().filter(|name| !there.contains(*name)).cloned().collect();
+                gone.iter().for_each(|name| self.remove(name));
+            }
+            Event::Apply(pod) => self.put(&pod),
+            Event::Delete(pod) => self.remove(&pod.name_any()),
+        }
+    }
+
+    fn put(&mut self, pod: &Pod) {
+        let Some((job, replica)) = observe::whose(pod) else { return };
+        let name = pod.name_any();
+        if self.pods.get(&name).is_some_and(|(owner, _)| *owner != job) {
+            self.remove(&name);
+        }
+        self.tables.entry(job.clone()).or_default().send_if_modified(|table| {
+            let state = observe::state(pod, table.get(&replica));
+            let has_changed = table.get(&replica) != Some(&state);
+            table.insert(replica, state);
+            has_changed
+        });
+        self.pods.insert(name, (job, replica));
+    }
+
+    fn remove(&mut self, name: &str) {
+        let Some((job, replica)) = self.pods.remove(name) else { return };
+        if let Some(table) = self.tables.get(&job) {
+            table.send_if_modified(|table| table.remove(&replica).is_some());
+        }
+    }
+}

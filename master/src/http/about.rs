@@ -1,0 +1,40 @@
+//! What a client has to know and to have before it submits: where pods live, and the agent's program for an image.
+
+use std::path::PathBuf;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use protocol::error::ErrorCode;
+use protocol::view::{BackendKind, MasterView};
+use tracing::warn;
+
+use super::AppState;
+use super::error::ApiError;
+
+/// What a master says of itself.
+#[derive(Debug)]
+pub struct About {
+    /// Where its pods live.
+    pub backend: BackendKind,
+    /// The agent's program, if it is there.
+    pub agent_binary: Option<PathBuf>,
+}
+
+/// Says what this master is.
+pub(super) async fn master(State(state): State<AppState>) -> Json<MasterView> {
+    Json(MasterView { version: env!("CARGO_PKG_VERSION").to_owned(), backend: state.about.backend })
+}
+
+/// The agent's program, which fits the machines of this master.
+pub(super) async fn agent_program(State(state): State<AppState>) -> Result<impl IntoResponse, ApiError> {
+    let none =
+        || ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownRoute, "this master has no agent to give away");
+    let path = state.about.agent_binary.as_ref().ok_or_else(none)?;
+    let program = tokio::fs::read(path).await.map_err(|error| {
+        warn!(path = %path.display(), %error, "the agent's program cannot be read");
+        none()
+    })?;
+    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], program))
+}

@@ -1,0 +1,233 @@
+//! Records as ConfigMaps, one for each job. It owns the job's pods, so its uid is the job's; its resourceVersion is the
+//! record's version.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use async_trait::async_trait;
+use futures_util::{StreamExt, pin_mut};
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions, PropagationPolicy};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, ResourceExt};
+use protocol::ids::JobName;
+use tokio::sync::mpsc;
+use tracing::{error, warn};
+
+use super::{JobRecord, JobStore, StoreError, StoreEvent, Stored, Version};
+use crate::backend::kube::api::{
+    self, APP_COMPONENT, APP_INSTANCE, APP_NAME, ApiFailure, Cluster, JOB, MANAGED_BY, MUSTER, call,
+};
+use crate::backend::kube::manifest::record_name;
+use crate::error_chain::error_chain;
+
+/// The key of the ConfigMap under which the record is, as JSON.
+const RECORD: &str = "record";
+/// Changes that may wait for a slow reader.
+const BACKLOG: usize = 1024;
+
+/// A store in a namespace.
+#[derive(Clone)]
+pub struct KubeStore {
+    maps: Api<ConfigMap>,
+}
+
+impl KubeStore {
+    /// The store of this namespace.
+    pub fn new(cluster: &Cluster) -> Self {
+        Self { maps: cluster.config_maps() }
+    }
+
+    async fn read(&self, name: &JobName) -> Result<Option<ConfigMap>, StoreError> {
+        call(self.maps.get_opt(&record_name(name.as_str()))).await.map_err(unavailable)
+    }
+}
+
+#[async_trait]
+impl JobStore for KubeStore {
+    async fn create(&self, record: JobRecord) -> Result<Stored, StoreError> {
+        let name = record.spec.name.clone();
+        match call(self.maps.create(&PostParams::default(), &map(&record, None)?)).await {
+            Ok(created) => parse(&created),
+            Err(ApiFailure::Refused { status: 409, .. }) => {
+                // It may be this very record, written by a call whose answer was lost: what is written keeps the uid
+                // that it came with.
+                let there = self.read(&name).await?;
+                let is_own = there.as_ref().and_then(written).is_some_and(|written| written == record);
+                match there {
+                    Some(there) if is_own => parse(&there),
+                    Some(_) | None => Err(StoreError::Exists(name)),
+                }
+            }
+            Err(failure) => Err(of_write(failure)),
+        }
+    }
+
+    async fn get(&self, name: &JobName) -> Result<Option<Stored>, StoreError> {
+        self.read(name).await?.as_ref().map(parse).transpose()
+    }
+
+    async fn list(&self) -> Result<Vec<Stored>, StoreError> {
+        let ours = ListParams::default().labels(&format!("{MANAGED_BY}={MUSTER}"));
+        let maps = call(self.maps.list(&ours)).await.map_err(unavailable)?;
+        let mut records: Vec<Stored> = maps.iter().filter_map(readable).collect();
+        records.sort_by(|one, other| one.name().cmp(other.name()));
+        Ok(records)
+    }
+
+    async fn update(&self, record: JobRecord, version: &Version) -> Result<Stored, StoreError> {
+        let name = record.spec.name.clone();
+        let map = map(&record, Some(version))?;
+        match call(self.maps.replace(&record_name(name.as_str()), &PostParams::default(), &map)).await {
+            Ok(updated) => parse(&updated),
+            Err(ApiFailure::Refused { status: 409, .. }) => Err(StoreError::Conflict(name)),
+            Err(ApiFailure::Refused { status: 404, .. }) => Err(StoreError::NotFound(name)),
+            Err(failure) => Err(of_write(failure)),
+        }
+    }
+
+    async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError> {
+        let this_job = DeleteParams {
+            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            propagation_policy: Some(PropagationPolicy::Background),
+            ..DeleteParams::default()
+        };
+        match call(self.maps.delete(&record_name(name.as_str()), &this_job)).await {
+            // Gone, or another job's by now.
+            Ok(_) | Err(ApiFailure::Refused { status: 404 | 409, .. }) => Ok(()),
+            Err(failure) => Err(unavailable(failure)),
+        }
+    }
+
+    async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError> {
+        // The watch would repeat what fails for ever, and say why in the log alone.
+        call(self.maps.list(&ListParams::default().limit(1))).await.map_err(unavailable)?;
+        let (sender, receiver) = mpsc::channel(BACKLOG);
+        tokio::spawn(follow(self.maps.clone(), sender));
+        Ok(receiver)
+    }
+}
+
+/// Passes changes on until nobody listens.
+async fn follow(maps: Api<ConfigMap>, sender: mpsc::Sender<StoreEvent>) {
+    let events = watcher(maps, api::ours()).default_backoff();
+    pin_mut!(events);
+    let mut told = Told::default();
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event,
+            () = sender.closed() => return,
+        };
+        let news = match event {
+            Some(Ok(event)) => told.news(event),
+            Some(Err(error)) => {
+                warn!(error = error_chain(&error), "the watch of the records broke, and begins again");
+                vec![]
+            }
+            None => return,
+        };
+        for event in news {
+            if sender.send(event).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// What a reader has been told, so that it is told of each change once, and of what vanished while nobody looked.
+#[derive(Debug, Default)]
+struct Told {
+    versions: HashMap<JobName, Version>,
+    relisted: HashSet<JobName>,
+}
+
+impl Told {
+    fn news(&mut self, event: watcher::Event<ConfigMap>) -> Vec<StoreEvent> {
+        match event {
+            watcher::Event::Init => {
+                self.relisted.clear();
+                vec![]
+            }
+            watcher::Event::InitApply(map) => {
+                let news = self.changed(&map);
+                self.relisted.extend(name_of(&map));
+                news
+            }
+            watcher::Event::Apply(map) => self.changed(&map),
+            watcher::Event::InitDone => {
+                let gone: Vec<JobName> =
+                    self.versions.keys().filter(|name| !self.relisted.contains(*name)).cloned().collect();
+                gone.into_iter().flat_map(|name| self.deleted(name)).collect()
+            }
+            watcher::Event::Delete(map) => name_of(&map).into_iter().flat_map(|name| self.deleted(name)).collect(),
+        }
+    }
+
+    fn changed(&mut self, map: &ConfigMap) -> Vec<StoreEvent> {
+        let Some(stored) = readable(map) else { return vec![] };
+        if self.versions.get(stored.name()) == Some(&stored.version) {
+            return vec![];
+        }
+        self.versions.insert(stored.name().clone(), stored.version.clone());
+        vec![StoreEvent::Changed(Box::new(stored))]
+    }
+
+    fn deleted(&mut self, name: JobName) -> Vec<StoreEvent> {
+        self.versions.remove(&name).map(|_| StoreEvent::Deleted(name)).into_iter().collect()
+    }
+}
+
+fn name_of(map: &ConfigMap) -> Option<JobName> {
+    map.labels().get(JOB)?.parse().ok()
+}
+
+fn map(record: &JobRecord, version: Option<&Version>) -> Result<ConfigMap, StoreError> {
+    let job = record.spec.name.to_string();
+    let labels =
+        [(MANAGED_BY, MUSTER), (APP_NAME, "muster-job"), (APP_INSTANCE, &job), (APP_COMPONENT, "job"), (JOB, &job)];
+    let text = serde_json::to_string(record).map_err(unavailable)?;
+    Ok(ConfigMap {
+        metadata: ObjectMeta {
+            name: Some(record_name(&job)),
+            labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+            resource_version: version.map(|Version(version)| version.clone()),
+            ..ObjectMeta::default()
+        },
+        data: Some(BTreeMap::from([(RECORD.to_owned(), text)])),
+        ..ConfigMap::default()
+    })
+}
+
+/// The record, word for word.
+fn written(map: &ConfigMap) -> Option<JobRecord> {
+    serde_json::from_str(map.data.as_ref()?.get(RECORD)?).ok()
+}
+
+/// The record as the job's: its uid is the ConfigMap's, which owns the pods.
+fn parse(map: &ConfigMap) -> Result<Stored, StoreError> {
+    let text = map.data.as_ref().and_then(|data| data.get(RECORD)).map_or("", String::as_str);
+    let record: JobRecord = serde_json::from_str(text).map_err(unavailable)?;
+    let uid = map.uid().unwrap_or_default();
+    Ok(Stored { record: JobRecord { uid, ..record }, version: Version(map.resource_version().unwrap_or_default()) })
+}
+
+/// One record that cannot be read is no reason to leave all the others alone.
+fn readable(map: &ConfigMap) -> Option<Stored> {
+    let told = |failure: &StoreError| {
+        error!(config_map = map.name_any(), error = error_chain(failure), "a record cannot be read and is passed over");
+    };
+    parse(map).inspect_err(told).ok()
+}
+
+fn of_write(failure: ApiFailure) -> StoreError {
+    match failure {
+        // Too long, or not allowed: the same again would not be taken either.
+        ApiFailure::Refused { status: 400 | 403 | 413 | 422, message } => StoreError::Refused(message),
+        failure => unavailable(failure),
+    }
+}
+
+fn unavailable(error: impl std::error::Error + Send + Sync + 'static) -> StoreError {
+    StoreError::Unavailable(Box::new(error))
+}
