@@ -21,7 +21,7 @@ use crate::job::phase::Action;
 use crate::job::replica::{AgentState, ReplicaPhase};
 use crate::store::{Change, Ended, JobRecord, amend};
 
-/// Pods that are created at the same time.
+/// Pods that are created or deleted at the same time.
 const PODS_AT_ONCE: usize = 32;
 
 impl Driver {
@@ -34,7 +34,7 @@ impl Driver {
             Action::StopRuns { grace } => self.stop_runs(grace).await,
             Action::Conclude(result) => return self.conclude(result).await,
             Action::ReleasePods => self.release_pods().await,
-            Action::DeletePods => self.delete_pods(Duration::ZERO).await,
+            Action::DeletePods => self.delete_live_pods().await,
         }
         Next::GoOn
     }
@@ -202,9 +202,20 @@ impl Driver {
         }
     }
 
-    pub(super) async fn delete_pods(&mut self, grace: Duration) {
+    /// Pods that have ended stay: they hold what `kubectl logs` shows.
+    async fn delete_live_pods(&mut self) {
         self.call_start_back().await;
-        tasks::delete_all(self.context.backend.as_ref(), &self.stored.key(), grace).await;
+        let (backend, job) = (self.context.backend.as_ref(), &self.stored.key());
+        let live = self.replicas.iter().filter(|(_, replica)| replica.seen.is_live());
+        let live: Vec<ReplicaId> = live.map(|(id, _)| *id).collect();
+        let delete = |id: ReplicaId| tasks::delete(backend, job, id, Duration::ZERO);
+        stream::iter(live).for_each_concurrent(PODS_AT_ONCE, delete).await;
+    }
+
+    /// Nothing of the job is to be left.
+    pub(super) async fn delete_all_pods(&mut self) {
+        self.call_start_back().await;
+        tasks::delete_all(self.context.backend.as_ref(), &self.stored.key(), Duration::ZERO).await;
     }
 
     /// Removes all that is left of a job whose user wishes it gone. The record goes last, for it is what a master that
@@ -212,7 +223,7 @@ impl Driver {
     pub(super) async fn forget(&mut self) -> Next {
         self.take_pods();
         if self.replicas.values().any(|replica| replica.seen.pod.is_some()) {
-            self.delete_pods(Duration::ZERO).await;
+            self.delete_all_pods().await;
             return Next::GoOn;
         }
         if let Err(error) = self.wires.logs.remove() {

@@ -169,7 +169,7 @@ impl Driver {
         let newest = self.wires.record.borrow_and_update().clone();
         let Some(newest) = newest else {
             warn!(job = %self.stored.name(), "the record was deleted by someone else, its pods follow");
-            self.delete_pods(Duration::ZERO).await;
+            self.delete_all_pods().await;
             return Next::End;
         };
         match newest.record.epoch.cmp(&self.stored.record.epoch) {
