@@ -27,6 +27,8 @@ use crate::logs::ReplicaLog;
 pub(super) const AGENTS_AT_ONCE: usize = 64;
 /// How long the rest of a dead run's output may take to be copied before its pod ends.
 const COPY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest pause, but for jitter, before an agent that has never answered is asked again: the gang waits for the last.
+const JOIN_DELAY_MAX: Duration = Duration::from_millis(200);
 /// Attempts to reach an agent that has answered before, about two seconds in all.
 const ATTEMPTS: usize = 6;
 
@@ -49,7 +51,8 @@ impl Fanout {
 /// Waits until an agent answers.
 pub(super) async fn join(agents: AgentClient, id: ReplicaId, agent: SocketAddr, reporter: mpsc::Sender<Report>) {
     let ask = async || agents.status(agent, None).await;
-    let answer = ask.retry(patience().without_max_times()).when(is_unreachable).await;
+    let impatience = patience().with_max_delay(JOIN_DELAY_MAX).without_max_times();
+    let answer = ask.retry(impatience).when(is_unreachable).await;
     let state = match answer {
         Ok(AgentAnswer::Status(status)) => AgentState::Status(status),
         Ok(AgentAnswer::SeedOnly) => AgentState::SeedOnly,
