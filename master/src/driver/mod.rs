@@ -258,7 +258,8 @@ impl Driver {
             JobPhase::Pending { .. } | JobPhase::Releasing { .. } => {}
             JobPhase::Starting { stage: phase::StartStage::Configuring, .. } => stamp(&mut self.times.joined),
             JobPhase::Starting { stage: phase::StartStage::Launching, .. } => stamp(&mut self.times.configured),
-            JobPhase::Running { .. } => stamp(&mut self.times.started),
+            // A master that takes over asks the agents when that was.
+            JobPhase::Running { .. } => self.times.started = self.times.started.or(self.last_start()).or(Some(now)),
             JobPhase::Stopping { .. } => {
                 if matches!(self.phase, JobPhase::Starting { .. }) && self.gang().all(ReplicaPhase::was_launched) {
                     stamp(&mut self.times.started);
@@ -274,6 +275,19 @@ impl Driver {
         let generation = phase.generation().map(tracing::field::display);
         info!(job = %self.stored.name(), state = %phase.state(), generation, "job moved");
         self.phase = phase;
+    }
+
+    /// When the last exec.py was started, if every agent has said when its own was.
+    fn last_start(&self) -> Option<UnixMillis> {
+        let starts = self.replicas.values().map(|replica| match &replica.seen.agent {
+            AgentState::Status(status) => status.started_at,
+            AgentState::Silent
+            | AgentState::SeedOnly
+            | AgentState::Configured(_)
+            | AgentState::Started(_)
+            | AgentState::Refused(_) => None,
+        });
+        starts.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 
     fn gang(&self) -> Gang {

@@ -1,6 +1,8 @@
 //! A second master over the same pods and records.
 
+use master::backend::fake::{Arrival, FakeBackend};
 use master::store::JobStore;
+use master::store::fake::FakeStore;
 use protocol::agent::ExitOutcome;
 use protocol::view::{JobResult, JobState, ReplicaState};
 
@@ -41,6 +43,29 @@ async fn a_second_master_goes_on_with_a_running_job_without_starting_it_again() 
     for agent in &agents {
         let history = agent.history();
         assert_eq!((history.configs.len(), history.starts.len(), history.stops.len()), (1, 1, 0), "{history:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_of_the_prototype_are_started_once_whoever_drives_them_and_their_pods_tell_the_end() {
+    let prototypes = FakeBackend::new(Arrival::Prototypes);
+    let first = Master::over("first", prototypes, FakeStore::default());
+    let spec = spec("prototype", 2);
+    let job = first.submit(spec.clone()).await;
+    let agents = first.started(&spec).await;
+    reach(&job, JobState::Running).await;
+    first.stop_following().await;
+
+    let second = successor(&first);
+    let job = found(&second, &spec.name).await;
+    reach(&job, JobState::Running).await;
+    agents[0].exit(ExitOutcome::Code(0));
+    agents[1].exit(ExitOutcome::Code(3));
+    let view = reach(&job, JobState::Failed).await;
+    let Some(JobResult::Failed { failure }) = view.result else { panic!("{view:?}") };
+    assert_eq!(failure.to_string(), "worker-1 exited with code 3");
+    for agent in &agents {
+        assert_eq!(agent.history().starts.len(), 1);
     }
 }
 

@@ -32,6 +32,17 @@ struct Shared {
     output: watch::Sender<Vec<u8>>,
     finished: CancellationToken,
     gone: CancellationToken,
+    kind: AgentKind,
+}
+
+/// Which agent it plays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AgentKind {
+    /// One of ours.
+    Ours,
+    /// The first prototype's: it knows `/config` and `/run` alone, starts its run as often as it is told to, and ends
+    /// with it.
+    Prototype,
 }
 
 /// What an agent was told.
@@ -64,7 +75,7 @@ struct Stop {
 }
 
 impl FakeAgent {
-    pub(super) async fn serve(address: SocketAddr) -> Self {
+    pub(super) async fn serve(address: SocketAddr, kind: AgentKind) -> Self {
         let listener = TcpListener::bind(address).await.expect("a loopback address is free");
         let idle = RunStatus {
             seq: 1,
@@ -82,15 +93,18 @@ impl FakeAgent {
             output: watch::Sender::new(vec![]),
             finished: CancellationToken::new(),
             gone: CancellationToken::new(),
+            kind,
         }));
-        let router = Router::new()
-            .route(routes::AGENT_CONFIG, post(configure))
-            .route(routes::AGENT_RUN, get(run))
-            .route(routes::AGENT_STATUS, get(status))
-            .route(routes::AGENT_LOGS, get(logs))
-            .route(routes::AGENT_STOP, post(stop))
-            .route(routes::AGENT_FINISH, post(finish))
-            .with_state(agent.clone());
+        let seed = Router::new().route(routes::AGENT_CONFIG, post(configure)).route(routes::AGENT_RUN, get(run));
+        let router = match kind {
+            AgentKind::Prototype => seed,
+            AgentKind::Ours => seed
+                .route(routes::AGENT_STATUS, get(status))
+                .route(routes::AGENT_LOGS, get(logs))
+                .route(routes::AGENT_STOP, post(stop))
+                .route(routes::AGENT_FINISH, post(finish)),
+        };
+        let router = router.with_state(agent.clone());
         let gone = agent.0.gone.clone();
         tokio::spawn(async move {
             tokio::select! {
@@ -125,6 +139,14 @@ impl FakeAgent {
     /// Lets its run end.
     pub fn exit(&self, outcome: ExitOutcome) {
         self.end(outcome, false);
+        if self.0.kind == AgentKind::Prototype {
+            self.0.finished.cancel();
+        }
+    }
+
+    /// How its process ended, where that says how the run ended.
+    pub(super) fn last_words(&self) -> Option<ExitReport> {
+        self.0.status.borrow().exit.clone().filter(|_| self.0.kind == AgentKind::Prototype)
     }
 
     /// Whether both are the same agent.
@@ -185,7 +207,7 @@ async fn run(State(agent): State<FakeAgent>, Query(asked): Query<OfGeneration>) 
     if status.generation != Some(asked.generation) {
         return (StatusCode::CONFLICT, "nothing is configured for this generation");
     }
-    if status.state == RunState::Configured {
+    if status.state == RunState::Configured || agent.0.kind == AgentKind::Prototype {
         agent.remember(|history| history.starts.push(Instant::now()));
         agent.change(|status| {
             status.state = RunState::Running;

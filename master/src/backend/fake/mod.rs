@@ -15,6 +15,7 @@ use protocol::job::JobSpec;
 use protocol::routes::TENSORFLOW_PORT;
 use tokio::sync::watch;
 
+use self::agent::AgentKind;
 pub use self::agent::FakeAgent;
 use super::{BackendError, JobKey, PodBackend, PodSpec, PodTable, Refusal};
 use crate::job::replica::{Addresses, PodState};
@@ -24,6 +25,8 @@ use crate::job::replica::{Addresses, PodState};
 pub enum Arrival {
     /// With an agent that answers at once.
     AtOnce,
+    /// The same, and the agent is the first prototype's.
+    Prototypes,
     /// Never: they wait, for this reason.
     Never(&'static str),
 }
@@ -91,7 +94,8 @@ impl FakeBackend {
             let mut jobs = backend.lock();
             let Some(pods) = jobs.get_mut(&job) else { return };
             if pods.agents.get(&replica).is_some_and(|current| current.is(&agent)) {
-                let ended = PodState::Terminated { exit: None, reason: "its agent finished".to_owned() };
+                let reason = "its agent finished".to_owned();
+                let ended = PodState::Terminated { exit: agent.last_words(), reason };
                 pods.table.send_modify(|table| drop(table.insert(replica, ended)));
             }
         });
@@ -122,8 +126,10 @@ impl PodBackend for FakeBackend {
         let ip = Ipv4Addr::from_bits(NEXT_ADDRESS.fetch_add(1, Ordering::Relaxed));
         let (state, agent) = match self.0.arrival {
             Arrival::Never(reason) => (PodState::Pending { reason: Some(reason.to_owned()) }, None),
-            Arrival::AtOnce => {
-                let agent = FakeAgent::serve(SocketAddr::from((ip, 0))).await;
+            Arrival::AtOnce | Arrival::Prototypes => {
+                let is_ours = self.0.arrival == Arrival::AtOnce;
+                let kind = if is_ours { AgentKind::Ours } else { AgentKind::Prototype };
+                let agent = FakeAgent::serve(SocketAddr::from((ip, 0)), kind).await;
                 let tensorflow = SocketAddr::from((ip, TENSORFLOW_PORT));
                 (PodState::Running(Addresses { agent: agent.address(), tensorflow }), Some(agent))
             }
