@@ -15,12 +15,14 @@ WITH_VENV := PATH="$(CURDIR)/.venv/bin:$$PATH"
 
 # The agent goes into images of any distribution, so it is linked statically.
 AGENT_TARGET := $(shell uname -m)-unknown-linux-musl
+# Builds the C parts of a static program: Debian has it under both names.
+MUSL_CC := $(shell uname -m)-linux-musl-gcc
 CARGO_OUT := $(or $(CARGO_TARGET_DIR),target)
 CRATES := $(shell sed -n 's/^members = \[\(.*\)\]/\1/p' Cargo.toml | tr -d '",')
 
 .PHONY: help
 help: ## List these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build client, master and the static agent into dist/
@@ -49,10 +51,34 @@ $(VENV_DONE):
 demo: build venv ## Train on four workers on this machine, and check that all end with the same weights
 	$(WITH_VENV) scripts/demo dist/client
 
+.PHONY: image-programs
+image-programs: ## Build the static programs for the images into dist/image/
+	@command -v $(MUSL_CC) musl-gcc >/dev/null || { echo "error: there is no musl-gcc, which builds the master's SQLite" >&2; \
+	    echo "hint: on Debian and Ubuntu: apt install musl-tools" >&2; exit 1; }
+	@if command -v rustup >/dev/null; then rustup --quiet target add $(AGENT_TARGET); fi
+	cargo build --locked --release --target $(AGENT_TARGET) -p master
+	cargo build --locked --profile agent --target $(AGENT_TARGET) -p agent
+	mkdir -p dist/image
+	install $(CARGO_OUT)/$(AGENT_TARGET)/release/master $(CARGO_OUT)/$(AGENT_TARGET)/agent/agent dist/image/
+
+.PHONY: images
+images: image-programs ## Build the images muster-master and muster-agent; push them with REGISTRY=HOST/PATH
+	REGISTRY="$(REGISTRY)" scripts/images dist/image
+
+.PHONY: token
+token: ## Make the Secret with the master's token in kubectl's namespace, unless it is there
+	@scripts/token
+
+.PHONY: demo-kubernetes
+demo-kubernetes: build image-programs ## Train on four workers in the cluster of kubectl's context, and check their weights
+	scripts/demo-kubernetes dist/client dist/image
+
 .PHONY: test
-test: venv ## Run every test; those from end to end run Python, two of them real TensorFlow
+test: venv ## Run every test that this machine can run; those in a cluster when KUBECONFIG names one
+	scripts/test-env
 	cargo build --locked --workspace
 	$(WITH_VENV) cargo test --locked --workspace
+	$(WITH_VENV) scripts/test-cluster
 
 .PHONY: lint
 lint: ## Check format, lints, documentation, dependencies and the borders between crates
@@ -61,6 +87,9 @@ lint: ## Check format, lints, documentation, dependencies and the borders betwee
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@0.20.2
 	cargo deny check bans licenses sources
+	@command -v shellcheck >/dev/null || { echo "error: there is no shellcheck" >&2; \
+	    echo "hint: on Debian and Ubuntu: apt install shellcheck" >&2; exit 1; }
+	shellcheck env.sh scripts/* .ci/run
 	# Alone, a crate has only the features that it asks for itself.
 	for crate in $(CRATES); do cargo check --locked --manifest-path $$crate/Cargo.toml; done
 	# The agent stays small: none of the master's or the client's libraries.
