@@ -36,6 +36,7 @@ use http::Agent;
 use log::Output;
 use reaper::Reaper;
 use run::event::Event;
+use run::memory::{CGROUP, Memory};
 use run::{Command, Runner, child::Recipe};
 
 /// Requests that wait for the runner at most; more of them wait in their connections.
@@ -103,7 +104,7 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
 
     let recipe = Recipe { command, work_dir, environment };
     let boot_id = uuid::Uuid::new_v4().to_string();
-    let (runner, status) = Runner::new(recipe, Arc::clone(&output), reaper, boot_id);
+    let (runner, status) = Runner::new(recipe, Arc::clone(&output), reaper, Memory::of(CGROUP), boot_id);
     let (commands, queue) = mpsc::channel(COMMANDS_MAX);
     let agent = Agent { commands, status, output, activity: Activity::new(), token };
 

@@ -3,7 +3,9 @@
 pub mod child;
 pub mod environment;
 pub mod event;
+pub mod memory;
 pub mod phase;
+mod status;
 
 use std::future::pending;
 use std::mem;
@@ -15,7 +17,6 @@ use protocol::ids::UnixMillis;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep_until;
-use tracing::field::display;
 use tracing::{info, warn};
 
 use crate::log::{Output, Stream};
@@ -24,7 +25,9 @@ use crate::reaper::{Children, Reaper, kill_group, terminate_group};
 use child::{Recipe, describe_failure};
 use environment::EnvChanges;
 use event::{Action, Event, Now, Reply};
-use phase::{Kill, Phase, State, Step, step};
+use memory::Memory;
+use phase::{Cause, Kill, Phase, State, Step, step};
+use status::{log_change, status_of};
 
 /// How long to wait before looking again for processes that a run has left behind. The end of each is heard of at once;
 /// this is for one that was born while the others were being killed.
@@ -65,6 +68,7 @@ pub struct Runner {
     output: Arc<Output>,
     status: watch::Sender<RunStatus>,
     reaper: Reaper,
+    memory: Memory,
     state: State,
     pumping: Pumping,
     leave: Leave,
@@ -102,11 +106,12 @@ impl Runner {
         recipe: Recipe,
         output: Arc<Output>,
         reaper: Reaper,
+        memory: Memory,
         boot_id: String,
     ) -> (Self, watch::Receiver<RunStatus>) {
         let state = State::new();
         let (status, news) = watch::channel(RunStatus { seq: 1, ..status_of(&state.phase, boot_id) });
-        (Self { recipe, output, status, reaper, state, pumping: Pumping::Nothing, leave: Leave::No }, news)
+        (Self { recipe, output, status, reaper, memory, state, pumping: Pumping::Nothing, leave: Leave::No }, news)
     }
 
     /// Serves `commands` until the agent is to end. Returns the code with which it exits; nothing that it
@@ -149,6 +154,9 @@ impl Runner {
     fn look_around(&mut self) {
         let reaped = self.reaper.reap(self.state.phase.main_process());
         if let Some(outcome) = reaped.main {
+            let is_stopping = matches!(self.state.phase, Phase::Stopping { .. });
+            let cause = if is_stopping { Cause::Stopped } else { Cause::Own };
+            let outcome = self.memory.explain(outcome, cause);
             self.happen(Event::MainEnded(outcome));
         }
         self.happen(Event::Tick);
@@ -181,6 +189,7 @@ impl Runner {
     /// Starts the main process.
     fn start(&mut self, changes: &EnvChanges) {
         let stderr_from = self.output.log(Stream::Stderr).end();
+        self.memory.begin();
         let event = match child::spawn(&self.recipe, changes) {
             Ok(child) => {
                 let task = tokio::spawn(pump(child.stdout, child.stderr, Arc::clone(&self.output)));
@@ -319,30 +328,4 @@ async fn until(alarm: Option<Instant>) {
 fn now() -> Now {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Now { monotonic: Instant::now(), wall: UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)) }
-}
-
-/// The phase as the wire has it; `seq` is the caller's.
-fn status_of(phase: &Phase, boot_id: String) -> RunStatus {
-    let (started_at, exit) = match phase {
-        Phase::Idle | Phase::Configured { .. } | Phase::Starting { .. } => (None, None),
-        Phase::Running { run } | Phase::Stopping { run, .. } | Phase::Ending { run, .. } => {
-            (Some(run.started_at), None)
-        }
-        Phase::Exited { started_at, report, .. } => (*started_at, Some(report.clone())),
-    };
-    RunStatus {
-        seq: 0,
-        boot_id,
-        state: phase.wire_state(),
-        generation: phase.generation(),
-        pid: phase.main_process().map(|pid| pid.as_raw_nonzero().get().unsigned_abs()),
-        started_at,
-        exit,
-    }
-}
-
-fn log_change(status: &RunStatus) {
-    let generation = status.generation.map(display);
-    let exit = status.exit.as_ref().map(|exit| display(&exit.outcome));
-    info!(state = ?status.state, generation, pid = status.pid, exit, "run");
 }

@@ -1,0 +1,34 @@
+//! Where the run stands, as it is told to others.
+
+use protocol::agent::RunStatus;
+use tracing::field::display;
+use tracing::info;
+
+use super::phase::Phase;
+
+/// The phase as the wire has it; `seq` is the caller's.
+pub(super) fn status_of(phase: &Phase, boot_id: String) -> RunStatus {
+    let (started_at, exit) = match phase {
+        Phase::Idle | Phase::Configured { .. } | Phase::Starting { .. } => (None, None),
+        Phase::Running { run } | Phase::Stopping { run, .. } | Phase::Ending { run, .. } => {
+            (Some(run.started_at), None)
+        }
+        Phase::Exited { started_at, report, .. } => (*started_at, Some(report.clone())),
+    };
+    RunStatus {
+        seq: 0,
+        boot_id,
+        state: phase.wire_state(),
+        generation: phase.generation(),
+        pid: phase.main_process().map(|pid| pid.as_raw_nonzero().get().unsigned_abs()),
+        started_at,
+        exit,
+    }
+}
+
+/// Says it in the agent's log.
+pub(super) fn log_change(status: &RunStatus) {
+    let generation = status.generation.map(display);
+    let exit = status.exit.as_ref().map(|exit| display(&exit.outcome));
+    info!(state = ?status.state, generation, pid = status.pid, exit, "run");
+}
