@@ -1,6 +1,8 @@
 //! What the user typed. Every flag has its unit and default in its help; what the values mean together is checked
 //! in `request.rs`, and where the master is in `config.rs`.
 
+mod kubernetes;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -12,6 +14,7 @@ use protocol::env::{EnvError, EnvName};
 use protocol::ids::{JobName, ReplicaId};
 use protocol::job::Strategy;
 
+pub(crate) use self::kubernetes::{ImageArgs, Loader, PodArgs, Registry};
 use crate::usage::{self, UsageError};
 
 const EXAMPLES: &str = "\
@@ -19,13 +22,15 @@ Examples:
   client --worker-num 4                   run ./exec.py with 4 workers on this machine
   client --env BATCH=64 -- --epochs 3     exec.py gets BATCH=64, and the arguments --epochs 3
   client --strategy ps --task digits --master http://127.0.0.1:7897
+  client --image digits --memory 2Gi --master http://192.168.49.2:31898
   client logs digits -f                   come back to a job that a master runs
 
 Exit codes:
   0  the job succeeded; for a verb: done
   1  the job failed, was cancelled, or is not known to have succeeded
   2  bad usage or input
-  3  the master could not be reached, or refused";
+  3  the master could not be reached, or refused
+  4  the image could not be found, built, pushed or loaded, or Docker could not be reached";
 
 /// Runs the exec.py of the current folder as one distributed TensorFlow job.
 ///
@@ -90,6 +95,10 @@ pub(crate) struct SubmitArgs {
     /// Arguments for exec.py
     #[arg(last = true, value_name = "ARGS")]
     pub(crate) args: Vec<String>,
+    #[command(flatten)]
+    pub(crate) image: ImageArgs,
+    #[command(flatten)]
+    pub(crate) pod: PodArgs,
 }
 
 /// The form of data on stdout.
@@ -124,6 +133,8 @@ pub(crate) enum Verb {
     Cancel(NameArg),
     /// Stop a job and forget it; returns when it is gone
     Delete(NameArg),
+    /// Put the agent into a training image, as submitting does, and print the name of the image that pods run
+    Build(ImageArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
 }

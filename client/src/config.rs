@@ -1,19 +1,30 @@
-//! Where the master is and by which token it is spoken to. The only reader of the environment.
+//! Where the master is and by which token it is spoken to, and where Docker is. The only reader of the environment.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
 use protocol::env::{EnvName, MUSTER_PREFIX};
 use reqwest::header::HeaderValue;
 
-use crate::args::ConnectionArgs;
+use crate::args::{ConnectionArgs, Loader};
 use crate::master_url::{BadMasterUrl, MasterUrl};
 
 /// The master's address, when no flag gives one.
 const MASTER_VARIABLE: &str = "MUSTER_MASTER";
 /// The master's token. There is no flag for it, because every user of a machine can read everyone's arguments.
 const TOKEN_VARIABLE: &str = "MUSTER_TOKEN";
+/// The tool that loads images into a local cluster, when no flag names one.
+const LOAD_VARIABLE: &str = "MUSTER_LOAD";
+/// The local cluster's name, when it is not the tool's default.
+const LOAD_CLUSTER_VARIABLE: &str = "MUSTER_LOAD_CLUSTER";
+/// Where Docker's API is, as the docker command has it.
+const DOCKER_HOST_VARIABLE: &str = "DOCKER_HOST";
+/// The folder of ca.pem, cert.pem and key.pem for an API over TLS.
+const DOCKER_CERT_PATH_VARIABLE: &str = "DOCKER_CERT_PATH";
+/// Any text asks for TLS.
+const DOCKER_TLS_VERIFY_VARIABLE: &str = "DOCKER_TLS_VERIFY";
 
 /// Which master a command speaks to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +81,30 @@ pub(crate) struct Config {
     pub(crate) master: MasterChoice,
     /// The token, when there is one.
     pub(crate) token: Option<Token>,
+    /// What else is needed where pods run images.
+    pub(crate) image: ImageConfig,
+}
+
+/// Docker, and how images get to a cluster when no flag says so.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ImageConfig {
+    /// Where Docker is.
+    pub(crate) docker: DockerVariables,
+    /// The tool that loads images.
+    pub(crate) load: Option<Loader>,
+    /// The cluster that it loads into.
+    pub(crate) load_cluster: Option<String>,
+}
+
+/// The variables by which the docker command finds its engine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct DockerVariables {
+    /// The address; without one, the socket of this machine.
+    pub(crate) host: Option<String>,
+    /// The folder of the certificates.
+    pub(crate) cert_path: Option<PathBuf>,
+    /// Whether a TCP address speaks TLS.
+    pub(crate) tls: bool,
 }
 
 /// Why the master cannot be spoken to.
@@ -97,6 +132,9 @@ pub(crate) enum ConfigError {
     /// A variable that holds no text.
     #[error("the variable {0} is not valid UTF-8")]
     NotUnicode(String),
+    /// No tool that loads images.
+    #[error("{LOAD_VARIABLE}: \"{0}\" is none of minikube, kind and k3d")]
+    Loader(String),
 }
 
 impl ConfigError {
@@ -104,7 +142,7 @@ impl ConfigError {
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             Self::Url { error, .. } => Some(error.hint()),
-            Self::TokenFile { .. } | Self::Token(_) | Self::NotUnicode(_) => None,
+            Self::TokenFile { .. } | Self::Token(_) | Self::NotUnicode(_) | Self::Loader(_) => None,
         }
     }
 }
@@ -133,8 +171,24 @@ impl Config {
             Some(path) => Some(read_token(&path)?),
             None => set(TOKEN_VARIABLE)?.map(|text| token(TOKEN_VARIABLE.to_owned(), &text)).transpose()?,
         };
-        Ok(Self { master, token })
+        Ok(Self { master, token, image: image_config(set)? })
     }
+}
+
+fn image_config(set: impl Fn(&'static str) -> Result<Option<String>, ConfigError>) -> Result<ImageConfig, ConfigError> {
+    let loader = |text: String| Loader::from_str(&text, true).map_err(|_| ConfigError::Loader(text));
+    let docker = DockerVariables {
+        host: set(DOCKER_HOST_VARIABLE)?,
+        cert_path: set(DOCKER_CERT_PATH_VARIABLE)?.map(PathBuf::from).or_else(docker_folder),
+        tls: set(DOCKER_TLS_VERIFY_VARIABLE)?.is_some(),
+    };
+    let load = set(LOAD_VARIABLE)?.map(loader).transpose()?;
+    Ok(ImageConfig { docker, load, load_cluster: set(LOAD_CLUSTER_VARIABLE)? })
+}
+
+/// Where the docker command keeps what is its user's.
+fn docker_folder() -> Option<PathBuf> {
+    std::env::home_dir().map(|home| home.join(".docker"))
 }
 
 fn choice(origin: &'static str, text: &str) -> Result<MasterChoice, ConfigError> {
@@ -197,6 +251,37 @@ mod tests {
         assert_eq!(read(Some("local"), Some("http://b:2")), Ok(MasterChoice::Local(LocalBecause::Asked)));
         assert_eq!(read(None, None), Ok(MasterChoice::Local(LocalBecause::Default)));
         assert_eq!(read(None, Some("")), Ok(MasterChoice::Local(LocalBecause::Default)));
+    }
+
+    #[test]
+    fn docker_and_the_tool_that_loads_are_read_from_their_variables() {
+        let read = |of: &[(&str, &str)]| {
+            let lookup =
+                |name: &str| Ok(of.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string()));
+            Config::from_parts(ConnectionArgs::default(), lookup)
+                .map(|config| config.image)
+                .map_err(|error| error.to_string())
+        };
+        let minikube = [
+            ("DOCKER_HOST", "tcp://192.168.49.2:2376"),
+            ("DOCKER_CERT_PATH", "/certs"),
+            ("DOCKER_TLS_VERIFY", "1"),
+            ("MUSTER_LOAD", "Kind"),
+            ("MUSTER_LOAD_CLUSTER", "dev"),
+        ];
+        let docker = DockerVariables {
+            host: Some("tcp://192.168.49.2:2376".to_owned()),
+            cert_path: Some("/certs".into()),
+            tls: true,
+        };
+        let image = ImageConfig { docker, load: Some(Loader::Kind), load_cluster: Some("dev".to_owned()) };
+        assert_eq!(read(&minikube), Ok(image));
+        let empty = read(&[("MUSTER_LOAD", ""), ("DOCKER_TLS_VERIFY", "")]).unwrap();
+        assert_eq!((empty.docker.tls, empty.load), (false, None));
+        assert_eq!(
+            read(&[("MUSTER_LOAD", "helm")]).unwrap_err(),
+            "MUSTER_LOAD: \"helm\" is none of minikube, kind and k3d"
+        );
     }
 
     #[test]

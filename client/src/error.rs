@@ -7,10 +7,12 @@ use protocol::ids::JobName;
 use protocol::view::JobState;
 
 use crate::config::ConfigError;
+use crate::image::ImageError;
 use crate::local_master::LocalMasterError;
 use crate::master_client::MasterError;
+use crate::master_url::MasterUrl;
 use crate::output::{OutputError, spelled};
-use crate::request::RequestError;
+use crate::request::{RequestError, SCRIPT};
 use crate::usage::UsageError;
 
 /// Why a command did not do what it was asked for.
@@ -37,6 +39,23 @@ pub(crate) enum Error {
     /// `--detach` beside `local`.
     #[error("--detach does not go with a local master: it ends with this command, and the job with it")]
     LocalDetached,
+    /// A flag for Kubernetes, and a master of this job alone.
+    #[error("{flag} does not go with a local master: it runs the folder's {SCRIPT} as processes of this machine")]
+    NotLocal {
+        /// The flag.
+        flag: String,
+    },
+    /// A flag for Kubernetes, and a master elsewhere that has none.
+    #[error("{flag} has no meaning at {url}: its pods are processes of the master's host")]
+    NotAtProcesses {
+        /// The flag.
+        flag: String,
+        /// The master.
+        url: MasterUrl,
+    },
+    /// There is no image for pods to run.
+    #[error(transparent)]
+    Image(#[from] ImageError),
     /// Talking to the master failed.
     #[error(transparent)]
     Master(#[from] MasterError),
@@ -91,6 +110,12 @@ impl Error {
                 "start a master of its own, `master --backend process`, and give --master http://127.0.0.1:7897"
                     .to_owned(),
             ),
+            Self::NotLocal { .. } | Self::NotAtProcesses { .. } => {
+                Some("leave it out, or give --master URL, the address of a master in Kubernetes".to_owned())
+            }
+            // Of a master that does not answer there is more to say than of an agent that it has not.
+            Self::Image(ImageError::Master(error)) if !error.is_not_found() => master_hint(error),
+            Self::Image(error) => error.hint(),
             Self::Master(error) => master_hint(error),
             Self::Local(error) => error.hint(),
             Self::Runtime(_)

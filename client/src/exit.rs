@@ -6,6 +6,7 @@ use protocol::error::ErrorCode;
 use protocol::view::JobState;
 
 use crate::error::Error;
+use crate::image::ImageError;
 use crate::master_client::MasterError;
 
 /// How this process ends.
@@ -19,6 +20,8 @@ pub(crate) enum Exit {
     BadInput,
     /// The master could not be reached, or refused.
     MasterFailed,
+    /// There is no image for pods to run, or it does not get to them.
+    ImageFailed,
 }
 
 impl From<Exit> for ExitCode {
@@ -28,6 +31,7 @@ impl From<Exit> for ExitCode {
             Exit::NotSucceeded => 1,
             Exit::BadInput => 2,
             Exit::MasterFailed => 3,
+            Exit::ImageFailed => 4,
         })
     }
 }
@@ -51,11 +55,41 @@ impl From<&Error> for Exit {
         match error {
             Error::Usage(_) | Error::Config(_) | Error::Request(_) | Error::NeedsMaster { .. } => Self::BadInput,
             Error::LocalHasNoJobs | Error::LocalDetached => Self::BadInput,
+            Error::NotLocal { .. } | Error::NotAtProcesses { .. } => Self::BadInput,
+            Error::Image(error) => Self::from(error),
             Error::Master(error) => Self::from(error),
             Error::Local(_) | Error::Runtime(_) => Self::MasterFailed,
             Error::Output(_) | Error::WaitTimeout { .. } | Error::DeleteTimeout { .. } | Error::Replaced(_) => {
                 Self::NotSucceeded
             }
+        }
+    }
+}
+
+impl From<&ImageError> for Exit {
+    fn from(error: &ImageError) -> Self {
+        match error {
+            ImageError::NoImage(_)
+            | ImageError::NoName { .. }
+            | ImageError::AgentFile { .. }
+            | ImageError::AgentUnfit { .. }
+            | ImageError::AgentForeign { .. }
+            | ImageError::NoAgent(_)
+            | ImageError::NoScript { .. }
+            | ImageError::NoPython { .. }
+            | ImageError::Ignore(_)
+            | ImageError::DockerHost(_) => Self::BadInput,
+            ImageError::Master(_) => Self::MasterFailed,
+            ImageError::Context { .. }
+            | ImageError::Unreachable { .. }
+            | ImageError::NotFound { .. }
+            | ImageError::Build { .. }
+            | ImageError::Engine { .. }
+            | ImageError::Push { .. }
+            | ImageError::Login { .. }
+            | ImageError::Load { .. }
+            | ImageError::Signals(_) => Self::ImageFailed,
+            ImageError::Interrupted => Self::NotSucceeded,
         }
     }
 }

@@ -3,11 +3,12 @@
 use std::error::Error as StdError;
 use std::time::Duration;
 
+use bytes::Bytes;
 use protocol::error::Problem;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
-use protocol::routes::{JOBS, LONG_POLL_MAX_SECONDS};
-use protocol::view::{JobList, JobView};
+use protocol::routes::{AGENT_PROGRAM, JOBS, LONG_POLL_MAX_SECONDS, MASTER};
+use protocol::view::{JobList, JobView, MasterView};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
@@ -106,6 +107,17 @@ impl MasterClient {
     /// Where it is.
     pub(crate) fn url(&self) -> &MasterUrl {
         &self.url
+    }
+
+    /// What the master says of itself.
+    pub(crate) async fn about(&self) -> Result<MasterView, MasterError> {
+        self.json(self.request(Method::GET, self.url.join(MASTER))).await
+    }
+
+    /// The agent's program, which the master gives to who has none.
+    pub(crate) async fn agent_program(&self) -> Result<Bytes, MasterError> {
+        let answer = self.send(self.request(Method::GET, self.url.join(AGENT_PROGRAM))).await?;
+        answer.bytes().await.map_err(|error| self.transport_error(&error))
     }
 
     /// Submits a job. The same again is the same job.

@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 
 use protocol::env::EnvName;
 use protocol::ids::{JOB_NAME_MAX, JobName};
+use protocol::image::ImageRef;
 use protocol::job::{JobRequest, JobSpec, SpecError};
-use protocol::pod::PodOptions;
 
 use crate::args::{EnvArg, SubmitArgs};
 use crate::config::ConfigError;
 use crate::env_file::{self, EnvFileError};
 
 /// What every replica runs.
-const SCRIPT: &str = "exec.py";
+pub(crate) const SCRIPT: &str = "exec.py";
 
 /// Characters of the tail that tells two jobs of one folder apart.
 const TAIL_LENGTH: usize = 5;
@@ -85,7 +85,7 @@ fn spec_hint(error: &SpecError) -> &'static str {
 
 /// What a job takes from where it is submitted.
 pub(crate) struct Surroundings<'a> {
-    /// The folder that holds exec.py, absolute.
+    /// The folder that the job is named after.
     pub(crate) folder: &'a Path,
     /// Random bytes for the job's name.
     pub(crate) random: [u8; 16],
@@ -93,7 +93,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) variable: &'a dyn Fn(&EnvName) -> Result<Option<String>, ConfigError>,
 }
 
-/// The job that was asked for.
+/// The job that was asked for, but for what its replicas run: see [`in_folder`] and [`in_image`].
 pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Result<JobSpec, RequestError> {
     let SubmitArgs {
         strategy,
@@ -105,15 +105,13 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
         env,
         env_file,
         args,
+        pod,
+        image: _,  // becomes a part of the job when there is an image with an agent in it
         detach: _, // says what the client does, not what the job is
         format: _, // says how the client prints
     } = args;
-    let folder = surroundings.folder;
-    if folder.to_str().is_none() {
-        return Err(RequestError::FolderNotUnicode(folder.to_owned()));
-    }
     let name = task.unwrap_or_else(|| {
-        let last = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let last = surroundings.folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name_after_folder(last, surroundings.random)
     });
     let request = JobRequest {
@@ -124,21 +122,29 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
         chief_num,
         evaluator_num,
         image: None,
-        pod: PodOptions::default(),
-        work_dir: Some(folder.to_owned()),
+        pod: pod.into(),
+        work_dir: None,
         args,
         env: variables(env, env_file.as_deref(), surroundings)?,
     };
     Ok(JobSpec::try_from(request)?)
 }
 
-/// Refuses a folder with nothing to run.
-pub(crate) fn check_script(folder: &Path) -> Result<(), RequestError> {
+/// The same job, whose replicas are processes that run the exec.py of a folder, which is absolute.
+pub(crate) fn in_folder(spec: JobSpec, folder: &Path) -> Result<JobSpec, RequestError> {
+    if folder.to_str().is_none() {
+        return Err(RequestError::FolderNotUnicode(folder.to_owned()));
+    }
     match folder.join(SCRIPT).metadata() {
-        Ok(found) if found.is_file() => Ok(()),
+        Ok(found) if found.is_file() => Ok(JobSpec { work_dir: Some(folder.to_owned()), ..spec }),
         Ok(_) => Err(RequestError::ScriptNotAFile(folder.to_owned())),
         Err(_) => Err(RequestError::NoScript(folder.to_owned())),
     }
+}
+
+/// The same job, whose replicas run the exec.py of an image that has the agent in it.
+pub(crate) fn in_image(spec: JobSpec, image: ImageRef) -> JobSpec {
+    JobSpec { image: Some(image), ..spec }
 }
 
 fn variables(
@@ -182,6 +188,8 @@ fn name_after_folder(folder: &str, random: [u8; 16]) -> JobName {
 
 #[cfg(test)]
 mod tests {
+    use protocol::pod::PodOptions;
+
     use super::*;
 
     const RANDOM: [u8; 16] = [0, 25, 26, 35, 36, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -215,7 +223,7 @@ mod tests {
     fn what_is_not_said_gets_its_default() {
         let spec = spec(&[]).unwrap();
         assert_eq!((spec.worker_num, spec.ps_num, spec.chief_num, spec.evaluator_num), (2, 0, 0, 0));
-        assert_eq!(spec.work_dir.as_deref(), Some(Path::new("/home/me/digits")));
+        assert_eq!((spec.work_dir, spec.image, spec.pod), (None, None, PodOptions::default()));
         assert_eq!(spec.name.as_str(), "digits-az09a");
     }
 
@@ -230,6 +238,33 @@ mod tests {
         let env: Vec<_> = spec.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(env, [("A", "2=3"), ("MINE", "my own")]);
         assert_eq!(spec.args, ["--epochs", "3"]);
+    }
+
+    #[test]
+    fn every_pod_flag_reaches_the_job() {
+        let line = "--cpu 2 --memory 1Gi:2Gi --gpus 1 --volume pvc:data:/data:ro --volume empty:/tmp/x --env-secret keys \
+            --node-selector disk=ssd --node-selector disk=nvme --toleration spot=true:NoSchedule --priority-class high \
+            --service-account trainer --image-pull-policy always";
+        let pod = spec(&line.split_whitespace().collect::<Vec<_>>()).unwrap().pod;
+        let expected = serde_json::json!({
+            "cpu": "2", "memory": "1Gi:2Gi", "gpus": 1, "volumes": ["pvc:data:/data:ro", "empty:/tmp/x"],
+            "env_secrets": ["keys"], "node_selector": {"disk": "nvme"}, "tolerations": ["spot=true:NoSchedule"],
+            "priority_class": "high", "service_account": "trainer", "image_pull_policy": "Always",
+        });
+        assert_eq!(serde_json::to_value(&pod).unwrap(), expected);
+        assert_eq!(pod.asked_for().len(), line.matches("--").count() - 2, "volume and node-selector stand there twice");
+    }
+
+    #[test]
+    fn a_job_runs_the_script_of_a_folder_or_of_an_image() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = in_folder(spec(&[]).unwrap(), folder.path()).unwrap_err();
+        assert!(missing.to_string().starts_with("no exec.py in "));
+        std::fs::write(folder.path().join("exec.py"), "").unwrap();
+        let local = in_folder(spec(&[]).unwrap(), folder.path()).unwrap();
+        assert_eq!((local.work_dir.as_deref(), local.image), (Some(folder.path()), None));
+        let remote = in_image(spec(&[]).unwrap(), "digits_pod:1".parse().unwrap());
+        assert_eq!((remote.work_dir, remote.image.unwrap().to_string()), (None, "digits_pod:1".to_owned()));
     }
 
     #[test]

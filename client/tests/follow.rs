@@ -96,7 +96,7 @@ fn detached_the_name_is_the_data_and_the_way_back_is_told() {
     let ended = submit_at(&master.url, &["-d"]).expect_code(0);
     assert_eq!(ended.stdout, "digits\n");
     ended.expect_stderr(&format!("client logs digits -f --master {}", master.url));
-    assert_eq!(master.asked(), ["POST /v1/jobs"]);
+    assert_eq!(master.asked(), ["GET /v1/master", "POST /v1/jobs"]);
 
     let ended = submit_at(&master.url, &["-d", "-o", "json"]).expect_code(0);
     assert_eq!(serde_json::from_str::<JobView>(&ended.stdout).unwrap(), pending("digits"));
@@ -150,7 +150,7 @@ fn an_interrupt_before_the_submit_is_answered_claims_nothing_about_the_job() {
         let folder = folder_with_script();
         let mut command = client(folder.path());
         let child = command.args(["--task", "digits", "--master", &master.url]).args(more).spawn().unwrap();
-        until("the job is submitted", || !master.asked().is_empty());
+        until("the job is submitted", || master.asked().contains(&"POST /v1/jobs".to_owned()));
         signal(&child, Signal::INT);
         let ended = finish(child).expect_code(1);
         let sentence = "it is not known whether job digits was accepted: client status digits --master";

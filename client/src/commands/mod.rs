@@ -1,5 +1,6 @@
 //! The verbs, a file for each. Here: which of them is meant, and what several share.
 
+mod build;
 mod cancel;
 mod completions;
 mod delete;
@@ -38,6 +39,7 @@ pub(crate) async fn run(
         Some(Verb::Wait(args)) => wait::run(client("wait")?, args, data, notes).await,
         Some(Verb::Cancel(args)) => cancel::run(&client("cancel")?, &args.name, notes).await,
         Some(Verb::Delete(args)) => delete::run(&client("delete")?, &args.name, notes).await,
+        Some(Verb::Build(args)) => build::run(args, &config, &mut data, notes).await,
         Some(Verb::Completions(args)) => completions::run(args.shell, &mut data),
     }
 }

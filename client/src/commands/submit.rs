@@ -1,19 +1,21 @@
-//! Submits the current folder's exec.py as a job: to a master that runs, or to one of its own.
+//! Submits the exec.py of the current folder or of an image as a job: to a master that runs, or to one of its own.
 
+use std::path::Path;
 use std::time::Duration;
 
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
-use protocol::view::JobView;
+use protocol::view::{BackendKind, JobView};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::leaving::{Stage, unless_interrupted};
-use crate::args::{Format, SubmitArgs};
-use crate::config::{Config, LocalBecause, MasterChoice, variable_to_pass_on};
+use crate::args::{Format, ImageArgs, SubmitArgs};
+use crate::config::{Config, ImageConfig, LocalBecause, MasterChoice, variable_to_pass_on};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::follow::{Following, Logs, Told, follow};
+use crate::image::{self, ImageOrder};
 use crate::interrupt::Interrupts;
 use crate::local_master::LocalMaster;
 use crate::log_stream::From;
@@ -26,15 +28,20 @@ use crate::request::{self, RequestError, Surroundings};
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
-    let (format, detach) = (args.format.output, args.detach);
+    let (format, detach, image) = (args.format.output, args.detach, args.image.clone());
     let folder = std::env::current_dir().map_err(RequestError::NoFolder)?;
     let random = uuid::Uuid::new_v4().into_bytes();
     let surroundings = Surroundings { folder: &folder, random, variable: &variable_to_pass_on };
     let spec = request::job_spec(args, &surroundings)?;
-    request::check_script(&folder)?;
     match &config.master {
-        MasterChoice::Local(_) if detach => Err(Error::LocalDetached),
         MasterChoice::Local(because) => {
+            if let Some(flag) = flag_for_kubernetes(&image, &spec) {
+                return Err(Error::NotLocal { flag });
+            }
+            let spec = request::in_folder(spec, &folder)?;
+            if detach {
+                return Err(Error::LocalDetached);
+            }
             if *because == LocalBecause::Default {
                 notes
                     .say("no --master and no MUSTER_MASTER: running the job on this machine, with a master of its own");
@@ -43,17 +50,53 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
         }
         MasterChoice::At(url) => {
             let client = MasterClient::new(url.clone(), config.token.as_ref())?;
-            let (name, (stage, standing)) = (spec.name.clone(), watch::channel(Stage::Submitting));
-            let submission = Submission { client: client.clone(), spec, stage };
-            let to = (data, notes.clone());
-            let job = (&client, &name);
-            let stage = || *standing.borrow();
-            if detach {
-                unless_interrupted(hand_over(submission, format, to), job, stage, notes).await
-            } else {
-                unless_interrupted(submit_and_follow(submission, format, to), job, stage, notes).await
-            }
+            let spec = placed(spec, (&folder, image), &client, (&config.image, notes)).await?;
+            at_running_master(client, spec, (format, detach), (data, notes)).await
         }
+    }
+}
+
+/// The job with what its replicas run: the folder, or an image that has an agent in it, as the master has use for.
+async fn placed(
+    spec: JobSpec,
+    (folder, image): (&Path, ImageArgs),
+    client: &MasterClient,
+    (config, notes): (&ImageConfig, &Notes),
+) -> Result<JobSpec, Error> {
+    match client.about().await?.backend {
+        BackendKind::Process => match flag_for_kubernetes(&image, &spec) {
+            Some(flag) => Err(Error::NotAtProcesses { flag, url: client.url().clone() }),
+            None => Ok(request::in_folder(spec, folder)?),
+        },
+        BackendKind::Kubernetes => {
+            let order = ImageOrder::new(image, config, folder, Some(client.clone()))?;
+            let image = image::prepare(&order, notes).await?;
+            Ok(request::in_image(spec, image))
+        }
+    }
+}
+
+/// The first flag that means something in Kubernetes alone.
+fn flag_for_kubernetes(image: &ImageArgs, spec: &JobSpec) -> Option<String> {
+    let of_pods = || spec.pod.asked_for().first().map(|name| format!("--{name}"));
+    image.given().map(str::to_owned).or_else(of_pods)
+}
+
+async fn at_running_master(
+    client: MasterClient,
+    spec: JobSpec,
+    (format, detach): (Format, bool),
+    (data, notes): (Data, &Notes),
+) -> Result<Exit, Error> {
+    let (name, (stage, standing)) = (spec.name.clone(), watch::channel(Stage::Submitting));
+    let submission = Submission { client: client.clone(), spec, stage };
+    let to = (data, notes.clone());
+    let job = (&client, &name);
+    let stage = || *standing.borrow();
+    if detach {
+        unless_interrupted(hand_over(submission, format, to), job, stage, notes).await
+    } else {
+        unless_interrupted(submit_and_follow(submission, format, to), job, stage, notes).await
     }
 }
 

@@ -241,6 +241,13 @@ impl Notes {
         }
     }
 
+    /// Shows on a terminal what is being done before there is a job.
+    pub(crate) fn show_step(&self, step: &str) {
+        if self.terminal {
+            self.progress.show_step(&for_terminal(step, self.colours));
+        }
+    }
+
     /// Takes the progress away.
     pub(crate) fn end_progress(&self) {
         self.progress.clear();

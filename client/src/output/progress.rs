@@ -1,4 +1,5 @@
-//! Spinners on a terminal while a gang gathers: one for the job, and one a replica when there are few.
+//! Spinners on a terminal: one while an image is made; while a gang gathers, one for the job, and one a replica when
+//! there are few.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -37,6 +38,11 @@ impl Progress {
         }
     }
 
+    /// Shows one line.
+    pub(super) fn show_step(&self, step: &str) {
+        self.put(vec![step.to_owned()]);
+    }
+
     /// Shows where the job and its replicas stand, until all have been started.
     pub(super) fn show(&self, view: &JobView) {
         let messages = match view.state {
@@ -45,6 +51,10 @@ impl Progress {
                 return self.clear();
             }
         };
+        self.put(messages);
+    }
+
+    fn put(&self, messages: Vec<String>) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         while lines.len() < messages.len() {
             lines.push(self.screen.add(spinner()));

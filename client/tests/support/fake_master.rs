@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use protocol::error::{ErrorCode, PROBLEM_JSON, Problem};
 use protocol::ids::ReplicaId;
 use protocol::routes::{LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
-use protocol::view::{JobView, LogLine};
+use protocol::view::{BackendKind, JobView, LogLine, MasterView};
 
 /// What a fake master serves.
 #[derive(Default)]
@@ -28,6 +28,10 @@ pub struct Script {
     pub mute: bool,
     /// After a delete, the job is unknown.
     pub deleted: bool,
+    /// Where its pods live.
+    pub backend: Option<BackendKind>,
+    /// The agent that it gives away.
+    pub agent: Option<Vec<u8>>,
     /// The token that is asked for.
     pub token: Option<String>,
 }
@@ -121,6 +125,14 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
             let jobs = shared.script.lock().unwrap().views.clone();
             json(StatusCode::OK, &protocol::view::JobList { jobs })
         }
+        ("GET", "/v1/master") => {
+            let backend = shared.script.lock().unwrap().backend.unwrap_or(BackendKind::Process);
+            json(StatusCode::OK, &MasterView { version: "0".to_owned(), backend })
+        }
+        ("GET", "/agent") => match shared.script.lock().unwrap().agent.clone() {
+            Some(agent) => answer(StatusCode::OK, "application/octet-stream", agent.into()),
+            None => problem(404, ErrorCode::UnknownRoute, "this master has no agent to give away"),
+        },
         ("GET", path) if path.ends_with("/logs") => shared.logs(query),
         ("GET", path) => match shared.view(path, query) {
             Some(answer) => answer,

@@ -11,6 +11,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub mod docker;
 pub mod fake_master;
 pub mod views;
 
@@ -56,7 +57,7 @@ pub fn client(folder: &Path) -> Command {
 /// A program in a folder, without Muster's variables and without the terminal.
 pub fn command(program: &Path, folder: &Path) -> Command {
     let mut command = Command::new(program);
-    for name in ["MUSTER_MASTER", "MUSTER_TOKEN", "NO_COLOR", "CLICOLOR_FORCE"] {
+    for name in ["MUSTER_MASTER", "MUSTER_TOKEN", "MUSTER_LOAD", "MUSTER_LOAD_CLUSTER", "NO_COLOR", "CLICOLOR_FORCE"] {
         command.env_remove(name);
     }
     command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

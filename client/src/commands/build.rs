@@ -1,0 +1,23 @@
+//! `build`: makes the image that pods run, as submitting does, and prints its name.
+
+use crate::args::ImageArgs;
+use crate::config::{Config, MasterChoice};
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::image::{self, ImageOrder};
+use crate::master_client::MasterClient;
+use crate::output::{Data, Notes};
+use crate::request::RequestError;
+
+pub(super) async fn run(args: ImageArgs, config: &Config, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
+    let folder = std::env::current_dir().map_err(RequestError::NoFolder)?;
+    // A master is asked only for an agent, when there is none here.
+    let master = match &config.master {
+        MasterChoice::At(url) => Some(MasterClient::new(url.clone(), config.token.as_ref())?),
+        MasterChoice::Local(_) => None,
+    };
+    let order = ImageOrder::new(args, &config.image, &folder, master)?;
+    let image = image::prepare(&order, notes).await?;
+    data.text(&image.to_string())?;
+    Ok(Exit::Done)
+}

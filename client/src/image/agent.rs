@@ -1,0 +1,135 @@
+//! The agent that goes into an image: the one that was named, else the one beside this program, else the master's.
+
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+use super::elf::{ElfFault, Machine, machine_of_static};
+use super::error::ImageError;
+use super::layer::digest;
+use crate::master_client::MasterClient;
+use crate::output::Notes;
+
+/// A program that starts in any image for its machine.
+#[derive(Debug, Clone)]
+pub(super) struct AgentProgram {
+    pub(super) bytes: Bytes,
+    pub(super) sha256: String,
+    machine: Machine,
+    /// Where it is from, for a sentence.
+    origin: String,
+    exchangeable: Exchangeable,
+}
+
+/// Whether another may take its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Exchangeable {
+    /// It is as good as the master's.
+    Yes,
+    /// The user wants this one, or there is none after it.
+    No,
+}
+
+/// Where agents are looked for.
+pub(crate) struct AgentSources {
+    /// `--agent-binary`: this one and no other.
+    pub(crate) named: Option<PathBuf>,
+    /// The master, when there is one.
+    pub(crate) master: Option<MasterClient>,
+}
+
+impl AgentSources {
+    /// The first that can start in an image, whatever its machine.
+    pub(super) async fn find(&self, notes: &Notes) -> Result<AgentProgram, ImageError> {
+        if let Some(path) = &self.named {
+            let bytes = std::fs::read(path).map_err(|source| ImageError::AgentFile { path: path.clone(), source })?;
+            return program(bytes.into(), path.display().to_string(), Exchangeable::No);
+        }
+        let Some((path, bytes)) = beside_this_program() else {
+            return self.fetch("there is none beside this program").await;
+        };
+        match program(bytes, path.display().to_string(), Exchangeable::Yes) {
+            Ok(program) => Ok(program),
+            Err(error) if self.master.is_some() => {
+                notes.say(&format!("{error}; taking the master's"));
+                self.fetch("").await
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// `found`, or another that is for the machines of the image.
+    pub(super) async fn fitting(
+        &self,
+        found: AgentProgram,
+        (image, architecture): (&str, &str),
+    ) -> Result<AgentProgram, ImageError> {
+        // What Docker calls a machine that Muster does not know is left to the one who named the agent.
+        let Some(wanted) = Machine::of_architecture(architecture) else { return Ok(found) };
+        if found.machine == wanted {
+            return Ok(found);
+        }
+        let other = match found.exchangeable {
+            Exchangeable::Yes if self.master.is_some() => self.fetch("").await?,
+            Exchangeable::Yes | Exchangeable::No => found,
+        };
+        if other.machine == wanted {
+            return Ok(other);
+        }
+        let AgentProgram { origin, machine: agent, .. } = other;
+        Err(ImageError::AgentForeign { origin, agent, image: image.to_owned(), wanted })
+    }
+
+    async fn fetch(&self, otherwise: &str) -> Result<AgentProgram, ImageError> {
+        let Some(master) = &self.master else { return Err(ImageError::NoAgent(otherwise.to_owned())) };
+        let bytes = master.agent_program().await?;
+        program(bytes, format!("from {}", master.url()), Exchangeable::No)
+    }
+}
+
+fn program(bytes: Bytes, origin: String, exchangeable: Exchangeable) -> Result<AgentProgram, ImageError> {
+    match machine_of_static(&bytes) {
+        Ok(machine) => Ok(AgentProgram { sha256: digest(&bytes), bytes, machine, origin, exchangeable }),
+        Err(fault @ (ElfFault::NoProgram | ElfFault::Dynamic)) => Err(ImageError::AgentUnfit { origin, fault }),
+    }
+}
+
+/// The file `agent` in this program's folder. One that cannot be read is as good as none.
+fn beside_this_program() -> Option<(PathBuf, Bytes)> {
+    let own = std::env::current_exe().and_then(|path| path.canonicalize()).ok()?;
+    let path = own.parent().map(Path::to_owned)?.join("agent");
+    std::fs::read(&path).ok().map(|bytes| (path, bytes.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::elf;
+    use super::*;
+
+    const NOBODY: AgentSources = AgentSources { named: None, master: None };
+
+    #[tokio::test]
+    async fn the_agent_that_was_named_is_checked_and_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent");
+        let sources = AgentSources { named: Some(path.clone()), master: None };
+        let missing = sources.find(&Notes::new()).await.unwrap_err();
+        assert_eq!(missing.to_string(), format!("--agent-binary: read {}", path.display()));
+        std::fs::write(&path, elf::program(62, &[3])).unwrap();
+        let dynamic = sources.find(&Notes::new()).await.unwrap_err().to_string();
+        assert!(dynamic.ends_with("is linked dynamically, and would not start in an image without its libraries"));
+        std::fs::write(&path, elf::program(62, &[1])).unwrap();
+        let found = sources.find(&Notes::new()).await.unwrap();
+        assert!(sources.fitting(found.clone(), ("digits", "amd64")).await.is_ok());
+        assert!(sources.fitting(found.clone(), ("digits", "mips")).await.is_ok());
+        let foreign = sources.fitting(found, ("digits", "arm64")).await.unwrap_err();
+        let expected = format!("the agent {} is for amd64, and the image digits for arm64", path.display());
+        assert_eq!(foreign.to_string(), expected);
+    }
+
+    #[tokio::test]
+    async fn without_any_agent_there_is_nothing_to_put_into_an_image() {
+        let error = NOBODY.fetch("there is none beside this program").await.unwrap_err();
+        assert_eq!(error.to_string(), "no agent to put into the image: there is none beside this program");
+    }
+}

@@ -1,0 +1,153 @@
+//! Builds through Docker's API: of a folder with a Dockerfile, and of the wrap where an engine takes no archive. Both
+//! by the engine's own builder, so that neither the docker command nor BuildKit is needed.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::Path;
+
+use bollard::models::BuildInfo;
+use bollard::query_parameters::BuildImageOptionsBuilder;
+use bollard::{body_full, body_stream};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, stream};
+use protocol::image::ImageRef;
+use tokio::sync::mpsc;
+
+use super::context::{self, Pieces};
+use super::engine::{Engine, reason};
+use super::error::ImageError;
+use super::layer::{self, Base};
+use super::names::short;
+use crate::output::Notes;
+
+/// The name of the file in a folder that says how its image is built.
+pub(super) const DOCKERFILE: &str = "Dockerfile";
+/// Pieces of a context that wait for Docker.
+const PIECES_WAITING: usize = 16;
+/// Lines of a failed build's output that are shown.
+const LOG_LINES_MAX: usize = 20;
+
+/// Builds the Dockerfile of a folder, with the folder as context.
+pub(super) async fn from_folder(
+    engine: &Engine,
+    folder: &Path,
+    name: &ImageRef,
+    notes: &Notes,
+) -> Result<(), ImageError> {
+    let ignored = context::ignored(folder)?;
+    let (pieces, mut waiting) = mpsc::channel::<Bytes>(PIECES_WAITING);
+    let root = folder.to_owned();
+    let reading = tokio::task::spawn_blocking(move || context::write(&root, &ignored, Pieces(pieces)));
+    let content = stream::poll_fn(move |task| waiting.poll_recv(task));
+    let options = options(name).dockerfile(DOCKERFILE).build();
+    let built = follow(engine.docker.build_image(options, None, Some(body_stream(content))), name, notes).await;
+    match (reading.await.expect("reading a folder does not panic, and nobody aborts it"), built) {
+        // A context that ends in the middle is no tar, which Docker says in words of its own.
+        (Err(cause @ ImageError::Context { .. }), Err(_)) if !reader_has_gone(&cause) => Err(cause),
+        (_, built) => built,
+    }
+}
+
+/// Whether a context was not read because Docker stopped to listen, so that Docker says why.
+fn reader_has_gone(error: &ImageError) -> bool {
+    matches!(error, ImageError::Context { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// Builds the base with the agent on top.
+pub(super) async fn wrap(
+    engine: &Engine,
+    base: &Base,
+    (name, labels): (&ImageRef, &BTreeMap<&str, String>),
+    agent: &[u8],
+    notes: &Notes,
+) -> Result<(), ImageError> {
+    let unwritable =
+        |error: std::io::Error| ImageError::Engine { doing: "pack the agent".to_owned(), reason: error.to_string() };
+    let context = layer::build_context(agent, labels).map_err(unwritable)?;
+    let options = options(name).buildargs(&HashMap::from([("BASE", base.id.as_str())])).build();
+    follow(engine.docker.build_image(options, None, Some(body_full(context.into()))), name, notes).await
+}
+
+fn options(name: &ImageRef) -> BuildImageOptionsBuilder {
+    BuildImageOptionsBuilder::default().t(&name.to_string()).rm(true).forcerm(true)
+}
+
+/// Follows a build to its end. A failed one is an answer like any other, with an error in its stream.
+async fn follow(
+    output: impl Stream<Item = Result<BuildInfo, bollard::errors::Error>>,
+    name: &ImageRef,
+    notes: &Notes,
+) -> Result<(), ImageError> {
+    let mut output = std::pin::pin!(output);
+    let mut log = Log::default();
+    while let Some(next) = output.next().await {
+        let reason = match next {
+            Ok(BuildInfo { error_detail: Some(error), .. }) => error.message.unwrap_or_default(),
+            Err(error) => reason(&error),
+            Ok(info) => {
+                if let Some(step) = info.stream.and_then(|text| log.add(&text)) {
+                    notes.show_step(&format!("image {}: {step}", short(name)));
+                }
+                continue;
+            }
+        };
+        return Err(ImageError::Build { image: short(name), reason: reason.trim().to_owned(), log: log.tail() });
+    }
+    Ok(())
+}
+
+/// The newest lines that a build has printed.
+#[derive(Default)]
+struct Log {
+    lines: VecDeque<String>,
+}
+
+impl Log {
+    /// Adds output, and returns the step that begins in it, as in `Step 2/4 : COPY . .`.
+    fn add(&mut self, text: &str) -> Option<String> {
+        let mut step = None;
+        for line in text.lines().map(str::trim_end).filter(|line| !line.is_empty()) {
+            if line.starts_with("Step ") {
+                step = Some(line.to_owned());
+            }
+            if self.lines.len() == LOG_LINES_MAX {
+                self.lines.pop_front();
+            }
+            self.lines.push_back(line.to_owned());
+        }
+        step
+    }
+
+    fn tail(&self) -> String {
+        self.lines.iter().map(|line| format!("\n  {line}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_shows_its_steps_and_keeps_its_last_lines() {
+        let mut log = Log::default();
+        assert_eq!(log.add("Step 1/2 : FROM x\n"), Some("Step 1/2 : FROM x".to_owned()));
+        assert_eq!(log.add("\n ---> 123\n"), None);
+        for number in 0..LOG_LINES_MAX {
+            log.add(&format!("line {number}\n"));
+        }
+        assert!(log.tail().starts_with("\n  line 0\n") && log.tail().ends_with("line 19"), "{}", log.tail());
+    }
+
+    #[tokio::test]
+    async fn an_error_in_the_stream_is_the_builds_and_comes_with_its_log() {
+        let info = |text: &str| BuildInfo { stream: Some(text.to_owned()), ..BuildInfo::default() };
+        let error = bollard::models::ErrorDetail { code: Some(1), message: Some("pip returned 1".to_owned()) };
+        let output = stream::iter([
+            Ok(info("Step 1/1 : RUN pip\n")),
+            Ok(info("no network\n")),
+            Ok(BuildInfo { error_detail: Some(error), ..BuildInfo::default() }),
+        ]);
+        let outcome = follow(output, &"digits".parse().unwrap(), &Notes::new()).await;
+        let expected = "build digits: pip returned 1\n  Step 1/1 : RUN pip\n  no network";
+        assert_eq!(outcome.unwrap_err().to_string(), expected);
+    }
+}

@@ -1,0 +1,110 @@
+//! Whether an image can train: exec.py in its working directory, python on its PATH. A container that is made for it
+//! and never started lets the engine look, which takes hundredths of a second whatever the size of the image.
+
+use bollard::errors::Error as EngineError;
+use bollard::models::ContainerCreateBody;
+use bollard::query_parameters::{
+    ContainerArchiveInfoOptionsBuilder, CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder,
+};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::engine::{Engine, refused};
+use super::error::ImageError;
+use super::layer::{AGENT_PATH, Base};
+use super::unless_stopped;
+use crate::request::SCRIPT;
+
+const PYTHON: &str = "python";
+/// What programs are looked for in when an image does not say (moby, `oci/defaults.go`).
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The bit by which Go marks a folder in a file's mode (io/fs, `ModeDir`).
+const GO_MODE_DIR: u32 = 1 << 31;
+
+/// Refuses an image whose pods could not run exec.py. `name` is what the user calls it.
+pub(super) async fn check(
+    engine: &Engine,
+    base: &Base,
+    name: &str,
+    stop: &CancellationToken,
+) -> Result<(), ImageError> {
+    let container = format!("muster-look-{}", uuid::Uuid::new_v4().simple());
+    let options = CreateContainerOptionsBuilder::default().name(&container).build();
+    let body = ContainerCreateBody {
+        image: Some(base.id.clone()),
+        // An image without a command is refused, and this one need not exist.
+        entrypoint: Some(vec![AGENT_PATH.to_owned()]),
+        ..ContainerCreateBody::default()
+    };
+    let doing = format!("look into {name}");
+    // Not given up half way, so that the container that it makes is always known to be there.
+    engine.docker.create_container(Some(options), body).await.map_err(refused(&doing))?;
+    let outcome = unless_stopped(stop, look(engine, &container, base, name)).await;
+    let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+    let removed = engine.docker.remove_container(&container, Some(options)).await;
+    outcome.and(removed.map_err(refused(&format!("remove the container {container}"))))
+}
+
+async fn look(engine: &Engine, container: &str, base: &Base, name: &str) -> Result<(), ImageError> {
+    let folder = working_directory(base);
+    if !is_file(engine, container, &in_folder(&folder, SCRIPT)).await? {
+        return Err(ImageError::NoScript { image: name.to_owned(), folder });
+    }
+    let path = search_path(base);
+    for program in path.split(':').filter(|folder| !folder.is_empty()).map(|folder| in_folder(folder, PYTHON)) {
+        if is_file(engine, container, &program).await? {
+            return Ok(());
+        }
+    }
+    Err(ImageError::NoPython { image: name.to_owned(), path })
+}
+
+async fn is_file(engine: &Engine, container: &str, path: &str) -> Result<bool, ImageError> {
+    let options = ContainerArchiveInfoOptionsBuilder::default().path(path).build();
+    match engine.docker.get_container_archive_info(container, Some(options)).await {
+        Ok(found) => Ok(found.file_mode & GO_MODE_DIR == 0),
+        Err(EngineError::DockerResponseServerError { status_code: 404, .. }) => Ok(false),
+        Err(error) => Err(refused(&format!("look for {path}"))(error)),
+    }
+}
+
+fn working_directory(base: &Base) -> String {
+    let named = base.config.get("WorkingDir").and_then(Value::as_str).filter(|folder| !folder.is_empty());
+    named.unwrap_or("/").to_owned()
+}
+
+fn search_path(base: &Base) -> String {
+    let variables = base.config.get("Env").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let path = variables.filter_map(|variable| variable.strip_prefix("PATH=")).next_back();
+    path.unwrap_or(DEFAULT_PATH).to_owned()
+}
+
+fn in_folder(folder: &str, file: &str) -> String {
+    format!("{}/{file}", folder.trim_end_matches('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn base(config: Value) -> Base {
+        let Value::Object(config) = config else { panic!("no object") };
+        let text = String::new;
+        Base { id: text(), architecture: text(), variant: None, os: text(), created: None, config, layers: vec![] }
+    }
+
+    #[test]
+    fn an_image_that_says_nothing_works_at_its_root_with_dockers_path() {
+        let silent = base(serde_json::json!({ "WorkingDir": "", "Env": ["LANG=C"] }));
+        assert_eq!(working_directory(&silent), "/");
+        assert_eq!(in_folder(&working_directory(&silent), SCRIPT), "/exec.py");
+        assert_eq!(search_path(&silent), DEFAULT_PATH);
+    }
+
+    #[test]
+    fn the_working_directory_and_the_path_are_the_images_own() {
+        let own = base(serde_json::json!({ "WorkingDir": "/work/", "Env": ["PATH=/opt/bin:/bin", "A=b"] }));
+        assert_eq!(in_folder(&working_directory(&own), SCRIPT), "/work/exec.py");
+        assert_eq!(search_path(&own), "/opt/bin:/bin");
+    }
+}

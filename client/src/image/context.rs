@@ -1,0 +1,180 @@
+//! The folder that a Dockerfile is built with, as a tar that is sent while it is read: everything that .dockerignore
+//! does not leave out, in the order of names, owned by root, with modes and times as they are.
+
+use std::fs::{self, Metadata};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use super::error::ImageError;
+use super::ignored::Ignored;
+
+/// Bytes that go to Docker at a time.
+const PIECE: usize = 256 * 1024;
+/// Permission bits, with setuid, setgid and sticky.
+const MODE_MASK: u32 = 0o7777;
+
+/// Reads what the folder's .dockerignore leaves out.
+pub(super) fn ignored(folder: &Path) -> Result<Ignored, ImageError> {
+    let path = folder.join(".dockerignore");
+    match fs::read_to_string(&path) {
+        Ok(text) => Ignored::parse(&text).map_err(ImageError::Ignore),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Ignored::parse("").expect("no pattern is wrong")),
+        Err(source) => Err(ImageError::Context { path, source }),
+    }
+}
+
+/// Writes the tar of a folder. It blocks; a reader that has gone ends it.
+pub(super) fn write(folder: &Path, ignored: &Ignored, to: impl Write) -> Result<(), ImageError> {
+    let mut tar = tar::Builder::new(io::BufWriter::with_capacity(PIECE, to));
+    add_folder(&mut tar, folder, Path::new(""), ignored)?;
+    let ended = tar.into_inner().and_then(|mut buffer| buffer.flush());
+    ended.map_err(|source| ImageError::Context { path: folder.to_owned(), source })
+}
+
+fn add_folder<W: Write>(
+    tar: &mut tar::Builder<W>,
+    root: &Path,
+    folder: &Path,
+    ignored: &Ignored,
+) -> Result<(), ImageError> {
+    let failed = |path: &Path| {
+        let path = root.join(path);
+        |source| ImageError::Context { path, source }
+    };
+    for path in children(root, folder).map_err(failed(folder))? {
+        let metadata = fs::symlink_metadata(root.join(&path)).map_err(failed(&path))?;
+        let is_left_out = ignored.leaves_out(&path, metadata.is_dir());
+        if !is_left_out {
+            add(tar, root, &path, &metadata).map_err(failed(&path))?;
+        }
+        if metadata.is_dir() && (!is_left_out || ignored.takes_back()) {
+            add_folder(tar, root, &path, ignored)?;
+        }
+    }
+    Ok(())
+}
+
+/// What is in a folder, in the order of names, each by its path from the root.
+fn children(root: &Path, folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(root.join(folder))?;
+    let mut paths = entries.map(|entry| Ok(folder.join(entry?.file_name()))).collect::<io::Result<Vec<_>>>()?;
+    paths.sort();
+    Ok(paths)
+}
+
+fn add<W: Write>(tar: &mut tar::Builder<W>, root: &Path, path: &Path, metadata: &Metadata) -> io::Result<()> {
+    let mut header = tar::Header::new_gnu();
+    header.set_mode(metadata.mode() & MODE_MASK);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(u64::try_from(metadata.mtime()).unwrap_or(0));
+    header.set_size(0);
+    if metadata.is_symlink() {
+        header.set_entry_type(tar::EntryType::Symlink);
+        return tar.append_link(&mut header, path, fs::read_link(root.join(path))?);
+    }
+    if metadata.is_dir() {
+        header.set_entry_type(tar::EntryType::Directory);
+        return tar.append_data(&mut header, path, io::empty());
+    }
+    // Sockets, pipes and devices mean nothing in an image.
+    if !metadata.is_file() {
+        return Ok(());
+    }
+    header.set_size(metadata.len());
+    let content = io::Read::take(fs::File::open(root.join(path))?, metadata.len());
+    tar.append_data(&mut header, path, content)
+}
+
+/// A writer whose other end is a stream.
+pub(super) struct Pieces(pub(super) mpsc::Sender<Bytes>);
+
+impl Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let gone = |_| io::Error::new(io::ErrorKind::BrokenPipe, "Docker reads no more");
+        self.0.blocking_send(Bytes::copy_from_slice(bytes)).map_err(gone)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        folder
+    }
+
+    fn tar_of(folder: &Path) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        write(folder, &ignored(folder).unwrap(), &mut bytes).unwrap();
+        bytes
+    }
+
+    fn paths(tar: &[u8]) -> Vec<String> {
+        let mut archive = tar::Archive::new(tar);
+        let paths = archive.entries().unwrap().map(|entry| entry.unwrap().path().unwrap().display().to_string());
+        paths.map(|path| path.trim_end_matches('/').to_owned()).collect()
+    }
+
+    #[test]
+    fn the_same_folder_gives_the_same_bytes_in_the_order_of_names() {
+        let folder = folder(&[("b.py", "b"), ("Dockerfile", "FROM x"), ("a/z", ""), ("a/c", "")]);
+        assert_eq!(tar_of(folder.path()), tar_of(folder.path()));
+        assert_eq!(paths(&tar_of(folder.path())), ["Dockerfile", "a", "a/c", "a/z", "b.py"]);
+    }
+
+    #[test]
+    fn what_is_left_out_is_not_sent_and_what_is_taken_back_is() {
+        let folder = folder(&[
+            (".dockerignore", "data\n!data/keep\n*.log\n"),
+            ("Dockerfile", ""),
+            ("data/drop", ""),
+            ("data/keep", ""),
+            ("x.log", ""),
+            ("exec.py", ""),
+        ]);
+        assert_eq!(paths(&tar_of(folder.path())), [".dockerignore", "Dockerfile", "data/keep", "exec.py"]);
+    }
+
+    #[test]
+    fn modes_links_and_long_names_are_kept_and_owners_are_not() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let long = format!("{}/{}", "d".repeat(90), "f".repeat(90));
+        let folder = folder(&[("run.sh", "#!/bin/sh\n"), (&long, "")]);
+        fs::set_permissions(folder.path().join("run.sh"), fs::Permissions::from_mode(0o750)).unwrap();
+        symlink("/nowhere", folder.path().join("link")).unwrap();
+        let bytes = tar_of(folder.path());
+        assert!(paths(&bytes).contains(&long));
+        let mut archive = tar::Archive::new(bytes.as_slice());
+        for entry in archive.entries().unwrap().map(Result::unwrap) {
+            assert_eq!((entry.header().uid().unwrap(), entry.header().gid().unwrap()), (0, 0));
+            match entry.path().unwrap().to_str().unwrap() {
+                "run.sh" => assert_eq!(entry.header().mode().unwrap(), 0o750),
+                "link" => assert_eq!(entry.link_name().unwrap().unwrap(), Path::new("/nowhere")),
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_is_none_is_said() {
+        let folder = folder(&[(".dockerignore", "[a\n")]);
+        let error = ignored(folder.path()).err().unwrap();
+        assert_eq!(error.to_string(), ".dockerignore: \"[a\" is not a pattern");
+    }
+}

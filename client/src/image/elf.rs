@@ -1,0 +1,157 @@
+//! What the first bytes of a Linux program say: for which machines it is, and whether it needs a loader that an image
+//! may not have. The format is elf(5)'s.
+
+use std::fmt;
+
+/// The type of a program header that names a loader.
+const PT_INTERP: u32 = 3;
+/// Bytes of the header of a 64-bit file, behind which program headers begin.
+const HEADER_64: usize = 64;
+
+/// A kind of processor, by its number in an ELF header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Machine(u16);
+
+/// The machines that Docker and Linux both name.
+const KNOWN: [(u16, &str); 6] =
+    [(62, "amd64"), (183, "arm64"), (243, "riscv64"), (22, "s390x"), (21, "ppc64le"), (258, "loong64")];
+
+impl Machine {
+    /// By the name that Docker has for it; `None` for one that Muster does not know.
+    pub(super) fn of_architecture(name: &str) -> Option<Self> {
+        KNOWN.into_iter().find(|(_, known)| *known == name).map(|(number, _)| Self(number))
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match KNOWN.into_iter().find(|(number, _)| *number == self.0) {
+            Some((_, name)) => f.write_str(name),
+            None => write!(f, "machine {}", self.0),
+        }
+    }
+}
+
+/// Why a file cannot be the agent in an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ElfFault {
+    /// Something else.
+    #[error("is no 64-bit Linux program")]
+    NoProgram,
+    /// It needs a loader and the C library that it was linked with.
+    #[error("is linked dynamically, and would not start in an image without its libraries")]
+    Dynamic,
+}
+
+/// The machine that a static program is for.
+pub(super) fn machine_of_static(file: &[u8]) -> Result<Machine, ElfFault> {
+    let header = Header::of(file).ok_or(ElfFault::NoProgram)?;
+    for index in 0..header.program_headers {
+        match header.program_header_type(file, index) {
+            None => return Err(ElfFault::NoProgram),
+            Some(PT_INTERP) => return Err(ElfFault::Dynamic),
+            Some(_) => {}
+        }
+    }
+    Ok(header.machine)
+}
+
+/// What is read of an ELF header.
+struct Header {
+    big_endian: bool,
+    machine: Machine,
+    first_program_header: usize,
+    program_header_bytes: usize,
+    program_headers: usize,
+}
+
+impl Header {
+    fn of(file: &[u8]) -> Option<Self> {
+        let is_elf = file.starts_with(b"\x7fELF") && file.len() >= HEADER_64;
+        let is_64_bit = file.get(4) == Some(&2);
+        let big_endian = file.get(5) == Some(&2);
+        if !is_elf || !is_64_bit {
+            return None;
+        }
+        let first_program_header = usize::try_from(number(file, big_endian, 32, 8)?).ok()?;
+        let half = |at| number(file, big_endian, at, 2).and_then(|value| u16::try_from(value).ok());
+        Some(Self {
+            big_endian,
+            machine: Machine(half(18)?),
+            first_program_header,
+            program_header_bytes: usize::from(half(54)?),
+            program_headers: usize::from(half(56)?),
+        })
+    }
+
+    fn program_header_type(&self, file: &[u8], index: usize) -> Option<u32> {
+        let at = self.first_program_header.checked_add(index * self.program_header_bytes)?;
+        number(file, self.big_endian, at, 4).and_then(|value| u32::try_from(value).ok())
+    }
+}
+
+/// The number of `bytes` bytes, at most 8, at an offset.
+fn number(file: &[u8], big_endian: bool, at: usize, bytes: usize) -> Option<u64> {
+    let field = file.get(at..at.checked_add(bytes)?)?;
+    let add = |sum: u64, byte: &u8| sum << 8 | u64::from(*byte);
+    Some(if big_endian { field.iter().fold(0, add) } else { field.iter().rev().fold(0, add) })
+}
+
+/// For tests: the smallest program, with program headers of these types.
+#[cfg(test)]
+pub(super) fn program(machine: u16, header_types: &[u32]) -> Vec<u8> {
+    let mut file = vec![0; HEADER_64];
+    file[..6].copy_from_slice(b"\x7fELF\x02\x01");
+    file[18..20].copy_from_slice(&machine.to_le_bytes());
+    file[32..40].copy_from_slice(&(HEADER_64 as u64).to_le_bytes());
+    file[54..56].copy_from_slice(&56_u16.to_le_bytes());
+    file[56..58].copy_from_slice(&u16::try_from(header_types.len()).unwrap().to_le_bytes());
+    for header_type in header_types {
+        let mut header = [0; 56];
+        header[..4].copy_from_slice(&header_type.to_le_bytes());
+        file.extend(header);
+    }
+    file
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_static_program_is_told_from_one_that_needs_a_loader() {
+        let (load, dynamic) = (1, 2);
+        assert_eq!(machine_of_static(&program(62, &[load])).unwrap().to_string(), "amd64");
+        assert_eq!(machine_of_static(&program(183, &[load, dynamic])).unwrap().to_string(), "arm64", "static-pie");
+        assert_eq!(machine_of_static(&program(62, &[load, PT_INTERP, dynamic])), Err(ElfFault::Dynamic));
+    }
+
+    #[test]
+    fn the_program_of_this_test_needs_a_loader() {
+        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let expected = if cfg!(target_feature = "crt-static") { None } else { Some(ElfFault::Dynamic) };
+        assert_eq!(machine_of_static(&own).err(), expected);
+    }
+
+    #[test]
+    fn what_is_no_program_or_cut_short_is_refused() {
+        let whole = program(62, &[1, 1]);
+        for file in [&b""[..], b"#!/bin/sh\n", b"\x7fELF", &whole[..63], &whole[..64 + 56]] {
+            assert_eq!(machine_of_static(file), Err(ElfFault::NoProgram), "{} bytes", file.len());
+        }
+        let mut far = whole.clone();
+        far[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert_eq!(machine_of_static(&far), Err(ElfFault::NoProgram));
+        let mut of_32_bits = whole;
+        of_32_bits[4] = 1;
+        assert_eq!(machine_of_static(&of_32_bits), Err(ElfFault::NoProgram));
+    }
+
+    #[test]
+    fn machines_have_dockers_names() {
+        assert_eq!(Machine::of_architecture("amd64"), Some(Machine(62)));
+        assert_eq!(Machine::of_architecture("arm64"), Some(Machine(183)));
+        assert_eq!(Machine::of_architecture("mips"), None);
+        assert_eq!(Machine(8).to_string(), "machine 8");
+    }
+}

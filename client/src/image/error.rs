@@ -1,0 +1,193 @@
+//! Everything that can keep a training image from the pods, and what its user can do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+use protocol::image::ImageRef;
+
+use super::elf::{ElfFault, Machine};
+use crate::master_client::MasterError;
+use crate::request::SCRIPT;
+
+/// Why there is no image for pods to run.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ImageError {
+    /// Neither a flag nor a Dockerfile says what to run.
+    #[error("no image to run: --image is not given, and there is no Dockerfile in {}", .0.display())]
+    NoImage(PathBuf),
+    /// The image has no name at the registry.
+    #[error("{image} has no valid name below --push {registry}")]
+    NoName {
+        /// The image that pods run.
+        image: ImageRef,
+        /// The registry.
+        registry: String,
+    },
+    /// `--agent-binary` cannot be read.
+    #[error("--agent-binary: read {}", path.display())]
+    AgentFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// What was given or fetched as the agent would not start.
+    #[error("the agent {origin} {fault}")]
+    AgentUnfit {
+        /// Where it is from.
+        origin: String,
+        /// What is wrong with it.
+        fault: ElfFault,
+    },
+    /// The agent is for other machines than the image.
+    #[error("the agent {origin} is for {agent}, and the image {image} for {wanted}")]
+    AgentForeign {
+        /// Where it is from.
+        origin: String,
+        /// What it is for.
+        agent: Machine,
+        /// The image.
+        image: String,
+        /// What the image is for.
+        wanted: Machine,
+    },
+    /// There is no agent beside the client, and no master to ask.
+    #[error("no agent to put into the image: {0}")]
+    NoAgent(String),
+    /// The master did not give its agent.
+    #[error("fetch the agent from the master")]
+    Master(#[from] MasterError),
+    /// Nothing to run.
+    #[error("the image {image} has no {SCRIPT} in its working directory {folder}")]
+    NoScript {
+        /// The image.
+        image: String,
+        /// Its working directory.
+        folder: String,
+    },
+    /// Nothing to run it with.
+    #[error("the image {image} has no python on its PATH ({path})")]
+    NoPython {
+        /// The image.
+        image: String,
+        /// The folders.
+        path: String,
+    },
+    /// A folder cannot be sent to Docker.
+    #[error("read {} for the build", path.display())]
+    Context {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A pattern of the .dockerignore.
+    #[error(".dockerignore: \"{0}\" is not a pattern")]
+    Ignore(String),
+    /// The address of Docker is none.
+    #[error("DOCKER_HOST: \"{0}\" is none of unix://PATH, tcp://HOST:PORT, http://HOST:PORT and https://HOST:PORT")]
+    DockerHost(String),
+    /// Nobody answers there.
+    #[error("Docker cannot be reached at {address}: {reason}")]
+    Unreachable {
+        /// The address.
+        address: String,
+        /// In the system's words.
+        reason: String,
+    },
+    /// Neither here nor at a registry.
+    #[error("there is no image {image} here, and it cannot be pulled: {reason}")]
+    NotFound {
+        /// The image.
+        image: String,
+        /// In Docker's words.
+        reason: String,
+    },
+    /// A build ended early.
+    #[error("build {image}: {reason}{log}")]
+    Build {
+        /// The image.
+        image: String,
+        /// In Docker's words.
+        reason: String,
+        /// The end of what it printed, on lines of its own.
+        log: String,
+    },
+    /// Docker refused something else.
+    #[error("{doing}: {reason}")]
+    Engine {
+        /// What was to be done.
+        doing: String,
+        /// In Docker's words.
+        reason: String,
+    },
+    /// A registry refused.
+    #[error("push {image}: {reason}")]
+    Push {
+        /// The image, with its registry.
+        image: String,
+        /// In Docker's words.
+        reason: String,
+    },
+    /// What `docker login` left cannot be used.
+    #[error("read the login for {server}: {reason}")]
+    Login {
+        /// The registry.
+        server: String,
+        /// Why.
+        reason: String,
+    },
+    /// A local cluster's tool did not load the image.
+    #[error("load {image}: {command} {outcome}")]
+    Load {
+        /// The image.
+        image: String,
+        /// The command.
+        command: String,
+        /// How it went, with what it printed.
+        outcome: String,
+    },
+    /// The user left.
+    #[error("interrupted: nothing was submitted")]
+    Interrupted,
+    /// The system gives no signals.
+    #[error("listen for signals")]
+    Signals(#[source] io::Error),
+}
+
+impl ImageError {
+    /// What to do about it.
+    pub(crate) fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::NotFound { image, .. } => {
+                return Some(format!("build it here, docker build -t {image} FOLDER, or check the name"));
+            }
+            Self::Master(_) | Self::NoAgent(_) => {
+                "make build puts an agent beside the client; or give --agent-binary PATH"
+            }
+            Self::NoImage(_) => "give --image REF, or put a Dockerfile beside exec.py",
+            Self::NoName { .. } => "give a shorter --push, or another --image",
+            Self::AgentUnfit { .. } => "make build makes one that fits; --agent-binary PATH names it",
+            Self::AgentForeign { .. } => "give one that fits by --agent-binary PATH, or another --image",
+            Self::NoScript { .. } => "in its Dockerfile: WORKDIR, and COPY exec.py to it",
+            Self::NoPython { .. } => "begin its Dockerfile with an image that has python, or set ENV PATH in it",
+            Self::DockerHost(_) => "with minikube: eval $(minikube docker-env)",
+            Self::Unreachable { .. } => {
+                "is Docker running, and may you use it? With minikube: eval $(minikube docker-env); else set DOCKER_HOST"
+            }
+            Self::Push { .. } => {
+                "does Docker reach the registry, and does it know you? docker login HOST notes who you are"
+            }
+            Self::Login { .. } => "docker login HOST notes it anew",
+            Self::AgentFile { .. }
+            | Self::Context { .. }
+            | Self::Ignore(_)
+            | Self::Build { .. }
+            | Self::Engine { .. }
+            | Self::Load { .. }
+            | Self::Interrupted
+            | Self::Signals(_) => return None,
+        };
+        Some(hint.to_owned())
+    }
+}

@@ -1,0 +1,120 @@
+//! What .dockerignore leaves out of a build. Docker reads its patterns otherwise than git does: each begins at the
+//! context's root, and the last that matches a file or a folder above it decides (`moby/patternmatcher`).
+
+use std::path::Path;
+
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+
+/// Docker reads these whatever is left out.
+const ALWAYS_SENT: [&str; 2] = ["Dockerfile", ".dockerignore"];
+
+/// The patterns of a .dockerignore.
+pub(super) struct Ignored {
+    patterns: Vec<Pattern>,
+}
+
+struct Pattern {
+    matcher: Gitignore,
+    /// It leaves out, or it takes back in.
+    leaves_out: bool,
+}
+
+impl Ignored {
+    /// From the text of a file. The pattern that cannot be read is the error.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let lines = text.trim_start_matches('\u{feff}').lines().map(str::trim);
+        let used = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let patterns = used.filter_map(|line| Pattern::parse(line).transpose()).collect::<Result<_, _>>()?;
+        Ok(Self { patterns })
+    }
+
+    /// Whether a file or folder, by its path from the root, is not sent.
+    pub(super) fn leaves_out(&self, path: &Path, is_folder: bool) -> bool {
+        if ALWAYS_SENT.iter().any(|name| path == Path::new(name)) {
+            return false;
+        }
+        let last = self.patterns.iter().rev().find(|pattern| pattern.matches(path, is_folder));
+        last.is_some_and(|pattern| pattern.leaves_out)
+    }
+
+    /// Whether something below a folder that is left out may be taken back in.
+    pub(super) fn takes_back(&self) -> bool {
+        self.patterns.iter().any(|pattern| !pattern.leaves_out)
+    }
+}
+
+impl Pattern {
+    /// `None` for a pattern that means the root itself, which cannot be left out.
+    fn parse(line: &str) -> Result<Option<Self>, String> {
+        let (glob, leaves_out) = match line.strip_prefix('!') {
+            Some(rest) => (rest.trim(), false),
+            None => (line, true),
+        };
+        let parts: Vec<&str> = glob.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+        if parts.is_empty() {
+            return Ok(None);
+        }
+        let mut builder = GitignoreBuilder::new("");
+        builder.allow_unclosed_class(false);
+        let unreadable = |_| line.to_owned();
+        builder.add_line(None, &format!("/{}", parts.join("/"))).map_err(unreadable)?;
+        let matcher = builder.build().map_err(unreadable)?;
+        Ok(Some(Self { matcher, leaves_out }))
+    }
+
+    fn matches(&self, path: &Path, is_folder: bool) -> bool {
+        self.matcher.matched_path_or_any_parents(path, is_folder).is_ignore()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(patterns: &str, path: &str) -> bool {
+        !Ignored::parse(patterns).unwrap().leaves_out(Path::new(path), false)
+    }
+
+    #[test]
+    fn patterns_begin_at_the_root() {
+        assert!(!sent("data", "data"));
+        assert!(!sent("data", "data/a/b.bin"));
+        assert!(sent("data", "src/data"));
+        assert!(!sent("/data/", "data/a"));
+        assert!(!sent("./data", "data/a"));
+        assert!(!sent("**/data", "src/data/x"));
+        assert!(!sent("*/temp*", "src/temporary.txt"));
+        assert!(sent("*/temp*", "src/deep/temporary.txt"));
+        assert!(!sent("*.pyc", "a.pyc"));
+        assert!(sent("*.pyc", "src/a.pyc"));
+        assert!(!sent("**/*.pyc", "src/deep/a.pyc"));
+    }
+
+    #[test]
+    fn the_last_pattern_that_matches_decides() {
+        assert!(sent("*\n!exec.py", "exec.py"));
+        assert!(!sent("*\n!exec.py", "other.py"));
+        assert!(sent("data\n!data/keep", "data/keep"));
+        assert!(!sent("data\n!data/keep", "data/drop"));
+        assert!(!sent("!data/keep\ndata", "data/keep"));
+        assert!(Ignored::parse("data\n!data/keep").unwrap().takes_back());
+    }
+
+    #[test]
+    fn comments_blank_lines_and_the_root_itself_leave_nothing_out() {
+        for patterns in ["", "# data\n\n", "/\n.\n", "\u{feff}# bom"] {
+            assert!(sent(patterns, "data"), "{patterns:?}");
+        }
+    }
+
+    #[test]
+    fn what_docker_reads_itself_is_always_sent() {
+        assert!(sent("*", "Dockerfile") && sent("*", ".dockerignore"));
+        assert!(!sent("*", "sub/Dockerfile"));
+    }
+
+    #[test]
+    fn a_pattern_that_cannot_be_read_is_named() {
+        assert_eq!(Ignored::parse("ok\n[a").err().as_deref(), Some("[a"));
+    }
+}

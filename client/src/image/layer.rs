@@ -1,0 +1,229 @@
+//! The bytes of the image that pods run: the layer with the agent, and the archive by which an engine takes an image
+//! whose other layers it has. The same base and the same agent give the same bytes, and so the same image.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use protocol::image::ImageRef;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+/// Where the agent lies in an image.
+pub(super) const AGENT_FOLDER: &str = "muster";
+/// What an image's pods run.
+pub(super) const AGENT_PATH: &str = "/muster/agent";
+
+/// The id of the image below the agent's layer.
+const BASE_LABEL: &str = "muster.base";
+/// The SHA-256 of the agent.
+const AGENT_LABEL: &str = "muster.agent";
+/// How the two were put together: another number for other bytes around the same agent.
+const WRAP_LABEL: &str = "muster.wrap";
+const WRAP_VERSION: &str = "1";
+
+/// The labels of the image that is `base` with an agent.
+pub(super) fn labels(base_id: &str, agent_sha256: &str) -> BTreeMap<&'static str, String> {
+    let labels = [(BASE_LABEL, base_id), (AGENT_LABEL, agent_sha256), (WRAP_LABEL, WRAP_VERSION)];
+    labels.into_iter().map(|(name, value)| (name, value.to_owned())).collect()
+}
+
+/// What is known of the image below.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Base {
+    /// Its id.
+    pub(super) id: String,
+    /// The processor's name, as Docker has it.
+    pub(super) architecture: String,
+    /// The processor's variant.
+    pub(super) variant: Option<String>,
+    /// The system.
+    pub(super) os: String,
+    /// When it was made; the image on top says the same, so that making it again changes nothing.
+    pub(super) created: Option<String>,
+    /// Its configuration, by the names of the image specification.
+    pub(super) config: Map<String, Value>,
+    /// The digests of its layers, lowest first.
+    pub(super) layers: Vec<String>,
+}
+
+/// The image `name`, which is `base` with an agent on top, in the form that `docker load` takes. User, folder and
+/// variables stay; what runs is the agent. The layers of the base are named in it, and not there.
+pub(super) fn archive(
+    base: &Base,
+    agent: &[u8],
+    (name, labels): (&ImageRef, &BTreeMap<&str, String>),
+) -> io::Result<Vec<u8>> {
+    let layer = layer(agent)?;
+    let config = config(base, &digest(&layer), labels).to_string();
+    // An engine looks a layer up by its digest first, and opens its file only when it has none.
+    let layers: Vec<String> = (0..base.layers.len()).map(|place| format!("base/{place}.tar")).collect();
+    let layers: Vec<&str> = layers.iter().map(String::as_str).chain(["layer.tar"]).collect();
+    let manifest = json!([{ "Config": "config.json", "RepoTags": [name], "Layers": layers }]).to_string();
+    let mut tar = tar::Builder::new(Vec::new());
+    for (path, content) in
+        [("config.json", config.as_bytes()), ("layer.tar", &layer), ("manifest.json", manifest.as_bytes())]
+    {
+        tar.append_data(&mut file_header(0o644, content.len()), path, content)?;
+    }
+    tar.into_inner()
+}
+
+/// A tar with the agent, owned by root and dated 1970.
+fn layer(agent: &[u8]) -> io::Result<Vec<u8>> {
+    let mut tar = tar::Builder::new(Vec::new());
+    let mut folder = file_header(0o755, 0);
+    folder.set_entry_type(tar::EntryType::Directory);
+    tar.append_data(&mut folder, format!("{AGENT_FOLDER}/"), io::empty())?;
+    tar.append_data(&mut file_header(0o755, agent.len()), AGENT_PATH.trim_start_matches('/'), agent)?;
+    tar.into_inner()
+}
+
+/// The context of a build that does the same as [`archive`], for an engine that takes no such archive.
+pub(super) fn build_context(agent: &[u8], labels: &BTreeMap<&str, String>) -> io::Result<Vec<u8>> {
+    // The values are digests, which mean nothing to a Dockerfile; the base comes as an argument.
+    let labels: String = labels.iter().map(|(name, value)| format!("LABEL {name}=\"{value}\"\n")).collect();
+    let dockerfile =
+        format!("ARG BASE\nFROM ${{BASE}}\nCOPY agent {AGENT_PATH}\nENTRYPOINT [\"{AGENT_PATH}\"]\n{labels}");
+    let mut tar = tar::Builder::new(Vec::new());
+    tar.append_data(&mut file_header(0o644, dockerfile.len()), "Dockerfile", dockerfile.as_bytes())?;
+    tar.append_data(&mut file_header(0o755, agent.len()), "agent", agent)?;
+    tar.into_inner()
+}
+
+/// A header without what differs between two runs or two users.
+fn file_header(mode: u32, bytes: usize) -> tar::Header {
+    let mut header = tar::Header::new_ustar();
+    header.set_mode(mode);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_size(bytes as u64);
+    header
+}
+
+/// The image's configuration (`opencontainers/image-spec`, config.md).
+fn config(base: &Base, layer: &str, labels: &BTreeMap<&str, String>) -> Value {
+    let Base { id, architecture, variant, os, created, config, layers } = base;
+    let mut running = config.clone();
+    running.insert("Entrypoint".to_owned(), json!([AGENT_PATH]));
+    // It would become the agent's arguments, which name another command than exec.py.
+    running.remove("Cmd");
+    let mut all_labels = running.get("Labels").and_then(Value::as_object).cloned().unwrap_or_default();
+    all_labels.extend(labels.iter().map(|(name, value)| ((*name).to_owned(), json!(value))));
+    running.insert("Labels".to_owned(), all_labels.into());
+    let of_base = layers.iter().map(|_| json!({ "created_by": format!("a layer of {id}") }));
+    let own = json!({ "created_by": format!("muster: {AGENT_PATH}") });
+    let mut image = json!({
+        "architecture": architecture,
+        "os": os,
+        "config": running,
+        "rootfs": { "type": "layers", "diff_ids": layers.iter().map(String::as_str).chain([layer]).collect::<Vec<_>>() },
+        "history": of_base.chain([own]).collect::<Vec<_>>(),
+    });
+    for (name, value) in [("variant", variant), ("created", created)] {
+        if let Some(value) = value.as_ref().filter(|value| !value.is_empty()) {
+            image[name] = json!(value);
+        }
+    }
+    image
+}
+
+/// `sha256:` and 64 hexadecimal digits.
+pub(super) fn digest(bytes: &[u8]) -> String {
+    format!("sha256:{}", hex::encode(Sha256::digest(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    fn base() -> Base {
+        let config = json!({
+            "User": "1000", "WorkingDir": "/work", "Env": ["PATH=/bin"], "Entrypoint": ["/init"], "Cmd": ["bash"],
+            "Labels": {"mine": "kept", "muster.base": "of a wrap below"}, "ExposedPorts": {"80/tcp": {}},
+        });
+        let Value::Object(config) = config else { unreachable!() };
+        Base {
+            id: "sha256:base".to_owned(),
+            architecture: "arm64".to_owned(),
+            variant: Some("v8".to_owned()),
+            os: "linux".to_owned(),
+            created: Some("2026-01-01T00:00:00Z".to_owned()),
+            config,
+            layers: vec!["sha256:one".to_owned(), "sha256:two".to_owned()],
+        }
+    }
+
+    fn files(tar: &[u8]) -> BTreeMap<String, (tar::Header, Vec<u8>)> {
+        let mut archive = tar::Archive::new(tar);
+        let read = |entry: io::Result<tar::Entry<'_, &[u8]>>| {
+            let mut entry = entry.unwrap();
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content).unwrap();
+            (entry.path().unwrap().display().to_string(), (entry.header().clone(), content))
+        };
+        archive.entries().unwrap().map(read).collect()
+    }
+
+    fn wrapped(agent: &[u8]) -> Vec<u8> {
+        let labels = labels("sha256:base", "abc");
+        archive(&base(), agent, (&"digits_pod:1".parse().unwrap(), &labels)).unwrap()
+    }
+
+    #[test]
+    fn the_same_base_and_agent_give_the_same_image() {
+        assert_eq!(wrapped(b"the agent"), wrapped(b"the agent"));
+        let config = |agent| files(&wrapped(agent))["config.json"].1.clone();
+        assert_ne!(config(b"the agent"), config(b"another"), "the digest of this is the image's id");
+    }
+
+    #[test]
+    fn the_image_runs_the_agent_and_keeps_the_rest() {
+        let files = files(&wrapped(b"the agent"));
+        let config: Value = serde_json::from_slice(&files["config.json"].1).unwrap();
+        let expected = json!({
+            "User": "1000", "WorkingDir": "/work", "Env": ["PATH=/bin"], "Entrypoint": ["/muster/agent"],
+            "Labels": {"mine": "kept", "muster.base": "sha256:base", "muster.agent": "abc", "muster.wrap": "1"},
+            "ExposedPorts": {"80/tcp": {}},
+        });
+        assert_eq!(config["config"], expected);
+        assert_eq!((&config["architecture"], &config["variant"]), (&json!("arm64"), &json!("v8")));
+        let layers = json!(["sha256:one", "sha256:two", digest(&files["layer.tar"].1)]);
+        assert_eq!(config["rootfs"]["diff_ids"], layers);
+        assert_eq!(config["history"].as_array().unwrap().len(), 3, "one for each layer");
+    }
+
+    #[test]
+    fn the_archive_names_every_layer_and_holds_the_last() {
+        let files = files(&wrapped(b"the agent"));
+        assert_eq!(files.keys().collect::<Vec<_>>(), ["config.json", "layer.tar", "manifest.json"]);
+        let manifest: Value = serde_json::from_slice(&files["manifest.json"].1).unwrap();
+        assert_eq!(manifest[0]["Layers"], json!(["base/0.tar", "base/1.tar", "layer.tar"]));
+        assert_eq!(manifest[0]["RepoTags"], json!(["digits_pod:1"]));
+    }
+
+    #[test]
+    fn the_layer_is_the_agent_alone_owned_by_root_and_without_a_date() {
+        let files = files(&layer(b"the agent").unwrap());
+        assert_eq!(files.keys().collect::<Vec<_>>(), ["muster/", "muster/agent"]);
+        for (header, _) in files.values() {
+            let owner = (header.uid().unwrap(), header.gid().unwrap());
+            assert_eq!((header.mode().unwrap(), owner, header.mtime().unwrap()), (0o755, (0, 0), 0));
+        }
+        assert_eq!(files["muster/agent"].1, b"the agent");
+    }
+
+    #[test]
+    fn a_build_of_the_same_takes_the_base_as_an_argument() {
+        let files = files(&build_context(b"the agent", &labels("sha256:base", "abc")).unwrap());
+        let dockerfile = String::from_utf8(files["Dockerfile"].1.clone()).unwrap();
+        assert!(
+            dockerfile
+                .starts_with("ARG BASE\nFROM ${BASE}\nCOPY agent /muster/agent\nENTRYPOINT [\"/muster/agent\"]\n")
+        );
+        assert!(dockerfile.contains("LABEL muster.agent=\"abc\"\n"));
+        assert_eq!(files["agent"].0.mode().unwrap(), 0o755);
+    }
+}

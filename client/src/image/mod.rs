@@ -1,0 +1,230 @@
+//! From a training image to the one that pods run, where the pods can get it: built if need be, wrapped, and pushed or
+//! loaded if the nodes do not share this machine's Docker. Only this folder knows Docker.
+
+mod agent;
+mod build;
+mod check;
+mod context;
+mod elf;
+mod engine;
+mod error;
+mod ignored;
+mod layer;
+mod load;
+mod names;
+mod registry;
+mod wrap;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use protocol::image::ImageRef;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use self::agent::AgentSources;
+use self::engine::Engine;
+pub(crate) use self::error::ImageError;
+use self::names::short;
+use crate::args::{ImageArgs, Loader, Registry};
+use crate::config::{DockerVariables, ImageConfig};
+use crate::interrupt::Interrupts;
+use crate::master_client::MasterClient;
+use crate::output::{Notes, spelled};
+
+/// An image to get to the pods, and how. One that exists can be carried out as far as its words go.
+pub(crate) struct ImageOrder {
+    source: Source,
+    destination: Destination,
+    agents: AgentSources,
+    docker: DockerVariables,
+}
+
+/// Where the training image comes from.
+#[derive(Debug, PartialEq, Eq)]
+enum Source {
+    /// It has a name.
+    Named(ImageRef),
+    /// It is built from a folder, under a name made from the folder's.
+    Folder(PathBuf, ImageRef),
+}
+
+/// How nodes get the image that pods run.
+#[derive(Debug, PartialEq, Eq)]
+enum Destination {
+    /// They share the engine that made it.
+    Engine,
+    /// From a registry, under this name.
+    Registry(ImageRef),
+    /// A tool loads it into the cluster of this name, or its default.
+    Cluster(Loader, Option<String>),
+}
+
+impl ImageOrder {
+    /// What the flags and the folder ask for. Nothing is begun.
+    pub(crate) fn new(
+        args: ImageArgs,
+        config: &ImageConfig,
+        folder: &Path,
+        master: Option<MasterClient>,
+    ) -> Result<Self, ImageError> {
+        let ImageArgs { image, push, load, agent_binary } = args;
+        let source = source(image, folder)?;
+        let destination = destination(source.image(), push, load, config)?;
+        let agents = AgentSources { named: agent_binary, master };
+        Ok(Self { source, destination, agents, docker: config.docker.clone() })
+    }
+}
+
+impl Source {
+    fn image(&self) -> &ImageRef {
+        match self {
+            Self::Named(image) | Self::Folder(_, image) => image,
+        }
+    }
+}
+
+fn source(image: Option<ImageRef>, folder: &Path) -> Result<Source, ImageError> {
+    if let Some(image) = image {
+        return Ok(Source::Named(image));
+    }
+    if !folder.join(build::DOCKERFILE).is_file() {
+        return Err(ImageError::NoImage(folder.to_owned()));
+    }
+    let name = folder.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    Ok(Source::Folder(folder.to_owned(), names::of_folder(&name)))
+}
+
+fn destination(
+    image: &ImageRef,
+    push: Option<Registry>,
+    load: Option<Loader>,
+    config: &ImageConfig,
+) -> Result<Destination, ImageError> {
+    if let Some(registry) = push {
+        let target = image.of_pods();
+        let there = target.below(registry.as_str());
+        let no_name = || ImageError::NoName { image: target, registry: registry.to_string() };
+        return Ok(Destination::Registry(there.ok_or_else(no_name)?));
+    }
+    let tool = load.or(config.load);
+    Ok(tool.map_or(Destination::Engine, |tool| Destination::Cluster(tool, config.load_cluster.clone())))
+}
+
+/// Gets an image to where pods can run it, and names it as the pods' specification has to.
+pub(crate) async fn prepare(order: &ImageOrder, notes: &Notes) -> Result<ImageRef, ImageError> {
+    let mut interrupts = Interrupts::listen().map_err(ImageError::Signals)?;
+    let stop = CancellationToken::new();
+    let mut work = std::pin::pin!(work(order, &stop, notes));
+    let outcome = tokio::select! {
+        outcome = &mut work => outcome,
+        () = interrupts.next() => {
+            stop.cancel();
+            // What was begun in the engine is cleared away, unless the user cannot wait even for that.
+            tokio::select! {
+                _ = work => {}
+                () = interrupts.next() => {}
+            }
+            Err(ImageError::Interrupted)
+        }
+    };
+    notes.end_progress();
+    outcome
+}
+
+async fn work(order: &ImageOrder, stop: &CancellationToken, notes: &Notes) -> Result<ImageRef, ImageError> {
+    let ImageOrder { source, destination, agents, docker } = order;
+    let engine = unless_stopped(stop, Engine::connect(docker)).await?;
+    let image = match source {
+        Source::Named(image) => image,
+        Source::Folder(folder, image) => {
+            let begun = Instant::now();
+            notes.show_step(&format!("image {}: building from ./Dockerfile", short(image)));
+            unless_stopped(stop, build::from_folder(&engine, folder, image, notes)).await?;
+            let took = spelled(begun.elapsed());
+            notes.say(&format!("image {}: built from ./Dockerfile in {took}", short(image)));
+            image
+        }
+    };
+    let wrapped = wrap::wrap(&engine, image, agents, (stop, notes)).await?;
+    unless_stopped(stop, deliver(&engine, wrapped, destination, notes)).await
+}
+
+async fn deliver(
+    engine: &Engine,
+    wrapped: ImageRef,
+    destination: &Destination,
+    notes: &Notes,
+) -> Result<ImageRef, ImageError> {
+    let begun = Instant::now();
+    match destination {
+        Destination::Engine => Ok(wrapped),
+        Destination::Registry(there) => {
+            notes.show_step(&format!("image {}: pushing", short(there)));
+            engine.tag(&names::listed(&wrapped), there).await?;
+            let pushed = registry::push(engine, there, notes).await?;
+            notes.say(&format!("image {}: pushed in {}", short(there), spelled(begun.elapsed())));
+            Ok(pushed)
+        }
+        Destination::Cluster(tool, cluster) => {
+            notes.show_step(&format!("image {}: loading into the cluster", short(&wrapped)));
+            load::load(*tool, cluster.as_deref(), &wrapped).await?;
+            notes.say(&format!("image {}: loaded in {}", short(&wrapped), spelled(begun.elapsed())));
+            Ok(wrapped)
+        }
+    }
+}
+
+/// Does `work` unless the user wants to leave first.
+async fn unless_stopped<T>(
+    stop: &CancellationToken,
+    work: impl Future<Output = Result<T, ImageError>>,
+) -> Result<T, ImageError> {
+    stop.run_until_cancelled(work).await.unwrap_or(Err(ImageError::Interrupted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(name: &str) -> ImageRef {
+        name.parse().unwrap()
+    }
+
+    #[test]
+    fn the_image_is_the_named_one_or_built_from_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let digits = folder.path().join("My Digits");
+        std::fs::create_dir(&digits).unwrap();
+        let none = source(None, &digits).unwrap_err();
+        assert!(none.to_string().starts_with("no image to run: --image is not given, and there is no Dockerfile in "));
+        assert_eq!(none.hint().unwrap(), "give --image REF, or put a Dockerfile beside exec.py");
+        std::fs::write(digits.join("Dockerfile"), "FROM x").unwrap();
+        let built = Source::Folder(digits.clone(), image("my-digits:latest"));
+        assert_eq!(source(None, &digits).unwrap(), built);
+        assert_eq!(source(Some(image("other")), &digits).unwrap(), Source::Named(image("other")));
+    }
+
+    #[test]
+    fn the_flags_say_where_the_image_goes_and_the_variable_where_they_are_silent() {
+        let of = |push: Option<&str>, load, variable| {
+            let config = ImageConfig { load: variable, load_cluster: Some("dev".to_owned()), ..ImageConfig::default() };
+            destination(&image("h:1/digits:2"), push.map(|text| text.parse().unwrap()), load, &config).unwrap()
+        };
+        let dev = || Some("dev".to_owned());
+        assert_eq!(of(None, None, None), Destination::Engine);
+        assert_eq!(of(None, Some(Loader::Kind), Some(Loader::K3d)), Destination::Cluster(Loader::Kind, dev()));
+        assert_eq!(of(None, None, Some(Loader::K3d)), Destination::Cluster(Loader::K3d, dev()));
+        let pushed = Destination::Registry(image("r:5000/team/digits_pod:2"));
+        assert_eq!(of(Some("r:5000/team"), None, Some(Loader::K3d)), pushed);
+    }
+
+    #[test]
+    fn a_registry_that_leaves_no_room_for_the_name_is_refused() {
+        let long = format!("r:5000/{}", "a".repeat(240));
+        let refused = destination(&image("digits"), Some(long.parse().unwrap()), None, &ImageConfig::default());
+        assert_eq!(
+            refused.unwrap_err().to_string(),
+            format!("digits_pod:latest has no valid name below --push {long}")
+        );
+    }
+}

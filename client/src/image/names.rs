@@ -1,0 +1,112 @@
+//! Names of images: as Docker lists them, as people read them, and of an image that has none yet.
+
+use protocol::image::ImageRef;
+
+/// Most characters that are taken from a folder's name.
+const FOLDER_CHARACTERS_MAX: usize = 100;
+/// The tag that a name without one has.
+const DEFAULT_TAG: &str = "latest";
+/// The registry that a name without a host is on, and what Docker leaves out of names there.
+const DEFAULT_HOSTS: [&str; 2] = ["docker.io/", "index.docker.io/"];
+const DEFAULT_PATH: &str = "library/";
+
+/// The name as an engine lists it (`familiar` in distribution/reference): without the default host and path, with a tag
+/// or a digest.
+pub(super) fn listed(image: &ImageRef) -> String {
+    let repository = image.repository();
+    let on_hub = DEFAULT_HOSTS.iter().find_map(|host| repository.strip_prefix(host)).unwrap_or(repository);
+    let short = on_hub.strip_prefix(DEFAULT_PATH).unwrap_or(on_hub);
+    match image.to_string().split_once('@') {
+        Some((_, digest)) => format!("{short}@{digest}"),
+        None => format!("{short}:{}", image.tag().unwrap_or(DEFAULT_TAG)),
+    }
+}
+
+/// The name for a sentence: without a tag that says nothing.
+pub(super) fn short(image: &ImageRef) -> String {
+    let name = image.to_string();
+    name.strip_suffix(&format!(":{DEFAULT_TAG}")).unwrap_or(&name).to_owned()
+}
+
+/// The tag or the digest by which a registry is asked.
+pub(super) fn tag_or_digest(image: &ImageRef) -> String {
+    let name = image.to_string();
+    let digest = name.split_once('@').map(|(_, digest)| digest);
+    digest.or(image.tag()).unwrap_or(DEFAULT_TAG).to_owned()
+}
+
+/// The host whose login an image's registry asks for, as `docker login` notes it.
+pub(super) fn login_server(image: &ImageRef) -> &str {
+    match image.repository().split_once('/') {
+        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => host,
+        Some(_) | None => "https://index.docker.io/v1/",
+    }
+}
+
+/// The name of the image that is built from a folder: the folder's, as far as a name can hold it.
+pub(super) fn of_folder(folder: &str) -> ImageRef {
+    let lower = folder.to_lowercase();
+    let words = lower.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let mut name = words.collect::<Vec<_>>().join("-");
+    name.truncate(FOLDER_CHARACTERS_MAX);
+    let named = format!("{}:{DEFAULT_TAG}", name.trim_end_matches('-')).parse();
+    // What is left over of other alphabets is nothing, and 64 hexadecimal digits are an id.
+    named.unwrap_or_else(|_| format!("training:{DEFAULT_TAG}").parse().expect("a constant name that is valid"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(name: &str) -> ImageRef {
+        name.parse().unwrap()
+    }
+
+    #[test]
+    fn names_are_listed_as_docker_lists_them() {
+        let digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+        for (name, as_listed) in [
+            ("digits", "digits:latest"),
+            ("digits:2", "digits:2"),
+            ("docker.io/library/python:3", "python:3"),
+            ("index.docker.io/me/digits", "me/digits:latest"),
+            ("library/python", "python:latest"),
+            ("localhost:5000/library/x:1", "localhost:5000/library/x:1"),
+        ] {
+            assert_eq!(listed(&image(name)), as_listed);
+        }
+        assert_eq!(listed(&image(&format!("me/digits:3@{digest}"))), format!("me/digits@{digest}"));
+        assert_eq!(tag_or_digest(&image(&format!("me/digits:3@{digest}"))), digest);
+    }
+
+    #[test]
+    fn people_need_not_read_the_default_tag() {
+        assert_eq!(short(&image("digits_pod:latest")), "digits_pod");
+        assert_eq!(short(&image("h:5000/digits_pod:2")), "h:5000/digits_pod:2");
+        assert_eq!(tag_or_digest(&image("digits")), "latest");
+    }
+
+    #[test]
+    fn a_login_is_looked_up_by_its_registry() {
+        assert_eq!(login_server(&image("localhost:5000/a/b")), "localhost:5000");
+        assert_eq!(login_server(&image("registry.example.com/b")), "registry.example.com");
+        assert_eq!(login_server(&image("me/b")), "https://index.docker.io/v1/");
+        assert_eq!(login_server(&image("b")), "https://index.docker.io/v1/");
+    }
+
+    #[test]
+    fn an_image_is_named_after_its_folder() {
+        let id = "a".repeat(64);
+        for (folder, name) in [
+            ("digits", "digits:latest"),
+            ("My Project (2)", "my-project-2:latest"),
+            ("__x--y.z", "x-y-z:latest"),
+            ("数字", "training:latest"),
+            ("", "training:latest"),
+            (&id, "training:latest"),
+        ] {
+            assert_eq!(of_folder(folder).to_string(), name, "{folder}");
+        }
+        assert!(of_folder(&"é-long ".repeat(90)).repository().len() <= FOLDER_CHARACTERS_MAX);
+    }
+}

@@ -1,0 +1,133 @@
+//! Images to and from registries, by the engine's hands and with the logins that `docker login` has left.
+
+use std::collections::HashMap;
+
+use bollard::auth::DockerCredentials;
+use bollard::models::ProgressDetail;
+use bollard::query_parameters::{CreateImageOptionsBuilder, PushImageOptionsBuilder};
+use docker_credential::{CredentialRetrievalError, DockerCredential};
+use futures_util::StreamExt;
+use protocol::image::ImageRef;
+
+use super::engine::{Engine, reason};
+use super::error::ImageError;
+use super::names::{listed, login_server, short, tag_or_digest};
+use crate::output::Notes;
+
+/// Pulls an image that is not here.
+pub(super) async fn pull(engine: &Engine, image: &ImageRef, notes: &Notes) -> Result<(), ImageError> {
+    let options =
+        CreateImageOptionsBuilder::default().from_image(image.repository()).tag(&tag_or_digest(image)).build();
+    let login = login(image).await?;
+    let mut answers = std::pin::pin!(engine.docker.create_image(Some(options), None, login));
+    let mut layers = Layers::default();
+    while let Some(answer) = answers.next().await {
+        let failed = |error| ImageError::NotFound { image: short(image), reason: reason(&error) };
+        let answer = answer.map_err(failed)?;
+        layers.note(answer.id, answer.progress_detail.as_ref());
+        notes.show_step(&format!("image {}: pulling{}", short(image), layers.shown()));
+    }
+    Ok(())
+}
+
+/// Pushes an image, whose name begins with its registry, and names it by what the registry holds then: a tag there may
+/// be moved by the next push, and a node that has seen it would not look again.
+pub(super) async fn push(engine: &Engine, image: &ImageRef, notes: &Notes) -> Result<ImageRef, ImageError> {
+    let refused = |reason: String| ImageError::Push { image: image.to_string(), reason };
+    let options = PushImageOptionsBuilder::default().tag(&tag_or_digest(image)).build();
+    let login = login(image).await?;
+    let mut answers = std::pin::pin!(engine.docker.push_image(image.repository(), Some(options), login));
+    let mut layers = Layers::default();
+    while let Some(answer) = answers.next().await {
+        let answer = answer.map_err(|error| refused(reason(&error)))?;
+        layers.note(None, answer.progress_detail.as_ref());
+        notes.show_step(&format!("image {}: pushing{}", short(image), layers.shown()));
+    }
+    let digests = engine.digests(image).await?;
+    pushed(image, &digests).ok_or_else(|| refused("Docker does not say by which digest the registry has it".to_owned()))
+}
+
+/// The image by the digest that its repository has for it.
+fn pushed(image: &ImageRef, digests: &[String]) -> Option<ImageRef> {
+    let name = listed(image);
+    let repository = name.rsplit_once(':').map_or(name.as_str(), |(repository, _)| repository);
+    let digest = digests.iter().find_map(|known| known.strip_prefix(repository)?.strip_prefix('@'))?;
+    image.at(digest)
+}
+
+/// What `docker login` has left for the image's registry. A helper program may be asked, which blocks.
+async fn login(image: &ImageRef) -> Result<Option<DockerCredentials>, ImageError> {
+    let server = login_server(image).to_owned();
+    let asked = server.clone();
+    let found = tokio::task::spawn_blocking(move || docker_credential::get_credential(&asked)).await;
+    let serveraddress = Some(server.clone());
+    match found.expect("reading a login does not panic, and nobody aborts it") {
+        Ok(DockerCredential::UsernamePassword(username, password)) => Ok(Some(DockerCredentials {
+            username: Some(username),
+            password: Some(password),
+            serveraddress,
+            ..DockerCredentials::default()
+        })),
+        Ok(DockerCredential::IdentityToken(token)) => {
+            Ok(Some(DockerCredentials { identitytoken: Some(token), serveraddress, ..DockerCredentials::default() }))
+        }
+        // A file that is not there is read in vain like any other.
+        Err(
+            CredentialRetrievalError::NoCredentialConfigured
+            | CredentialRetrievalError::ConfigNotFound
+            | CredentialRetrievalError::ConfigReadError,
+        ) => Ok(None),
+        Err(error) => Err(ImageError::Login { server, reason: error.to_string() }),
+    }
+}
+
+/// How far the layers of an image are on their way, in bytes.
+#[derive(Default)]
+struct Layers {
+    by_id: HashMap<String, (i64, i64)>,
+}
+
+impl Layers {
+    fn note(&mut self, id: Option<String>, detail: Option<&ProgressDetail>) {
+        if let Some(&ProgressDetail { current: Some(current), total: Some(total) }) = detail {
+            // Of a push the library does not say which layer is meant; its size tells most of them apart.
+            self.by_id.insert(id.unwrap_or_else(|| total.to_string()), (current, total));
+        }
+    }
+
+    fn shown(&self) -> String {
+        const MEGABYTE: i64 = 1_000_000;
+        let (current, total) = self.by_id.values().fold((0, 0), |sum, next| (sum.0 + next.0, sum.1 + next.1));
+        if total == 0 { String::new() } else { format!(" {} of {} MB", current / MEGABYTE, total / MEGABYTE) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    #[test]
+    fn a_pushed_image_is_named_by_the_digest_of_its_own_repository() {
+        let image: ImageRef = "localhost:5000/digits_pod:latest".parse().unwrap();
+        let others = vec![format!("other:5000/digits_pod@{}", DIGEST.replace('0', "1"))];
+        assert_eq!(pushed(&image, &others), None);
+        let known = [others, vec![format!("localhost:5000/digits_pod@{DIGEST}")]].concat();
+        assert_eq!(pushed(&image, &known).unwrap().to_string(), format!("localhost:5000/digits_pod@{DIGEST}"));
+        let on_hub: ImageRef = "docker.io/me/digits_pod:1".parse().unwrap();
+        let known = [format!("me/digits_pod@{DIGEST}")];
+        assert_eq!(pushed(&on_hub, &known).unwrap().to_string(), format!("docker.io/me/digits_pod@{DIGEST}"));
+    }
+
+    #[test]
+    fn layers_on_their_way_are_added_up() {
+        let mut layers = Layers::default();
+        assert_eq!(layers.shown(), "");
+        let detail = |current, total| ProgressDetail { current: Some(current), total: Some(total) };
+        layers.note(Some("a".to_owned()), Some(&detail(1_000_000, 10_000_000)));
+        layers.note(Some("b".to_owned()), Some(&detail(0, 5_000_000)));
+        layers.note(Some("a".to_owned()), Some(&detail(9_000_000, 10_000_000)));
+        assert_eq!(layers.shown(), " 9 of 15 MB");
+    }
+}
