@@ -8,8 +8,7 @@ use futures_util::{StreamExt, pin_mut};
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions, PropagationPolicy};
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, watcher};
+use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
 use protocol::ids::JobName;
 use tokio::sync::mpsc;
@@ -17,8 +16,9 @@ use tracing::{error, warn};
 
 use super::{JobRecord, JobStore, StoreError, StoreEvent, Stored, Version};
 use crate::backend::kube::api::{
-    self, APP_COMPONENT, APP_INSTANCE, APP_NAME, ApiFailure, Cluster, JOB, MANAGED_BY, MUSTER, call,
+    APP_COMPONENT, APP_INSTANCE, APP_NAME, ApiFailure, Cluster, JOB, MANAGED_BY, MUSTER, call,
 };
+use crate::backend::kube::changes::changes;
 use crate::backend::kube::manifest::record_name;
 use crate::error_chain::error_chain;
 
@@ -50,7 +50,7 @@ impl JobStore for KubeStore {
         let name = record.spec.name.clone();
         match call(self.maps.create(&PostParams::default(), &map(&record, None)?)).await {
             Ok(created) => parse(&created),
-            Err(ApiFailure::Refused { status: 409, .. }) => {
+            Err(failure) if failure.says_exists() => {
                 // It may be this very record, written by a call whose answer was lost: what is written keeps the uid
                 // that it came with.
                 let there = self.read(&name).await?;
@@ -111,7 +111,7 @@ impl JobStore for KubeStore {
 
 /// Passes changes on until nobody listens.
 async fn follow(maps: Api<ConfigMap>, sender: mpsc::Sender<StoreEvent>) {
-    let events = watcher(maps, api::ours()).default_backoff();
+    let events = changes(maps);
     pin_mut!(events);
     let mut told = Told::default();
     loop {
@@ -223,8 +223,10 @@ fn readable(map: &ConfigMap) -> Option<Stored> {
 fn of_write(failure: ApiFailure) -> StoreError {
     match failure {
         // Too long, or not allowed: the same again would not be taken either.
-        ApiFailure::Refused { status: 400 | 403 | 413 | 422, message } => StoreError::Refused(message),
-        failure => unavailable(failure),
+        ApiFailure::Refused { status: 400 | 403 | 413 | 422, message, .. } => StoreError::Refused(message),
+        failure @ (ApiFailure::Refused { .. } | ApiFailure::Unreachable(_) | ApiFailure::Silent) => {
+            unavailable(failure)
+        }
     }
 }
 

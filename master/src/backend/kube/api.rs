@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Context;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::config::Config;
+use kube::core::Status;
 use kube::{Api, Client};
 use tokio::time::timeout;
 
@@ -39,6 +40,8 @@ pub enum ApiFailure {
     Refused {
         /// The HTTP status.
         status: u16,
+        /// For programs, such as `AlreadyExists`.
+        reason: String,
         /// For people.
         message: String,
     },
@@ -54,16 +57,18 @@ impl ApiFailure {
     /// Whether the same call may work later. What was asked may have been done all the same.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
+            // A conflict that is not about a name: a quota, for one, that others counted on at the same time.
+            Self::Refused { status: 409, .. } => !self.says_exists(),
             Self::Refused { status, .. } => *status == 429 || *status >= 500,
             Self::Unreachable(_) | Self::Silent => true,
         }
     }
 
-    /// The answer's status, if there was an answer.
-    pub(crate) fn status(&self) -> Option<u16> {
+    /// Whether an object of this name is there already.
+    pub(crate) fn says_exists(&self) -> bool {
         match self {
-            Self::Refused { status, .. } => Some(*status),
-            Self::Unreachable(_) | Self::Silent => None,
+            Self::Refused { status, reason, .. } => *status == 409 && reason == "AlreadyExists",
+            Self::Unreachable(_) | Self::Silent => false,
         }
     }
 }
@@ -104,7 +109,7 @@ impl Cluster {
 }
 
 /// What both watches select: all that a master has made.
-pub(crate) fn ours() -> kube::runtime::watcher::Config {
+pub(super) fn ours() -> kube::runtime::watcher::Config {
     kube::runtime::watcher::Config::default().labels(&format!("{MANAGED_BY}={MUSTER}"))
 }
 
@@ -113,7 +118,8 @@ pub(crate) async fn call<T>(request: impl Future<Output = Result<T, kube::Error>
     match timeout(CALL_TIMEOUT, request).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(kube::Error::Api(status))) => {
-            Err(ApiFailure::Refused { status: status.code, message: status.message.clone() })
+            let Status { code, reason, message, .. } = *status;
+            Err(ApiFailure::Refused { status: code, reason, message })
         }
         Ok(Err(error)) => Err(ApiFailure::Unreachable(Box::new(error))),
         Err(_) => Err(ApiFailure::Silent),

@@ -18,6 +18,8 @@ use protocol::routes::AGENT_PORT;
 use super::api::{APP_COMPONENT, APP_INSTANCE, APP_NAME, JOB, MANAGED_BY, MUSTER};
 use crate::backend::{JobKey, PodSpec};
 
+/// The job's uid, which tells its pods from those of an earlier job of the same name.
+pub(super) const JOB_UID: &str = "muster/job-uid";
 /// What the replica does.
 pub(super) const ROLE: &str = "muster/role";
 /// Its place in its role, from 0.
@@ -41,6 +43,7 @@ pub(super) fn pod(spec: &PodSpec) -> Pod {
         (APP_INSTANCE, job.name.to_string()),
         (APP_COMPONENT, replica.role.to_string()),
         (JOB, job.name.to_string()),
+        (JOB_UID, job.uid.clone()),
         (ROLE, replica.role.to_string()),
         (INDEX, replica.index.to_string()),
     ];
@@ -192,3 +195,7 @@ fn tolerated(toleration: &Toleration) -> KubeToleration {
         toleration_seconds: None,
     }
 }
+
+#[cfg(test)]
+#[path = "manifest_tests.rs"]
+mod tests;

@@ -1,6 +1,7 @@
 //! Pods as Kubernetes' pods. One watch, over all jobs, tells of them; creating, deleting and asking are single calls.
 
 pub(crate) mod api;
+pub(crate) mod changes;
 pub(crate) mod manifest;
 mod observe;
 mod seen;
@@ -13,7 +14,7 @@ use futures_util::{StreamExt, pin_mut};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher;
 use protocol::error::ErrorCode;
 use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;
@@ -23,7 +24,8 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 pub use self::api::{ApiFailure, Cluster};
-use self::api::{JOB, MANAGED_BY, MUSTER, call};
+use self::api::{MANAGED_BY, MUSTER, call};
+use self::manifest::JOB_UID;
 use self::seen::SeenPods;
 use super::{BackendError, JobKey, PodBackend, PodSpec, PodTable, Refusal};
 use crate::error_chain::error_chain;
@@ -33,6 +35,8 @@ use crate::job::plan;
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a pod of an earlier job may take to go, whose name is wanted again.
 const NAME_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often such a name is tried while the watch tells nothing of it.
+const NAME_INTERVAL: Duration = Duration::from_secs(5);
 /// The shortest grace. Without any, Kubernetes forgets a pod that may still run.
 const GRACE_MIN: Duration = Duration::from_secs(1);
 
@@ -84,19 +88,19 @@ impl KubeBackend {
     /// Creates a pod, or finds that it is there. A pod of this name that another job has left goes first.
     async fn create_once(&self, spec: &PodSpec) -> Result<(), CreateError> {
         let (name, pod) = (spec.name().to_string(), manifest::pod(spec));
-        let mut events = self.seen.events();
         let create = async {
             loop {
+                let owner = self.seen.owner(&name);
                 match call(self.pods.create(&PostParams::default(), &pod)).await {
-                    Err(error) if error.status() == Some(409) => {}
+                    Err(error) if error.says_exists() => {}
                     done => return done.map(drop),
                 }
                 // It is this job's own: created before a crash, or by a call whose answer was lost.
                 if self.seen.owner(&name).is_some_and(|owner| owner == spec.job) {
                     return Ok(());
                 }
-                // The watch ends with this back end alone.
-                let _ = events.changed().await;
+                // What becomes of a pod that no master has made, the watch does not tell.
+                let _ = timeout(NAME_INTERVAL, self.seen.has_other_owner(&name, owner.as_ref())).await;
             }
         };
         match timeout(NAME_TIMEOUT, create).await {
@@ -157,7 +161,7 @@ impl PodBackend for KubeBackend {
         match call(self.pods.create(&dry_run, &manifest::pod(&trial))).await {
             // A pod that an earlier job has left is waited for when it counts.
             Err(ApiFailure::Refused { status: 409, .. }) | Ok(_) => Ok(()),
-            Err(ApiFailure::Refused { status: 400 | 403 | 404 | 422, message }) => {
+            Err(ApiFailure::Refused { status: 400 | 403 | 404 | 422, message, .. }) => {
                 refuse(ErrorCode::BadPod, &format!("the cluster refuses such a pod: {message}"))
             }
             // The submit itself will say whether the API can be reached.
@@ -190,7 +194,7 @@ impl PodBackend for KubeBackend {
         if self.seen.table(job).borrow().is_empty() {
             return Ok(());
         }
-        let selected = ListParams::default().labels(&format!("{MANAGED_BY}={MUSTER},{JOB}={}", job.name));
+        let selected = ListParams::default().labels(&format!("{MANAGED_BY}={MUSTER},{JOB_UID}={}", job.uid));
         match call(self.pods.delete_collection(&with_grace(grace), &selected)).await {
             Ok(_) => Ok(()),
             Err(source) => Err(BackendError::DeleteAll { job: job.name.clone(), source: Box::new(source) }),
@@ -208,7 +212,7 @@ impl PodBackend for KubeBackend {
 /// Keeps up what is seen, whatever happens to the connection.
 async fn follow(pods: Api<Pod>, seen: SeenPods, listed: oneshot::Sender<()>) {
     let mut listed = Some(listed);
-    let events = watcher(pods, api::ours()).default_backoff();
+    let events = changes::changes(pods);
     pin_mut!(events);
     while let Some(event) = events.next().await {
         match event {
@@ -231,7 +235,7 @@ fn with_grace(grace: Duration) -> DeleteParams {
     DeleteParams { grace_period_seconds: Some(seconds), ..DeleteParams::default() }
 }
 
-/// About a minute: an API server that is being replaced comes back within it.
+/// About a minute, beside what calls without an answer take: an API server that is being replaced comes back within it.
 fn patience() -> ExponentialBuilder {
     ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(100))

@@ -3,14 +3,14 @@
 use std::net::{IpAddr, SocketAddr};
 
 use k8s_openapi::api::core::v1::{
-    ContainerState, ContainerStateTerminated, ContainerStateWaiting, Pod, PodCondition, PodStatus,
+    Container, ContainerState, ContainerStateTerminated, ContainerStateWaiting, Pod, PodCondition, PodStatus,
 };
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::ids::{JobName, ReplicaId, UnixMillis};
 use protocol::routes::{AGENT_PORT, TENSORFLOW_PORT};
 
 use super::api::JOB;
-use super::manifest::{INDEX, ROLE};
+use super::manifest::{CONTAINER, INDEX, ROLE};
 use crate::backend::JobKey;
 use crate::job::replica::{Addresses, PodState};
 
@@ -66,8 +66,13 @@ pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
     }
 }
 
+/// The agent's container. A cluster may have put others beside it, before or behind.
+fn container(pod: &Pod) -> Option<&Container> {
+    pod.spec.as_ref()?.containers.iter().find(|container| container.name == CONTAINER)
+}
+
 fn container_state(status: &PodStatus) -> Option<&ContainerState> {
-    status.container_statuses.iter().flatten().next()?.state.as_ref()
+    status.container_statuses.iter().flatten().find(|container| container.name == CONTAINER)?.state.as_ref()
 }
 
 /// An agent may answer before its pod is marked as running, so the pod's IP is enough.
@@ -83,7 +88,8 @@ fn condition<'a>(status: &'a PodStatus, kind: &str, value: &str) -> Option<&'a P
 /// Why it has no place, or why its container does not start yet.
 fn pending(pod: &Pod, status: &PodStatus, waiting: Option<&ContainerStateWaiting>) -> Option<String> {
     if let Some(unscheduled) = condition(status, "PodScheduled", "False") {
-        let message = unscheduled.message.as_deref().or(unscheduled.reason.as_deref())?;
+        let message = unscheduled.message.as_deref().filter(|message| !message.is_empty());
+        let message = message.or(unscheduled.reason.as_deref())?;
         return Some(format!("it cannot be scheduled: {message}"));
     }
     waiting.and_then(|waiting| waiting_reason(pod, waiting))
@@ -94,7 +100,7 @@ fn waiting_reason(pod: &Pod, waiting: &ContainerStateWaiting) -> Option<String> 
     let is_ordinary = |reason: &&str| matches!(*reason, "ContainerCreating" | "PodInitializing");
     let reason = waiting.reason.as_deref().filter(|reason| !is_ordinary(reason))?;
     let told = with_message(reason, waiting.message.as_deref());
-    let image = pod.spec.as_ref().and_then(|spec| spec.containers.first()?.image.as_deref());
+    let image = container(pod).and_then(|container| container.image.as_deref());
     // The kubelet does not always say which.
     Some(match image.filter(|image| reason.contains("Image") && !told.contains(*image)) {
         Some(image) => format!("image \"{image}\": {told}"),
@@ -162,12 +168,12 @@ fn report(pod: &Pod, terminated: &ContainerStateTerminated) -> ExitReport {
 
 /// The limit in bytes, where it is written in a unit of two's powers or none.
 fn memory_limit(pod: &Pod) -> Option<u64> {
-    let resources = pod.spec.as_ref()?.containers.first()?.resources.as_ref()?;
+    let resources = container(pod)?.resources.as_ref()?;
     let limit = &resources.limits.as_ref()?.get("memory")?.0;
     let (number, shift) = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40), ("", 0)]
         .into_iter()
         .find_map(|(suffix, shift)| Some((limit.strip_suffix(suffix)?, shift)))?;
-    number.parse::<u64>().ok()?.checked_shl(shift)
+    number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 fn with_message(reason: &str, message: Option<&str>) -> String {
@@ -176,3 +182,11 @@ fn with_message(reason: &str, message: Option<&str>) -> String {
         None => reason.to_owned(),
     }
 }
+
+#[cfg(test)]
+#[path = "observe_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "observe_random_tests.rs"]
+mod random_tests;

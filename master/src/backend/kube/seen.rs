@@ -48,9 +48,13 @@ impl SeenPods {
         self.lock().pods.get(pod).map(|(job, _)| job.clone())
     }
 
-    /// Raised whenever something was told.
-    pub(super) fn events(&self) -> watch::Receiver<()> {
-        self.events.subscribe()
+    /// Waits until the pod of this name is another's than this owner's, or gone, or there where none was.
+    pub(super) async fn has_other_owner(&self, pod: &str, than: Option<&JobKey>) {
+        let mut events = self.events.subscribe();
+        while self.owner(pod).as_ref() == than {
+            // The sender lives in `self`.
+            let _ = events.changed().await;
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -78,8 +82,8 @@ impl Inner {
     }
 
     fn put(&mut self, pod: &Pod) {
-        let Some((job, replica)) = observe::whose(pod) else { return };
         let name = pod.name_any();
+        let Some((job, replica)) = observe::whose(pod) else { return self.remove(&name) };
         if self.pods.get(&name).is_some_and(|(owner, _)| *owner != job) {
             self.remove(&name);
         }
@@ -99,3 +103,7 @@ impl Inner {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "seen_tests.rs"]
+mod tests;

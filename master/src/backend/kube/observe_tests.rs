@@ -1,0 +1,275 @@
+//! Tests of `observe.rs`, as tables of what clusters, old and new, say of a pod.
+
+use protocol::agent::ExitOutcome;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A pod as a master made it, with this status.
+fn pod(status: &Value) -> Pod {
+    from(&json!({
+        "metadata": {
+            "name": "digits-worker-1",
+            "labels": { "muster/job": "digits", "muster/role": "worker", "muster/index": "1" },
+            "ownerReferences": [
+                { "apiVersion": "v1", "kind": "ConfigMap", "name": "muster-digits", "uid": "u-1", "controller": true },
+            ],
+        },
+        "spec": { "containers": [{ "name": "agent", "image": "registry.local/digits:1" }] },
+        "status": status,
+    }))
+}
+
+fn from(json: &Value) -> Pod {
+    serde_json::from_value(json.clone()).unwrap()
+}
+
+/// The status of a pod whose agent's container is in this state.
+fn with(phase: &str, container: &Value) -> Value {
+    let container = json!({
+        "name": "agent", "image": "registry.local/digits:1", "imageID": "", "ready": false, "restartCount": 0,
+        "state": container,
+    });
+    json!({ "phase": phase, "podIP": "10.244.0.7", "containerStatuses": [container] })
+}
+
+fn waiting(reason: &str, message: &str) -> Pod {
+    pod(&with("Pending", &json!({ "waiting": { "reason": reason, "message": message } })))
+}
+
+fn terminated(phase: &str, exit_code: i32, reason: &str) -> Pod {
+    let finished = json!({ "exitCode": exit_code, "reason": reason, "finishedAt": "2026-11-21T12:00:00Z" });
+    pod(&with(phase, &json!({ "terminated": finished })))
+}
+
+fn deleted(mut pod: Pod) -> Pod {
+    pod.metadata.deletion_timestamp = serde_json::from_value(json!("2026-11-21T12:00:00Z")).unwrap();
+    pod
+}
+
+fn is_pending(reason: Option<&str>) -> PodState {
+    PodState::Pending { reason: reason.map(str::to_owned) }
+}
+
+fn is_unusable(reason: &str) -> PodState {
+    PodState::Unusable { reason: reason.to_owned() }
+}
+
+fn runs_at(ip: &str) -> PodState {
+    let ip: IpAddr = ip.parse().unwrap();
+    PodState::Running(Addresses { agent: SocketAddr::new(ip, 7896), tensorflow: SocketAddr::new(ip, TENSORFLOW_PORT) })
+}
+
+#[test]
+fn a_pod_without_a_place_says_why() {
+    let unscheduled = |condition: Value| state(&pod(&json!({ "phase": "Pending", "conditions": [condition] })), None);
+    let of_1_20 = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.";
+    let of_now = "0/3 nodes are available: 3 Insufficient memory. preemption: 0/3 nodes are available: 3 No preemption victims found for incoming pod.";
+    for message in [of_1_20, of_now] {
+        let condition =
+            json!({ "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message });
+        assert_eq!(unscheduled(condition), is_pending(Some(&format!("it cannot be scheduled: {message}"))));
+    }
+    let silent = json!({ "type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "" });
+    assert_eq!(unscheduled(silent), is_pending(Some("it cannot be scheduled: SchedulingGated")));
+    let scheduled = json!({ "type": "PodScheduled", "status": "True" });
+    assert_eq!(unscheduled(scheduled), is_pending(None));
+}
+
+#[test]
+fn a_pod_that_is_on_its_way_has_nothing_to_tell() {
+    assert_eq!(state(&from(&json!({ "metadata": {} })), None), is_pending(None));
+    assert_eq!(state(&pod(&json!({})), None), is_pending(None));
+    assert_eq!(state(&pod(&json!({ "phase": "Pending" })), None), is_pending(None));
+    for reason in ["ContainerCreating", "PodInitializing"] {
+        let mut status = with("Pending", &json!({ "waiting": { "reason": reason } }));
+        status["podIP"] = Value::Null;
+        assert_eq!(state(&pod(&status), None), is_pending(None));
+    }
+}
+
+#[test]
+fn an_address_is_enough_to_try_the_agent() {
+    let creating = with("Pending", &json!({ "waiting": { "reason": "ContainerCreating" } }));
+    assert_eq!(state(&pod(&creating), None), runs_at("10.244.0.7"));
+    let running = with("Running", &json!({ "running": { "startedAt": "2026-11-21T12:00:00Z" } }));
+    assert_eq!(state(&pod(&running), None), runs_at("10.244.0.7"));
+    for ip in ["fd00:10:244::7", "2001:db8::1"] {
+        assert_eq!(state(&pod(&json!({ "phase": "Running", "podIP": ip })), None), runs_at(ip));
+    }
+    for ip in ["", "nonsense", "10.244.0.7:80"] {
+        assert_eq!(state(&pod(&json!({ "phase": "Running", "podIP": ip })), None), is_pending(None));
+    }
+}
+
+#[test]
+fn a_container_that_cannot_start_says_why() {
+    let image = "image \"registry.local/digits:1\": ";
+    let cases = [
+        (
+            "ErrImageNeverPull",
+            "Container image \"registry.local/digits:1\" is not present with pull policy of Never",
+            "",
+        ),
+        ("InvalidImageName", "Failed to apply default image tag \"Digits\": couldn't parse image reference", image),
+        ("CreateContainerConfigError", "secret \"s3-keys\" not found", ""),
+        ("CreateContainerError", "Error response from daemon: No command specified", ""),
+        ("RunContainerError", "failed to start container \"4f\": exec: \"/muster/agent\": no such file", ""),
+        ("ImageInspectError", "Failed to inspect image", image),
+    ];
+    for (reason, message, before) in cases {
+        assert_eq!(state(&waiting(reason, message), None), is_unusable(&format!("{before}{reason}: {message}")));
+    }
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_keeps_its_cause() {
+    let denied = "rpc error: code = Unknown desc = Error response from daemon: pull access denied for digits";
+    let failed = state(&waiting("ErrImagePull", denied), None);
+    let cause = format!("image \"registry.local/digits:1\": ErrImagePull: {denied}");
+    assert_eq!(failed, is_pending(Some(&cause)), "it may be passing");
+    let back_off = waiting("ImagePullBackOff", "Back-off pulling image \"registry.local/digits:1\"");
+    let given_up = state(&back_off, Some(&failed));
+    assert_eq!(given_up, is_unusable(&cause));
+    assert_eq!(state(&back_off, Some(&given_up)), is_unusable(&cause), "and again");
+    let alone = "ImagePullBackOff: Back-off pulling image \"registry.local/digits:1\"";
+    assert_eq!(state(&back_off, None), is_unusable(alone), "a master that has just started knows no more");
+    assert_eq!(state(&back_off, Some(&is_pending(Some("it cannot be scheduled")))), is_unusable(alone));
+}
+
+#[test]
+fn a_container_that_ended_says_how_exec_py_did() {
+    for (phase, code, reason, outcome) in [
+        ("Succeeded", 0, "Completed", ExitOutcome::Code(0)),
+        ("Failed", 1, "Error", ExitOutcome::Code(1)),
+        ("Failed", 128, "Error", ExitOutcome::Code(128)),
+        ("Failed", 137, "Error", ExitOutcome::Signal(9)),
+        ("Failed", 143, "Error", ExitOutcome::Signal(15)),
+        ("Failed", 192, "Error", ExitOutcome::Signal(64)),
+        ("Failed", 255, "Error", ExitOutcome::Code(255)),
+        ("Failed", 137, "OOMKilled", ExitOutcome::OutOfMemory { limit: None }),
+    ] {
+        let PodState::Terminated { exit: Some(exit), reason: said } = state(&terminated(phase, code, reason), None)
+        else {
+            panic!("it has ended with {code}")
+        };
+        assert_eq!((exit.outcome, exit.stopped), (outcome, false));
+        assert_eq!(exit.ended_at, UnixMillis(1_795_262_400_000));
+        let expected = format!("its container ended with exit code {code} before its agent ran exec.py ({reason});");
+        assert!(said.starts_with(&expected), "{said}");
+    }
+}
+
+#[test]
+fn memory_that_ran_out_is_told_in_bytes() {
+    for (limit, bytes) in [
+        ("512Mi", Some(512 << 20)),
+        ("4Gi", Some(4 << 30)),
+        ("64Ki", Some(64 << 10)),
+        ("1Ti", Some(1 << 40)),
+        ("1000000000", Some(1_000_000_000)),
+        ("1G", None),
+        ("99999999999999999Gi", None),
+        ("", None),
+    ] {
+        let mut pod = terminated("Failed", 137, "OOMKilled");
+        let resources = json!({ "limits": { "memory": limit } });
+        pod.spec.as_mut().unwrap().containers[0].resources = serde_json::from_value(resources).unwrap();
+        let PodState::Terminated { exit: Some(exit), .. } = state(&pod, None) else { panic!("it has ended") };
+        assert_eq!(exit.outcome, ExitOutcome::OutOfMemory { limit: bytes }, "{limit}");
+    }
+}
+
+#[test]
+fn an_image_without_an_agent_is_told_as_such() {
+    let message =
+        "failed to create containerd task: exec: \"/muster/agent\": stat /muster/agent: no such file or directory";
+    let ended = json!({ "terminated": { "exitCode": 128, "reason": "StartError", "message": message } });
+    let PodState::Terminated { exit: Some(exit), reason } = state(&pod(&with("Failed", &ended)), None) else {
+        panic!("it has ended")
+    };
+    assert_eq!(exit.outcome, ExitOutcome::Code(128));
+    assert_eq!(
+        reason,
+        format!(
+            "its container ended with exit code 128 before its agent ran exec.py (StartError: {message}); is it an image that client build made?"
+        )
+    );
+}
+
+#[test]
+fn a_pod_that_the_cluster_ended_says_why_and_not_how_exec_py_ended() {
+    let ended = |reason: &str| PodState::Terminated { exit: None, reason: reason.to_owned() };
+    let evicted =
+        json!({ "phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory. " });
+    assert_eq!(state(&pod(&evicted), None), ended("Evicted: The node was low on resource: memory."));
+    let refused = json!({ "phase": "Failed", "reason": "OutOfcpu" });
+    assert_eq!(state(&pod(&refused), None), ended("OutOfcpu"));
+    let mut preempted = with("Failed", &json!({ "terminated": { "exitCode": 143, "reason": "Error" } }));
+    preempted["conditions"] =
+        disrupted("PreemptionByScheduler", "default-scheduler: preempting to accommodate a higher priority pod");
+    let why = "PreemptionByScheduler: default-scheduler: preempting to accommodate a higher priority pod";
+    assert_eq!(state(&deleted(pod(&preempted)), None), ended(why));
+    assert_eq!(state(&pod(&json!({ "phase": "Failed" })), None), ended("its pod ended, and says no reason"));
+}
+
+fn disrupted(reason: &str, message: &str) -> Value {
+    json!([{ "type": "DisruptionTarget", "status": "True", "reason": reason, "message": message }])
+}
+
+#[test]
+fn a_pod_that_is_being_deleted_is_of_no_more_use() {
+    let mut running = with("Running", &json!({ "running": {} }));
+    assert_eq!(state(&deleted(pod(&running)), None), is_unusable("its pod is being deleted"));
+    running["conditions"] = disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint");
+    let why = "DeletionByTaintManager: Taint manager: deleting due to NoExecute taint";
+    assert_eq!(state(&deleted(pod(&running)), None), is_unusable(why));
+    let lost = json!({ "phase": "Running", "podIP": "10.244.0.7", "reason": "NodeLost",
+        "message": "Node n1 which was running pod digits-worker-1 is unresponsive" });
+    let why = "NodeLost: Node n1 which was running pod digits-worker-1 is unresponsive";
+    assert_eq!(state(&deleted(pod(&lost)), None), is_unusable(why));
+    let ended = deleted(terminated("Succeeded", 0, "Completed"));
+    assert!(matches!(state(&ended, None), PodState::Terminated { exit: Some(_), .. }), "what has ended has ended");
+}
+
+#[test]
+fn what_a_cluster_puts_beside_the_agent_is_not_the_agent() {
+    let beside = json!({ "name": "a-proxy", "image": "proxy:1", "imageID": "", "ready": true, "restartCount": 0,
+        "state": { "terminated": { "exitCode": 7 } } });
+    let mut status = with("Running", &json!({ "running": {} }));
+    status["containerStatuses"].as_array_mut().unwrap().insert(0, beside);
+    let mut both = pod(&status);
+    let container = serde_json::from_value(json!({ "name": "a-proxy", "image": "proxy:1" })).unwrap();
+    both.spec.as_mut().unwrap().containers.insert(0, container);
+    assert_eq!(state(&both, None), runs_at("10.244.0.7"));
+}
+
+#[test]
+fn a_container_that_ended_counts_once_its_pod_has_ended() {
+    // The kubelet tells of the container first, and of an eviction with the phase
+    // (`kubernetes/pkg/kubelet/status/status_manager.go`, mergePodStatus).
+    assert_eq!(state(&terminated("Running", 137, "Error"), None), runs_at("10.244.0.7"));
+}
+
+#[test]
+fn a_pod_is_whose_labels_and_owner_say() {
+    let replica: ReplicaId = "worker-1".parse().unwrap();
+    let job = JobKey { name: "digits".parse().unwrap(), uid: "u-1".to_owned() };
+    let whole = pod(&json!({}));
+    assert_eq!(whose(&whole), Some((job, replica)));
+    for label in ["muster/job", "muster/role", "muster/index"] {
+        for other in [None, Some(""), Some("Not A Name"), Some("-1")] {
+            let mut pod = whole.clone();
+            let labels = pod.metadata.labels.as_mut().unwrap();
+            labels.remove(label);
+            labels.extend(other.map(|other| (label.to_owned(), other.to_owned())));
+            assert_eq!(whose(&pod), None, "{label}: {other:?}");
+        }
+    }
+    let mut orphan = whole.clone();
+    orphan.metadata.owner_references.as_mut().unwrap()[0].controller = None;
+    assert_eq!(whose(&orphan), None);
+    orphan.metadata.owner_references = None;
+    assert_eq!(whose(&orphan), None);
+    assert_eq!(whose(&from(&json!({ "metadata": { "name": "web-0" } }))), None);
+}

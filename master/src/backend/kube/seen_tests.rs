@@ -1,0 +1,156 @@
+//! Tests of `seen.rs`: what the events of the watch make of the tables.
+
+use serde_json::json;
+
+use super::*;
+use crate::job::replica::PodState;
+
+fn job(uid: &str) -> JobKey {
+    JobKey { name: "digits".parse().unwrap(), uid: uid.to_owned() }
+}
+
+fn worker(index: u32) -> ReplicaId {
+    format!("worker-{index}").parse().unwrap()
+}
+
+/// A worker of the job with this uid, which waits for this reason.
+fn pod(uid: &str, index: u32, waits_for: &str) -> Pod {
+    let condition = json!({ "type": "PodScheduled", "status": "False", "message": waits_for });
+    let mut pod = foreign(index);
+    pod.metadata.labels = serde_json::from_value(json!({
+        "muster/job": "digits", "muster/role": "worker", "muster/index": index.to_string(),
+    }))
+    .unwrap();
+    let owner =
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": "muster-digits", "uid": uid, "controller": true });
+    pod.metadata.owner_references = Some(vec![serde_json::from_value(owner).unwrap()]);
+    pod.status = serde_json::from_value(json!({ "phase": "Pending", "conditions": [condition] })).unwrap();
+    pod
+}
+
+/// A pod of the same name that is nobody's.
+fn foreign(index: u32) -> Pod {
+    serde_json::from_value(json!({ "metadata": { "name": format!("digits-worker-{index}") } })).unwrap()
+}
+
+fn waits_for(what: &str) -> PodState {
+    PodState::Pending { reason: Some(format!("it cannot be scheduled: {what}")) }
+}
+
+fn listed(seen: &SeenPods, pods: Vec<Pod>) {
+    seen.take(Event::Init);
+    pods.into_iter().for_each(|pod| seen.take(Event::InitApply(pod)));
+    seen.take(Event::InitDone);
+}
+
+fn table(seen: &SeenPods, uid: &str) -> Vec<(ReplicaId, PodState)> {
+    seen.table(&job(uid)).borrow().clone().into_iter().collect()
+}
+
+#[test]
+fn each_job_has_a_table_of_its_own() {
+    let seen = SeenPods::default();
+    listed(&seen, vec![pod("a", 0, "room"), pod("b", 1, "room"), foreign(2)]);
+    assert_eq!(table(&seen, "a"), [(worker(0), waits_for("room"))]);
+    assert_eq!(table(&seen, "b"), [(worker(1), waits_for("room"))]);
+    assert_eq!(seen.owner("digits-worker-1"), Some(job("b")));
+    assert_eq!(seen.owner("digits-worker-2"), None);
+}
+
+#[test]
+fn a_table_follows_its_events() {
+    let seen = SeenPods::default();
+    listed(&seen, vec![]);
+    seen.take(Event::Apply(pod("a", 0, "room")));
+    seen.take(Event::Apply(pod("a", 0, "a GPU")));
+    assert_eq!(table(&seen, "a"), [(worker(0), waits_for("a GPU"))]);
+    seen.take(Event::Delete(pod("a", 0, "a GPU")));
+    seen.take(Event::Delete(pod("a", 0, "a GPU")));
+    assert_eq!(table(&seen, "a"), []);
+    assert_eq!(seen.owner("digits-worker-0"), None);
+}
+
+#[test]
+fn what_is_not_listed_again_is_gone() {
+    let seen = SeenPods::default();
+    listed(&seen, vec![pod("a", 0, "room"), pod("a", 1, "room"), pod("b", 2, "room")]);
+    seen.take(Event::Init);
+    assert_eq!(table(&seen, "a").len(), 2, "until all is listed nothing is gone");
+    seen.take(Event::InitApply(pod("a", 1, "a GPU")));
+    seen.take(Event::InitDone);
+    assert_eq!(table(&seen, "a"), [(worker(1), waits_for("a GPU"))]);
+    assert_eq!(table(&seen, "b"), []);
+}
+
+#[test]
+fn a_list_that_begins_again_counts_from_its_beginning() {
+    let seen = SeenPods::default();
+    listed(&seen, vec![pod("a", 0, "room"), pod("a", 1, "room")]);
+    seen.take(Event::Init);
+    seen.take(Event::InitApply(pod("a", 0, "room")));
+    listed(&seen, vec![pod("a", 1, "room")]);
+    assert_eq!(table(&seen, "a"), [(worker(1), waits_for("room"))]);
+}
+
+#[test]
+fn a_pod_of_another_job_takes_the_name_over() {
+    for takes_over in [Event::Apply, Event::InitApply] {
+        let seen = SeenPods::default();
+        listed(&seen, vec![pod("a", 0, "room")]);
+        seen.take(takes_over(pod("b", 0, "room")));
+        assert_eq!(table(&seen, "a"), []);
+        assert_eq!(table(&seen, "b"), [(worker(0), waits_for("room"))]);
+        assert_eq!(seen.owner("digits-worker-0"), Some(job("b")));
+    }
+}
+
+#[test]
+fn a_pod_that_is_nobodys_takes_the_name_over() {
+    let seen = SeenPods::default();
+    listed(&seen, vec![pod("a", 0, "room"), pod("a", 1, "room")]);
+    listed(&seen, vec![foreign(0), pod("a", 1, "room")]);
+    assert_eq!(table(&seen, "a"), [(worker(1), waits_for("room"))]);
+    assert_eq!(seen.owner("digits-worker-0"), None);
+}
+
+#[test]
+fn who_reads_a_table_hears_of_changes_alone() {
+    let seen = SeenPods::default();
+    listed(&seen, vec![pod("a", 0, "room")]);
+    let mut table = seen.table(&job("a"));
+    table.mark_unchanged();
+    seen.take(Event::Apply(pod("a", 0, "room")));
+    listed(&seen, vec![pod("a", 0, "room"), pod("b", 1, "room")]);
+    seen.take(Event::Delete(pod("b", 1, "room")));
+    assert!(!table.has_changed().unwrap());
+    seen.take(Event::Apply(pod("a", 0, "a GPU")));
+    assert!(table.has_changed().unwrap());
+}
+
+#[test]
+fn the_tables_of_forgotten_jobs_are_dropped() {
+    let seen = SeenPods::default();
+    listed(&seen, vec![pod("a", 0, "room"), pod("b", 1, "room")]);
+    let read = seen.table(&job("c"));
+    drop(seen.table(&job("d")));
+    listed(&seen, vec![pod("a", 0, "room")]);
+    drop(seen.table(&job("e")));
+    let mut kept: Vec<String> = seen.lock().tables.keys().map(|key| key.uid.clone()).collect();
+    kept.sort();
+    assert_eq!(kept, ["a", "c", "e"], "those with pods, those that are read, and the one asked for");
+    drop(read);
+}
+
+#[tokio::test]
+async fn who_waits_for_a_name_wakes_when_it_is_anothers() {
+    let seen = SeenPods::default();
+    listed(&seen, vec![pod("a", 0, "room")]);
+    seen.has_other_owner("digits-worker-0", Some(&job("b"))).await;
+    let (other, nobodys) = (seen.clone(), job("a"));
+    let waits = tokio::spawn(async move { other.has_other_owner("digits-worker-0", Some(&nobodys)).await });
+    seen.take(Event::Apply(pod("b", 1, "room")));
+    tokio::task::yield_now().await;
+    assert!(!waits.is_finished());
+    seen.take(Event::Delete(pod("a", 0, "room")));
+    waits.await.unwrap();
+}

@@ -1,0 +1,65 @@
+//! A spec is tried on the cluster before anything is there.
+
+use master::backend::{PodBackend, Refusal};
+use protocol::error::ErrorCode;
+use protocol::job::JobSpec;
+
+use super::objects::failure;
+use super::server::{ApiServer, Kind, Reply};
+use super::world::{begin, internal_error, spec};
+
+#[tokio::test(start_paused = true)]
+async fn one_pod_is_tried_and_none_is_made() {
+    let server = ApiServer::new();
+    let pods = begin(&server).await;
+    assert_eq!(pods.admit(&spec("digits")).await, Ok(()));
+    assert_eq!(server.mutations(), ["Create pods (dry run)"]);
+    assert_eq!(server.object("pods", "digits-worker-0"), None);
+    let tried = server.journal().into_iter().find(|asked| asked.kind == Kind::Create).expect("it was tried").body;
+    assert_eq!(tried["metadata"]["name"], "digits-worker-0");
+    assert_eq!(tried["spec"]["containers"][0]["image"], "digits:1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_cluster_refuses_is_refused_in_its_words() {
+    for (code, reason, sentence) in [
+        (400, "BadRequest", "Pod in version \"v1\" cannot be handled as a Pod"),
+        (403, "Forbidden", "pods \"digits-worker-0\" is forbidden: exceeded quota: team"),
+        (404, "NotFound", "namespaces \"training\" not found"),
+        (422, "Invalid", "Pod \"digits-worker-0\" is invalid: spec.priorityClassName: no PriorityClass was found"),
+    ] {
+        let server = ApiServer::new();
+        let pods = begin(&server).await;
+        server.script(Kind::Create, Reply::Instead(failure(code, reason, sentence)));
+        let sentence = format!("the cluster refuses such a pod: {sentence}");
+        assert_eq!(pods.admit(&spec("digits")).await, Err(Refusal { code: ErrorCode::BadPod, sentence }));
+        assert_eq!(server.count(Kind::Create), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_says_nothing_of_the_spec_is_no_reason_to_refuse() {
+    for reply in [
+        Reply::Instead(failure(409, "AlreadyExists", "pods \"digits-worker-0\" already exists")),
+        Reply::Instead(failure(429, "TooManyRequests", "the server has received too many requests")),
+        Reply::Instead(internal_error()),
+        Reply::Instead(failure(503, "ServiceUnavailable", "apiserver is shutting down")),
+        Reply::Silence,
+    ] {
+        let server = ApiServer::new();
+        let pods = begin(&server).await;
+        server.script(Kind::Create, reply.clone());
+        assert_eq!(pods.admit(&spec("digits")).await, Ok(()), "{reply:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spec_without_an_image_or_with_a_folder_is_refused_without_asking() {
+    let server = ApiServer::new();
+    let pods = begin(&server).await;
+    let without = JobSpec { image: None, ..spec("digits") };
+    assert_eq!(pods.admit(&without).await.expect_err("refused").code, ErrorCode::BadImage);
+    let with = JobSpec { work_dir: Some("/work".into()), ..spec("digits") };
+    assert_eq!(pods.admit(&with).await.expect_err("refused").code, ErrorCode::BadWorkDir);
+    assert_eq!(server.mutations(), Vec::<String>::new());
+}

@@ -1,0 +1,74 @@
+//! A master that cannot see the pods says so, and why, instead of waiting for ever.
+
+use std::time::Duration;
+
+use master::backend::kube::KubeBackend;
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+
+use super::objects::failure;
+use super::server::{ApiServer, Kind, Reply, cluster_at};
+use super::world::{chain, internal_error};
+
+async fn why_not(server: &ApiServer) -> String {
+    match KubeBackend::begin(&server.cluster()).await {
+        Ok(_) => panic!("it begins"),
+        Err(error) => chain(&error),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_right_to_list_it_says_where_and_what() {
+    let sentence = "pods is forbidden: User \"system:serviceaccount:training:muster\" cannot list resource \"pods\" in API group \"\" in the namespace \"training\"";
+    let server = ApiServer::new();
+    server.script(Kind::List, Reply::Instead(failure(403, "Forbidden", sentence)));
+    assert_eq!(why_not(&server).await, format!("list the pods of namespace \"training\": {sentence}"));
+}
+
+#[tokio::test]
+async fn without_a_server_it_says_that_none_is_reached() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("it was bound");
+    drop(listener);
+    let Err(error) = KubeBackend::begin(&cluster_at(&format!("http://{address}"))).await else { panic!("it begins") };
+    let said = chain(&error);
+    let expected = "list the pods of namespace \"training\": the Kubernetes API cannot be reached: ";
+    assert!(said.starts_with(expected) && said.contains("Connection refused"), "{said}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_answer_is_given_up() {
+    let server = ApiServer::new();
+    server.script(Kind::List, Reply::Silence);
+    let began = Instant::now();
+    let expected = "list the pods of namespace \"training\": the Kubernetes API did not answer within 20 s";
+    assert_eq!(why_not(&server).await, expected);
+    assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_fails_a_few_times_is_repeated() {
+    let server = ApiServer::new();
+    server.script(
+        Kind::List,
+        Reply::Instead(
+            super::objects::Objects::default().list_answer(&super::objects::Query { plural: "pods", selector: None }),
+        ),
+    );
+    server.script_times(2, Kind::List, &Reply::Instead(internal_error()));
+    KubeBackend::begin(&server.cluster()).await.expect("in the end");
+    assert_eq!(server.count(Kind::List), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_does_not_begin_is_given_up() {
+    let server = ApiServer::new();
+    let empty = super::objects::Objects::default();
+    let nothing = empty.list_answer(&super::objects::Query { plural: "pods", selector: None });
+    server.script(Kind::List, Reply::Instead(nothing));
+    server.script_times(100, Kind::List, &Reply::Instead(internal_error()));
+    let began = Instant::now();
+    let expected = "watch the pods of namespace \"training\": the Kubernetes API does not answer";
+    assert_eq!(why_not(&server).await, expected);
+    assert!(began.elapsed() < Duration::from_secs(35), "{:?}", began.elapsed());
+}

@@ -1,0 +1,164 @@
+//! A pod is created once, whatever becomes of the answers; what cannot be created says why.
+
+use std::time::Duration;
+
+use master::backend::kube::KubeBackend;
+use master::backend::{PodBackend, PodTable};
+use tokio::time::Instant;
+
+use super::objects::failure;
+use super::server::{ApiServer, Kind, Reply};
+use super::world::{begin, chain, foreign_pod, internal_error, job, pending, pod, running, until, wanted, worker};
+
+/// The uid of the record that owns worker 0's pod.
+fn owner(server: &ApiServer) -> String {
+    let pod = server.object("pods", "digits-worker-0").expect("the pod is there");
+    pod["metadata"]["ownerReferences"][0]["uid"].as_str().expect("it is owned").to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_create_whose_answer_was_lost_finds_its_own_pod() {
+    let server = ApiServer::new();
+    let pods = begin(&server).await;
+    server.script(Kind::Create, Reply::DoneAnd(internal_error()));
+    pods.create(wanted("new")).await.expect("it is there");
+    assert_eq!(server.mutations(), ["Create pods", "Create pods"], "once, and once more to find it");
+    assert_eq!(owner(&server), "new");
+    let table = until(&pods, &job("new"), "it is listed", |table| !table.is_empty()).await;
+    assert_eq!(table.keys().copied().collect::<Vec<_>>(), [worker(0)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_ended_counts_as_created_and_is_left_alone() {
+    let server = ApiServer::new();
+    server.put("pods", pod("new", 0, &super::world::evicted()));
+    let pods = begin(&server).await;
+    let before = server.object("pods", "digits-worker-0");
+    pods.create(wanted("new")).await.expect("it is there");
+    assert_eq!(server.object("pods", "digits-worker-0"), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_an_earlier_job_left_is_waited_for_whatever_else_happens() {
+    let server = ApiServer::new();
+    server.put("pods", pod("old", 0, &running("10.0.0.1")));
+    let pods = begin(&server).await;
+    let creating = async { pods.create(wanted("new")).await.expect("once the name is free") };
+    let going = async {
+        server.until("it was tried", |asked| asked.iter().any(|asked| asked.kind == Kind::Create)).await;
+        for index in 1..20 {
+            server.put("pods", pod("new", index, &pending()));
+            let is_known = |table: &PodTable| table.len() == index as usize;
+            until(&pods, &job("new"), "this one is known", is_known).await;
+        }
+        server.remove("pods", "digits-worker-0");
+    };
+    tokio::join!(creating, going);
+    assert_eq!(owner(&server), "new");
+    assert_eq!(server.mutations(), ["Create pods", "Create pods"], "what happens to other pods is no reason to ask");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_foreign_pod_that_goes_makes_room() {
+    let server = ApiServer::new();
+    server.put("pods", foreign_pod());
+    let pods = begin(&server).await;
+    let creating = async { pods.create(wanted("new")).await.expect("once the name is free") };
+    let going = async {
+        server.until("it was tried", |asked| asked.iter().any(|asked| asked.kind == Kind::Create)).await;
+        server.remove("pods", "digits-worker-0");
+    };
+    tokio::join!(creating, going);
+    assert_eq!(owner(&server), "new");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_foreign_pod_that_stays_is_told_of_within_a_minute() {
+    let server = ApiServer::new();
+    server.put("pods", foreign_pod());
+    let pods = begin(&server).await;
+    let began = Instant::now();
+    let error = pods.create(wanted("new")).await.expect_err("the name is taken");
+    assert_eq!(
+        chain(&error),
+        "create pod \"digits-worker-0\": a pod of this name is there, and belongs to something else: delete it, or give the job another name"
+    );
+    let took = began.elapsed();
+    assert!((Duration::from_secs(55)..Duration::from_secs(70)).contains(&took), "{took:?}");
+    let asked = server.count(Kind::Create);
+    assert!((2..=30).contains(&asked), "now and then: {asked}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quota_that_many_pods_count_on_at_once_is_asked_again_at_once() {
+    let server = ApiServer::new();
+    let pods = begin(&server).await;
+    let sentence = "Operation cannot be fulfilled on resourcequotas \"team\": the object has been modified; please apply your changes to the latest version and try again";
+    server.script_times(3, Kind::Create, &Reply::Instead(failure(409, "Conflict", sentence)));
+    let began = Instant::now();
+    pods.create(wanted("new")).await.expect("in the end");
+    assert_eq!(owner(&server), "new");
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_that_stumbles_is_asked_again() {
+    let server = ApiServer::new();
+    let pods = begin(&server).await;
+    server.script_times(4, Kind::Create, &Reply::Instead(internal_error()));
+    pods.create(wanted("new")).await.expect("in the end");
+    assert_eq!(server.count(Kind::Create), 5);
+    assert_eq!(owner(&server), "new");
+}
+
+#[tokio::test]
+async fn an_api_that_is_busy_is_asked_again_when_it_says() {
+    let server = ApiServer::new();
+    let pods = KubeBackend::begin(&server.cluster_over_http().await).await.expect("it answers");
+    let busy = failure(429, "TooManyRequests", "the server has received too many requests");
+    server.script(Kind::Create, Reply::RetryAfter(busy, 1));
+    server.script(Kind::Create, Reply::Instead(failure(503, "ServiceUnavailable", "apiserver is shutting down")));
+    pods.create(wanted("new")).await.expect("in the end");
+    let asked: Vec<Instant> =
+        server.journal().iter().filter(|asked| asked.kind == Kind::Create).map(|asked| asked.at).collect();
+    assert_eq!(asked.len(), 3);
+    let waited = asked[1] - asked[0];
+    assert!(waited >= Duration::from_millis(900), "it said a second, and {waited:?} were waited");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_allowed_is_told_in_the_apis_words_and_not_repeated() {
+    let sentence =
+        "pods \"digits-worker-0\" is forbidden: exceeded quota: team, requested: pods=1, used: pods=8, limited: pods=8";
+    for (code, reason) in [(403, "Forbidden"), (422, "Invalid")] {
+        let server = ApiServer::new();
+        let pods = begin(&server).await;
+        server.script(Kind::Create, Reply::Instead(failure(code, reason, sentence)));
+        let error = pods.create(wanted("new")).await.expect_err("refused");
+        assert_eq!(chain(&error), format!("create pod \"digits-worker-0\": {sentence}"));
+        assert_eq!(server.count(Kind::Create), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_without_an_answer_ends_and_is_made_again() {
+    let server = ApiServer::new();
+    let pods = begin(&server).await;
+    server.script(Kind::Create, Reply::Silence);
+    let began = Instant::now();
+    pods.create(wanted("new")).await.expect("at the second time");
+    let took = began.elapsed();
+    assert!((Duration::from_secs(20)..Duration::from_secs(25)).contains(&took), "{took:?}");
+    assert_eq!(server.count(Kind::Create), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_that_stays_silent_is_given_up() {
+    let server = ApiServer::new();
+    let pods = begin(&server).await;
+    server.script_times(100, Kind::Create, &Reply::Silence);
+    let began = Instant::now();
+    let error = pods.create(wanted("new")).await.expect_err("nothing answers");
+    assert_eq!(chain(&error), "create pod \"digits-worker-0\": the Kubernetes API did not answer within 20 s");
+    assert!(began.elapsed() < master::job::policy::START_TIMEOUT, "{:?}", began.elapsed());
+}

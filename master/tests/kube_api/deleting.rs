@@ -1,0 +1,82 @@
+//! Deleting may be repeated, touches no other job's pods, and writes nothing where there is nothing.
+
+use std::time::Duration;
+
+use master::backend::PodBackend;
+use master::backend::PodTable;
+use serde_json::json;
+
+use super::objects::failure;
+use super::server::{ApiServer, Kind, Reply};
+use super::world::{begin, chain, job, pod, running, until, worker};
+
+#[tokio::test(start_paused = true)]
+async fn deleting_an_absent_pod_succeeds() {
+    let server = ApiServer::new();
+    let pods = begin(&server).await;
+    pods.delete(&job("new"), worker(0), Duration::ZERO).await.expect("it is gone");
+    assert_eq!(server.mutations(), ["Delete pods/digits-worker-0"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_jobs_pod_of_the_same_name_is_left_alone() {
+    let server = ApiServer::new();
+    server.put("pods", pod("other", 0, &running("10.0.0.1")));
+    let pods = begin(&server).await;
+    pods.delete(&job("new"), worker(0), Duration::ZERO).await.expect("nothing to delete");
+    assert_eq!(server.mutations(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grace_is_passed_on_and_never_zero() {
+    for (grace, seconds) in [(Duration::ZERO, 1), (Duration::from_millis(300), 1), (Duration::from_secs(7), 7)] {
+        let server = ApiServer::new();
+        server.put("pods", pod("new", 0, &running("10.0.0.1")));
+        let pods = begin(&server).await;
+        pods.delete(&job("new"), worker(0), grace).await.expect("delete");
+        let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::Delete).expect("it was asked");
+        assert_eq!(asked.body["gracePeriodSeconds"], json!(seconds));
+        until(&pods, &job("new"), "it is gone", PodTable::is_empty).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn deleting_all_is_one_call_and_none_where_there_is_nothing() {
+    let server = ApiServer::new();
+    for index in 0..3 {
+        server.put("pods", pod("new", index, &running("10.0.0.1")));
+    }
+    let pods = begin(&server).await;
+    pods.delete_all(&job("new"), Duration::ZERO).await.expect("delete");
+    until(&pods, &job("new"), "they are gone", PodTable::is_empty).await;
+    pods.delete_all(&job("new"), Duration::ZERO).await.expect("nothing to delete");
+    assert_eq!(server.mutations(), ["DeleteAll pods"]);
+    let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::DeleteAll).expect("it was asked");
+    let selector = ("labelSelector".to_owned(), "app.kubernetes.io/managed-by=muster,muster/job-uid=new".to_owned());
+    assert!(asked.query.contains(&selector), "{asked:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn deleting_all_of_an_earlier_job_leaves_those_of_its_successor() {
+    let server = ApiServer::new();
+    server.put("pods", pod("old", 0, &running("10.0.0.1")));
+    server.put("pods", pod("new", 1, &running("10.0.0.2")));
+    let pods = begin(&server).await;
+    pods.delete_all(&job("old"), Duration::ZERO).await.expect("delete");
+    until(&pods, &job("old"), "they are gone", PodTable::is_empty).await;
+    assert!(server.object("pods", "digits-worker-1").is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_deleted_is_told_in_the_apis_words() {
+    let server = ApiServer::new();
+    server.put("pods", pod("new", 0, &running("10.0.0.1")));
+    let pods = begin(&server).await;
+    let sentence = "pods \"digits-worker-0\" is forbidden: User \"muster\" cannot delete resource \"pods\"";
+    server.script(Kind::Delete, Reply::Instead(failure(403, "Forbidden", sentence)));
+    server.script(Kind::DeleteAll, Reply::Instead(failure(403, "Forbidden", sentence)));
+    let one = pods.delete(&job("new"), worker(0), Duration::ZERO).await.expect_err("refused");
+    assert_eq!(chain(&one), format!("delete pod \"digits-worker-0\": {sentence}"));
+    let all = pods.delete_all(&job("new"), Duration::ZERO).await.expect_err("refused");
+    assert_eq!(chain(&all), format!("delete the pods of job \"digits\": {sentence}"));
+}

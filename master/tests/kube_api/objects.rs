@@ -1,0 +1,175 @@
+//! What the API server keeps: objects with uids and versions, and every change to them, for the watches.
+
+use std::collections::BTreeMap;
+
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+
+/// Objects of one namespace, by their plural and their name.
+#[derive(Debug, Default)]
+pub(crate) struct Objects {
+    version: u64,
+    there: BTreeMap<(String, String), Value>,
+    history: Vec<Change>,
+    /// A watch that begins before this version is refused.
+    forgotten: u64,
+}
+
+/// What a watch tells.
+#[derive(Debug, Clone)]
+pub(crate) struct Change {
+    pub(crate) version: u64,
+    pub(crate) plural: String,
+    pub(crate) kind: &'static str,
+    pub(crate) object: Value,
+}
+
+/// An answer of the API.
+pub(crate) type Answer = (StatusCode, Value);
+
+/// What is asked of the objects of one plural.
+pub(crate) struct Query<'a> {
+    pub(crate) plural: &'a str,
+    pub(crate) selector: Option<&'a str>,
+}
+
+impl Objects {
+    pub(crate) fn create(&mut self, plural: &str, object: Value, is_trial: bool) -> Answer {
+        let name = object["metadata"]["name"].as_str().expect("it is named").to_owned();
+        if self.there.contains_key(&(plural.to_owned(), name.clone())) {
+            return failure(409, "AlreadyExists", &format!("{plural} \"{name}\" already exists"));
+        }
+        if is_trial {
+            return (StatusCode::CREATED, object);
+        }
+        (StatusCode::CREATED, self.put(plural, object))
+    }
+
+    /// Writes an object, whoever asks.
+    pub(crate) fn put(&mut self, plural: &str, mut object: Value) -> Value {
+        self.version += 1;
+        let key = (plural.to_owned(), object["metadata"]["name"].as_str().expect("it is named").to_owned());
+        let before = self.there.get(&key);
+        let uid =
+            before.map_or_else(|| json!(format!("uid-{}", self.version)), |before| before["metadata"]["uid"].clone());
+        object["metadata"]["uid"] = uid;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let kind = if before.is_some() { "MODIFIED" } else { "ADDED" };
+        self.there.insert(key, object.clone());
+        self.tell(plural, kind, object.clone());
+        object
+    }
+
+    /// Removes an object, if it is there.
+    pub(crate) fn remove(&mut self, plural: &str, name: &str) -> bool {
+        let Some(mut object) = self.there.remove(&(plural.to_owned(), name.to_owned())) else { return false };
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.tell(plural, "DELETED", object);
+        true
+    }
+
+    pub(crate) fn get(&self, plural: &str, name: &str) -> Answer {
+        match self.there.get(&(plural.to_owned(), name.to_owned())) {
+            Some(object) => (StatusCode::OK, object.clone()),
+            None => absent(plural, name),
+        }
+    }
+
+    pub(crate) fn replace(&mut self, plural: &str, name: &str, object: Value) -> Answer {
+        let Some(before) = self.there.get(&(plural.to_owned(), name.to_owned())) else { return absent(plural, name) };
+        if object["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"] {
+            let sentence =
+                format!("Operation cannot be fulfilled on {plural} \"{name}\": the object has been modified");
+            return failure(409, "Conflict", &sentence);
+        }
+        (StatusCode::OK, self.put(plural, object))
+    }
+
+    pub(crate) fn delete(&mut self, plural: &str, name: &str, options: &Value) -> Answer {
+        let Some(before) = self.there.get(&(plural.to_owned(), name.to_owned())) else { return absent(plural, name) };
+        let wanted = &options["preconditions"]["uid"];
+        if !wanted.is_null() && *wanted != before["metadata"]["uid"] {
+            return failure(409, "Conflict", "the UID in the precondition does not match the UID in record");
+        }
+        self.remove(plural, name);
+        done()
+    }
+
+    pub(crate) fn delete_all(&mut self, query: &Query<'_>) -> Answer {
+        let names: Vec<String> = self.list(query).map(|object| name_of(object).to_owned()).collect();
+        for name in names {
+            self.remove(query.plural, &name);
+        }
+        done()
+    }
+
+    pub(crate) fn list_answer(&self, query: &Query<'_>) -> Answer {
+        let items: Vec<&Value> = self.list(query).collect();
+        let metadata = json!({ "resourceVersion": self.version.to_string() });
+        (StatusCode::OK, json!({ "kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items }))
+    }
+
+    fn list<'a>(&'a self, query: &'a Query<'_>) -> impl Iterator<Item = &'a Value> {
+        let of_plural = self.there.iter().filter(|((plural, _), _)| plural == query.plural).map(|(_, object)| object);
+        of_plural.filter(|object| query.selects(object))
+    }
+
+    /// The first change after a version that a watch is to be told.
+    pub(crate) fn next(&self, query: &Query<'_>, version: u64) -> Option<Change> {
+        let is_wanted = |change: &&Change| change.plural == query.plural && query.selects(&change.object);
+        self.history.iter().filter(|change| change.version > version).find(is_wanted).cloned()
+    }
+
+    /// Forgets what was, as an API server does after a while: a watch cannot go on from there.
+    pub(crate) fn forget(&mut self) {
+        // What nobody watches has moved on too.
+        self.version += 1;
+        self.forgotten = self.version;
+        self.history.clear();
+    }
+
+    pub(crate) fn remembers(&self, version: u64) -> bool {
+        version >= self.forgotten
+    }
+
+    fn tell(&mut self, plural: &str, kind: &'static str, object: Value) {
+        self.history.push(Change { version: self.version, plural: plural.to_owned(), kind, object });
+    }
+}
+
+impl Query<'_> {
+    fn selects(&self, object: &Value) -> bool {
+        let mut wanted = self.selector.unwrap_or_default().split(',').filter(|part| !part.is_empty());
+        wanted.all(|part| {
+            let (key, value) = part.split_once('=').expect("KEY=VALUE");
+            object["metadata"]["labels"][key] == value
+        })
+    }
+}
+
+fn name_of(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().expect("it is named")
+}
+
+fn absent(plural: &str, name: &str) -> Answer {
+    failure(404, "NotFound", &format!("{plural} \"{name}\" not found"))
+}
+
+fn done() -> Answer {
+    (StatusCode::OK, json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success" }))
+}
+
+/// An answer that says no.
+pub(crate) fn failure(code: u16, reason: &str, message: &str) -> Answer {
+    let status = StatusCode::from_u16(code).expect("an HTTP status");
+    (status, status_object(code, reason, message))
+}
+
+/// What says no, as an object.
+pub(crate) fn status_object(code: u16, reason: &str, message: &str) -> Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {},
+        "status": "Failure", "code": code, "reason": reason, "message": message,
+    })
+}

@@ -1,0 +1,338 @@
+//! An API server in this process. It keeps objects and serves watches; a test may script other answers, and reads what
+//! was asked.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use kube::Client;
+use master::backend::kube::Cluster;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::objects::{Answer, Objects, Query, failure, status_object};
+
+pub(crate) const NAMESPACE: &str = "training";
+/// Most time that anything in these tests may take; those that need minutes have a clock that runs ahead.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(3600);
+
+/// An API server. Cloning shares it.
+#[derive(Clone)]
+pub(crate) struct ApiServer(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<Held>,
+    /// Raised at every request and every change.
+    news: watch::Sender<()>,
+    /// How often the watches were ended, and with which event.
+    ends: watch::Sender<(u64, Option<Value>)>,
+}
+
+#[derive(Default)]
+struct Held {
+    objects: Objects,
+    journal: Vec<Asked>,
+    script: VecDeque<(Kind, Reply)>,
+    on_pod: Option<fn(&mut Value)>,
+}
+
+/// A request as it came.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Asked {
+    pub(crate) kind: Kind,
+    /// What stands behind the namespace: `pods` or `pods/NAME`.
+    pub(crate) path: String,
+    pub(crate) query: Vec<(String, String)>,
+    pub(crate) body: Value,
+    pub(crate) at: tokio::time::Instant,
+}
+
+/// What a request wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Create,
+    Get,
+    List,
+    Watch,
+    Replace,
+    Delete,
+    DeleteAll,
+}
+
+/// What a test lets the server answer instead.
+#[derive(Debug, Clone)]
+pub(crate) enum Reply {
+    /// This, and nothing is done.
+    Instead(Answer),
+    /// The same, and the client is to come again after so many seconds.
+    RetryAfter(Answer, u32),
+    /// It is done, and the answer says otherwise.
+    DoneAnd(Answer),
+    /// Nothing, for ever.
+    Silence,
+}
+
+impl Asked {
+    fn param(&self, name: &str) -> Option<&str> {
+        self.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn is_trial(&self) -> bool {
+        self.param("dryRun") == Some("All")
+    }
+
+    /// Whether it is to change something.
+    pub(crate) fn mutates(&self) -> bool {
+        matches!(self.kind, Kind::Create | Kind::Replace | Kind::Delete | Kind::DeleteAll)
+    }
+}
+
+impl ApiServer {
+    pub(crate) fn new() -> Self {
+        let (news, ends) = (watch::Sender::default(), watch::Sender::default());
+        Self(Arc::new(Shared { state: Mutex::default(), news, ends }))
+    }
+
+    /// Reached without a network, so that time may run ahead.
+    pub(crate) fn cluster(&self) -> Cluster {
+        Cluster::new(Client::new(self.router(), NAMESPACE), NAMESPACE.to_owned())
+    }
+
+    /// Reached as real ones are, through all that kube puts in between.
+    pub(crate) async fn cluster_over_http(&self) -> Cluster {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it was bound");
+        let router = self.router();
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        cluster_at(&format!("http://{address}"))
+    }
+
+    fn router(&self) -> Router {
+        Router::new().fallback(answer).with_state(self.clone())
+    }
+
+    /// The next request of this kind is answered so; those after it by the next line of the script.
+    pub(crate) fn script(&self, kind: Kind, reply: Reply) {
+        self.lock().script.push_back((kind, reply));
+    }
+
+    /// The same, for several.
+    pub(crate) fn script_times(&self, times: usize, kind: Kind, reply: &Reply) {
+        (0..times).for_each(|_| self.script(kind, reply.clone()));
+    }
+
+    /// What is done to every pod that is created.
+    pub(crate) fn on_pod(&self, change: fn(&mut Value)) {
+        self.lock().on_pod = Some(change);
+    }
+
+    /// Writes an object, as someone else.
+    pub(crate) fn put(&self, plural: &str, object: Value) -> Value {
+        let written = self.lock().objects.put(plural, object);
+        self.0.news.send_replace(());
+        written
+    }
+
+    /// Removes one, as someone else.
+    pub(crate) fn remove(&self, plural: &str, name: &str) {
+        assert!(self.lock().objects.remove(plural, name), "{name} is there");
+        self.0.news.send_replace(());
+    }
+
+    pub(crate) fn object(&self, plural: &str, name: &str) -> Option<Value> {
+        let (status, object) = self.lock().objects.get(plural, name);
+        (status == StatusCode::OK).then_some(object)
+    }
+
+    /// Ends every watch, after an event if there is one.
+    pub(crate) fn end_watches(&self, with: Option<Value>) {
+        self.0.ends.send_modify(|(count, event)| (*count, *event) = (*count + 1, with));
+    }
+
+    /// Waits until nobody watches anything.
+    pub(crate) async fn is_unwatched(&self) {
+        timeout(DEADLINE, self.0.ends.closed()).await.expect("the watches are closed in time");
+    }
+
+    /// Forgets the past, so that a watch cannot go on from it.
+    pub(crate) fn forget_history(&self) {
+        self.lock().objects.forget();
+    }
+
+    /// Every request so far.
+    pub(crate) fn journal(&self) -> Vec<Asked> {
+        self.lock().journal.clone()
+    }
+
+    pub(crate) fn count(&self, kind: Kind) -> usize {
+        self.journal().iter().filter(|asked| asked.kind == kind).count()
+    }
+
+    /// Those that were to change something, in words.
+    pub(crate) fn mutations(&self) -> Vec<String> {
+        let told = |asked: Asked| {
+            format!("{:?} {}{}", asked.kind, asked.path, if asked.is_trial() { " (dry run)" } else { "" })
+        };
+        self.journal().into_iter().filter(Asked::mutates).map(told).collect()
+    }
+
+    /// Waits until what was asked is as `test` wants it.
+    pub(crate) async fn until(&self, what: &str, test: impl Fn(&[Asked]) -> bool) {
+        let mut news = self.0.news.subscribe();
+        let asked = async {
+            while !test(&self.lock().journal) {
+                news.changed().await.expect("the server lives");
+            }
+        };
+        if timeout(DEADLINE, asked).await.is_err() {
+            panic!("not so in time: {what}; asked were {:#?}", self.journal());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn scripted(&self, kind: Kind) -> Option<Reply> {
+        let script = &mut self.lock().script;
+        let place = script.iter().position(|(of, _)| *of == kind)?;
+        script.remove(place).map(|(_, reply)| reply)
+    }
+
+    fn serve(&self, asked: &Asked) -> Response {
+        let (plural, name) = asked.path.split_once('/').unwrap_or((&asked.path, ""));
+        let query = Query { plural, selector: asked.param("labelSelector") };
+        if asked.kind == Kind::Watch {
+            return self.watch(plural, asked);
+        }
+        let mut held = self.lock();
+        let on_pod = held.on_pod.filter(|_| plural == "pods");
+        let objects = &mut held.objects;
+        let answer = match asked.kind {
+            Kind::Create => {
+                let mut object = asked.body.clone();
+                on_pod.into_iter().for_each(|change| change(&mut object));
+                objects.create(plural, object, asked.is_trial())
+            }
+            Kind::Get => objects.get(plural, name),
+            Kind::List | Kind::Watch => objects.list_answer(&query),
+            Kind::Replace => objects.replace(plural, name, asked.body.clone()),
+            Kind::Delete => objects.delete(plural, name, &asked.body),
+            Kind::DeleteAll => objects.delete_all(&query),
+        };
+        drop(held);
+        self.0.news.send_replace(());
+        json_response(answer)
+    }
+
+    fn watch(&self, plural: &str, asked: &Asked) -> Response {
+        let since: u64 = asked.param("resourceVersion").and_then(|version| version.parse().ok()).expect("a version");
+        if !self.lock().objects.remembers(since) {
+            return json_response(failure(410, "Expired", "too old resource version"));
+        }
+        let (news, ends) = (self.0.news.subscribe(), self.0.ends.subscribe());
+        let selector = asked.param("labelSelector").map(str::to_owned);
+        let watching = Watching { server: self.clone(), plural: plural.to_owned(), selector, since, news, ends };
+        Body::from_stream(stream::unfold(Some(watching), Watching::step)).into_response()
+    }
+}
+
+/// One open watch.
+struct Watching {
+    server: ApiServer,
+    plural: String,
+    selector: Option<String>,
+    since: u64,
+    news: watch::Receiver<()>,
+    ends: watch::Receiver<(u64, Option<Value>)>,
+}
+
+impl Watching {
+    async fn step(watching: Option<Self>) -> Option<(Result<String, std::io::Error>, Option<Self>)> {
+        let mut this = watching?;
+        loop {
+            this.news.mark_unchanged();
+            let query = Query { plural: &this.plural, selector: this.selector.as_deref() };
+            let change = this.server.lock().objects.next(&query, this.since);
+            if let Some(change) = change {
+                this.since = change.version;
+                return Some((Ok(line(change.kind, &change.object)), Some(this)));
+            }
+            tokio::select! {
+                _ = this.news.changed() => {}
+                _ = this.ends.changed() => {
+                    let event = this.ends.borrow().1.clone()?;
+                    return Some((Ok(line("ERROR", &event)), None));
+                }
+            }
+        }
+    }
+}
+
+fn line(kind: &str, object: &Value) -> String {
+    format!("{}\n", json!({ "type": kind, "object": object }))
+}
+
+/// The event that a watch ends with when its version is too old.
+pub(crate) fn gone() -> Value {
+    status_object(410, "Expired", "too old resource version")
+}
+
+/// A cluster behind this URL.
+pub(crate) fn cluster_at(url: &str) -> Cluster {
+    let config = kube::Config::new(url.parse().expect("a URL"));
+    Cluster::new(Client::try_from(config).expect("a client"), NAMESPACE.to_owned())
+}
+
+fn json_response((status, body): Answer) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+}
+
+async fn answer(State(server): State<ApiServer>, request: Request) -> Response {
+    let asked = read(request).await;
+    server.lock().journal.push(asked.clone());
+    server.0.news.send_replace(());
+    match server.scripted(asked.kind) {
+        None => server.serve(&asked),
+        Some(Reply::Instead(answer)) => json_response(answer),
+        Some(Reply::RetryAfter(answer, seconds)) => {
+            ([(header::RETRY_AFTER, seconds.to_string())], json_response(answer)).into_response()
+        }
+        Some(Reply::DoneAnd(answer)) => {
+            server.serve(&asked);
+            json_response(answer)
+        }
+        Some(Reply::Silence) => std::future::pending().await,
+    }
+}
+
+async fn read(request: Request) -> Asked {
+    let (parts, body) = request.into_parts();
+    let path = parts.uri.path().to_owned();
+    let path = path.strip_prefix(&format!("/api/v1/namespaces/{NAMESPACE}/")).unwrap_or(&path).to_owned();
+    let query: Vec<(String, String)> =
+        form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
+    let is_watch = query.iter().any(|(key, value)| key == "watch" && value == "true");
+    let is_one = path.contains('/');
+    let kind = match parts.method {
+        Method::POST => Kind::Create,
+        Method::PUT => Kind::Replace,
+        Method::DELETE if is_one => Kind::Delete,
+        Method::DELETE => Kind::DeleteAll,
+        Method::GET if is_one => Kind::Get,
+        Method::GET if is_watch => Kind::Watch,
+        Method::GET => Kind::List,
+        other => panic!("nobody asks with {other}"),
+    };
+    let bytes = to_bytes(body, usize::MAX).await.expect("a whole request");
+    let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+    Asked { kind, path, query, body, at: tokio::time::Instant::now() }
+}

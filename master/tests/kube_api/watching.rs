@@ -1,0 +1,164 @@
+//! Whatever ends the watch of the pods, the tables come to what is there.
+
+use std::time::Duration;
+
+use master::backend::kube::KubeBackend;
+use master::backend::{PodBackend, PodTable};
+use master::job::replica::PodState;
+use tokio::time::Instant;
+
+use super::objects::{failure, status_object};
+use super::server::{ApiServer, Asked, Kind, Reply, gone};
+use super::world::{begin, evicted, internal_error, ip, job, pod, running, until, worker};
+
+/// Three workers: one that stays, one that will move, and one that will vanish.
+async fn three_workers(server: &ApiServer) -> KubeBackend {
+    server.put("pods", pod("new", 0, &evicted()));
+    server.put("pods", pod("new", 1, &running("10.0.0.1")));
+    server.put("pods", pod("new", 2, &running("10.0.0.2")));
+    let pods = begin(server).await;
+    until(&pods, &job("new"), "all are known", |table| table.len() == 3).await;
+    server.until("the watch is open", |asked| asked.iter().any(|asked| asked.kind == Kind::Watch)).await;
+    pods
+}
+
+fn watches(asked: &[Asked]) -> usize {
+    asked.iter().filter(|asked| asked.kind == Kind::Watch).count()
+}
+
+/// What happens while nobody looks.
+fn change_all(server: &ApiServer) {
+    server.put("pods", pod("new", 1, &running("10.0.0.9")));
+    server.remove("pods", "digits-worker-2");
+    server.put("pods", pod("new", 3, &running("10.0.0.3")));
+}
+
+async fn sees_all_changes(pods: &KubeBackend) {
+    let is_there = |table: &PodTable| {
+        ip(table, 1).as_deref() == Some("10.0.0.9") && ip(table, 3).as_deref() == Some("10.0.0.3") && table.len() == 3
+    };
+    let table = until(pods, &job("new"), "the changes are seen", is_there).await;
+    let ended =
+        PodState::Terminated { exit: None, reason: "Evicted: The node was low on resource: memory.".to_owned() };
+    assert_eq!(table[&worker(0)], ended, "one that has ended stays");
+    assert_eq!(table.get(&worker(2)), None, "one that has vanished is gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_dropped_goes_on_where_it_was() {
+    let server = ApiServer::new();
+    let pods = three_workers(&server).await;
+    let lists = server.count(Kind::List);
+    server.end_watches(None);
+    change_all(&server);
+    sees_all_changes(&pods).await;
+    assert_eq!(server.count(Kind::List), lists, "nothing is listed anew");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_whose_past_is_forgotten_lists_anew() {
+    let server = ApiServer::new();
+    let pods = three_workers(&server).await;
+    let lists = server.count(Kind::List);
+    change_all(&server);
+    server.forget_history();
+    server.end_watches(None);
+    sees_all_changes(&pods).await;
+    assert_eq!(server.count(Kind::List), lists + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_says_gone_lists_anew() {
+    let server = ApiServer::new();
+    let pods = three_workers(&server).await;
+    let lists = server.count(Kind::List);
+    server.end_watches(Some(gone()));
+    change_all(&server);
+    server.forget_history();
+    sees_all_changes(&pods).await;
+    assert!(server.count(Kind::List) > lists);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_in_the_watch_and_lists_that_fail_are_survived() {
+    let server = ApiServer::new();
+    let pods = three_workers(&server).await;
+    server.script_times(3, Kind::List, &Reply::Instead(internal_error()));
+    server.script_times(2, Kind::Watch, &Reply::Instead(failure(403, "Forbidden", "pods is forbidden")));
+    server.end_watches(Some(status_object(500, "InternalError", "etcdserver: leader changed")));
+    change_all(&server);
+    server.forget_history();
+    sees_all_changes(&pods).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_without_an_answer_does_not_stop_the_watch_for_ever() {
+    let server = ApiServer::new();
+    let pods = three_workers(&server).await;
+    server.script(Kind::List, Reply::Silence);
+    change_all(&server);
+    server.forget_history();
+    server.end_watches(None);
+    sees_all_changes(&pods).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_never_opens_is_given_up_in_a_quarter_of_an_hour() {
+    let server = ApiServer::new();
+    let pods = three_workers(&server).await;
+    let began = Instant::now();
+    server.script(Kind::Watch, Reply::Silence);
+    server.end_watches(None);
+    server.until("it is asked for again", |asked| watches(asked) == 2).await;
+    change_all(&server);
+    sees_all_changes(&pods).await;
+    assert!(began.elapsed() < Duration::from_secs(15 * 60), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_forgets_all_the_time_is_not_asked_all_the_time() {
+    let server = ApiServer::new();
+    let pods = three_workers(&server).await;
+    server.script_times(8, Kind::Watch, &Reply::Instead(failure(410, "Expired", "too old resource version")));
+    let began = Instant::now();
+    server.end_watches(Some(gone()));
+    server.until("all have been refused", |asked| watches(asked) == 10).await;
+    assert!(began.elapsed() > Duration::from_secs(6), "{:?}", began.elapsed());
+    change_all(&server);
+    sees_all_changes(&pods).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_another_job_took_over_while_nobody_looked_is_that_jobs() {
+    let server = ApiServer::new();
+    let pods = three_workers(&server).await;
+    server.remove("pods", "digits-worker-1");
+    server.put("pods", pod("other", 1, &running("10.0.0.7")));
+    server.forget_history();
+    server.end_watches(Some(gone()));
+    let others = until(&pods, &job("other"), "it is known", |table| !table.is_empty()).await;
+    assert_eq!(ip(&others, 1).as_deref(), Some("10.0.0.7"));
+    assert_eq!(pods.watch(&job("new")).borrow().get(&worker(1)), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_table_tells_of_no_change_where_nothing_has_changed() {
+    let server = ApiServer::new();
+    let pods = three_workers(&server).await;
+    let mut table = pods.watch(&job("new"));
+    table.mark_unchanged();
+    server.end_watches(Some(gone()));
+    server.put("pods", pod("new", 1, &running("10.0.0.1")));
+    // The event of another job comes after them.
+    server.put("pods", pod("other", 7, &running("10.0.0.7")));
+    until(&pods, &job("other"), "it is known", |table| !table.is_empty()).await;
+    assert!(!table.has_changed().expect("the back end lives"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_back_end_that_is_dropped_watches_no_more() {
+    let server = ApiServer::new();
+    let pods = three_workers(&server).await;
+    drop(pods);
+    server.is_unwatched().await;
+}
