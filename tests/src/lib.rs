@@ -1,8 +1,17 @@
-//! What end-to-end tests stand on: the real programs, a folder with an exec.py, and a look at what still runs.
+//! What end-to-end tests stand on: the real programs, a place for jobs, and a look at what still runs.
 
+pub mod client;
+pub mod cluster;
+pub mod journeys;
+pub mod master;
+pub mod place;
 pub mod processes;
 pub mod programs;
 pub mod scene;
+pub mod scripts;
 
+pub use client::{Finished, Running};
+pub use master::Master;
+pub use place::{Place, Stage};
 pub use processes::within;
-pub use scene::{Finished, Master, Scene};
+pub use scene::Scene;

@@ -21,3 +21,14 @@ pub fn built(name: &str) -> PathBuf {
     let dir = found.expect("there are no programs to test: run `cargo build --workspace`, or `make test`");
     dir.join(name)
 }
+
+/// The agent that starts in any image: the static one, built beside the others, or that of `make build`.
+///
+/// # Panics
+/// When it was not built.
+pub fn static_agent() -> PathBuf {
+    let target = format!("{}-unknown-linux-musl/agent/agent", std::env::consts::ARCH);
+    let test = std::env::current_exe().expect("a test knows its own program");
+    let built = test.ancestors().skip(1).map(|dir| dir.join(&target)).chain([root().join("dist/agent")]);
+    built.into_iter().find(|path| path.is_file()).expect("there is no static agent: run `make build`")
+}

@@ -1,15 +1,15 @@
 //! A folder with an exec.py, and the programs run in it.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Command, Stdio};
 
-use protocol::view::JobView;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::processes::{output, pids, signal, within, working_in};
+use crate::client::Finished;
+use crate::master::Master;
+use crate::processes::{pids, signal, within, working_in};
 use crate::programs::{built, root};
 
 /// A folder of its own for one test. Its processes must be gone when it is.
@@ -17,17 +17,6 @@ use crate::programs::{built, root};
 pub struct Scene {
     path: PathBuf,
     _dir: TempDir,
-}
-
-/// A program that has ended.
-#[derive(Debug)]
-pub struct Finished {
-    /// How.
-    pub status: ExitStatus,
-    /// What it printed on stdout; invalid UTF-8 replaced.
-    pub stdout: String,
-    /// What it printed on stderr.
-    pub stderr: String,
 }
 
 impl Scene {
@@ -85,15 +74,18 @@ impl Scene {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Waits until so many processes of exec.py run here.
-    pub fn until_running(&self, count: usize) {
-        let running = || self.runs().len() >= count && self.path.join("ready").exists();
-        within("exec.py runs", || running().then_some(()), || self.processes());
-    }
-
     /// The ids of the processes that are exec.py itself; agents, too, have its name in their command lines.
     pub fn runs(&self) -> Vec<u32> {
-        pids(&self.path, ": python exec.py")
+        // However Python is installed: `python exec.py`, `/opt/python/bin/python3.12 exec.py`.
+        let is_python = |line: &&String| {
+            let program = line.split(' ').nth(1).and_then(|program| program.rsplit('/').next());
+            program.is_some_and(|name| name.starts_with("python")) && line.contains(" exec.py")
+        };
+        working_in(&self.path)
+            .iter()
+            .filter(is_python)
+            .filter_map(|line| line.split(':').next()?.parse().ok())
+            .collect()
     }
 
     /// Waits until no process is left in the folder.
@@ -122,26 +114,20 @@ impl Scene {
         self.master_with(&[])
     }
 
-    /// The same, with these variables in its environment.
+    /// The same, with these arguments as well.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    pub fn master_in(&self, args: &[&str]) -> Master {
+        Master::start(&self.path, &[["--state-dir", "state"].as_slice(), args].concat(), &[])
+    }
+
+    /// A master that stays, with these variables in its environment.
     ///
     /// # Panics
     /// When it does not come up.
     pub fn master_with(&self, variables: &[(&str, &str)]) -> Master {
-        let mut child = Command::new(built("master"))
-            .args(["--listen", "127.0.0.1:0", "--state-dir", "state"])
-            .current_dir(&self.path)
-            .env_remove("RUST_LOG")
-            .envs(variables.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(fs::File::options().create(true).append(true).open(self.path.join("master.log")).expect("its log"))
-            .spawn()
-            .expect("the master starts");
-        let mut line = String::new();
-        let stdout = child.stdout.take().expect("it was piped");
-        BufReader::new(stdout).read_line(&mut line).expect("the master says its address");
-        let url = line.trim().strip_prefix("listening on ").expect("the first line names the address").to_owned();
-        Master { child, url }
+        Master::start(&self.path, &["--state-dir", "state"], variables)
     }
 }
 
@@ -150,78 +136,5 @@ impl Drop for Scene {
         for pid in pids(&self.path, "") {
             signal(pid, Signal::KILL);
         }
-    }
-}
-
-impl Finished {
-    /// A program, run to its end.
-    ///
-    /// # Panics
-    /// When it cannot be started.
-    pub fn of(program: &mut Command) -> Self {
-        Self::after(program.spawn().expect("the program starts"))
-    }
-
-    /// A program that runs, when it has ended.
-    pub fn after(child: Child) -> Self {
-        let Output { status, stdout, stderr } = output(child);
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Self { status, stdout: text(stdout), stderr: text(stderr) }
-    }
-
-    /// Asserts the exit code.
-    ///
-    /// # Panics
-    /// With all that was printed, when it is another.
-    #[track_caller]
-    pub fn code(self, expected: i32) -> Self {
-        assert_eq!(self.status.code(), Some(expected), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
-        self
-    }
-
-    /// The rest of each line of stdout that begins with `prefix` behind its replica's name.
-    pub fn lines(&self, prefix: &str) -> Vec<String> {
-        let behind_name = self.stdout.lines().filter_map(|line| line.split_once("│ "));
-        behind_name.filter_map(|(_, text)| text.strip_prefix(prefix)).map(str::to_owned).collect()
-    }
-
-    /// The job's view, for a client that was asked for JSON.
-    ///
-    /// # Panics
-    /// When stdout is none.
-    pub fn view(&self) -> JobView {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
-    }
-}
-
-/// A master that runs until it is dropped.
-#[derive(Debug)]
-pub struct Master {
-    child: Child,
-    /// Where it serves.
-    pub url: String,
-}
-
-impl Master {
-    /// Its process id.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Ends it with `kill -9`.
-    ///
-    /// # Panics
-    /// When it has ended before.
-    pub fn kill(mut self) {
-        self.child.kill().expect("it runs");
-        self.child.wait().expect("it ends");
-    }
-}
-
-impl Drop for Master {
-    fn drop(&mut self) {
-        // It may have been killed by its test.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

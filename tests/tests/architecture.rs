@@ -95,6 +95,17 @@ fn only_the_outputs_of_the_client_name_its_streams() {
 }
 
 #[test]
+fn kubernetes_and_docker_are_known_where_they_are_spoken_to_alone() {
+    let outside = |dir: &str, inside: &[&str]| -> Vec<(String, String)> {
+        sources(dir).into_iter().filter(|(name, _)| !inside.iter().any(|part| name.starts_with(part))).collect()
+    };
+    let kube = ["kube::Client", "kube::api", "kube::runtime", "use kube", "k8s_openapi"];
+    let master = outside("master/src", &["master/src/backend/kube/", "master/src/store/kube.rs"]);
+    assert_eq!(lines_with(&master, &kube), Vec::<String>::new());
+    assert_eq!(lines_with(&outside("client/src", &["client/src/image/"]), &["bollard"]), Vec::<String>::new());
+}
+
+#[test]
 fn every_file_says_what_it_owns_and_stays_short() {
     for (name, text) in CRATES.iter().flat_map(|dir| sources(dir)) {
         assert!(text.starts_with("//! "), "{name} begins by saying what it owns");

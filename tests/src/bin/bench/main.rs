@@ -2,6 +2,7 @@
 //! one run, so that the ratio holds on any machine.
 
 mod agents;
+mod cluster;
 mod launch;
 mod sample;
 mod spawn;
@@ -20,6 +21,7 @@ async fn main() -> anyhow::Result<()> {
     rows.extend(launch::fake().await?);
     rows.extend(agents::compare().await?);
     rows.extend(spawn::compare().await?);
+    rows.extend(cluster::compare()?);
     table.add_rows(rows.iter().map(Row::cells));
     writeln!(std::io::stdout(), "{table}")?;
     Ok(())

@@ -19,6 +19,7 @@ pub(crate) struct Row {
 pub(crate) enum Figure {
     Time(Duration),
     Bytes(u64),
+    Count(u64),
 }
 
 impl Row {
@@ -40,7 +41,7 @@ impl Figure {
         match self {
             Self::Time(time) => time.as_secs_f64(),
             #[expect(clippy::cast_precision_loss, reason = "a ratio of two digits")]
-            Self::Bytes(bytes) => bytes as f64,
+            Self::Bytes(count) | Self::Count(count) => count as f64,
         }
     }
 
@@ -48,6 +49,7 @@ impl Figure {
         match self {
             Self::Time(_) => format!("{:.1} ms", self.value() * 1e3),
             Self::Bytes(_) => format!("{:.2} MB", self.value() / 1e6),
+            Self::Count(count) => count.to_string(),
         }
     }
 }

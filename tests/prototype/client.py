@@ -1,0 +1,30 @@
+"""Stands in for the first prototype's client: submits a job by the one request that wire.md says it sends.
+
+    client.py URL STRATEGY N_WORKER N_PS IMG NAME
+
+URL is the master's, such as http://10.1.2.3:31898. It takes 200 alone for a yes: then it prints the body and exits with 0.
+"""
+
+import http.client
+import sys
+from urllib.parse import urlencode, urlsplit
+
+NAMES = ("strategy", "n_worker", "n_ps", "img", "name")
+TIMEOUT_SECONDS = 30
+
+
+def main():
+    if len(sys.argv) != 2 + len(NAMES):
+        sys.exit(__doc__)
+    url, *values = sys.argv[1:]
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT_SECONDS)
+    connection.request("GET", "/create?" + urlencode(dict(zip(NAMES, values))))
+    answer = connection.getresponse()
+    body = answer.read().decode(errors="replace")
+    if answer.status != 200:
+        sys.exit(f"{answer.status} {body}")
+    print(body)
+
+
+if __name__ == "__main__":
+    main()

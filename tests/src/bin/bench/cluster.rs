@@ -1,0 +1,157 @@
+//! A launch on the cluster that KUBECONFIG names: what it costs the API server, and how long it takes; and what it
+//! takes to put the agent into an image. The cluster must be quiet besides, for the API server counts everyone's requests.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use e2e::master::Master;
+use e2e::{Scene, programs};
+use protocol::view::JobView;
+
+use crate::sample::{Figure, RUNS, Row, median};
+
+/// Replicas of a launch, and what Kubeflow's tf-operator 1.1 wrote for as many on the same kind of cluster: jobs, pods,
+/// services and bindings, the lower of its figures.
+const LAUNCHES: [(u32, u64); 2] = [(4, 27), (16, 83)];
+/// What the first prototype took from its submit to four running scripts, 18 s of it asleep.
+const PROTOTYPE: Duration = Duration::from_millis(24_900);
+/// What the training image is made of.
+const BASE: &str = "python:3.11-slim";
+/// Its name; the wrapped one is `muster-bench_pod`.
+const IMAGE: &str = "muster-bench";
+
+/// Everything about the cluster; no rows where KUBECONFIG names none.
+pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
+    let Ok(namespace) = Namespace::create() else { return Ok(vec![]) };
+    // Long enough that the launch's writes can be told from the end's.
+    let scene = Scene::new("import time; time.sleep(3)");
+    fs::write(scene.path().join("Dockerfile"), format!("FROM {BASE}\nWORKDIR /work\nCOPY exec.py .\n"))?;
+    done(docker(&["build", "--quiet", "--tag", IMAGE, "."]).current_dir(scene.path()))?;
+    let mut rows = wraps(&scene)?;
+    let args = ["--backend", "kubernetes", "--namespace", &namespace.0, "--state-dir", "state"];
+    let master = Master::start(scene.path(), &args, &[]);
+    for (count, of_operator) in LAUNCHES {
+        let (writes, took) = launch(&scene, &master.url, count)?;
+        rows.push(Row {
+            what: format!("API writes of a launch, {count} pods"),
+            muster: Figure::Count(writes),
+            bare: Some(Figure::Count(of_operator)),
+            bare_is: "Kubeflow's tf-operator 1.1, once",
+        });
+        let bare = (count == 4).then_some(Figure::Time(PROTOTYPE));
+        rows.push(Row {
+            what: format!("submit to all started, {count} pods"),
+            muster: Figure::Time(took),
+            bare,
+            bare_is: if bare.is_some() { "the first prototype, once" } else { "" },
+        });
+    }
+    done(&mut docker(&["image", "rm", IMAGE, "muster-bench_pod"]))?;
+    Ok(rows)
+}
+
+/// One job: what was written until all ran, bindings by the scheduler included, and the time from accepted to started.
+fn launch(scene: &Scene, master: &str, count: u32) -> anyhow::Result<(u64, Duration)> {
+    let before = writes()?;
+    let submit = format!("{master}/create?strategy=AllReduce&n_worker={count}&img=muster-bench_pod&name=bench-{count}");
+    let mut view: JobView = serde_json::from_str(&scene.curl(&[&submit]))?;
+    while view.times.started.is_none() {
+        ensure!(!view.state.is_finished(), "the job ended before it ran: {:?}", view.result);
+        let next = format!("{master}/v1/jobs/{}?after={}", view.name, view.seq);
+        view = serde_json::from_str(&scene.curl(&[&next]))?;
+    }
+    let written = writes()? - before;
+    let (accepted, started) = view.times.accepted.zip(view.times.started).context("it was accepted and started")?;
+    done(scene.client(&["--master", master, "wait", view.name.as_str()]).stdout(Stdio::null()))?;
+    done(scene.client(&["--master", master, "delete", view.name.as_str()]).stderr(Stdio::null()))?;
+    Ok((written, Duration::from_millis(started.0 - accepted.0)))
+}
+
+/// Requests so far that wrote pods, bindings, ConfigMaps or Services. What nodes say of pods is no launch's.
+fn writes() -> anyhow::Result<u64> {
+    let metrics = done(kubectl(&["get", "--raw", "/metrics"]).stdout(Stdio::piped()))?;
+    let counts = |line: &&str| {
+        let is = |key: &str, values: &[&str]| values.iter().any(|value| line.contains(&format!("{key}=\"{value}\"")));
+        line.starts_with("apiserver_request_total{")
+            && is("verb", &["POST", "PUT", "PATCH", "DELETE"])
+            && is("resource", &["pods", "configmaps", "services"])
+            && is("subresource", &["", "binding"])
+    };
+    let count = |line: &str| line.rsplit_once(' ').and_then(|(_, count)| count.parse::<u64>().ok());
+    Ok(metrics.lines().filter(counts).filter_map(count).sum())
+}
+
+/// The client's way into an image, cold and warm, beside `docker build` of the same two lines.
+fn wraps(scene: &Scene) -> anyhow::Result<Vec<Row>> {
+    let agent = programs::built("agent");
+    let context = scene.path().join("by-hand");
+    fs::create_dir(&context)?;
+    fs::copy(&agent, context.join("agent"))?;
+    let lines = format!("FROM {IMAGE}\nCOPY agent /muster/agent\nENTRYPOINT [\"/muster/agent\"]\n");
+    fs::write(context.join("Dockerfile"), lines)?;
+    let wrap = || timed(scene.client(&["build", "--image", IMAGE]).stdout(Stdio::null()).stderr(Stdio::null()));
+    let (mut cold, mut warm, mut bare) = (vec![], vec![], vec![]);
+    for run in 0..RUNS {
+        if run > 0 {
+            done(&mut docker(&["image", "rm", "muster-bench_pod"]))?;
+        }
+        cold.push(wrap()?);
+        warm.push(wrap()?);
+        bare.push(timed(docker(&["build", "--no-cache", "--quiet", "."]).current_dir(Path::new(&context)))?);
+    }
+    let row = |what: &str, times: Vec<Duration>, bare: Vec<Duration>| Row {
+        what: what.to_owned(),
+        muster: Figure::Time(median(times)),
+        bare: Some(Figure::Time(median(bare))),
+        bare_is: "docker build of the same two lines",
+    };
+    Ok(vec![row("wrap an image, cold", cold, bare.clone()), row("wrap an image, warm", warm, bare)])
+}
+
+/// A namespace that goes when this is dropped.
+struct Namespace(String);
+
+impl Namespace {
+    fn create() -> anyhow::Result<Self> {
+        let name = format!("muster-bench-{}", std::process::id());
+        done(kubectl(&["create", "namespace", &name]).stderr(Stdio::null()))?;
+        Ok(Self(name))
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // The bench's outcome is known by now.
+        let _ = done(&mut kubectl(&["delete", "namespace", &self.0, "--wait=false"]));
+    }
+}
+
+fn kubectl(args: &[&str]) -> Command {
+    let mut command = Command::new("kubectl");
+    command.args(args).stdout(Stdio::piped());
+    command
+}
+
+fn docker(args: &[&str]) -> Command {
+    let mut command = Command::new("docker");
+    command.args(args).env("DOCKER_BUILDKIT", "0").stdout(Stdio::piped()).stderr(Stdio::null());
+    command
+}
+
+fn timed(command: &mut Command) -> anyhow::Result<Duration> {
+    let begin = Instant::now();
+    done(command)?;
+    Ok(begin.elapsed())
+}
+
+/// Runs a command to its end, and gives its stdout.
+fn done(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.spawn().and_then(std::process::Child::wait_with_output)?;
+    if !output.status.success() {
+        bail!("{command:?}: {}", output.status);
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

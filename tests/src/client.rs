@@ -1,0 +1,177 @@
+//! A program under test, while it runs and when it has ended, with all that it printed.
+
+use std::io::Read;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use protocol::view::JobView;
+
+use crate::processes::within;
+
+/// A program that runs. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    stdout: Printed,
+    stderr: Printed,
+}
+
+/// A program that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// How.
+    pub status: ExitStatus,
+    /// What it printed on stdout; invalid UTF-8 replaced.
+    pub stdout: String,
+    /// What it printed on stderr.
+    pub stderr: String,
+}
+
+impl Running {
+    /// Starts a program whose stdout and stderr are piped.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn of(program: &mut Command) -> Self {
+        let mut child = program.spawn().expect("the program starts");
+        let stdout = Printed::by(child.stdout.take().expect("it was piped"));
+        let stderr = Printed::by(child.stderr.take().expect("it was piped"));
+        Self { child, stdout, stderr }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until its stdout holds `text` so many times.
+    ///
+    /// # Panics
+    /// With what it printed, when it does not in time.
+    pub fn until_printed(&self, count: usize, text: &str) {
+        let has_come = || (self.stdout.text().matches(text).count() >= count).then_some(());
+        within(&format!("{count} times {text:?} on stdout"), has_come, || self.printed());
+    }
+
+    /// Waits until its stderr holds `text`.
+    ///
+    /// # Panics
+    /// With what it printed, when it does not in time.
+    pub fn until_said(&self, text: &str) {
+        let has_come = || self.stderr.text().contains(text).then_some(());
+        within(&format!("{text:?} on stderr"), has_come, || self.printed());
+    }
+
+    /// Ends it with `kill -9`.
+    ///
+    /// # Panics
+    /// When it has ended before.
+    pub fn kill(mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it ends");
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// With what it printed, when it does not end in time.
+    pub fn ended(mut self) -> Finished {
+        let child = &mut self.child;
+        let status = within(
+            "the program ends",
+            || child.try_wait().expect("a child can be waited for"),
+            || format!("stdout:\n{}\nstderr:\n{}", self.stdout.text(), self.stderr.text()),
+        );
+        Finished { status, stdout: self.stdout.whole(), stderr: self.stderr.whole() }
+    }
+
+    fn printed(&self) -> String {
+        format!("stdout:\n{}\nstderr:\n{}", self.stdout.text(), self.stderr.text())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Mostly it has ended, which is fine.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Finished {
+    /// A program, run to its end.
+    ///
+    /// # Panics
+    /// When it cannot be started, or does not end in time.
+    pub fn of(program: &mut Command) -> Self {
+        Running::of(program).ended()
+    }
+
+    /// Asserts the exit code.
+    ///
+    /// # Panics
+    /// With all that was printed, when it is another.
+    #[track_caller]
+    pub fn code(self, expected: i32) -> Self {
+        assert_eq!(self.status.code(), Some(expected), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// Asserts that stderr holds all of these.
+    ///
+    /// # Panics
+    /// With all that was printed, when one is missing.
+    #[track_caller]
+    pub fn says(self, parts: &[&str]) -> Self {
+        for part in parts {
+            assert!(self.stderr.contains(part), "{part:?} on stderr:\n{}\nstdout:\n{}", self.stderr, self.stdout);
+        }
+        self
+    }
+
+    /// The rest of each line of stdout that begins with `prefix` behind its replica's name.
+    pub fn lines(&self, prefix: &str) -> Vec<String> {
+        let behind_name = self.stdout.lines().filter_map(|line| line.split_once("│ "));
+        behind_name.filter_map(|(_, text)| text.strip_prefix(prefix)).map(str::to_owned).collect()
+    }
+
+    /// The job's view, for a client that was asked for JSON.
+    ///
+    /// # Panics
+    /// When stdout is none.
+    pub fn view(&self) -> JobView {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}\n{}", self.stdout, self.stderr))
+    }
+}
+
+/// What came out of a pipe so far, read by a thread.
+#[derive(Debug)]
+struct Printed {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Printed {
+    fn by(mut pipe: impl Read + Send + 'static) -> Self {
+        let bytes = Arc::new(Mutex::new(vec![]));
+        let kept = Arc::clone(&bytes);
+        let reader = thread::spawn(move || {
+            let mut buffer = vec![0; 64 * 1024];
+            while let Ok(count @ 1..) = pipe.read(&mut buffer) {
+                kept.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&buffer[..count]);
+            }
+        });
+        Self { bytes, reader: Some(reader) }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+    }
+
+    /// All of it: the program has ended, so the pipe ends.
+    fn whole(&mut self) -> String {
+        self.reader.take().map(JoinHandle::join).transpose().expect("the reader does not panic");
+        self.text()
+    }
+}

@@ -1,0 +1,109 @@
+//! The cluster that KUBECONFIG names, as the place of one test: a namespace, and a master outside the cluster.
+
+mod image;
+mod namespace;
+
+use std::fmt;
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+
+use serde_json::Value;
+
+pub use self::image::Image;
+pub use self::namespace::Namespace;
+use crate::master::Master;
+use crate::programs::static_agent;
+use crate::scene::Scene;
+
+/// What selects all that a master has made.
+const OURS: &str = "app.kubernetes.io/managed-by=muster";
+
+/// A namespace of one test's own, with a master that puts its pods there.
+pub struct Cluster {
+    /// The master.
+    pub master: Master,
+    /// The namespace, which goes with this.
+    pub namespace: Namespace,
+    /// What the pods run.
+    pub image: Arc<Image>,
+}
+
+impl Cluster {
+    /// With its master's state in the scene's folder. `args` are the master's, beside those that every test needs.
+    ///
+    /// # Panics
+    /// When there is no cluster, or no Docker.
+    pub fn new(scene: &Scene, image: Arc<Image>, args: &[&str]) -> Self {
+        let namespace = Namespace::new();
+        let own = master_args(&namespace, args);
+        let own: Vec<&str> = own.iter().map(String::as_str).collect();
+        Self { master: Master::start(scene.path(), &own, &[]), namespace, image }
+    }
+
+    /// Starts a master in the place of the one that was killed.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    pub fn next_master(&mut self, args: &[&str]) {
+        let own = master_args(&self.namespace, args);
+        self.master.follow_up(&own.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+
+    /// The names of the pods that have not ended.
+    pub fn live_pods(&self) -> Vec<String> {
+        self.pods(|phase| !matches!(phase, "Succeeded" | "Failed"))
+    }
+
+    /// The names of the pods in a phase for which `test` holds.
+    pub fn pods(&self, test: impl Fn(&str) -> bool) -> Vec<String> {
+        let pods: Value = serde_json::from_str(&self.namespace.kubectl(&["get", "pods", "-l", OURS, "-o", "json"]))
+            .expect("kubectl prints JSON");
+        let phase = |pod: &&Value| test(pod["status"]["phase"].as_str().unwrap_or_default());
+        let chosen = pods["items"].as_array().expect("a list").iter().filter(phase);
+        chosen.filter_map(|pod| Some(pod["metadata"]["name"].as_str()?.to_owned())).collect()
+    }
+
+    /// All that a master has made here, as `pod/NAME` and `configmap/NAME`.
+    pub fn objects(&self) -> Vec<String> {
+        let names = self.namespace.kubectl(&["get", "pods,configmaps", "-l", OURS, "-o", "name"]);
+        names.lines().map(str::to_owned).collect()
+    }
+
+    /// Ends the first process of a pod's container with `kill -9`.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn kill_container(&self, pod: &str) {
+        let id =
+            self.namespace.kubectl(&["get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].containerID}"]);
+        let id = id.strip_prefix("docker://").expect("the kubelet uses Docker");
+        let killed = Command::new("docker").args(["kill", "--signal", "KILL", id]).output().expect("docker starts");
+        assert!(killed.status.success(), "{}", String::from_utf8_lossy(&killed.stderr));
+    }
+}
+
+fn master_args(namespace: &Namespace, args: &[&str]) -> Vec<String> {
+    let agent = static_agent().display().to_string();
+    let own = ["--backend", "kubernetes", "--namespace", namespace.name(), "--agent-binary", &agent];
+    own.iter().chain(args).map(|arg| (*arg).to_owned()).collect()
+}
+
+impl fmt::Display for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pods = self.namespace.try_kubectl(&["get", "pods", "-o", "wide"]);
+        let events = self.namespace.try_kubectl(&["get", "events", "--sort-by=.lastTimestamp"]);
+        write!(f, "---- pods\n{pods}\n---- events\n{events}\n---- the master's log\n{}", self.master.log())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            #[expect(clippy::print_stderr, reason = "the test harness shows it with the test that failed")]
+            {
+                eprintln!("{self}");
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Jobs of a master that stays: several at once, left alone, come back to, ended from outside.
+#![expect(missing_docs, reason = "the name of a journey says what must be so")]
+
+use protocol::view::{JobList, JobResult, JobState, JobView};
+use rustix::process::Signal;
+
+use crate::client::Running;
+use crate::place::{Place, Stage};
+use crate::processes::{signal, within};
+use crate::scripts::{STUBBORN, with_peers};
+
+pub fn jobs_at_once_all_succeed_with_no_address_used_twice(place: Place) {
+    // One node takes fewer pods at a time than one machine takes processes.
+    let (jobs, workers) = match place {
+        Place::OwnMaster | Place::Processes => (20, "4"),
+        Place::Cluster => (5, "2"),
+    };
+    // Each worker holds its address until all of its job have theirs, as a TensorFlow server would.
+    let stage = Stage::new(
+        place,
+        &with_peers(
+            r#"
+server = serve()
+for address in ALL: call(address)
+for _ in ALL: server.accept()
+"#,
+        ),
+    );
+    let submit = |n| Running::of(&mut stage.submitting(&["--task", &format!("job-{n}"), "--worker-num", workers]));
+    let clients: Vec<Running> = (0..jobs).map(submit).collect();
+    for client in clients {
+        client.ended().code(0);
+    }
+    let list: JobList = serde_json::from_str(&stage.curl(&[], "/v1/jobs")).expect("a list");
+    let states: Vec<JobState> = list.jobs.iter().map(|job| job.state).collect();
+    assert_eq!(states, vec![JobState::Succeeded; jobs]);
+}
+
+pub fn curl_submits_follows_and_deletes(place: Place) {
+    let stage = Stage::hello(place);
+    let create = format!("/create?strategy=AllReduce&n_worker=2&name=curl1{}", stage.img());
+    let accepted: JobView = serde_json::from_str(&stage.curl(&[], &create)).expect("a view");
+    assert_eq!((accepted.name.as_str(), accepted.spec.worker_num), ("curl1", 2));
+    let lines = stage.curl(&[], "/v1/jobs/curl1/logs?follow=true");
+    assert_eq!(lines.lines().filter(|line| line.contains("TF_CONFIG")).count(), 2, "{lines}");
+    assert_eq!(stage.finished("curl1").state, JobState::Succeeded);
+    let one = stage.curl(&[], "/v1/jobs/curl1/logs?replica=worker-1&tail=2");
+    assert!(one.starts_with("role worker index 1 rank 1\nTF_CONFIG "), "{one}");
+    let code = ["-o", "/dev/null", "-w", "%{http_code}"];
+    assert_eq!(stage.curl(&[code.as_slice(), &["-X", "DELETE"]].concat(), "/v1/jobs/curl1"), "202");
+    let is_gone = || (stage.curl(&code, "/v1/jobs/curl1") == "404").then_some(());
+    within("the job is forgotten", is_gone, || stage.runs().join("\n"));
+}
+
+pub fn verbs_show_cancel_and_delete_a_detached_job(place: Place) {
+    let stage = Stage::new(place, STUBBORN);
+    stage.submit(&["-d", "--task", "long", "--worker-num", "2"]).code(0);
+    stage.follow("long").until_printed(2, "ready");
+    assert_eq!(stage.runs().len(), 2);
+    assert!(stage.verb(&["list"]).code(0).stdout.contains("long"));
+    assert!(stage.verb(&["status", "long"]).code(0).stdout.contains("worker-1"));
+    stage.verb(&["wait", "long", "--timeout", "10ms"]).code(1).says(&["long"]);
+    stage.verb(&["cancel", "long"]).code(0);
+    stage.verb(&["wait", "long"]).code(1).says(&["cancelled"]);
+    stage.assert_still();
+    let logs = stage.verb(&["logs", "long"]).code(0).stdout;
+    assert_eq!(logs.matches("ready").count(), 2, "output outlives its pods: {logs}");
+    stage.verb(&["delete", "long"]).code(0);
+    stage.verb(&["status", "long"]).code(2).says(&["long"]);
+}
+
+pub fn ctrl_c_leaves_a_job_of_a_master_that_stays_alone(place: Place) {
+    let stage = Stage::new(place, STUBBORN);
+    let client = Running::of(&mut stage.submitting(&["--task", "stays"]));
+    client.until_printed(2, "ready");
+    signal(client.pid(), Signal::INT);
+    client.ended().code(1).says(&["logs stays", "cancel stays"]);
+    assert_eq!(stage.runs().len(), 2);
+    assert_eq!(stage.status("stays").state, JobState::Running);
+}
+
+pub fn killing_an_agent_ends_its_run_and_fails_the_job_with_that_reason(place: Place) {
+    let stage = Stage::new(place, STUBBORN);
+    stage.submit(&["-d", "--task", "shot"]).code(0);
+    stage.follow("shot").until_printed(2, "ready");
+    assert_eq!(stage.runs().len(), 2);
+    stage.kill_agent("shot");
+    let Some(JobResult::Failed { failure }) = stage.finished("shot").result else { panic!("it failed") };
+    assert!(failure.to_string().contains("SIGKILL"), "{failure}");
+    stage.assert_still();
+}
+
+pub fn a_name_is_free_again_when_its_job_is_deleted(place: Place) {
+    let stage = Stage::hello(place);
+    let first = stage.submit(&["--task", "again", "-o", "json"]).code(0).view();
+    stage.verb(&["delete", "again"]).code(0);
+    let second = stage.submit(&["--task", "again", "-o", "json"]).code(0).view();
+    assert_ne!(first.uid, second.uid);
+    assert_eq!(second.result, Some(JobResult::Succeeded));
+    let logs = stage.verb(&["logs", "again"]).code(0).stdout;
+    assert_eq!(logs.matches("TF_CONFIG").count(), 2, "of the second alone: {logs}");
+}

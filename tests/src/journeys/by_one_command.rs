@@ -1,0 +1,120 @@
+//! One job, from one command to its end.
+#![expect(missing_docs, reason = "the name of a journey says what must be so")]
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use protocol::view::JobResult;
+use serde_json::Value;
+
+use crate::client::Finished;
+use crate::place::{Place, Stage};
+use crate::scripts::with_peers;
+
+pub fn four_workers_see_one_cluster_of_four_addresses(place: Place) {
+    let stage = Stage::hello(place);
+    let run = stage.submit(&["--strategy", "AllReduce", "--worker-num", "4"]).code(0);
+    stage.assert_still();
+    let configs: Vec<Value> =
+        run.lines("TF_CONFIG ").iter().map(|text| serde_json::from_str(text).expect("TF_CONFIG is JSON")).collect();
+    assert_eq!(configs.len(), 4, "{}", run.stdout);
+    let clusters: BTreeSet<String> = configs.iter().map(|config| config["cluster"].to_string()).collect();
+    assert_eq!(clusters.len(), 1, "all see the same cluster: {clusters:?}");
+    let workers = configs[0]["cluster"]["worker"].as_array().expect("a list of workers");
+    assert_eq!(workers.iter().map(Value::to_string).collect::<BTreeSet<_>>().len(), 4, "distinct: {workers:?}");
+    let indexes: BTreeSet<u64> = configs.iter().filter_map(|config| config["task"]["index"].as_u64()).collect();
+    assert_eq!(indexes, BTreeSet::from([0, 1, 2, 3]));
+    let closing = run.stderr.lines().last().unwrap_or_default();
+    assert!(closing.starts_with("succeeded in "), "the last line says how it ended: {closing}");
+}
+
+pub fn the_first_failure_is_named_and_stops_the_others_at_once(place: Place) {
+    let stage = Stage::new(
+        place,
+        &with_peers(
+            r#"
+if INDEX != 1: serve_stubbornly()
+for address in ALL:
+    if address != OWN: call(address)
+print("out of luck", file=sys.stderr)
+sys.exit(3)
+"#,
+        ),
+    );
+    let run = stage.submit(&["--worker-num", "3"]).code(1);
+    stage.assert_still();
+    run.says(&["worker-1 exited with code 3", "out of luck"]);
+}
+
+pub fn a_run_that_kills_itself_is_told_from_one_that_exits(place: Place) {
+    let stage = Stage::new(place, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)");
+    stage.submit(&["--worker-num", "1"]).code(1).says(&["worker-0 was killed by signal 11 (SIGSEGV)"]);
+}
+
+pub fn when_the_chief_ends_the_servers_are_stopped_and_the_job_succeeds(place: Place) {
+    let stage = Stage::new(
+        place,
+        &with_peers(
+            r#"
+if ROLE != "chief": serve_stubbornly()
+for address in ALL:
+    if address != OWN: call(address)
+print("trained")
+"#,
+        ),
+    );
+    let run = stage.submit(&["--strategy", "ParameterServer", "--ps-num", "1", "--worker-num", "2"]).code(0);
+    stage.assert_still();
+    assert_eq!(run.stdout, "chief-0  │ trained\n");
+}
+
+pub fn a_daemon_that_a_run_leaves_behind_is_ended_with_it(place: Place) {
+    let stage = Stage::new(
+        place,
+        r#"
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open("daemon", "w").close()
+        time.sleep(600)
+    os._exit(0)
+while not os.path.exists("daemon"): time.sleep(0.01)
+"#,
+    );
+    stage.submit(&["--worker-num", "1"]).code(0);
+    stage.assert_still();
+}
+
+pub fn variables_and_arguments_reach_exec_py(place: Place) {
+    let stage = Stage::new(
+        place,
+        "import os, sys; print('got', os.environ['A'], os.environ['B'], os.environ['C'], sys.argv[1:])",
+    );
+    fs::write(stage.scene().path().join("job.env"), "A='from file'\nB='from file'\n").expect("write");
+    let flags = ["--worker-num", "1", "--env-file", "job.env", "--env", "B=x=$(y)", "--env", "C", "--"];
+    let args = ["--steps", "3", "$(A) $$ $C"];
+    let run = Finished::of(stage.submitting(&[flags.as_slice(), &args].concat()).env("C", "passed on")).code(0);
+    assert_eq!(run.stdout, "worker-0 │ got from file x=$(y) passed on ['--steps', '3', '$(A) $$ $C']\n");
+}
+
+pub fn exec_py_sees_its_own_variables_and_none_of_its_agent(place: Place) {
+    let stage =
+        Stage::new(place, "import os; print(sorted(name for name in os.environ if name.startswith('MUSTER_')))");
+    let names =
+        ["GENERATION", "INDEX", "JOB", "NO_PROXY", "RESTART_COUNT", "ROLE"].map(|name| format!("'MUSTER_{name}'"));
+    let run = stage.submit(&["--worker-num", "1"]).code(0);
+    assert_eq!(run.stdout, format!("worker-0 │ [{}]\n", names.join(", ")));
+}
+
+pub fn json_is_all_that_stdout_holds_when_asked_for(place: Place) {
+    let view = Stage::hello(place).submit(&["--worker-num", "2", "-o", "json"]).code(0).view();
+    assert_eq!(view.result, Some(JobResult::Succeeded));
+    assert_eq!(view.replicas.len(), 2);
+}
+
+pub fn output_that_is_no_text_is_shown_and_does_no_harm(place: Place) {
+    let stage = Stage::new(place, "import sys; sys.stdout.buffer.write(b'a\\xff\\xfeb\\n')");
+    let run = stage.submit(&["--worker-num", "1"]).code(0);
+    assert_eq!(run.stdout, "worker-0 │ a\u{fffd}\u{fffd}b\n");
+}

@@ -1,0 +1,70 @@
+//! What must be so wherever jobs run. Each journey is written once and made in every place.
+
+mod at_a_master;
+mod by_one_command;
+mod training;
+
+pub use at_a_master::*;
+pub use by_one_command::*;
+pub use training::*;
+
+/// Makes a test of each journey that takes one command. The attribute is for tests that not every machine can run.
+#[macro_export]
+macro_rules! journeys_by_one_command {
+    ($place:expr, #[$attribute:meta]) => {
+        $crate::journeys! {
+            $place, #[$attribute],
+            four_workers_see_one_cluster_of_four_addresses,
+            the_first_failure_is_named_and_stops_the_others_at_once,
+            a_run_that_kills_itself_is_told_from_one_that_exits,
+            when_the_chief_ends_the_servers_are_stopped_and_the_job_succeeds,
+            a_daemon_that_a_run_leaves_behind_is_ended_with_it,
+            variables_and_arguments_reach_exec_py,
+            exec_py_sees_its_own_variables_and_none_of_its_agent,
+            json_is_all_that_stdout_holds_when_asked_for,
+            output_that_is_no_text_is_shown_and_does_no_harm,
+        }
+    };
+}
+
+/// Makes a test of each journey that needs a master that stays.
+#[macro_export]
+macro_rules! journeys_at_a_master {
+    ($place:expr, #[$attribute:meta]) => {
+        $crate::journeys! {
+            $place, #[$attribute],
+            jobs_at_once_all_succeed_with_no_address_used_twice,
+            curl_submits_follows_and_deletes,
+            verbs_show_cancel_and_delete_a_detached_job,
+            ctrl_c_leaves_a_job_of_a_master_that_stays_alone,
+            killing_an_agent_ends_its_run_and_fails_the_job_with_that_reason,
+            a_name_is_free_again_when_its_job_is_deleted,
+        }
+    };
+}
+
+/// Makes a test of each journey with real TensorFlow.
+#[macro_export]
+macro_rules! journeys_of_trainings {
+    ($place:expr, #[$attribute:meta]) => {
+        $crate::journeys! {
+            $place, #[$attribute],
+            workers_of_an_all_reduce_training_end_with_the_same_weights,
+            a_parameter_server_training_ends_with_its_chief,
+        }
+    };
+}
+
+/// Makes a test of each of these journeys.
+#[macro_export]
+macro_rules! journeys {
+    ($place:expr, #[$attribute:meta], $($journey:ident,)*) => {
+        $(
+            #[test]
+            #[$attribute]
+            fn $journey() {
+                $crate::journeys::$journey($place);
+            }
+        )*
+    };
+}

@@ -1,0 +1,31 @@
+//! The examples with real TensorFlow.
+#![expect(missing_docs, reason = "the name of a journey says what must be so")]
+
+use std::collections::BTreeSet;
+
+use crate::place::{Place, Stage};
+
+pub fn workers_of_an_all_reduce_training_end_with_the_same_weights(place: Place) {
+    let stage = Stage::of_example(place, "allreduce");
+    let run = stage.submit(&["--strategy", "AllReduce", "--worker-num", "2", "--", "--steps", "100"]).code(0);
+    stage.assert_still();
+    let digests = run.lines("digest ");
+    assert_eq!(digests.len(), 2, "{}", run.stdout);
+    assert_eq!(digests.iter().collect::<BTreeSet<_>>().len(), 1, "{digests:?}");
+    assert_falling(&run.lines("step "));
+}
+
+pub fn a_parameter_server_training_ends_with_its_chief(place: Place) {
+    let stage = Stage::of_example(place, "parameter_server");
+    let flags = ["--strategy", "ParameterServer", "--ps-num", "1", "--worker-num", "2", "--", "--steps", "200"];
+    let run = stage.submit(&flags).code(0);
+    stage.assert_still();
+    assert_falling(&run.lines("step "));
+}
+
+/// Lines such as `50 loss 1.8495`.
+fn assert_falling(steps: &[String]) {
+    let losses: Vec<f64> = steps.iter().filter_map(|line| line.split(' ').nth(2)?.parse().ok()).collect();
+    let (first, last) = (losses.first().copied(), losses.last().copied());
+    assert!(losses.len() >= 2 && last < first, "the loss falls: {losses:?}");
+}

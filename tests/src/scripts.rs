@@ -1,0 +1,60 @@
+//! What stands in for a training: small exec.py that behave like TensorFlow's in one respect. They tell a test how far
+//! they are by their output, and hear from each other and from the test at their addresses, which is the same wherever
+//! they run.
+
+/// Says that it is ready, and then neither ends nor listens to SIGTERM.
+pub const STUBBORN: &str = r#"
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready")
+while True: time.sleep(60)
+"#;
+
+/// What a script begins with that talks to the other replicas of its job.
+pub const PEERS: &str = r#"
+import json, os, signal, socket, sys, time
+CONFIG = json.loads(os.environ["TF_CONFIG"])
+ROLE, INDEX = CONFIG["task"]["type"], CONFIG["task"]["index"]
+OWN = CONFIG["cluster"][ROLE][INDEX]
+ALL = [address for role in CONFIG["cluster"].values() for address in role]
+
+def serve():
+    """Takes this replica's address, as a TensorFlow server does."""
+    server = socket.socket(socket.AF_INET6)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    server.bind(("::", int(OWN.rsplit(":", 1)[1])))
+    server.listen()
+    return server
+
+def call(address):
+    """Returns when a replica has taken this address."""
+    host, port = address.rsplit(":", 1)
+    while True:
+        try: return socket.create_connection((host, int(port))).close()
+        except ConnectionRefusedError: time.sleep(0.01)
+
+def serve_stubbornly():
+    """Neither ends nor listens to SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    server = serve()
+    while True: time.sleep(60)
+"#;
+
+/// Says that it has begun, answers `still here` to each caller but the one who says `end`, and then says that it ended.
+pub const AWAITS_ITS_END: &str = r#"
+server = serve()
+print("begun")
+while True:
+    caller, _ = server.accept()
+    word = caller.makefile().readline().strip()
+    if word == "end": break
+    print("still here")
+    caller.sendall(b"still here\n")
+print("ended")
+"#;
+
+/// `PEERS`, and then this.
+pub fn with_peers(script: &str) -> String {
+    format!("{PEERS}\n{script}")
+}

@@ -1,0 +1,101 @@
+//! What pods are given: their image as its user made it, variables of a Secret, volumes, and what nodes are asked for.
+
+use std::fs;
+
+use e2e::cluster::Image;
+use e2e::{Place, Running, Stage};
+use protocol::view::JobState;
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn the_keys_of_a_secret_become_variables() {
+    let stage = Stage::new(Place::Cluster, "import os; print('password', os.environ['PASSWORD'])");
+    let secret = ["create", "secret", "generic", "registry", "--from-literal=PASSWORD=hunter2"];
+    stage.cluster().namespace.kubectl(&secret);
+    let run = stage.submit(&["--worker-num", "1", "--env-secret", "registry"]).code(0);
+    assert_eq!(run.stdout, "worker-0 │ password hunter2\n");
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_secret_that_is_not_there_is_named() {
+    let stage = Stage::hello(Place::Cluster);
+    let flags = ["--task", "secretive", "--worker-num", "1", "--env-secret", "absent"];
+    let client = Running::of(&mut stage.submitting(&flags));
+    client.until_said("worker-0 was lost: CreateContainerConfigError");
+    client.until_said("secret \"absent\" not found");
+    // The kubelet takes its time to let go of a pod that it never started.
+    assert!(matches!(stage.status("secretive").state, JobState::Stopping | JobState::Failed));
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_folder_of_the_node_is_read_and_written() {
+    let stage = Stage::new(
+        Place::Cluster,
+        "print('read', open('/data/in').read())\nopen('/data/out', 'w').write('from a pod')\n\
+         open('/scratch/new', 'w').close()",
+    );
+    let dir = folder_of_node(&stage);
+    let host = format!("host:{dir}:/data");
+    let run = stage.submit(&["--worker-num", "1", "--volume", &host, "--volume", "empty:/scratch"]).code(0);
+    assert_eq!(run.stdout, "worker-0 │ read from the node\n");
+    assert_eq!(fs::read_to_string(format!("{dir}/out")).expect("the pod wrote it"), "from a pod");
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn what_is_mounted_to_be_read_alone_cannot_be_written() {
+    let stage = Stage::new(
+        Place::Cluster,
+        "print('read', open('/data/in').read())\nopen('/data/out', 'w').write('from a pod')",
+    );
+    let dir = folder_of_node(&stage);
+    let run = stage.submit(&["--worker-num", "1", "--volume", &format!("host:{dir}:/data:ro")]).code(1);
+    assert_eq!(run.lines("read "), ["from the node"]);
+    run.says(&["worker-0 exited with code 1", "Read-only file system: '/data/out'"]);
+    assert!(!fs::exists(format!("{dir}/out")).expect("a look"));
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn an_image_keeps_its_user_its_folder_and_its_variables_and_its_entrypoint_does_no_harm() {
+    let image = Image::of_dockerfile(
+        "FROM python:3.11-slim\nWORKDIR /srv/code\nCOPY exec.py hello.py ./\nENV FLAVOUR=vanilla\nUSER 1234\n\
+         ENTRYPOINT [\"/bin/false\"]\nCMD [\"never\"]\n",
+    );
+    let exec_py = "import os, sys; print(os.getuid(), os.getcwd(), os.environ['FLAVOUR'], sys.argv[1:])";
+    let stage = Stage::in_image(&image, exec_py);
+    let run = stage.submit(&["--worker-num", "1"]).code(0);
+    assert_eq!(run.stdout, "worker-0 │ 1234 /srv/code vanilla []\n");
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn what_is_asked_of_the_nodes_is_in_the_pods() {
+    let stage = Stage::hello(Place::Cluster);
+    let flags = ["--task", "asks", "--worker-num", "1", "--cpu", "50m:1", "--memory", "100Mi", "--image-pull-policy"];
+    let more = ["Never", "--node-selector", "kubernetes.io/os=linux", "--toleration", "spot=yes:NoSchedule"];
+    stage.submit(&[flags.as_slice(), &more, &["--service-account", "default"]].concat()).code(0);
+    let shown = |path: &str| {
+        let template = format!("jsonpath={{{path}}}");
+        stage.cluster().namespace.kubectl(&["get", "pod", "asks-worker-0", "-o", &template])
+    };
+    let container = |path: &str| shown(&format!(".spec.containers[0].{path}"));
+    assert_eq!(container("resources.requests.cpu"), "50m");
+    assert_eq!(container("resources.limits.cpu"), "1");
+    assert_eq!(container("resources.limits.memory"), "100Mi");
+    assert_eq!(container("imagePullPolicy"), "Never");
+    assert_eq!(container("volumeMounts"), "", "no token of the service account, nor anything else");
+    assert_eq!(shown(".spec.nodeSelector.kubernetes\\.io/os"), "linux");
+    assert_eq!(shown(".spec.tolerations[0].key"), "spot");
+    assert_eq!(shown(".spec.serviceAccountName"), "default");
+}
+
+/// The cluster's one node is this machine.
+fn folder_of_node(stage: &Stage) -> String {
+    let dir = stage.scene().path().join("data");
+    fs::create_dir(&dir).expect("a folder");
+    fs::write(dir.join("in"), "from the node").expect("write");
+    dir.display().to_string()
+}

@@ -1,0 +1,139 @@
+//! Why a job does not come up, or ends before its time, in the cluster's own words; and never "pending" for ever.
+
+use e2e::scripts::STUBBORN;
+use e2e::{Place, Running, Stage, within};
+use protocol::agent::ExitOutcome;
+use protocol::view::{Failure, JobResult, JobState};
+use serde_json::json;
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn an_image_that_no_registry_has_is_named_with_the_kubelets_reason() {
+    let stage = Stage::hello(Place::Cluster);
+    // Nothing listens there, which the kubelet finds out at once.
+    let image = "127.0.0.1:1/nosuch:1";
+    let create = format!("/create?strategy=AllReduce&n_worker=2&name=absent&img={image}");
+    stage.curl(&[], &create);
+    stage.follow("absent").ended().code(1).says(&[image, "ErrImagePull", "connection refused"]);
+    let status = stage.verb(&["status", "absent"]).code(0);
+    assert!(status.stdout.contains(image) && status.stdout.contains("ErrImagePull"), "{}", status.stdout);
+    stage.assert_still();
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn an_image_that_may_not_be_pulled_fails_the_job_two_seconds_after_the_kubelet_says_so() {
+    let stage = Stage::hello(Place::Cluster);
+    let request = json!({
+        "name": "unpulled",
+        "strategy": "AllReduce",
+        "worker_num": 1,
+        "image": "nosuch_pod:1",
+        "pod": { "image_pull_policy": "Never" },
+    });
+    stage.curl(&["-H", "content-type: application/json", "-d", &request.to_string()], "/v1/jobs");
+    stage.follow("unpulled").ended().code(1).says(&["worker-0 was lost", "nosuch_pod:1", "ErrImageNeverPull"]);
+    let said =
+        ["get", "events", "--field-selector=reason=ErrImageNeverPull", "-o", "jsonpath={.items[0].firstTimestamp}"];
+    let said = seconds(&stage.cluster().namespace.kubectl(&said));
+    let known = stage.status("unpulled").times.ended.expect("it has ended").0;
+    // The kubelet writes whole seconds.
+    assert!(known < (said + 1 + 2) * 1000, "said at {said} s, known at {known} ms");
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn an_image_without_an_agent_is_told_to_be_one() {
+    let stage = Stage::hello(Place::Cluster);
+    let unwrapped = stage.cluster().image.name();
+    stage.curl(&[], &format!("/create?strategy=AllReduce&n_worker=1&name=bare&img={unwrapped}"));
+    let run = stage.follow("bare").ended().code(1);
+    run.says(&["its container ended with exit code 0", "before its agent ran exec.py", "client build"]);
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_job_too_big_for_every_node_waits_with_its_reason_and_can_be_cancelled() {
+    let stage = Stage::hello(Place::Cluster);
+    let client = Running::of(&mut stage.submitting(&["--task", "big", "--worker-num", "2", "--cpu", "1000"]));
+    client.until_said("it cannot be scheduled: 0/");
+    client.until_said("Insufficient cpu");
+    let status = stage.verb(&["status", "big"]).code(0).stdout;
+    assert!(status.contains("Insufficient cpu"), "{status}");
+    assert_eq!(stage.status("big").state, JobState::Pending);
+    stage.verb(&["cancel", "big"]).code(0);
+    client.ended().code(1).says(&["cancelled"]);
+    assert_eq!(stage.cluster().objects(), ["configmap/muster-big"], "pods that never ran are not kept");
+    stage.verb(&["delete", "big"]).code(0);
+    assert_eq!(stage.cluster().objects(), Vec::<String>::new());
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_run_that_needs_more_memory_than_its_limit_is_told_so() {
+    let stage = Stage::new(Place::Cluster, "print('begun'); x = bytearray(1 << 30); print(len(x))");
+    let run = stage.submit(&["--task", "oom", "--worker-num", "1", "--memory", "64Mi"]).code(1);
+    assert_eq!(run.stdout, "worker-0 │ begun\n");
+    run.says(&["worker-0 was killed because it needed more memory than its limit of 64 MiB"]);
+    let Some(JobResult::Failed { failure: Failure::ReplicaExited { exit, .. } }) = stage.finished("oom").result else {
+        panic!("exec.py ended")
+    };
+    assert_eq!(exit.outcome, ExitOutcome::OutOfMemory { limit: Some(64 << 20) });
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_pod_that_is_deleted_by_hand_fails_its_job_with_that_reason() {
+    let stage = Stage::new(Place::Cluster, STUBBORN);
+    let client = Running::of(&mut stage.submitting(&["--task", "short"]));
+    client.until_printed(2, "ready");
+    stage.cluster().namespace.kubectl(&["delete", "pod", "short-worker-1", "--wait=false"]);
+    client.ended().code(1).says(&["worker-1 was lost: its pod is being deleted"]);
+    stage.assert_still();
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn an_evicted_pod_fails_its_job_with_that_reason() {
+    let stage = Stage::new(Place::Cluster, STUBBORN);
+    let client = Running::of(&mut stage.submitting(&["--task", "evicted"]));
+    client.until_printed(2, "ready");
+    let namespace = &stage.cluster().namespace;
+    let pod = "evicted-worker-0";
+    let path = format!("/api/v1/namespaces/{}/pods/{pod}/eviction", namespace.name());
+    let eviction = json!({ "apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": { "name": pod } });
+    namespace.kubectl_with(&["create", "--raw", &path, "-f", "-"], &eviction.to_string());
+    let run = client.ended().code(1).says(&["worker-0 was lost: "]);
+    // Before 1.26 Kubernetes leaves no mark on a pod that says why it is deleted.
+    assert!(["its pod is being deleted", "EvictionByEvictionAPI"].iter().any(|way| run.stderr.contains(way)));
+    stage.assert_still();
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn what_the_cluster_refuses_is_refused_before_anything_is_there() {
+    let stage = Stage::hello(Place::Cluster);
+    stage.submit(&["--priority-class", "absent"]).code(2).says(&["error: ", "PriorityClass", "absent"]);
+    stage.submit(&["--service-account", "nobody"]).code(2).says(&["error: ", "serviceaccount", "nobody"]);
+    assert_eq!(stage.cluster().objects(), Vec::<String>::new());
+    let jobs = stage.curl(&[], "/v1/jobs");
+    assert_eq!(jobs, r#"{"jobs":[]}"#);
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_volume_that_is_not_there_yet_is_said_while_the_job_waits() {
+    let stage = Stage::hello(Place::Cluster);
+    stage.submit(&["-d", "--task", "unbound", "--worker-num", "1", "--volume", "pvc:absent:/data"]).code(0);
+    let reason = || stage.status("unbound").replicas[0].reason.clone();
+    let reason = within("the reason is known", reason, || stage.cluster().to_string());
+    assert!(reason.contains("persistentvolumeclaim \"absent\" not found"), "{reason}");
+    stage.verb(&["delete", "unbound"]).code(0);
+    assert_eq!(stage.cluster().objects(), Vec::<String>::new());
+}
+
+/// Seconds since 1970 of a time such as `2026-11-21T13:04:17Z`.
+fn seconds(time: &str) -> u64 {
+    let output = std::process::Command::new("date").args(["-d", time, "+%s"]).output().expect("there is date");
+    String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number")
+}

@@ -1,0 +1,80 @@
+//! What is left in the cluster after a job, and after its deletion.
+
+use e2e::scripts::STUBBORN;
+use e2e::{Place, Stage};
+
+/// What a job of this name and two workers leaves behind, until it is deleted.
+fn kept(job: &str) -> Vec<String> {
+    vec![format!("pod/{job}-worker-0"), format!("pod/{job}-worker-1"), format!("configmap/muster-{job}")]
+}
+
+/// Deletes a job, which leaves nothing.
+fn assert_forgotten(stage: &Stage, job: &str) {
+    stage.verb(&["delete", job]).code(0);
+    assert_eq!(stage.cluster().objects(), Vec::<String>::new());
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_job_that_succeeded_leaves_its_record_and_pods_that_show_its_output() {
+    let stage = Stage::hello(Place::Cluster);
+    stage.submit(&["--task", "done"]).code(0);
+    assert_eq!(stage.cluster().objects(), kept("done"));
+    assert_eq!(stage.cluster().pods(|phase| phase == "Succeeded").len(), 2);
+    let logs = stage.cluster().namespace.kubectl(&["logs", "done-worker-1"]);
+    // What the agent says of itself may stand between them.
+    let lines: Vec<&str> =
+        logs.lines().filter(|line| line.starts_with("role ") || line.starts_with("TF_CONFIG ")).collect();
+    assert_eq!((lines.len(), lines[0]), (2, "role worker index 1 rank 1"), "{logs}");
+    assert_forgotten(&stage, "done");
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_job_that_failed_leaves_pods_that_say_how_each_run_ended() {
+    let exec_py = format!("import os\nif os.environ['RANK'] == '1': raise SystemExit(3)\n{STUBBORN}");
+    let stage = Stage::new(Place::Cluster, &exec_py);
+    stage.submit(&["--task", "broken"]).code(1);
+    assert_eq!(stage.cluster().objects(), kept("broken"));
+    assert_eq!(stage.cluster().pods(|phase| phase == "Failed").len(), 2);
+    let code =
+        ["get", "pod", "broken-worker-1", "-o", "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}"];
+    assert_eq!(stage.cluster().namespace.kubectl(&code), "3");
+    assert_forgotten(&stage, "broken");
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_job_that_was_cancelled_leaves_its_record_and_pods_that_have_ended() {
+    let stage = Stage::new(Place::Cluster, STUBBORN);
+    stage.submit(&["-d", "--task", "halted"]).code(0);
+    stage.follow("halted").until_printed(2, "ready");
+    stage.verb(&["cancel", "halted"]).code(0);
+    stage.verb(&["wait", "halted"]).code(1).says(&["cancelled"]);
+    stage.assert_still();
+    assert_eq!(stage.cluster().objects(), kept("halted"));
+    assert_forgotten(&stage, "halted");
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_job_that_is_deleted_while_it_runs_leaves_nothing() {
+    let stage = Stage::new(Place::Cluster, STUBBORN);
+    stage.submit(&["-d", "--task", "gone"]).code(0);
+    stage.follow("gone").until_printed(2, "ready");
+    assert_forgotten(&stage, "gone");
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn kubectl_shows_which_job_role_and_index_a_pod_is() {
+    let stage = Stage::hello(Place::Cluster);
+    stage.submit(&["--task", "labels", "--strategy", "ParameterServer", "--worker-num", "1", "--ps-num", "0"]).code(2);
+    stage.submit(&["--task", "labels", "--worker-num", "1"]).code(0);
+    let labels = ["get", "pods", "-L", "muster/job", "-L", "muster/role", "-L", "muster/index", "--no-headers"];
+    let shown = stage.cluster().namespace.kubectl(&labels);
+    let words: Vec<&str> = shown.split_whitespace().collect();
+    assert_eq!((words[0], &words[words.len() - 3..]), ("labels-worker-0", ["labels", "worker", "0"].as_slice()));
+    let services = stage.cluster().namespace.kubectl(&["get", "services", "-o", "name"]);
+    assert_eq!(services, "", "no Service is needed");
+}

@@ -1,0 +1,115 @@
+//! The master is killed in the middle of a run, and another takes its place.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use e2e::scripts::{AWAITS_ITS_END, with_peers};
+use e2e::{Place, Running, Stage, within};
+use protocol::view::{JobState, JobView};
+
+/// How soon the next master must have the job.
+const TAKEOVER: Duration = Duration::from_secs(5);
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn training_goes_on_while_no_master_runs_and_the_client_that_follows_sees_the_end() {
+    let mut stage = Stage::new(Place::Cluster, &with_peers(AWAITS_ITS_END));
+    let client = Running::of(&mut stage.submitting(&["--task", "goes-on"]));
+    client.until_printed(2, "begun");
+    let before = stage.status("goes-on");
+    stage.kill_master();
+    assert_eq!(tell(&before, 0, "how are you"), "still here\n");
+    let after = take_over(&mut stage, &["--state-dir", "state"], "goes-on");
+    assert_eq!(after.generation, before.generation, "the same start");
+    end(&before);
+    let run = client.ended().code(0);
+    let mut lines: Vec<&str> = run.stdout.lines().collect();
+    lines.sort_unstable();
+    // exec.py was started once in each pod, and nothing that it printed meanwhile is lost.
+    let all =
+        ["0 │ begun", "0 │ ended", "0 │ still here", "1 │ begun", "1 │ ended"].map(|line| format!("worker-{line}"));
+    assert_eq!(lines, all);
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_master_with_another_state_directory_and_the_same_key_has_the_job() {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    fs::write(file.path(), "a key of more than thirty-two characters").expect("write");
+    let key = ["--agent-key-file", file.path().to_str().expect("text")];
+    let mut stage = Stage::with_master(
+        Place::Cluster,
+        &with_peers(AWAITS_ITS_END),
+        &[&key, ["--state-dir", "one"].as_slice()].concat(),
+    );
+    stage.submit(&["-d", "--task", "moved"]).code(0);
+    stage.follow("moved").until_printed(2, "begun");
+    let before = stage.status("moved");
+    stage.kill_master();
+    let after = take_over(&mut stage, &[&key, ["--state-dir", "other"].as_slice()].concat(), "moved");
+    assert_eq!((after.uid, after.generation), (before.uid.clone(), before.generation));
+    end(&before);
+    assert_eq!(stage.finished("moved").state, JobState::Succeeded);
+    let logs = stage.verb(&["logs", "moved"]).code(0).stdout;
+    assert_eq!((logs.matches("begun").count(), logs.matches("ended").count()), (2, 2), "all of it: {logs}");
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn what_ended_while_no_master_ran_is_told_by_the_next() {
+    let mut stage = Stage::new(Place::Cluster, &with_peers(AWAITS_ITS_END));
+    stage.submit(&["-d", "--task", "meanwhile"]).code(0);
+    stage.follow("meanwhile").until_printed(2, "begun");
+    let before = stage.status("meanwhile");
+    stage.kill_master();
+    end(&before);
+    stage.next_master(&["--state-dir", "state"]);
+    assert_eq!(stage.finished("meanwhile").state, JobState::Succeeded);
+    stage.assert_still();
+    let logs = stage.verb(&["logs", "meanwhile"]).code(0).stdout;
+    assert_eq!(logs.matches("ended").count(), 2, "{logs}");
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_job_whose_master_dies_right_after_accepting_it_is_started_once_by_the_next() {
+    let mut stage = Stage::hello(Place::Cluster);
+    stage.submit(&["-d", "--task", "orphan"]).code(0);
+    stage.kill_master();
+    stage.next_master(&["--state-dir", "state"]);
+    assert_eq!(stage.finished("orphan").state, JobState::Succeeded);
+    let logs = stage.verb(&["logs", "orphan"]).code(0).stdout;
+    assert_eq!(logs.matches("TF_CONFIG").count(), 2, "{logs}");
+    stage.assert_still();
+}
+
+/// Starts the next master, which must have the job in time, as one that runs.
+fn take_over(stage: &mut Stage, args: &[&str], job: &str) -> JobView {
+    let begin = Instant::now();
+    stage.next_master(args);
+    let path = format!("/v1/jobs/{job}");
+    let look = || serde_json::from_str::<JobView>(&stage.curl(&[], &path)).ok();
+    let running = || look().filter(|view| view.state == JobState::Running);
+    let view = within("the next master has the job", running, || stage.cluster().to_string());
+    assert!(begin.elapsed() < TAKEOVER, "after {:?}", begin.elapsed());
+    view
+}
+
+/// Says a word to a worker, at the address of its TensorFlow server, and gives its answer.
+fn tell(job: &JobView, worker: usize, word: &str) -> String {
+    let address = job.replicas[worker].address.as_deref().expect("it has one");
+    let mut stream = TcpStream::connect(address).expect("exec.py listens");
+    writeln!(stream, "{word}").expect("exec.py reads");
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).expect("exec.py answers");
+    answer
+}
+
+/// Lets both workers come to their end.
+fn end(job: &JobView) {
+    for worker in 0..2 {
+        assert_eq!(tell(job, worker, "end"), "");
+    }
+}

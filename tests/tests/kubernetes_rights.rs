@@ -1,0 +1,213 @@
+//! The rights of the master in manifests/ are enough for everything and none too many: a whole run is refused nothing,
+//! and with any one verb taken away it does not succeed.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use e2e::Scene;
+use e2e::cluster::{Image, Namespace};
+use e2e::programs::{built, root, static_agent};
+use serde_json::{Value, json};
+
+/// Most time that one step may take with all rights.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// The same where a right is missing, and the step is expected to get stuck. Longer than any step takes.
+const IMPATIENCE: Duration = Duration::from_secs(25);
+/// Runs at a time.
+const AT_ONCE: usize = 3;
+const JOB_LABEL: &str = "app.kubernetes.io/managed-by=muster";
+
+/// A right that the role of manifests/ gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Right {
+    resource: String,
+    verb: String,
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn all_rights_are_enough_and_none_can_be_spared() {
+    let image = Image::shared();
+    let image = image.wrapped();
+    let before = refusals();
+    whole_run(&Account::with_all_rights(), &image, PATIENCE).expect("all rights are enough");
+    assert_eq!(refusals(), before, "the API refused nothing");
+
+    let rights = Account::with_all_rights().rights();
+    assert!(rights.len() > 8, "{rights:?}");
+    let (spare, found) = mpsc::channel();
+    let queue = std::sync::Mutex::new(rights.into_iter());
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some(right) = { queue.lock().expect("no thread breaks").next() } {
+                    let account = Account::with_all_rights().without(&right);
+                    if whole_run(&account, &image, IMPATIENCE).is_ok() {
+                        spare.send(right).expect("the test waits");
+                    }
+                }
+            });
+        }
+    });
+    drop(spare);
+    assert_eq!(found.iter().collect::<Vec<_>>(), Vec::<Right>::new(), "rights that nothing needs");
+}
+
+/// A job that succeeds, one whose pods must be deleted one by one, a new master, and the end of it all.
+fn whole_run(account: &Account, image: &str, patience: Duration) -> Result<(), String> {
+    let scene = Scene::new("");
+    fs::write(scene.path().join("kubeconfig"), account.kubeconfig()).expect("write");
+    let master = Master::start(&scene, account)?;
+    for (name, image) in [("good", image), ("broken", "muster-e2e-nowhere")] {
+        let body = json!({
+            "name": name, "strategy": "AllReduce", "worker_num": 2, "image": image,
+            "pod": {"image_pull_policy": "Never"},
+        });
+        let answer = scene.curl(&[&format!("{}/v1/jobs", master.url), "-d", &body.to_string()]);
+        answer.contains("\"uid\"").then_some(()).ok_or(answer)?;
+    }
+    until(patience, "both jobs end", || states(&scene, &master) == ["failed", "succeeded"])?;
+    let live = "--field-selector=status.phase!=Succeeded,status.phase!=Failed";
+    let gone = || account.0.kubectl(&["get", "pods", "-l", JOB_LABEL, live, "-o", "name"]).is_empty();
+    until(patience, "the broken job's pods go", gone)?;
+    drop(master);
+    let master = Master::start(&scene, account)?;
+    until(patience, "the next master knows both", || states(&scene, &master) == ["failed", "succeeded"])?;
+    for name in ["good", "broken"] {
+        scene.curl(&["-X", "DELETE", &format!("{}/v1/jobs/{name}", master.url)]);
+    }
+    let gone = || account.0.kubectl(&["get", "pods,configmaps", "-l", JOB_LABEL, "-o", "name"]).is_empty();
+    until(patience, "nothing is left", gone)
+}
+
+fn states(scene: &Scene, master: &Master) -> Vec<String> {
+    let list: Value = serde_json::from_str(&scene.curl(&[&format!("{}/v1/jobs", master.url)])).unwrap_or_default();
+    let jobs = list["jobs"].as_array().cloned().unwrap_or_default();
+    jobs.iter().filter_map(|job| job["state"].as_str().map(str::to_owned)).collect()
+}
+
+fn until(patience: Duration, what: &str, test: impl Fn() -> bool) -> Result<(), String> {
+    let begin = Instant::now();
+    while !test() {
+        if begin.elapsed() > patience {
+            return Err(format!("not so in time: {what}"));
+        }
+        // The cluster and the master are other programs, which can only be looked at.
+        thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
+}
+
+/// Requests about pods and ConfigMaps that the API server has refused for want of a right so far.
+fn refusals() -> u64 {
+    let output = Command::new("kubectl").args(["get", "--raw", "/metrics"]).output().expect("kubectl starts");
+    let is_one = |line: &&str| {
+        line.starts_with("apiserver_request_total{code=\"403\"")
+            && ["resource=\"pods\"", "resource=\"configmaps\""].iter().any(|resource| line.contains(resource))
+    };
+    let count = |line: &str| line.rsplit_once(' ').and_then(|(_, count)| count.parse::<u64>().ok());
+    String::from_utf8_lossy(&output.stdout).lines().filter(is_one).filter_map(count).sum()
+}
+
+/// The service account of manifests/, in a namespace of its own.
+struct Account(Namespace);
+
+impl Account {
+    fn with_all_rights() -> Self {
+        let account = Self(Namespace::new());
+        let manifest = root().join("manifests/base/account.yaml");
+        account.0.kubectl(&["apply", "-f", &manifest.display().to_string()]);
+        account
+    }
+
+    fn role(&self) -> Value {
+        serde_json::from_str(&self.0.kubectl(&["get", "role", "muster", "-o", "json"])).expect("a role")
+    }
+
+    fn rights(&self) -> Vec<Right> {
+        let role = self.role();
+        let rules = role["rules"].as_array().expect("rules").clone();
+        let texts = |value: &Value| -> Vec<String> {
+            value.as_array().expect("a list").iter().filter_map(|text| text.as_str().map(str::to_owned)).collect()
+        };
+        let of_rule = |rule: Value| {
+            let (resources, verbs) = (texts(&rule["resources"]), texts(&rule["verbs"]));
+            let pairs = resources.into_iter().flat_map(move |resource| {
+                verbs.clone().into_iter().map(move |verb| Right { resource: resource.clone(), verb })
+            });
+            pairs.collect::<Vec<_>>()
+        };
+        rules.into_iter().flat_map(of_rule).collect()
+    }
+
+    fn without(self, right: &Right) -> Self {
+        let mut role = self.role();
+        for rule in role["rules"].as_array_mut().expect("rules") {
+            if rule["resources"] == json!([right.resource]) {
+                rule["verbs"].as_array_mut().expect("verbs").retain(|verb| *verb != json!(right.verb));
+            }
+        }
+        self.0.kubectl_with(&["replace", "-f", "-"], &role.to_string());
+        self
+    }
+
+    /// A kubeconfig with the account's token in place of one's own.
+    fn kubeconfig(&self) -> String {
+        let mut config: Value =
+            serde_json::from_str(&self.0.kubectl(&["config", "view", "--minify", "--flatten", "-o", "json"]))
+                .expect("a kubeconfig");
+        config["users"][0]["user"] = json!({"token": self.token()});
+        config["contexts"][0]["context"]["namespace"] = json!(self.0.name());
+        config.to_string()
+    }
+
+    /// By the API that is there since 1.24, or from the Secret that was made until then.
+    fn token(&self) -> String {
+        let created = self.0.try_kubectl(&["create", "token", "muster"]);
+        if created.starts_with("ey") {
+            return created.trim().to_owned();
+        }
+        let secret = self.0.kubectl(&["get", "serviceaccount", "muster", "-o", "jsonpath={.secrets[0].name}"]);
+        let template = "go-template={{.data.token | base64decode}}";
+        self.0.kubectl(&["get", "secret", secret.trim(), "-o", template])
+    }
+}
+
+/// A master with an account's rights, which may fail to start.
+struct Master {
+    child: Child,
+    url: String,
+}
+
+impl Master {
+    fn start(scene: &Scene, account: &Account) -> Result<Self, String> {
+        let mut child = Command::new(built("master"))
+            .args(["--backend", "kubernetes", "--listen", "127.0.0.1:0", "--state-dir", "state"])
+            .args(["--namespace", account.0.name(), "--agent-binary", &static_agent().display().to_string()])
+            .env("KUBECONFIG", scene.path().join("kubeconfig"))
+            .current_dir(scene.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(fs::File::create(scene.path().join("master.log")).expect("its log"))
+            .spawn()
+            .expect("the master starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("it was piped")).read_line(&mut line).expect("a line or the end");
+        let url = line.trim().strip_prefix("listening on ").unwrap_or_default().to_owned();
+        let master = Self { child, url };
+        let log = || fs::read_to_string(scene.path().join("master.log")).unwrap_or_default();
+        if master.url.is_empty() { Err(log()) } else { Ok(master) }
+    }
+}
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
