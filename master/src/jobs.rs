@@ -72,12 +72,20 @@ pub struct Jobs {
     handles: Mutex<BTreeMap<JobName, JobHandle>>,
     /// Raised whenever a job comes or goes.
     arrivals: watch::Sender<()>,
+    /// Whether every job on record is known.
+    is_complete: watch::Sender<bool>,
 }
 
 impl Jobs {
     /// An empty registry, which keeps the jobs' output below `logs_dir`.
     pub fn new(context: Arc<Context>, logs_dir: PathBuf) -> Arc<Self> {
-        Arc::new(Self { context, logs_dir, handles: Mutex::default(), arrivals: watch::Sender::new(()) })
+        Arc::new(Self {
+            context,
+            logs_dir,
+            handles: Mutex::default(),
+            arrivals: watch::Sender::new(()),
+            is_complete: watch::Sender::new(false),
+        })
     }
 
     /// Follows the store and drives every job, until the future is dropped; the drivers end with it.
@@ -101,6 +109,12 @@ impl Jobs {
         }
     }
 
+    /// Waits until every job that was on record is known: a master that answers earlier denies them.
+    pub async fn complete(&self) {
+        // The sender lives as long as this does.
+        let _ = self.is_complete.subscribe().wait_for(|is_complete| *is_complete).await;
+    }
+
     fn take(&self, event: StoreEvent, drivers: &mut JoinSet<()>) {
         match event {
             StoreEvent::Changed(stored) => match self.find(stored.name()) {
@@ -117,6 +131,7 @@ impl Jobs {
                     info!(job = %name, "record deleted");
                 }
             }
+            StoreEvent::Replayed => drop(self.is_complete.send_replace(true)),
         }
         self.arrivals.send_replace(());
     }

@@ -21,7 +21,9 @@ use anyhow::Context as _;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 
@@ -35,9 +37,9 @@ use crate::driver::Context;
 use crate::http::{About, Server};
 use crate::jobs::Jobs;
 use crate::state_dir::StateDir;
-use crate::store::JobStore;
 use crate::store::kube::KubeStore;
 use crate::store::sqlite::SqliteStore;
+use crate::store::{JobStore, StoreError};
 
 /// Runs a master until it is told to end.
 ///
@@ -59,6 +61,11 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let boot_id = uuid::Uuid::new_v4().to_string();
     let context = Context { store, backend: Arc::clone(&backend), agents: AgentClient::new(), agent_key, boot_id };
     let jobs = Jobs::new(Arc::new(context), state.logs());
+    let mut following = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&jobs).run()));
+    tokio::select! {
+        () = jobs.complete() => {}
+        ended = &mut following => return why_it_ended(ended),
+    }
     announce(&listener)?;
 
     let end = CancellationToken::new();
@@ -66,16 +73,24 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let server = Server::new(Arc::clone(&jobs), guard, about, end.clone());
     let serving = tokio::spawn(async move { server.serve(listener).await });
     let outcome = tokio::select! {
-        ended = jobs.run() => ended.context("follow the records"),
+        ended = &mut following => why_it_ended(ended),
         reason = told_to_end(config.supervised) => reason.map(|reason| info!(reason, "ending")),
     };
     end.cancel();
+    // No driver may take the end of a pod, which is this master's own, for a failure.
+    following.abort();
+    let _ = following.await;
     let (served, ()) = tokio::join!(serving, backend.shutdown());
     served.context("serve HTTP")?;
     if config.supervised && outcome.is_ok() {
         state.remove()?;
     }
     outcome
+}
+
+/// Records are followed as long as a master lives.
+fn why_it_ended(ended: Result<Result<(), StoreError>, JoinError>) -> anyhow::Result<()> {
+    ended.context("follow the records")?.context("follow the records")
 }
 
 /// What a master rests upon.

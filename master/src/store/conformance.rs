@@ -81,6 +81,7 @@ async fn a_watch_replays_and_then_follows(store: &dyn JobStore) {
         let event = watch.recv().await;
         assert!(matches!(&event, Some(StoreEvent::Changed(s)) if s.name().as_str() == expected), "{event:?}");
     }
+    assert_eq!(watch.recv().await, Some(StoreEvent::Replayed));
     let later = store.create(record("later")).await.expect("create").record;
     store.delete(&later.spec.name, &later.uid).await.expect("delete");
     let created = watch.recv().await;

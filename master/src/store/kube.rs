@@ -2,6 +2,7 @@
 //! record's version.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::mem;
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, pin_mut};
@@ -140,6 +141,7 @@ async fn follow(maps: Api<ConfigMap>, sender: mpsc::Sender<StoreEvent>) {
 struct Told {
     versions: HashMap<JobName, Version>,
     relisted: HashSet<JobName>,
+    has_replayed: bool,
 }
 
 impl Told {
@@ -158,7 +160,11 @@ impl Told {
             watcher::Event::InitDone => {
                 let gone: Vec<JobName> =
                     self.versions.keys().filter(|name| !self.relisted.contains(*name)).cloned().collect();
-                gone.into_iter().flat_map(|name| self.deleted(name)).collect()
+                let mut news: Vec<StoreEvent> = gone.into_iter().flat_map(|name| self.deleted(name)).collect();
+                if !mem::replace(&mut self.has_replayed, true) {
+                    news.push(StoreEvent::Replayed);
+                }
+                news
             }
             watcher::Event::Delete(map) => name_of(&map).into_iter().flat_map(|name| self.deleted(name)).collect(),
         }

@@ -123,6 +123,8 @@ pub enum StoreEvent {
     Changed(Box<Stored>),
     /// There is none of this name any more.
     Deleted(JobName),
+    /// Every record that was there when the watch began has been told. Said once.
+    Replayed,
 }
 
 /// Why a store did not do as asked.
@@ -179,7 +181,7 @@ pub trait JobStore: Send + Sync {
     /// [`StoreError::Unavailable`].
     async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError>;
 
-    /// Reports every record as it is now, then each change in order. It ends when its receiver is dropped;
+    /// Reports every record as it is now, then [`StoreEvent::Replayed`], then each change in order. It ends when its receiver is dropped;
     /// a receiver that does not read holds the store's writers up.
     ///
     /// # Errors

@@ -16,10 +16,9 @@ impl Watchers {
     /// A new watcher, told of `present` first.
     pub(super) fn add(&mut self, present: Vec<Stored>) -> mpsc::Receiver<StoreEvent> {
         let (sender, receiver) = mpsc::channel(BACKLOG + present.len());
-        for stored in present {
-            sender
-                .try_send(StoreEvent::Changed(Box::new(stored)))
-                .expect("the channel has room for all that is present");
+        let present = present.into_iter().map(|stored| StoreEvent::Changed(Box::new(stored)));
+        for event in present.chain([StoreEvent::Replayed]) {
+            sender.try_send(event).expect("the channel has room for all that is present");
         }
         self.0.push(sender);
         receiver

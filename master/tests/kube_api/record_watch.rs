@@ -20,6 +20,7 @@ async fn watched(server: &ApiServer, names: &[&str]) -> (KubeStore, mpsc::Receiv
     for name in names {
         assert_eq!(next(&mut watch).await, format!("changed {name}, epoch 1"));
     }
+    assert_eq!(next(&mut watch).await, "replayed");
     server.until("the watch is open", |asked| asked.iter().any(|asked| asked.kind == Kind::Watch)).await;
     (store, watch)
 }
@@ -29,6 +30,7 @@ async fn next(watch: &mut mpsc::Receiver<StoreEvent>) -> String {
     match timeout(DEADLINE, watch.recv()).await.expect("something is told in time") {
         Some(StoreEvent::Changed(stored)) => format!("changed {}, epoch {}", stored.name(), stored.record.epoch),
         Some(StoreEvent::Deleted(name)) => format!("deleted {name}"),
+        Some(StoreEvent::Replayed) => "replayed".to_owned(),
         None => "the end".to_owned(),
     }
 }

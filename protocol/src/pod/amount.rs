@@ -1,0 +1,71 @@
+//! Quantities of what a pod uses: requests and limits.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::{BadValue, bad};
+use crate::ids::serde_as_string;
+
+/// A quantity, in Kubernetes' notation, that is requested, and one that is the limit: `REQUEST`, or `REQUEST:LIMIT`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Amount {
+    /// What the scheduler sets aside.
+    pub request: String,
+    /// What cannot be exceeded; not below the request.
+    pub limit: String,
+}
+
+const AMOUNT_FORM: &str =
+    "write a quantity such as 2, 500m or 4Gi, alone or as REQUEST:LIMIT with a limit not below the request";
+
+impl FromStr for Amount {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (request, limit) = text.split_once(':').unwrap_or((text, text));
+        match (thousandths(request), thousandths(limit)) {
+            (Some(1..), Some(most)) if thousandths(request) <= Some(most) => {
+                Ok(Self { request: request.to_owned(), limit: limit.to_owned() })
+            }
+            (_, _) => Err(bad(text, "amount", AMOUNT_FORM)),
+        }
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { request, limit } = self;
+        if request == limit { f.write_str(request) } else { write!(f, "{request}:{limit}") }
+    }
+}
+
+serde_as_string!(Amount);
+
+/// A quantity's value in thousandths (`k8s.io/apimachinery/pkg/api/resource/quantity.go`, without its exponents).
+fn thousandths(text: &str) -> Option<u128> {
+    let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, suffix) = text.split_at(number_end);
+    let factor: u128 = match suffix {
+        "m" => 1,
+        "" => 1000,
+        "k" => 1000_u128.pow(2),
+        "M" => 1000_u128.pow(3),
+        "G" => 1000_u128.pow(4),
+        "T" => 1000_u128.pow(5),
+        "Ki" => 1000 << 10,
+        "Mi" => 1000 << 20,
+        "Gi" => 1000 << 30,
+        "Ti" => 1000 << 40,
+        _ => return None,
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    // Longer ones are no amounts of anything, and would not fit.
+    if whole.len() + fraction.len() > 15 || whole.is_empty() || fraction.contains('.') {
+        return None;
+    }
+    let digits: u128 = format!("{whole}{fraction}").parse().ok()?;
+    Some(digits * factor / 10_u128.pow(u32::try_from(fraction.len()).ok()?))
+}

@@ -1,0 +1,134 @@
+//! What the pods of a job are given beside their image, where pods are Kubernetes'. Each value is parsed once, here, in
+//! the form in which it is typed and sent.
+
+mod amount;
+mod names;
+mod pull_policy;
+mod toleration;
+mod volume;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+pub use self::amount::Amount;
+pub use self::names::{LabelKey, LabelValue, ObjectName};
+pub use self::pull_policy::PullPolicy;
+pub use self::toleration::{TaintEffect, Toleration};
+pub use self::volume::{Volume, VolumeSource};
+
+/// What every pod of a job is given.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PodOptions {
+    /// Processors: request and limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Amount>,
+    /// Memory: request and limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Amount>,
+    /// GPUs, as `nvidia.com/gpu`; 0 is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<u32>,
+    /// What is mounted, and where.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<Volume>,
+    /// Secrets whose keys become variables.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub env_secrets: Vec<ObjectName>,
+    /// Labels that a node must have.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<LabelKey, LabelValue>,
+    /// Taints that a node may have.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tolerations: Vec<Toleration>,
+    /// The PriorityClass.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority_class: Option<ObjectName>,
+    /// The ServiceAccount. Its token is not mounted in any case.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_account: Option<ObjectName>,
+    /// Whether a node asks a registry for the image; IfNotPresent when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_pull_policy: Option<PullPolicy>,
+}
+
+/// The same fields, for requests: an unknown one is refused.
+#[derive(Deserialize)]
+#[serde(remote = "PodOptions", deny_unknown_fields)]
+struct Strict {
+    #[serde(default)]
+    cpu: Option<Amount>,
+    #[serde(default)]
+    memory: Option<Amount>,
+    #[serde(default)]
+    gpus: Option<u32>,
+    #[serde(default)]
+    volumes: Vec<Volume>,
+    #[serde(default)]
+    env_secrets: Vec<ObjectName>,
+    #[serde(default)]
+    node_selector: BTreeMap<LabelKey, LabelValue>,
+    #[serde(default)]
+    tolerations: Vec<Toleration>,
+    #[serde(default)]
+    priority_class: Option<ObjectName>,
+    #[serde(default)]
+    service_account: Option<ObjectName>,
+    #[serde(default)]
+    image_pull_policy: Option<PullPolicy>,
+}
+
+impl PodOptions {
+    /// Whether nothing is asked for.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The names of the fields that ask for something, for who cannot give it.
+    pub fn asked_for(&self) -> Vec<&'static str> {
+        let Self {
+            cpu,
+            memory,
+            gpus,
+            volumes,
+            env_secrets,
+            node_selector,
+            tolerations,
+            priority_class,
+            service_account,
+            image_pull_policy,
+        } = self;
+        let fields = [
+            ("cpu", cpu.is_some()),
+            ("memory", memory.is_some()),
+            ("gpus", gpus.is_some()),
+            ("volume", !volumes.is_empty()),
+            ("env-secret", !env_secrets.is_empty()),
+            ("node-selector", !node_selector.is_empty()),
+            ("toleration", !tolerations.is_empty()),
+            ("priority-class", priority_class.is_some()),
+            ("service-account", service_account.is_some()),
+            ("image-pull-policy", image_pull_policy.is_some()),
+        ];
+        fields.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name).collect()
+    }
+
+    /// Reads the options of a request.
+    pub(crate) fn deserialize_strictly<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Strict::deserialize(from)
+    }
+}
+
+/// Why a text is none of the values here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("\"{text}\" is no {what}: {form}")]
+pub struct BadValue {
+    text: String,
+    what: &'static str,
+    form: &'static str,
+}
+
+fn bad(text: &str, what: &'static str, form: &'static str) -> BadValue {
+    BadValue { text: text.chars().take(80).collect(), what, form }
+}

@@ -1,0 +1,41 @@
+//! When a node asks a registry for an image.
+
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::{BadValue, bad};
+
+/// When a node asks a registry for an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PullPolicy {
+    /// When it does not have it.
+    IfNotPresent,
+    /// Each time.
+    Always,
+    /// Not at all.
+    Never,
+}
+
+impl PullPolicy {
+    const ALL: [Self; 3] = [Self::IfNotPresent, Self::Always, Self::Never];
+
+    /// The name, as Kubernetes has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::IfNotPresent => "IfNotPresent",
+            Self::Always => "Always",
+            Self::Never => "Never",
+        }
+    }
+}
+
+impl FromStr for PullPolicy {
+    type Err = BadValue;
+
+    /// Case does not matter.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = Self::ALL.into_iter().find(|policy| policy.as_str().eq_ignore_ascii_case(text));
+        known.ok_or_else(|| bad(text, "pull policy", "use IfNotPresent, Always or Never"))
+    }
+}
