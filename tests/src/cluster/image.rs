@@ -63,10 +63,19 @@ impl Image {
         Arc::new(Self::built(&root().join("examples").join(name)))
     }
 
-    fn built(context: &Path) -> Self {
+    /// The image of a folder's Dockerfile, without an agent of ours.
+    ///
+    /// # Panics
+    /// When it cannot be built.
+    pub fn unwrapped(context: &Path) -> Self {
         let image = Self { name: unique_name() };
         docker(&["build", "--quiet", "--tag", &image.name, &context.display().to_string()])
             .unwrap_or_else(|error| panic!("build {}: {error}", context.display()));
+        image
+    }
+
+    fn built(context: &Path) -> Self {
+        let image = Self::unwrapped(context);
         let agent = static_agent().display().to_string();
         let scene = Scene::new("");
         Finished::of(&mut scene.client(&["build", "--image", &image.name, "--agent-binary", &agent])).code(0);

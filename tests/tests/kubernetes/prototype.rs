@@ -1,0 +1,77 @@
+//! The first prototype's programs in the cluster: its agent in the pods of our job, its master over our agents, its
+//! client before our master. They are played by tests/prototype.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use e2e::cluster::Image;
+use e2e::programs::root;
+use e2e::{Finished, Place, Stage, within};
+use protocol::view::JobState;
+
+/// Says what it was given, and takes its time.
+const EXEC_PY: &str = "import os, time\nprint('workers', os.environ['NUM_WORKERS'], flush=True)\ntime.sleep(10)\n";
+
+fn stand_in(file: &str, args: &[&str]) -> Finished {
+    let mut command = Command::new("python3");
+    command.arg(root().join("tests/prototype").join(file)).args(args);
+    Finished::of(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
+}
+
+/// The prototype's own image, with this script in it.
+fn image_of_prototype(stage: &Stage) -> Image {
+    let context = stage.scene().path().join("prototype");
+    fs::create_dir(&context).expect("a folder");
+    for file in ["agent.py", "Dockerfile"] {
+        fs::copy(root().join("tests/prototype").join(file), context.join(file)).expect("copy");
+    }
+    fs::write(context.join("exec.py"), EXEC_PY).expect("write");
+    Image::unwrapped(&context)
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn its_client_submits_its_agents_serve_and_a_new_master_does_not_start_them_again() {
+    let mut stage = Stage::new(Place::Cluster, "");
+    let image = image_of_prototype(&stage);
+    let url = stage.cluster().master.url.clone();
+    stand_in("client.py", &[&url, "AllReduce", "2", "0", image.name(), "seed"]).code(0);
+    let started = || (stage.status("seed").state == JobState::Running).then_some(());
+    within("both agents are started", started, || stage.cluster().to_string());
+
+    stage.kill_master();
+    stage.next_master(&["--state-dir", "state"]);
+    assert_eq!(stage.finished("seed").state, JobState::Succeeded);
+    for pod in ["seed-worker-0", "seed-worker-1"] {
+        let logs = stage.cluster().namespace.kubectl(&["logs", pod]);
+        assert_eq!(logs.matches("prototype: start").count(), 1, "{logs}");
+        assert!(logs.contains("workers 2"), "{logs}");
+    }
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn its_master_drives_our_agents() {
+    let stage = Stage::hello(Place::Cluster);
+    let namespace = &stage.cluster().namespace;
+    let image = format!("--image={}", stage.cluster().image.wrapped());
+    let pods = ["one", "two"];
+    let ip_of = |pod: &str| {
+        let ip = || Some(namespace.kubectl(&["get", "pod", pod, "-o", "jsonpath={.status.podIP}"]));
+        within("the pod has its IP", || ip().filter(|ip| !ip.is_empty()), || stage.cluster().to_string())
+    };
+    for pod in pods {
+        namespace.kubectl(&["run", pod, &image, "--restart=Never", "--image-pull-policy=Never"]);
+    }
+    let ips = pods.map(ip_of);
+    for ip in &ips {
+        let healthy = || (stage.scene().curl(&[&format!("http://{ip}:7896/healthz")]) == "OK").then_some(());
+        within("our agent answers", healthy, || stage.cluster().to_string());
+    }
+    stand_in("master.py", &[&ips[0], &ips[1]]).code(0);
+    for (pod, index) in pods.into_iter().zip([0, 1]) {
+        let printed = || Some(namespace.kubectl(&["logs", pod])).filter(|logs| logs.contains("TF_CONFIG {"));
+        let logs = within("exec.py has printed", printed, || stage.cluster().to_string());
+        assert!(logs.contains(&format!(r#""index":{index}"#)) && logs.contains(&format!("{}:1234", ips[1])), "{logs}");
+    }
+}
