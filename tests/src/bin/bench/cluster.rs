@@ -49,7 +49,8 @@ pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
             bare_is: if bare.is_some() { "the first prototype, once" } else { "" },
         });
     }
-    done(&mut docker(&["image", "rm", IMAGE, "muster-bench_pod"]))?;
+    // Containers that are just being removed may still use them.
+    done(&mut docker(&["image", "rm", "--force", "muster-bench_pod", IMAGE])).ok();
     Ok(rows)
 }
 
