@@ -128,9 +128,9 @@ impl fmt::Display for Failure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplicaState {
-    /// Its pod is asked for.
+    /// Its pod is asked for and has no address yet.
     Requested,
-    /// Its pod has a place.
+    /// Its pod has a place, and its agent has not answered.
     Scheduled,
     /// Its agent answers.
     Joined,

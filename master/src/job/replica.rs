@@ -105,7 +105,7 @@ impl Observation {
 /// Where a replica stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplicaPhase {
-    /// Its pod is asked for.
+    /// Its pod is asked for and has no address yet.
     Requested,
     /// Its pod has a place, its agent has not answered.
     Scheduled,
@@ -136,7 +136,8 @@ impl ReplicaPhase {
             (_, lost @ Self::Lost(_)) => lost,
             (None, Self::Running(_)) => Self::Lost("its pod was deleted".to_owned()),
             (None, _) => Self::Requested,
-            (Some(PodState::Pending { .. }), _) => Self::Scheduled,
+            // It has no address yet, and mostly no place.
+            (Some(PodState::Pending { .. }), _) => Self::Requested,
             (Some(PodState::Running(_)), run) => run,
         }
     }

@@ -28,7 +28,7 @@ async fn another_jobs_pod_of_the_same_name_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grace_is_passed_on_and_never_zero() {
+async fn a_grace_is_passed_on_and_never_zero_where_something_runs() {
     for (grace, seconds) in [(Duration::ZERO, 1), (Duration::from_millis(300), 1), (Duration::from_secs(7), 7)] {
         let server = ApiServer::new();
         server.put("pods", pod("new", 0, &running("10.0.0.1")));
@@ -37,6 +37,20 @@ async fn a_grace_is_passed_on_and_never_zero() {
         let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::Delete).expect("it was asked");
         assert_eq!(asked.body["gracePeriodSeconds"], json!(seconds));
         until(&pods, &job("new"), "it is gone", PodTable::is_empty).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_in_which_nothing_has_begun_is_given_no_time() {
+    let waiting = json!([{ "name": "agent", "state": { "waiting": { "reason": "ImagePullBackOff" } } }]);
+    let begun = json!([{ "name": "agent", "containerID": "docker://1", "state": { "waiting": {} } }]);
+    for (containers, seconds) in [(waiting, 0), (begun, 1)] {
+        let server = ApiServer::new();
+        server.put("pods", pod("new", 0, &json!({ "phase": "Pending", "containerStatuses": containers })));
+        let pods = begin(&server).await;
+        pods.delete(&job("new"), worker(0), Duration::ZERO).await.expect("delete");
+        let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::Delete).expect("it was asked");
+        assert_eq!(asked.body["gracePeriodSeconds"], json!(seconds));
     }
 }
 

@@ -89,7 +89,7 @@ async fn pods_that_never_come_show_why_they_wait() {
     assert_eq!(view.state, JobState::Pending);
     for replica in view.replicas {
         assert_eq!(replica.reason.as_deref(), Some("0/3 nodes have room"));
-        assert_eq!(replica.state, ReplicaState::Scheduled);
+        assert_eq!(replica.state, ReplicaState::Requested);
     }
 }
 

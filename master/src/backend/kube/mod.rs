@@ -37,7 +37,8 @@ const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(30);
 const NAME_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often such a name is tried while the watch tells nothing of it.
 const NAME_INTERVAL: Duration = Duration::from_secs(5);
-/// The shortest grace. Without any, Kubernetes forgets a pod that may still run.
+/// The shortest grace for a pod in which something may run: without any, Kubernetes forgets it before it has ended. Of
+/// one in which nothing has begun there is nothing to wait for, and old kubelets take half a minute over it.
 const GRACE_MIN: Duration = Duration::from_secs(1);
 
 /// The back end for clusters.
@@ -183,6 +184,7 @@ impl PodBackend for KubeBackend {
         if self.seen.owner(&name).is_some_and(|owner| owner != *job) {
             return Ok(());
         }
+        let grace = if self.seen.has_begun(&name) { grace.max(GRACE_MIN) } else { Duration::ZERO };
         match call(self.pods.delete(&name, &with_grace(grace))).await {
             Ok(_) | Err(ApiFailure::Refused { status: 404, .. }) => Ok(()),
             Err(source) => Err(BackendError::Delete { pod, source: Box::new(source) }),
@@ -195,6 +197,7 @@ impl PodBackend for KubeBackend {
             return Ok(());
         }
         let selected = ListParams::default().labels(&format!("{MANAGED_BY}={MUSTER},{JOB_UID}={}", job.uid));
+        let grace = if self.seen.any_has_begun(job) { grace.max(GRACE_MIN) } else { Duration::ZERO };
         match call(self.pods.delete_collection(&with_grace(grace), &selected)).await {
             Ok(_) => Ok(()),
             Err(source) => Err(BackendError::DeleteAll { job: job.name.clone(), source: Box::new(source) }),
@@ -231,7 +234,7 @@ async fn follow(pods: Api<Pod>, seen: SeenPods, listed: oneshot::Sender<()>) {
 }
 
 fn with_grace(grace: Duration) -> DeleteParams {
-    let seconds = u32::try_from(grace.max(GRACE_MIN).as_secs()).unwrap_or(u32::MAX);
+    let seconds = u32::try_from(grace.as_secs()).unwrap_or(u32::MAX);
     DeleteParams { grace_period_seconds: Some(seconds), ..DeleteParams::default() }
 }
 

@@ -75,6 +75,13 @@ fn container_state(status: &PodStatus) -> Option<&ContainerState> {
     status.container_statuses.iter().flatten().find(|container| container.name == CONTAINER)?.state.as_ref()
 }
 
+/// Whether its container has ever been started: the kubelet gives it an id then.
+pub(super) fn has_begun(pod: &Pod) -> bool {
+    let Some(status) = &pod.status else { return false };
+    let mut ids = status.container_statuses.iter().flatten().filter_map(|container| container.container_id.as_deref());
+    status.phase.as_deref() != Some("Pending") || ids.any(|id| !id.is_empty())
+}
+
 /// An agent may answer before its pod is marked as running, so the pod's IP is enough.
 fn address(status: &PodStatus) -> Option<Addresses> {
     let ip: IpAddr = status.pod_ip.as_deref()?.parse().ok()?;

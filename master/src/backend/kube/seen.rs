@@ -20,10 +20,19 @@ pub(super) struct SeenPods {
     events: watch::Sender<()>,
 }
 
+/// What is known of a pod besides its state.
+#[derive(Debug)]
+struct SeenPod {
+    job: JobKey,
+    replica: ReplicaId,
+    /// Whether its container has ever been started.
+    has_begun: bool,
+}
+
 #[derive(Debug, Default)]
 struct Inner {
     tables: HashMap<JobKey, watch::Sender<PodTable>>,
-    pods: HashMap<String, (JobKey, ReplicaId)>,
+    pods: HashMap<String, SeenPod>,
     /// While everything is listed anew: the pods that were listed so far.
     relisted: Option<HashSet<String>>,
 }
@@ -45,7 +54,17 @@ impl SeenPods {
 
     /// Whose pod has this name, if one has.
     pub(super) fn owner(&self, pod: &str) -> Option<JobKey> {
-        self.lock().pods.get(pod).map(|(job, _)| job.clone())
+        self.lock().pods.get(pod).map(|pod| pod.job.clone())
+    }
+
+    /// Whether something may run in the pod of this name. One that is not known may have begun unseen.
+    pub(super) fn has_begun(&self, pod: &str) -> bool {
+        self.lock().pods.get(pod).is_none_or(|pod| pod.has_begun)
+    }
+
+    /// The same of any pod of a job.
+    pub(super) fn any_has_begun(&self, job: &JobKey) -> bool {
+        self.lock().pods.values().any(|pod| pod.job == *job && pod.has_begun)
     }
 
     /// Waits until the pod of this name is another's than this owner's, or gone, or there where none was.
@@ -84,7 +103,7 @@ impl Inner {
     fn put(&mut self, pod: &Pod) {
         let name = pod.name_any();
         let Some((job, replica)) = observe::whose(pod) else { return self.remove(&name) };
-        if self.pods.get(&name).is_some_and(|(owner, _)| *owner != job) {
+        if self.pods.get(&name).is_some_and(|pod| pod.job != job) {
             self.remove(&name);
         }
         self.tables.entry(job.clone()).or_default().send_if_modified(|table| {
@@ -93,11 +112,11 @@ impl Inner {
             table.insert(replica, state);
             has_changed
         });
-        self.pods.insert(name, (job, replica));
+        self.pods.insert(name, SeenPod { job, replica, has_begun: observe::has_begun(pod) });
     }
 
     fn remove(&mut self, name: &str) {
-        let Some((job, replica)) = self.pods.remove(name) else { return };
+        let Some(SeenPod { job, replica, has_begun: _ }) = self.pods.remove(name) else { return };
         if let Some(table) = self.tables.get(&job) {
             table.send_if_modified(|table| table.remove(&replica).is_some());
         }
