@@ -54,9 +54,13 @@ impl AgentKey {
     pub fn read_or_make(file: &Path) -> anyhow::Result<Self> {
         if !file.exists() {
             let key = hex::encode(Self::random().0);
-            let options = File::options().write(true).create_new(true).mode(0o600).open(file);
-            let written = options.and_then(|mut file| file.write_all(key.as_bytes()));
-            written.with_context(|| format!("write the agents' key {}", file.display()))?;
+            // Whole or not at all: half a key would keep every later master from starting.
+            let unfinished = file.with_extension("new");
+            let opened = File::options().write(true).create(true).truncate(true).mode(0o600).open(&unfinished);
+            let written = opened.and_then(|mut file| file.write_all(key.as_bytes()));
+            written
+                .and_then(|()| std::fs::rename(&unfinished, file))
+                .with_context(|| format!("write the agents' key {}", file.display()))?;
         }
         Self::read(file)
     }

@@ -129,6 +129,17 @@ impl Config {
         Ok(path)
     }
 
+    /// The agent's program for clients: none where none is named and none lies beside this program.
+    ///
+    /// # Errors
+    /// When one is named that is not there.
+    pub fn agent_to_give(&self) -> anyhow::Result<Option<PathBuf>> {
+        match (&self.agent_binary, self.agent_binary()) {
+            (Some(_), found) => found.map(Some),
+            (None, found) => Ok(found.ok()),
+        }
+    }
+
     /// Who may ask. Beyond loopback there must be a token.
     ///
     /// # Errors

@@ -65,11 +65,12 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     tokio::select! {
         () = jobs.complete() => {}
         ended = &mut following => return why_it_ended(ended),
+        reason = told_to_end(config.supervised) => return reason.map(|reason| info!(reason, "ending")),
     }
     announce(&listener)?;
 
     let end = CancellationToken::new();
-    let about = About { backend: config.backend().into(), agent_binary: config.agent_binary().ok() };
+    let about = About { backend: config.backend().into(), agent_binary: config.agent_to_give()? };
     let server = Server::new(Arc::clone(&jobs), guard, about, end.clone());
     let serving = tokio::spawn(async move { server.serve(listener).await });
     let outcome = tokio::select! {

@@ -96,3 +96,31 @@ async fn the_process_back_end_conforms() {
     let left: Vec<_> = std::fs::read_dir(state.path().join("pods")).expect("the pods' folder").collect();
     assert!(left.is_empty(), "{left:?}");
 }
+
+#[test]
+fn an_end_of_very_many_replicas_is_short_enough_for_every_store() {
+    use master::store::Ended;
+    use protocol::view::{JobResult, JobTimes, ReplicaState, ReplicaView};
+    let replica = |index: u32| ReplicaView {
+        replica: format!("worker-{index}").parse().expect("a replica"),
+        state: ReplicaState::Lost,
+        pod: format!("a-job-of-a-long-name-worker-{index}"),
+        address: Some("10.0.0.1:1234".to_owned()),
+        reason: Some("ErrImagePull: ".repeat(30)),
+        pid: None,
+        started_at: None,
+        exit: None,
+    };
+    let ended = |count: u32| Ended {
+        result: JobResult::Cancelled,
+        times: JobTimes::default(),
+        generation: None,
+        replicas: (0..count).map(replica).collect(),
+    };
+    assert_eq!(ended(100).bounded(), ended(100), "few are kept as they are");
+    for count in [1000, 5457] {
+        let bounded = ended(count).bounded();
+        assert!(serde_json::to_string(&bounded).expect("JSON").len() <= 256 * 1024, "{count}");
+        assert_eq!(bounded.replicas.is_empty(), count > 1000, "of a thousand it is kept how each ended");
+    }
+}

@@ -63,6 +63,9 @@ fn volumes_are_claims_folders_of_the_node_or_empty() {
         "empty:/muster",
         "empty:/muster/x",
         "empty:/a/../b",
+        "empty://muster",
+        "empty:/./muster",
+        "empty:/a/",
         "nfs:x:/y",
         "pvc:data:/data:rw",
     ]);

@@ -95,13 +95,14 @@ impl Driver {
 
     /// Changes the record, if it is still this master's: what another master holds by now is not this one's to change.
     async fn write(&mut self, change: impl Fn(&mut JobRecord) -> Change) -> Next {
-        let epoch = self.stored.record.epoch;
-        let while_held = |record: &mut JobRecord| if record.epoch == epoch { change(record) } else { Change::Nothing };
+        let (uid, epoch) = (self.stored.record.uid.clone(), self.stored.record.epoch);
+        let is_held = |record: &JobRecord| record.uid == uid && record.epoch == epoch;
+        let while_held = |record: &mut JobRecord| if is_held(record) { change(record) } else { Change::Nothing };
         let (store, job) = (self.context.store.as_ref(), self.stored.name());
         match persistently(|| amend(store, job, while_held)).await {
-            Some(stored) if stored.record.epoch == epoch => self.stored = stored,
+            Some(stored) if is_held(&stored.record) => self.stored = stored,
             Some(_) => return Next::End,
-            // Deleted by someone else: the pods go all the same.
+            // Deleted by someone else, or not to be written: the pods go all the same.
             None => {}
         }
         Next::GoOn
@@ -235,7 +236,7 @@ impl Driver {
         Next::End
     }
 
-    /// Returns when it does nothing any more: a pod that it created is in the back end's table by then.
+    /// Returns when it does nothing any more. A pod that it asked for may still come: it goes with the record.
     async fn call_start_back(&mut self) {
         if let Some(start) = self.start.take() {
             start.abort();

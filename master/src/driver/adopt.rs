@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::Context;
 use crate::error_chain::error_chain;
@@ -18,8 +18,9 @@ pub(super) async fn adopt(context: &Context, stored: Stored) -> Option<Stored> {
     }
     let name = stored.name().clone();
     let boot_id = &context.boot_id;
+    let uid = &stored.record.uid;
     let take_over = |record: &mut JobRecord| {
-        if record.holder == *boot_id {
+        if record.holder == *boot_id || record.uid != *uid {
             return Change::Nothing;
         }
         record.holder.clone_from(boot_id);
@@ -27,12 +28,12 @@ pub(super) async fn adopt(context: &Context, stored: Stored) -> Option<Stored> {
         Change::Write
     };
     let (store, job) = (context.store.as_ref(), &name);
-    let adopted = persistently(|| amend(store, job, take_over)).await?;
+    let adopted = persistently(|| amend(store, job, take_over)).await.filter(|now| now.record.uid == *uid)?;
     info!(job = %name, epoch = adopted.record.epoch, "job taken over");
     Some(adopted)
 }
 
-/// Writes to the store as often as it takes. `None` when the record is gone.
+/// Writes to the store as often as it takes. `None` when the record is gone, or will never be taken.
 pub(super) async fn persistently<W, T>(mut write: impl FnMut() -> W) -> Option<T>
 where
     W: Future<Output = Result<T, StoreError>>,
@@ -53,5 +54,7 @@ where
         }
     };
     let told = |error: &StoreError, _| warn!(error = error_chain(error), "a record cannot be written yet");
-    attempt.retry(patience).notify(told).await.ok().flatten()
+    let may_pass = |error: &StoreError| !matches!(error, StoreError::Refused(_));
+    let given_up = |error: StoreError| error!(error = error_chain(&error), "a record cannot be written");
+    attempt.retry(patience).when(may_pass).notify(told).await.map_err(given_up).ok().flatten()
 }

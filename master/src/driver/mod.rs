@@ -192,13 +192,21 @@ impl Driver {
 
     fn take_pods(&mut self) {
         let table = self.pods.borrow_and_update().clone();
+        let is_coming_up = matches!(self.phase, JobPhase::Pending { .. } | JobPhase::Starting { .. });
+        let launched = self.stored.record.launched;
         for (id, replica) in &mut self.replicas {
-            replica.seen.pod = table.get(id).cloned();
-            if let (AgentState::Silent, Listener::Nobody, Some(addresses)) =
-                (&replica.seen.agent, &replica.listener, replica.seen.addresses())
+            let pod = table.get(id).cloned();
+            if replica.seen.pod.is_some() && pod.is_none() && is_coming_up {
+                replica.seen.agent = AgentState::Refused("its pod was deleted".to_owned());
+            }
+            replica.seen.pod = pod;
+            replica.count_as_launched(launched);
+            if let (AgentState::Silent, Some(addresses)) = (&replica.seen.agent, replica.seen.addresses())
+                && !replica.listener.asks_at(addresses.agent)
             {
                 let join = tasks::join(self.agents.clone(), *id, addresses.agent, self.reporter.clone());
-                replica.listener = Listener::OfAgent { _task: AbortOnDropHandle::new(tokio::spawn(join)) };
+                let _task = AbortOnDropHandle::new(tokio::spawn(join));
+                replica.listener = Listener::OfAgent { address: addresses.agent, _task };
             }
         }
     }

@@ -1,8 +1,11 @@
 //! One replica of a driver's job: what is known of it, and what is under way for it.
 
+use std::net::SocketAddr;
+
+use protocol::ids::Generation;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::job::replica::Observation;
+use crate::job::replica::{AgentState, Observation, PodState};
 
 /// A replica, from its driver's side.
 pub(super) struct Replica {
@@ -25,13 +28,33 @@ pub(super) struct Replica {
 pub(super) enum Listener {
     /// Nobody asks.
     Nobody,
-    /// Until the agent has answered for the first time.
-    OfAgent { _task: AbortOnDropHandle<()> },
+    /// Until the agent has answered for the first time. A pod may get another address before that.
+    OfAgent { address: SocketAddr, _task: AbortOnDropHandle<()> },
     /// Until the run has ended.
     OfRun { _task: AbortOnDropHandle<()> },
 }
 
+impl Listener {
+    /// Whether an agent is asked there, or one has answered.
+    pub(super) fn asks_at(&self, agent: SocketAddr) -> bool {
+        match self {
+            Self::Nobody => false,
+            Self::OfAgent { address, .. } => *address == agent,
+            Self::OfRun { .. } => true,
+        }
+    }
+}
+
 impl Replica {
+    /// A pod that has ended tells how its run ended, if it is known that there was one: an agent that could not be
+    /// asked was told to run in this start.
+    pub(super) fn count_as_launched(&mut self, launched: Option<Generation>) {
+        let has_ended = matches!(self.seen.pod, Some(PodState::Terminated { exit: Some(_), .. }));
+        if let (AgentState::Silent, true, Some(generation)) = (&self.seen.agent, has_ended, launched) {
+            self.seen.agent = AgentState::Started(generation);
+        }
+    }
+
     /// One of which nothing is known yet.
     pub(super) fn new() -> Self {
         Self {

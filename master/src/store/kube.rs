@@ -84,6 +84,8 @@ impl JobStore for KubeStore {
             Ok(updated) => parse(&updated),
             Err(ApiFailure::Refused { status: 409, .. }) => Err(StoreError::Conflict(name)),
             Err(ApiFailure::Refused { status: 404, .. }) => Err(StoreError::NotFound(name)),
+            // A right that is missing may be given.
+            Err(failure @ ApiFailure::Refused { status: 403, .. }) => Err(unavailable(failure)),
             Err(failure) => Err(of_write(failure)),
         }
     }
@@ -214,6 +216,10 @@ fn written(map: &ConfigMap) -> Option<JobRecord> {
 fn parse(map: &ConfigMap) -> Result<Stored, StoreError> {
     let text = map.data.as_ref().and_then(|data| data.get(RECORD)).map_or("", String::as_str);
     let record: JobRecord = serde_json::from_str(text).map_err(unavailable)?;
+    // A copy, made by hand or restored under another name, is no record: its job is the original's.
+    if map.name_any() != record_name(record.spec.name.as_str()) || name_of(map).as_ref() != Some(&record.spec.name) {
+        return Err(StoreError::Unavailable("the ConfigMap is not named as the job in it".into()));
+    }
     let uid = map.uid().unwrap_or_default();
     Ok(Stored { record: JobRecord { uid, ..record }, version: Version(map.resource_version().unwrap_or_default()) })
 }

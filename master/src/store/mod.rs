@@ -69,18 +69,20 @@ pub struct Ended {
 /// Most bytes of an [`Ended`], as JSON. A ConfigMap holds 1 MiB (core/v1 `MaxSecretSize`), and the spec may take half.
 const ENDED_BYTES_MAX: usize = 256 * 1024;
 
+/// Most characters of each replica's reason where they are very many.
+const REASON_CHARS_MAX: usize = 40;
+
 impl Ended {
-    /// The same, short enough for every store: of very many replicas only how each ended is kept, and of the one that
-    /// failed the job its last words.
+    /// The same, short enough for every store: of very many replicas first what is not needed to say how each ended
+    /// goes, and then the replicas. Of the one that failed the job its last words stay.
     pub fn bounded(mut self) -> Self {
-        let length = serde_json::to_string(&self).map_or(0, |text| text.len());
-        if length > ENDED_BYTES_MAX {
-            for replica in &mut self.replicas {
-                (replica.address, replica.pid, replica.started_at) = (None, None, None);
-                if let Some(exit) = &mut replica.exit {
-                    exit.stderr_tail.clear();
-                }
+        let shorten: [fn(&mut Vec<ReplicaView>); 2] =
+            [|replicas| replicas.iter_mut().for_each(shorten_view), Vec::clear];
+        for shorten in shorten {
+            if serde_json::to_string(&self).is_ok_and(|text| text.len() <= ENDED_BYTES_MAX) {
+                break;
             }
+            shorten(&mut self.replicas);
         }
         self
     }
@@ -88,6 +90,16 @@ impl Ended {
     /// The times of a job that a later master finds ended: nothing is known of when its last pod was gone.
     pub fn times_of_finished(&self) -> JobTimes {
         JobTimes { finished: self.times.finished.or(self.times.ended), ..self.times.clone() }
+    }
+}
+
+fn shorten_view(replica: &mut ReplicaView) {
+    (replica.address, replica.pid, replica.started_at) = (None, None, None);
+    if let Some(exit) = &mut replica.exit {
+        exit.stderr_tail.clear();
+    }
+    if let Some(reason) = &mut replica.reason {
+        *reason = reason.chars().take(REASON_CHARS_MAX).collect();
     }
 }
 

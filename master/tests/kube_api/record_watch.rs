@@ -116,3 +116,14 @@ async fn a_reader_that_is_slow_misses_nothing() {
         assert_eq!(next(&mut watch).await, format!("changed job-{place:04}, epoch 1"));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_of_a_record_under_another_name_is_no_record() {
+    let server = ApiServer::new();
+    let (store, mut watch) = watched(&server, &["real"]).await;
+    let mut copy = server.object("configmaps", "muster-real").expect("it is there");
+    copy["metadata"]["name"] = json!("muster-copy");
+    server.put("configmaps", copy);
+    store.create(conformance::record("next")).await.expect("create");
+    assert_eq!(next(&mut watch).await, "changed next, epoch 1");
+}

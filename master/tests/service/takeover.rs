@@ -70,6 +70,38 @@ async fn agents_of_the_prototype_are_started_once_whoever_drives_them_and_their_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_end_of_the_prototypes_agents_that_no_master_saw_is_read_from_their_pods() {
+    let first = Master::over("first", FakeBackend::new(Arrival::Prototypes), FakeStore::default());
+    let spec = spec("unseen", 2);
+    let job = first.submit(spec.clone()).await;
+    let agents = first.started(&spec).await;
+    reach(&job, JobState::Running).await;
+    first.stop_following().await;
+    agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
+    let ended = |table: &master::backend::PodTable| {
+        table.values().all(|pod| matches!(pod, master::job::replica::PodState::Terminated { .. }))
+    };
+    in_time("the pods have ended", first.backend.table(&spec.name).wait_for(ended)).await.expect("the table is kept");
+
+    let second = successor(&first);
+    reach(&found(&second, &spec.name).await, JobState::Succeeded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_is_deleted_before_it_came_up_fails_its_job() {
+    let master = Master::over("first", FakeBackend::new(Arrival::Never("no room")), FakeStore::default());
+    let spec = spec("deleted", 2);
+    let job = master.submit(spec.clone()).await;
+    crate::harness::until(&job, |view| view.replicas.iter().all(|replica| replica.reason.is_some())).await;
+    let key = master::backend::JobKey { name: spec.name.clone(), uid: String::new() };
+    let backend: &dyn master::backend::PodBackend = &master.backend;
+    backend.delete(&key, crate::harness::worker(1), std::time::Duration::ZERO).await.expect("it is there");
+    let view = crate::harness::until(&job, |view| view.result.is_some()).await;
+    let Some(JobResult::Failed { failure }) = view.result else { panic!("{view:?}") };
+    assert_eq!(failure.to_string(), "worker-1 was lost: its pod was deleted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_epoch_is_raised_once_and_the_first_master_yields() {
     let first = Master::new();
     let spec = spec("yields", 2);

@@ -71,5 +71,6 @@ impl fmt::Display for Volume {
 serde_as_string!(Volume);
 
 fn is_absolute(path: &str) -> bool {
-    path.starts_with('/') && !path.split('/').any(|part| part == "..") && !path.contains('\0')
+    let is_plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
+    path == "/" || path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(is_plain))
 }

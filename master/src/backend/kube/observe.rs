@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateTerminated, ContainerStateWaiting, Pod, PodCondition, PodStatus,
 };
 use protocol::agent::{ExitOutcome, ExitReport};
-use protocol::ids::{JobName, ReplicaId, UnixMillis};
+use protocol::ids::{JobName, PodName, ReplicaId, UnixMillis};
 use protocol::routes::{AGENT_PORT, TENSORFLOW_PORT};
 
 use super::api::JOB;
@@ -39,7 +39,9 @@ pub(super) fn whose(pod: &Pod) -> Option<(JobKey, ReplicaId)> {
     let name: JobName = label(JOB)?.parse().ok()?;
     let replica: ReplicaId = format!("{}-{}", label(ROLE)?, label(INDEX)?).parse().ok()?;
     let owner = pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
-    Some((JobKey { name, uid: owner.uid.clone() }, replica))
+    // A copy with another name is no replica.
+    let is_named_so = pod.metadata.name.as_deref() == Some(PodName::new(&name, replica).to_string().as_str());
+    is_named_so.then(|| (JobKey { name, uid: owner.uid.clone() }, replica))
 }
 
 /// How a pod stands. `before` is how it stood last, which may know the reason for what is shown now.
