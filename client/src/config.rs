@@ -4,11 +4,10 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
 use protocol::env::{EnvName, MUSTER_PREFIX};
 use reqwest::header::HeaderValue;
 
-use crate::args::{ConnectionArgs, Loader};
+use crate::args::ConnectionArgs;
 use crate::master_url::{BadMasterUrl, MasterUrl};
 
 /// The master's address, when no flag gives one.
@@ -90,8 +89,8 @@ pub(crate) struct Config {
 pub(crate) struct ImageConfig {
     /// Where Docker is.
     pub(crate) docker: DockerVariables,
-    /// The tool that loads images.
-    pub(crate) load: Option<Loader>,
+    /// The tool that loads images, as it was written: only who loads any needs it to be one.
+    pub(crate) load: Option<String>,
     /// The cluster that it loads into.
     pub(crate) load_cluster: Option<String>,
 }
@@ -132,9 +131,6 @@ pub(crate) enum ConfigError {
     /// A variable that holds no text.
     #[error("the variable {0} is not valid UTF-8")]
     NotUnicode(String),
-    /// No tool that loads images.
-    #[error("{LOAD_VARIABLE}: \"{0}\" is none of minikube, kind and k3d")]
-    Loader(String),
 }
 
 impl ConfigError {
@@ -142,7 +138,7 @@ impl ConfigError {
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             Self::Url { error, .. } => Some(error.hint()),
-            Self::TokenFile { .. } | Self::Token(_) | Self::NotUnicode(_) | Self::Loader(_) => None,
+            Self::TokenFile { .. } | Self::Token(_) | Self::NotUnicode(_) => None,
         }
     }
 }
@@ -176,14 +172,12 @@ impl Config {
 }
 
 fn image_config(set: impl Fn(&'static str) -> Result<Option<String>, ConfigError>) -> Result<ImageConfig, ConfigError> {
-    let loader = |text: String| Loader::from_str(&text, true).map_err(|_| ConfigError::Loader(text));
     let docker = DockerVariables {
         host: set(DOCKER_HOST_VARIABLE)?,
         cert_path: set(DOCKER_CERT_PATH_VARIABLE)?.map(PathBuf::from).or_else(docker_folder),
         tls: set(DOCKER_TLS_VERIFY_VARIABLE)?.is_some(),
     };
-    let load = set(LOAD_VARIABLE)?.map(loader).transpose()?;
-    Ok(ImageConfig { docker, load, load_cluster: set(LOAD_CLUSTER_VARIABLE)? })
+    Ok(ImageConfig { docker, load: set(LOAD_VARIABLE)?, load_cluster: set(LOAD_CLUSTER_VARIABLE)? })
 }
 
 /// Where the docker command keeps what is its user's.
@@ -274,14 +268,10 @@ mod tests {
             cert_path: Some("/certs".into()),
             tls: true,
         };
-        let image = ImageConfig { docker, load: Some(Loader::Kind), load_cluster: Some("dev".to_owned()) };
+        let image = ImageConfig { docker, load: Some("Kind".to_owned()), load_cluster: Some("dev".to_owned()) };
         assert_eq!(read(&minikube), Ok(image));
         let empty = read(&[("MUSTER_LOAD", ""), ("DOCKER_TLS_VERIFY", "")]).unwrap();
         assert_eq!((empty.docker.tls, empty.load), (false, None));
-        assert_eq!(
-            read(&[("MUSTER_LOAD", "helm")]).unwrap_err(),
-            "MUSTER_LOAD: \"helm\" is none of minikube, kind and k3d"
-        );
     }
 
     #[test]

@@ -78,6 +78,7 @@ impl From<&ImageError> for Exit {
             | ImageError::NoScript { .. }
             | ImageError::NoPython { .. }
             | ImageError::Ignore(_)
+            | ImageError::Loader(_)
             | ImageError::DockerHost(_) => Self::BadInput,
             ImageError::Master(_) => Self::MasterFailed,
             ImageError::Context { .. }
@@ -87,6 +88,7 @@ impl From<&ImageError> for Exit {
             | ImageError::Engine { .. }
             | ImageError::Push { .. }
             | ImageError::Login { .. }
+            | ImageError::NoLoader { .. }
             | ImageError::Load { .. }
             | ImageError::Signals(_) => Self::ImageFailed,
             ImageError::Interrupted => Self::NotSucceeded,

@@ -81,6 +81,9 @@ pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     }
     sentences.extend(failures(before, now));
     sentences.extend(stopping(before, now));
+    if waits_for_pods(now) && !before.is_some_and(waits_for_pods) {
+        sentences.push("waiting for its pods to go".to_owned());
+    }
     sentences
 }
 
@@ -93,6 +96,13 @@ fn stopping(before: Option<&JobView>, now: &JobView) -> Option<String> {
         1 => Some("stopping the one that still runs".to_owned()),
         many => Some(format!("stopping the {many} that still run")),
     }
+}
+
+/// Whether nothing of a job runs any more, and only its pods keep it from its end.
+fn waits_for_pods(view: &JobView) -> bool {
+    let has = |state: ReplicaState| view.replicas.iter().any(|replica| replica.state == state);
+    let is_any_left = view.replicas.iter().any(|replica| replica.state != ReplicaState::Lost);
+    view.state == JobState::Stopping && !has(ReplicaState::Running) && is_any_left
 }
 
 fn after(words: &'static str) -> impl Fn(Duration) -> String {

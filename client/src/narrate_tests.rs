@@ -111,6 +111,22 @@ fn failures_are_told_and_ends_that_were_asked_for_are_not() {
 }
 
 #[test]
+fn a_job_that_is_kept_by_its_pods_alone_says_so_once() {
+    let mut stopping = running(2);
+    stopping.state = JobState::Stopping;
+    let mut kept = stopping.clone();
+    kept.replicas.iter_mut().for_each(|replica| {
+        replica.state = ReplicaState::Exited;
+        replica.exit = Some(exited(143, true));
+    });
+    assert_eq!(changes(Some(&stopping), &kept), ["waiting for its pods to go"]);
+    assert_eq!(changes(Some(&kept), &kept), Vec::<String>::new());
+    kept.replicas.iter_mut().for_each(|replica| replica.state = ReplicaState::Lost);
+    let told = changes(Some(&stopping), &kept);
+    assert!(!told.iter().any(|sentence| sentence.starts_with("waiting")), "{told:?}");
+}
+
+#[test]
 fn a_lost_replica_is_told_with_the_reason() {
     let mut view = running(2);
     view.replicas[1].state = ReplicaState::Lost;

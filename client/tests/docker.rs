@@ -50,7 +50,7 @@ fn a_wrapped_image_runs_the_agent_and_keeps_user_folder_and_variables() {
     );
     let folder = tempfile::tempdir().unwrap();
     let ended = wrap(&image, &agent_file(folder.path(), "one"), None).expect_code(0);
-    assert_eq!(ended.stdout, format!("{}\n", image.wrapped()));
+    assert_eq!(ended.stdout, format!("{}\n", image.wrapped_by_content()));
     ended.expect_stderr(&format!("image {}_pod: wrapped in ", image.name));
     let config = image.inspect_wrapped()["Config"].take();
     assert_eq!((&config["Entrypoint"], &config["Cmd"]), (&json!(["/muster/agent"]), &json!(null)));
@@ -97,10 +97,21 @@ fn wrapping_again_asks_for_one_list_and_makes_nothing() {
 
     let again = wrap(&image, &agent, Some(&engine)).expect_code(0);
     assert_eq!(again.stderr, format!("image {}_pod: up to date\n", image.name));
-    assert_eq!(again.stdout, format!("{}\n", image.wrapped()));
+    let submitted = image.wrapped_by_content();
+    assert_eq!(again.stdout, format!("{submitted}\n"));
     assert_eq!(engine.asked(), ["GET /_ping", "GET /images/json"]);
 
+    for name in [&image.wrapped(), &submitted] {
+        docker(&["rmi", name]);
+        let named = wrap(&image, &agent, Some(&engine)).expect_code(0).expect_stderr("up to date");
+        assert_eq!(named.stdout, format!("{submitted}\n"));
+        assert_eq!(image.inspect_wrapped()["Id"], first);
+        let asked = engine.asked();
+        assert!(asked.len() == 3 && asked[2].starts_with("POST /images/sha256:"), "one name was missing: {asked:?}");
+    }
+
     wrap(&image, &agent_file(folder.path(), "two"), None).expect_code(0).expect_stderr("wrapped in");
+    assert_eq!(docker(&["image", "inspect", "--format", "{{.Id}}", &submitted]), first, "what was submitted stays");
     let second = image.inspect_wrapped()["Id"].take();
     assert_ne!(first, second, "another agent");
     image.build(&format!("{SCRIPT_IN_WORK}\nENV NEW=1"));
@@ -117,9 +128,10 @@ fn an_engine_that_takes_no_single_layer_builds_the_same() {
     let ended = wrap(&image, &agent, Some(&engine)).expect_code(0);
     let ended =
         ended.expect_stderr(&format!("image {}_pod: Docker takes no single layer (not me); building", image.name));
-    ended.expect_stderr("wrapped in");
+    let ended = ended.expect_stderr("wrapped in");
     let config = image.inspect_wrapped()["Config"].take();
     assert_eq!((&config["Entrypoint"], &config["Cmd"]), (&json!(["/muster/agent"]), &json!(null)));
+    assert_eq!(ended.stdout, format!("{}\n", image.wrapped_by_content()));
     wrap(&image, &agent, None).expect_code(0).expect_stderr("up to date");
 
     let none = Image::built("nofallback", "WORKDIR /work");
@@ -144,12 +156,14 @@ fn a_local_cluster_is_loaded_by_its_own_tool_each_time() {
     let note = "echo \"$@\" >> calls";
     build(note, &["--load", "kind"]).expect_code(0).expect_stderr(&format!("image {}_pod: loaded in ", image.name));
     build(note, &["--load", "kind"]).expect_code(0).expect_stderr("up to date");
-    let call = format!("load docker-image {} --name dev\n", image.wrapped());
+    let call = format!("load docker-image {} --name dev\n", image.wrapped_by_content());
     assert_eq!(std::fs::read_to_string(folder.path().join("calls")).unwrap(), call.repeat(2));
     let failed = build("echo no nodes found >&2; exit 3", &["--load", "kind"]).expect_code(4);
     failed.expect_stderr("failed (exit status: 3)\n  no nodes found");
     let missing = build(note, &["--load", "k3d"]).expect_code(4);
-    missing.expect_stderr(&format!("`k3d image import {} -c dev` could not be started: No such file", image.wrapped()));
+    let call = format!("`k3d image import {} -c dev`", image.wrapped_by_content());
+    let missing = missing.expect_stderr(&format!("{call} could not be started: No such file"));
+    missing.expect_stderr("hint: install it, or give --push REGISTRY");
 }
 
 #[test]
@@ -160,7 +174,7 @@ fn the_same_base_and_agent_make_the_same_image() {
     let agent = agent_file(folder.path(), "one");
     wrap(&image, &agent, None).expect_code(0);
     let first = image.inspect_wrapped()["Id"].take();
-    docker(&["rmi", &image.wrapped()]);
+    docker(&["rmi", "--force", first.as_str().unwrap()]);
     wrap(&image, &agent, None).expect_code(0).expect_stderr("wrapped in");
     assert_eq!(image.inspect_wrapped()["Id"], first);
 }
@@ -235,7 +249,7 @@ fn a_job_runs_the_wrapped_image_with_what_its_pods_are_given() {
     command.args(["--master", &master.url, "--agent-binary"]).arg(agent);
     finish(command.spawn().unwrap()).expect_code(0).expect_stderr("job digits accepted");
     let submitted = master.submitted();
-    assert_eq!((&submitted["image"], &submitted["work_dir"]), (&json!(image.wrapped()), &json!(null)));
+    assert_eq!((&submitted["image"], &submitted["work_dir"]), (&json!(image.wrapped_by_content()), &json!(null)));
     assert_eq!(submitted["pod"], json!({"memory": "1Gi:2Gi", "volumes": ["empty:/ckpt"]}));
 }
 
@@ -244,7 +258,7 @@ fn a_job_runs_the_wrapped_image_with_what_its_pods_are_given() {
 fn a_dockerfile_is_built_with_what_dockerignore_leaves_of_its_folder() {
     let (image, master) = (Image::unnamed("folder"), kubernetes());
     let parent = tempfile::tempdir().unwrap();
-    let folder = parent.path().join(&image.name);
+    let folder = parent.path().join(image.name.trim_start_matches("muster-"));
     std::fs::create_dir(&folder).unwrap();
     let instructions = "WORKDIR /work\nCOPY . .\nRUN test ! -e secret && test -x run.sh";
     let dockerfile = format!("FROM python:3.11-slim\n{}\n{instructions}\n", image.label());
@@ -263,7 +277,7 @@ fn a_dockerfile_is_built_with_what_dockerignore_leaves_of_its_folder() {
         finish(command.spawn().unwrap())
     };
     submit().expect_code(0).expect_stderr(&format!("image {}: built from ./Dockerfile in ", image.name));
-    assert_eq!(master.submitted()["image"], image.wrapped());
+    assert_eq!(master.submitted()["image"], image.wrapped_by_content());
 
     std::fs::write(folder.join("Dockerfile"), "FROM python:3.11-slim\nRUN echo no network; exit 7\n").unwrap();
     let failed = submit().expect_code(4);

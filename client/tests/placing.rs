@@ -69,6 +69,8 @@ fn values_of_pod_flags_are_refused_by_their_flag() {
         (["--load", "helm"], "invalid value 'helm' for '--load <TOOL>'"),
         (["--cpu", "many"], "--cpu: \"many\" is no amount: write a quantity such as 2, 500m or 4Gi"),
         (["--memory", "2Gi:1Gi"], "--memory: \"2Gi:1Gi\" is no amount"),
+        (["--cpu", "-1"], "--cpu: \"-1\" is no amount"),
+        (["--memory", "-1"], "--memory: \"-1\" is no amount"),
         (["--gpus", "-1"], "--gpus: \"-1\" is not a number of GPUs: give a whole number"),
         (["--volume", "data"], "--volume: \"data\" is no volume: write pvc:CLAIM:/path"),
         (["--env-secret", "My_Keys"], "--env-secret: \"My_Keys\" is no object's name"),
@@ -121,4 +123,24 @@ fn building_needs_no_master_and_says_what_is_missing() {
     wrong.expect_stderr("error: DOCKER_HOST: \"ssh://me@there\" is none of unix://PATH, tcp://HOST:PORT");
     let nobody = build("tcp://127.0.0.1:9", &["--image", "digits"]).expect_code(4);
     nobody.expect_stderr("error: Docker cannot be reached at tcp://127.0.0.1:9: Connection refused");
+}
+
+#[test]
+fn a_variable_that_names_no_tool_stops_only_who_would_load_by_it() {
+    let folder = folder_with_script();
+    let with_variable = |arguments: &[&str]| {
+        let mut command = client(folder.path());
+        command.args(arguments).env("MUSTER_LOAD", "helm").env("DOCKER_HOST", "unix:///nowhere");
+        finish(command.spawn().unwrap())
+    };
+    let wrong = with_variable(&["build", "--image", "digits"]).expect_code(2);
+    wrong.expect_stderr(
+        "error: MUSTER_LOAD: \"helm\" is none of minikube, kind and k3d\nhint: unset MUSTER_LOAD, or name minikube",
+    );
+    for flags in [["--load", "kind"], ["--push", "localhost:5000"]] {
+        let ended = with_variable(&[["build", "--image"].as_slice(), &["digits"], &flags].concat()).expect_code(4);
+        ended.expect_stderr("error: Docker cannot be reached");
+    }
+    let master = at(BackendKind::Kubernetes);
+    with_variable(&["list", "--master", &master.url]).expect_code(0);
 }

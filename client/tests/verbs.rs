@@ -26,7 +26,8 @@ fn list_shows_a_line_for_each_job() {
     let ended = at(&master, &["list"]).expect_code(0);
     let rows: Vec<Vec<&str>> = ended.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0], ["NAME", "STRATEGY", "STATE", "REPLICAS", "TIME", "RESULT"]);
-    assert_eq!(rows[1], ["digits", "AllReduce", "succeeded", "2", "4.9", "s", "succeeded"]);
+    // Until its end was decided: when its pods were found gone may be noted anew by a master that was restarted.
+    assert_eq!(rows[1], ["digits", "AllReduce", "succeeded", "2", "4.8", "s", "succeeded"]);
     assert!(ended.stdout.lines().nth(2).unwrap().ends_with("worker-1 exited with code 3"), "{}", ended.stdout);
 
     let ended = at(&master, &["list", "-o", "json"]).expect_code(0);
@@ -53,7 +54,7 @@ fn a_reader_that_has_seen_enough_of_a_list_ends_it_quietly() {
 fn status_shows_the_job_and_each_replica() {
     let master = serving(vec![failed("digits")]);
     let ended = at(&master, &["status", "digits"]).expect_code(0);
-    for part in ["asked for   AllReduce, 2 workers", "state       failed", "generation  1.1"] {
+    for part in ["asked for   AllReduce, 2 workers", "state       failed", "generation  1.1", "EXIT OR REASON"] {
         assert!(ended.stdout.contains(part), "no {part:?} in\n{}", ended.stdout);
     }
     let last = ended.stdout.lines().last().unwrap();

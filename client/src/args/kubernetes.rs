@@ -48,10 +48,10 @@ impl ImageArgs {
 #[command(next_help_heading = "On Kubernetes")]
 pub(crate) struct PodArgs {
     /// Processors of each pod, for example 2 or 500m, as REQUEST or REQUEST:LIMIT [default: no request and no limit]
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "AMOUNT", allow_negative_numbers = true)]
     pub(crate) cpu: Option<Amount>,
     /// Memory of each pod in bytes, for example 4Gi, as REQUEST or REQUEST:LIMIT [default: no request and no limit]
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "AMOUNT", allow_negative_numbers = true)]
     pub(crate) memory: Option<Amount>,
     /// GPUs of each pod (nvidia.com/gpu) [default: 0]
     #[arg(long, value_name = "N", value_parser = gpus, allow_negative_numbers = true)]

@@ -1,7 +1,7 @@
 //! Builds through Docker's API: of a folder with a Dockerfile, and of the wrap where an engine takes no archive. Both
 //! by the engine's own builder, so that neither the docker command nor BuildKit is needed.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 
 use bollard::models::BuildInfo;
@@ -15,8 +15,8 @@ use tokio::sync::mpsc;
 use super::context::{self, Pieces};
 use super::engine::{Engine, reason};
 use super::error::ImageError;
-use super::layer::{self, Base};
-use super::names::short;
+use super::layer::{self, Base, Target};
+use super::names::{listed, short};
 use crate::output::Notes;
 
 /// The name of the file in a folder that says how its image is built.
@@ -52,19 +52,21 @@ fn reader_has_gone(error: &ImageError) -> bool {
     matches!(error, ImageError::Context { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// Builds the base with the agent on top.
+/// Builds the base with the agent on top. It has both names when it is done.
 pub(super) async fn wrap(
     engine: &Engine,
     base: &Base,
-    (name, labels): (&ImageRef, &BTreeMap<&str, String>),
+    target: &Target,
     agent: &[u8],
     notes: &Notes,
 ) -> Result<(), ImageError> {
     let unwritable =
         |error: std::io::Error| ImageError::Engine { doing: "pack the agent".to_owned(), reason: error.to_string() };
-    let context = layer::build_context(agent, labels).map_err(unwritable)?;
-    let options = options(name).buildargs(&HashMap::from([("BASE", base.id.as_str())])).build();
-    follow(engine.docker.build_image(options, None, Some(body_full(context.into()))), name, notes).await
+    let context = layer::build_context(agent, &target.labels).map_err(unwritable)?;
+    let options = options(&target.content).buildargs(&HashMap::from([("BASE", base.id.as_str())])).build();
+    let output = engine.docker.build_image(options, None, Some(body_full(context.into())));
+    follow(output, &target.alias, notes).await?;
+    engine.tag(&listed(&target.content), &target.alias).await
 }
 
 fn options(name: &ImageRef) -> BuildImageOptionsBuilder {

@@ -51,9 +51,10 @@ impl Engine {
         Ok(Self { docker })
     }
 
-    /// Those of these images that are there, by one request.
-    pub(super) async fn list(&self, images: [&ImageRef; 2]) -> Result<Vec<Listed>, ImageError> {
-        let names = images.map(listed).to_vec();
+    /// The images that have one of these names as a list shows them, by one request. A name without a tag stands for all
+    /// tags (`FamiliarMatch` in distribution/reference).
+    pub(super) async fn list(&self, names: [&str; 2]) -> Result<Vec<Listed>, ImageError> {
+        let names = names.map(str::to_owned).to_vec();
         let options = ListImagesOptionsBuilder::default().filters(&HashMap::from([("reference", names)])).build();
         let found = self.docker.list_images(Some(options)).await.map_err(refused("list images"))?;
         let shown = found.into_iter().map(|image| Listed {

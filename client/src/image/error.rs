@@ -9,6 +9,10 @@ use super::elf::{ElfFault, Machine};
 use crate::master_client::MasterError;
 use crate::request::SCRIPT;
 
+/// How to find an engine that the docker command finds. The command knows contexts, which this client does not.
+const DOCKER_HOST_HINT: &str = "with minikube: eval $(minikube docker-env); else: export DOCKER_HOST=$(docker context \
+    inspect -f '{{.Endpoints.docker.Host}}')";
+
 /// Why there is no image for pods to run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ImageError {
@@ -137,6 +141,19 @@ pub(crate) enum ImageError {
         /// Why.
         reason: String,
     },
+    /// The variable names no tool that loads images.
+    #[error("MUSTER_LOAD: \"{0}\" is none of minikube, kind and k3d")]
+    Loader(String),
+    /// A local cluster's tool is not on the PATH.
+    #[error("load {image}: {command} could not be started")]
+    NoLoader {
+        /// The image.
+        image: String,
+        /// The command.
+        command: String,
+        /// Why.
+        source: io::Error,
+    },
     /// A local cluster's tool did not load the image.
     #[error("load {image}: {command} {outcome}")]
     Load {
@@ -159,9 +176,16 @@ impl ImageError {
     /// What to do about it.
     pub(crate) fn hint(&self) -> Option<String> {
         let hint = match self {
+            // Nothing that is built here can be named by a digest.
+            Self::NotFound { image, .. } if image.contains('@') => "check the name",
             Self::NotFound { image, .. } => {
                 return Some(format!("build it here, docker build -t {image} FOLDER, or check the name"));
             }
+            Self::Build { image, reason, .. } if reason.to_lowercase().contains("buildkit") => {
+                return Some(format!("build it yourself, docker build -t {image} ., and give --image {image}"));
+            }
+            Self::Loader(_) => "unset MUSTER_LOAD, or name minikube, kind or k3d",
+            Self::NoLoader { .. } => "install it, or give --push REGISTRY",
             Self::Master(_) | Self::NoAgent(_) => {
                 "make build puts an agent beside the client; or give --agent-binary PATH"
             }
@@ -171,9 +195,9 @@ impl ImageError {
             Self::AgentForeign { .. } => "give one that fits by --agent-binary PATH, or another --image",
             Self::NoScript { .. } => "in its Dockerfile: WORKDIR, and COPY exec.py to it",
             Self::NoPython { .. } => "begin its Dockerfile with an image that has python, or set ENV PATH in it",
-            Self::DockerHost(_) => "with minikube: eval $(minikube docker-env)",
+            Self::DockerHost(_) => return Some(DOCKER_HOST_HINT.to_owned()),
             Self::Unreachable { .. } => {
-                "is Docker running, and may you use it? With minikube: eval $(minikube docker-env); else set DOCKER_HOST"
+                return Some(format!("is Docker running, and may you use it? {DOCKER_HOST_HINT}"));
             }
             Self::Push { .. } => {
                 "does Docker reach the registry, and does it know you? docker login HOST notes who you are"
@@ -189,5 +213,41 @@ impl ImageError {
             | Self::Signals(_) => return None,
         };
         Some(hint.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hint(error: &ImageError) -> String {
+        error.hint().unwrap_or_default()
+    }
+
+    #[test]
+    fn a_build_that_needs_buildkit_is_left_to_the_user() {
+        let build = |reason: &str| {
+            let (image, reason, log) = ("muster-digits".to_owned(), reason.to_owned(), String::new());
+            ImageError::Build { image, reason, log }
+        };
+        let expected = "build it yourself, docker build -t muster-digits ., and give --image muster-digits";
+        assert_eq!(hint(&build("the --mount option requires BuildKit")), expected);
+        assert_eq!(build("pip returned 1").hint(), None);
+    }
+
+    #[test]
+    fn an_image_is_to_be_built_only_by_a_name_that_a_build_can_give() {
+        let nowhere = |image: &str| ImageError::NotFound { image: image.to_owned(), reason: String::new() };
+        assert_eq!(hint(&nowhere("digits")), "build it here, docker build -t digits FOLDER, or check the name");
+        assert_eq!(hint(&nowhere("digits@sha256:0")), "check the name");
+    }
+
+    #[test]
+    fn an_engine_of_another_context_is_found_by_the_docker_command() {
+        let unreachable = ImageError::Unreachable { address: String::new(), reason: String::new() };
+        let command = "export DOCKER_HOST=$(docker context inspect -f '{{.Endpoints.docker.Host}}')";
+        for error in [ImageError::DockerHost(String::new()), unreachable] {
+            assert!(hint(&error).ends_with(command), "{}", hint(&error));
+        }
     }
 }

@@ -21,8 +21,39 @@ const AGENT_LABEL: &str = "muster.agent";
 const WRAP_LABEL: &str = "muster.wrap";
 const WRAP_VERSION: &str = "1";
 
+/// Characters of a content tag, of the 64 that its digest has.
+const CONTENT_TAG_CHARACTERS: usize = 12;
+
+/// The image that wrapping would make, as far as it is known before anything is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Target {
+    /// The name that people know it by. What it means moves with the base.
+    pub(super) alias: ImageRef,
+    /// The name that says what is in it, and so means the same for as long as there is an image of this name. A pod that
+    /// starts later than its job was submitted runs what was submitted.
+    pub(super) content: ImageRef,
+    /// What it is made from.
+    pub(super) labels: BTreeMap<&'static str, String>,
+}
+
+impl Target {
+    /// The image that is `image`, whose id is `base_id`, with an agent.
+    pub(super) fn new(image: &ImageRef, base_id: &str, agent_sha256: &str) -> Self {
+        let content = format!("{}:{}", image.repository(), content_tag(base_id, agent_sha256));
+        let content: ImageRef = content.parse().expect("a valid repository and hexadecimal digits");
+        Self { alias: image.of_pods(), content: content.of_pods(), labels: labels(base_id, agent_sha256) }
+    }
+}
+
+/// What stands for base, agent and the way they are put together, in few characters.
+fn content_tag(base_id: &str, agent_sha256: &str) -> String {
+    let mut tag = hex::encode(Sha256::digest(format!("{base_id}\n{agent_sha256}\n{WRAP_VERSION}")));
+    tag.truncate(CONTENT_TAG_CHARACTERS);
+    tag
+}
+
 /// The labels of the image that is `base` with an agent.
-pub(super) fn labels(base_id: &str, agent_sha256: &str) -> BTreeMap<&'static str, String> {
+fn labels(base_id: &str, agent_sha256: &str) -> BTreeMap<&'static str, String> {
     let labels = [(BASE_LABEL, base_id), (AGENT_LABEL, agent_sha256), (WRAP_LABEL, WRAP_VERSION)];
     labels.into_iter().map(|(name, value)| (name, value.to_owned())).collect()
 }
@@ -46,19 +77,16 @@ pub(super) struct Base {
     pub(super) layers: Vec<String>,
 }
 
-/// The image `name`, which is `base` with an agent on top, in the form that `docker load` takes. User, folder and
-/// variables stay; what runs is the agent. The layers of the base are named in it, and not there.
-pub(super) fn archive(
-    base: &Base,
-    agent: &[u8],
-    (name, labels): (&ImageRef, &BTreeMap<&str, String>),
-) -> io::Result<Vec<u8>> {
+/// `target`, which is `base` with an agent on top, in the form that `docker load` takes. User, folder and variables
+/// stay; what runs is the agent. The layers of the base are named in it, and not there.
+pub(super) fn archive(base: &Base, agent: &[u8], target: &Target) -> io::Result<Vec<u8>> {
+    let Target { alias, content, labels } = target;
     let layer = layer(agent)?;
     let config = config(base, &digest(&layer), labels).to_string();
     // An engine looks a layer up by its digest first, and opens its file only when it has none.
     let layers: Vec<String> = (0..base.layers.len()).map(|place| format!("base/{place}.tar")).collect();
     let layers: Vec<&str> = layers.iter().map(String::as_str).chain(["layer.tar"]).collect();
-    let manifest = json!([{ "Config": "config.json", "RepoTags": [name], "Layers": layers }]).to_string();
+    let manifest = json!([{ "Config": "config.json", "RepoTags": [content, alias], "Layers": layers }]).to_string();
     let mut tar = tar::Builder::new(Vec::new());
     for (path, content) in
         [("config.json", config.as_bytes()), ("layer.tar", &layer), ("manifest.json", manifest.as_bytes())]
@@ -167,9 +195,24 @@ mod tests {
         archive.entries().unwrap().map(read).collect()
     }
 
+    fn target(image: &str, base_id: &str, agent_sha256: &str) -> Target {
+        Target::new(&image.parse().unwrap(), base_id, agent_sha256)
+    }
+
     fn wrapped(agent: &[u8]) -> Vec<u8> {
-        let labels = labels("sha256:base", "abc");
-        archive(&base(), agent, (&"digits_pod:1".parse().unwrap(), &labels)).unwrap()
+        archive(&base(), agent, &target("digits:1", "sha256:base", "abc")).unwrap()
+    }
+
+    #[test]
+    fn a_name_by_content_is_another_for_another_base_or_agent_and_for_nothing_else() {
+        let content = |image: &str, base: &str, agent: &str| target(image, base, agent).content.to_string();
+        let name = content("h:5000/digits:1", "sha256:base", "sha256:agent");
+        let tag = name.strip_prefix("h:5000/digits_pod:").unwrap();
+        assert!(tag.len() == 12 && tag.bytes().all(|byte| byte.is_ascii_hexdigit()), "{tag}");
+        assert_eq!(content("h:5000/digits:2", "sha256:base", "sha256:agent"), name);
+        assert_ne!(content("h:5000/digits:1", "sha256:other", "sha256:agent"), name);
+        assert_ne!(content("h:5000/digits:1", "sha256:base", "sha256:other"), name);
+        assert_eq!(target("h:5000/digits:1", "sha256:base", "sha256:agent").alias.to_string(), "h:5000/digits_pod:1");
     }
 
     #[test]
@@ -201,7 +244,8 @@ mod tests {
         assert_eq!(files.keys().collect::<Vec<_>>(), ["config.json", "layer.tar", "manifest.json"]);
         let manifest: Value = serde_json::from_slice(&files["manifest.json"].1).unwrap();
         assert_eq!(manifest[0]["Layers"], json!(["base/0.tar", "base/1.tar", "layer.tar"]));
-        assert_eq!(manifest[0]["RepoTags"], json!(["digits_pod:1"]));
+        let content = target("digits:1", "sha256:base", "abc").content;
+        assert_eq!(manifest[0]["RepoTags"], json!([content, "digits_pod:1"]));
     }
 
     #[test]

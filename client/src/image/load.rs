@@ -1,6 +1,7 @@
 //! Images into the nodes of a local cluster that has no Docker to share: by the cluster's own tool, each time, since
 //! only the tool knows whether its nodes still have an image.
 
+use std::io;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -19,12 +20,15 @@ const LINES_MAX: usize = 10;
 /// Loads an image of this machine's engine into the cluster of this name, or the tool's default.
 pub(super) async fn load(loader: Loader, cluster: Option<&str>, image: &ImageRef) -> Result<(), ImageError> {
     let words = command(loader, cluster, image);
-    let failed =
-        |outcome: String| ImageError::Load { image: short(image), command: format!("`{}`", words.join(" ")), outcome };
+    let shown = || format!("`{}`", words.join(" "));
+    let failed = |outcome: String| ImageError::Load { image: short(image), command: shown(), outcome };
     let running = Command::new(&words[0]).args(&words[1..]).stdin(Stdio::null()).kill_on_drop(true).output();
     match tokio::time::timeout(LIMIT, running).await {
         Ok(Ok(ended)) if ended.status.success() => Ok(()),
         Ok(Ok(ended)) => Err(failed(format!("failed ({}){}", ended.status, last_lines(&ended.stderr)))),
+        Ok(Err(source)) if source.kind() == io::ErrorKind::NotFound => {
+            Err(ImageError::NoLoader { image: short(image), command: shown(), source })
+        }
         Ok(Err(error)) => Err(failed(format!("could not be started: {error}"))),
         Err(_) => Err(failed(format!("was not done in {} s", LIMIT.as_secs()))),
     }

@@ -18,12 +18,14 @@ mod wrap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use clap::ValueEnum;
 use protocol::image::ImageRef;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::agent::AgentSources;
 use self::engine::Engine;
 pub(crate) use self::error::ImageError;
+use self::layer::Target;
 use self::names::short;
 use crate::args::{ImageArgs, Loader, Registry};
 use crate::config::{DockerVariables, ImageConfig};
@@ -106,7 +108,11 @@ fn destination(
         let no_name = || ImageError::NoName { image: target, registry: registry.to_string() };
         return Ok(Destination::Registry(there.ok_or_else(no_name)?));
     }
-    let tool = load.or(config.load);
+    let by_variable = |text: &String| Loader::from_str(text, true).map_err(|_| ImageError::Loader(text.clone()));
+    let tool = match load {
+        Some(tool) => Some(tool),
+        None => config.load.as_ref().map(by_variable).transpose()?,
+    };
     Ok(tool.map_or(Destination::Engine, |tool| Destination::Cluster(tool, config.load_cluster.clone())))
 }
 
@@ -151,25 +157,26 @@ async fn work(order: &ImageOrder, stop: &CancellationToken, notes: &Notes) -> Re
 
 async fn deliver(
     engine: &Engine,
-    wrapped: ImageRef,
+    wrapped: Target,
     destination: &Destination,
     notes: &Notes,
 ) -> Result<ImageRef, ImageError> {
     let begun = Instant::now();
+    let Target { alias, content, labels: _ } = wrapped;
     match destination {
-        Destination::Engine => Ok(wrapped),
+        Destination::Engine => Ok(content),
         Destination::Registry(there) => {
             notes.show_step(&format!("image {}: pushing", short(there)));
-            engine.tag(&names::listed(&wrapped), there).await?;
+            engine.tag(&names::listed(&content), there).await?;
             let pushed = registry::push(engine, there, notes).await?;
             notes.say(&format!("image {}: pushed in {}", short(there), spelled(begun.elapsed())));
             Ok(pushed)
         }
         Destination::Cluster(tool, cluster) => {
-            notes.show_step(&format!("image {}: loading into the cluster", short(&wrapped)));
-            load::load(*tool, cluster.as_deref(), &wrapped).await?;
-            notes.say(&format!("image {}: loaded in {}", short(&wrapped), spelled(begun.elapsed())));
-            Ok(wrapped)
+            notes.show_step(&format!("image {}: loading into the cluster", short(&alias)));
+            load::load(*tool, cluster.as_deref(), &content).await?;
+            notes.say(&format!("image {}: loaded in {}", short(&alias), spelled(begun.elapsed())));
+            Ok(content)
         }
     }
 }
@@ -199,23 +206,27 @@ mod tests {
         assert!(none.to_string().starts_with("no image to run: --image is not given, and there is no Dockerfile in "));
         assert_eq!(none.hint().unwrap(), "give --image REF, or put a Dockerfile beside exec.py");
         std::fs::write(digits.join("Dockerfile"), "FROM x").unwrap();
-        let built = Source::Folder(digits.clone(), image("my-digits:latest"));
+        let built = Source::Folder(digits.clone(), image("muster-my-digits:latest"));
         assert_eq!(source(None, &digits).unwrap(), built);
         assert_eq!(source(Some(image("other")), &digits).unwrap(), Source::Named(image("other")));
     }
 
     #[test]
     fn the_flags_say_where_the_image_goes_and_the_variable_where_they_are_silent() {
-        let of = |push: Option<&str>, load, variable| {
+        let of = |push: Option<&str>, load, variable: Option<&str>| {
+            let variable = variable.map(str::to_owned);
             let config = ImageConfig { load: variable, load_cluster: Some("dev".to_owned()), ..ImageConfig::default() };
-            destination(&image("h:1/digits:2"), push.map(|text| text.parse().unwrap()), load, &config).unwrap()
+            destination(&image("h:1/digits:2"), push.map(|text| text.parse().unwrap()), load, &config)
+                .map_err(|error| error.to_string())
         };
         let dev = || Some("dev".to_owned());
-        assert_eq!(of(None, None, None), Destination::Engine);
-        assert_eq!(of(None, Some(Loader::Kind), Some(Loader::K3d)), Destination::Cluster(Loader::Kind, dev()));
-        assert_eq!(of(None, None, Some(Loader::K3d)), Destination::Cluster(Loader::K3d, dev()));
+        assert_eq!(of(None, None, None), Ok(Destination::Engine));
+        assert_eq!(of(None, Some(Loader::Kind), Some("helm")), Ok(Destination::Cluster(Loader::Kind, dev())));
+        assert_eq!(of(None, None, Some("K3d")), Ok(Destination::Cluster(Loader::K3d, dev())));
+        let wrong = of(None, None, Some("helm")).unwrap_err();
+        assert_eq!(wrong, "MUSTER_LOAD: \"helm\" is none of minikube, kind and k3d");
         let pushed = Destination::Registry(image("r:5000/team/digits_pod:2"));
-        assert_eq!(of(Some("r:5000/team"), None, Some(Loader::K3d)), pushed);
+        assert_eq!(of(Some("r:5000/team"), None, Some("helm")), Ok(pushed));
     }
 
     #[test]

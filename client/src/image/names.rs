@@ -9,17 +9,26 @@ const DEFAULT_TAG: &str = "latest";
 /// The registry that a name without a host is on, and what Docker leaves out of names there.
 const DEFAULT_HOSTS: [&str; 2] = ["docker.io/", "index.docker.io/"];
 const DEFAULT_PATH: &str = "library/";
+/// By which `docker login` notes the login there.
+const HUB_LOGIN: &str = "https://index.docker.io/v1/";
+/// Before the name of a folder, so that a folder called python does not take the name of somebody else's image.
+const FOLDER_PREFIX: &str = "muster-";
 
 /// The name as an engine lists it (`familiar` in distribution/reference): without the default host and path, with a tag
 /// or a digest.
 pub(super) fn listed(image: &ImageRef) -> String {
-    let repository = image.repository();
-    let on_hub = DEFAULT_HOSTS.iter().find_map(|host| repository.strip_prefix(host)).unwrap_or(repository);
-    let short = on_hub.strip_prefix(DEFAULT_PATH).unwrap_or(on_hub);
+    let short = listed_repository(image);
     match image.to_string().split_once('@') {
         Some((_, digest)) => format!("{short}@{digest}"),
         None => format!("{short}:{}", image.tag().unwrap_or(DEFAULT_TAG)),
     }
+}
+
+/// The repository as an engine lists it, which names all of its tags.
+pub(super) fn listed_repository(image: &ImageRef) -> &str {
+    let repository = image.repository();
+    let on_hub = DEFAULT_HOSTS.iter().find_map(|host| repository.strip_prefix(host)).unwrap_or(repository);
+    on_hub.strip_prefix(DEFAULT_PATH).unwrap_or(on_hub)
 }
 
 /// The name for a sentence: without a tag that says nothing.
@@ -38,20 +47,22 @@ pub(super) fn tag_or_digest(image: &ImageRef) -> String {
 /// The host whose login an image's registry asks for, as `docker login` notes it.
 pub(super) fn login_server(image: &ImageRef) -> &str {
     match image.repository().split_once('/') {
+        Some(("docker.io" | "index.docker.io", _)) => HUB_LOGIN,
         Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => host,
-        Some(_) | None => "https://index.docker.io/v1/",
+        Some(_) | None => HUB_LOGIN,
     }
 }
 
-/// The name of the image that is built from a folder: the folder's, as far as a name can hold it.
+/// The name of the image that is built from a folder: `muster-` and the folder's, as far as a name can hold it.
 pub(super) fn of_folder(folder: &str) -> ImageRef {
     let lower = folder.to_lowercase();
     let words = lower.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let mut name = words.collect::<Vec<_>>().join("-");
     name.truncate(FOLDER_CHARACTERS_MAX);
-    let named = format!("{}:{DEFAULT_TAG}", name.trim_end_matches('-')).parse();
-    // What is left over of other alphabets is nothing, and 64 hexadecimal digits are an id.
-    named.unwrap_or_else(|_| format!("training:{DEFAULT_TAG}").parse().expect("a constant name that is valid"))
+    // What is left over of other alphabets is nothing.
+    let name = Some(name.trim_end_matches('-')).filter(|name| !name.is_empty()).unwrap_or("training");
+    let named = format!("{FOLDER_PREFIX}{name}:{DEFAULT_TAG}");
+    named.parse().expect("words of lower-case letters and digits with one hyphen between them make a name")
 }
 
 #[cfg(test)]
@@ -74,6 +85,7 @@ mod tests {
             ("localhost:5000/library/x:1", "localhost:5000/library/x:1"),
         ] {
             assert_eq!(listed(&image(name)), as_listed);
+            assert!(as_listed.starts_with(&format!("{}:", listed_repository(&image(name)))), "{name}");
         }
         assert_eq!(listed(&image(&format!("me/digits:3@{digest}"))), format!("me/digits@{digest}"));
         assert_eq!(tag_or_digest(&image(&format!("me/digits:3@{digest}"))), digest);
@@ -90,23 +102,25 @@ mod tests {
     fn a_login_is_looked_up_by_its_registry() {
         assert_eq!(login_server(&image("localhost:5000/a/b")), "localhost:5000");
         assert_eq!(login_server(&image("registry.example.com/b")), "registry.example.com");
-        assert_eq!(login_server(&image("me/b")), "https://index.docker.io/v1/");
-        assert_eq!(login_server(&image("b")), "https://index.docker.io/v1/");
+        for on_hub in ["me/b", "b", "docker.io/me/b", "index.docker.io/me/b"] {
+            assert_eq!(login_server(&image(on_hub)), "https://index.docker.io/v1/");
+        }
     }
 
     #[test]
     fn an_image_is_named_after_its_folder() {
         let id = "a".repeat(64);
+        let id_named = format!("muster-{id}:latest");
         for (folder, name) in [
-            ("digits", "digits:latest"),
-            ("My Project (2)", "my-project-2:latest"),
-            ("__x--y.z", "x-y-z:latest"),
-            ("数字", "training:latest"),
-            ("", "training:latest"),
-            (&id, "training:latest"),
+            ("digits", "muster-digits:latest"),
+            ("My Project (2)", "muster-my-project-2:latest"),
+            ("__x--y.z", "muster-x-y-z:latest"),
+            ("数字", "muster-training:latest"),
+            ("", "muster-training:latest"),
+            (&id, id_named.as_str()),
         ] {
             assert_eq!(of_folder(folder).to_string(), name, "{folder}");
         }
-        assert!(of_folder(&"é-long ".repeat(90)).repository().len() <= FOLDER_CHARACTERS_MAX);
+        assert!(of_folder(&"é-long ".repeat(90)).repository().len() <= FOLDER_PREFIX.len() + FOLDER_CHARACTERS_MAX);
     }
 }

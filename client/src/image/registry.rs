@@ -18,7 +18,7 @@ use crate::output::Notes;
 pub(super) async fn pull(engine: &Engine, image: &ImageRef, notes: &Notes) -> Result<(), ImageError> {
     let options =
         CreateImageOptionsBuilder::default().from_image(image.repository()).tag(&tag_or_digest(image)).build();
-    let login = login(image).await?;
+    let login = login(image, notes).await?;
     let mut answers = std::pin::pin!(engine.docker.create_image(Some(options), None, login));
     let mut layers = Layers::default();
     while let Some(answer) = answers.next().await {
@@ -35,7 +35,7 @@ pub(super) async fn pull(engine: &Engine, image: &ImageRef, notes: &Notes) -> Re
 pub(super) async fn push(engine: &Engine, image: &ImageRef, notes: &Notes) -> Result<ImageRef, ImageError> {
     let refused = |reason: String| ImageError::Push { image: image.to_string(), reason };
     let options = PushImageOptionsBuilder::default().tag(&tag_or_digest(image)).build();
-    let login = login(image).await?;
+    let login = login(image, notes).await?;
     let mut answers = std::pin::pin!(engine.docker.push_image(image.repository(), Some(options), login));
     let mut layers = Layers::default();
     while let Some(answer) = answers.next().await {
@@ -56,12 +56,43 @@ fn pushed(image: &ImageRef, digests: &[String]) -> Option<ImageRef> {
 }
 
 /// What `docker login` has left for the image's registry. A helper program may be asked, which blocks.
-async fn login(image: &ImageRef) -> Result<Option<DockerCredentials>, ImageError> {
+async fn login(image: &ImageRef, notes: &Notes) -> Result<Option<DockerCredentials>, ImageError> {
     let server = login_server(image).to_owned();
     let asked = server.clone();
     let found = tokio::task::spawn_blocking(move || docker_credential::get_credential(&asked)).await;
+    let found = found.expect("reading a login does not panic, and nobody aborts it");
+    if let Some(helper) = found.as_ref().err().and_then(failed_helper) {
+        notes.say(&format!("image {}: {helper}; going on without a login", short(image)));
+    }
+    credentials(found, server)
+}
+
+/// What is amiss with a helper program, when that is why there is no login. One that has none is well.
+fn failed_helper(error: &CredentialRetrievalError) -> Option<String> {
+    match error {
+        // The words of docker-credential-helpers (`credentials/error.go`), which helpers print to stdout.
+        CredentialRetrievalError::HelperFailure { stdout, .. } if stdout.contains("credentials not found") => None,
+        CredentialRetrievalError::HelperFailure { helper, stdout, stderr } => {
+            let words = [stdout, stderr].into_iter().flat_map(|text| text.lines()).find(|line| !line.trim().is_empty());
+            Some(format!("{helper} failed: {}", words.unwrap_or("without a word").trim()))
+        }
+        CredentialRetrievalError::HelperCommunicationError => Some("the credential helper cannot be run".to_owned()),
+        CredentialRetrievalError::MalformedHelperResponse => Some("the credential helper answers nonsense".to_owned()),
+        CredentialRetrievalError::CredentialDecodingError
+        | CredentialRetrievalError::CredentialMismatchError
+        | CredentialRetrievalError::NoCredentialConfigured
+        | CredentialRetrievalError::ConfigNotFound
+        | CredentialRetrievalError::ConfigReadError => None,
+    }
+}
+
+/// A login for the engine. That there is none stops nobody, as with the docker command: most images need none.
+fn credentials(
+    found: Result<DockerCredential, CredentialRetrievalError>,
+    server: String,
+) -> Result<Option<DockerCredentials>, ImageError> {
     let serveraddress = Some(server.clone());
-    match found.expect("reading a login does not panic, and nobody aborts it") {
+    match found {
         Ok(DockerCredential::UsernamePassword(username, password)) => Ok(Some(DockerCredentials {
             username: Some(username),
             password: Some(password),
@@ -75,7 +106,10 @@ async fn login(image: &ImageRef) -> Result<Option<DockerCredentials>, ImageError
         Err(
             CredentialRetrievalError::NoCredentialConfigured
             | CredentialRetrievalError::ConfigNotFound
-            | CredentialRetrievalError::ConfigReadError,
+            | CredentialRetrievalError::ConfigReadError
+            | CredentialRetrievalError::HelperCommunicationError
+            | CredentialRetrievalError::MalformedHelperResponse
+            | CredentialRetrievalError::HelperFailure { .. },
         ) => Ok(None),
         Err(error) => Err(ImageError::Login { server, reason: error.to_string() }),
     }
@@ -118,6 +152,26 @@ mod tests {
         let on_hub: ImageRef = "docker.io/me/digits_pod:1".parse().unwrap();
         let known = [format!("me/digits_pod@{DIGEST}")];
         assert_eq!(pushed(&on_hub, &known).unwrap().to_string(), format!("docker.io/me/digits_pod@{DIGEST}"));
+    }
+
+    #[test]
+    fn a_helper_without_a_login_stops_nobody_and_a_broken_one_is_named() {
+        let failure = |stdout: &str| CredentialRetrievalError::HelperFailure {
+            helper: "docker-credential-x".to_owned(),
+            stdout: stdout.to_owned(),
+            stderr: String::new(),
+        };
+        for (error, said) in [
+            (failure("credentials not found in native keychain\n"), None),
+            (failure("locked\n"), Some("docker-credential-x failed: locked")),
+            (CredentialRetrievalError::HelperCommunicationError, Some("the credential helper cannot be run")),
+            (CredentialRetrievalError::NoCredentialConfigured, None),
+        ] {
+            assert_eq!(failed_helper(&error).as_deref(), said);
+            assert!(credentials(Err(error), "r:5000".to_owned()).unwrap().is_none());
+        }
+        let unreadable = credentials(Err(CredentialRetrievalError::CredentialDecodingError), "r:5000".to_owned());
+        assert_eq!(unreadable.unwrap_err().to_string(), "read the login for r:5000: Unable to decode credential");
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! The image that pods run, made from a training image: the agent in a layer on top. One that is there already is
 //! recognised by its labels and left alone.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use bollard::body_full;
@@ -13,64 +12,66 @@ use tokio_util::sync::CancellationToken;
 use super::agent::{AgentProgram, AgentSources};
 use super::engine::{Engine, Listed, reason};
 use super::error::ImageError;
-use super::layer::{self, Base, labels};
-use super::names::{listed, short};
+use super::layer::{self, Base, Target};
+use super::names::{listed, listed_repository, short};
 use super::{build, check, registry, unless_stopped};
 use crate::output::{Notes, spelled};
 
-/// Makes sure that the engine has the image that pods run, and names it.
+/// Makes sure that the engine has the image that pods run, by both of its names.
 pub(super) async fn wrap(
     engine: &Engine,
     image: &ImageRef,
     agents: &AgentSources,
     (stop, notes): (&CancellationToken, &Notes),
-) -> Result<ImageRef, ImageError> {
-    let target = image.of_pods();
+) -> Result<Target, ImageError> {
+    let alias = image.of_pods();
+    let (of_base, of_pods) = (listed(image), listed_repository(&alias));
     let agent = unless_stopped(stop, agents.find(notes)).await?;
-    let mut known = unless_stopped(stop, engine.list([image, &target])).await?;
+    let mut known = unless_stopped(stop, engine.list([&of_base, of_pods])).await?;
     if find(&known, image).is_none() {
         pull(engine, image, (stop, notes)).await?;
-        known = unless_stopped(stop, engine.list([image, &target])).await?;
+        known = unless_stopped(stop, engine.list([&of_base, of_pods])).await?;
     }
     let begun = Instant::now();
     let name = short(image);
     let missing = || ImageError::NotFound { image: name.clone(), reason: "it is gone after the pull".to_owned() };
     let base_id = find(&known, image).map(|listed| listed.id.clone()).ok_or_else(missing)?;
-    if is_current(&known, &target, &labels(&base_id, &agent.sha256)) {
-        notes.say(&format!("image {}: up to date", short(&target)));
+    let target = Target::new(image, &base_id, &agent.sha256);
+    if unless_stopped(stop, is_there(engine, &known, &target)).await? {
+        notes.say(&format!("image {}: up to date", short(&alias)));
         return Ok(target);
     }
-    notes.show_step(&format!("image {}: wrapping", short(&target)));
+    notes.show_step(&format!("image {}: wrapping", short(&alias)));
     let base = unless_stopped(stop, engine.inspect(&base_id)).await?;
     let agent = unless_stopped(stop, agents.fitting(agent, (&name, &base.architecture))).await?;
-    if is_current(&known, &target, &labels(&base_id, &agent.sha256)) {
-        notes.say(&format!("image {}: up to date", short(&target)));
+    let target = Target::new(image, &base_id, &agent.sha256);
+    if unless_stopped(stop, is_there(engine, &known, &target)).await? {
+        notes.say(&format!("image {}: up to date", short(&alias)));
         return Ok(target);
     }
     put_together(engine, (&base, &name), &agent, &target, (stop, notes)).await?;
-    notes.say(&format!("image {}: wrapped in {}", short(&target), spelled(begun.elapsed())));
+    notes.say(&format!("image {}: wrapped in {}", short(&alias), spelled(begun.elapsed())));
     Ok(target)
 }
 
 /// Looks into the base, and then makes the image: one that has its name is taken for good from then on. The two at once
-/// would not be faster, since an engine makes no container while it takes a layer.
+/// would save little, and leave a nameless image where the base is refused.
 async fn put_together(
     engine: &Engine,
     (base, name): (&Base, &str),
     agent: &AgentProgram,
-    target: &ImageRef,
+    target: &Target,
     (stop, notes): (&CancellationToken, &Notes),
 ) -> Result<(), ImageError> {
     check::check(engine, base, name, stop).await?;
-    let labels = labels(&base.id, &agent.sha256);
-    let unwritable =
-        |error: std::io::Error| ImageError::Engine { doing: format!("pack {target}"), reason: error.to_string() };
-    let archive = layer::archive(base, &agent.bytes, (target, &labels)).map_err(unwritable)?;
+    let doing = || format!("pack {}", target.alias);
+    let unwritable = |error: std::io::Error| ImageError::Engine { doing: doing(), reason: error.to_string() };
+    let archive = layer::archive(base, &agent.bytes, target).map_err(unwritable)?;
     match unless_stopped(stop, async { Ok(load(engine, archive).await) }).await? {
         Ok(()) => Ok(()),
         Err(reason) => {
-            notes.say(&format!("image {}: Docker takes no single layer ({reason}); building", short(target)));
-            unless_stopped(stop, build::wrap(engine, base, (target, &labels), &agent.bytes, notes)).await
+            notes.say(&format!("image {}: Docker takes no single layer ({reason}); building", short(&target.alias)));
+            unless_stopped(stop, build::wrap(engine, base, target, &agent.bytes, notes)).await
         }
     }
 }
@@ -103,14 +104,27 @@ fn find<'a>(known: &'a [Listed], image: &ImageRef) -> Option<&'a Listed> {
     known.iter().find(|known| known.names.contains(&name))
 }
 
-/// Whether the image of this name is what wrapping would make.
-fn is_current(known: &[Listed], target: &ImageRef, labels: &BTreeMap<&str, String>) -> bool {
-    let has = |image: &Listed| labels.iter().all(|(name, value)| image.labels.get(*name) == Some(value));
-    find(known, target).is_some_and(has)
+/// Whether the engine has what wrapping would make; if so, by both names from then on.
+async fn is_there(engine: &Engine, known: &[Listed], target: &Target) -> Result<bool, ImageError> {
+    let Some(current) = current(known, target) else { return Ok(false) };
+    for name in [&target.content, &target.alias] {
+        if !current.names.contains(&listed(name)) {
+            engine.tag(&current.id, name).await?;
+        }
+    }
+    Ok(true)
+}
+
+/// What wrapping would make, under either of its names. A name alone proves nothing, since anyone can give it away.
+fn current<'a>(known: &'a [Listed], target: &Target) -> Option<&'a Listed> {
+    let is_same = |image: &&Listed| target.labels.iter().all(|(name, value)| image.labels.get(*name) == Some(value));
+    [&target.content, &target.alias].into_iter().filter_map(|name| find(known, name)).find(is_same)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn image(name: &str) -> ImageRef {
@@ -123,19 +137,29 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_current_when_it_is_of_this_base_and_this_agent() {
-        let now = labels("sha256:base", "sha256:agent");
-        let target = image("digits_pod");
-        for (name, of, current) in [
-            ("digits_pod:latest", &now, true),
-            ("digits_pod:latest", &labels("sha256:other", "sha256:agent"), false),
-            ("digits_pod:latest", &labels("sha256:base", "sha256:other"), false),
-            ("digits_pod:latest", &BTreeMap::new(), false),
-            ("digits_pod:1", &now, false),
+    fn an_image_is_current_when_it_is_of_this_base_and_this_agent_under_either_name() {
+        let of = |base: &str, agent: &str| Target::new(&image("digits"), base, agent);
+        let now = of("sha256:base", "sha256:agent");
+        let content = now.content.to_string();
+        for (name, labels, is_current) in [
+            ("digits_pod:latest", &now.labels, true),
+            (&content, &now.labels, true),
+            ("digits_pod:latest", &of("sha256:other", "sha256:agent").labels, false),
+            ("digits_pod:latest", &of("sha256:base", "sha256:other").labels, false),
+            (&content, &BTreeMap::new(), false),
+            ("digits_pod:1", &now.labels, false),
         ] {
-            assert_eq!(is_current(&[known("sha256:x", name, of)], &target, &now), current, "{name} {of:?}");
+            assert_eq!(current(&[known("x", name, labels)], &now).is_some(), is_current, "{name} {labels:?}");
         }
-        assert!(!is_current(&[], &target, &now));
+        assert!(current(&[], &now).is_none());
+    }
+
+    #[test]
+    fn the_image_named_by_its_content_is_found_beside_an_older_one_with_the_alias() {
+        let now = Target::new(&image("digits"), "sha256:base", "sha256:agent");
+        let older = known("older", "digits_pod:latest", &BTreeMap::new());
+        let list = [older, known("now", &now.content.to_string(), &now.labels)];
+        assert_eq!(current(&list, &now).unwrap().id, "now");
     }
 
     #[test]

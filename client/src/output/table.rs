@@ -35,7 +35,7 @@ pub(crate) fn status_text(view: &JobView, now: UnixMillis) -> String {
     head.extend(view.result.as_ref().map(|ended| ("result", result(ended))));
     let head: Vec<String> = head.iter().map(|(label, value)| format!("{label:<10}  {value}")).collect();
 
-    let mut table = plain_table(&["REPLICA", "STATE", "POD", "ADDRESS", "EXIT"]);
+    let mut table = plain_table(&["REPLICA", "STATE", "POD", "ADDRESS", "EXIT OR REASON"]);
     for replica in &view.replicas {
         table.add_row([
             replica.replica.to_string(),
@@ -57,9 +57,10 @@ fn exit_or_reason(replica: &ReplicaView) -> String {
     }
 }
 
-/// How long a finished job took, or how long ago another was accepted.
+/// How long a finished job took, or how long ago another was accepted. Its clean-up does not count: a master that was
+/// restarted notes the end of that anew.
 fn time(view: &JobView, now: UnixMillis) -> String {
-    let end = view.times.finished.or(if view.state.is_finished() { view.times.ended } else { Some(now) });
+    let end = if view.state.is_finished() { view.times.ended.or(view.times.finished) } else { Some(now) };
     between(view.times.accepted, end).map(spelled).unwrap_or_default()
 }
 

@@ -53,9 +53,21 @@ impl Image {
         format!("LABEL muster.test={}", self.name)
     }
 
-    /// The name of what pods run.
+    /// The name by which people know what pods run.
     pub fn wrapped(&self) -> String {
         format!("{}_pod:latest", self.name)
+    }
+
+    /// The name by which pods run it: of the image with the other name, the one that says what is in it.
+    #[track_caller]
+    pub fn wrapped_by_content(&self) -> String {
+        let names = self.inspect_wrapped()["RepoTags"].take();
+        let mut names: Vec<String> = serde_json::from_value(names).unwrap();
+        names.retain(|name| *name != self.wrapped());
+        assert_eq!(names.len(), 1, "{names:?}");
+        let tag = names[0].strip_prefix(&format!("{}_pod:", self.name)).unwrap_or_default();
+        assert!(tag.len() == 12 && tag.bytes().all(|byte| byte.is_ascii_hexdigit()), "{names:?}");
+        names.remove(0)
     }
 
     /// What the engine says of what pods run.

@@ -96,9 +96,11 @@ impl Image {
 impl Drop for Image {
     fn drop(&mut self) {
         let begin = Instant::now();
-        for name in [self.wrapped(), self.name.clone()] {
+        // What pods run has a second name, by what is in it, so that it is removed by its id.
+        let wrapped = docker(&["images", "--quiet", "--no-trunc", &format!("{}_pod", self.name)]).unwrap_or_default();
+        for image in wrapped.lines().chain([self.name.as_str()]) {
             // Other programs' ends cannot be waited for, only looked at.
-            while let Err(error) = docker(&["rmi", "--force", &name]) {
+            while let Err(error) = docker(&["rmi", "--force", image]) {
                 if error.contains("No such image") || begin.elapsed() > REMOVAL_TIMEOUT {
                     break;
                 }
@@ -108,7 +110,9 @@ impl Drop for Image {
     }
 }
 
-fn docker(args: &[&str]) -> Result<(), String> {
+/// Runs the docker command: what it prints, or what it complains about.
+fn docker(args: &[&str]) -> Result<String, String> {
     let output = Command::new("docker").args(args).output().expect("docker is on the path");
-    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }

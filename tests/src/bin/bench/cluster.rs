@@ -20,8 +20,10 @@ const LAUNCHES: [(u32, u64); 2] = [(4, 27), (16, 83)];
 const PROTOTYPE: Duration = Duration::from_millis(24_900);
 /// What the training image is made of.
 const BASE: &str = "python:3.11-slim";
-/// Its name; the wrapped one is `muster-bench_pod`.
+/// Its name.
 const IMAGE: &str = "muster-bench";
+/// What the client makes of it.
+const WRAPPED: &str = "muster-bench_pod";
 
 /// Everything about the cluster; no rows where KUBECONFIG names none.
 pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
@@ -50,14 +52,14 @@ pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
         });
     }
     // Containers that are just being removed may still use them.
-    done(&mut docker(&["image", "rm", "--force", "muster-bench_pod", IMAGE])).ok();
+    unwrap().and_then(|()| done(&mut docker(&["image", "rm", "--force", IMAGE]))).ok();
     Ok(rows)
 }
 
 /// One job: what was written until all ran, bindings by the scheduler included, and the time from accepted to started.
 fn launch(scene: &Scene, master: &str, count: u32) -> anyhow::Result<(u64, Duration)> {
     let before = writes()?;
-    let submit = format!("{master}/create?strategy=AllReduce&n_worker={count}&img=muster-bench_pod&name=bench-{count}");
+    let submit = format!("{master}/create?strategy=AllReduce&n_worker={count}&img={WRAPPED}&name=bench-{count}");
     let mut view: JobView = serde_json::from_str(&scene.curl(&[&submit]))?;
     while view.times.started.is_none() {
         ensure!(!view.state.is_finished(), "the job ended before it ran: {:?}", view.result);
@@ -97,7 +99,7 @@ fn wraps(scene: &Scene) -> anyhow::Result<Vec<Row>> {
     let (mut cold, mut warm, mut bare) = (vec![], vec![], vec![]);
     for run in 0..RUNS {
         if run > 0 {
-            done(&mut docker(&["image", "rm", "muster-bench_pod"]))?;
+            unwrap()?;
         }
         cold.push(wrap()?);
         warm.push(wrap()?);
@@ -110,6 +112,12 @@ fn wraps(scene: &Scene) -> anyhow::Result<Vec<Row>> {
         bare_is: "docker build of the same two lines",
     };
     Ok(vec![row("wrap an image, cold", cold, bare.clone()), row("wrap an image, warm", warm, bare)])
+}
+
+/// Removes the wrapped image under all its names.
+fn unwrap() -> anyhow::Result<()> {
+    let id = done(&mut docker(&["image", "inspect", "--format", "{{.Id}}", WRAPPED]))?;
+    done(&mut docker(&["image", "rm", "--force", id.trim()])).map(drop)
 }
 
 /// A namespace that goes when this is dropped.
