@@ -120,15 +120,7 @@ impl Suite<'_> {
     }
 
     async fn create(&self, replica: ReplicaId) {
-        let pod = PodSpec {
-            job: self.job.clone(),
-            replica,
-            image: self.spec.image.clone(),
-            work_dir: self.spec.work_dir.clone(),
-            args: self.spec.args.clone(),
-            options: self.spec.pod.clone(),
-            agent_token_sha256: self.token.sha256(),
-        };
+        let pod = PodSpec::new(self.job.clone(), self.spec, replica, self.token.sha256());
         self.backend.create(pod).await.expect("create");
     }
 

@@ -51,6 +51,19 @@ pub struct PodSpec {
 }
 
 impl PodSpec {
+    /// The pod of one replica of a job, with what its spec asks for.
+    pub fn new(job: JobKey, spec: &JobSpec, replica: ReplicaId, agent_token_sha256: String) -> Self {
+        Self {
+            job,
+            replica,
+            image: spec.image.clone(),
+            work_dir: spec.work_dir.clone(),
+            args: spec.args.clone(),
+            options: spec.pod.clone(),
+            agent_token_sha256,
+        }
+    }
+
     /// Its name.
     pub fn name(&self) -> PodName {
         PodName::new(&self.job.name, self.replica)

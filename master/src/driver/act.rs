@@ -41,15 +41,7 @@ impl Driver {
 
     fn create_pods(&mut self) {
         let record = &self.stored.record;
-        let pod = |replica: ReplicaId| PodSpec {
-            job: self.stored.key(),
-            replica,
-            image: record.spec.image.clone(),
-            work_dir: record.spec.work_dir.clone(),
-            args: record.spec.args.clone(),
-            options: record.spec.pod.clone(),
-            agent_token_sha256: self.token.sha256(),
-        };
+        let pod = |id: ReplicaId| PodSpec::new(self.stored.key(), &record.spec, id, self.token.sha256());
         let missing = self.replicas.iter().filter(|(_, replica)| replica.seen.pod.is_none());
         let pods: Vec<PodSpec> = missing.map(|(id, _)| pod(*id)).collect();
         let (backend, reporter) = (Arc::clone(&self.context.backend), self.reporter.clone());

@@ -17,7 +17,7 @@ use tracing::{error, warn};
 
 use super::{JobRecord, JobStore, StoreError, StoreEvent, Stored, Version};
 use crate::backend::kube::api::{
-    APP_COMPONENT, APP_INSTANCE, APP_NAME, ApiFailure, Cluster, JOB, MANAGED_BY, MUSTER, call,
+    APP_COMPONENT, APP_INSTANCE, APP_NAME, ApiFailure, Cluster, JOB, MANAGED_BY, MUSTER, call, ours_selector,
 };
 use crate::backend::kube::changes::changes;
 use crate::backend::kube::manifest::record_name;
@@ -70,7 +70,7 @@ impl JobStore for KubeStore {
     }
 
     async fn list(&self) -> Result<Vec<Stored>, StoreError> {
-        let ours = ListParams::default().labels(&format!("{MANAGED_BY}={MUSTER}"));
+        let ours = ListParams::default().labels(&ours_selector());
         let maps = call(self.maps.list(&ours)).await.map_err(unavailable)?;
         let mut records: Vec<Stored> = maps.iter().filter_map(readable).collect();
         records.sort_by(|one, other| one.name().cmp(other.name()));

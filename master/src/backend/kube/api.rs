@@ -108,9 +108,14 @@ impl Cluster {
     }
 }
 
-/// What both watches select: all that a master has made.
+/// What selects all that a master has made.
+pub(crate) fn ours_selector() -> String {
+    format!("{MANAGED_BY}={MUSTER}")
+}
+
+/// What both watches select.
 pub(super) fn ours() -> kube::runtime::watcher::Config {
-    kube::runtime::watcher::Config::default().labels(&format!("{MANAGED_BY}={MUSTER}"))
+    kube::runtime::watcher::Config::default().labels(&ours_selector())
 }
 
 /// One call, with a deadline.

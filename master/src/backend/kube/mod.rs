@@ -23,8 +23,8 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
+use self::api::call;
 pub use self::api::{ApiFailure, Cluster};
-use self::api::{MANAGED_BY, MUSTER, call};
 use self::manifest::JOB_UID;
 use self::seen::SeenPods;
 use super::{BackendError, JobKey, PodBackend, PodSpec, PodTable, Refusal};
@@ -148,16 +148,9 @@ impl PodBackend for KubeBackend {
             );
         }
         let first = plan::replicas(spec).into_iter().next().expect("a job has a worker");
-        let trial = PodSpec {
-            // The API asks for a uid and does not look it up.
-            job: JobKey { name: spec.name.clone(), uid: "00000000-0000-0000-0000-000000000000".to_owned() },
-            replica: first,
-            image: spec.image.clone(),
-            work_dir: None,
-            args: spec.args.clone(),
-            options: spec.pod.clone(),
-            agent_token_sha256: String::new(),
-        };
+        // The API asks for a uid and does not look it up.
+        let owner = JobKey { name: spec.name.clone(), uid: "00000000-0000-0000-0000-000000000000".to_owned() };
+        let trial = PodSpec::new(owner, spec, first, String::new());
         let dry_run = PostParams { dry_run: true, field_manager: None };
         match call(self.pods.create(&dry_run, &manifest::pod(&trial))).await {
             // A pod that an earlier job has left is waited for when it counts.
@@ -196,7 +189,7 @@ impl PodBackend for KubeBackend {
         if self.seen.table(job).borrow().is_empty() {
             return Ok(());
         }
-        let selected = ListParams::default().labels(&format!("{MANAGED_BY}={MUSTER},{JOB_UID}={}", job.uid));
+        let selected = ListParams::default().labels(&format!("{},{JOB_UID}={}", api::ours_selector(), job.uid));
         let grace = if self.seen.any_has_begun(job) { grace.max(GRACE_MIN) } else { Duration::ZERO };
         match call(self.pods.delete_collection(&with_grace(grace), &selected)).await {
             Ok(_) => Ok(()),

@@ -21,7 +21,6 @@ use master::store::fake::FakeStore;
 use protocol::agent::ExitOutcome;
 use protocol::ids::{Generation, ReplicaId};
 use protocol::job::{JobRequest, JobSpec, Strategy};
-use protocol::pod::PodOptions;
 use protocol::view::{JobState, JobTimes};
 
 use crate::sample::{Figure, RUNS, Row, median};
@@ -143,15 +142,7 @@ fn key(spec: &JobSpec) -> JobKey {
 }
 
 fn pod(spec: &JobSpec, replica: ReplicaId) -> PodSpec {
-    PodSpec {
-        job: key(spec),
-        replica,
-        image: None,
-        work_dir: None,
-        args: vec![],
-        options: PodOptions::default(),
-        agent_token_sha256: String::new(),
-    }
+    PodSpec::new(key(spec), spec, replica, String::new())
 }
 
 fn agent_of(state: &PodState) -> Option<SocketAddr> {
