@@ -10,5 +10,6 @@ pub mod image;
 pub mod job;
 pub mod pod;
 pub mod routes;
+mod spec_error;
 pub mod tf_config;
 pub mod view;
