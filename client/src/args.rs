@@ -2,6 +2,7 @@
 //! in `request.rs`, and where the master is in `config.rs`.
 
 mod kubernetes;
+mod policy;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use protocol::ids::{JobName, ReplicaId};
 use protocol::job::Strategy;
 
 pub(crate) use self::kubernetes::{ImageArgs, Loader, PodArgs, Registry};
+pub(crate) use self::policy::PolicyArgs;
 use crate::usage::{self, UsageError};
 
 const EXAMPLES: &str = "\
@@ -96,6 +98,8 @@ pub(crate) struct SubmitArgs {
     #[arg(last = true, value_name = "ARGS")]
     pub(crate) args: Vec<String>,
     #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+    #[command(flatten)]
     pub(crate) image: ImageArgs,
     #[command(flatten)]
     pub(crate) pod: PodArgs,
@@ -125,6 +129,8 @@ pub(crate) enum Verb {
     List(FormatArgs),
     /// Show one job and its replicas
     Status(StatusArgs),
+    /// Say why a job failed or was started again: which replica was the first, how it ended, and what followed from it
+    Why(WhyArgs),
     /// Print a job's output: all replicas merged, or one
     Logs(LogsArgs),
     /// Wait until a job has finished, and exit as it ended
@@ -149,6 +155,15 @@ pub(crate) struct NameArg {
 /// Arguments of `status`.
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) job: NameArg,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+/// Arguments of `why`.
+#[derive(Debug, Args)]
+pub(crate) struct WhyArgs {
     #[command(flatten)]
     pub(crate) job: NameArg,
     #[command(flatten)]

@@ -45,7 +45,8 @@ impl From<JobState> for Exit {
             | JobState::Pending
             | JobState::Starting
             | JobState::Running
-            | JobState::Stopping => Self::NotSucceeded,
+            | JobState::Stopping
+            | JobState::Restarting => Self::NotSucceeded,
         }
     }
 }

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use protocol::agent::ExitReport;
+use protocol::failure::Failure;
 use protocol::ids::{ReplicaId, Role, UnixMillis};
 use protocol::job::JobSpec;
-use protocol::view::{Failure, JobResult, JobState, JobTimes, JobView, ReplicaState, ReplicaView};
+use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaState, ReplicaView};
 
 use crate::output::spelled;
 
@@ -73,18 +74,39 @@ pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
         let took = between(now.times.accepted, now.times.joined);
         sentences.push(format!("gang complete: {total} of {total}{}", took.map(after(" in ")).unwrap_or_default()));
     }
-    if now.times.started.is_some() && now.times.started != times_before.started {
+    if has_started_again(before, now) {
+        let generation = now.generation.map(|generation| format!(" generation {generation},")).unwrap_or_default();
+        sentences.push(format!("running again:{generation} all {total} started"));
+    } else if now.times.started.is_some() && now.times.started != times_before.started {
         let generation = now.generation.map(|generation| format!(" generation {generation},")).unwrap_or_default();
         let took = between(now.times.joined, now.times.started);
         let took = took.map(|took| format!(" {} after the gang was complete", spelled(took))).unwrap_or_default();
         sentences.push(format!("running:{generation} all {total} started{took}"));
     }
     sentences.extend(failures(before, now));
+    sentences.extend(restart(before, now));
     sentences.extend(stopping(before, now));
     if waits_for_pods(now) && !before.is_some_and(waits_for_pods) {
         sentences.push("waiting for its pods to go".to_owned());
     }
     sentences
+}
+
+/// Whether a gang runs that had been started before.
+fn has_started_again(before: Option<&JobView>, now: &JobView) -> bool {
+    let runs_anew = before.is_some_and(|view| view.state != JobState::Running) && now.state == JobState::Running;
+    runs_anew && now.restarts.total() > 0
+}
+
+/// That, and why, the gang is started again.
+fn restart(before: Option<&JobView>, now: &JobView) -> Option<String> {
+    let is_new = before.is_some_and(|view| view.restarts.total() < now.restarts.total());
+    let failed = now.restarts.failed_starts.last().filter(|_| is_new)?;
+    let number = match failed.counted {
+        true => format!("restart {} of {}", now.restarts.counted, now.spec.run_policy.max_restarts),
+        false => "restart that does not count".to_owned(),
+    };
+    Some(format!("{number}: {}", failed.failure))
 }
 
 fn stopping(before: Option<&JobView>, now: &JobView) -> Option<String> {
@@ -168,10 +190,15 @@ pub(crate) fn closing(view: &JobView) -> String {
     let took = |words: &'static str| total.map(after(words)).unwrap_or_default();
     let parts = parts(&view.times);
     let in_brackets = if parts.is_empty() { String::new() } else { format!(" ({parts})") };
+    let restarts = match view.restarts.total() {
+        0 => String::new(),
+        1 => " and 1 restart".to_owned(),
+        many => format!(" and {many} restarts"),
+    };
     match &view.result {
-        Some(JobResult::Succeeded) if parts.is_empty() => format!("succeeded{}", took(" in ")),
-        Some(JobResult::Succeeded) => format!("succeeded{}: {parts}", took(" in ")),
-        Some(JobResult::Failed { failure }) => format!("failed{}: {failure}{in_brackets}", took(" after ")),
+        Some(JobResult::Succeeded) if parts.is_empty() => format!("succeeded{}{restarts}", took(" in ")),
+        Some(JobResult::Succeeded) => format!("succeeded{}{restarts}: {parts}", took(" in ")),
+        Some(JobResult::Failed { failure }) => format!("failed{}{restarts}: {failure}{in_brackets}", took(" after ")),
         Some(JobResult::Cancelled) => format!("cancelled{}{in_brackets}", took(" after ")),
         None => format!("{}{}{in_brackets}", view.state, took(" after ")),
     }

@@ -1,6 +1,7 @@
 //! Tests of `narrate.rs`, as tables of views and sentences.
 
 use protocol::agent::ExitOutcome;
+use protocol::failure::Restarts;
 use protocol::job::JobRequest;
 
 use super::*;
@@ -31,6 +32,7 @@ fn pending(workers: u32) -> JobView {
         state: JobState::Pending,
         generation: None,
         result: None,
+        restarts: Restarts::default(),
         spec: spec("AllReduce", workers),
         replicas: replicas.collect(),
         times: JobTimes { accepted: Some(UnixMillis(1_000)), ..JobTimes::default() },
@@ -159,7 +161,7 @@ fn replicas_that_wait_for_the_same_thing_are_told_together() {
 fn the_closing_line_says_how_it_ended_and_where_the_time_went() {
     let parts = "pods 1.8 s, start 0.02 s, training 20.9 s, clean-up 0.06 s";
     let mut never_started = finished(JobResult::Failed {
-        failure: Failure::StartTimeout { missing: vec!["worker-3".parse().unwrap()], after_seconds: 20 },
+        failure: Failure::StartTimeout { missing: vec!["worker-3".parse().unwrap()], after_seconds: 20, reason: None },
     });
     (never_started.times.joined, never_started.times.started) = (None, None);
     for (view, line) in [

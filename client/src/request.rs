@@ -75,6 +75,9 @@ fn spec_hint(error: &SpecError) -> &'static str {
         SpecError::NoPs => "give --ps-num 1 or more",
         SpecError::ChiefNum(_) => "give --chief-num 0 or 1",
         SpecError::EvaluatorNum(_) => "give --evaluator-num 0 or 1",
+        SpecError::NoTime(_) => "leave it out, or give more, for example 10m",
+        SpecError::NoChiefToDecide => "give --chief-num 1, or --success-policy worker-0",
+        SpecError::ServersNeverEnd(_) => "leave out --success-policy, or give --chief-num 0",
         SpecError::ReservedEnv(_) => "leave it out of --env and --env-file",
         SpecError::Env(_) => "change it in --env or --env-file",
         SpecError::NulInArgument(_) => "change it behind --",
@@ -89,6 +92,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) folder: &'a Path,
     /// Random bytes for the job's name.
     pub(crate) random: [u8; 16],
+    /// How often a job is started again that does not say.
+    pub(crate) restarts_by_default: u32,
     /// The client's own environment.
     pub(crate) variable: &'a dyn Fn(&EnvName) -> Result<Option<String>, ConfigError>,
 }
@@ -105,6 +110,7 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
         env,
         env_file,
         args,
+        policy,
         pod,
         image: _,  // becomes a part of the job when there is an image with an agent in it
         detach: _, // says what the client does, not what the job is
@@ -123,6 +129,7 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
         evaluator_num,
         image: None,
         pod: pod.into(),
+        run_policy: policy.run_policy(surroundings.restarts_by_default),
         work_dir: None,
         args,
         env: variables(env, env_file.as_deref(), surroundings)?,
@@ -200,7 +207,8 @@ mod tests {
             panic!("no command in {flags:?}");
         };
         let variable = |name: &EnvName| Ok((name.as_str() == "MINE").then(|| "my own".to_owned()));
-        let surroundings = Surroundings { folder: Path::new("/home/me/digits"), random: RANDOM, variable: &variable };
+        let folder = Path::new("/home/me/digits");
+        let surroundings = Surroundings { folder, random: RANDOM, restarts_by_default: 3, variable: &variable };
         job_spec(cli.submit, &surroundings).map_err(|error| error.to_string())
     }
 

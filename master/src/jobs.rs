@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use protocol::failure::Restarts;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::view::JobView;
@@ -163,6 +164,7 @@ impl Jobs {
             holder: self.context.boot_id.clone(),
             wish: Wish::Run,
             launched: None,
+            restarts: Restarts::default(),
             ended: None,
         };
         match self.context.store.create(record).await {

@@ -31,6 +31,8 @@ pub enum ErrorCode {
     BadImage,
     /// What the pods shall be given is wrong, has no meaning on this back end, or the cluster refuses it.
     BadPod,
+    /// The rules about failures and times do not go together.
+    BadRunPolicy,
     /// The working directory is missing, has no meaning on this back end, or holds no exec.py that Python can parse.
     BadWorkDir,
     /// The host has no `python`.

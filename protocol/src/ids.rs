@@ -193,6 +193,13 @@ pub struct Generation {
     pub sequence: u32,
 }
 
+impl Generation {
+    /// The next start under the same master.
+    pub fn next(self) -> Self {
+        Self { sequence: self.sequence.saturating_add(1), ..self }
+    }
+}
+
 /// Why a text is no [`Generation`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("generation \"{0}\" is not of the form E.S, for example 1.1")]

@@ -11,6 +11,7 @@ use crate::env::{ENTRY_LIMIT, EnvName};
 use crate::ids::{JobName, Role};
 use crate::image::ImageRef;
 use crate::pod::PodOptions;
+use crate::run_policy::{RunPolicy, SuccessPolicy};
 pub use crate::spec_error::SpecError;
 use crate::tf_config;
 
@@ -94,6 +95,13 @@ pub struct JobRequest {
         skip_serializing_if = "PodOptions::is_empty"
     )]
     pub pod: PodOptions,
+    /// What it does about failures, and how long it may take.
+    #[serde(
+        default,
+        deserialize_with = "RunPolicy::deserialize_strictly",
+        skip_serializing_if = "RunPolicy::is_default"
+    )]
+    pub run_policy: RunPolicy,
 }
 
 impl JobRequest {
@@ -111,6 +119,7 @@ impl JobRequest {
             args: Vec::new(),
             env: BTreeMap::new(),
             pod: PodOptions::default(),
+            run_policy: RunPolicy::default(),
         }
     }
 }
@@ -146,6 +155,9 @@ pub struct JobSpec {
     /// See [`JobRequest::pod`].
     #[serde(skip_serializing_if = "PodOptions::is_empty")]
     pub pod: PodOptions,
+    /// See [`JobRequest::run_policy`].
+    #[serde(skip_serializing_if = "RunPolicy::is_default")]
+    pub run_policy: RunPolicy,
 }
 
 /// The form of a [`JobSpec`] in records and answers: a [`JobRequest`] to which a newer program may have added fields.
@@ -165,6 +177,8 @@ struct JobSpecWire {
     env: BTreeMap<EnvName, String>,
     #[serde(default)]
     pod: PodOptions,
+    #[serde(default)]
+    run_policy: RunPolicy,
 }
 
 impl TryFrom<JobSpecWire> for JobSpec {
@@ -183,6 +197,7 @@ impl TryFrom<JobSpecWire> for JobSpec {
             args,
             env,
             pod,
+            run_policy,
         } = wire;
         let request = JobRequest {
             name,
@@ -196,6 +211,7 @@ impl TryFrom<JobSpecWire> for JobSpec {
             args,
             env,
             pod,
+            run_policy,
         };
         request.try_into()
     }
@@ -221,6 +237,7 @@ impl TryFrom<JobRequest> for JobSpec {
             args,
             env,
             pod,
+            run_policy,
         } = request;
         let servers_by_default = match strategy {
             Strategy::AllReduce => 0,
@@ -238,8 +255,10 @@ impl TryFrom<JobRequest> for JobSpec {
             args,
             env,
             pod,
+            run_policy,
         };
         spec.check_counts()?;
+        spec.check_run_policy()?;
         spec.check_inputs()?;
         Ok(spec)
     }
@@ -289,6 +308,24 @@ impl JobSpec {
             return Err(SpecError::TooManyPs { asked: self.ps_num, fits });
         }
         Ok(())
+    }
+
+    fn check_run_policy(&self) -> Result<(), SpecError> {
+        let RunPolicy { start_timeout_seconds, deadline_seconds, success_policy, .. } = &self.run_policy;
+        if *start_timeout_seconds == 0 {
+            return Err(SpecError::NoTime("start-timeout"));
+        }
+        if *deadline_seconds == Some(0) {
+            return Err(SpecError::NoTime("deadline"));
+        }
+        match success_policy {
+            Some(SuccessPolicy::Chief) if self.chief_num == 0 => Err(SpecError::NoChiefToDecide),
+            // Beside a chief the workers of a ParameterServer job are servers, which never end by themselves.
+            Some(policy @ (SuccessPolicy::All | SuccessPolicy::Worker0)) if self.ps_num > 0 && self.chief_num > 0 => {
+                Err(SpecError::ServersNeverEnd(*policy))
+            }
+            Some(SuccessPolicy::All | SuccessPolicy::Chief | SuccessPolicy::Worker0) | None => Ok(()),
+        }
     }
 
     fn check_inputs(&self) -> Result<(), SpecError> {

@@ -5,11 +5,13 @@
 pub mod agent;
 pub mod env;
 pub mod error;
+pub mod failure;
 pub mod ids;
 pub mod image;
 pub mod job;
 pub mod pod;
 pub mod routes;
+pub mod run_policy;
 mod spec_error;
 pub mod tf_config;
 pub mod view;

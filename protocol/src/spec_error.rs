@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::env::{ENTRY_LIMIT, EnvError, EnvName};
 use crate::error::ErrorCode;
 use crate::job::INPUT_BYTES_MAX;
+use crate::run_policy::SuccessPolicy;
 
 /// Why a request is no job.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -47,6 +48,17 @@ pub enum SpecError {
     /// TensorFlow accepts one evaluator at most.
     #[error("evaluator-num {0} is not allowed: use 0 or 1")]
     EvaluatorNum(u32),
+    /// A time of no length.
+    #[error("{0} is 0: nothing can happen in that time")]
+    NoTime(&'static str),
+    /// A chief shall decide, and there is none.
+    #[error("success-policy chief needs a chief: the job has none")]
+    NoChiefToDecide,
+    /// What shall end never does.
+    #[error(
+        "success-policy {0} does not go with a chief in ParameterServer: workers are servers there, which never end"
+    )]
+    ServersNeverEnd(SuccessPolicy),
     /// The rendezvous sets this variable.
     #[error("{0} is set by Muster itself and cannot be set by a job")]
     ReservedEnv(EnvName),
@@ -79,6 +91,7 @@ impl SpecError {
             Self::PsWithAllReduce(_) | Self::NoPs | Self::TooManyPs { .. } => ErrorCode::BadPsNum,
             Self::ChiefNum(_) => ErrorCode::BadChiefNum,
             Self::EvaluatorNum(_) => ErrorCode::BadEvaluatorNum,
+            Self::NoTime(_) | Self::NoChiefToDecide | Self::ServersNeverEnd(_) => ErrorCode::BadRunPolicy,
             Self::ReservedEnv(_) | Self::Env(_) => ErrorCode::BadEnv,
             Self::NulInArgument(_) | Self::TooMuchInput { .. } => ErrorCode::BadArgs,
             Self::RelativeWorkDir(_) => ErrorCode::BadWorkDir,

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::ExitReport;
+use crate::failure::{Failure, Restarts};
 use crate::ids::{Generation, JobName, ReplicaId, UnixMillis};
 use crate::job::JobSpec;
 
@@ -18,8 +19,10 @@ pub enum JobState {
     Starting,
     /// Every exec.py has been started.
     Running,
-    /// The end is decided; what still runs is being stopped and removed.
+    /// A start of its gang has ended; what still runs of it is being stopped.
     Stopping,
+    /// A start of its gang is made up for by another: lost pods are replaced, and a pause is kept.
+    Restarting,
     /// It ended as it should.
     Succeeded,
     /// It did not.
@@ -33,7 +36,7 @@ impl JobState {
     pub fn is_finished(self) -> bool {
         match self {
             Self::Succeeded | Self::Failed | Self::Cancelled => true,
-            Self::Pending | Self::Starting | Self::Running | Self::Stopping => false,
+            Self::Pending | Self::Starting | Self::Running | Self::Stopping | Self::Restarting => false,
         }
     }
 
@@ -44,6 +47,7 @@ impl JobState {
             Self::Starting => "starting",
             Self::Running => "running",
             Self::Stopping => "stopping",
+            Self::Restarting => "restarting",
             Self::Succeeded => "succeeded",
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",
@@ -79,47 +83,6 @@ impl JobResult {
             Self::Succeeded => JobState::Succeeded,
             Self::Failed { .. } => JobState::Failed,
             Self::Cancelled => JobState::Cancelled,
-        }
-    }
-}
-
-/// Why a job failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "cause", rename_all = "snake_case")]
-pub enum Failure {
-    /// exec.py ended otherwise than with 0.
-    ReplicaExited {
-        /// Whose.
-        replica: ReplicaId,
-        /// How.
-        exit: ExitReport,
-    },
-    /// A pod ended or vanished and took its run with it.
-    ReplicaLost {
-        /// Whose.
-        replica: ReplicaId,
-        /// In the back end's words.
-        reason: String,
-    },
-    /// The gang was not complete in time.
-    StartTimeout {
-        /// Who had not answered.
-        missing: Vec<ReplicaId>,
-        /// The time that was given.
-        after_seconds: u64,
-    },
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ReplicaExited { replica, exit } => write!(f, "{replica} {}", exit.outcome),
-            Self::ReplicaLost { replica, reason } => write!(f, "{replica} was lost: {reason}"),
-            Self::StartTimeout { missing, after_seconds } => {
-                let first: Vec<String> = missing.iter().take(5).map(ReplicaId::to_string).collect();
-                write!(f, "{} of the gang did not come within {after_seconds} s: {}", missing.len(), first.join(", "))?;
-                if missing.len() > first.len() { write!(f, ", …") } else { Ok(()) }
-            }
         }
     }
 }
@@ -225,6 +188,9 @@ pub struct JobView {
     /// How it ended, once it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<JobResult>,
+    /// Which starts of its gang have failed, and why.
+    #[serde(default, skip_serializing_if = "Restarts::is_empty")]
+    pub restarts: Restarts,
     /// What was asked for.
     pub spec: JobSpec,
     /// Every replica, in the order of roles and indexes.

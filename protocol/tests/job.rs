@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use common::{assert_golden, assert_tolerates_new_fields, read};
@@ -12,6 +12,7 @@ use protocol::error::ErrorCode;
 use protocol::ids::Role;
 use protocol::job::{JobRequest, JobSpec, SpecError, Strategy};
 use protocol::pod::PodOptions;
+use protocol::run_policy::{CleanPods, RunPolicy, SuccessPolicy};
 use protocol::tf_config::MEMBERS_MAX;
 use serde_json::json;
 
@@ -30,6 +31,13 @@ fn full_request() -> JobRequest {
         work_dir: Some("/home/user/digits".into()),
         args: vec!["--steps".into(), "9".into()],
         env: variable("STEPS", "9"),
+        run_policy: RunPolicy {
+            max_restarts: 7,
+            no_retry_exit_codes: BTreeSet::from([2, 3]),
+            deadline_seconds: Some(3600),
+            success_policy: Some(SuccessPolicy::Chief),
+            ..RunPolicy::default()
+        },
         ..request(Strategy::ParameterServer)
     }
 }
@@ -63,6 +71,10 @@ fn a_full_request_and_its_spec_are_written_alike() {
         "image": "registry.example/digits:1", "work_dir": "/home/user/digits",
         "args": ["--steps", "9"], "env": {"STEPS": "9"},
         "pod": {"memory": "2Gi:4Gi", "gpus": 1},
+        "run_policy": {
+            "max_restarts": 7, "backoff_seconds": 1, "no_retry_exit_codes": [2, 3], "start_timeout_seconds": 600,
+            "on_start_timeout": "fail", "deadline_seconds": 3600, "clean_pods": "running", "success_policy": "chief",
+        },
     });
     assert_golden(&full_request(), &golden);
     assert_golden(&spec(full_request()), &golden);
@@ -291,4 +303,40 @@ proptest! {
 /// Absent, small, near the limit, or anything.
 fn count() -> impl proptest::strategy::Strategy<Value = Option<u32>> {
     prop::option::of(prop_oneof![0..4_u32, (MEMBERS_MAX - 3)..(MEMBERS_MAX + 3), any::<u32>()])
+}
+
+#[test]
+fn rules_that_cannot_be_kept_are_refused() {
+    let with = |strategy, run_policy| JobRequest { run_policy, ..request(strategy) };
+    let refused = |request: JobRequest| JobSpec::try_from(request).map_err(|error| (error.code(), error.to_string()));
+    let deciding = |policy| RunPolicy { success_policy: Some(policy), ..RunPolicy::default() };
+    for (request, sentence) in [
+        (
+            with(Strategy::AllReduce, RunPolicy { start_timeout_seconds: 0, ..RunPolicy::default() }),
+            "start-timeout is 0: nothing can happen in that time",
+        ),
+        (
+            with(Strategy::AllReduce, RunPolicy { deadline_seconds: Some(0), ..RunPolicy::default() }),
+            "deadline is 0: nothing can happen in that time",
+        ),
+        (
+            with(Strategy::AllReduce, deciding(SuccessPolicy::Chief)),
+            "success-policy chief needs a chief: the job has none",
+        ),
+        (
+            with(Strategy::ParameterServer, deciding(SuccessPolicy::All)),
+            "success-policy all does not go with a chief in ParameterServer: workers are servers there, which never end",
+        ),
+    ] {
+        assert_eq!(refused(request), Err((ErrorCode::BadRunPolicy, sentence.to_owned())));
+    }
+}
+
+#[test]
+fn a_request_with_an_unknown_rule_is_refused_and_a_record_with_one_is_read() {
+    let json = json!({"name": "digits", "strategy": "AllReduce", "run_policy": {"clean_pods": "all", "luck": 1}});
+    let refused = read::<JobRequest>(&json).expect_err("a rule that is unknown");
+    assert!(refused.to_string().contains("unknown field `luck`"), "{refused}");
+    let tolerated: JobSpec = read(&json).expect("what a newer program wrote");
+    assert_eq!(tolerated.run_policy, RunPolicy { clean_pods: CleanPods::All, ..RunPolicy::default() });
 }

@@ -5,8 +5,9 @@ mod common;
 use common::{assert_golden, assert_tolerates_new_fields, read};
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::error::{ErrorCode, Problem};
+use protocol::failure::{Consequence, FailedStart, Failure, Loss, Restarts};
 use protocol::ids::{Generation, Rank, ReplicaId, UnixMillis};
-use protocol::view::{Failure, JobList, JobResult, JobState, JobTimes, JobView, LogLine, ReplicaState, ReplicaView};
+use protocol::view::{JobList, JobResult, JobState, JobTimes, JobView, LogLine, ReplicaState, ReplicaView};
 use serde_json::{Value, json};
 
 fn replica(text: &str) -> ReplicaId {
@@ -41,6 +42,7 @@ fn pending_view() -> JobView {
         state: JobState::Pending,
         generation: None,
         result: None,
+        restarts: Restarts::default(),
         spec: read(&spec_json()).expect("a spec"),
         replicas: vec![ReplicaView {
             replica: replica("worker-0"),
@@ -197,21 +199,66 @@ fn a_failure_is_tagged_with_its_cause_and_names_the_replica() {
         "worker-2 was killed by signal 9 (SIGKILL)",
     );
     assert_failure(
-        Failure::ReplicaLost { replica: replica("ps-0"), reason: "its agent was killed".into() },
-        &json!({"cause": "replica_lost", "replica": "ps-0", "reason": "its agent was killed"}),
+        Failure::ReplicaLost { replica: replica("ps-0"), reason: "its agent was killed".into(), loss: Loss::Broken },
+        &json!({"cause": "replica_lost", "replica": "ps-0", "reason": "its agent was killed", "loss": "broken"}),
         "ps-0 was lost: its agent was killed",
     );
     assert_failure(
-        Failure::StartTimeout { missing: vec![replica("worker-1"), replica("ps-0")], after_seconds: 60 },
-        &json!({"cause": "start_timeout", "missing": ["worker-1", "ps-0"], "after_seconds": 60}),
-        "2 of the gang did not come within 60 s: worker-1, ps-0",
+        Failure::StartTimeout {
+            missing: vec![replica("worker-1"), replica("ps-0")],
+            after_seconds: 60,
+            reason: Some("no room".into()),
+        },
+        &json!({"cause": "start_timeout", "missing": ["worker-1", "ps-0"], "after_seconds": 60, "reason": "no room"}),
+        "2 of the gang did not come within 60 s: worker-1, ps-0 (no room)",
     );
+}
+
+#[test]
+fn failed_starts_are_kept_newest_last_and_only_the_newest_with_its_output() {
+    let failed = |sequence: u32, counted: bool| FailedStart {
+        generation: Some(Generation { epoch: 1, sequence }),
+        at: UnixMillis(1_700_000_009_000),
+        failure: Failure::ReplicaExited { replica: replica("worker-0"), exit: killed() },
+        counted,
+        last_lines: vec!["Traceback".into()],
+        consequences: vec![],
+    };
+    let mut restarts = Restarts::default();
+    for sequence in 1..=10 {
+        restarts.note(failed(sequence, sequence > 2));
+        restarts.make_up();
+    }
+    assert_eq!((restarts.counted, restarts.uncounted, restarts.total()), (8, 2, 10));
+    assert_eq!(restarts.newest_failed(), Some(Generation { epoch: 1, sequence: 10 }));
+    let kept: Vec<u32> = restarts.failed_starts.iter().filter_map(|start| Some(start.generation?.sequence)).collect();
+    assert_eq!(kept, [3, 4, 5, 6, 7, 8, 9, 10]);
+    let with_lines = restarts.failed_starts.iter().filter(|start| !start.last_lines.is_empty()).count();
+    assert_eq!(with_lines, 1);
+}
+
+#[test]
+fn a_failed_start_is_written_with_what_followed_from_it() {
+    let failed = FailedStart {
+        generation: Some(Generation { epoch: 1, sequence: 2 }),
+        at: UnixMillis(7),
+        failure: Failure::DeadlineExceeded { after_seconds: 60 },
+        counted: false,
+        last_lines: vec!["a line".into()],
+        consequences: vec![Consequence { replica: replica("ps-0"), how: "exited with code 1".into(), stopped: true }],
+    };
+    let golden = json!({
+        "generation": "1.2", "at": 7, "failure": {"cause": "deadline_exceeded", "after_seconds": 60}, "counted": false,
+        "last_lines": ["a line"],
+        "consequences": [{"replica": "ps-0", "how": "exited with code 1", "stopped": true}],
+    });
+    assert_golden(&failed, &golden);
 }
 
 #[test]
 fn a_failure_of_many_names_the_first() {
     let missing = (0..9).map(|index| replica(&format!("worker-{index}"))).collect();
-    let failure = Failure::StartTimeout { missing, after_seconds: 60 };
+    let failure = Failure::StartTimeout { missing, after_seconds: 60, reason: None };
     let first = "worker-0, worker-1, worker-2, worker-3, worker-4";
     assert_eq!(failure.to_string(), format!("9 of the gang did not come within 60 s: {first}, …"));
 }

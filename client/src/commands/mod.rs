@@ -10,6 +10,7 @@ mod logs;
 mod status;
 mod submit;
 mod wait;
+mod why;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -35,6 +36,7 @@ pub(crate) async fn run(
         None => submit::run(submit, &config, data, notes).await,
         Some(Verb::List(format)) => list::run(&client("list")?, format.output, &mut data).await,
         Some(Verb::Status(args)) => status::run(&client("status")?, &args, &mut data).await,
+        Some(Verb::Why(args)) => why::run(&client("why")?, &args, &mut data).await,
         Some(Verb::Logs(args)) => logs::run(client("logs")?, args, data, notes).await,
         Some(Verb::Wait(args)) => wait::run(client("wait")?, args, data, notes).await,
         Some(Verb::Cancel(args)) => cancel::run(&client("cancel")?, &args.name, notes).await,

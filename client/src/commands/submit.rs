@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
+use protocol::run_policy::RunPolicy;
 use protocol::view::{BackendKind, JobView};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -31,7 +32,13 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
     let (format, detach, image) = (args.format.output, args.detach, args.image.clone());
     let folder = std::env::current_dir().map_err(RequestError::NoFolder)?;
     let random = uuid::Uuid::new_v4().into_bytes();
-    let surroundings = Surroundings { folder: &folder, random, variable: &variable_to_pass_on };
+    let restarts_by_default = match &config.master {
+        // Here nothing is preempted, and who looks on wants to see a mistake once.
+        MasterChoice::Local(_) => 0,
+        MasterChoice::At(_) => RunPolicy::default().max_restarts,
+    };
+    let variable = &variable_to_pass_on;
+    let surroundings = Surroundings { folder: &folder, random, restarts_by_default, variable };
     let spec = request::job_spec(args, &surroundings)?;
     match &config.master {
         MasterChoice::Local(because) => {

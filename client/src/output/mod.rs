@@ -4,6 +4,7 @@ mod duration;
 mod progress;
 mod table;
 mod text;
+mod why;
 
 use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
@@ -17,6 +18,7 @@ use serde::Serialize;
 
 pub(crate) use duration::spelled;
 pub(crate) use table::{jobs_table, status_text};
+pub(crate) use why::why_text;
 
 use crate::error::Error;
 use progress::Progress;

@@ -46,7 +46,7 @@ impl Progress {
     /// Shows where the job and its replicas stand, until all have been started.
     pub(super) fn show(&self, view: &JobView) {
         let messages = match view.state {
-            JobState::Pending | JobState::Starting => messages(view),
+            JobState::Pending | JobState::Starting | JobState::Restarting => messages(view),
             JobState::Running | JobState::Stopping | JobState::Succeeded | JobState::Failed | JobState::Cancelled => {
                 return self.clear();
             }

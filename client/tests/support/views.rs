@@ -1,9 +1,10 @@
 //! Canned jobs.
 
 use protocol::agent::{ExitOutcome, ExitReport};
+use protocol::failure::{Failure, Restarts};
 use protocol::ids::{ReplicaId, Role, UnixMillis};
 use protocol::job::{JobRequest, JobSpec};
-use protocol::view::{Failure, JobResult, JobState, JobTimes, JobView, LogLine, ReplicaState, ReplicaView};
+use protocol::view::{JobResult, JobState, JobTimes, JobView, LogLine, ReplicaState, ReplicaView};
 
 pub fn spec(name: &str) -> JobSpec {
     let request = JobRequest {
@@ -33,6 +34,7 @@ pub fn pending(name: &str) -> JobView {
         state: JobState::Pending,
         generation: None,
         result: None,
+        restarts: Restarts::default(),
         spec: spec(name),
         replicas: replicas.collect(),
         times: JobTimes { accepted: Some(UnixMillis(1_000)), ..JobTimes::default() },

@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use protocol::ids::{Generation, ReplicaId};
-use protocol::view::JobResult;
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
-use super::adopt::persistently;
 use super::replica::{Listener, Replica};
-use super::{Driver, Next, tasks};
+use super::tasks::{self, Meeting};
+use super::{Driver, Next, Report};
 use crate::backend::PodSpec;
 use crate::error_chain::error_chain;
-use crate::job::phase::Action;
-use crate::job::replica::{AgentState, ReplicaPhase};
-use crate::store::{Change, Ended, JobRecord, amend};
+use crate::job::gang::Member;
+use crate::job::phase::{Action, Which};
+use crate::job::replica::{AgentState, DeletedBy, LostRun, PodState, Presence, ReplicaPhase};
 
 /// Pods that are created or deleted at the same time.
 const PODS_AT_ONCE: usize = 32;
@@ -32,9 +32,10 @@ impl Driver {
             Action::Launch(generation) => return self.launch(generation).await,
             Action::Follow(_) => self.follow(),
             Action::StopRuns { grace } => self.stop_runs(grace).await,
+            Action::MakeUpFor(failure) => return self.make_up_for(failure).await,
             Action::Conclude(result) => return self.conclude(result).await,
             Action::ReleasePods => self.release_pods().await,
-            Action::DeletePods => self.delete_live_pods().await,
+            Action::DeletePods(which) => self.delete_pods(which).await,
         }
         Next::GoOn
     }
@@ -49,7 +50,8 @@ impl Driver {
             let create = async |pod: PodSpec| {
                 let replica = pod.replica;
                 if let Err(error) = backend.create(pod).await {
-                    tasks::report(&reporter, replica, AgentState::Refused(error_chain(&error))).await;
+                    let lost = LostRun::hopeless(error_chain(&error));
+                    tasks::report(&reporter, replica, AgentState::Refused(lost)).await;
                 }
             };
             stream::iter(pods).for_each_concurrent(PODS_AT_ONCE, create).await;
@@ -60,8 +62,12 @@ impl Driver {
         info!(job = %self.stored.name(), %generation, joined = self.replicas.len(), "gang complete");
         let tensorflow = |(id, replica): (&ReplicaId, &Replica)| Some((*id, replica.seen.addresses()?.tensorflow));
         let members: BTreeMap<ReplicaId, SocketAddr> = self.replicas.iter().filter_map(tensorflow).collect();
-        let spec = self.stored.record.spec.clone();
-        self.begin_start(tasks::configure(self.fanout(generation), self.agents(|_| true), spec, members));
+        for (id, replica) in &mut self.replicas {
+            replica.output_from = self.wires.logs.of(*id).map_or(0, |log| log.progress().end);
+        }
+        let record = &self.stored.record;
+        let meeting = Meeting { spec: record.spec.clone(), members, restarts: record.restarts.total() };
+        self.begin_start(tasks::configure(self.fanout(generation), self.agents(|_| true), meeting));
     }
 
     async fn launch(&mut self, generation: Generation) -> Next {
@@ -70,33 +76,6 @@ impl Driver {
         }
         let waiting = self.agents(|phase| !phase.was_launched());
         self.begin_start(tasks::launch(self.fanout(generation), waiting));
-        Next::GoOn
-    }
-
-    /// Writes down that a start is about to be made, for a master that takes over and has nobody to ask.
-    async fn remember(&mut self, generation: Generation) -> Next {
-        self.write(|record| {
-            if record.launched == Some(generation) {
-                return Change::Nothing;
-            }
-            record.launched = Some(generation);
-            Change::Write
-        })
-        .await
-    }
-
-    /// Changes the record, if it is still this master's: what another master holds by now is not this one's to change.
-    async fn write(&mut self, change: impl Fn(&mut JobRecord) -> Change) -> Next {
-        let (uid, epoch) = (self.stored.record.uid.clone(), self.stored.record.epoch);
-        let is_held = |record: &JobRecord| record.uid == uid && record.epoch == epoch;
-        let while_held = |record: &mut JobRecord| if is_held(record) { change(record) } else { Change::Nothing };
-        let (store, job) = (self.context.store.as_ref(), self.stored.name());
-        match persistently(|| amend(store, job, while_held)).await {
-            Some(stored) if is_held(&stored.record) => self.stored = stored,
-            Some(_) => return Next::End,
-            // Deleted by someone else, or not to be written: the pods go all the same.
-            None => {}
-        }
         Next::GoOn
     }
 
@@ -111,9 +90,9 @@ impl Driver {
 
     /// Follows whatever has, or may have, a run and is not followed yet.
     fn follow(&mut self) {
-        let generation = self.phase.generation();
+        let horizon = self.phase.horizon();
         for (id, replica) in &mut self.replicas {
-            let may_run = ReplicaPhase::of(&replica.seen, generation).was_configured();
+            let may_run = ReplicaPhase::of(&replica.seen, horizon).was_configured();
             let is_followed = matches!(replica.listener, Listener::OfRun { .. });
             let Some(addresses) = replica.seen.addresses() else { continue };
             if !may_run || is_followed || replica.is_seed_only {
@@ -141,37 +120,34 @@ impl Driver {
         if targets.is_empty() {
             return;
         }
-        let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.key());
+        let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
         self.tasks.spawn(async move {
             let stop = async |(id, agent): (ReplicaId, SocketAddr)| {
                 if let Err(error) = tasks::stop(&agents, agent, generation, grace).await {
-                    warn!(job = %job.name, replica = %id, error = error_chain(&error), "its agent does not stop it, so its pod goes");
-                    tasks::delete(context.backend.as_ref(), &job, id, grace).await;
+                    // A driver that has ended needs no report.
+                    let _ = reporter.send(Report::NotStopped(id, error_chain(&error))).await;
                 }
             };
             stream::iter(targets).for_each_concurrent(tasks::AGENTS_AT_ONCE, stop).await;
         });
     }
 
-    /// The result must be on record before the evidence goes with the pods, so nothing else happens meanwhile.
-    async fn conclude(&mut self, result: JobResult) -> Next {
-        let generation = self.wires.view.borrow().generation;
-        let replicas = self.replica_views();
-        let ended = Ended { result, times: self.times.clone(), generation, replicas }.bounded();
-        self.write(|record| {
-            if record.ended.is_some() {
-                return Change::Nothing;
-            }
-            record.ended = Some(ended.clone());
-            Change::Write
-        })
-        .await
+    /// A run that its agent does not stop goes with its pod, unless that has gone already.
+    pub(super) fn delete_unstopped(&mut self, id: ReplicaId, reason: &str) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        if replica.seen.presence() != Presence::Live {
+            return;
+        }
+        warn!(job = %self.stored.name(), replica = %id, reason, "its agent does not stop it, so its pod goes");
+        replica.seen.deleted_by = DeletedBy::ThisMaster;
+        let (context, job) = (Arc::clone(&self.context), self.stored.key());
+        self.tasks.spawn(async move { tasks::delete(context.backend.as_ref(), &job, id, Duration::ZERO).await });
     }
 
     async fn release_pods(&mut self) {
         self.call_start_back().await;
         for (id, replica) in &mut self.replicas {
-            if !replica.seen.is_live() || mem::replace(&mut replica.is_released, true) {
+            if replica.seen.presence() != Presence::Live || mem::replace(&mut replica.is_released, true) {
                 continue;
             }
             let (id, seen) = (*id, &replica.seen);
@@ -195,37 +171,52 @@ impl Driver {
         }
     }
 
-    /// Pods that have ended stay: they hold what `kubectl logs` shows.
-    async fn delete_live_pods(&mut self) {
+    pub(super) async fn delete_pods(&mut self, which: Which) {
         self.call_start_back().await;
+        if self.was_just_deleted(which) {
+            return;
+        }
+        if which == Which::All {
+            return self.delete_all_pods().await;
+        }
+        let horizon = self.phase.horizon();
+        let is_chosen = |(id, replica): (&ReplicaId, &Replica)| match which {
+            Which::Live => replica.seen.presence() == Presence::Live,
+            // One that the cluster takes away has its grace, which another order would cut short.
+            Which::Unfit if matches!(replica.seen.pod, Some(PodState::Leaving { .. })) => false,
+            Which::Unfit => !Member::of(*id, &replica.seen, horizon).is_fit(),
+            Which::All => true,
+        };
+        let chosen = self.replicas.iter().filter(|(id, replica)| is_chosen((id, replica)));
+        let chosen: Vec<ReplicaId> = chosen.map(|(id, _)| *id).collect();
+        for id in &chosen {
+            self.replicas.entry(*id).and_modify(|replica| replica.seen.deleted_by = DeletedBy::ThisMaster);
+        }
         let (backend, job) = (self.context.backend.as_ref(), &self.stored.key());
-        let live = self.replicas.iter().filter(|(_, replica)| replica.seen.is_live());
-        let live: Vec<ReplicaId> = live.map(|(id, _)| *id).collect();
         let delete = |id: ReplicaId| tasks::delete(backend, job, id, Duration::ZERO);
-        stream::iter(live).for_each_concurrent(PODS_AT_ONCE, delete).await;
+        stream::iter(chosen).for_each_concurrent(PODS_AT_ONCE, delete).await;
+    }
+
+    /// Whether these pods were asked to go a moment ago: each that goes is heard of, and none has to be asked twice.
+    fn was_just_deleted(&mut self, which: Which) -> bool {
+        let now = Instant::now();
+        if let Some((last, at)) = self.last_deletion
+            && last == which
+            && now < at + self.policy.release_timeout
+        {
+            return true;
+        }
+        self.last_deletion = Some((which, now));
+        false
     }
 
     /// Nothing of the job is to be left.
     pub(super) async fn delete_all_pods(&mut self) {
         self.call_start_back().await;
+        for replica in self.replicas.values_mut() {
+            replica.seen.deleted_by = DeletedBy::ThisMaster;
+        }
         tasks::delete_all(self.context.backend.as_ref(), &self.stored.key(), Duration::ZERO).await;
-    }
-
-    /// Removes all that is left of a job whose user wishes it gone. The record goes last, for it is what a master that
-    /// dies in here leaves to the next.
-    pub(super) async fn forget(&mut self) -> Next {
-        self.take_pods();
-        if self.replicas.values().any(|replica| replica.seen.pod.is_some()) {
-            self.delete_all_pods().await;
-            return Next::GoOn;
-        }
-        if let Err(error) = self.wires.logs.remove() {
-            warn!(job = %self.stored.name(), %error, "its kept output stays behind");
-        }
-        let (store, name, uid) = (self.context.store.as_ref(), self.stored.name(), &self.stored.record.uid);
-        persistently(|| store.delete(name, uid)).await;
-        info!(job = %name, "job forgotten");
-        Next::End
     }
 
     /// Returns when it does nothing any more. A pod that it asked for may still come: it goes with the record.
@@ -239,8 +230,8 @@ impl Driver {
 
     /// The agents of the replicas whose phase passes `test`.
     fn agents(&self, test: impl Fn(&ReplicaPhase) -> bool) -> Vec<(ReplicaId, SocketAddr)> {
-        let current = self.phase.generation();
-        let chosen = self.replicas.iter().filter(|(_, replica)| test(&ReplicaPhase::of(&replica.seen, current)));
+        let horizon = self.phase.horizon();
+        let chosen = self.replicas.iter().filter(|(_, replica)| test(&ReplicaPhase::of(&replica.seen, horizon)));
         chosen.filter_map(|(id, replica)| Some((*id, replica.seen.addresses()?.agent))).collect()
     }
 }

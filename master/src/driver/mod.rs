@@ -2,11 +2,12 @@
 
 mod act;
 mod adopt;
+mod hear;
+mod record;
 mod replica;
 mod tasks;
 mod view;
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
 use self::replica::{Listener, Replica};
 pub use self::view::initial as initial_view;
@@ -25,10 +26,11 @@ pub use self::view::initial as initial_view;
 use crate::agent_client::AgentClient;
 use crate::agent_token::{AgentKey, AgentToken};
 use crate::backend::{PodBackend, PodTable};
-use crate::job::phase::{self, Action, JobEvent, JobPhase, Seen};
+use crate::job::gang::{Gang, Member};
+use crate::job::phase::{self, Action, JobPhase, Known, Seen, Which};
 use crate::job::plan;
 use crate::job::policy::Policy;
-use crate::job::replica::{AgentState, Gang, Member, ReplicaPhase};
+use crate::job::replica::{AgentState, ReplicaPhase};
 use crate::logs::JobLogs;
 use crate::store::{Ended, JobStore, Stored, Wish};
 
@@ -59,9 +61,14 @@ pub struct Wires {
     pub logs: Arc<JobLogs>,
 }
 
-/// What a task has to tell its driver: a replica's agent is now like this.
+/// What a task has to tell its driver.
 #[derive(Debug)]
-struct Report(ReplicaId, AgentState);
+enum Report {
+    /// A replica's agent is now like this.
+    Agent(ReplicaId, AgentState),
+    /// A replica's agent does not stop its run, for this reason.
+    NotStopped(ReplicaId, String),
+}
 
 /// How a driver goes on after an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,19 +95,30 @@ struct Driver {
     tasks: JoinSet<()>,
     /// What the start is at: creating pods, giving agents their environments, or telling them to run.
     start: Option<AbortOnDropHandle<()>>,
+    /// The start that runs or has ended last; none while a gang comes together.
+    current_start: Option<Generation>,
+    /// The pods that were last asked to go, and when.
+    last_deletion: Option<(Which, Instant)>,
+    /// When the job is forgotten by itself, once it has finished.
+    forget_at: Option<Instant>,
 }
 
 /// Drives a job to its end, and on to its deletion. Returns when the job is forgotten or another master's.
 pub async fn drive(context: Arc<Context>, stored: Stored, wires: Wires) {
     let Some(stored) = adopt::adopt(&context, stored).await else { return };
-    let first = Generation { epoch: stored.record.epoch, sequence: 1 };
-    let result = stored.record.ended.as_ref().map(|ended| ended.result.clone());
-    let (phase, actions) = phase::begin(first, result, Duration::ZERO);
-    Driver::new(context, stored, wires, phase).run(actions).await;
+    let record = &stored.record;
+    let known = Known {
+        first: Generation { epoch: record.epoch, sequence: 1 },
+        newest_failed: record.restarts.newest_failed(),
+        result: record.ended.as_ref().map(|ended| ended.result.clone()),
+    };
+    let policy = Policy::of(&record.spec, age(record.accepted_at), share_of(&record.uid));
+    let (phase, actions) = phase::begin(known, &policy, Duration::ZERO);
+    Driver::new(context, stored, wires, (phase, policy)).run(actions).await;
 }
 
 impl Driver {
-    fn new(context: Arc<Context>, stored: Stored, wires: Wires, phase: JobPhase) -> Self {
+    fn new(context: Arc<Context>, stored: Stored, wires: Wires, (phase, policy): (JobPhase, Policy)) -> Self {
         let record = &stored.record;
         let (reporter, reports) = mpsc::channel(BACKLOG);
         let accepted = JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() };
@@ -109,15 +127,18 @@ impl Driver {
             agents: context.agents.with_token(&token),
             token,
             pods: context.backend.watch(&stored.key()),
-            policy: Policy::of(&record.spec),
             replicas: plan::replicas(&record.spec).into_iter().map(|id| (id, Replica::new())).collect(),
             times: record.ended.as_ref().map_or(accepted, Ended::times_of_finished),
             began: Instant::now(),
             tasks: JoinSet::new(),
             start: None,
+            current_start: None,
+            last_deletion: None,
+            forget_at: None,
             context,
             wires,
             stored,
+            policy,
             phase,
             reports,
             reporter,
@@ -131,9 +152,7 @@ impl Driver {
                 return;
             }
         }
-        // What an earlier master stopped by its user's wish must not be taken for a failure.
-        let first = self.wished();
-        if self.advance(first).await == Next::End {
+        if self.advance().await == Next::End {
             return;
         }
         while self.turn().await == Next::GoOn {}
@@ -162,77 +181,21 @@ impl Driver {
                 error!(job = %self.stored.name(), %failure, "a task of a driver broke");
             }
         }
-        self.advance(JobEvent::Observed).await
-    }
-
-    async fn take_record(&mut self) -> Next {
-        let newest = self.wires.record.borrow_and_update().clone();
-        let Some(newest) = newest else {
-            warn!(job = %self.stored.name(), "the record was deleted by someone else, its pods follow");
-            self.delete_all_pods().await;
-            return Next::End;
-        };
-        match newest.record.epoch.cmp(&self.stored.record.epoch) {
-            // Written before this master took the job over, and heard of only now.
-            Ordering::Less => return Next::GoOn,
-            Ordering::Equal => self.stored = newest,
-            Ordering::Greater => {
-                info!(job = %newest.name(), epoch = newest.record.epoch, "another master has taken the job over");
-                return Next::End;
-            }
-        }
-        let event = self.wished();
-        self.advance(event).await
-    }
-
-    /// What the record has to say.
-    fn wished(&self) -> JobEvent {
-        if self.stored.record.wish >= Wish::Cancel { JobEvent::CancelWished } else { JobEvent::Observed }
-    }
-
-    fn take_pods(&mut self) {
-        let table = self.pods.borrow_and_update().clone();
-        let is_coming_up = matches!(self.phase, JobPhase::Pending { .. } | JobPhase::Starting { .. });
-        let launched = self.stored.record.launched;
-        for (id, replica) in &mut self.replicas {
-            let pod = table.get(id).cloned();
-            if replica.seen.pod.is_some() && pod.is_none() && is_coming_up {
-                replica.seen.agent = AgentState::Refused("its pod was deleted".to_owned());
-            }
-            replica.seen.pod = pod;
-            replica.count_as_launched(launched);
-            if let (AgentState::Silent, Some(addresses)) = (&replica.seen.agent, replica.seen.addresses())
-                && !replica.listener.asks_at(addresses.agent)
-            {
-                let join = tasks::join(self.agents.clone(), *id, addresses.agent, self.reporter.clone());
-                let _task = AbortOnDropHandle::new(tokio::spawn(join));
-                replica.listener = Listener::OfAgent { address: addresses.agent, _task };
-            }
-        }
-    }
-
-    fn take_reports(&mut self, batch: Vec<Report>) {
-        for Report(id, agent) in batch {
-            let launched = self.stored.record.launched;
-            self.replicas.entry(id).and_modify(|replica| {
-                replica.is_seed_only |= agent == AgentState::SeedOnly;
-                // Told to run by an earlier master, or by this one before it was replaced: not to be told again.
-                let before = launched.filter(|_| agent == AgentState::SeedOnly).map(AgentState::Started);
-                replica.seen.hear(before.unwrap_or(agent));
-            });
-        }
+        self.advance().await
     }
 
     /// Moves the phase as far as it goes, carries out what follows, and shows the outcome.
-    async fn advance(&mut self, mut event: JobEvent) -> Next {
+    async fn advance(&mut self) -> Next {
         let before = self.phase.clone();
         loop {
             if self.pods.has_changed().unwrap_or(false) {
                 self.take_pods();
             }
             let gang = self.gang();
-            let seen = Seen { gang: &gang, policy: &self.policy, now: self.began.elapsed() };
-            let (phase, actions) = phase::step(self.phase.clone(), event, seen);
+            let record = &self.stored.record;
+            let (restarts, epoch, now) = (&record.restarts, record.epoch, self.began.elapsed());
+            let seen = Seen { gang: &gang, policy: &self.policy, restarts, epoch, now };
+            let (phase, actions) = phase::step(self.phase.clone(), self.wished(), seen);
             let has_moved = phase != self.phase;
             if has_moved {
                 self.enter(phase);
@@ -245,7 +208,6 @@ impl Driver {
             if !has_moved {
                 break;
             }
-            event = JobEvent::Observed;
         }
         // A thousand acknowledgements of one start are not a thousand views: it is shown at its stages.
         let is_amid_start = self.phase == before && matches!(self.phase, JobPhase::Starting { .. });
@@ -256,7 +218,8 @@ impl Driver {
     }
 
     fn is_to_be_forgotten(&self) -> bool {
-        matches!(self.phase, JobPhase::Finished { .. }) && self.stored.record.wish == Wish::Delete
+        let is_its_time = self.forget_at.is_some_and(|time| time <= Instant::now());
+        matches!(self.phase, JobPhase::Finished { .. }) && (self.stored.record.wish == Wish::Delete || is_its_time)
     }
 
     fn enter(&mut self, phase: JobPhase) {
@@ -264,6 +227,10 @@ impl Driver {
         let stamp = |time: &mut Option<UnixMillis>| *time = time.or(Some(now));
         match &phase {
             JobPhase::Pending { .. } | JobPhase::Releasing { .. } => {}
+            JobPhase::Restarting { .. } => {
+                self.times.ended = None;
+                self.replicas.values_mut().for_each(Replica::begin_again);
+            }
             JobPhase::Starting { stage: phase::StartStage::Configuring, .. } => stamp(&mut self.times.joined),
             JobPhase::Starting { stage: phase::StartStage::Launching, .. } => stamp(&mut self.times.configured),
             // A master that takes over asks the agents when that was.
@@ -272,15 +239,24 @@ impl Driver {
                 if matches!(self.phase, JobPhase::Starting { .. }) && self.gang().all(ReplicaPhase::was_launched) {
                     stamp(&mut self.times.started);
                 }
-                stamp(&mut self.times.ended);
+                self.times.ended = Some(now);
             }
             JobPhase::Finished { .. } => {
                 stamp(&mut self.times.finished);
                 self.wires.logs.complete();
                 self.replicas.values_mut().for_each(|replica| replica.listener = Listener::Nobody);
+                let ttl = self.stored.record.spec.run_policy.ttl_after_finished_seconds;
+                let left = ttl.map(|ttl| {
+                    Duration::from_secs(ttl.into()).saturating_sub(self.times.finished.map_or(Duration::ZERO, age))
+                });
+                self.forget_at = left.map(|left| Instant::now() + left);
             }
         }
-        let generation = phase.generation().map(tracing::field::display);
+        let generation = phase.generation();
+        if generation.is_some() || matches!(phase, JobPhase::Pending { .. }) {
+            self.current_start = generation;
+        }
+        let generation = generation.map(tracing::field::display);
         info!(job = %self.stored.name(), state = %phase.state(), generation, "job moved");
         self.phase = phase;
     }
@@ -299,12 +275,8 @@ impl Driver {
     }
 
     fn gang(&self) -> Gang {
-        let current = self.phase.generation();
-        let member = |(id, replica): (&ReplicaId, &Replica)| Member {
-            id: *id,
-            phase: ReplicaPhase::of(&replica.seen, current),
-            has_live_pod: replica.seen.is_live(),
-        };
+        let horizon = self.phase.horizon();
+        let member = |(id, replica): (&ReplicaId, &Replica)| Member::of(*id, &replica.seen, horizon);
         Gang::new(self.replicas.iter().map(member).collect())
     }
 
@@ -314,7 +286,10 @@ impl Driver {
         if self.is_to_be_forgotten() {
             return Some(later);
         }
-        let deadline = self.began + self.phase.deadline(&self.policy)?;
+        let deadline = match self.phase.deadline(&self.policy) {
+            Some(deadline) => self.began + deadline,
+            None => self.forget_at?,
+        };
         Some(if deadline <= Instant::now() { later } else { deadline })
     }
 
@@ -323,9 +298,9 @@ impl Driver {
         match &self.stored.record.ended {
             Some(ended) => ended.replicas.clone(),
             None => {
-                let current = self.phase.generation();
+                let horizon = self.phase.horizon();
                 let view = |(id, replica): (&ReplicaId, &Replica)| {
-                    view::of_replica(&self.stored.record, *id, &replica.seen, current)
+                    view::of_replica(&self.stored.record, *id, &replica.seen, horizon)
                 };
                 self.replicas.iter().map(view).collect()
             }
@@ -342,4 +317,14 @@ impl Driver {
 pub fn now() -> UnixMillis {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// How long ago that was.
+fn age(since: UnixMillis) -> Duration {
+    Duration::from_millis(now().0.saturating_sub(since.0))
+}
+
+/// A number from 0 to 255 that differs between jobs.
+fn share_of(uid: &str) -> u8 {
+    uid.bytes().fold(0, |share: u8, byte| share.wrapping_mul(31).wrapping_add(byte))
 }

@@ -21,6 +21,8 @@ pub(super) struct Replica {
     pub(super) listener: Listener,
     /// Who copies its output.
     pub(super) copy: Option<AbortOnDropHandle<()>>,
+    /// Where the output of its newest start begins in what is kept.
+    pub(super) output_from: u64,
 }
 
 /// A task that asks an agent how it is. It ends with the value, so that nobody goes on asking at an address that
@@ -55,6 +57,19 @@ impl Replica {
         }
     }
 
+    /// Lets go of the start that has failed: its agent, if it can serve another, takes the next one.
+    pub(super) fn begin_again(&mut self) {
+        if self.seen.pod.is_none() {
+            *self = Self::new();
+            return;
+        }
+        self.is_stopped = false;
+        // Its run has ended, and nobody has to be asked until there is another.
+        if matches!(self.listener, Listener::OfRun { .. }) {
+            self.listener = Listener::Nobody;
+        }
+    }
+
     /// One of which nothing is known yet.
     pub(super) fn new() -> Self {
         Self {
@@ -64,6 +79,7 @@ impl Replica {
             is_released: false,
             listener: Listener::Nobody,
             copy: None,
+            output_from: 0,
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::agent_client::{AgentAnswer, AgentClient, AgentError};
 use crate::backend::{JobKey, PodBackend};
 use crate::error_chain::error_chain;
 use crate::job::rendezvous::Rendezvous;
-use crate::job::replica::AgentState;
+use crate::job::replica::{AgentState, LostRun};
 use crate::logs::ReplicaLog;
 
 /// Agents that are talked to at the same time.
@@ -31,6 +31,16 @@ const COPY_TIMEOUT: Duration = Duration::from_secs(10);
 const JOIN_DELAY_MAX: Duration = Duration::from_millis(200);
 /// Attempts to reach an agent that has answered before, about two seconds in all.
 const ATTEMPTS: usize = 6;
+
+/// What a rendezvous is about.
+#[derive(Debug)]
+pub(super) struct Meeting {
+    pub(super) spec: JobSpec,
+    /// Where each one's TensorFlow server is reached.
+    pub(super) members: BTreeMap<ReplicaId, SocketAddr>,
+    /// How often the gang was started again.
+    pub(super) restarts: u32,
+}
 
 /// A call to every agent of a gang.
 #[derive(Debug, Clone)]
@@ -43,7 +53,7 @@ pub(super) struct Fanout {
 impl Fanout {
     /// Reports what an agent answered: its new state, or that it refused.
     async fn report(&self, id: ReplicaId, what: &str, answer: Result<AgentState, AgentError>) {
-        let state = answer.unwrap_or_else(|error| AgentState::Refused(format!("{what}: {}", error_chain(&error))));
+        let state = answer.unwrap_or_else(|error| refused(format!("{what}: {}", error_chain(&error))));
         report(&self.reporter, id, state).await;
     }
 }
@@ -56,19 +66,15 @@ pub(super) async fn join(agents: AgentClient, id: ReplicaId, agent: SocketAddr, 
     let state = match answer {
         Ok(AgentAnswer::Status(status)) => AgentState::Status(status),
         Ok(AgentAnswer::SeedOnly) => AgentState::SeedOnly,
-        Err(error) => AgentState::Refused(error_chain(&error)),
+        Err(error) => refused(error_chain(&error)),
     };
     report(&reporter, id, state).await;
 }
 
 /// Gives every agent its environment.
-pub(super) async fn configure(
-    call: Fanout,
-    targets: Vec<(ReplicaId, SocketAddr)>,
-    spec: JobSpec,
-    members: BTreeMap<ReplicaId, SocketAddr>,
-) {
-    let rendezvous = Rendezvous::new(&spec, call.generation, &members);
+pub(super) async fn configure(call: Fanout, targets: Vec<(ReplicaId, SocketAddr)>, meeting: Meeting) {
+    let Meeting { spec, members, restarts } = meeting;
+    let rendezvous = Rendezvous::new(&spec, call.generation, &members).after_restarts(restarts);
     let configure = async |(id, agent): (ReplicaId, SocketAddr)| {
         let body = serde_json::to_vec(&rendezvous.environment(id)).expect("strings and numbers always serialize");
         let body = Bytes::from(body);
@@ -102,7 +108,7 @@ pub(super) async fn follow(agents: AgentClient, id: ReplicaId, agent: SocketAddr
             Ok(AgentAnswer::SeedOnly) => return,
             Err(error) => {
                 let reason = format!("its agent did not say how it is: {}", error_chain(&error));
-                return report(&reporter, id, AgentState::Refused(reason)).await;
+                return report(&reporter, id, refused(reason)).await;
             }
         };
         if after == Some(status.seq) {
@@ -134,12 +140,14 @@ pub(super) async fn copy_output(agents: AgentClient, agent: SocketAddr, log: Rep
 async fn copy_rest(agents: &AgentClient, agent: SocketAddr, log: &ReplicaLog) -> Result<(), AgentError> {
     // An agent also ends the stream when it is read too slowly. Only one that begins after the run has ended
     // is sure to end with the run's last byte.
-    while !has_ended(agents, agent).await? {
-        if copy_some(agents, agent, log).await? == Copied::NotKept {
+    loop {
+        let AgentAnswer::Status(status) = agents.status(agent, None).await? else { return Ok(()) };
+        let has_ended = matches!(status.state, RunState::Exited | RunState::Idle);
+        let Ok(base) = log.base_of(&status.boot_id) else { return Ok(()) };
+        if copy_some(agents, agent, (log, base)).await? == Copied::NotKept || has_ended {
             return Ok(());
         }
     }
-    copy_some(agents, agent, log).await.map(drop)
 }
 
 /// What became of the bytes of one stream.
@@ -150,17 +158,14 @@ enum Copied {
     NotKept,
 }
 
-async fn has_ended(agents: &AgentClient, agent: SocketAddr) -> Result<bool, AgentError> {
-    match agents.status(agent, None).await? {
-        AgentAnswer::Status(status) => Ok(matches!(status.state, RunState::Exited | RunState::Idle)),
-        AgentAnswer::SeedOnly => Ok(true),
-    }
-}
-
-/// Copies until the agent ends the stream.
-async fn copy_some(agents: &AgentClient, agent: SocketAddr, log: &ReplicaLog) -> Result<Copied, AgentError> {
-    let mut stream = agents.logs(agent, log.progress().end).await?;
-    let mut offset = stream.offset;
+/// Copies until the agent ends the stream. What the agent counts from 0 is kept from `base` on.
+async fn copy_some(
+    agents: &AgentClient,
+    agent: SocketAddr,
+    (log, base): (&ReplicaLog, u64),
+) -> Result<Copied, AgentError> {
+    let mut stream = agents.logs(agent, log.progress().end.saturating_sub(base)).await?;
+    let mut offset = stream.offset + base;
     while let Some(bytes) = stream.bytes.next().await {
         let bytes = bytes?;
         if let Err(error) = log.append(offset, &bytes) {
@@ -213,7 +218,11 @@ pub(super) async fn delete_all(backend: &dyn PodBackend, job: &JobKey, grace: Du
 /// Tells a driver what a replica's agent is now like.
 pub(super) async fn report(reporter: &mpsc::Sender<Report>, id: ReplicaId, state: AgentState) {
     // A driver that has ended needs no report.
-    let _ = reporter.send(Report(id, state)).await;
+    let _ = reporter.send(Report::Agent(id, state)).await;
+}
+
+fn refused(reason: String) -> AgentState {
+    AgentState::Refused(LostRun::broken(reason))
 }
 
 fn patience() -> ExponentialBuilder {

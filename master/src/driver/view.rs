@@ -5,7 +5,7 @@ use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaView};
 
 use crate::job::phase::JobPhase;
 use crate::job::plan;
-use crate::job::replica::{AgentState, Observation, PodState, ReplicaPhase};
+use crate::job::replica::{AgentState, Observation, ReplicaPhase};
 use crate::store::{JobRecord, Stored};
 
 /// What is shown of a job before its driver has looked at it.
@@ -19,6 +19,7 @@ pub fn initial(record: &JobRecord) -> JobView {
         state: JobState::Pending,
         generation: None,
         result: None,
+        restarts: record.restarts.clone(),
         spec: record.spec.clone(),
         replicas: replicas.into_iter().map(replica).collect(),
         times: JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() },
@@ -35,6 +36,7 @@ pub(super) fn of(stored: &Stored, phase: &JobPhase, replicas: Vec<ReplicaView>, 
         state: phase.state(),
         generation: phase.generation().or(record.ended.as_ref().and_then(|ended| ended.generation)),
         result: result(phase),
+        restarts: record.restarts.clone(),
         spec: record.spec.clone(),
         replicas,
         times: times.clone(),
@@ -57,20 +59,22 @@ pub(super) fn renew(view: &mut JobView, mut shown: JobView) -> bool {
 fn result(phase: &JobPhase) -> Option<JobResult> {
     match phase {
         JobPhase::Releasing { result, .. } | JobPhase::Finished { result } => Some(result.clone()),
-        JobPhase::Pending { .. } | JobPhase::Starting { .. } | JobPhase::Running { .. } | JobPhase::Stopping { .. } => {
-            None
-        }
+        JobPhase::Pending { .. }
+        | JobPhase::Starting { .. }
+        | JobPhase::Running { .. }
+        | JobPhase::Stopping { .. }
+        | JobPhase::Restarting { .. } => None,
     }
 }
 
-/// What is shown of one replica while `current` is its gang's start.
+/// What is shown of one replica, while runs of generations before `horizon` are history.
 pub(super) fn of_replica(
     record: &JobRecord,
     id: ReplicaId,
     seen: &Observation,
-    current: Option<Generation>,
+    horizon: Option<Generation>,
 ) -> ReplicaView {
-    let phase = &ReplicaPhase::of(seen, current);
+    let phase = &ReplicaPhase::of(seen, horizon);
     let status = match &seen.agent {
         AgentState::Status(status) => Some(status),
         AgentState::Silent
@@ -101,9 +105,13 @@ pub(super) fn of_replica(
 }
 
 fn reason(seen: &Observation, phase: &ReplicaPhase) -> Option<String> {
-    match (phase, &seen.pod) {
-        (ReplicaPhase::Lost(reason), _) => Some(reason.clone()),
-        (_, Some(PodState::Pending { reason })) => reason.clone(),
-        (_, Some(PodState::Running(_) | PodState::Unusable { .. } | PodState::Terminated { .. }) | None) => None,
+    match phase {
+        ReplicaPhase::Lost(lost) => Some(lost.reason.clone()),
+        ReplicaPhase::Requested
+        | ReplicaPhase::Scheduled
+        | ReplicaPhase::Joined
+        | ReplicaPhase::Configured(_)
+        | ReplicaPhase::Running(_)
+        | ReplicaPhase::Exited(..) => seen.waits_for().map(str::to_owned),
     }
 }

@@ -2,27 +2,36 @@
 //!
 //! ```text
 //! Pending ──all joined──▶ Starting(configuring) ──all configured──▶ Starting(launching) ──all run──▶ Running
-//!    │                        │                                         │                              │
-//!    └── deadline, a lost pod, a failed run, success, a wish to cancel ─┴───────────▶ Stopping ◀───────┘
-//!                                                                                       │ every run is dead
+//!  ▲ │                        │                                         │                              │
+//!  │ └── a failure, a time limit, success, a wish to cancel ────────────┴───────────▶ Stopping ◀───────┘
+//!  │                                                                                    │ every run is dead
+//!  └──lost pods are gone, the pause is over── Restarting ◀──to be made up for───────────┤
+//!                                                                                       ▼
 //!                                                  Finished ◀──every pod has ended── Releasing
 //! ```
 
+mod ending;
+mod gathering;
+
 use std::time::Duration;
 
+use protocol::failure::{Failure, Restarts};
 use protocol::ids::Generation;
-use protocol::view::{Failure, JobResult, JobState};
+use protocol::run_policy::CleanPods;
+use protocol::view::{JobResult, JobState};
 
-use super::policy::Policy;
-use super::replica::{Gang, ReplicaPhase};
+use self::ending::{Stop, fail, finished, releasing, stop, stopping};
+use self::gathering::{Restart, pending, restarting, starting};
+use super::gang::Gang;
+use super::policy::{Deadline, Policy};
 
 /// Where a job stands. Times are counted from the moment its driver began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobPhase {
-    /// Its pods come up; `first` will be the gang's first start under this master.
+    /// Its pods come up.
     Pending {
-        /// What the first start will be numbered.
-        first: Generation,
+        /// What they come together for.
+        gathering: Gathering,
         /// Since when.
         since: Duration,
     },
@@ -32,19 +41,34 @@ pub enum JobPhase {
         generation: Generation,
         /// How far.
         stage: StartStage,
+        /// Since when.
+        since: Duration,
     },
     /// Every exec.py has been started.
     Running {
         /// Its number.
         generation: Generation,
     },
-    /// How it ends is decided; every run that is not dead is being stopped.
+    /// How this start ends is decided; every run that is not dead is being stopped.
     Stopping {
         /// The start that is being ended; absent when there was none.
         generation: Option<Generation>,
+        /// The number of the next, should there be one.
+        next: Generation,
         /// How it ends.
         ending: Ending,
         /// Since when.
+        since: Duration,
+    },
+    /// Another start is to come: pods that cannot serve it go, and a pause is kept.
+    Restarting {
+        /// The number of that start.
+        next: Generation,
+        /// The pods that go.
+        without: Which,
+        /// When the pause is over.
+        until: Duration,
+        /// When the gang began, or will begin, to come together.
         since: Duration,
     },
     /// Every run is dead and the result is written; the pods are told to end.
@@ -61,6 +85,26 @@ pub enum JobPhase {
     },
 }
 
+/// What a gang comes together for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gathering {
+    /// What its next start under this master will be numbered.
+    pub next: Generation,
+    /// Runs of older generations are known to have failed, and are history.
+    pub horizon: Option<Generation>,
+    /// Whether there may be pods of such a start that can serve no other, which an earlier master has not removed.
+    pub leftovers: Leftovers,
+}
+
+/// See [`Gathering::leftovers`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leftovers {
+    /// There are none.
+    None,
+    /// There may be.
+    Possible,
+}
+
 /// How far a start has come. The two are kept apart, so that no exec.py runs before every member knows the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartStage {
@@ -70,7 +114,7 @@ pub enum StartStage {
     Launching,
 }
 
-/// How a job is about to end.
+/// How a start is about to end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
     /// It did what it should.
@@ -97,8 +141,23 @@ pub struct Seen<'a> {
     pub gang: &'a Gang,
     /// The job's rules.
     pub policy: &'a Policy,
+    /// What has failed before.
+    pub restarts: &'a Restarts,
+    /// How many masters have held the job: the first number of the starts that this one makes.
+    pub epoch: u32,
     /// The time since the driver began.
     pub now: Duration,
+}
+
+/// Some of a job's pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// Those that have not ended; the others hold what `kubectl logs` shows.
+    Live,
+    /// Those that cannot serve another start.
+    Unfit,
+    /// All.
+    All,
 }
 
 /// What the driver shall do. Each may be carried out again without harm.
@@ -117,172 +176,103 @@ pub enum Action {
         /// Time between SIGTERM and SIGKILL.
         grace: Duration,
     },
+    /// Write down that a start has failed for this reason, and that another makes up for it.
+    MakeUpFor(Failure),
     /// Write how the job ended; it never changes afterwards.
     Conclude(JobResult),
     /// Tell every pod that is still there, and was not told, to end in good order.
     ReleasePods,
-    /// Delete every pod that is still there.
-    DeletePods,
+    /// Delete these pods.
+    DeletePods(Which),
+}
+
+/// What is known of a job when a driver begins.
+#[derive(Debug, Clone)]
+pub struct Known {
+    /// What the first start under this master will be numbered.
+    pub first: Generation,
+    /// The newest start that is known to have failed.
+    pub newest_failed: Option<Generation>,
+    /// How it ended, if it has.
+    pub result: Option<JobResult>,
 }
 
 /// What a job's driver starts with: the phase, and what is to be done at once.
 /// A job whose result is known only has its pods released.
-pub fn begin(first: Generation, result: Option<JobResult>, now: Duration) -> (JobPhase, Vec<Action>) {
+pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Action>) {
+    let Known { first, newest_failed, result } = known;
     match result {
-        None => (JobPhase::Pending { first, since: now }, vec![Action::CreatePods]),
-        Some(result) => (JobPhase::Releasing { result, since: now }, vec![Action::ReleasePods]),
+        None => {
+            let horizon = newest_failed.map(Generation::next);
+            let leftovers = horizon.map_or(Leftovers::None, |_| Leftovers::Possible);
+            let gathering = Gathering { next: first, horizon, leftovers };
+            (JobPhase::Pending { gathering, since: now }, vec![Action::CreatePods])
+        }
+        Some(result) => match policy.clean_pods {
+            CleanPods::None => (JobPhase::Finished { result }, vec![]),
+            CleanPods::Running | CleanPods::All => {
+                (JobPhase::Releasing { result, since: now }, vec![Action::ReleasePods])
+            }
+        },
     }
 }
 
 /// Moves a job. Pure and total; an event that changes nothing returns the phase as it was and no action.
 pub fn step(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     match (event, phase) {
-        (JobEvent::CancelWished, JobPhase::Pending { .. }) => {
-            stop(seen.gang.newest_generation(), Ending::Cancelled, seen.policy.stop_grace, seen.now)
+        (
+            JobEvent::CancelWished,
+            phase @ (JobPhase::Pending { .. }
+            | JobPhase::Starting { .. }
+            | JobPhase::Running { .. }
+            | JobPhase::Restarting { .. }),
+        ) => stop(&phase, Ending::Cancelled, seen),
+        (JobEvent::Observed, JobPhase::Pending { gathering, since }) => pending(gathering, since, seen),
+        (JobEvent::Observed, JobPhase::Starting { generation, stage, since }) => {
+            starting(generation, stage, since, seen)
         }
-        (JobEvent::CancelWished, JobPhase::Starting { generation, .. } | JobPhase::Running { generation }) => {
-            stop(Some(generation), Ending::Cancelled, seen.policy.stop_grace, seen.now)
-        }
-        (JobEvent::Observed, JobPhase::Pending { first, since }) => pending(first, since, seen),
-        (JobEvent::Observed, JobPhase::Starting { generation, stage }) => starting(generation, stage, seen),
         (JobEvent::Observed, JobPhase::Running { generation }) => running(generation, seen),
-        // How it ends is decided, so a wish to cancel comes too late and changes nothing.
-        (_, JobPhase::Stopping { generation, ending, since }) => stopping(generation, ending, since, seen),
+        (JobEvent::Observed, JobPhase::Restarting { next, without, until, since }) => {
+            restarting(Restart { next, without, until, since }, seen)
+        }
+        // How this start ends is decided, so a wish to cancel comes too late for it.
+        (_, JobPhase::Stopping { generation, next, ending, since }) => {
+            stopping(Stop { generation, next, ending, since }, seen)
+        }
         (_, JobPhase::Releasing { result, since }) => releasing(result, since, seen),
-        // A pod that was asked for may come up after the end.
-        (_, finished @ JobPhase::Finished { .. }) => {
-            let has_pods = seen.gang.any(|member| member.has_live_pod);
-            (finished, if has_pods { vec![Action::DeletePods] } else { vec![] })
-        }
-    }
-}
-
-fn stop(generation: Option<Generation>, ending: Ending, grace: Duration, now: Duration) -> (JobPhase, Vec<Action>) {
-    let actions = stop_actions(generation, grace);
-    (JobPhase::Stopping { generation, ending, since: now }, actions)
-}
-
-fn stop_actions(generation: Option<Generation>, grace: Duration) -> Vec<Action> {
-    Vec::from_iter(generation.map(Action::Follow).into_iter().chain([Action::StopRuns { grace }]))
-}
-
-/// TensorFlow's other members hang or die slowly once one is lost, so there is nothing to wait for.
-fn fail(generation: Option<Generation>, failure: Failure, now: Duration) -> (JobPhase, Vec<Action>) {
-    stop(generation, Ending::Failed(failure), Duration::ZERO, now)
-}
-
-fn pending(first: Generation, since: Duration, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
-    let Seen { gang, policy, now } = seen;
-    if gang.all(ReplicaPhase::has_joined) {
-        return resume_or_start(first, seen);
-    }
-    if let Some(failure) = gang.first_failure() {
-        return fail(gang.newest_generation(), failure, now);
-    }
-    if now >= since + policy.start_timeout {
-        let after_seconds = policy.start_timeout.as_secs();
-        let failure = Failure::StartTimeout { missing: gang.missing(), after_seconds };
-        return fail(gang.newest_generation(), failure, now);
-    }
-    (JobPhase::Pending { first, since }, vec![])
-}
-
-/// The gang is complete. A master that takes over may find it in the middle of a start or a run and goes on from there.
-fn resume_or_start(first: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
-    let Some(generation) = seen.gang.newest_launch() else {
-        let configuring = JobPhase::Starting { generation: first, stage: StartStage::Configuring };
-        return (configuring, vec![Action::Configure(first)]);
-    };
-    // Some were started, so all had been configured; an agent that knows nothing of it has lost its run.
-    if let Some(replica) = seen.gang.outside(generation) {
-        let reason = format!("its agent knows nothing of start {generation}, in which others run");
-        return fail(Some(generation), Failure::ReplicaLost { replica, reason }, seen.now);
-    }
-    if seen.gang.all(ReplicaPhase::was_launched) {
-        return run(generation, seen);
-    }
-    (JobPhase::Starting { generation, stage: StartStage::Launching }, vec![Action::Launch(generation)])
-}
-
-fn starting(generation: Generation, stage: StartStage, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
-    let launched = seen.gang.all(ReplicaPhase::was_launched);
-    if let (Some(failure), false) = (seen.gang.first_failure(), launched) {
-        return fail(Some(generation), failure, seen.now);
-    }
-    match stage {
-        StartStage::Launching if launched => run(generation, seen),
-        StartStage::Configuring if seen.gang.all(ReplicaPhase::was_configured) => {
-            (JobPhase::Starting { generation, stage: StartStage::Launching }, vec![Action::Launch(generation)])
-        }
-        StartStage::Configuring | StartStage::Launching => (JobPhase::Starting { generation, stage }, vec![]),
-    }
-}
-
-/// Every exec.py has been started; some may have ended already.
-fn run(generation: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
-    match running(generation, seen) {
-        (phase @ JobPhase::Running { .. }, _) => (phase, vec![Action::Follow(generation)]),
-        ended => ended,
+        (_, JobPhase::Finished { result }) => finished(result, seen),
     }
 }
 
 fn running(generation: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let phase = JobPhase::Running { generation };
     if seen.policy.success.is_met(seen.gang) {
-        return stop(Some(generation), Ending::Succeeded, seen.policy.stop_grace, seen.now);
+        return stop(&phase, Ending::Succeeded, seen);
     }
-    match seen.gang.first_failure() {
-        Some(failure) => fail(Some(generation), failure, seen.now),
-        None => (JobPhase::Running { generation }, vec![]),
+    match seen.gang.first_failure().or_else(|| overdue(seen)) {
+        Some(failure) => fail(&phase, failure, seen),
+        None => (phase, vec![]),
     }
 }
 
-fn stopping(
-    generation: Option<Generation>,
-    ending: Ending,
-    since: Duration,
-    seen: Seen<'_>,
-) -> (JobPhase, Vec<Action>) {
-    let Seen { gang, policy, now } = seen;
-    // One that is only configured may have been told to run by a request whose answer was lost.
-    let may_run = gang.any(|member| member.phase.was_configured() && !member.phase.is_dead());
-    // A master that takes over has to hear of every run, for the first failure may be the one it hears of last.
-    let is_unheard = generation.is_some() && gang.any(|member| member.phase == ReplicaPhase::Scheduled);
-    if may_run || is_unheard {
-        let overdue = now >= since + policy.stop_grace + policy.release_timeout;
-        // A master that takes over may hear of a run only now.
-        let generation = generation.or(gang.newest_generation());
-        let grace = if matches!(ending, Ending::Failed(_)) { Duration::ZERO } else { policy.stop_grace };
-        let actions = if overdue { vec![Action::DeletePods] } else { stop_actions(generation, grace) };
-        return (JobPhase::Stopping { generation, ending, since }, actions);
-    }
-    let result = match ending {
-        Ending::Succeeded => JobResult::Succeeded,
-        Ending::Cancelled => JobResult::Cancelled,
-        Ending::Failed(known) => JobResult::Failed { failure: gang.cause(known) },
-    };
-    let actions = vec![Action::Conclude(result.clone()), Action::ReleasePods];
-    (JobPhase::Releasing { result, since: now }, actions)
-}
-
-fn releasing(result: JobResult, since: Duration, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
-    let Seen { gang, policy, now } = seen;
-    if !gang.any(|member| member.has_live_pod) {
-        return (JobPhase::Finished { result }, vec![]);
-    }
-    let overdue = now >= since + policy.release_timeout;
-    // One that was being created may have come up only now.
-    let action = if overdue { Action::DeletePods } else { Action::ReleasePods };
-    (JobPhase::Releasing { result, since }, vec![action])
+/// The failure of a job that was not done within its deadline.
+fn overdue(seen: Seen<'_>) -> Option<Failure> {
+    let Deadline { at, given } = seen.policy.deadline?;
+    (seen.now >= at).then(|| Failure::DeadlineExceeded { after_seconds: given.as_secs() })
 }
 
 impl JobPhase {
     /// When time alone moves it, or makes it act; the driver then feeds it what it sees.
     pub fn deadline(&self, policy: &Policy) -> Option<Duration> {
+        let job = policy.deadline.map(|deadline| deadline.at);
+        let earlier = |own: Duration| job.map_or(own, |job| own.min(job));
         match self {
-            Self::Pending { since, .. } => Some(*since + policy.start_timeout),
+            Self::Pending { since, .. } | Self::Starting { since, .. } => Some(earlier(*since + policy.start_timeout)),
+            Self::Restarting { until, .. } => Some(earlier(*until)),
             Self::Stopping { since, .. } => Some(*since + policy.stop_grace + policy.release_timeout),
             Self::Releasing { since, .. } => Some(*since + policy.release_timeout),
-            Self::Starting { .. } | Self::Running { .. } | Self::Finished { .. } => None,
+            Self::Running { .. } => job,
+            Self::Finished { .. } => None,
         }
     }
 
@@ -291,7 +281,20 @@ impl JobPhase {
         match self {
             Self::Starting { generation, .. } | Self::Running { generation } => Some(*generation),
             Self::Stopping { generation, .. } => *generation,
-            Self::Pending { .. } | Self::Releasing { .. } | Self::Finished { .. } => None,
+            Self::Pending { .. } | Self::Restarting { .. } | Self::Releasing { .. } | Self::Finished { .. } => None,
+        }
+    }
+
+    /// The oldest generation whose runs count; those before are history.
+    pub fn horizon(&self) -> Option<Generation> {
+        match self {
+            Self::Pending { gathering, .. } => gathering.horizon,
+            Self::Restarting { next, .. } => Some(*next),
+            Self::Starting { .. }
+            | Self::Running { .. }
+            | Self::Stopping { .. }
+            | Self::Releasing { .. }
+            | Self::Finished { .. } => self.generation(),
         }
     }
 
@@ -302,6 +305,7 @@ impl JobPhase {
             Self::Starting { .. } => JobState::Starting,
             Self::Running { .. } => JobState::Running,
             Self::Stopping { .. } | Self::Releasing { .. } => JobState::Stopping,
+            Self::Restarting { .. } => JobState::Restarting,
             Self::Finished { result } => result.state(),
         }
     }

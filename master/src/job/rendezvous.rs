@@ -18,6 +18,7 @@ pub struct Rendezvous<'a> {
     members: &'a BTreeMap<ReplicaId, SocketAddr>,
     cluster: Cluster,
     no_proxy: String,
+    restarts: u32,
 }
 
 impl<'a> Rendezvous<'a> {
@@ -25,7 +26,12 @@ impl<'a> Rendezvous<'a> {
     pub fn new(spec: &'a JobSpec, generation: Generation, members: &'a BTreeMap<ReplicaId, SocketAddr>) -> Self {
         let hosts: BTreeSet<String> = members.values().map(|address| address.ip().to_string()).collect();
         let no_proxy = hosts.into_iter().collect::<Vec<_>>().join(",");
-        Self { spec, generation, members, cluster: Cluster::new(members), no_proxy }
+        Self { spec, generation, members, cluster: Cluster::new(members), no_proxy, restarts: 0 }
+    }
+
+    /// The same for a gang that has been started again so often.
+    pub fn after_restarts(self, restarts: u32) -> Self {
+        Self { restarts, ..self }
     }
 
     /// What one member is told.
@@ -52,7 +58,7 @@ impl<'a> Rendezvous<'a> {
             (env::MUSTER_ROLE, Value::from(replica.role.as_str())),
             (env::MUSTER_INDEX, Value::from(replica.index)),
             (env::MUSTER_GENERATION, Value::from(self.generation.to_string())),
-            (env::MUSTER_RESTART_COUNT, Value::from(self.generation.sequence - 1)),
+            (env::MUSTER_RESTART_COUNT, Value::from(self.restarts)),
             (env::MUSTER_NO_PROXY, Value::from(self.no_proxy.as_str())),
         ]);
         if let Some(Rank(rank)) = self.rank(replica) {

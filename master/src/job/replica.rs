@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 
 use protocol::agent::{ExitReport, RunState, RunStatus};
-use protocol::ids::{Generation, ReplicaId, UnixMillis};
-use protocol::view::{Failure, ReplicaState};
+use protocol::failure::Loss;
+use protocol::ids::Generation;
+use protocol::view::ReplicaState;
 
 /// A pod, as its back end sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +19,16 @@ pub enum PodState {
     Running(Addresses),
     /// It is still there and may still use something, but it will not run exec.py, or not any more, for this reason.
     Unusable {
+        /// In the back end's words.
+        reason: String,
+    },
+    /// The cluster is taking it away. What runs in it has its grace to end.
+    Leaving {
+        /// In the back end's words.
+        reason: String,
+    },
+    /// The cluster has taken it: evicted, preempted, drained, deleted. It runs nothing any more.
+    Disrupted {
         /// In the back end's words.
         reason: String,
     },
@@ -52,8 +63,34 @@ pub enum AgentState {
     Configured(Generation),
     /// It acknowledged the start of this generation.
     Started(Generation),
-    /// It answered, and not as an agent should.
-    Refused(String),
+    /// It answered, and not as an agent should; or its pod cannot be had.
+    Refused(LostRun),
+}
+
+/// A run that is over without a report of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostRun {
+    /// Why, in words.
+    pub reason: String,
+    /// What another start would find.
+    pub loss: Loss,
+}
+
+impl LostRun {
+    /// Something broke.
+    pub fn broken(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), loss: Loss::Broken }
+    }
+
+    /// Another pod would do no better.
+    pub fn hopeless(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), loss: Loss::Hopeless }
+    }
+
+    /// The cluster took the pod.
+    pub fn disrupted(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), loss: Loss::Disrupted }
+    }
 }
 
 /// All that is known of one replica.
@@ -63,11 +100,22 @@ pub struct Observation {
     pub pod: Option<PodState>,
     /// Its agent.
     pub agent: AgentState,
+    /// Who has it deleted, if someone has.
+    pub deleted_by: DeletedBy,
+}
+
+/// Who takes a pod away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeletedBy {
+    /// The cluster, or someone at its controls.
+    Others,
+    /// This master: its loss is no cause of anything.
+    ThisMaster,
 }
 
 impl Observation {
     /// Nothing is known yet.
-    pub const NEW: Self = Self { pod: None, agent: AgentState::Silent };
+    pub const NEW: Self = Self { pod: None, agent: AgentState::Silent, deleted_by: DeletedBy::Others };
 
     /// Takes in what its agent is now known to be. An acknowledgement that is heard late does not undo a status that
     /// has gone on from there.
@@ -89,17 +137,61 @@ impl Observation {
     pub fn addresses(&self) -> Option<Addresses> {
         match &self.pod {
             Some(PodState::Running(addresses)) => Some(*addresses),
-            Some(PodState::Pending { .. } | PodState::Unusable { .. } | PodState::Terminated { .. }) | None => None,
+            Some(
+                PodState::Pending { .. }
+                | PodState::Unusable { .. }
+                | PodState::Leaving { .. }
+                | PodState::Disrupted { .. }
+                | PodState::Terminated { .. },
+            )
+            | None => None,
         }
     }
 
-    /// Whether its pod exists and has not ended.
-    pub fn is_live(&self) -> bool {
+    /// What is left of its pod.
+    pub fn presence(&self) -> Presence {
         match &self.pod {
-            Some(PodState::Running(_) | PodState::Pending { .. } | PodState::Unusable { .. }) => true,
-            Some(PodState::Terminated { .. }) | None => false,
+            Some(
+                PodState::Running(_) | PodState::Pending { .. } | PodState::Unusable { .. } | PodState::Leaving { .. },
+            ) => Presence::Live,
+            Some(PodState::Disrupted { .. } | PodState::Terminated { .. }) => Presence::Ended,
+            None => Presence::Absent,
         }
     }
+
+    /// Why its pod has no address yet, where that is known.
+    pub fn waits_for(&self) -> Option<&str> {
+        match &self.pod {
+            Some(PodState::Pending { reason }) => reason.as_deref(),
+            Some(
+                PodState::Running(_)
+                | PodState::Unusable { .. }
+                | PodState::Leaving { .. }
+                | PodState::Disrupted { .. }
+                | PodState::Terminated { .. },
+            )
+            | None => None,
+        }
+    }
+
+    /// A loss of its pod for this reason.
+    fn lost(&self, reason: &str) -> LostRun {
+        match self.deleted_by {
+            DeletedBy::Others => LostRun::disrupted(reason),
+            DeletedBy::ThisMaster => LostRun::broken(reason),
+        }
+    }
+}
+
+/// What is left of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// Nothing, or nothing yet.
+    Absent,
+    /// It exists, and may use something.
+    Live,
+    /// It has ended and is still listed.
+    Ended,
 }
 
 /// Where a replica stands.
@@ -118,7 +210,7 @@ pub enum ReplicaPhase {
     /// exec.py has ended in this generation.
     Exited(Generation, ExitReport),
     /// Its pod is gone or its agent does not behave; its run is over.
-    Lost(String),
+    Lost(LostRun),
 }
 
 impl ReplicaPhase {
@@ -130,11 +222,13 @@ impl ReplicaPhase {
             (Some(PodState::Terminated { exit: Some(report), .. }), Self::Running(generation)) => {
                 Self::Exited(generation, report.clone())
             }
-            (Some(PodState::Terminated { reason, .. } | PodState::Unusable { reason }), _) => {
-                Self::Lost(reason.clone())
+            (Some(PodState::Leaving { reason } | PodState::Disrupted { reason }), _) => {
+                Self::Lost(observation.lost(reason))
             }
+            (Some(PodState::Terminated { reason, .. }), _) => Self::Lost(LostRun::broken(reason)),
+            (Some(PodState::Unusable { reason }), _) => Self::Lost(LostRun::hopeless(reason)),
             (_, lost @ Self::Lost(_)) => lost,
-            (None, Self::Running(_)) => Self::Lost("its pod was deleted".to_owned()),
+            (None, Self::Running(_)) => Self::Lost(observation.lost("its pod was deleted")),
             (None, _) => Self::Requested,
             // It has no address yet, and mostly no place.
             (Some(PodState::Pending { .. }), _) => Self::Requested,
@@ -146,7 +240,7 @@ impl ReplicaPhase {
         let is_current = |generation: &Generation| current.is_none_or(|current| *generation >= current);
         match agent {
             AgentState::Silent => Self::Scheduled,
-            AgentState::Refused(reason) => Self::Lost(reason.clone()),
+            AgentState::Refused(lost) => Self::Lost(lost.clone()),
             AgentState::Configured(generation) if is_current(generation) => Self::Configured(*generation),
             AgentState::Started(generation) if is_current(generation) => Self::Running(*generation),
             AgentState::SeedOnly | AgentState::Configured(_) | AgentState::Started(_) => Self::Joined,
@@ -163,7 +257,7 @@ impl ReplicaPhase {
             (RunState::Configured, _) => Self::Configured(generation),
             (RunState::Running | RunState::Stopping, _) => Self::Running(generation),
             (RunState::Exited, Some(report)) => Self::Exited(generation, report.clone()),
-            (RunState::Exited, None) => Self::Lost("its agent did not say how exec.py ended".to_owned()),
+            (RunState::Exited, None) => Self::Lost(LostRun::broken("its agent did not say how exec.py ended")),
         }
     }
 
@@ -218,113 +312,5 @@ impl ReplicaPhase {
             Self::Exited(..) | Self::Lost(_) => true,
             Self::Requested | Self::Scheduled | Self::Joined | Self::Configured(_) | Self::Running(_) => false,
         }
-    }
-}
-
-/// One replica, where it stands, and whether its pod still uses anything.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
-    /// Which.
-    pub id: ReplicaId,
-    /// Where it stands.
-    pub phase: ReplicaPhase,
-    /// Whether its pod exists and has not ended.
-    pub has_live_pod: bool,
-}
-
-impl Member {
-    /// Why this replica makes its generation fail, if it does.
-    fn failure(&self) -> Option<Failure> {
-        let replica = self.id;
-        match &self.phase {
-            ReplicaPhase::Exited(_, exit) if exit.is_success() => None,
-            ReplicaPhase::Exited(_, exit) => Some(Failure::ReplicaExited { replica, exit: exit.clone() }),
-            ReplicaPhase::Lost(reason) => Some(Failure::ReplicaLost { replica, reason: reason.clone() }),
-            ReplicaPhase::Requested
-            | ReplicaPhase::Scheduled
-            | ReplicaPhase::Joined
-            | ReplicaPhase::Configured(_)
-            | ReplicaPhase::Running(_) => None,
-        }
-    }
-}
-
-/// Every replica of a job, in the plan's order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gang(Vec<Member>);
-
-impl Gang {
-    /// The gang of these members.
-    pub fn new(members: Vec<Member>) -> Self {
-        Self(members)
-    }
-
-    /// Its members.
-    pub fn members(&self) -> &[Member] {
-        &self.0
-    }
-
-    /// Whether `test` holds for every replica's phase.
-    pub fn all(&self, test: impl Fn(&ReplicaPhase) -> bool) -> bool {
-        self.0.iter().all(|member| test(&member.phase))
-    }
-
-    /// Whether `test` holds for a member.
-    pub fn any(&self, test: impl Fn(&Member) -> bool) -> bool {
-        self.0.iter().any(test)
-    }
-
-    /// The first failure in time, if there is one, while this master has stopped nothing: the earliest exit by the
-    /// agents' clocks, for what comes after it is an echo; a lost pod, which has no time of its own, where no exec.py
-    /// failed; a run that someone else stopped where there is nothing else, for the gang cannot go on without it.
-    pub fn first_failure(&self) -> Option<Failure> {
-        self.failures().min_by_key(|failure| (was_stopped(failure), time_of(failure)))
-    }
-
-    /// What a job failed of that `known` brought to its end: an earlier exit may have come to light since. Runs that
-    /// were stopped and pods that were lost since are no cause, for by now we stop the ones and delete the others.
-    pub fn cause(&self, known: Failure) -> Failure {
-        let earlier = |one: Failure, other: Failure| if time_of(&other) < time_of(&one) { other } else { one };
-        self.failures().filter(|failure| !was_stopped(failure)).fold(known, earlier)
-    }
-
-    fn failures(&self) -> impl Iterator<Item = Failure> {
-        self.0.iter().filter_map(Member::failure)
-    }
-
-    /// The newest generation in which an exec.py was started.
-    pub fn newest_launch(&self) -> Option<Generation> {
-        let launched = self.0.iter().filter(|member| member.phase.was_launched());
-        launched.filter_map(|member| member.phase.generation()).max()
-    }
-
-    /// The newest generation that an agent was told of.
-    pub fn newest_generation(&self) -> Option<Generation> {
-        self.0.iter().filter_map(|member| member.phase.generation()).max()
-    }
-
-    /// A member whose agent has not been told of this generation, or has forgotten it.
-    pub fn outside(&self, generation: Generation) -> Option<ReplicaId> {
-        self.0.iter().find(|member| member.phase.generation() != Some(generation)).map(|member| member.id)
-    }
-
-    /// Those whose agents have not answered.
-    pub fn missing(&self) -> Vec<ReplicaId> {
-        self.0.iter().filter(|member| !member.phase.has_joined()).map(|member| member.id).collect()
-    }
-}
-
-/// When a failure was; what has no time of its own counts as the latest.
-fn time_of(failure: &Failure) -> UnixMillis {
-    match failure {
-        Failure::ReplicaExited { exit, .. } => exit.ended_at,
-        Failure::ReplicaLost { .. } | Failure::StartTimeout { .. } => UnixMillis(u64::MAX),
-    }
-}
-
-fn was_stopped(failure: &Failure) -> bool {
-    match failure {
-        Failure::ReplicaExited { exit, .. } => exit.stopped,
-        Failure::ReplicaLost { .. } | Failure::StartTimeout { .. } => false,
     }
 }

@@ -18,6 +18,9 @@ pub use self::read::{lines, reader};
 /// Bytes kept of one replica's output: the newest ones.
 pub const KEPT_BYTES: NonZeroU64 = NonZeroU64::new(64 * 1024 * 1024).expect("not zero");
 
+/// Most bytes of a replica's last lines.
+const LAST_LINES_BYTES: u64 = 4096;
+
 /// Most bytes in one [`Chunk`].
 const CHUNK_BYTES: usize = 64 * 1024;
 
@@ -137,6 +140,36 @@ impl ReplicaLog {
         let (offset, length) = self.with(|file| file.read(offset, &mut bytes))?;
         bytes.truncate(length);
         Ok(Chunk { offset, bytes })
+    }
+
+    /// Where the first byte of the agent with this boot id stands: each agent counts its output from 0, and a replica
+    /// gets another agent when its pod is replaced. What is found out once is written down, for a later master.
+    ///
+    /// # Errors
+    /// When it cannot be written down.
+    pub fn base_of(&self, boot_id: &str) -> io::Result<u64> {
+        let path = self.0.path.with_extension("base");
+        let known = std::fs::read_to_string(&path).unwrap_or_default();
+        let newest = known.split_once(' ').filter(|(known, _)| *known == boot_id);
+        if let Some(base) = newest.and_then(|(_, base)| base.trim_end().parse().ok()) {
+            return Ok(base);
+        }
+        let base = self.progress().end;
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir)?;
+        }
+        std::fs::write(&path, format!("{boot_id} {base}\n"))?;
+        Ok(base)
+    }
+
+    /// The last lines, of those that begin at `from` or behind it; fewer where they are very long. None when they
+    /// cannot be read.
+    pub fn last_lines(&self, count: usize, from: u64) -> Vec<String> {
+        let begin = self.tail_offset(count as u64).unwrap_or(0).max(from);
+        // Of very long lines the last bytes.
+        let begin = begin.max(self.progress().end.saturating_sub(LAST_LINES_BYTES));
+        let Ok(chunk) = self.read(begin) else { return vec![] };
+        String::from_utf8_lossy(&chunk.bytes).lines().map(str::to_owned).collect()
     }
 
     /// The offset at which the last `lines` lines begin.

@@ -1,5 +1,6 @@
 //! What every store must do. Each implementation's tests run all of it.
 
+use protocol::failure::Restarts;
 use protocol::ids::UnixMillis;
 use protocol::job::{JobRequest, JobSpec, Strategy};
 
@@ -27,7 +28,17 @@ pub fn record(name: &str) -> JobRecord {
         JobRequest { worker_num: Some(2), ..JobRequest::new(name.parse().expect("a job's name"), Strategy::AllReduce) };
     let spec = JobSpec::try_from(request).expect("a valid request");
     let (uid, holder) = (format!("uid-of-{name}"), "a-master".to_owned());
-    JobRecord { uid, spec, accepted_at: UnixMillis(1), epoch: 1, holder, wish: Wish::Run, launched: None, ended: None }
+    JobRecord {
+        uid,
+        spec,
+        accepted_at: UnixMillis(1),
+        epoch: 1,
+        holder,
+        wish: Wish::Run,
+        launched: None,
+        restarts: Restarts::default(),
+        ended: None,
+    }
 }
 
 async fn a_created_record_is_read_back(store: &dyn JobStore) {

@@ -10,6 +10,7 @@ pub mod sqlite;
 mod watchers;
 
 use async_trait::async_trait;
+use protocol::failure::Restarts;
 use protocol::ids::{Generation, JobName, UnixMillis};
 use protocol::job::JobSpec;
 use protocol::view::{JobResult, JobTimes, ReplicaView};
@@ -37,6 +38,9 @@ pub struct JobRecord {
     /// before that start. Agents of ours are asked instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launched: Option<Generation>,
+    /// Which starts of its gang have failed, and how many were made up for.
+    #[serde(default, skip_serializing_if = "Restarts::is_empty")]
+    pub restarts: Restarts,
     /// How it ended; written once.
     pub ended: Option<Ended>,
 }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use master::job::gang::{Gang, Member};
 use master::job::phase::{Action, Ending, JobEvent, JobPhase, Seen, step};
 use master::job::policy::{Policy, SuccessRule};
+use master::job::replica::ReplicaPhase;
 use master::job::replica::ReplicaPhase::{Configured, Exited, Joined, Running, Scheduled};
-use master::job::replica::{Gang, Member, ReplicaPhase};
 use protocol::view::JobResult;
 
 use crate::support::{
@@ -131,7 +132,7 @@ fn pods_whose_runs_do_not_end_in_time_are_deleted() {
     let overdue = SOON + POLICY.stop_grace + POLICY.release_timeout;
     let waiting = look_at(overdue - Duration::from_nanos(1), phase.clone(), &seen);
     assert_eq!(waiting, (phase.clone(), stop_with(POLICY.stop_grace)));
-    assert_eq!(look_at(overdue, phase.clone(), &seen), (phase, vec![Action::DeletePods]));
+    assert_eq!(look_at(overdue, phase.clone(), &seen), (phase, vec![Action::DeletePods(Which::Live)]));
 }
 
 #[test]
@@ -148,7 +149,7 @@ fn pods_that_do_not_end_when_they_are_released_are_deleted() {
     let releasing = JobPhase::Releasing { result: JobResult::Succeeded, since: SINCE };
     let overdue = SINCE + POLICY.release_timeout;
     let moved = look_at(overdue, releasing.clone(), &with_pods(&[true]));
-    assert_eq!(moved, (releasing, vec![Action::DeletePods]));
+    assert_eq!(moved, (releasing, vec![Action::DeletePods(Which::Live)]));
 }
 
 #[test]
@@ -163,5 +164,5 @@ fn a_finished_job_stays_as_it_finished() {
 #[test]
 fn a_pod_that_comes_up_after_the_end_is_deleted() {
     let finished = JobPhase::Finished { result: JobResult::Cancelled };
-    assert_eq!(look(finished.clone(), &with_pods(&[false, true])), (finished, vec![Action::DeletePods]));
+    assert_eq!(look(finished.clone(), &with_pods(&[false, true])), (finished, vec![Action::DeletePods(Which::Live)]));
 }

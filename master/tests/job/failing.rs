@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use master::job::phase::{Action, Ending, JobPhase, StartStage};
 use master::job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Running, Scheduled};
-use protocol::view::{Failure, JobResult};
+use protocol::failure::Failure;
+use protocol::view::JobResult;
 
 use crate::support::{
     FIRST, POLICY, SINCE, SOON, cancel, exit, exited, gang, look, lost, pending, running, starting, stop_with, stopped,

@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use master::job::gang::{Gang, Member};
 use master::job::phase::{Action, JobEvent, JobPhase, Seen, begin, step};
 use master::job::policy::{Policy, SuccessRule};
-use master::job::replica::{Addresses, AgentState, Gang, Member, Observation, PodState, ReplicaPhase};
+use master::job::replica::{Addresses, AgentState, Observation, PodState, ReplicaPhase};
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use protocol::agent::{RunState, RunStatus};
@@ -153,7 +154,7 @@ proptest! {
         for moved in script.play() {
             if matches!(moved.before, JobPhase::Finished { .. }) {
                 let late = moved.gang.any(|member| member.has_live_pod);
-                let expected = if late { vec![Action::DeletePods] } else { vec![] };
+                let expected = if late { vec![Action::DeletePods(Which::Live)] } else { vec![] };
                 prop_assert_eq!((&moved.after, &moved.actions), (&moved.before, &expected));
             }
         }

@@ -5,8 +5,9 @@ use std::time::Duration;
 use master::job::phase::{Action, Ending, JobPhase, StartStage, begin};
 use master::job::policy::{Policy, SuccessRule};
 use master::job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
+use protocol::failure::Failure;
 use protocol::job::{JobRequest, JobSpec, Strategy};
-use protocol::view::{Failure, JobResult, JobState};
+use protocol::view::{JobResult, JobState};
 
 use crate::support::{
     FIRST, POLICY, SINCE, SOON, exit, id, look, look_at, pending, running, starting, stop_with, stopping, workers,

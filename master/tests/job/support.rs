@@ -1,14 +1,20 @@
 //! Values to begin with: members in any phase, gangs of them, and `step` over them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use master::job::phase::{Action, Ending, JobEvent, JobPhase, Seen, StartStage, step};
+use master::job::gang::{Gang, Member};
+use master::job::phase::{
+    Action, Ending, Gathering, JobEvent, JobPhase, Known, Leftovers, Seen, StartStage, begin, step,
+};
 use master::job::policy::{Policy, SuccessRule};
-use master::job::replica::{Gang, Member, ReplicaPhase};
+use master::job::replica::{LostRun, Presence, ReplicaPhase};
 use proptest::prelude::ProptestConfig;
 use protocol::agent::{ExitOutcome, ExitReport};
+use protocol::failure::{Failure, Loss, Restarts};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
-use protocol::view::Failure;
+use protocol::run_policy::{CleanPods, OnStartTimeout};
+use protocol::view::JobResult;
 
 /// The first start of a job under its first master.
 pub(crate) const FIRST: Generation = Generation { epoch: 1, sequence: 1 };
@@ -19,13 +25,23 @@ pub(crate) const SINCE: Duration = Duration::from_secs(100);
 /// Soon after it.
 pub(crate) const SOON: Duration = Duration::from_secs(101);
 
-/// The rules of the tests: distinct times, and all that train must succeed.
+/// The rules of the tests: distinct times, all that train must succeed, and a failure is final.
 pub(crate) const POLICY: Policy = Policy {
     start_timeout: Duration::from_secs(600),
     stop_grace: Duration::from_secs(3),
     release_timeout: Duration::from_secs(20),
     success: SuccessRule::AllThatTrain,
+    max_restarts: 0,
+    backoff: Duration::from_secs(5),
+    no_retry_exit_codes: BTreeSet::new(),
+    on_start_timeout: OnStartTimeout::Fail,
+    requeue_pause: Duration::from_secs(50),
+    deadline: None,
+    clean_pods: CleanPods::Running,
 };
+
+/// Nothing has failed before.
+pub(crate) const NO_RESTARTS: Restarts = Restarts { counted: 0, uncounted: 0, failed_starts: vec![] };
 
 pub(crate) fn id(text: &str) -> ReplicaId {
     text.parse().expect("the tests write replicas as role-index")
@@ -43,7 +59,8 @@ pub(crate) fn gang(members: &[(&str, ReplicaPhase)]) -> Gang {
     let member = |(name, phase): &(&str, ReplicaPhase)| Member {
         id: id(name),
         phase: phase.clone(),
-        has_live_pod: !matches!(phase, ReplicaPhase::Lost(_)),
+        pod: if matches!(phase, ReplicaPhase::Lost(_)) { Presence::Ended } else { Presence::Live },
+        waits_for: None,
     };
     Gang::new(members.iter().map(member).collect())
 }
@@ -64,7 +81,7 @@ pub(crate) fn stopped(ended_at: u64) -> ExitReport {
 }
 
 pub(crate) fn lost() -> ReplicaPhase {
-    ReplicaPhase::Lost("its node died".to_owned())
+    ReplicaPhase::Lost(LostRun::broken("its node died"))
 }
 
 /// The failure of a worker that ended by itself.
@@ -74,15 +91,23 @@ pub(crate) fn exited(replica: &str, exit: ExitReport) -> Failure {
 
 /// The failure of a worker whose pod was lost.
 pub(crate) fn was_lost(replica: &str) -> Failure {
-    Failure::ReplicaLost { replica: id(replica), reason: "its node died".to_owned() }
+    Failure::ReplicaLost { replica: id(replica), reason: "its node died".to_owned(), loss: Loss::Broken }
+}
+
+/// A gang that comes together for the first time.
+pub(crate) const GATHERING: Gathering = Gathering { next: FIRST, horizon: None, leftovers: Leftovers::None };
+
+/// How a job begins whose first start would be this one.
+pub(crate) fn begun(first: Generation, result: Option<JobResult>, now: Duration) -> (JobPhase, Vec<Action>) {
+    begin(Known { first, newest_failed: None, result }, &POLICY, now)
 }
 
 pub(crate) fn pending() -> JobPhase {
-    JobPhase::Pending { first: FIRST, since: SINCE }
+    JobPhase::Pending { gathering: GATHERING, since: SINCE }
 }
 
 pub(crate) fn starting(stage: StartStage) -> JobPhase {
-    JobPhase::Starting { generation: FIRST, stage }
+    JobPhase::Starting { generation: FIRST, stage, since: SINCE }
 }
 
 pub(crate) fn running() -> JobPhase {
@@ -91,7 +116,7 @@ pub(crate) fn running() -> JobPhase {
 
 /// The phase after the end was decided soon after [`SINCE`].
 pub(crate) fn stopping(ending: Ending) -> JobPhase {
-    JobPhase::Stopping { generation: Some(FIRST), ending, since: SOON }
+    JobPhase::Stopping { generation: Some(FIRST), next: FIRST.next(), ending, since: SOON }
 }
 
 /// What a decided end asks for.
@@ -106,12 +131,17 @@ pub(crate) fn look(phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
 
 /// The same at another time.
 pub(crate) fn look_at(now: Duration, phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
-    step(phase, JobEvent::Observed, Seen { gang, policy: &POLICY, now })
+    step(phase, JobEvent::Observed, seen(gang, &POLICY, now))
+}
+
+/// What the first master sees of a job in which nothing has failed yet.
+pub(crate) fn seen<'a>(gang: &'a Gang, policy: &'a Policy, now: Duration) -> Seen<'a> {
+    Seen { gang, policy, restarts: &NO_RESTARTS, epoch: 1, now }
 }
 
 /// One step upon a wish to cancel.
 pub(crate) fn cancel(phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
-    step(phase, JobEvent::CancelWished, Seen { gang, policy: &POLICY, now: SOON })
+    step(phase, JobEvent::CancelWished, seen(gang, &POLICY, SOON))
 }
 
 /// So many random cases. What a failure prints is enough to make a table test of it, so no seeds are kept.

@@ -6,8 +6,9 @@ use master::job::phase::{Action, Ending, JobPhase, StartStage};
 use master::job::replica::ReplicaPhase::{Configured, Exited, Joined, Running, Scheduled};
 use master::job::replica::{AgentState, Observation, ReplicaPhase};
 use protocol::agent::{RunState, RunStatus};
+use protocol::failure::Failure;
 use protocol::ids::Generation;
-use protocol::view::{Failure, JobResult};
+use protocol::view::JobResult;
 
 use crate::support::{
     FIRST, POLICY, SECOND, SINCE, SOON, cancel, exit, exited, id, look, lost, stop_with, stopped, was_lost, workers,

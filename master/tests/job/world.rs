@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use master::job::gang::{Gang, Member};
 use master::job::phase::{Action, JobEvent, JobPhase, Seen, begin, step};
 use master::job::policy::{Policy, SuccessRule};
-use master::job::replica::{Addresses, AgentState, Gang, Member, Observation, PodState, ReplicaPhase};
+use master::job::replica::{Addresses, AgentState, Observation, PodState, ReplicaPhase};
 use protocol::agent::{ExitOutcome, ExitReport, RunState, RunStatus};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::view::JobResult;

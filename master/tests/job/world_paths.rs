@@ -8,8 +8,9 @@ use master::job::replica::AgentState;
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use protocol::agent::{ExitReport, RunState};
+use protocol::failure::Failure;
 use protocol::ids::{Generation, ReplicaId};
-use protocol::view::{Failure, JobResult};
+use protocol::view::JobResult;
 
 use crate::support::{FIRST, SECOND, cases, id};
 use crate::world::World;

@@ -160,5 +160,5 @@ async fn an_api_that_stays_silent_is_given_up() {
     let began = Instant::now();
     let error = pods.create(wanted("new")).await.expect_err("nothing answers");
     assert_eq!(chain(&error), "create pod \"digits-worker-0\": the Kubernetes API did not answer within 20 s");
-    assert!(began.elapsed() < master::job::policy::START_TIMEOUT, "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(600), "{:?}", began.elapsed());
 }

@@ -106,7 +106,11 @@ pub(crate) async fn until(
 pub(crate) fn ip(table: &PodTable, index: u32) -> Option<String> {
     match table.get(&worker(index))? {
         PodState::Running(addresses) => Some(addresses.agent.ip().to_string()),
-        PodState::Pending { .. } | PodState::Unusable { .. } | PodState::Terminated { .. } => None,
+        PodState::Pending { .. }
+        | PodState::Unusable { .. }
+        | PodState::Leaving { .. }
+        | PodState::Disrupted { .. }
+        | PodState::Terminated { .. } => None,
     }
 }
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use master::store::{JobStore, Wish};
 use protocol::agent::{ExitOutcome, ExitReport};
-use protocol::view::{Failure, JobResult, JobState, ReplicaState};
+use protocol::failure::{Failure, Loss};
+use protocol::view::{JobResult, JobState, ReplicaState};
 
 use crate::harness::{Master, files_below, reach, spec, until, worker};
 
@@ -48,7 +49,8 @@ async fn a_lost_pod_fails_the_job_with_its_reason() {
     reach(&job, JobState::Running).await;
     master.backend.lose(&spec.name, worker(1), "the node was drained");
     let view = reach(&job, JobState::Failed).await;
-    let failure = Failure::ReplicaLost { replica: worker(1), reason: "the node was drained".to_owned() };
+    let failure =
+        Failure::ReplicaLost { replica: worker(1), reason: "the node was drained".to_owned(), loss: Loss::Broken };
     assert_eq!(view.result, Some(JobResult::Failed { failure }));
     assert_eq!(view.replicas[1].state, ReplicaState::Lost);
     assert_eq!(agents[0].history().stops, [Duration::ZERO]);
@@ -107,7 +109,8 @@ async fn a_delete_leaves_no_pods_no_record_and_no_logs() {
         agent.exit(ExitOutcome::Code(0));
     }
     reach(&job, JobState::Succeeded).await;
-    assert_eq!(files_below(master.logs.path()), 2);
+    // For each replica its output, and where its agent's begins in it.
+    assert_eq!(files_below(master.logs.path()), 4);
     master.wish(&spec.name, Wish::Delete).await;
     master.forgotten(&spec.name).await;
     assert_eq!(master.backend.pods(), 0);

@@ -15,6 +15,7 @@ use master::store::fake::FakeStore;
 use protocol::agent::ExitOutcome;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::job::{JobRequest, JobSpec, Strategy};
+use protocol::run_policy::RunPolicy;
 use protocol::view::{BackendKind, JobState, JobView};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -192,10 +193,16 @@ pub(crate) fn worker(index: u32) -> ReplicaId {
     format!("worker-{index}").parse().expect("a replica")
 }
 
-/// A job of this many workers.
+/// A job of this many workers, for which a failure is final.
 pub(crate) fn spec(name: &str, worker_num: u32) -> JobSpec {
+    spec_with(name, worker_num, RunPolicy { max_restarts: 0, ..RunPolicy::default() })
+}
+
+/// A job of this many workers under these rules.
+pub(crate) fn spec_with(name: &str, worker_num: u32, run_policy: RunPolicy) -> JobSpec {
     let request = JobRequest {
         worker_num: Some(worker_num),
+        run_policy,
         ..JobRequest::new(name.parse().expect("a job's name"), Strategy::AllReduce)
     };
     JobSpec::try_from(request).expect("a valid request")

@@ -6,5 +6,6 @@ mod endings;
 mod guarding;
 mod harness;
 mod logs;
+mod restarting;
 mod submitting;
 mod takeover;

@@ -88,7 +88,7 @@ async fn an_end_of_the_prototypes_agents_that_no_master_saw_is_read_from_their_p
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_is_deleted_before_it_came_up_fails_its_job() {
+async fn a_pod_that_is_deleted_before_it_came_up_is_made_anew() {
     let master = Master::over("first", FakeBackend::new(Arrival::Never("no room")), FakeStore::default());
     let spec = spec("deleted", 2);
     let job = master.submit(spec.clone()).await;
@@ -96,9 +96,9 @@ async fn a_pod_that_is_deleted_before_it_came_up_fails_its_job() {
     let key = master::backend::JobKey { name: spec.name.clone(), uid: String::new() };
     let backend: &dyn master::backend::PodBackend = &master.backend;
     backend.delete(&key, crate::harness::worker(1), std::time::Duration::ZERO).await.expect("it is there");
-    let view = crate::harness::until(&job, |view| view.result.is_some()).await;
-    let Some(JobResult::Failed { failure }) = view.result else { panic!("{view:?}") };
-    assert_eq!(failure.to_string(), "worker-1 was lost: its pod was deleted");
+    let is_there = |table: &master::backend::PodTable| table.contains_key(&crate::harness::worker(1));
+    in_time("it is there again", master.backend.table(&spec.name).wait_for(is_there)).await.expect("the table is kept");
+    assert!(job.view.borrow().restarts.is_empty(), "nothing had been started: {:?}", job.view.borrow());
 }
 
 #[tokio::test(flavor = "multi_thread")]

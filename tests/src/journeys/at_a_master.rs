@@ -81,7 +81,7 @@ pub fn ctrl_c_leaves_a_job_of_a_master_that_stays_alone(place: Place) {
 
 pub fn killing_an_agent_ends_its_run_and_fails_the_job_with_that_reason(place: Place) {
     let stage = Stage::new(place, STUBBORN);
-    stage.submit(&["-d", "--task", "shot"]).code(0);
+    stage.submit(&["-d", "--task", "shot", "--max-restarts", "0"]).code(0);
     stage.follow("shot").until_printed(2, "ready");
     assert_eq!(stage.runs().len(), 2);
     stage.kill_agent("shot");

@@ -41,14 +41,17 @@ sys.exit(3)
 "#,
         ),
     );
-    let run = stage.submit(&["--worker-num", "3"]).code(1);
+    let run = stage.submit(&["--worker-num", "3", "--max-restarts", "0"]).code(1);
     stage.assert_still();
     run.says(&["worker-1 exited with code 3", "out of luck"]);
 }
 
 pub fn a_run_that_kills_itself_is_told_from_one_that_exits(place: Place) {
     let stage = Stage::new(place, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)");
-    stage.submit(&["--worker-num", "1"]).code(1).says(&["worker-0 was killed by signal 11 (SIGSEGV)"]);
+    stage
+        .submit(&["--worker-num", "1", "--max-restarts", "0"])
+        .code(1)
+        .says(&["worker-0 was killed by signal 11 (SIGSEGV)"]);
 }
 
 pub fn when_the_chief_ends_the_servers_are_stopped_and_the_job_succeeds(place: Place) {

@@ -3,7 +3,8 @@
 use e2e::scripts::STUBBORN;
 use e2e::{Place, Running, Stage, within};
 use protocol::agent::ExitOutcome;
-use protocol::view::{Failure, JobResult, JobState};
+use protocol::failure::Failure;
+use protocol::view::{JobResult, JobState};
 use serde_json::json;
 
 #[test]
@@ -72,7 +73,7 @@ fn a_job_too_big_for_every_node_waits_with_its_reason_and_can_be_cancelled() {
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
 fn a_run_that_needs_more_memory_than_its_limit_is_told_so() {
     let stage = Stage::new(Place::Cluster, "print('begun'); x = bytearray(1 << 30); print(len(x))");
-    let run = stage.submit(&["--task", "oom", "--worker-num", "1", "--memory", "64Mi"]).code(1);
+    let run = stage.submit(&["--task", "oom", "--worker-num", "1", "--max-restarts", "0", "--memory", "64Mi"]).code(1);
     assert_eq!(run.stdout, "worker-0 │ begun\n");
     run.says(&["worker-0 was killed because it needed more memory than its limit of 64 MiB"]);
     let Some(JobResult::Failed { failure: Failure::ReplicaExited { exit, .. } }) = stage.finished("oom").result else {
@@ -83,18 +84,18 @@ fn a_run_that_needs_more_memory_than_its_limit_is_told_so() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_pod_that_is_deleted_by_hand_fails_its_job_with_that_reason() {
+fn a_pod_that_is_deleted_by_hand_is_made_anew_with_that_reason() {
     let stage = Stage::new(Place::Cluster, STUBBORN);
     let client = Running::of(&mut stage.submitting(&["--task", "short"]));
     client.until_printed(2, "ready");
     stage.cluster().namespace.kubectl(&["delete", "pod", "short-worker-1", "--wait=false"]);
-    client.ended().code(1).says(&["worker-1 was lost: its pod is being deleted"]);
-    stage.assert_still();
+    client.until_said("worker-1 was lost: its pod is being deleted");
+    runs_again(&stage, "short");
 }
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn an_evicted_pod_fails_its_job_with_that_reason() {
+fn an_evicted_pod_is_made_anew_with_that_reason() {
     let stage = Stage::new(Place::Cluster, STUBBORN);
     let client = Running::of(&mut stage.submitting(&["--task", "evicted"]));
     client.until_printed(2, "ready");
@@ -103,10 +104,11 @@ fn an_evicted_pod_fails_its_job_with_that_reason() {
     let path = format!("/api/v1/namespaces/{}/pods/{pod}/eviction", namespace.name());
     let eviction = json!({ "apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": { "name": pod } });
     namespace.kubectl_with(&["create", "--raw", &path, "-f", "-"], &eviction.to_string());
-    let run = client.ended().code(1).says(&["worker-0 was lost: "]);
+    client.until_said("worker-0 was lost: ");
+    runs_again(&stage, "evicted");
+    let failure = stage.status("evicted").restarts.failed_starts[0].failure.to_string();
     // Before 1.26 Kubernetes leaves no mark on a pod that says why it is deleted.
-    assert!(["its pod is being deleted", "EvictionByEvictionAPI"].iter().any(|way| run.stderr.contains(way)));
-    stage.assert_still();
+    assert!(["its pod is being deleted", "EvictionByEvictionAPI"].iter().any(|way| failure.contains(way)), "{failure}");
 }
 
 #[test]
@@ -130,6 +132,16 @@ fn a_volume_that_is_not_there_yet_is_said_while_the_job_waits() {
     assert!(reason.contains("persistentvolumeclaim \"absent\" not found"), "{reason}");
     stage.verb(&["delete", "unbound"]).code(0);
     assert_eq!(stage.cluster().objects(), Vec::<String>::new());
+}
+
+/// Waits until a gang runs again after a restart that does not count, and ends its job.
+fn runs_again(stage: &Stage, job: &str) {
+    let again = || Some(stage.status(job)).filter(|view| view.state == JobState::Running && view.restarts.total() > 0);
+    let view = within("the gang runs again", again, || stage.cluster().to_string());
+    assert_eq!((view.restarts.counted, view.restarts.uncounted), (0, 1));
+    stage.verb(&["cancel", job]).code(0);
+    stage.verb(&["wait", job]).code(1).says(&["cancelled"]);
+    stage.assert_still();
 }
 
 /// Seconds since 1970 of a time such as `2026-11-21T13:04:17Z`.

@@ -79,7 +79,7 @@ impl FakeAgent {
         let listener = TcpListener::bind(address).await.expect("a loopback address is free");
         let idle = RunStatus {
             seq: 1,
-            boot_id: "fake".to_owned(),
+            boot_id: listener.local_addr().expect("it was bound").to_string(),
             state: RunState::Idle,
             generation: None,
             pid: None,

@@ -70,14 +70,22 @@ impl FakeBackend {
         self.lock()[job].agents[&replica].clone()
     }
 
-    /// Lets a pod end as if its node had died.
+    /// Lets a pod break down.
     pub fn lose(&self, job: &JobName, replica: ReplicaId, reason: &str) {
+        self.end(job, replica, PodState::Terminated { exit: None, reason: reason.to_owned() });
+    }
+
+    /// Lets the cluster take a pod away.
+    pub fn evict(&self, job: &JobName, replica: ReplicaId, reason: &str) {
+        self.end(job, replica, PodState::Disrupted { reason: reason.to_owned() });
+    }
+
+    fn end(&self, job: &JobName, replica: ReplicaId, ended: PodState) {
         let mut jobs = self.lock();
         let pods = jobs.entry(job.clone()).or_default();
         if let Some(agent) = pods.agents.remove(&replica) {
             agent.vanish();
         }
-        let ended = PodState::Terminated { exit: None, reason: reason.to_owned() };
         pods.table.send_modify(|table| drop(table.insert(replica, ended)));
     }
 

@@ -48,11 +48,11 @@ pub(super) fn whose(pod: &Pod) -> Option<(JobKey, ReplicaId)> {
 pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
     let Some(status) = &pod.status else { return PodState::Pending { reason: None } };
     if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
-        return ended(pod, status);
+        return ended(pod, status, before);
     }
     if pod.metadata.deletion_timestamp.is_some() {
         let reason = disruption(status).unwrap_or_else(|| "its pod is being deleted".to_owned());
-        return PodState::Unusable { reason };
+        return PodState::Leaving { reason };
     }
     let waiting = container_state(status).and_then(|state| state.waiting.as_ref());
     if let Some(waiting) = waiting
@@ -142,11 +142,15 @@ fn disruption(status: &PodStatus) -> Option<String> {
     Some(with_message(condition.reason.as_deref()?, condition.message.as_deref()))
 }
 
-fn ended(pod: &Pod, status: &PodStatus) -> PodState {
+fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
     let terminated = container_state(status).and_then(|state| state.terminated.as_ref());
-    match (disruption(status), terminated) {
+    // One that ended well, or had ended before it was deleted, did not end of that.
+    let had_ended = matches!(before, Some(PodState::Terminated { .. })) || status.phase.as_deref() == Some("Succeeded");
+    let is_deleted = pod.metadata.deletion_timestamp.is_some() && !had_ended;
+    let deletion = || is_deleted.then(|| "its pod was deleted".to_owned());
+    match (disruption(status).or_else(deletion), terminated) {
         // Whatever its container's end looks like, it is not how exec.py would have ended.
-        (Some(reason), _) => PodState::Terminated { exit: None, reason },
+        (Some(reason), _) => PodState::Disrupted { reason },
         (None, Some(terminated)) => PodState::Terminated {
             exit: Some(report(pod, terminated)),
             reason: format!(

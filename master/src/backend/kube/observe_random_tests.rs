@@ -134,6 +134,6 @@ proptest! {
         let now = state(&pod, before.as_ref());
         prop_assert_eq!(state(&pod, Some(&now)), now.clone());
         let is_over = matches!(pod.status.as_ref().and_then(|status| status.phase.as_deref()), Some("Failed" | "Succeeded"));
-        prop_assert_eq!(matches!(now, PodState::Terminated { .. }), is_over);
+        prop_assert_eq!(matches!(now, PodState::Terminated { .. } | PodState::Disrupted { .. }), is_over);
     }
 }

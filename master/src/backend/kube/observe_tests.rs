@@ -199,7 +199,7 @@ fn an_image_without_an_agent_is_told_as_such() {
 
 #[test]
 fn a_pod_that_the_cluster_ended_says_why_and_not_how_exec_py_ended() {
-    let ended = |reason: &str| PodState::Terminated { exit: None, reason: reason.to_owned() };
+    let ended = |reason: &str| PodState::Disrupted { reason: reason.to_owned() };
     let evicted =
         json!({ "phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory. " });
     assert_eq!(state(&pod(&evicted), None), ended("Evicted: The node was low on resource: memory."));
@@ -210,24 +210,31 @@ fn a_pod_that_the_cluster_ended_says_why_and_not_how_exec_py_ended() {
         disrupted("PreemptionByScheduler", "default-scheduler: preempting to accommodate a higher priority pod");
     let why = "PreemptionByScheduler: default-scheduler: preempting to accommodate a higher priority pod";
     assert_eq!(state(&deleted(pod(&preempted)), None), ended(why));
-    assert_eq!(state(&pod(&json!({ "phase": "Failed" })), None), ended("its pod ended, and says no reason"));
+    let deleted_early = json!({ "phase": "Failed" });
+    assert_eq!(state(&deleted(pod(&deleted_early)), None), ended("its pod was deleted"));
+    let silent = PodState::Terminated { exit: None, reason: "its pod ended, and says no reason".to_owned() };
+    assert_eq!(state(&pod(&deleted_early), None), silent);
 }
 
 fn disrupted(reason: &str, message: &str) -> Value {
     json!([{ "type": "DisruptionTarget", "status": "True", "reason": reason, "message": message }])
 }
 
+fn is_leaving(reason: &str) -> PodState {
+    PodState::Leaving { reason: reason.to_owned() }
+}
+
 #[test]
 fn a_pod_that_is_being_deleted_is_of_no_more_use() {
     let mut running = with("Running", &json!({ "running": {} }));
-    assert_eq!(state(&deleted(pod(&running)), None), is_unusable("its pod is being deleted"));
+    assert_eq!(state(&deleted(pod(&running)), None), is_leaving("its pod is being deleted"));
     running["conditions"] = disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint");
     let why = "DeletionByTaintManager: Taint manager: deleting due to NoExecute taint";
-    assert_eq!(state(&deleted(pod(&running)), None), is_unusable(why));
+    assert_eq!(state(&deleted(pod(&running)), None), is_leaving(why));
     let lost = json!({ "phase": "Running", "podIP": "10.244.0.7", "reason": "NodeLost",
         "message": "Node n1 which was running pod digits-worker-1 is unresponsive" });
     let why = "NodeLost: Node n1 which was running pod digits-worker-1 is unresponsive";
-    assert_eq!(state(&deleted(pod(&lost)), None), is_unusable(why));
+    assert_eq!(state(&deleted(pod(&lost)), None), is_leaving(why));
     let ended = deleted(terminated("Succeeded", 0, "Completed"));
     assert!(matches!(state(&ended, None), PodState::Terminated { exit: Some(_), .. }), "what has ended has ended");
 }

@@ -75,7 +75,7 @@ impl ProcessBackend {
         let mut jobs: HashMap<JobName, JobPods> = HashMap::new();
         for (job, replica) in run_dirs.list()? {
             let reason = "the master that ran it ended, and its processes with it".to_owned();
-            let ended = PodState::Terminated { exit: None, reason };
+            let ended = PodState::Disrupted { reason };
             jobs.entry(job).or_default().table.send_modify(|table| drop(table.insert(replica, ended)));
         }
         let ports = Ports::new(std::process::id());
@@ -170,7 +170,7 @@ impl PodBackend for ProcessBackend {
             if let Some(orders) = pods.orders.get(&replica) {
                 orders.send_replace(Order::DeleteBy(Instant::now() + grace));
             }
-            matches!(pods.table.borrow().get(&replica), Some(PodState::Terminated { .. }))
+            matches!(pods.table.borrow().get(&replica), Some(PodState::Terminated { .. } | PodState::Disrupted { .. }))
         });
         if has_ended {
             self.remove(&job.name, replica);

@@ -148,6 +148,10 @@ fn pod(spec: &JobSpec, replica: ReplicaId) -> PodSpec {
 fn agent_of(state: &PodState) -> Option<SocketAddr> {
     match state {
         PodState::Running(addresses) => Some(addresses.agent),
-        PodState::Pending { .. } | PodState::Unusable { .. } | PodState::Terminated { .. } => None,
+        PodState::Pending { .. }
+        | PodState::Unusable { .. }
+        | PodState::Leaving { .. }
+        | PodState::Disrupted { .. }
+        | PodState::Terminated { .. } => None,
     }
 }

@@ -1,0 +1,84 @@
+//! The answer of `why`, as text: the failed starts of a job, the last one in full.
+
+use protocol::failure::{Consequence, FailedStart, Failure};
+use protocol::view::{JobResult, JobView};
+
+use crate::narrate::between;
+use crate::output::spelled;
+
+/// Why a job failed, or was started again.
+pub(crate) fn why_text(view: &JobView) -> String {
+    let mut paragraphs = vec![headline(view)];
+    if let Some((last, earlier)) = view.restarts.failed_starts.split_last() {
+        paragraphs.push(in_full(view, last));
+        if !earlier.is_empty() {
+            let lines: Vec<String> = earlier.iter().rev().map(|start| format!("  {}", in_short(start))).collect();
+            paragraphs.push(format!("before that:\n{}", lines.join("\n")));
+        }
+    }
+    paragraphs.join("\n\n")
+}
+
+fn headline(view: &JobView) -> String {
+    let name = &view.name;
+    let restarts = match (view.restarts.counted, view.restarts.uncounted) {
+        (0, 0) => String::new(),
+        (counted, 0) => format!(", after {}", times(counted)),
+        (counted, uncounted) => {
+            format!(", after {}, {uncounted} of them not counted", times(counted.saturating_add(uncounted)))
+        }
+    };
+    match &view.result {
+        Some(JobResult::Failed { failure }) => format!("job {name} failed{restarts}: {failure}"),
+        Some(JobResult::Succeeded) => format!("job {name} succeeded{restarts}"),
+        Some(JobResult::Cancelled) => format!("job {name} was cancelled{restarts}"),
+        None if view.restarts.is_empty() => format!("job {name} is {}: nothing has failed", view.state),
+        None => format!("job {name} is {}{restarts}", view.state),
+    }
+}
+
+fn times(restarts: u32) -> String {
+    if restarts == 1 { "1 restart".to_owned() } else { format!("{restarts} restarts") }
+}
+
+fn in_full(view: &JobView, start: &FailedStart) -> String {
+    let FailedStart { generation, at, failure, counted: _, last_lines, consequences } = start;
+    let mut lines = vec![match failure.replica() {
+        Some(replica) if !matches!(failure, Failure::StartTimeout { .. }) => format!("first to fail  {replica}"),
+        Some(replica) => format!("first missing  {replica}"),
+        None => "failed         as a whole".to_owned(),
+    }];
+    lines.push(format!("how            {failure}"));
+    let after = between(view.times.accepted, Some(*at)).map(|time| format!("{} after the submit", spelled(time)));
+    let start = generation.map(|generation| format!("start {generation}"));
+    let when: Vec<String> = after.into_iter().chain(start).collect();
+    lines.push(format!("when           {}", when.join(", ")));
+    if let Some(replica) = failure.replica().filter(|_| !last_lines.is_empty()) {
+        lines.push(format!("last lines of {replica}:"));
+        lines.extend(last_lines.iter().map(|line| format!("  │ {line}")));
+    }
+    lines.extend(of_consequences(consequences));
+    lines.join("\n")
+}
+
+/// Those that failed by themselves one by one, those that were stopped in one line.
+fn of_consequences(consequences: &[Consequence]) -> Vec<String> {
+    let (stopped, failed): (Vec<_>, Vec<_>) = consequences.iter().partition(|consequence| consequence.stopped);
+    let mut lines: Vec<String> =
+        failed.iter().map(|one| format!("because of it  {} {}", one.replica, one.how)).collect();
+    if !stopped.is_empty() {
+        let names: Vec<String> = stopped.iter().map(|one| one.replica.to_string()).collect();
+        lines.push(format!("because of it  stopped: {}", names.join(", ")));
+    }
+    lines
+}
+
+fn in_short(start: &FailedStart) -> String {
+    let generation = start.generation.map_or_else(|| "no start".to_owned(), |generation| format!("start {generation}"));
+    let counted = if start.counted { "" } else { " (not counted)" };
+    format!("{generation}: {}{counted}", start.failure)
+}
+
+#[cfg(test)]
+#[path = "why_tests.rs"]
+mod tests;

@@ -1,0 +1,95 @@
+//! Tests of `why.rs`: a view, and the whole text.
+
+use protocol::agent::{ExitOutcome, ExitReport};
+use protocol::ids::UnixMillis;
+use protocol::job::JobRequest;
+use protocol::view::{JobState, JobTimes};
+
+use super::*;
+
+fn view(result: Option<JobResult>, failed_starts: Vec<FailedStart>) -> JobView {
+    let mut view = JobView {
+        name: "digits".parse().unwrap(),
+        uid: "u".to_owned(),
+        seq: 1,
+        state: result.as_ref().map_or(JobState::Running, JobResult::state),
+        generation: None,
+        result,
+        restarts: protocol::failure::Restarts::default(),
+        spec: JobRequest::new("digits".parse().unwrap(), "allreduce".parse().unwrap()).try_into().unwrap(),
+        replicas: vec![],
+        times: JobTimes { accepted: Some(UnixMillis(1_000)), ..JobTimes::default() },
+    };
+    view.restarts.failed_starts = failed_starts;
+    view
+}
+
+fn exited(code: i32) -> Failure {
+    let outcome = ExitOutcome::Code(code);
+    let exit = ExitReport { outcome, stopped: false, ended_at: UnixMillis(4_000), stderr_tail: String::new() };
+    Failure::ReplicaExited { replica: "worker-1".parse().unwrap(), exit }
+}
+
+fn failed(failure: Failure) -> FailedStart {
+    let generation = Some("1.2".parse().unwrap());
+    let (at, consequences) = (UnixMillis(4_000), vec![]);
+    FailedStart { generation, at, failure, counted: true, last_lines: vec![], consequences }
+}
+
+#[test]
+fn the_first_to_fail_comes_with_its_last_lines_and_what_followed_from_it() {
+    let consequence = |replica: &str, stopped: bool| Consequence {
+        replica: replica.parse().unwrap(),
+        how: "exited with code 1".to_owned(),
+        stopped,
+    };
+    let last = FailedStart {
+        last_lines: vec!["Traceback".to_owned(), "ValueError: no".to_owned()],
+        consequences: vec![
+            consequence("worker-0", false),
+            consequence("worker-2", true),
+            consequence("worker-3", true),
+        ],
+        ..failed(exited(3))
+    };
+    let mut view = view(Some(JobResult::Failed { failure: exited(3) }), vec![failed(exited(7)), last]);
+    view.restarts.counted = 1;
+    let text = "\
+job digits failed, after 1 restart: worker-1 exited with code 3
+
+first to fail  worker-1
+how            worker-1 exited with code 3
+when           3.0 s after the submit, start 1.2
+last lines of worker-1:
+  │ Traceback
+  │ ValueError: no
+because of it  worker-0 exited with code 1
+because of it  stopped: worker-2, worker-3
+
+before that:
+  start 1.2: worker-1 exited with code 7";
+    assert_eq!(why_text(&view), text);
+}
+
+#[test]
+fn a_gang_that_does_not_come_together_names_the_first_that_is_missing_and_its_reason() {
+    let failure = Failure::StartTimeout {
+        missing: vec!["worker-1".parse().unwrap()],
+        after_seconds: 60,
+        reason: Some("it cannot be scheduled: 1 Insufficient cpu.".to_owned()),
+    };
+    let start = FailedStart { generation: None, counted: false, ..failed(failure.clone()) };
+    let text = "\
+job digits failed: 1 of the gang did not come within 60 s: worker-1 (it cannot be scheduled: 1 Insufficient cpu.)
+
+first missing  worker-1
+how            1 of the gang did not come within 60 s: worker-1 (it cannot be scheduled: 1 Insufficient cpu.)
+when           3.0 s after the submit";
+    assert_eq!(why_text(&view(Some(JobResult::Failed { failure }), vec![start])), text);
+}
+
+#[test]
+fn of_a_job_in_which_nothing_failed_that_is_said() {
+    assert_eq!(why_text(&view(None, vec![])), "job digits is running: nothing has failed");
+    assert_eq!(why_text(&view(Some(JobResult::Succeeded), vec![])), "job digits succeeded");
+}

@@ -1,0 +1,84 @@
+//! What a driver hears: of its record, of its pods, and from the tasks that ask its agents.
+
+use std::cmp::Ordering;
+
+use protocol::ids::ReplicaId;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{info, warn};
+
+use super::replica::{Listener, Replica};
+use super::{Driver, Next, Report, tasks};
+use crate::job::phase::{JobEvent, JobPhase};
+use crate::job::replica::{AgentState, LostRun};
+use crate::store::Wish;
+
+impl Driver {
+    pub(super) async fn take_record(&mut self) -> Next {
+        let newest = self.wires.record.borrow_and_update().clone();
+        let Some(newest) = newest else {
+            warn!(job = %self.stored.name(), "the record was deleted by someone else, its pods follow");
+            self.delete_all_pods().await;
+            return Next::End;
+        };
+        match newest.record.epoch.cmp(&self.stored.record.epoch) {
+            // Written before this master took the job over, and heard of only now.
+            Ordering::Less => return Next::GoOn,
+            Ordering::Equal => self.stored = newest,
+            Ordering::Greater => {
+                info!(job = %newest.name(), epoch = newest.record.epoch, "another master has taken the job over");
+                return Next::End;
+            }
+        }
+        self.advance().await
+    }
+
+    /// What the record has to say. What was stopped by a user's wish must not be taken for a failure, so a wish is
+    /// heard before anything else.
+    pub(super) fn wished(&self) -> JobEvent {
+        if self.stored.record.wish >= Wish::Cancel { JobEvent::CancelWished } else { JobEvent::Observed }
+    }
+
+    pub(super) fn take_pods(&mut self) {
+        let table = self.pods.borrow_and_update().clone();
+        let is_coming_up = matches!(self.phase, JobPhase::Pending { .. } | JobPhase::Starting { .. });
+        let is_swept = matches!(self.phase, JobPhase::Restarting { .. });
+        let launched = self.stored.record.launched;
+        for (id, replica) in &mut self.replicas {
+            let pod = table.get(id).cloned();
+            if replica.seen.pod.is_some() && pod.is_none() && is_coming_up {
+                replica.seen.agent = AgentState::Refused(LostRun::disrupted("its pod was deleted"));
+            }
+            replica.seen.pod = pod;
+            if is_swept && replica.seen.pod.is_none() {
+                *replica = Replica::new();
+            }
+            replica.count_as_launched(launched);
+            if let (AgentState::Silent, Some(addresses)) = (&replica.seen.agent, replica.seen.addresses())
+                && !replica.listener.asks_at(addresses.agent)
+            {
+                let join = tasks::join(self.agents.clone(), *id, addresses.agent, self.reporter.clone());
+                let _task = AbortOnDropHandle::new(tokio::spawn(join));
+                replica.listener = Listener::OfAgent { address: addresses.agent, _task };
+            }
+        }
+    }
+
+    pub(super) fn take_reports(&mut self, batch: Vec<Report>) {
+        for report in batch {
+            match report {
+                Report::Agent(id, agent) => self.take_agent(id, agent),
+                Report::NotStopped(id, reason) => self.delete_unstopped(id, &reason),
+            }
+        }
+    }
+
+    fn take_agent(&mut self, id: ReplicaId, agent: AgentState) {
+        let launched = self.stored.record.launched;
+        self.replicas.entry(id).and_modify(|replica| {
+            replica.is_seed_only |= agent == AgentState::SeedOnly;
+            // Told to run by an earlier master, or by this one before it was replaced: not to be told again.
+            let before = launched.filter(|_| agent == AgentState::SeedOnly).map(AgentState::Started);
+            replica.seen.hear(before.unwrap_or(agent));
+        });
+    }
+}

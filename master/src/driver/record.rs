@@ -1,0 +1,117 @@
+//! What a driver writes down: that a start was made, that one has failed, how the job ended, and that it is forgotten.
+
+use std::time::Duration;
+
+use protocol::failure::{FailedStart, Failure, LAST_LINES_MAX};
+use protocol::ids::Generation;
+use protocol::view::JobResult;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use super::adopt::persistently;
+use super::{Driver, Next};
+use crate::job::diagnosis::{Evidence, diagnose};
+use crate::job::phase::Which;
+use crate::store::{Change, Ended, JobRecord, amend};
+
+/// How long the last output of a replica that failed may take to be copied before its last lines are read.
+const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl Driver {
+    /// Writes down that a start is about to be made, for a master that takes over and has nobody to ask.
+    pub(super) async fn remember(&mut self, generation: Generation) -> Next {
+        self.write(|record| {
+            if record.launched == Some(generation) {
+                return Change::Nothing;
+            }
+            record.launched = Some(generation);
+            Change::Write
+        })
+        .await
+    }
+
+    /// Changes the record, if it is still this master's: what another master holds by now is not this one's to change.
+    async fn write(&mut self, change: impl Fn(&mut JobRecord) -> Change) -> Next {
+        let (uid, epoch) = (self.stored.record.uid.clone(), self.stored.record.epoch);
+        let is_held = |record: &JobRecord| record.uid == uid && record.epoch == epoch;
+        let while_held = |record: &mut JobRecord| if is_held(record) { change(record) } else { Change::Nothing };
+        let (store, job) = (self.context.store.as_ref(), self.stored.name());
+        match persistently(|| amend(store, job, while_held)).await {
+            Some(stored) if is_held(&stored.record) => self.stored = stored,
+            Some(_) => return Next::End,
+            // Deleted by someone else, or not to be written: the pods go all the same.
+            None => {}
+        }
+        Next::GoOn
+    }
+
+    /// The failure must be on record before its evidence goes, so that it is counted once, whoever drives the job on.
+    pub(super) async fn make_up_for(&mut self, failure: Failure) -> Next {
+        let failed = self.failed_start(failure).await;
+        let (restarts, failure) = (self.stored.record.restarts.total() + 1, &failed.failure);
+        info!(job = %self.stored.name(), %failure, counted = failed.counted, restarts, "starting the gang again");
+        self.write(|record| {
+            if record.restarts.failed_starts.last() == Some(&failed) {
+                return Change::Nothing;
+            }
+            record.restarts.note(failed.clone());
+            record.restarts.make_up();
+            Change::Write
+        })
+        .await
+    }
+
+    /// The result must be on record before the evidence goes with the pods, so nothing else happens meanwhile.
+    pub(super) async fn conclude(&mut self, result: JobResult) -> Next {
+        let generation = self.wires.view.borrow().generation;
+        let failed = match &result {
+            JobResult::Failed { failure } => Some(self.failed_start(failure.clone()).await),
+            JobResult::Succeeded | JobResult::Cancelled => None,
+        };
+        let replicas = self.replica_views();
+        let ended = Ended { result, times: self.times.clone(), generation, replicas }.bounded();
+        self.write(|record| {
+            if record.ended.is_some() {
+                return Change::Nothing;
+            }
+            record.ended = Some(ended.clone());
+            failed.clone().into_iter().for_each(|failed| record.restarts.note(failed));
+            Change::Write
+        })
+        .await
+    }
+
+    /// What there is to say of a start that has failed, once the last output of the replica that was the first is here.
+    async fn failed_start(&mut self, failure: Failure) -> FailedStart {
+        let mut last_lines = vec![];
+        if let Some(id) = failure.replica()
+            && let (Some(replica), Some(log)) = (self.replicas.get_mut(&id), self.wires.logs.of(id))
+        {
+            if let (Failure::ReplicaExited { .. }, Some(copy)) = (&failure, &mut replica.copy) {
+                // What has not come by then is missing in these lines, and is still copied.
+                let _ = timeout(LAST_OUTPUT_TIMEOUT, copy).await;
+            }
+            last_lines = log.last_lines(LAST_LINES_MAX, replica.output_from);
+        }
+        let verdict = self.policy.verdict(&failure, &self.stored.record.restarts);
+        let evidence = Evidence { generation: self.current_start, now: super::now(), verdict, last_lines };
+        diagnose(failure, &self.gang(), evidence)
+    }
+
+    /// Removes all that is left of a job whose user wishes it gone. The record goes last, for it is what a master that
+    /// dies in here leaves to the next.
+    pub(super) async fn forget(&mut self) -> Next {
+        self.take_pods();
+        if self.replicas.values().any(|replica| replica.seen.pod.is_some()) {
+            self.delete_pods(Which::All).await;
+            return Next::GoOn;
+        }
+        if let Err(error) = self.wires.logs.remove() {
+            warn!(job = %self.stored.name(), %error, "its kept output stays behind");
+        }
+        let (store, name, uid) = (self.context.store.as_ref(), self.stored.name(), &self.stored.record.uid);
+        persistently(|| store.delete(name, uid)).await;
+        info!(job = %name, "job forgotten");
+        Next::End
+    }
+}

@@ -1,0 +1,136 @@
+//! From nothing to a gang that runs, for the first time or again.
+
+use std::time::Duration;
+
+use protocol::failure::{Failure, Loss};
+use protocol::ids::Generation;
+
+use super::{Action, Gathering, JobPhase, Leftovers, Seen, StartStage, Which, fail, overdue, running};
+use crate::job::gang::{Gang, Member};
+use crate::job::replica::{LostRun, Presence, ReplicaPhase};
+
+pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let Seen { gang, policy, now, .. } = seen;
+    let phase = JobPhase::Pending { gathering, since };
+    if let Some(failure) = overdue(seen) {
+        return fail(&phase, failure, seen);
+    }
+    if gang.all(ReplicaPhase::has_joined) {
+        return resume_or_start(gathering, seen);
+    }
+    if let Some(failure) = gang.first_failure() {
+        return if is_to_be_swept(gathering, gang, &failure) {
+            let restart = Restart { next: gathering.next, without: Which::Unfit, until: now, since };
+            (restart.into(), vec![Action::DeletePods(Which::Unfit)])
+        } else {
+            fail(&phase, failure, seen)
+        };
+    }
+    if now >= since + policy.start_timeout {
+        return fail(&phase, gang.start_timeout(policy.start_timeout, ReplicaPhase::has_joined), seen);
+    }
+    (phase, vec![])
+}
+
+/// Whether a pod that is lost before anything was started is simply replaced: what the cluster has taken, and what an
+/// earlier master has left of a start whose failure is on record.
+fn is_to_be_swept(gathering: Gathering, gang: &Gang, failure: &Failure) -> bool {
+    let is_disruption = matches!(failure, Failure::ReplicaLost { loss: Loss::Disrupted, .. });
+    let is_leftover = gathering.leftovers == Leftovers::Possible;
+    (is_disruption || is_leftover) && gang.newest_launch().is_none()
+}
+
+/// The gang is complete. A master that takes over may find it in the middle of a start or a run and goes on from there.
+fn resume_or_start(gathering: Gathering, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let Some(generation) = seen.gang.newest_launch() else {
+        return start(gathering.next, StartStage::Configuring, seen);
+    };
+    // Some were started, so all had been configured; an agent that knows nothing of it has lost its run.
+    if let Some(replica) = seen.gang.outside(generation) {
+        let lost = LostRun::broken(format!("its agent knows nothing of start {generation}, in which others run"));
+        let LostRun { reason, loss } = lost;
+        let phase = JobPhase::Running { generation };
+        return fail(&phase, Failure::ReplicaLost { replica, reason, loss }, seen);
+    }
+    if seen.gang.all(ReplicaPhase::was_launched) {
+        return run(generation, seen);
+    }
+    start(generation, StartStage::Launching, seen)
+}
+
+fn start(generation: Generation, stage: StartStage, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let action = match stage {
+        StartStage::Configuring => Action::Configure(generation),
+        StartStage::Launching => Action::Launch(generation),
+    };
+    (JobPhase::Starting { generation, stage, since: seen.now }, vec![action])
+}
+
+pub(super) fn starting(
+    generation: Generation,
+    stage: StartStage,
+    since: Duration,
+    seen: Seen<'_>,
+) -> (JobPhase, Vec<Action>) {
+    let Seen { gang, policy, now, .. } = seen;
+    let phase = JobPhase::Starting { generation, stage, since };
+    if stage == StartStage::Launching && gang.all(ReplicaPhase::was_launched) {
+        return run(generation, seen);
+    }
+    if let Some(failure) = gang.first_failure().or_else(|| overdue(seen)) {
+        return fail(&phase, failure, seen);
+    }
+    if stage == StartStage::Configuring && gang.all(ReplicaPhase::was_configured) {
+        return start(generation, StartStage::Launching, seen);
+    }
+    if now >= since + policy.start_timeout {
+        let has_come = match stage {
+            StartStage::Configuring => ReplicaPhase::was_configured,
+            StartStage::Launching => ReplicaPhase::was_launched,
+        };
+        return fail(&phase, gang.start_timeout(policy.start_timeout, has_come), seen);
+    }
+    (phase, vec![])
+}
+
+/// Every exec.py has been started; some may have ended already.
+fn run(generation: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    match running(generation, seen) {
+        (phase @ JobPhase::Running { .. }, _) => (phase, vec![Action::Follow(generation)]),
+        ended => ended,
+    }
+}
+
+/// See [`JobPhase::Restarting`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Restart {
+    pub(super) next: Generation,
+    pub(super) without: Which,
+    pub(super) until: Duration,
+    pub(super) since: Duration,
+}
+
+impl From<Restart> for JobPhase {
+    fn from(Restart { next, without, until, since }: Restart) -> Self {
+        Self::Restarting { next, without, until, since }
+    }
+}
+
+pub(super) fn restarting(restart: Restart, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let Restart { next, without, until, since } = restart;
+    if let Some(failure) = overdue(seen) {
+        return fail(&restart.into(), failure, seen);
+    }
+    let is_gone = |member: &Member| match without {
+        Which::All => member.pod == Presence::Absent,
+        Which::Unfit | Which::Live => member.is_fit(),
+    };
+    let is_swept = seen.gang.members().iter().all(is_gone);
+    if is_swept && seen.now >= until {
+        let gathering = Gathering { next, horizon: Some(next), leftovers: Leftovers::None };
+        return (JobPhase::Pending { gathering, since }, vec![Action::CreatePods]);
+    }
+    // A pod that should be gone by now may not have been asked to go.
+    let is_late = !is_swept && seen.now >= until + seen.policy.release_timeout;
+    (restart.into(), if is_late { vec![Action::DeletePods(without)] } else { vec![] })
+}

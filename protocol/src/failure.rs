@@ -1,0 +1,179 @@
+//! Why a start of a gang failed: which replica was the first, how it ended, and what followed from it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::ExitReport;
+use crate::ids::{Generation, ReplicaId, UnixMillis};
+
+/// Why a start of a gang failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "cause", rename_all = "snake_case")]
+pub enum Failure {
+    /// exec.py ended otherwise than with 0.
+    ReplicaExited {
+        /// Whose.
+        replica: ReplicaId,
+        /// How.
+        exit: ExitReport,
+    },
+    /// A pod ended or vanished and took its run with it.
+    ReplicaLost {
+        /// Whose.
+        replica: ReplicaId,
+        /// In the back end's words.
+        reason: String,
+        /// What another start would find.
+        #[serde(default)]
+        loss: Loss,
+    },
+    /// The gang was not complete, or not started, in time.
+    StartTimeout {
+        /// Who had not come so far.
+        missing: Vec<ReplicaId>,
+        /// The time that was given.
+        after_seconds: u64,
+        /// Why the first of them waits, where that is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// The job took longer than it may in all.
+    DeadlineExceeded {
+        /// The time that was given.
+        after_seconds: u64,
+    },
+}
+
+/// Why a pod was lost, as far as it matters for another start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Loss {
+    /// The cluster took it: it was evicted, preempted, drained, or deleted by someone.
+    Disrupted,
+    /// It broke.
+    #[default]
+    Broken,
+    /// Another one would do no better: its image cannot be pulled, the cluster refuses it.
+    Hopeless,
+}
+
+impl Failure {
+    /// The replica that failed first; of a gang that was not complete, the first that had not come.
+    pub fn replica(&self) -> Option<ReplicaId> {
+        match self {
+            Self::ReplicaExited { replica, .. } | Self::ReplicaLost { replica, .. } => Some(*replica),
+            Self::StartTimeout { missing, .. } => missing.first().copied(),
+            Self::DeadlineExceeded { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ReplicaExited { replica, exit } => write!(f, "{replica} {}", exit.outcome),
+            Self::ReplicaLost { replica, reason, loss: _ } => write!(f, "{replica} was lost: {reason}"),
+            Self::StartTimeout { missing, after_seconds, reason } => {
+                let first: Vec<String> = missing.iter().take(5).map(ReplicaId::to_string).collect();
+                write!(f, "{} of the gang did not come within {after_seconds} s: {}", missing.len(), first.join(", "))?;
+                if missing.len() > first.len() {
+                    f.write_str(", …")?;
+                }
+                reason.as_ref().map_or(Ok(()), |reason| write!(f, " ({reason})"))
+            }
+            Self::DeadlineExceeded { after_seconds } => {
+                write!(f, "the job was not done within its deadline of {after_seconds} s")
+            }
+        }
+    }
+}
+
+/// A start of a gang that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedStart {
+    /// Which; absent when the gang had never been complete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<Generation>,
+    /// When the first replica failed, by its agent's clock where the agent said, else by the master's.
+    pub at: UnixMillis,
+    /// The first failure in time.
+    pub failure: Failure,
+    /// Whether it counts against the job's budget of restarts.
+    pub counted: bool,
+    /// The last lines that the replica printed, at most [`LAST_LINES_MAX`]; only of the newest failed start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub last_lines: Vec<String>,
+    /// The replicas that failed only because it did, at most [`CONSEQUENCES_MAX`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub consequences: Vec<Consequence>,
+}
+
+/// Most lines of a replica's last output that are kept with its failure.
+pub const LAST_LINES_MAX: usize = 20;
+
+/// Most consequences that are kept with a failure.
+pub const CONSEQUENCES_MAX: usize = 16;
+
+/// A replica that failed, or was stopped, because another had failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Consequence {
+    /// Which.
+    pub replica: ReplicaId,
+    /// How it ended, in words: `exited with code 1`.
+    pub how: String,
+    /// Whether it was told to end, for TensorFlow's other members hang once one is lost.
+    pub stopped: bool,
+}
+
+/// Most failed starts that are kept: the newest.
+const KEPT: usize = 8;
+
+/// How often the gang was started again, and why.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Restarts {
+    /// Restarts that count against the budget.
+    pub counted: u32,
+    /// Restarts for what the cluster took away.
+    pub uncounted: u32,
+    /// The newest failed starts, the last one last. When the job has failed, that is why.
+    pub failed_starts: Vec<FailedStart>,
+}
+
+impl Restarts {
+    /// Whether every start went well so far.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// How often the gang was started again.
+    pub fn total(&self) -> u32 {
+        self.counted.saturating_add(self.uncounted)
+    }
+
+    /// The newest start that is known to have failed.
+    pub fn newest_failed(&self) -> Option<Generation> {
+        self.failed_starts.iter().filter_map(|start| start.generation).max()
+    }
+
+    /// Keeps a failed start. Only the newest keeps its last output.
+    pub fn note(&mut self, failed: FailedStart) {
+        for older in &mut self.failed_starts {
+            older.last_lines.clear();
+            if let Failure::ReplicaExited { exit, .. } = &mut older.failure {
+                exit.stderr_tail.clear();
+            }
+        }
+        self.failed_starts.push(failed);
+        let surplus = self.failed_starts.len().saturating_sub(KEPT);
+        self.failed_starts.drain(..surplus);
+    }
+
+    /// Counts the restart that makes up for the newest failed start.
+    pub fn make_up(&mut self) {
+        let is_counted = self.failed_starts.last().is_some_and(|failed| failed.counted);
+        let number = if is_counted { &mut self.counted } else { &mut self.uncounted };
+        *number = number.saturating_add(1);
+    }
+}
