@@ -13,9 +13,15 @@ use sha2::{Digest, Sha256};
 /// Fewest characters of a key in a file.
 const KEY_LENGTH_MIN: usize = 32;
 
+/// Bytes of a key's fingerprint: enough to tell the keys of a few masters apart, and far too few to guess a key by.
+const FINGERPRINT_BYTES: usize = 4;
+
 /// The key from which a master derives its jobs' tokens.
 #[derive(Clone)]
-pub struct AgentKey([u8; 32]);
+pub struct AgentKey {
+    secret: [u8; 32],
+    fingerprint: Option<String>,
+}
 
 /// The bearer token of one job's agents.
 #[derive(Clone)]
@@ -24,12 +30,26 @@ pub struct AgentToken(String);
 impl AgentKey {
     /// A key that nobody has had before, for agents that do not outlive this process.
     pub fn random() -> Self {
-        let mut key = [0; 32];
+        let mut secret = [0; 32];
         let halves = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()];
-        for (half, random) in key.chunks_exact_mut(16).zip(halves) {
+        for (half, random) in secret.chunks_exact_mut(16).zip(halves) {
             half.copy_from_slice(random.as_bytes());
         }
-        Self(key)
+        Self { secret, fingerprint: None }
+    }
+
+    /// A key that a later master has as well.
+    fn kept(secret: [u8; 32]) -> Self {
+        let mut fingerprint = Sha256::new_with_prefix("muster: fingerprint of an agent key\n");
+        fingerprint.update(secret);
+        let fingerprint = hex::encode(&fingerprint.finalize()[..FINGERPRINT_BYTES]);
+        Self { secret, fingerprint: Some(fingerprint) }
+    }
+
+    /// What tells this key from others, and tells nobody the key. None for one that no other master can have: the agents
+    /// that know its tokens end with this process, and their jobs are for whoever comes next.
+    pub fn fingerprint(&self) -> Option<&str> {
+        self.fingerprint.as_deref()
     }
 
     /// The key in a file.
@@ -43,7 +63,7 @@ impl AgentKey {
             short if short.len() < KEY_LENGTH_MIN => {
                 bail!("the agents' key in {shown} is too short: it needs {KEY_LENGTH_MIN} characters at least")
             }
-            key => Ok(Self(Sha256::digest(key.as_bytes()).into())),
+            key => Ok(Self::kept(Sha256::digest(key.as_bytes()).into())),
         }
     }
 
@@ -53,7 +73,7 @@ impl AgentKey {
     /// When the file cannot be read or written.
     pub fn read_or_make(file: &Path) -> anyhow::Result<Self> {
         if !file.exists() {
-            let key = hex::encode(Self::random().0);
+            let key = hex::encode(Self::random().secret);
             // Whole or not at all: half a key would keep every later master from starting.
             let unfinished = file.with_extension("new");
             let opened = File::options().write(true).create(true).truncate(true).mode(0o600).open(&unfinished);
@@ -67,7 +87,7 @@ impl AgentKey {
 
     /// The token of the job with this uid.
     pub fn token(&self, job_uid: &str) -> AgentToken {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("a key may have any length");
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.secret).expect("a key may have any length");
         mac.update(job_uid.as_bytes());
         AgentToken(hex::encode(mac.finalize().into_bytes()))
     }
@@ -91,11 +111,20 @@ mod tests {
 
     #[test]
     fn a_token_is_its_jobs_and_its_masters_alone() {
-        let key = AgentKey([7; 32]);
+        let key = AgentKey::kept([7; 32]);
         assert_eq!(key.token("one").0, key.token("one").0);
         assert_ne!(key.token("one").0, key.token("two").0);
-        assert_ne!(key.token("one").0, AgentKey([8; 32]).token("one").0);
+        assert_ne!(key.token("one").0, AgentKey::kept([8; 32]).token("one").0);
         assert_ne!(AgentKey::random().token("one").0, AgentKey::random().token("one").0);
+    }
+
+    #[test]
+    fn a_fingerprint_is_short_and_a_kept_keys_own_and_no_part_of_the_key() {
+        let key = AgentKey::kept([7; 32]);
+        assert_eq!(key.fingerprint().map(str::len), Some(8));
+        assert_ne!(key.fingerprint(), AgentKey::kept([8; 32]).fingerprint());
+        assert_ne!(key.fingerprint(), Some(hex::encode(&Sha256::digest([7; 32])[..FINGERPRINT_BYTES]).as_str()));
+        assert_eq!(AgentKey::random().fingerprint(), None);
     }
 
     #[test]
@@ -105,6 +134,7 @@ mod tests {
         let made = AgentKey::read_or_make(&file).expect("made");
         let found = AgentKey::read_or_make(&file).expect("found");
         assert_eq!(made.token("one").0, found.token("one").0);
+        assert!(made.fingerprint().is_some() && made.fingerprint() == found.fingerprint());
         std::fs::write(&file, "too short\n").expect("write");
         let error = AgentKey::read(&file).map(drop).expect_err("refused");
         assert!(error.to_string().contains("too short"), "{error}");
@@ -115,7 +145,7 @@ mod tests {
         // RFC 4231, test case 1, has a key of 20 bytes; keys are filled up with zeros.
         let mut key = [0; 32];
         key[..20].fill(0x0b);
-        let token = AgentKey(key).token("Hi There");
+        let token = AgentKey::kept(key).token("Hi There");
         assert_eq!(token.0, "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
         assert_eq!(token.sha256().len(), 64);
     }

@@ -162,6 +162,7 @@ impl Jobs {
             accepted_at: driver::now(),
             epoch: 1,
             holder: self.context.boot_id.clone(),
+            agent_key: self.context.agent_key.fingerprint().map(str::to_owned),
             wish: Wish::Run,
             launched: None,
             restarts: Restarts::default(),

@@ -6,9 +6,34 @@ use std::time::Duration;
 use backon::{ExponentialBuilder, Retryable};
 use tracing::{error, info, warn};
 
-use super::Context;
+use super::{Context, Wires};
+use crate::backend::PodTable;
 use crate::error_chain::error_chain;
+use crate::job::replica::PodState;
 use crate::store::{Change, JobRecord, StoreError, Stored, amend};
+
+/// Returns at once for a job that is this master's to have. One whose agents know another key's token is shown, with a
+/// sentence, and left alone until it is over and none of its pods lives: this master could only make it fail. `None`
+/// when the job is gone.
+pub(super) async fn wait_for_a_foreign_master(context: &Context, stored: Stored, wires: &mut Wires) -> Option<Stored> {
+    let keys = stored.record.agent_key.as_deref().zip(context.agent_key.fingerprint());
+    let Some((theirs, own)) = keys.filter(|(theirs, own)| theirs != own) else { return Some(stored) };
+    let sentence = format!(
+        "left to the master whose agent key has the fingerprint {theirs}: this one's is {own}, and the job's agents would \
+         refuse it"
+    );
+    warn!(job = %stored.name(), "{sentence}");
+    wires.view.send_modify(|view| {
+        view.seq += 1;
+        view.replicas.iter_mut().for_each(|replica| replica.reason = Some(sentence.clone()));
+    });
+    let has_ended = |now: &Option<Stored>| now.as_ref().is_none_or(|stored| stored.record.ended.is_some());
+    // The registry's end is this master's.
+    let ended = wires.record.wait_for(has_ended).await.ok()?.clone()?;
+    let is_over = |pods: &PodTable| pods.values().all(|pod| matches!(pod, PodState::Terminated { .. }));
+    context.backend.watch(&ended.key()).wait_for(is_over).await.ok()?;
+    Some(ended)
+}
 
 /// Makes this master the holder. `None` when the job is gone.
 pub(super) async fn adopt(context: &Context, stored: Stored) -> Option<Stored> {

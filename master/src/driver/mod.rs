@@ -104,7 +104,8 @@ struct Driver {
 }
 
 /// Drives a job to its end, and on to its deletion. Returns when the job is forgotten or another master's.
-pub async fn drive(context: Arc<Context>, stored: Stored, wires: Wires) {
+pub async fn drive(context: Arc<Context>, stored: Stored, mut wires: Wires) {
+    let Some(stored) = adopt::wait_for_a_foreign_master(&context, stored, &mut wires).await else { return };
     let Some(stored) = adopt::adopt(&context, stored).await else { return };
     let record = &stored.record;
     let known = Known {

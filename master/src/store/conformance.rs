@@ -34,6 +34,7 @@ pub fn record(name: &str) -> JobRecord {
         accepted_at: UnixMillis(1),
         epoch: 1,
         holder,
+        agent_key: None,
         wish: Wish::Run,
         launched: None,
         restarts: Restarts::default(),

@@ -32,6 +32,10 @@ pub struct JobRecord {
     pub epoch: u32,
     /// The boot id of the master that holds it.
     pub holder: String,
+    /// The fingerprint of the key of its agents' tokens, where agents outlive their master: a master with another key
+    /// cannot talk to them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_key: Option<String>,
     /// What its user wishes now.
     pub wish: Wish,
     /// The start of the gang that was about to be made, where a member cannot say later whether it was: written

@@ -50,11 +50,16 @@ impl Master {
 
     /// A master with this boot id over these pods and records.
     pub(crate) fn over(boot_id: &str, backend: FakeBackend, store: FakeStore) -> Self {
+        Self::with_key(boot_id, AgentKey::random(), backend, store)
+    }
+
+    /// The same, with this key of its agents' tokens.
+    pub(crate) fn with_key(boot_id: &str, agent_key: AgentKey, backend: FakeBackend, store: FakeStore) -> Self {
         let context = Context {
             store: Arc::new(store.clone()),
             backend: Arc::new(backend.clone()),
             agents: AgentClient::new(),
-            agent_key: AgentKey::random(),
+            agent_key,
             boot_id: boot_id.to_owned(),
         };
         let logs = tempfile::tempdir().expect("a folder");

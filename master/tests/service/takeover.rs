@@ -1,5 +1,6 @@
 //! A second master over the same pods and records.
 
+use master::agent_token::AgentKey;
 use master::backend::fake::{Arrival, FakeBackend};
 use master::store::JobStore;
 use master::store::fake::FakeStore;
@@ -24,6 +25,53 @@ async fn found(master: &Master, name: &protocol::ids::JobName) -> master::jobs::
         }
     };
     in_time("the job is found", find).await
+}
+
+/// A key that is kept, and no other's.
+fn kept_key() -> AgentKey {
+    let dir = tempfile::tempdir().expect("a folder");
+    AgentKey::read_or_make(&dir.path().join("agent-key")).expect("made")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_with_another_key_leaves_a_job_alone_until_it_is_over_and_says_so() {
+    let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
+    let first = Master::with_key("first", kept_key(), backend, store);
+    let spec = spec("foreign", 2);
+    let job = first.submit(spec.clone()).await;
+    let agents = first.started(&spec).await;
+    reach(&job, JobState::Running).await;
+
+    let second = Master::with_key("second", kept_key(), first.backend.clone(), first.store.clone());
+    let shown = found(&second, &spec.name).await;
+    let view = crate::harness::until(&shown, |view| view.replicas.iter().all(|replica| replica.reason.is_some())).await;
+    let reason = view.replicas[0].reason.clone().unwrap_or_default();
+    let record = first.store.get(&spec.name).await.expect("get").expect("it is there").record;
+    let theirs = record.agent_key.expect("it is on record");
+    assert!(reason.starts_with("left to the master whose agent key") && reason.contains(&theirs), "{reason}");
+    assert_eq!((view.state, record.epoch, record.holder.as_str()), (JobState::Pending, 1, "first"));
+
+    agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
+    reach(&job, JobState::Succeeded).await;
+    assert_eq!(reach(&shown, JobState::Succeeded).await.result, Some(JobResult::Succeeded));
+    for agent in &agents {
+        let history = agent.history();
+        assert_eq!((history.configs.len(), history.starts.len(), history.stops.len()), (1, 1, 0), "{history:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_user_wishes_of_a_job_at_a_master_with_another_key_is_done_by_the_one_that_has_it() {
+    let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
+    let first = Master::with_key("first", kept_key(), backend, store);
+    let spec = spec("wished", 2);
+    let job = first.submit(spec.clone()).await;
+    reach(&job, JobState::Running).await;
+    let second = Master::with_key("second", kept_key(), first.backend.clone(), first.store.clone());
+    let shown = found(&second, &spec.name).await;
+    second.wish(&spec.name, master::store::Wish::Cancel).await;
+    reach(&job, JobState::Cancelled).await;
+    reach(&shown, JobState::Cancelled).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
