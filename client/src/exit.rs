@@ -78,6 +78,9 @@ impl From<&ImageError> for Exit {
             | ImageError::NoAgent(_)
             | ImageError::NoScript { .. }
             | ImageError::NoPython { .. }
+            | ImageError::Root(_)
+            | ImageError::UserByName { .. }
+            | ImageError::NothingToPull(_)
             | ImageError::Ignore(_)
             | ImageError::Loader(_)
             | ImageError::DockerHost(_) => Self::BadInput,

@@ -7,6 +7,7 @@ use protocol::env::EnvName;
 use protocol::ids::{JOB_NAME_MAX, JobName};
 use protocol::image::ImageRef;
 use protocol::job::{JobRequest, JobSpec, SpecError};
+use protocol::pod::PodOptions;
 
 use crate::args::{EnvArg, SubmitArgs};
 use crate::config::ConfigError;
@@ -33,6 +34,9 @@ pub(crate) enum RequestError {
     /// A variable to pass on that does not exist.
     #[error("--env {0}: there is no variable {0} to pass on")]
     NoVariable(EnvName),
+    /// A container has one thing at one path.
+    #[error("--volume: two volumes are to be mounted at {0}")]
+    MountedTwice(String),
     /// The current folder cannot be known.
     #[error("find the current folder")]
     NoFolder(#[source] std::io::Error),
@@ -53,6 +57,7 @@ impl RequestError {
         let hint = match self {
             Self::Spec(error) => return Some(spec_hint(error).to_owned()),
             Self::NoVariable(name) => return Some(format!("set it, or give --env {name}=VALUE")),
+            Self::MountedTwice(_) => "give each volume a path of its own",
             Self::NoScript(_) => "run client in the folder that holds the training script, named exec.py",
             Self::EnvFile(_)
             | Self::Variable(_)
@@ -120,6 +125,10 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
         let last = surroundings.folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name_after_folder(last, surroundings.random)
     });
+    let pod = PodOptions::from(pod);
+    if let Some(path) = pod.path_mounted_twice() {
+        return Err(RequestError::MountedTwice(path.to_owned()));
+    }
     let request = JobRequest {
         name,
         strategy,
@@ -128,7 +137,7 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
         chief_num,
         evaluator_num,
         image: None,
-        pod: pod.into(),
+        pod,
         run_policy: policy.run_policy(surroundings.restarts_by_default),
         work_dir: None,
         args,
@@ -195,8 +204,6 @@ fn name_after_folder(folder: &str, random: [u8; 16]) -> JobName {
 
 #[cfg(test)]
 mod tests {
-    use protocol::pod::PodOptions;
-
     use super::*;
 
     const RANDOM: [u8; 16] = [0, 25, 26, 35, 36, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -252,15 +259,22 @@ mod tests {
     fn every_pod_flag_reaches_the_job() {
         let line = "--cpu 2 --memory 1Gi:2Gi --gpus 1 --volume pvc:data:/data:ro --volume empty:/tmp/x --env-secret keys \
             --node-selector disk=ssd --node-selector disk=nvme --toleration spot=true:NoSchedule --priority-class high \
-            --service-account trainer --image-pull-policy always";
+            --service-account trainer --image-pull-policy always --termination-grace 1m30s --allow-root";
         let pod = spec(&line.split_whitespace().collect::<Vec<_>>()).unwrap().pod;
         let expected = serde_json::json!({
             "cpu": "2", "memory": "1Gi:2Gi", "gpus": 1, "volumes": ["pvc:data:/data:ro", "empty:/tmp/x"],
             "env_secrets": ["keys"], "node_selector": {"disk": "nvme"}, "tolerations": ["spot=true:NoSchedule"],
             "priority_class": "high", "service_account": "trainer", "image_pull_policy": "Always",
+            "termination_grace_seconds": 90, "allow_root": true,
         });
         assert_eq!(serde_json::to_value(&pod).unwrap(), expected);
         assert_eq!(pod.asked_for().len(), line.matches("--").count() - 2, "volume and node-selector stand there twice");
+    }
+
+    #[test]
+    fn two_volumes_at_one_path_are_refused() {
+        let refused = spec(&["--volume", "empty:/a", "--volume", "pvc:data:/a:ro"]).unwrap_err();
+        assert_eq!(refused, "--volume: two volumes are to be mounted at /a");
     }
 
     #[test]

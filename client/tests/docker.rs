@@ -16,7 +16,7 @@ use support::fake_master::{FakeMaster, Script};
 use support::views::succeeded;
 use support::{Ended, client, finish, signal, until};
 
-const SCRIPT_IN_WORK: &str = "WORKDIR /work\nCOPY exec.py .";
+const SCRIPT_IN_WORK: &str = "WORKDIR /work\nCOPY exec.py .\nUSER 1000";
 
 /// Runs `client build` on an image.
 #[track_caller]
@@ -87,7 +87,7 @@ fn the_layer_holds_the_agent_alone_executable_and_owned_by_root() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn wrapping_again_asks_for_one_list_and_makes_nothing() {
+fn wrapping_again_asks_for_a_list_and_the_user_and_makes_nothing() {
     let (image, engine) = (Image::built("warm", SCRIPT_IN_WORK), Listener::start());
     let folder = tempfile::tempdir().unwrap();
     let agent = agent_file(folder.path(), "one");
@@ -99,7 +99,9 @@ fn wrapping_again_asks_for_one_list_and_makes_nothing() {
     assert_eq!(again.stderr, format!("image {}_pod: up to date\n", image.name));
     let submitted = image.wrapped_by_content();
     assert_eq!(again.stdout, format!("{submitted}\n"));
-    assert_eq!(engine.asked(), ["GET /_ping", "GET /images/json"]);
+    let base = docker(&["images", "--quiet", "--no-trunc", &image.name]);
+    let user = format!("GET /images/{base}/json");
+    assert_eq!(engine.asked(), ["GET /_ping", "GET /images/json", &user]);
 
     for name in [&image.wrapped(), &submitted] {
         docker(&["rmi", name]);
@@ -107,7 +109,7 @@ fn wrapping_again_asks_for_one_list_and_makes_nothing() {
         assert_eq!(named.stdout, format!("{submitted}\n"));
         assert_eq!(image.inspect_wrapped()["Id"], first);
         let asked = engine.asked();
-        assert!(asked.len() == 3 && asked[2].starts_with("POST /images/sha256:"), "one name was missing: {asked:?}");
+        assert!(asked.len() == 4 && asked[3].starts_with("POST /images/sha256:"), "one name was missing: {asked:?}");
     }
 
     wrap(&image, &agent_file(folder.path(), "two"), None).expect_code(0).expect_stderr("wrapped in");
@@ -255,12 +257,40 @@ fn a_job_runs_the_wrapped_image_with_what_its_pods_are_given() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
+fn an_image_that_kubernetes_takes_for_roots_is_refused_before_anything_is_submitted_unless_root_is_allowed() {
+    let folder = tempfile::tempdir().unwrap();
+    let agent = agent_file(folder.path(), "one");
+    for (purpose, user, sentence) in [
+        ("unsaid", "", "runs as root"),
+        ("root", "\nUSER 0:0", "runs as root"),
+        ("named", "\nUSER nobody", "runs as the user \"nobody\", and Kubernetes cannot tell a name from root"),
+    ] {
+        let (image, master) = (Image::built(purpose, &format!("WORKDIR /work\nCOPY exec.py .{user}")), kubernetes());
+        let submit = |more: &[&str]| {
+            let mut command = client(folder.path());
+            command.args(["--task", "digits", "--image", &image.name, "--master", &master.url, "--agent-binary"]);
+            finish(command.arg(&agent).args(more).spawn().unwrap())
+        };
+        let refused = submit(&[]).expect_code(2);
+        let said = format!("error: the image {} {sentence}\nhint: end its Dockerfile with USER 1000", image.name);
+        refused.expect_stderr(&said);
+        assert!(!image.is_wrapped(), "{purpose}");
+        assert_eq!(master.asked(), ["GET /v1/master"]);
+        submit(&["--allow-root"]).expect_code(0);
+        assert_eq!(master.submitted()["pod"], json!({"allow_root": true}));
+        // What is there already is looked at no less.
+        submit(&[]).expect_code(2).expect_stderr(sentence);
+    }
+}
+
+#[test]
+#[ignore = "needs a Docker engine"]
 fn a_dockerfile_is_built_with_what_dockerignore_leaves_of_its_folder() {
     let (image, master) = (Image::unnamed("folder"), kubernetes());
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join(image.name.trim_start_matches("muster-"));
     std::fs::create_dir(&folder).unwrap();
-    let instructions = "WORKDIR /work\nCOPY . .\nRUN test ! -e secret && test -x run.sh";
+    let instructions = "WORKDIR /work\nCOPY . .\nRUN test ! -e secret && test -x run.sh\nUSER 1000";
     let dockerfile = format!("FROM python:3.11-slim\n{}\n{instructions}\n", image.label());
     for (name, text) in
         [("Dockerfile", dockerfile.as_str()), (".dockerignore", "secret\n"), ("secret", ""), ("exec.py", "")]

@@ -11,7 +11,7 @@ use support::fake_master::{FakeMaster, Script};
 use support::views::succeeded;
 use support::{Ended, client, finish, folder_with_script, run};
 
-const POD_FLAGS: [&[&str]; 14] = [
+const POD_FLAGS: [&[&str]; 16] = [
     &["--image", "digits"],
     &["--push", "localhost:5000"],
     &["--load", "kind"],
@@ -26,6 +26,8 @@ const POD_FLAGS: [&[&str]; 14] = [
     &["--priority-class", "high"],
     &["--service-account", "trainer"],
     &["--image-pull-policy", "Never"],
+    &["--termination-grace", "1m"],
+    &["--allow-root"],
 ];
 
 fn at(backend: BackendKind) -> FakeMaster {
@@ -76,6 +78,8 @@ fn values_of_pod_flags_are_refused_by_their_flag() {
         (["--env-secret", "My_Keys"], "--env-secret: \"My_Keys\" is no object's name"),
         (["--node-selector", "disk"], "--node-selector: \"disk\" is not of the form KEY=VALUE"),
         (["--toleration", "a=b:Sometimes"], "--toleration: \"a=b:Sometimes\" is no toleration"),
+        (["--termination-grace", "0s"], "--termination-grace: \"0s\" is not a whole number of seconds from 1 on"),
+        (["--termination-grace", "1s 1ms"], "--termination-grace: \"1s 1ms\" is not a whole number of seconds from 1"),
         (["--image-pull-policy", "Often"], "--image-pull-policy: \"Often\" is no pull policy"),
     ] {
         run(folder.path(), &flags).expect_code(2).expect_stderr(&format!("error: {sentence}"));

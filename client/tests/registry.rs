@@ -49,7 +49,7 @@ impl Drop for Registry {
 #[test]
 #[ignore = "needs a Docker engine and docker-registry"]
 fn a_pushed_image_is_submitted_by_the_digest_under_which_the_registry_has_it() {
-    let (image, registry) = (Image::built("pushed", "WORKDIR /work\nCOPY exec.py ."), Registry::start());
+    let (image, registry) = (Image::built("pushed", "WORKDIR /work\nCOPY exec.py .\nUSER 1000"), Registry::start());
     let backend = Some(BackendKind::Kubernetes);
     let master = FakeMaster::start(Script { views: vec![succeeded("digits")], backend, ..Script::default() });
     let folder = tempfile::tempdir().unwrap();

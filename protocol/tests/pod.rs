@@ -104,6 +104,26 @@ fn a_request_with_an_unknown_option_is_refused_and_an_answer_with_one_is_not() {
 }
 
 #[test]
+fn a_pod_may_take_as_long_to_end_as_it_is_said_and_at_least_a_second() {
+    let options = |json: serde_json::Value| serde_json::from_value::<PodOptions>(json);
+    assert_eq!(options(json!({})).expect("nothing is asked for").termination_grace_seconds(), 30);
+    let said = options(json!({"termination_grace_seconds": 90, "allow_root": true})).expect("both are");
+    assert_eq!((said.termination_grace_seconds(), said.allow_root), (90, true));
+    assert!(options(json!({"termination_grace_seconds": 0})).is_err(), "it would be killed at once");
+    assert_eq!(serde_json::to_value(PodOptions::default()).expect("JSON"), json!({}));
+}
+
+#[test]
+fn two_volumes_at_one_path_are_found() {
+    let mounted = |volumes: &[&str]| {
+        let volumes = volumes.iter().map(|volume| volume.parse().expect("a volume")).collect();
+        PodOptions { volumes, ..PodOptions::default() }.path_mounted_twice().map(str::to_owned)
+    };
+    assert_eq!(mounted(&["empty:/a", "pvc:data:/a/b"]), None);
+    assert_eq!(mounted(&["empty:/a", "empty:/b", "pvc:data:/b:ro"]), Some("/b".to_owned()));
+}
+
+#[test]
 fn what_is_asked_for_is_named() {
     assert_eq!(PodOptions::default().asked_for(), Vec::<&str>::new());
     let options =

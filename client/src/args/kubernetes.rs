@@ -1,6 +1,7 @@
 //! The flags for a master in Kubernetes: the image that pods run, the way it gets to them, and what they are given.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -77,6 +78,12 @@ pub(crate) struct PodArgs {
     /// When a node asks a registry for the image: IfNotPresent, Always or Never [default: IfNotPresent]
     #[arg(long, value_name = "POLICY")]
     pub(crate) image_pull_policy: Option<PullPolicy>,
+    /// How long each pod may take to end when the cluster ends it, in whole seconds, for example 90s or 5m [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = whole_seconds, allow_negative_numbers = true)]
+    pub(crate) termination_grace: Option<NonZeroU32>,
+    /// Run an image whose user is root, or a name, which Kubernetes cannot tell from root [default: refused]
+    #[arg(long)]
+    pub(crate) allow_root: bool,
 }
 
 impl From<PodArgs> for PodOptions {
@@ -92,6 +99,8 @@ impl From<PodArgs> for PodOptions {
             priority_class,
             service_account,
             image_pull_policy,
+            termination_grace,
+            allow_root,
         } = args;
         Self {
             cpu,
@@ -104,6 +113,8 @@ impl From<PodArgs> for PodOptions {
             priority_class,
             service_account,
             image_pull_policy,
+            termination_grace_seconds: termination_grace,
+            allow_root,
         }
     }
 }
@@ -155,6 +166,12 @@ impl fmt::Display for Registry {
 
 fn gpus(text: &str) -> Result<u32, String> {
     super::whole_number(text, "GPUs")
+}
+
+fn whole_seconds(text: &str) -> Result<NonZeroU32, String> {
+    let time = super::duration(text)?;
+    let seconds = u32::try_from(time.as_secs()).ok().filter(|_| time.subsec_nanos() == 0).and_then(NonZeroU32::new);
+    seconds.ok_or_else(|| format!("\"{}\" is not a whole number of seconds from 1 on", super::shown(text)))
 }
 
 fn label(text: &str) -> Result<(LabelKey, LabelValue), String> {

@@ -76,7 +76,7 @@ async fn placed(
             None => Ok(request::in_folder(spec, folder)?),
         },
         BackendKind::Kubernetes => {
-            let order = ImageOrder::new(image, config, folder, Some(client.clone()))?;
+            let order = ImageOrder::new(image, config, folder, Some(client.clone()))?.for_pods(&spec.pod)?;
             let image = image::prepare(&order, notes).await?;
             Ok(request::in_image(spec, image))
         }

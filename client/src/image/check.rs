@@ -1,4 +1,4 @@
-//! Whether an image can train: exec.py in its working directory, python on its PATH. A container that is made for it
+//! Whether an image can train: a user that pods may run as, exec.py in its working directory, python on its PATH. A container that is made for it
 //! and never started lets the engine look, which takes hundredths of a second whatever the size of the image.
 
 use bollard::errors::Error as EngineError;
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::engine::{Engine, refused};
 use super::error::ImageError;
 use super::layer::{AGENT_PATH, Base};
-use super::unless_stopped;
+use super::{Users, unless_stopped};
 use crate::request::SCRIPT;
 
 const PYTHON: &str = "python";
@@ -20,6 +20,20 @@ const PYTHON: &str = "python";
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The bit by which Go marks a folder in a file's mode (io/fs, `ModeDir`).
 const GO_MODE_DIR: u32 = 1 << 31;
+
+/// Refuses an image that Kubernetes would not run as it is. It knows no names, and takes whom it does not know for root
+/// (kubelet, `verifyRunAsNonRoot`); a group behind the user does not matter.
+pub(super) fn user(base: &Base, name: &str, users: Users) -> Result<(), ImageError> {
+    let named = base.config.get("User").and_then(Value::as_str).unwrap_or_default();
+    let is_root = |user: &str| matches!(user, "" | "root") || user.parse() == Ok(0_u32);
+    let image = name.to_owned();
+    match (users, named.split(':').next().unwrap_or_default()) {
+        (Users::All, _) => Ok(()),
+        (Users::KnownNotRoot, user) if is_root(user) => Err(ImageError::Root(image)),
+        (Users::KnownNotRoot, user) if user.parse::<u32>().is_ok() => Ok(()),
+        (Users::KnownNotRoot, user) => Err(ImageError::UserByName { image, user: user.to_owned() }),
+    }
+}
 
 /// Refuses an image whose pods could not run exec.py. `name` is what the user calls it.
 pub(super) async fn check(
@@ -99,6 +113,25 @@ mod tests {
         assert_eq!(working_directory(&silent), "/");
         assert_eq!(in_folder(&working_directory(&silent), SCRIPT), "/exec.py");
         assert_eq!(search_path(&silent), DEFAULT_PATH);
+    }
+
+    #[test]
+    fn only_a_number_other_than_0_is_known_not_to_be_root() {
+        let of = |user: &str, users| {
+            self::user(&base(serde_json::json!({ "User": user })), "digits", users).map_err(|error| error.to_string())
+        };
+        for user in ["1000", "65532:65532", "1000:trainers", "1000:0"] {
+            assert_eq!(of(user, Users::KnownNotRoot), Ok(()), "{user}");
+        }
+        for user in ["", "0", "00", "root", "0:1000", "root:root", ":1000"] {
+            assert_eq!(of(user, Users::KnownNotRoot).unwrap_err(), "the image digits runs as root", "{user}");
+        }
+        let named = of("trainer:1000", Users::KnownNotRoot).unwrap_err();
+        assert!(named.starts_with("the image digits runs as the user \"trainer\", and "), "{named}");
+        assert!(user(&base(serde_json::json!({})), "digits", Users::KnownNotRoot).is_err());
+        for user in ["", "root", "trainer"] {
+            assert_eq!(of(user, Users::All), Ok(()), "{user}");
+        }
     }
 
     #[test]

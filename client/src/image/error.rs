@@ -77,6 +77,20 @@ pub(crate) enum ImageError {
         /// The folders.
         path: String,
     },
+    /// Its user is root, or none is said.
+    #[error("the image {0} runs as root")]
+    Root(String),
+    /// Kubernetes does not know who its user is.
+    #[error("the image {image} runs as the user \"{user}\", and Kubernetes cannot tell a name from root")]
+    UserByName {
+        /// The image.
+        image: String,
+        /// Its user.
+        user: String,
+    },
+    /// A node is to ask for what only this machine has.
+    #[error("--image-pull-policy Always: no registry has {0} with the agent in it, so no node could pull it")]
+    NothingToPull(String),
     /// A folder cannot be sent to Docker.
     #[error("read {} for the build", path.display())]
     Context {
@@ -195,6 +209,10 @@ impl ImageError {
             Self::AgentForeign { .. } => "give one that fits by --agent-binary PATH, or another --image",
             Self::NoScript { .. } => "in its Dockerfile: WORKDIR, and COPY exec.py to it",
             Self::NoPython { .. } => "begin its Dockerfile with an image that has python, or set ENV PATH in it",
+            Self::Root(_) | Self::UserByName { .. } => {
+                "end its Dockerfile with USER 1000, or another number that is not 0; or give --allow-root"
+            }
+            Self::NothingToPull(_) => "give --push REGISTRY, or leave the policy out",
             Self::DockerHost(_) => return Some(DOCKER_HOST_HINT.to_owned()),
             Self::Unreachable { .. } => {
                 return Some(format!("is Docker running, and may you use it? {DOCKER_HOST_HINT}"));

@@ -20,6 +20,7 @@ use std::time::Instant;
 
 use clap::ValueEnum;
 use protocol::image::ImageRef;
+use protocol::pod::{PodOptions, PullPolicy};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::agent::AgentSources;
@@ -39,6 +40,7 @@ pub(crate) struct ImageOrder {
     destination: Destination,
     agents: AgentSources,
     docker: DockerVariables,
+    users: Users,
 }
 
 /// Where the training image comes from.
@@ -48,6 +50,15 @@ enum Source {
     Named(ImageRef),
     /// It is built from a folder, under a name made from the folder's.
     Folder(PathBuf, ImageRef),
+}
+
+/// Which users of an image its pods may run as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Users {
+    /// Anyone.
+    All,
+    /// Those that Kubernetes can tell from root.
+    KnownNotRoot,
 }
 
 /// How nodes get the image that pods run.
@@ -73,7 +84,17 @@ impl ImageOrder {
         let source = source(image, folder)?;
         let destination = destination(source.image(), push, load, config)?;
         let agents = AgentSources { named: agent_binary, master };
-        Ok(Self { source, destination, agents, docker: config.docker.clone() })
+        Ok(Self { source, destination, agents, docker: config.docker.clone(), users: Users::All })
+    }
+
+    /// The same, whose image is to run in such pods.
+    pub(crate) fn for_pods(self, pod: &PodOptions) -> Result<Self, ImageError> {
+        let is_in_registry = matches!(self.destination, Destination::Registry(_));
+        if pod.image_pull_policy == Some(PullPolicy::Always) && !is_in_registry {
+            return Err(ImageError::NothingToPull(short(self.source.image())));
+        }
+        let users = if pod.allow_root { Users::All } else { Users::KnownNotRoot };
+        Ok(Self { users, ..self })
     }
 }
 
@@ -138,7 +159,7 @@ pub(crate) async fn prepare(order: &ImageOrder, notes: &Notes) -> Result<ImageRe
 }
 
 async fn work(order: &ImageOrder, stop: &CancellationToken, notes: &Notes) -> Result<ImageRef, ImageError> {
-    let ImageOrder { source, destination, agents, docker } = order;
+    let ImageOrder { source, destination, agents, docker, users } = order;
     let engine = unless_stopped(stop, Engine::connect(docker)).await?;
     let image = match source {
         Source::Named(image) => image,
@@ -151,7 +172,7 @@ async fn work(order: &ImageOrder, stop: &CancellationToken, notes: &Notes) -> Re
             image
         }
     };
-    let wrapped = wrap::wrap(&engine, image, agents, (stop, notes)).await?;
+    let wrapped = wrap::wrap(&engine, (image, *users), agents, (stop, notes)).await?;
     unless_stopped(stop, deliver(&engine, wrapped, destination, notes)).await
 }
 
@@ -227,6 +248,19 @@ mod tests {
         assert_eq!(wrong, "MUSTER_LOAD: \"helm\" is none of minikube, kind and k3d");
         let pushed = Destination::Registry(image("r:5000/team/digits_pod:2"));
         assert_eq!(of(Some("r:5000/team"), None, Some("helm")), Ok(pushed));
+    }
+
+    #[test]
+    fn a_node_that_always_asks_a_registry_needs_one() {
+        let order = |push: Option<&str>| {
+            let push = push.map(|text| text.parse().unwrap());
+            let args = ImageArgs { image: Some(image("digits")), push, ..ImageArgs::default() };
+            let pod = PodOptions { image_pull_policy: Some(PullPolicy::Always), ..PodOptions::default() };
+            ImageOrder::new(args, &ImageConfig::default(), Path::new("/"), None).unwrap().for_pods(&pod)
+        };
+        assert!(order(Some("r:5000")).is_ok());
+        let refused = order(None).err().unwrap().to_string();
+        assert!(refused.starts_with("--image-pull-policy Always: no registry has digits with the agent"), "{refused}");
     }
 
     #[test]

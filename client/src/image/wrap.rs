@@ -14,13 +14,13 @@ use super::engine::{Engine, Listed, reason};
 use super::error::ImageError;
 use super::layer::{self, Base, Target};
 use super::names::{listed, listed_repository, short};
-use super::{build, check, registry, unless_stopped};
+use super::{Users, build, check, registry, unless_stopped};
 use crate::output::{Notes, spelled};
 
 /// Makes sure that the engine has the image that pods run, by both of its names.
 pub(super) async fn wrap(
     engine: &Engine,
-    image: &ImageRef,
+    (image, users): (&ImageRef, Users),
     agents: &AgentSources,
     (stop, notes): (&CancellationToken, &Notes),
 ) -> Result<Target, ImageError> {
@@ -36,13 +36,14 @@ pub(super) async fn wrap(
     let name = short(image);
     let missing = || ImageError::NotFound { image: name.clone(), reason: "it is gone after the pull".to_owned() };
     let base_id = find(&known, image).map(|listed| listed.id.clone()).ok_or_else(missing)?;
+    let base = unless_stopped(stop, engine.inspect(&base_id)).await?;
+    check::user(&base, &name, users)?;
     let target = Target::new(image, &base_id, &agent.sha256);
     if unless_stopped(stop, is_there(engine, &known, &target)).await? {
         notes.say(&format!("image {}: up to date", short(&alias)));
         return Ok(target);
     }
     notes.show_step(&format!("image {}: wrapping", short(&alias)));
-    let base = unless_stopped(stop, engine.inspect(&base_id)).await?;
     let agent = unless_stopped(stop, agents.fitting(agent, (&name, &base.architecture))).await?;
     let target = Target::new(image, &base_id, &agent.sha256);
     if unless_stopped(stop, is_there(engine, &known, &target)).await? {

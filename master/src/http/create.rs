@@ -7,6 +7,7 @@ use protocol::error::ErrorCode;
 use protocol::ids::JobName;
 use protocol::image::BadImageRef;
 use protocol::job::{JobRequest, JobSpec, Strategy};
+use protocol::pod::PodOptions;
 use protocol::view::JobView;
 
 use super::AppState;
@@ -20,6 +21,7 @@ const SERVERS: [&str; 2] = ["n_ps", "ps_num"];
 const CHIEFS: [&str; 1] = ["chief_num"];
 const IMAGE: [&str; 2] = ["img", "image"];
 const NAME: [&str; 2] = ["name", "task"];
+const ALLOW_ROOT: [&str; 1] = ["allow_root"];
 
 /// Submits. It answers when the job is recorded, not when it has started.
 pub(super) async fn create(
@@ -35,19 +37,21 @@ pub(super) async fn create(
 
 fn parse(query: &str) -> Result<JobSpec, ApiError> {
     let bad = |code, detail: String| ApiError::new(StatusCode::BAD_REQUEST, code, detail);
-    let known = [&STRATEGY[..], &WORKERS, &SERVERS, &CHIEFS, &IMAGE, &NAME];
+    let known = [&STRATEGY[..], &WORKERS, &SERVERS, &CHIEFS, &IMAGE, &NAME, &ALLOW_ROOT];
     let mut values = known.map(|_| None);
     for (key, value) in form_urlencoded::parse(query.as_bytes()).into_owned() {
         let Some(place) = known.iter().position(|names| names.contains(&key.as_str())) else {
-            let detail =
-                format!("parameter \"{key}\" is unknown: use strategy, n_worker, n_ps, chief_num, img and name");
+            let detail = format!(
+                "parameter \"{key}\" is unknown: use strategy, n_worker, n_ps, chief_num, img, allow_root and name"
+            );
             return Err(bad(ErrorCode::BadRequest, detail));
         };
         if values[place].replace(value).is_some() {
             return Err(bad(ErrorCode::BadRequest, format!("parameter \"{key}\" is given twice")));
         }
     }
-    let [strategy, workers, servers, chiefs, image, name] = values;
+    let [strategy, workers, servers, chiefs, image, name, allow_root] = values;
+    let image = image.filter(|image| !image.is_empty());
     let name = name.ok_or_else(|| bad(ErrorCode::BadTask, "parameter \"name\" is missing".to_owned()))?;
     let strategy =
         strategy.ok_or_else(|| bad(ErrorCode::BadStrategy, "parameter \"strategy\" is missing".to_owned()))?;
@@ -58,6 +62,15 @@ fn parse(query: &str) -> Result<JobSpec, ApiError> {
             .map(Some)
             .map_err(|_| bad(code, format!("{what} \"{text}\" is not a whole number from 0 on"))),
     };
+    let allow_root = match allow_root.as_deref() {
+        // The images of the prototype run as root, and its client cannot say so.
+        None => image.is_some(),
+        Some("true") => true,
+        Some("false") => false,
+        Some(other) => {
+            return Err(bad(ErrorCode::BadPod, format!("allow_root \"{other}\" is neither true nor false")));
+        }
+    };
     let bad_image = |error: BadImageRef| bad(ErrorCode::BadImage, error.to_string());
     let name = name.parse::<JobName>().map_err(|error| bad(ErrorCode::BadTask, error.to_string()))?;
     let strategy = strategy.parse::<Strategy>().map_err(|error| bad(error.code(), error.to_string()))?;
@@ -66,7 +79,8 @@ fn parse(query: &str) -> Result<JobSpec, ApiError> {
         ps_num: number("n_ps", servers, ErrorCode::BadPsNum)?,
         // The jobs of the prototype have no chief, so a script that was written for it expects none.
         chief_num: number("chief_num", chiefs, ErrorCode::BadChiefNum)?.or(Some(0)),
-        image: image.filter(|image| !image.is_empty()).map(|image| image.parse()).transpose().map_err(bad_image)?,
+        image: image.map(|image| image.parse()).transpose().map_err(bad_image)?,
+        pod: PodOptions { allow_root, ..PodOptions::default() },
         ..JobRequest::new(name, strategy)
     };
     JobSpec::try_from(request).map_err(|error| bad(error.code(), error.to_string()))

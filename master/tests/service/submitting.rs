@@ -117,6 +117,21 @@ async fn the_prototypes_submit_is_answered_with_200_each_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_image_of_the_prototypes_client_may_run_as_root_unless_the_query_says_otherwise() {
+    let master = Master::serving(None).await;
+    for (query, pod) in [
+        ("name=a&img=ubuntu", json!({"allow_root": true})),
+        ("name=b&img=ubuntu&allow_root=false", json!(null)),
+        ("name=c&img=ubuntu&allow_root=true", json!({"allow_root": true})),
+        ("name=d", json!(null)),
+        ("name=e&img=", json!(null)),
+    ] {
+        let answer = master.get(&format!("/create?strategy=AllReduce&n_worker=1&{query}")).await;
+        assert_eq!((answer.status, &answer.json()["spec"]["pod"]), (200, &pod), "{query}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_parameters_have_our_names_too() {
     let master = Master::serving(None).await;
     let seed = master.get("/create?strategy=ParameterServer&n_worker=3&n_ps=1&img=ubuntu&name=seed").await;
@@ -151,6 +166,7 @@ async fn parameters_that_are_missing_or_bad_are_refused_with_a_sentence() {
         ("name=a&strategy=AllReduce&n_ps=1", "bad_ps_num", "ps-num 1"),
         ("name=a&strategy=AllReduce&n_ps=x", "bad_ps_num", "n_ps \"x\""),
         ("name=a&strategy=ParameterServer&n_ps=0", "bad_ps_num", "ps-num is 0"),
+        ("name=a&strategy=AllReduce&img=a&allow_root=yes", "bad_pod", "allow_root \"yes\""),
         ("name=a&strategy=AllReduce&workers=4", "bad_request", "\"workers\" is unknown"),
         ("name=a&strategy=AllReduce&n_worker=1&worker_num=2", "bad_request", "given twice"),
     ];

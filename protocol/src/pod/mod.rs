@@ -7,7 +7,8 @@ mod pull_policy;
 mod toleration;
 mod volume;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -51,7 +52,16 @@ pub struct PodOptions {
     /// Whether a node asks a registry for the image; IfNotPresent when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<PullPolicy>,
+    /// How long a pod that the cluster ends may take, in seconds; [`TERMINATION_GRACE_SECONDS`] when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub termination_grace_seconds: Option<NonZeroU32>,
+    /// Whether an image that runs as root may run.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub allow_root: bool,
 }
+
+/// How long a pod may take to end when nobody says, in seconds: Kubernetes' own default.
+pub const TERMINATION_GRACE_SECONDS: u32 = 30;
 
 /// The same fields, for requests: an unknown one is refused.
 #[derive(Deserialize)]
@@ -77,6 +87,10 @@ struct Strict {
     service_account: Option<ObjectName>,
     #[serde(default)]
     image_pull_policy: Option<PullPolicy>,
+    #[serde(default)]
+    termination_grace_seconds: Option<NonZeroU32>,
+    #[serde(default)]
+    allow_root: bool,
 }
 
 impl PodOptions {
@@ -98,6 +112,8 @@ impl PodOptions {
             priority_class,
             service_account,
             image_pull_policy,
+            termination_grace_seconds,
+            allow_root,
         } = self;
         let fields = [
             ("cpu", cpu.is_some()),
@@ -110,8 +126,21 @@ impl PodOptions {
             ("priority-class", priority_class.is_some()),
             ("service-account", service_account.is_some()),
             ("image-pull-policy", image_pull_policy.is_some()),
+            ("termination-grace", termination_grace_seconds.is_some()),
+            ("allow-root", *allow_root),
         ];
         fields.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name).collect()
+    }
+
+    /// The seconds that a pod which the cluster ends may take.
+    pub fn termination_grace_seconds(&self) -> u32 {
+        self.termination_grace_seconds.map_or(TERMINATION_GRACE_SECONDS, NonZeroU32::get)
+    }
+
+    /// The first path at which two volumes would be mounted.
+    pub fn path_mounted_twice(&self) -> Option<&str> {
+        let mut seen = BTreeSet::new();
+        self.volumes.iter().map(|volume| volume.path.as_str()).find(|path| !seen.insert(*path))
     }
 
     /// Reads the options of a request.

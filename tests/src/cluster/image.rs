@@ -17,8 +17,9 @@ const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
 /// What runs the script that a job brings along, so that one image serves all tests; `examples/hello` otherwise.
 const EXEC_PY: &str = "import os\n\
     exec(compile(os.environ.get('EXEC_PY') or open('hello.py').read(), 'exec.py', 'exec'))\n";
-/// The image that runs it.
-const DOCKERFILE: &str = "FROM python:3.11-slim\nWORKDIR /app\nCOPY exec.py hello.py ./\n";
+/// The image that runs it. Scripts may write where they are.
+const DOCKERFILE: &str =
+    "FROM python:3.11-slim\nWORKDIR /app\nRUN chown 1000 /app\nCOPY exec.py hello.py ./\nUSER 1000\n";
 
 /// The image of [`Image::shared`], while a test uses it.
 static SHARED: Mutex<Weak<Image>> = Mutex::new(Weak::new());

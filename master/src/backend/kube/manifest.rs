@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
-use protocol::env::MUSTER_TOKEN_SHA256;
+use protocol::env::{MUSTER_TERMINATION_GRACE_SECONDS, MUSTER_TOKEN_SHA256};
 use protocol::pod::{Amount, PodOptions, PullPolicy, Toleration, Volume, VolumeSource};
 use protocol::routes::AGENT_PORT;
 
@@ -52,11 +52,10 @@ pub(super) fn pod(spec: &PodSpec) -> Pod {
         image: image.as_ref().map(ToString::to_string),
         image_pull_policy: Some(options.image_pull_policy.unwrap_or(PullPolicy::IfNotPresent).as_str().to_owned()),
         args: command(args),
-        env: Some(vec![EnvVar {
-            name: MUSTER_TOKEN_SHA256.to_owned(),
-            value: Some(agent_token_sha256.clone()),
-            value_from: None,
-        }]),
+        env: Some(vec![
+            variable(MUSTER_TOKEN_SHA256, agent_token_sha256.clone()),
+            variable(MUSTER_TERMINATION_GRACE_SECONDS, options.termination_grace_seconds().to_string()),
+        ]),
         ports: Some(vec![ContainerPort {
             name: Some("agent".to_owned()),
             container_port: AGENT_PORT.into(),
@@ -64,7 +63,7 @@ pub(super) fn pod(spec: &PodSpec) -> Pod {
         }]),
         security_context: Some(SecurityContext {
             allow_privilege_escalation: Some(false),
-            capabilities: Some(Capabilities { drop: Some(vec!["NET_RAW".to_owned()]), add: None }),
+            capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
             ..SecurityContext::default()
         }),
         ..Container::default()
@@ -81,8 +80,12 @@ pub(super) fn pod(spec: &PodSpec) -> Pod {
     }
 }
 
-/// The record owns the pods, so that they go with it whoever deletes it.
-fn owner(job: &JobKey) -> OwnerReference {
+fn variable(name: &str, value: String) -> EnvVar {
+    EnvVar { name: name.to_owned(), value: Some(value), value_from: None }
+}
+
+/// The record owns what belongs to its job, so that it goes with it whoever deletes it.
+pub(super) fn owner(job: &JobKey) -> OwnerReference {
     OwnerReference {
         api_version: ConfigMap::api_version(&()).into_owned(),
         kind: ConfigMap::kind(&()).into_owned(),
@@ -115,6 +118,8 @@ fn with_options(container: Container, options: &PodOptions) -> KubePodSpec {
         priority_class,
         service_account,
         image_pull_policy: _, // the container's
+        termination_grace_seconds: _,
+        allow_root,
     } = options;
     let from_secret = |name: String| EnvFromSource {
         secret_ref: Some(SecretEnvSource { name, optional: None }),
@@ -138,8 +143,11 @@ fn with_options(container: Container, options: &PodOptions) -> KubePodSpec {
         enable_service_links: Some(false),
         security_context: Some(PodSecurityContext {
             seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
+            // No user is named: the image's own is the one that can read its files.
+            run_as_non_root: (!allow_root).then_some(true),
             ..PodSecurityContext::default()
         }),
+        termination_grace_period_seconds: Some(options.termination_grace_seconds().into()),
         volumes: Some(volumes),
         node_selector: Some(node_selector.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()),
         tolerations: Some(tolerations.iter().map(tolerated).collect()),

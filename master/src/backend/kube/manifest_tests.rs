@@ -35,6 +35,8 @@ fn all_options() -> PodOptions {
         priority_class: Some("batch".parse().unwrap()),
         service_account: Some("trainer".parse().unwrap()),
         image_pull_policy: Some(PullPolicy::Always),
+        termination_grace_seconds: std::num::NonZeroU32::new(90),
+        allow_root: true,
     }
 }
 
@@ -63,17 +65,21 @@ fn minimal() -> Value {
                 "name": "agent",
                 "image": "registry.local/digits:1",
                 "imagePullPolicy": "IfNotPresent",
-                "env": [{ "name": "MUSTER_TOKEN_SHA256", "value": "ab".repeat(32) }],
+                "env": [
+                    { "name": "MUSTER_TOKEN_SHA256", "value": "ab".repeat(32) },
+                    { "name": "MUSTER_TERMINATION_GRACE_SECONDS", "value": "30" },
+                ],
                 "envFrom": [],
                 "ports": [{ "name": "agent", "containerPort": 7896 }],
                 "resources": { "limits": {}, "requests": {} },
-                "securityContext": { "allowPrivilegeEscalation": false, "capabilities": { "drop": ["NET_RAW"] } },
+                "securityContext": { "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } },
                 "volumeMounts": [],
             }],
             "restartPolicy": "Never",
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
-            "securityContext": { "seccompProfile": { "type": "RuntimeDefault" } },
+            "securityContext": { "runAsNonRoot": true, "seccompProfile": { "type": "RuntimeDefault" } },
+            "terminationGracePeriodSeconds": 30,
             "nodeSelector": {},
             "tolerations": [],
             "volumes": [],
@@ -102,7 +108,10 @@ fn a_pod_of_which_everything_is_asked_is_this_one() {
         { "name": "volume-1", "mountPath": "/scratch", "readOnly": false },
         { "name": "volume-2", "mountPath": "/dev/shm", "readOnly": false },
     ]);
+    container["env"][1]["value"] = json!("90");
     let pod = &mut expected["spec"];
+    pod["terminationGracePeriodSeconds"] = json!(90);
+    pod["securityContext"] = json!({ "seccompProfile": { "type": "RuntimeDefault" } });
     pod["volumes"] = json!([
         { "name": "volume-0", "persistentVolumeClaim": { "claimName": "data", "readOnly": true } },
         { "name": "volume-1", "hostPath": { "path": "/mnt/scratch", "type": "Directory" } },
@@ -146,6 +155,83 @@ fn expanded(arg: &str) -> String {
 fn without_arguments_the_entrypoint_is_given_none() {
     assert_eq!(command(&[]), None);
     assert_eq!(sent(&spec())["spec"]["containers"][0].get("args"), None);
+}
+
+/// The Pod Security Standard `restricted`, by the names of its controls, over a pod's specification; those of `baseline`
+/// come first. Each says whether it holds. A pod of ours has one container and none of another kind.
+type Control = (&'static str, fn(&Value) -> bool);
+const RESTRICTED: [Control; 17] = [
+    ("HostProcess", |pod| pod["securityContext"]["windowsOptions"].is_null() && own(pod)["windowsOptions"].is_null()),
+    ("Host Namespaces", |pod| ["hostNetwork", "hostPID", "hostIPC"].iter().all(|host| pod[host].is_null())),
+    ("Privileged Containers", |pod| own(pod)["privileged"].is_null()),
+    ("HostPath Volumes", |pod| items(&pod["volumes"]).iter().all(|volume| volume["hostPath"].is_null())),
+    ("Host Ports", |pod| items(&pod["containers"][0]["ports"]).iter().all(|port| port["hostPort"].is_null())),
+    ("Host Probes / Lifecycle Hooks", |pod| {
+        let container = &pod["containers"][0];
+        ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle"].iter().all(|probe| container[probe].is_null())
+    }),
+    ("AppArmor", |pod| pod["securityContext"]["appArmorProfile"].is_null() && own(pod)["appArmorProfile"].is_null()),
+    ("SELinux", |pod| pod["securityContext"]["seLinuxOptions"].is_null() && own(pod)["seLinuxOptions"].is_null()),
+    ("/proc Mount Type", |pod| own(pod)["procMount"].is_null()),
+    ("Sysctls", |pod| pod["securityContext"]["sysctls"].is_null()),
+    ("Volume Types", |pod| {
+        let is_allowed = |kind: &String| ["name", "persistentVolumeClaim", "emptyDir"].contains(&kind.as_str());
+        items(&pod["volumes"]).iter().all(|volume| volume.as_object().expect("an object").keys().all(is_allowed))
+    }),
+    ("Privilege Escalation", |pod| own(pod)["allowPrivilegeEscalation"] == json!(false)),
+    ("Running as Non-root", |pod| {
+        pod["securityContext"]["runAsNonRoot"] == json!(true) && own(pod)["runAsNonRoot"].is_null()
+    }),
+    ("Running as Non-root user", |pod| {
+        pod["securityContext"]["runAsUser"].is_null() && own(pod)["runAsUser"].is_null()
+    }),
+    ("Seccomp", |pod| {
+        pod["securityContext"]["seccompProfile"]["type"] == json!("RuntimeDefault")
+            && own(pod)["seccompProfile"].is_null()
+    }),
+    ("Capabilities", |pod| own(pod)["capabilities"] == json!({ "drop": ["ALL"] })),
+    ("one container", |pod| {
+        items(&pod["containers"]).len() == 1 && pod["initContainers"].is_null() && pod["ephemeralContainers"].is_null()
+    }),
+];
+
+/// The security context of the one container.
+fn own(pod: &Value) -> &Value {
+    &pod["containers"][0]["securityContext"]
+}
+
+fn items(list: &Value) -> &[Value] {
+    list.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn broken_controls(options: PodOptions) -> Vec<&'static str> {
+    let pod = sent(&PodSpec { options, ..spec() })["spec"].take();
+    RESTRICTED.iter().filter(|(_, holds)| !holds(&pod)).map(|(name, _)| *name).collect()
+}
+
+#[test]
+fn every_pod_meets_the_standard_restricted_whatever_else_is_asked_of_it() {
+    let all = PodOptions {
+        volumes: ["pvc:data:/data:ro", "empty:/dev/shm"].map(|v| v.parse().unwrap()).into(),
+        allow_root: false,
+        ..all_options()
+    };
+    let Value::Object(all) = serde_json::to_value(all).unwrap() else { panic!("no object") };
+    assert_eq!(all.len(), 11, "each option but --allow-root");
+    for chosen in 0..1_u32 << all.len() {
+        let some = all.iter().enumerate().filter(|(place, _)| chosen & (1 << place) != 0);
+        let some = some.map(|(_, (name, value))| (name.clone(), value.clone())).collect();
+        let options: PodOptions = serde_json::from_value(Value::Object(some)).unwrap();
+        assert_eq!(broken_controls(options.clone()), Vec::<&str>::new(), "{options:?}");
+    }
+}
+
+#[test]
+fn the_standard_is_left_by_an_image_that_runs_as_root_and_a_folder_of_the_node_alone() {
+    let root = PodOptions { allow_root: true, ..PodOptions::default() };
+    assert_eq!(broken_controls(root), ["Running as Non-root"]);
+    let host = PodOptions { volumes: vec!["host:/srv:/srv".parse().unwrap()], ..PodOptions::default() };
+    assert_eq!(broken_controls(host), ["HostPath Volumes", "Volume Types"]);
 }
 
 #[test]

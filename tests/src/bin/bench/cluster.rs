@@ -30,7 +30,7 @@ pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
     let Ok(namespace) = Namespace::create() else { return Ok(vec![]) };
     // Long enough that the launch's writes can be told from the end's.
     let scene = Scene::new("import time; time.sleep(3)");
-    fs::write(scene.path().join("Dockerfile"), format!("FROM {BASE}\nWORKDIR /work\nCOPY exec.py .\n"))?;
+    fs::write(scene.path().join("Dockerfile"), format!("FROM {BASE}\nWORKDIR /work\nCOPY exec.py .\nUSER 1000\n"))?;
     done(docker(&["build", "--quiet", "--tag", IMAGE, "."]).current_dir(scene.path()))?;
     let mut rows = wraps(&scene)?;
     let args = ["--backend", "kubernetes", "--namespace", &namespace.0, "--state-dir", "state"];
@@ -73,14 +73,16 @@ fn launch(scene: &Scene, master: &str, count: u32) -> anyhow::Result<(u64, Durat
     Ok((written, Duration::from_millis(started.0 - accepted.0)))
 }
 
-/// Requests so far that wrote pods, bindings, ConfigMaps or Services. What nodes say of pods is no launch's.
+/// Requests so far that wrote pods, bindings, ConfigMaps, network policies or Services. What nodes say of pods is no
+/// launch's, and a dry run writes nothing.
 fn writes() -> anyhow::Result<u64> {
     let metrics = done(kubectl(&["get", "--raw", "/metrics"]).stdout(Stdio::piped()))?;
     let counts = |line: &&str| {
         let is = |key: &str, values: &[&str]| values.iter().any(|value| line.contains(&format!("{key}=\"{value}\"")));
         line.starts_with("apiserver_request_total{")
             && is("verb", &["POST", "PUT", "PATCH", "DELETE"])
-            && is("resource", &["pods", "configmaps", "services"])
+            && is("resource", &["pods", "configmaps", "networkpolicies", "services"])
+            && is("dry_run", &[""])
             && is("subresource", &["", "binding"])
     };
     let count = |line: &str| line.rsplit_once(' ').and_then(|(_, count)| count.parse::<u64>().ok());
