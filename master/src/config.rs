@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use clap::builder::BoolishValueParser;
 use clap::{Parser, ValueEnum};
 use protocol::env::MUSTER_PREFIX;
 use protocol::routes::MASTER_PORT;
@@ -41,6 +42,10 @@ pub struct Config {
     /// where agents outlive this master [default: one of its own in the state directory]
     #[arg(long, env = "MUSTER_AGENT_KEY_FILE", value_name = "FILE")]
     pub agent_key_file: Option<PathBuf>,
+
+    /// Accept jobs that mount folders of the nodes, with --backend kubernetes: who may submit can then read and write there
+    #[arg(long, env = "MUSTER_ALLOW_HOST_VOLUMES", value_parser = BoolishValueParser::new())]
+    pub allow_host_volumes: bool,
 
     /// File with the bearer token that every request but the health checks must carry
     #[arg(long, env = "MUSTER_TOKEN_FILE", value_name = "FILE")]
@@ -85,7 +90,11 @@ impl Config {
     /// # Errors
     /// With the flag.
     pub fn check(&self) -> anyhow::Result<()> {
-        let given = [("--namespace", self.namespace.is_some()), ("--agent-key-file", self.agent_key_file.is_some())];
+        let given = [
+            ("--namespace", self.namespace.is_some()),
+            ("--agent-key-file", self.agent_key_file.is_some()),
+            ("--allow-host-volumes", self.allow_host_volumes),
+        ];
         match (self.backend(), given.iter().find(|(_, is_given)| *is_given)) {
             (Backend::Process, Some((flag, _))) => bail!("{flag} has no meaning with --backend process"),
             (Backend::Process | Backend::Kubernetes, _) => Ok(()),

@@ -30,7 +30,7 @@ use tracing_subscriber::EnvFilter;
 use crate::agent_client::AgentClient;
 use crate::agent_token::AgentKey;
 use crate::backend::PodBackend;
-use crate::backend::kube::{Cluster, KubeBackend};
+use crate::backend::kube::{Cluster, HostVolumes, KubeBackend};
 use crate::backend::process::ProcessBackend;
 use crate::config::{Backend, Config};
 use crate::driver::Context;
@@ -116,7 +116,8 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
         None => AgentKey::read_or_make(&state.agent_key())?,
     };
     let cluster = Cluster::connect(config.namespace.clone()).await?;
-    let backend = KubeBackend::begin(&cluster).await?;
+    let host_volumes = if config.allow_host_volumes { HostVolumes::Allowed } else { HostVolumes::Refused };
+    let backend = KubeBackend::begin(&cluster).await?.with_host_volumes(host_volumes);
     info!(namespace = cluster.namespace(), "in Kubernetes");
     Ok(World { store: Arc::new(KubeStore::new(&cluster)), backend: Arc::new(backend), agent_key })
 }

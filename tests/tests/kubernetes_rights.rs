@@ -91,7 +91,8 @@ fn run_in(scene: &Scene, account: &Account, (image, patience): (&str, Duration))
     for name in ["good", "broken"] {
         scene.curl(&["-X", "DELETE", &format!("{}/v1/jobs/{name}", master.url)]);
     }
-    let gone = || account.0.kubectl(&["get", "pods,configmaps", "-l", JOB_LABEL, "-o", "name"]).is_empty();
+    let gone =
+        || account.0.kubectl(&["get", "pods,configmaps,networkpolicies", "-l", JOB_LABEL, "-o", "name"]).is_empty();
     until(patience, "nothing is left", gone)
 }
 
@@ -146,11 +147,12 @@ impl Account {
 
     fn without(self, right: &Right) -> Self {
         let mut role = self.role();
-        for rule in role["rules"].as_array_mut().expect("rules") {
-            if rule["resources"] == json!([right.resource]) {
-                rule["verbs"].as_array_mut().expect("verbs").retain(|verb| *verb != json!(right.verb));
-            }
+        let rules = role["rules"].as_array_mut().expect("rules");
+        for rule in rules.iter_mut().filter(|rule| rule["resources"] == json!([right.resource])) {
+            rule["verbs"].as_array_mut().expect("verbs").retain(|verb| *verb != json!(right.verb));
         }
+        // A rule without a verb is none.
+        rules.retain(|rule| rule["verbs"] != json!([]));
         self.0.kubectl_with(&["replace", "-f", "-"], &role.to_string());
         self
     }

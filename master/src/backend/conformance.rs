@@ -28,6 +28,7 @@ pub async fn check(backend: &dyn PodBackend, spec: &JobSpec, uid: &str) {
     let job = JobKey { name: spec.name.clone(), uid: uid.to_owned() };
     let suite = Suite { backend, spec, job, replicas: plan::replicas(spec), agents, token };
     suite.a_spec_that_it_serves_is_admitted().await;
+    suite.a_job_is_prepared_as_often_as_it_is_asked_for().await;
     suite.a_created_pod_gets_an_agent_that_answers().await;
     suite.creating_it_again_changes_nothing().await;
     suite.every_pod_has_addresses_of_its_own().await;
@@ -50,6 +51,12 @@ struct Suite<'a> {
 impl Suite<'_> {
     async fn a_spec_that_it_serves_is_admitted(&self) {
         assert_eq!(self.backend.admit(self.spec).await, Ok(()));
+    }
+
+    async fn a_job_is_prepared_as_often_as_it_is_asked_for(&self) {
+        for _ in 0..2 {
+            self.backend.prepare(&self.job).await.expect("prepare");
+        }
     }
 
     async fn a_created_pod_gets_an_agent_that_answers(&self) {

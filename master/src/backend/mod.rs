@@ -86,6 +86,15 @@ pub struct Refusal {
 /// Why a back end did not do as asked.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
+    /// What the pods of a job need around them cannot be made.
+    #[error("make the network policy of job \"{job}\"")]
+    Prepare {
+        /// Whose.
+        job: JobName,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The pod cannot be created as it is.
     #[error("create pod \"{pod}\"")]
     Create {
@@ -123,6 +132,12 @@ pub trait PodBackend: Send + Sync {
     /// # Errors
     /// A [`Refusal`] that names the field and says what to do.
     async fn admit(&self, spec: &JobSpec) -> Result<(), Refusal>;
+
+    /// Makes what must be there before the first pod of a job is; what is there already is left alone.
+    ///
+    /// # Errors
+    /// [`BackendError::Prepare`].
+    async fn prepare(&self, job: &JobKey) -> Result<(), BackendError>;
 
     /// Creates a pod; one that is there already, in whatever state, is left alone and counts as created.
     ///

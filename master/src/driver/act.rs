@@ -45,8 +45,19 @@ impl Driver {
         let pod = |id: ReplicaId| PodSpec::new(self.stored.key(), &record.spec, id, self.token.sha256());
         let missing = self.replicas.iter().filter(|(_, replica)| replica.seen.pod.is_none());
         let pods: Vec<PodSpec> = missing.map(|(id, _)| pod(*id)).collect();
-        let (backend, reporter) = (Arc::clone(&self.context.backend), self.reporter.clone());
+        if pods.is_empty() {
+            return;
+        }
+        let (backend, reporter, job) = (Arc::clone(&self.context.backend), self.reporter.clone(), self.stored.key());
         self.begin_start(async move {
+            if let Err(error) = backend.prepare(&job).await {
+                warn!(job = %job.name, error = error_chain(&error), "no pod is created");
+                for pod in pods {
+                    let lost = LostRun::hopeless(error_chain(&error));
+                    tasks::report(&reporter, pod.replica, AgentState::Refused(lost)).await;
+                }
+                return;
+            }
             let create = async |pod: PodSpec| {
                 let replica = pod.replica;
                 if let Err(error) = backend.create(pod).await {

@@ -30,7 +30,9 @@ pub(super) async fn wait_for_a_foreign_master(context: &Context, stored: Stored,
     let has_ended = |now: &Option<Stored>| now.as_ref().is_none_or(|stored| stored.record.ended.is_some());
     // The registry's end is this master's.
     let ended = wires.record.wait_for(has_ended).await.ok()?.clone()?;
-    let is_over = |pods: &PodTable| pods.values().all(|pod| matches!(pod, PodState::Terminated { .. }));
+    let is_over = |pods: &PodTable| {
+        pods.values().all(|pod| matches!(pod, PodState::Terminated { .. } | PodState::Disrupted { .. }))
+    };
     context.backend.watch(&ended.key()).wait_for(is_over).await.ok()?;
     Some(ended)
 }

@@ -1,8 +1,10 @@
 //! A spec is tried on the cluster before anything is there.
 
+use master::backend::kube::HostVolumes;
 use master::backend::{PodBackend, Refusal};
 use protocol::error::ErrorCode;
 use protocol::job::JobSpec;
+use protocol::pod::PodOptions;
 
 use super::objects::failure;
 use super::server::{ApiServer, Kind, Reply};
@@ -51,6 +53,19 @@ async fn what_says_nothing_of_the_spec_is_no_reason_to_refuse() {
         server.script(Kind::Create, reply.clone());
         assert_eq!(pods.admit(&spec("digits")).await, Ok(()), "{reply:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_folder_of_the_node_is_refused_without_asking_unless_the_master_allows_them() {
+    let server = ApiServer::new();
+    let volumes = ["empty:/scratch", "host:/srv:/data"].map(|volume| volume.parse().expect("a volume")).into();
+    let spec = JobSpec { pod: PodOptions { volumes, ..PodOptions::default() }, ..spec("digits") };
+    let refusal = begin(&server).await.admit(&spec).await.expect_err("refused");
+    assert_eq!(refusal.code, ErrorCode::BadPod);
+    assert!(refusal.sentence.contains("\"host:/srv:/data\"") && refusal.sentence.contains("--allow-host-volumes"));
+    assert_eq!(server.mutations(), Vec::<String>::new());
+    let allowing = begin(&server).await.with_host_volumes(HostVolumes::Allowed);
+    assert_eq!(allowing.admit(&spec).await, Ok(()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,6 +6,7 @@ mod beginning;
 mod creating;
 mod deleting;
 mod objects;
+mod preparing;
 mod record_watch;
 mod records;
 mod server;

@@ -317,7 +317,7 @@ async fn answer(State(server): State<ApiServer>, request: Request) -> Response {
 async fn read(request: Request) -> Asked {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path().to_owned();
-    let path = path.strip_prefix(&format!("/api/v1/namespaces/{NAMESPACE}/")).unwrap_or(&path).to_owned();
+    let path = path.split_once(&format!("/namespaces/{NAMESPACE}/")).map_or(path.as_str(), |(_, rest)| rest).to_owned();
     let query: Vec<(String, String)> =
         form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
     let is_watch = query.iter().any(|(key, value)| key == "watch" && value == "true");

@@ -1,4 +1,5 @@
-//! What a whole master writes to the API: a job costs its record and its pods, and nothing while it runs.
+//! What a whole master writes to the API: a job costs its record, its network policy and its
+//! pods, and nothing while it runs.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -93,15 +94,19 @@ async fn reach(job: &JobHandle, state: JobState) {
 }
 
 #[tokio::test]
-async fn a_job_costs_a_trial_a_record_and_its_pods_and_nothing_while_it_runs() {
+async fn a_job_of_n_pods_costs_n_and_2_writes_and_a_trial_that_writes_nothing_and_nothing_while_it_runs() {
     let (server, logs) = (ApiServer::new(), tempfile::tempdir().expect("a folder"));
     server.on_pod(run_at_once);
     let agents = agents().await;
     let job = submit(&server, &logs).await;
     reach(&job, JobState::Running).await;
-    let mut expected = vec!["Create pods (dry run)", "Create configmaps"];
+    let mut expected = vec!["Create pods (dry run)", "Create configmaps", "Create networkpolicies"];
     expected.extend(vec!["Create pods"; WORKERS as usize]);
     assert_eq!(server.mutations(), expected);
+    assert_eq!(
+        server.journal().iter().filter(|asked| asked.mutates() && !asked.is_trial()).count(),
+        WORKERS as usize + 2
+    );
 
     // Both watches begin anew, which is much for a quiet job to see.
     let lists = server.count(Kind::List);
@@ -118,6 +123,7 @@ async fn a_job_costs_a_trial_a_record_and_its_pods_and_nothing_while_it_runs() {
     let told = agents.agent(&spec().name, first).await.history();
     assert_eq!((told.configs.len(), told.starts.len()), (1, 1), "it was told once");
     let paths: Vec<String> = server.journal().into_iter().map(|asked| asked.path).collect();
-    let known = |path: &String| ["pods", "configmaps"].contains(&path.split('/').next().unwrap_or_default());
+    let known =
+        |path: &String| ["pods", "configmaps", "networkpolicies"].contains(&path.split('/').next().unwrap_or_default());
     assert!(paths.iter().all(known), "of services and all else it knows nothing: {paths:?}");
 }

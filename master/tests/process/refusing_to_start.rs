@@ -40,6 +40,16 @@ async fn a_state_directory_is_free_again_when_its_master_was_killed() {
 }
 
 #[test]
+fn what_has_a_meaning_in_kubernetes_alone_is_refused_by_its_flag() {
+    let folders = Folders::new("");
+    for flag in [["--namespace", "a"].as_slice(), &["--agent-key-file", "a"], &["--allow-host-volumes"]] {
+        refuses(folders.command().args(flag), &[flag[0], "has no meaning with --backend process"]);
+    }
+    let by_variable = folders.command().env("MUSTER_ALLOW_HOST_VOLUMES", "1").output().expect("it runs");
+    assert!(String::from_utf8_lossy(&by_variable.stderr).contains("--allow-host-volumes has no meaning"));
+}
+
+#[test]
 fn a_state_directory_that_cannot_be_made_is_refused() {
     let folders = Folders::new("");
     let file = folders.state.path().join("file");

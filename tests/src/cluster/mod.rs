@@ -64,9 +64,18 @@ impl Cluster {
         chosen.filter_map(|pod| Some(pod["metadata"]["name"].as_str()?.to_owned())).collect()
     }
 
-    /// All that a master has made here, as `pod/NAME` and `configmap/NAME`.
+    /// All that a master has made here but for network policies, as `pod/NAME` and `configmap/NAME`.
     pub fn objects(&self) -> Vec<String> {
-        let names = self.namespace.kubectl(&["get", "pods,configmaps", "-l", OURS, "-o", "name"]);
+        self.names("pods,configmaps")
+    }
+
+    /// The network policies that a master has made here.
+    pub fn policies(&self) -> Vec<String> {
+        self.names("networkpolicies")
+    }
+
+    fn names(&self, kinds: &str) -> Vec<String> {
+        let names = self.namespace.kubectl(&["get", kinds, "-l", OURS, "-o", "name"]);
         names.lines().map(str::to_owned).collect()
     }
 

@@ -1,6 +1,7 @@
 //! What pods are given: their image as its user made it, variables of a Secret, volumes, and what nodes are asked for.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 
 use e2e::cluster::Image;
 use e2e::{Place, Running, Stage};
@@ -31,10 +32,11 @@ fn a_secret_that_is_not_there_is_named() {
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
 fn a_folder_of_the_node_is_read_and_written() {
-    let stage = Stage::new(
+    let stage = Stage::with_master(
         Place::Cluster,
         "print('read', open('/data/in').read())\nopen('/data/out', 'w').write('from a pod')\n\
          open('/scratch/new', 'w').close()",
+        &ALLOWING,
     );
     let dir = folder_of_node(&stage);
     let host = format!("host:{dir}:/data");
@@ -45,10 +47,20 @@ fn a_folder_of_the_node_is_read_and_written() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_folder_of_the_node_is_refused_by_a_master_that_does_not_allow_them() {
+    let stage = Stage::hello(Place::Cluster);
+    let run = stage.submit(&["--volume", "host:/tmp:/data"]).code(2);
+    run.says(&["error: ", "\"host:/tmp:/data\" is a folder of the node", "--allow-host-volumes"]);
+    assert_eq!(stage.cluster().objects(), Vec::<String>::new());
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
 fn what_is_mounted_to_be_read_alone_cannot_be_written() {
-    let stage = Stage::new(
+    let stage = Stage::with_master(
         Place::Cluster,
         "print('read', open('/data/in').read())\nopen('/data/out', 'w').write('from a pod')",
+        &ALLOWING,
     );
     let dir = folder_of_node(&stage);
     let run = stage.submit(&["--worker-num", "1", "--volume", &format!("host:{dir}:/data:ro")]).code(1);
@@ -72,11 +84,36 @@ fn an_image_keeps_its_user_its_folder_and_its_variables_and_its_entrypoint_does_
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn an_image_of_roots_runs_when_that_is_allowed_and_has_no_privileges_then() {
+    let image = Image::of_dockerfile("FROM python:3.11-slim\nWORKDIR /app\nCOPY exec.py hello.py ./\n");
+    let exec_py = "import os; print(os.getuid(), *[line.split()[1] for line in open('/proc/self/status') \
+                   if line.startswith(('CapEff', 'NoNewPrivs', 'Seccomp:'))])";
+    let stage = Stage::in_image(&image, exec_py);
+    let refused = stage.submit(&["--worker-num", "1"]).code(2);
+    refused.says(&[&format!("error: the image {} runs as root", image.name()), "USER 1000", "--allow-root"]);
+    assert_eq!(stage.cluster().objects(), Vec::<String>::new());
+    let run = stage.submit(&["--worker-num", "1", "--allow-root"]).code(0);
+    assert_eq!(run.stdout, "worker-0 │ 0 0000000000000000 1 2\n");
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn an_image_of_roots_that_comes_past_the_client_fails_its_job_with_the_kubelets_reason() {
+    let image = Image::of_dockerfile("FROM python:3.11-slim\nWORKDIR /app\nCOPY exec.py hello.py ./\n");
+    let stage = Stage::in_image(&image, "");
+    let create = format!("/create?strategy=AllReduce&n_worker=1&name=root{}", stage.img());
+    stage.curl(&[], &format!("{create}&allow_root=false"));
+    stage.follow("root").ended().code(1).says(&["worker-0 was lost", "runAsNonRoot"]);
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
 fn what_is_asked_of_the_nodes_is_in_the_pods() {
     let stage = Stage::hello(Place::Cluster);
     let flags = ["--task", "asks", "--worker-num", "1", "--cpu", "50m:1", "--memory", "100Mi", "--image-pull-policy"];
     let more = ["Never", "--node-selector", "kubernetes.io/os=linux", "--toleration", "spot=yes:NoSchedule"];
-    stage.submit(&[flags.as_slice(), &more, &["--service-account", "default"]].concat()).code(0);
+    let last = ["--service-account", "default", "--termination-grace", "1m30s"];
+    stage.submit(&[flags.as_slice(), &more, &last].concat()).code(0);
     let shown = |path: &str| {
         let template = format!("jsonpath={{{path}}}");
         stage.cluster().namespace.kubectl(&["get", "pod", "asks-worker-0", "-o", &template])
@@ -90,12 +127,19 @@ fn what_is_asked_of_the_nodes_is_in_the_pods() {
     assert_eq!(shown(".spec.nodeSelector.kubernetes\\.io/os"), "linux");
     assert_eq!(shown(".spec.tolerations[0].key"), "spot");
     assert_eq!(shown(".spec.serviceAccountName"), "default");
+    assert_eq!(shown(".spec.terminationGracePeriodSeconds"), "90");
+    let variable = container("env[?(@.name==\"MUSTER_TERMINATION_GRACE_SECONDS\")].value");
+    assert_eq!(variable, "90");
 }
 
-/// The cluster's one node is this machine.
+/// What a master is told that lets jobs have folders of the nodes.
+const ALLOWING: [&str; 3] = ["--state-dir", "state", "--allow-host-volumes"];
+
+/// The cluster's one node is this machine. The folder is everyone's, for a pod runs as another user.
 fn folder_of_node(stage: &Stage) -> String {
     let dir = stage.scene().path().join("data");
     fs::create_dir(&dir).expect("a folder");
+    fs::set_permissions(&dir, Permissions::from_mode(0o777)).expect("it is ours");
     fs::write(dir.join("in"), "from the node").expect("write");
     dir.display().to_string()
 }

@@ -1,17 +1,22 @@
 //! What is left in the cluster after a job, and after its deletion.
 
 use e2e::scripts::STUBBORN;
-use e2e::{Place, Stage};
+use e2e::{Place, Stage, within};
 
 /// What a job of this name and two workers leaves behind, until it is deleted.
 fn kept(job: &str) -> Vec<String> {
     vec![format!("pod/{job}-worker-0"), format!("pod/{job}-worker-1"), format!("configmap/muster-{job}")]
 }
 
-/// Deletes a job, which leaves nothing.
+/// Deletes a job, which leaves nothing. Until then it has one network policy; that one selects nothing any more, and the
+/// cluster removes it in its own time.
 fn assert_forgotten(stage: &Stage, job: &str) {
+    let policy = format!("networkpolicy.networking.k8s.io/muster-{job}-{}", stage.status(job).uid);
+    assert_eq!(stage.cluster().policies(), [policy]);
     stage.verb(&["delete", job]).code(0);
     assert_eq!(stage.cluster().objects(), Vec::<String>::new());
+    let is_gone = || stage.cluster().policies().is_empty().then_some(());
+    within("the network policy goes with the job's record", is_gone, || stage.cluster().to_string());
 }
 
 #[test]

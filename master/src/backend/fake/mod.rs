@@ -125,6 +125,10 @@ impl PodBackend for FakeBackend {
         Ok(())
     }
 
+    async fn prepare(&self, _: &JobKey) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
         let PodSpec { job, replica, image: _, work_dir: _, args: _, options: _, agent_token_sha256: _ } = pod;
         let job = job.name;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kube::config::Config;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::config::{Config, KubeConfigOptions};
 use kube::core::Status;
 use kube::{Api, Client};
 use tokio::time::timeout;
@@ -30,6 +31,16 @@ pub(crate) const JOB: &str = "muster/job";
 pub struct Cluster {
     client: Client,
     namespace: String,
+    master: MasterPlace,
+}
+
+/// Where this master is, as its pods see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MasterPlace {
+    /// In a pod of the jobs' namespace.
+    PodBesideJobs,
+    /// Outside the cluster, or in another namespace.
+    Elsewhere,
 }
 
 /// Why the API did not do as asked.
@@ -82,14 +93,23 @@ impl Cluster {
         let config = Config::infer()
             .await
             .context("find a Kubernetes cluster: set KUBECONFIG, or run the master in a pod with a service account")?;
-        let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
+        // What was inferred does not say from what; a kubeconfig goes before the pod's own account.
+        let is_in_pod = Config::from_kubeconfig(&KubeConfigOptions::default()).await.is_err();
+        let own = config.default_namespace.clone();
+        let namespace = namespace.unwrap_or_else(|| own.clone());
         let client = Client::try_from(config).context("prepare a client of the Kubernetes API")?;
-        Ok(Self::new(client, namespace))
+        let master = if is_in_pod && namespace == own { MasterPlace::PodBesideJobs } else { MasterPlace::Elsewhere };
+        Ok(Self { client, namespace, master })
     }
 
-    /// What this client reaches.
+    /// What this client reaches, from outside the cluster.
     pub fn new(client: Client, namespace: String) -> Self {
-        Self { client, namespace }
+        Self { client, namespace, master: MasterPlace::Elsewhere }
+    }
+
+    /// Where this master is.
+    pub(super) fn master(&self) -> MasterPlace {
+        self.master
     }
 
     /// The namespace.
@@ -99,6 +119,11 @@ impl Cluster {
 
     /// Its pods.
     pub(crate) fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Its NetworkPolicies.
+    pub(super) fn policies(&self) -> Api<NetworkPolicy> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 

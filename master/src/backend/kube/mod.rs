@@ -4,6 +4,7 @@ pub(crate) mod api;
 pub(crate) mod changes;
 pub(crate) mod manifest;
 mod observe;
+mod policy;
 mod seen;
 
 use std::time::Duration;
@@ -12,19 +13,21 @@ use async_trait::async_trait;
 use backon::{ExponentialBuilder, Retryable};
 use futures_util::{StreamExt, pin_mut};
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::runtime::watcher;
 use protocol::error::ErrorCode;
 use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;
+use protocol::pod::{Volume, VolumeSource};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
-use self::api::call;
 pub use self::api::{ApiFailure, Cluster};
+use self::api::{MasterPlace, call};
 use self::manifest::JOB_UID;
 use self::seen::SeenPods;
 use super::{BackendError, JobKey, PodBackend, PodSpec, PodTable, Refusal};
@@ -44,8 +47,20 @@ const GRACE_MIN: Duration = Duration::from_secs(1);
 /// The back end for clusters.
 pub struct KubeBackend {
     pods: Api<Pod>,
+    policies: Api<NetworkPolicy>,
+    master: MasterPlace,
+    host_volumes: HostVolumes,
     seen: SeenPods,
     _watch: AbortOnDropHandle<()>,
+}
+
+/// Whether jobs may mount folders of the nodes, by which a pod gets at what isolates it from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostVolumes {
+    /// A job that asks for one is not accepted.
+    Refused,
+    /// Whoever may submit may use them.
+    Allowed,
 }
 
 /// Why the back end cannot begin.
@@ -66,7 +81,7 @@ pub enum BeginError {
 }
 
 impl KubeBackend {
-    /// Begins to watch, and returns when all that is there is known.
+    /// Begins to watch, and returns when all that is there is known. Folders of the nodes are refused.
     ///
     /// # Errors
     /// [`BeginError`].
@@ -81,9 +96,45 @@ impl KubeBackend {
         let (listed, is_listed) = oneshot::channel();
         let watch = AbortOnDropHandle::new(tokio::spawn(follow(pods.clone(), seen.clone(), listed)));
         match timeout(FIRST_LIST_TIMEOUT, is_listed).await {
-            Ok(Ok(())) => Ok(Self { pods, seen, _watch: watch }),
+            Ok(Ok(())) => Ok(Self {
+                pods,
+                policies: cluster.policies(),
+                master: cluster.master(),
+                host_volumes: HostVolumes::Refused,
+                seen,
+                _watch: watch,
+            }),
             Ok(Err(_)) | Err(_) => Err(BeginError::Watch(namespace)),
         }
+    }
+
+    /// The same, with this rule for folders of the nodes.
+    pub fn with_host_volumes(self, host_volumes: HostVolumes) -> Self {
+        Self { host_volumes, ..self }
+    }
+
+    /// What no cluster needs to be asked about.
+    fn refusal(&self, spec: &JobSpec) -> Option<Refusal> {
+        let refuse = |code, sentence: &str| Some(Refusal { code, sentence: sentence.to_owned() });
+        if spec.image.is_none() {
+            return refuse(
+                ErrorCode::BadImage,
+                "image is missing: this master runs pods in Kubernetes, and they need one",
+            );
+        }
+        if spec.work_dir.is_some() {
+            return refuse(
+                ErrorCode::BadWorkDir,
+                "work_dir has no meaning here: the image's working directory holds exec.py",
+            );
+        }
+        let is_host = |volume: &&Volume| matches!(volume.source, VolumeSource::Host(_));
+        let folder = spec.pod.volumes.iter().find(is_host).filter(|_| self.host_volumes == HostVolumes::Refused)?;
+        let sentence = format!(
+            "volume \"{folder}\" is a folder of the node, which this master lets no pod have: to allow it, start the \
+             master with --allow-host-volumes"
+        );
+        refuse(ErrorCode::BadPod, &sentence)
     }
 
     /// Creates a pod, or finds that it is there. A pod of this name that another job has left goes first.
@@ -134,18 +185,8 @@ impl PodBackend for KubeBackend {
     /// Asks the API whether it would take the first pod: quotas, admission rules, unknown classes and accounts are
     /// found before anything is there.
     async fn admit(&self, spec: &JobSpec) -> Result<(), Refusal> {
-        let refuse = |code, sentence: &str| Err(Refusal { code, sentence: sentence.to_owned() });
-        if spec.image.is_none() {
-            return refuse(
-                ErrorCode::BadImage,
-                "image is missing: this master runs pods in Kubernetes, and they need one",
-            );
-        }
-        if spec.work_dir.is_some() {
-            return refuse(
-                ErrorCode::BadWorkDir,
-                "work_dir has no meaning here: the image's working directory holds exec.py",
-            );
+        if let Some(refusal) = self.refusal(spec) {
+            return Err(refusal);
         }
         let first = plan::replicas(spec).into_iter().next().expect("a job has a worker");
         // The API asks for a uid and does not look it up.
@@ -156,11 +197,25 @@ impl PodBackend for KubeBackend {
             // A pod that an earlier job has left is waited for when it counts.
             Err(ApiFailure::Refused { status: 409, .. }) | Ok(_) => Ok(()),
             Err(ApiFailure::Refused { status: 400 | 403 | 404 | 422, message, .. }) => {
-                refuse(ErrorCode::BadPod, &format!("the cluster refuses such a pod: {message}"))
+                let sentence = format!("the cluster refuses such a pod: {message}");
+                Err(Refusal { code: ErrorCode::BadPod, sentence })
             }
             // The submit itself will say whether the API can be reached.
             Err(_) => Ok(()),
         }
+    }
+
+    /// Makes the job's NetworkPolicy.
+    async fn prepare(&self, job: &JobKey) -> Result<(), BackendError> {
+        let policy = policy::policy(job, self.master);
+        let attempt = async || match call(self.policies.create(&PostParams::default(), &policy)).await {
+            // Made by a master before this one, or by a call whose answer was lost.
+            Err(failure) if failure.says_exists() => Ok(()),
+            done => done.map(drop),
+        };
+        let told = |error: &ApiFailure, _| warn!(job = %job.name, error = error_chain(error), "not prepared yet");
+        let done = attempt.retry(patience()).when(ApiFailure::is_passing).notify(told).await;
+        done.map_err(|source| BackendError::Prepare { job: job.name.clone(), source: Box::new(source) })
     }
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {

@@ -149,6 +149,11 @@ impl PodBackend for ProcessBackend {
         python::check(self.launcher.work_dir_of(spec.work_dir.as_deref())).await
     }
 
+    /// Processes need nothing around them.
+    async fn prepare(&self, _: &JobKey) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
         let orders = self.with_job(&pod.job.name, |pods| {
             if pods.table.borrow().contains_key(&pod.replica) {

@@ -1,0 +1,122 @@
+//! The NetworkPolicy of a job: who may reach its pods. TensorFlow's port runs any graph that it is sent, so only the
+//! job's own pods get to it; the master gets to the agents.
+
+use k8s_openapi::api::networking::v1::{
+    NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicyPort, NetworkPolicySpec,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use protocol::routes::AGENT_PORT;
+
+use super::api::{APP_COMPONENT, APP_INSTANCE, APP_NAME, JOB, MANAGED_BY, MUSTER, MasterPlace};
+use super::manifest::{JOB_UID, owner};
+use crate::backend::JobKey;
+
+/// The policy. Its name has the uid in it, so that one which an earlier job of the same name has left, and which goes
+/// at any moment, is not taken for it.
+pub(super) fn policy(job: &JobKey, master: MasterPlace) -> NetworkPolicy {
+    let labels = [
+        (MANAGED_BY, MUSTER),
+        (APP_NAME, "muster-job"),
+        (APP_INSTANCE, job.name.as_str()),
+        (APP_COMPONENT, "network"),
+        (JOB, job.name.as_str()),
+        (JOB_UID, &job.uid),
+    ];
+    let of_the_job = || pods_with(&[(JOB_UID, &job.uid)]);
+    let from_the_job = NetworkPolicyIngressRule { from: Some(vec![peer(of_the_job())]), ports: None };
+    let agent = NetworkPolicyPort {
+        protocol: Some("TCP".to_owned()),
+        port: Some(IntOrString::Int(AGENT_PORT.into())),
+        end_port: None,
+    };
+    let from_the_master = NetworkPolicyIngressRule { from: masters(master), ports: Some(vec![agent]) };
+    NetworkPolicy {
+        metadata: ObjectMeta {
+            name: Some(format!("muster-{}-{}", job.name, job.uid)),
+            labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+            owner_references: Some(vec![owner(job)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(NetworkPolicySpec {
+            pod_selector: Some(of_the_job()),
+            policy_types: Some(vec!["Ingress".to_owned()]),
+            ingress: Some(vec![from_the_job, from_the_master]),
+            egress: None,
+        }),
+    }
+}
+
+/// Where the master's requests come from. One outside the cluster has no label to be known by, so the agents' port is
+/// open to all there, and the agents' token alone guards it.
+fn masters(place: MasterPlace) -> Option<Vec<NetworkPolicyPeer>> {
+    match place {
+        MasterPlace::PodBesideJobs => Some(vec![peer(pods_with(&[(APP_NAME, MUSTER), (APP_COMPONENT, "master")]))]),
+        MasterPlace::Elsewhere => None,
+    }
+}
+
+fn peer(pods: LabelSelector) -> NetworkPolicyPeer {
+    NetworkPolicyPeer { pod_selector: Some(pods), ..NetworkPolicyPeer::default() }
+}
+
+fn pods_with(labels: &[(&str, &str)]) -> LabelSelector {
+    let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    LabelSelector { match_labels: Some(labels.collect()), match_expressions: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn sent(master: MasterPlace) -> Value {
+        let job = JobKey { name: "digits".parse().unwrap(), uid: "u-1".to_owned() };
+        serde_json::to_value(policy(&job, master)).unwrap()
+    }
+
+    #[test]
+    fn the_jobs_pods_are_reached_by_each_other_and_their_agents_by_the_master() {
+        let expected = json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {
+                "name": "muster-digits-u-1",
+                "labels": {
+                    "app.kubernetes.io/managed-by": "muster",
+                    "app.kubernetes.io/name": "muster-job",
+                    "app.kubernetes.io/instance": "digits",
+                    "app.kubernetes.io/component": "network",
+                    "muster/job": "digits",
+                    "muster/job-uid": "u-1",
+                },
+                "ownerReferences": [
+                    { "apiVersion": "v1", "kind": "ConfigMap", "name": "muster-digits", "uid": "u-1", "controller": true },
+                ],
+            },
+            "spec": {
+                "podSelector": { "matchLabels": { "muster/job-uid": "u-1" } },
+                "policyTypes": ["Ingress"],
+                "ingress": [
+                    { "from": [{ "podSelector": { "matchLabels": { "muster/job-uid": "u-1" } } }] },
+                    {
+                        "from": [{ "podSelector": { "matchLabels": {
+                            "app.kubernetes.io/name": "muster", "app.kubernetes.io/component": "master",
+                        } } }],
+                        "ports": [{ "protocol": "TCP", "port": 7896 }],
+                    },
+                ],
+            },
+        });
+        assert_eq!(sent(MasterPlace::PodBesideJobs), expected);
+    }
+
+    #[test]
+    fn a_master_without_a_pod_beside_the_jobs_leaves_the_agents_port_open_and_no_other() {
+        let ingress = sent(MasterPlace::Elsewhere)["spec"]["ingress"].take();
+        assert_eq!(ingress[1], json!({ "ports": [{ "protocol": "TCP", "port": 7896 }] }));
+        assert_eq!(ingress[0], sent(MasterPlace::PodBesideJobs)["spec"]["ingress"][0]);
+        assert_eq!(ingress.as_array().map(Vec::len), Some(2));
+    }
+}

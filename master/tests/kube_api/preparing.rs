@@ -1,0 +1,49 @@
+//! The network policy of a job is there before its pods, whatever becomes of the answers.
+
+use master::backend::PodBackend;
+
+use super::objects::failure;
+use super::server::{ApiServer, Kind, Reply};
+use super::world::{begin, chain, internal_error, job};
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_a_master_before_has_prepared_is_left_as_it_is() {
+    let server = ApiServer::new();
+    begin(&server).await.prepare(&job("new")).await.expect("made");
+    let made = server.object("networkpolicies", "muster-digits-new");
+    assert!(made.is_some(), "{:?}", server.mutations());
+    begin(&server).await.prepare(&job("new")).await.expect("found");
+    assert_eq!(server.object("networkpolicies", "muster-digits-new"), made);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_job_of_the_name_has_left_is_not_taken_for_this_ones() {
+    let server = ApiServer::new();
+    let pods = begin(&server).await;
+    pods.prepare(&job("old")).await.expect("made");
+    pods.prepare(&job("new")).await.expect("made");
+    let policy = server.object("networkpolicies", "muster-digits-new").expect("a second");
+    assert_eq!(policy["spec"]["podSelector"]["matchLabels"]["muster/job-uid"], "new");
+    assert_eq!(policy["metadata"]["ownerReferences"][0]["uid"], "new");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_that_stumbles_is_asked_again() {
+    let server = ApiServer::new();
+    let pods = begin(&server).await;
+    server.script(Kind::Create, Reply::Instead(internal_error()));
+    server.script(Kind::Create, Reply::DoneAnd(internal_error()));
+    pods.prepare(&job("new")).await.expect("in the end");
+    assert_eq!(server.mutations(), ["Create networkpolicies"; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_right_that_is_missing_is_told_in_the_apis_words_and_not_asked_for_again() {
+    let server = ApiServer::new();
+    let pods = begin(&server).await;
+    let sentence = "networkpolicies.networking.k8s.io is forbidden: User \"muster\" cannot create resource";
+    server.script(Kind::Create, Reply::Instead(failure(403, "Forbidden", sentence)));
+    let error = pods.prepare(&job("new")).await.expect_err("refused");
+    assert_eq!(chain(&error), format!("make the network policy of job \"digits\": {sentence}"));
+    assert_eq!(server.count(Kind::Create), 1);
+}
