@@ -89,6 +89,10 @@ pub(crate) struct SubmitArgs {
     /// A file of NAME=VALUE lines, as docker compose reads them; --env wins over it
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Option<PathBuf>,
+    /// Let a variable of --env or --env-file through although it makes programs run code that nobody sees, such as
+    /// LD_PRELOAD; again and again
+    #[arg(long, value_name = "NAME")]
+    pub(crate) allow_env: Vec<EnvName>,
     /// Return when the job is accepted, and print its name; otherwise its logs are followed to its end
     #[arg(short, long)]
     pub(crate) detach: bool,

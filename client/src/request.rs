@@ -84,6 +84,7 @@ fn spec_hint(error: &SpecError) -> &'static str {
         SpecError::NoChiefToDecide => "give --chief-num 1, or --success-policy worker-0",
         SpecError::ServersNeverEnd(_) => "leave out --success-policy, or give --chief-num 0",
         SpecError::ReservedEnv(_) => "leave it out of --env and --env-file",
+        SpecError::RefusedEnv(_) => "give --allow-env with its name as well, if exec.py needs it",
         SpecError::Env(_) => "change it in --env or --env-file",
         SpecError::NulInArgument(_) => "change it behind --",
         SpecError::TooMuchInput { .. } => "write it to a file in this folder, which exec.py can read",
@@ -114,6 +115,7 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
         task,
         env,
         env_file,
+        allow_env,
         args,
         policy,
         pod,
@@ -142,6 +144,7 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
         work_dir: None,
         args,
         env: variables(env, env_file.as_deref(), surroundings)?,
+        allow_env: allow_env.into_iter().collect(),
     };
     Ok(JobSpec::try_from(request)?)
 }
@@ -297,6 +300,14 @@ mod tests {
         let spec = spec(&["--env", "B=one", "--env", "B=two", "--env-file", file.to_str().unwrap()]).unwrap();
         let env: Vec<_> = spec.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(env, [("A", "file"), ("B", "two")]);
+    }
+
+    #[test]
+    fn a_variable_that_runs_other_code_is_let_through_by_its_name() {
+        let refused = spec(&["--env", "LD_PRELOAD=/x.so", "--allow-env", "LD_AUDIT"]).unwrap_err();
+        assert!(refused.starts_with("LD_PRELOAD makes a program load or run code"), "{refused}");
+        let allowed = spec(&["--env", "LD_PRELOAD=/x.so", "--allow-env", "LD_PRELOAD"]).unwrap();
+        assert_eq!((allowed.env.len(), allowed.allow_env.len()), (1, 1));
     }
 
     #[test]

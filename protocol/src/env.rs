@@ -56,6 +56,38 @@ pub const MUSTER_TERMINATION_GRACE_SECONDS: &str = "MUSTER_TERMINATION_GRACE_SEC
 /// Prefix of the variables that belong to Muster.
 pub const MUSTER_PREFIX: &str = "MUSTER_";
 
+/// Every variable that begins so steers the dynamic linker (ld.so(8)).
+const LINKER_PREFIX: &str = "LD_";
+
+/// Variables that make a program load or run code that its own command does not name, and that training has no ordinary
+/// use for. `PYTHONPATH` and `PATH` can do so as well, and jobs are full of them.
+const RUNS_OTHER_CODE: [&str; 20] = [
+    // glibc and OpenSSL load what these name.
+    "GCONV_PATH",
+    "GLIBC_TUNABLES",
+    "OPENSSL_CONF",
+    "OPENSSL_ENGINES",
+    "OPENSSL_MODULES",
+    // CUDA loads a library into every program that uses it.
+    "CUDA_INJECTION32_PATH",
+    "CUDA_INJECTION64_PATH",
+    // Shells run a file first.
+    "BASH_ENV",
+    "ENV",
+    // Interpreters: another standard library, a file or a prompt before or after the script, flags of the command line.
+    "PYTHONBREAKPOINT",
+    "PYTHONHOME",
+    "PYTHONINSPECT",
+    "PYTHONSTARTUP",
+    "PERL5DB",
+    "PERL5OPT",
+    "RUBYOPT",
+    "NODE_OPTIONS",
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "_JAVA_OPTIONS",
+];
+
 /// Most bytes of one variable that Linux passes to a program: name, `=`, value and closing NUL
 /// (`MAX_ARG_STRLEN`, include/uapi/linux/binfmts.h).
 pub const ENTRY_LIMIT: usize = 131_072;
@@ -99,6 +131,11 @@ impl EnvName {
     pub fn is_reserved(&self) -> bool {
         let computed = [TF_CONFIG, NUM_WORKERS, WORKER_NUMBER, TOT_WORKERS, RANK, WORLD_SIZE];
         computed.contains(&self.as_str()) || self.0.starts_with(MUSTER_PREFIX)
+    }
+
+    /// Whether it makes a program run code that nobody sees in its command, so that a job must ask for it twice.
+    pub fn runs_other_code(&self) -> bool {
+        self.0.starts_with(LINKER_PREFIX) || RUNS_OTHER_CODE.contains(&self.as_str())
     }
 
     /// Checks that `value` can be passed to a program under this name.

@@ -1,6 +1,6 @@
 //! What a user asks for: the request as typed, and the spec that follows from it. A [`JobSpec`] that exists is valid.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -88,6 +88,9 @@ pub struct JobRequest {
     /// Variables for every replica.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<EnvName, String>,
+    /// Those of them that may be set although [`EnvName::runs_other_code`] is true of them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub allow_env: BTreeSet<EnvName>,
     /// What its pods are given; only where pods are Kubernetes'.
     #[serde(
         default,
@@ -118,6 +121,7 @@ impl JobRequest {
             work_dir: None,
             args: Vec::new(),
             env: BTreeMap::new(),
+            allow_env: BTreeSet::new(),
             pod: PodOptions::default(),
             run_policy: RunPolicy::default(),
         }
@@ -152,6 +156,9 @@ pub struct JobSpec {
     /// Variables for every replica.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<EnvName, String>,
+    /// See [`JobRequest::allow_env`].
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub allow_env: BTreeSet<EnvName>,
     /// See [`JobRequest::pod`].
     #[serde(skip_serializing_if = "PodOptions::is_empty")]
     pub pod: PodOptions,
@@ -176,6 +183,8 @@ struct JobSpecWire {
     #[serde(default)]
     env: BTreeMap<EnvName, String>,
     #[serde(default)]
+    allow_env: BTreeSet<EnvName>,
+    #[serde(default)]
     pod: PodOptions,
     #[serde(default)]
     run_policy: RunPolicy,
@@ -196,6 +205,7 @@ impl TryFrom<JobSpecWire> for JobSpec {
             work_dir,
             args,
             env,
+            allow_env,
             pod,
             run_policy,
         } = wire;
@@ -210,10 +220,11 @@ impl TryFrom<JobSpecWire> for JobSpec {
             work_dir,
             args,
             env,
+            allow_env,
             pod,
             run_policy,
         };
-        request.try_into()
+        Self::filled(request)
     }
 }
 
@@ -224,7 +235,19 @@ pub const INPUT_BYTES_MAX: usize = 512 * 1024;
 impl TryFrom<JobRequest> for JobSpec {
     type Error = SpecError;
 
+    /// Judges a submit. What is on record already was granted, and stays readable when a rule of this kind is added.
     fn try_from(request: JobRequest) -> Result<Self, Self::Error> {
+        let is_refused = |name: &&EnvName| name.runs_other_code() && !request.allow_env.contains(*name);
+        match request.env.keys().find(is_refused) {
+            Some(name) => Err(SpecError::RefusedEnv(name.clone())),
+            None => Self::filled(request),
+        }
+    }
+}
+
+impl JobSpec {
+    /// The job with every default filled in. It must make sense, but may hold what no submit would be granted any more.
+    fn filled(request: JobRequest) -> Result<Self, SpecError> {
         let JobRequest {
             name,
             strategy,
@@ -236,6 +259,7 @@ impl TryFrom<JobRequest> for JobSpec {
             work_dir,
             args,
             env,
+            allow_env,
             pod,
             run_policy,
         } = request;
@@ -254,6 +278,7 @@ impl TryFrom<JobRequest> for JobSpec {
             work_dir,
             args,
             env,
+            allow_env,
             pod,
             run_policy,
         };
@@ -262,9 +287,7 @@ impl TryFrom<JobRequest> for JobSpec {
         spec.check_inputs()?;
         Ok(spec)
     }
-}
 
-impl JobSpec {
     /// How many replicas of `role` the job has.
     pub fn count(&self, role: Role) -> u32 {
         match role {

@@ -62,6 +62,12 @@ pub enum SpecError {
     /// The rendezvous sets this variable.
     #[error("{0} is set by Muster itself and cannot be set by a job")]
     ReservedEnv(EnvName),
+    /// The variable runs code that nobody sees in the command.
+    #[error(
+        "{0} makes a program load or run code that its command does not name: leave it out, or name it in allow_env too \
+         (--allow-env {0})"
+    )]
+    RefusedEnv(EnvName),
     /// A variable that cannot be passed on.
     #[error(transparent)]
     Env(#[from] EnvError),
@@ -92,7 +98,7 @@ impl SpecError {
             Self::ChiefNum(_) => ErrorCode::BadChiefNum,
             Self::EvaluatorNum(_) => ErrorCode::BadEvaluatorNum,
             Self::NoTime(_) | Self::NoChiefToDecide | Self::ServersNeverEnd(_) => ErrorCode::BadRunPolicy,
-            Self::ReservedEnv(_) | Self::Env(_) => ErrorCode::BadEnv,
+            Self::ReservedEnv(_) | Self::RefusedEnv(_) | Self::Env(_) => ErrorCode::BadEnv,
             Self::NulInArgument(_) | Self::TooMuchInput { .. } => ErrorCode::BadArgs,
             Self::RelativeWorkDir(_) => ErrorCode::BadWorkDir,
         }

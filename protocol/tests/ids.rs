@@ -129,6 +129,16 @@ fn what_the_rendezvous_sets_is_reserved() {
 }
 
 #[test]
+fn what_runs_other_code_is_told_from_what_training_needs() {
+    for name in ["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_", "PYTHONSTARTUP", "BASH_ENV", "ENV", "NODE_OPTIONS"] {
+        assert!(name.parse::<EnvName>().expect(name).runs_other_code(), "{name}");
+    }
+    for name in ["PYTHONPATH", "PATH", "PYTHONUNBUFFERED", "PYTHONWARNINGS", "LDFLAGS", "ld_preload", "ENVIRONMENT"] {
+        assert!(!name.parse::<EnvName>().expect(name).runs_other_code(), "{name}");
+    }
+}
+
+#[test]
 fn a_value_is_refused_exactly_when_linux_would_refuse_it() {
     let name: EnvName = "AB".parse().expect("a name");
     let longest = "x".repeat(ENTRY_LIMIT - "AB=".len() - 1);

@@ -38,6 +38,7 @@ fn full_request() -> JobRequest {
             success_policy: Some(SuccessPolicy::Chief),
             ..RunPolicy::default()
         },
+        allow_env: allowed(&["LD_PRELOAD"]),
         ..request(Strategy::ParameterServer)
     }
 }
@@ -48,6 +49,10 @@ fn options() -> PodOptions {
 
 fn variable(name: &str, value: &str) -> BTreeMap<EnvName, String> {
     BTreeMap::from([(name.parse().expect(name), value.to_owned())])
+}
+
+fn allowed(names: &[&str]) -> BTreeSet<EnvName> {
+    names.iter().map(|name| name.parse().expect("a name")).collect()
 }
 
 fn spec(request: JobRequest) -> JobSpec {
@@ -69,7 +74,7 @@ fn a_full_request_and_its_spec_are_written_alike() {
         "name": "digits", "strategy": "ParameterServer",
         "worker_num": 4, "ps_num": 2, "chief_num": 1, "evaluator_num": 1,
         "image": "registry.example/digits:1", "work_dir": "/home/user/digits",
-        "args": ["--steps", "9"], "env": {"STEPS": "9"},
+        "args": ["--steps", "9"], "env": {"STEPS": "9"}, "allow_env": ["LD_PRELOAD"],
         "pod": {"memory": "2Gi:4Gi", "gpus": 1},
         "run_policy": {
             "max_restarts": 7, "backoff_seconds": 1, "no_retry_exit_codes": [2, 3], "start_timeout_seconds": 600,
@@ -239,6 +244,34 @@ fn inputs_that_no_program_can_get_are_refused() {
         ErrorCode::BadWorkDir,
         "work_dir \"digits\" is not an absolute path",
     );
+}
+
+#[test]
+fn a_variable_that_runs_other_code_is_refused_unless_it_is_allowed_by_name() {
+    let request = JobRequest { env: variable("LD_PRELOAD", "/tmp/x.so"), ..request(Strategy::AllReduce) };
+    let sentence = "LD_PRELOAD makes a program load or run code that its command does not name: leave it out, or name \
+        it in allow_env too (--allow-env LD_PRELOAD)";
+    assert_refused(request.clone(), ErrorCode::BadEnv, sentence);
+    let other = JobRequest { allow_env: allowed(&["LD_AUDIT"]), ..request.clone() };
+    assert_refused(other, ErrorCode::BadEnv, sentence);
+    let spec = spec(JobRequest { allow_env: allowed(&["LD_PRELOAD", "BASH_ENV"]), ..request });
+    assert_eq!((spec.env.len(), spec.allow_env.len()), (1, 2));
+}
+
+#[test]
+fn no_permission_lets_a_job_set_what_muster_sets() {
+    let (env, allow_env) = (variable("TF_CONFIG", "{}"), allowed(&["TF_CONFIG"]));
+    assert_refused(
+        JobRequest { env, allow_env, ..request(Strategy::AllReduce) },
+        ErrorCode::BadEnv,
+        "TF_CONFIG is set by Muster itself and cannot be set by a job",
+    );
+}
+
+#[test]
+fn a_record_of_before_a_name_was_refused_is_still_read() {
+    let record = json!({"name": "digits", "strategy": "AllReduce", "env": {"LD_PRELOAD": "/tmp/x.so"}});
+    assert_eq!(read::<JobSpec>(&record).map(|spec| spec.env), Ok(variable("LD_PRELOAD", "/tmp/x.so")));
 }
 
 #[test]
