@@ -138,6 +138,8 @@ impl Data {
         match self.log_lines {
             LogLines::Json => {
                 let json = serde_json::to_string(line).map_err(|error| OutputError::Write(error.into()))?;
+                // JSON escapes ESC, but neither the other set of control characters nor what turns the direction of writing.
+                let json = if self.terminal { for_terminal(&json, self.colours) } else { Cow::Borrowed(json.as_str()) };
                 writeln!(self.out, "{json}")?;
             }
             LogLines::Prefixed(width) => self.prefixed_line(line, width)?,

@@ -1,36 +1,33 @@
 //! What of a stranger's text may reach a terminal: its letters and colours, and nothing that moves the cursor, sets the
-//! title or asks the terminal to answer.
+//! title, fills the clipboard, asks the terminal to answer, or shows letters in another order than they are in.
 
 use std::borrow::Cow;
+use std::fmt::Write;
+
+use anstyle_parse::{Params, Parser, Perform};
 
 const ESCAPE: char = '\u{1b}';
-/// The longest colour sequence that is let through, in bytes.
-const SGR_MAX: usize = 64;
 
-/// One line for a terminal: control characters are left out but for tabs and, where `colours` are wanted, complete SGR
-/// sequences (ECMA-48, 8.3.117). Of text that was overwritten by a carriage return, as progress bars do, the last is kept.
+/// One line for a terminal: control characters are left out but for tabs and, where `colours` are wanted, SGR sequences
+/// (ECMA-48, 8.3.117); so are those that turn the direction of writing. Of text that was overwritten by a carriage
+/// return, as progress bars do, the last is kept, which is what a terminal would show in the end: passed on, the return
+/// would put that over the replica's name.
 pub(crate) fn for_terminal(line: &str, colours: Colours) -> Cow<'_, str> {
     let line = after_last_return(line);
-    if !line.chars().any(|letter| letter.is_control() && letter != '\t') {
+    if line.chars().all(is_plain) {
         return Cow::Borrowed(line);
     }
-    let mut clean = String::with_capacity(line.len());
-    let mut rest = line;
-    while let Some(letter) = rest.chars().next() {
-        let (kept, length) = match letter {
-            ESCAPE => escape(rest, colours),
-            '\t' => ("\t", 1),
-            letter if letter.is_control() => ("", letter.len_utf8()),
-            letter => (&rest[..letter.len_utf8()], letter.len_utf8()),
-        };
-        clean.push_str(kept);
-        rest = &rest[length..];
+    let mut clean = Clean { text: String::with_capacity(line.len()), colours };
+    let mut parser = Parser::<anstyle_parse::Utf8Parser>::new();
+    for byte in line.bytes() {
+        parser.advance(&mut clean, byte);
     }
-    if clean.contains(ESCAPE) {
+    let Clean { mut text, .. } = clean;
+    if text.contains(ESCAPE) {
         // A colour that is not ended must not reach the next replica's line.
-        clean.push_str("\u{1b}[0m");
+        text.push_str("\u{1b}[0m");
     }
-    Cow::Owned(clean)
+    Cow::Owned(text)
 }
 
 /// Whether a program's own colours are shown.
@@ -47,37 +44,49 @@ fn after_last_return(line: &str) -> &str {
     shown.rsplit('\r').next().unwrap_or(shown)
 }
 
-/// What to keep of the escape sequence at the beginning of `text`, and how long it is.
-fn escape(text: &str, colours: Colours) -> (&str, usize) {
-    let bytes = text.as_bytes();
-    match bytes.get(1) {
-        Some(b'[') => {
-            let Some(end) = bytes[2..].iter().position(|byte| (0x40..=0x7e).contains(byte)).map(|at| at + 2) else {
-                return ("", text.len());
-            };
-            let parameters = &bytes[2..end];
-            if !parameters.iter().all(|byte| (0x20..=0x3f).contains(byte)) {
-                return ("", 2);
-            }
-            let numbers = parameters.iter().all(|byte| byte.is_ascii_digit() || matches!(byte, b';' | b':'));
-            let is_colour = bytes[end] == b'm' && numbers && end < SGR_MAX && colours == Colours::Kept;
-            (if is_colour { &text[..=end] } else { "" }, end + 1)
+/// Whether a letter means nothing to a terminal but itself.
+fn is_plain(letter: char) -> bool {
+    // Embeddings, overrides and isolates of the bidirectional algorithm (UAX 9): text that reads "ok" may be another.
+    let turns = matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    letter == '\t' || !(letter.is_control() || turns)
+}
+
+/// What is kept of a line; whatever is not named here is left out.
+struct Clean {
+    text: String,
+    colours: Colours,
+}
+
+impl Perform for Clean {
+    fn print(&mut self, letter: char) {
+        if is_plain(letter) {
+            self.text.push(letter);
         }
-        // Strings for the terminal (title, clipboard, links) end with BEL or ESC \; their text is not output.
-        Some(b']' | b'P' | b'X' | b'^' | b'_') => {
-            let bell = text.find('\u{7}').map(|at| at + 1);
-            let terminator = text.find("\u{1b}\\").map(|at| at + 2);
-            let end = bell.into_iter().chain(terminator).min().unwrap_or(text.len());
-            ("", end)
+    }
+
+    fn execute(&mut self, byte: u8) {
+        if byte == b'\t' {
+            self.text.push('\t');
         }
-        // ESC and one letter.
-        Some(0x20..=0x7e) => ("", 2),
-        Some(_) | None => ("", 1),
+    }
+
+    fn csi_dispatch(&mut self, params: &Params, intermediates: &[u8], ignore: bool, action: u8) {
+        let is_colour = action == b'm' && intermediates.is_empty() && !ignore;
+        if !is_colour || self.colours == Colours::Removed {
+            return;
+        }
+        let spelled = |param: &[u16]| param.iter().map(u16::to_string).collect::<Vec<_>>().join(":");
+        let params: Vec<String> = params.iter().map(spelled).collect();
+        // A string takes everything.
+        let _ = write!(self.text, "{ESCAPE}[{}m", params.join(";"));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -94,9 +103,15 @@ mod tests {
             ("\u{1b}]0;unended", ""),
             ("\u{1b}creset", "reset"),
             ("\u{1b}[31", ""),
-            ("\u{1b}[\u{1}31mx", "31mx"),
+            ("\u{1b}[m", "\u{1b}[0m\u{1b}[0m"),
+            ("\u{1b}[4:3m\u{1b}[>4;2m", "\u{1b}[4:3m\u{1b}[0m"),
+            ("\u{1b}]8;;http://evil\u{1b}\\link\u{1b}]8;;\u{1b}\\", "link"),
+            ("\u{1b}P+q544e\u{1b}\\text", "text"),
+            ("user\u{202e}gpj.exe \u{2066}a\u{2069}", "usergpj.exe a"),
+            ("\u{7f}\u{85}x", "x"),
+            ("\u{1b}[\u{1}31mx", "\u{1b}[31mx\u{1b}[0m"),
             ("tail\u{1b}", "tail"),
-            ("\u{1b}äx", "äx"),
+            ("\u{1b}äx", ""),
             ("a\u{8}\u{7}\u{0}b", "ab"),
             ("\u{9b}2Jc1", "2Jc1"),
             ("10%\r50%\r100%\r", "100%"),
@@ -109,5 +124,45 @@ mod tests {
     #[test]
     fn without_colours_their_sequences_go_as_well() {
         assert_eq!(for_terminal("\u{1b}[31mred\u{1b}[0m", Colours::Removed), "red");
+    }
+
+    /// Anything, and much of what begins a sequence, goes on with it or ends it.
+    fn hostile() -> impl Strategy<Value = String> {
+        let piece = prop_oneof![
+            "[\u{1b}\u{9b}\u{9d}\u{90}]?[\\[\\]P^_X]?[0-9;:?>! ]{0,4}[mHJABChlnq\u{7}\u{1b}\\\\]?",
+            "[\u{0}-\u{a0}\u{202a}-\u{202e}\u{2066}-\u{2069}äß│😀]{0,6}",
+            any::<String>(),
+        ];
+        vec(piece, 0..8).prop_map(|pieces| pieces.concat())
+    }
+
+    /// What is left of a text when the SGR sequences in it, and no other, are taken out.
+    fn without_colours(text: &str) -> String {
+        let mut parts = text.split("\u{1b}[");
+        let first = parts.next().unwrap_or_default().to_owned();
+        parts.fold(first, |all, part| {
+            let end = part.find('m').unwrap_or_else(|| panic!("an SGR sequence ends in m: {text:?}"));
+            assert!(part[..end].bytes().all(|byte| byte.is_ascii_digit() || b";:".contains(&byte)), "{text:?}");
+            all + &part[end + 1..]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_no_control_but_tabs_and_colours_goes_out(text in hostile()) {
+            let shown = for_terminal(&text, Colours::Kept);
+            let rest = without_colours(&shown);
+            prop_assert!(rest.chars().all(is_plain), "{:?}", shown);
+            prop_assert_eq!(for_terminal(&shown, Colours::Removed), rest.as_str());
+            prop_assert_eq!(for_terminal(&text, Colours::Removed), rest);
+        }
+
+        #[test]
+        fn plain_text_is_unchanged(text in "[^\\p{Cc}\u{202a}-\u{202e}\u{2066}-\u{2069}]{0,40}", tail in "[a-z│ä😀]{0,8}") {
+            prop_assert_eq!(for_terminal(&text, Colours::Kept), text.as_str());
+            // The way through the parser, too.
+            let beside_a_control = format!("\u{0}{text}{tail}");
+            prop_assert_eq!(for_terminal(&beside_a_control, Colours::Kept), text + &tail);
+        }
     }
 }
