@@ -172,6 +172,14 @@ fn cancel_and_delete_ask_for_it() {
 }
 
 #[test]
+fn a_record_that_the_master_cannot_read_is_deleted_though_it_is_no_job() {
+    let master = FakeMaster::start(Script { unreadable: Some("digits"), ..Script::default() });
+    let ended = at(&master, &["delete", "digits"]).expect_code(0);
+    ended.expect_stderr("the record of job digits, which could not be read, is deleted");
+    assert_eq!(master.asked(), ["GET /v1/jobs/digits", "DELETE /v1/jobs/digits"]);
+}
+
+#[test]
 fn completions_are_scripts_that_name_the_flags() {
     let folder = folder_with_script();
     for shell in ["bash", "zsh", "fish"] {

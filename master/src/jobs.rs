@@ -13,9 +13,9 @@ use protocol::view::JobView;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
-use crate::backend::Refusal;
+use crate::backend::{BackendError, JobKey, Refusal};
 use crate::driver::{self, Context, Wires};
 use crate::job::plan;
 use crate::logs::JobLogs;
@@ -49,6 +49,17 @@ pub enum JobsError {
     /// Another job has this name.
     #[error("another job is named \"{0}\": choose another name, or delete that job first")]
     Exists(JobName),
+    /// A record of this name cannot be read.
+    #[error(
+        "the record of a job named \"{}\" is in the way and cannot be read ({reason}): choose another name, or remove it \
+         by client delete {}", .job.name, .job.name
+    )]
+    Unreadable {
+        /// The job.
+        job: JobKey,
+        /// Why.
+        reason: String,
+    },
     /// No job has this name.
     #[error("no job is named \"{0}\"")]
     Unknown(JobName),
@@ -58,6 +69,9 @@ pub enum JobsError {
     /// The store will not keep its record.
     #[error("the job cannot be accepted: {0}")]
     NotKept(String),
+    /// The back end does not delete its pods.
+    #[error("the pods of the job cannot be deleted")]
+    Pods(#[source] BackendError),
     /// The store does not answer.
     #[error("the record of the job cannot be reached")]
     Store(#[source] StoreError),
@@ -152,7 +166,7 @@ impl Jobs {
     /// [`JobsError`].
     pub async fn submit(&self, spec: JobSpec) -> Result<Submitted, JobsError> {
         let name = spec.name.clone();
-        if let Some(stored) = self.context.store.get(&name).await.map_err(JobsError::Store)? {
+        if let Some(stored) = self.context.store.get(&name).await.map_err(of_store)? {
             return self.existing(stored, &spec).await;
         }
         self.context.backend.admit(&spec).await?;
@@ -172,11 +186,11 @@ impl Jobs {
             Ok(stored) => Ok(Submitted::Created(self.arrived(&stored).await?)),
             // Someone else was faster with the same name.
             Err(StoreError::Exists(_)) => {
-                let stored = self.context.store.get(&name).await.map_err(JobsError::Store)?;
+                let stored = self.context.store.get(&name).await.map_err(of_store)?;
                 self.existing(stored.ok_or(JobsError::Exists(name))?, &spec).await
             }
             Err(StoreError::Refused(reason)) => Err(JobsError::NotKept(reason)),
-            Err(error) => Err(JobsError::Store(error)),
+            Err(error) => Err(of_store(error)),
         }
     }
 
@@ -202,10 +216,10 @@ impl Jobs {
         timeout(ARRIVAL_TIMEOUT, arrival).await.ok().flatten().ok_or_else(|| JobsError::Slow(name.clone()))
     }
 
-    /// Writes a user's wish; the driver follows it.
+    /// Writes a user's wish; the driver follows it. A record that cannot be read can only be deleted, and is at once.
     ///
     /// # Errors
-    /// [`JobsError::Unknown`] and [`JobsError::Store`].
+    /// [`JobsError::Unknown`], [`JobsError::Unreadable`], [`JobsError::Pods`] and [`JobsError::Store`].
     pub async fn wish(&self, name: &JobName, wish: Wish) -> Result<(), JobsError> {
         let raise = |record: &mut JobRecord| {
             let has_ended = record.ended.is_some() && wish == Wish::Cancel;
@@ -218,8 +232,22 @@ impl Jobs {
         match amend(self.context.store.as_ref(), name, raise).await {
             Ok(_) => Ok(()),
             Err(StoreError::NotFound(name)) => Err(JobsError::Unknown(name)),
-            Err(error) => Err(JobsError::Store(error)),
+            Err(StoreError::Unreadable { job, .. }) if wish == Wish::Delete => self.discard(&job).await,
+            Err(error) => Err(of_store(error)),
         }
+    }
+
+    /// Removes what is left of a job whose record cannot be read. As ever, the record goes last.
+    async fn discard(&self, job: &JobKey) -> Result<(), JobsError> {
+        self.context.backend.delete_all(job, Duration::ZERO).await.map_err(JobsError::Pods)?;
+        if !job.uid.is_empty()
+            && let Err(error) = JobLogs::new(self.logs_dir.join(&job.uid), &[]).remove()
+        {
+            warn!(job = %job.name, %error, "its kept output stays behind");
+        }
+        self.context.store.discard(&job.name).await.map_err(of_store)?;
+        info!(job = %job.name, "a record that cannot be read was deleted");
+        Ok(())
     }
 
     /// One job.
@@ -234,6 +262,17 @@ impl Jobs {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<JobName, JobHandle>> {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn of_store(error: StoreError) -> JobsError {
+    match error {
+        StoreError::Unreadable { job, reason } => JobsError::Unreadable { job, reason },
+        error @ (StoreError::Exists(_)
+        | StoreError::NotFound(_)
+        | StoreError::Conflict(_)
+        | StoreError::Refused(_)
+        | StoreError::Unavailable(_)) => JobsError::Store(error),
     }
 }
 

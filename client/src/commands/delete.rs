@@ -15,9 +15,18 @@ const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<Exit, Error> {
-    let mut view = client.view(name).await?;
-    let uid = view.uid.clone();
+    let before = match client.view(name).await {
+        Ok(view) => Some(view),
+        // A record that the master cannot read is no job, and can be deleted all the same.
+        Err(error) if error.is_not_found() => None,
+        Err(error) => return Err(error.into()),
+    };
     client.delete(name).await?;
+    let Some(mut view) = before else {
+        notes.say(&format!("the record of job {name}, which could not be read, is deleted"));
+        return Ok(Exit::Done);
+    };
+    let uid = view.uid.clone();
     let begun = Instant::now();
     while begun.elapsed() < LIMIT {
         view = match client.view_after(name, view.seq, POLL).await {

@@ -28,6 +28,8 @@ pub struct Script {
     pub mute: bool,
     /// After a delete, the job is unknown.
     pub deleted: bool,
+    /// A record that cannot be read has this name: there is no such job, and it can be deleted.
+    pub unreadable: Option<&'static str>,
     /// Where its pods live.
     pub backend: Option<BackendKind>,
     /// The agent that it gives away.
@@ -139,10 +141,7 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
             // Nothing changes any more, and the client's own deadline has to end this.
             None => std::future::pending().await,
         },
-        ("DELETE", _) => {
-            shared.script.lock().unwrap().deleted = true;
-            StatusCode::ACCEPTED.into_response()
-        }
+        ("DELETE", path) => shared.delete(path),
         (_, path) => shared.cancel(path),
     }
 }
@@ -169,6 +168,17 @@ impl Shared {
             Some(view) if path == format!("/v1/jobs/{}/cancel", view.name) => StatusCode::ACCEPTED.into_response(),
             Some(_) | None => problem(404, ErrorCode::UnknownJob, "there is no such job"),
         }
+    }
+
+    fn delete(&self, path: &str) -> Response {
+        let mut script = self.script.lock().unwrap();
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let is_job = script.views.first().is_some_and(|view| view.name.as_str() == name);
+        if !is_job && script.unreadable != Some(name) {
+            return problem(404, ErrorCode::UnknownJob, &format!("there is no job \"{name}\""));
+        }
+        script.deleted = true;
+        StatusCode::ACCEPTED.into_response()
     }
 
     fn view(&self, path: &str, query: &str) -> Option<Response> {

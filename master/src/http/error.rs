@@ -51,7 +51,9 @@ impl From<SpecError> for ApiError {
 impl From<JobsError> for ApiError {
     fn from(error: JobsError) -> Self {
         match error {
-            JobsError::Exists(_) => Self::new(StatusCode::CONFLICT, ErrorCode::JobExists, error.to_string()),
+            JobsError::Exists(_) | JobsError::Unreadable { .. } => {
+                Self::new(StatusCode::CONFLICT, ErrorCode::JobExists, error.to_string())
+            }
             JobsError::Unknown(_) => Self::new(StatusCode::NOT_FOUND, ErrorCode::UnknownJob, error.to_string()),
             JobsError::Refused(Refusal { code, sentence }) => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, sentence)
@@ -59,7 +61,7 @@ impl From<JobsError> for ApiError {
             JobsError::NotKept(_) => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadRequest, error.to_string())
             }
-            JobsError::Store(_) | JobsError::Slow(_) => {
+            JobsError::Pods(_) | JobsError::Store(_) | JobsError::Slow(_) => {
                 let detail = error_chain(&error);
                 warn!(detail, "a request cannot be served now");
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, detail)

@@ -81,6 +81,14 @@ impl JobStore for FakeStore {
         Ok(())
     }
 
+    async fn discard(&self, name: &JobName) -> Result<(), StoreError> {
+        // All of these can be read.
+        match self.get(name).await? {
+            Some(_) => Err(StoreError::Conflict(name.clone())),
+            None => Ok(()),
+        }
+    }
+
     async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError> {
         Ok(self
             .with(|inner| {

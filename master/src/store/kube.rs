@@ -2,6 +2,7 @@
 //! record's version.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::error::Error;
 use std::mem;
 
 use async_trait::async_trait;
@@ -15,7 +16,8 @@ use protocol::ids::JobName;
 use tokio::sync::mpsc;
 use tracing::{error, warn};
 
-use super::{JobRecord, JobStore, StoreError, StoreEvent, Stored, Version};
+use super::{JobRecord, JobStore, SET_ASIDE, StoreError, StoreEvent, Stored, Version};
+use crate::backend::JobKey;
 use crate::backend::kube::api::{
     APP_COMPONENT, APP_INSTANCE, APP_NAME, ApiFailure, Cluster, JOB, MANAGED_BY, MUSTER, call, ours_selector,
 };
@@ -50,14 +52,14 @@ impl JobStore for KubeStore {
     async fn create(&self, record: JobRecord) -> Result<Stored, StoreError> {
         let name = record.spec.name.clone();
         match call(self.maps.create(&PostParams::default(), &map(&record, None)?)).await {
-            Ok(created) => parse(&created),
+            Ok(created) => parse(&name, &created),
             Err(failure) if failure.says_exists() => {
                 // It may be this very record, written by a call whose answer was lost: what is written keeps the uid
                 // that it came with.
                 let there = self.read(&name).await?;
                 let is_own = there.as_ref().and_then(written).is_some_and(|written| written == record);
                 match there {
-                    Some(there) if is_own => parse(&there),
+                    Some(there) if is_own => parse(&name, &there),
                     Some(_) | None => Err(StoreError::Exists(name)),
                 }
             }
@@ -66,13 +68,13 @@ impl JobStore for KubeStore {
     }
 
     async fn get(&self, name: &JobName) -> Result<Option<Stored>, StoreError> {
-        self.read(name).await?.as_ref().map(parse).transpose()
+        self.read(name).await?.map(|there| parse(name, &there)).transpose()
     }
 
     async fn list(&self) -> Result<Vec<Stored>, StoreError> {
         let ours = ListParams::default().labels(&ours_selector());
         let maps = call(self.maps.list(&ours)).await.map_err(unavailable)?;
-        let mut records: Vec<Stored> = maps.iter().filter_map(readable).collect();
+        let mut records: Vec<Stored> = maps.iter().filter_map(|map| readable(map).ok()).collect();
         records.sort_by(|one, other| one.name().cmp(other.name()));
         Ok(records)
     }
@@ -81,7 +83,7 @@ impl JobStore for KubeStore {
         let name = record.spec.name.clone();
         let map = map(&record, Some(version))?;
         match call(self.maps.replace(&record_name(name.as_str()), &PostParams::default(), &map)).await {
-            Ok(updated) => parse(&updated),
+            Ok(updated) => parse(&name, &updated),
             Err(ApiFailure::Refused { status: 409, .. }) => Err(StoreError::Conflict(name)),
             Err(ApiFailure::Refused { status: 404, .. }) => Err(StoreError::NotFound(name)),
             // A right that is missing may be given.
@@ -91,14 +93,26 @@ impl JobStore for KubeStore {
     }
 
     async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError> {
-        let this_job = DeleteParams {
-            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
-            propagation_policy: Some(PropagationPolicy::Background),
-            ..DeleteParams::default()
-        };
+        let this_job = only_if(Preconditions { uid: Some(uid.to_owned()), resource_version: None });
         match call(self.maps.delete(&record_name(name.as_str()), &this_job)).await {
             // Gone, or another job's by now.
             Ok(_) | Err(ApiFailure::Refused { status: 404 | 409, .. }) => Ok(()),
+            Err(failure) => Err(unavailable(failure)),
+        }
+    }
+
+    async fn discard(&self, name: &JobName) -> Result<(), StoreError> {
+        let Some(there) = self.read(name).await? else { return Ok(()) };
+        match parse(name, &there) {
+            Ok(_) => return Err(StoreError::Conflict(name.clone())),
+            // What is not labelled as this job's may be anyone's.
+            Err(error) if name_of(&there).as_ref() != Some(name) => return Err(error),
+            Err(_) => {}
+        }
+        let this = Preconditions { uid: there.uid(), resource_version: there.resource_version() };
+        match call(self.maps.delete(&record_name(name.as_str()), &only_if(this))).await {
+            Ok(_) | Err(ApiFailure::Refused { status: 404, .. }) => Ok(()),
+            Err(ApiFailure::Refused { status: 409, .. }) => Err(StoreError::Conflict(name.clone())),
             Err(failure) => Err(unavailable(failure)),
         }
     }
@@ -143,6 +157,8 @@ async fn follow(maps: Api<ConfigMap>, sender: mpsc::Sender<StoreEvent>) {
 struct Told {
     versions: HashMap<JobName, Version>,
     relisted: HashSet<JobName>,
+    /// The version of each ConfigMap that is no record, so that this is said once.
+    set_aside: HashMap<String, Option<String>>,
     has_replayed: bool,
 }
 
@@ -168,12 +184,24 @@ impl Told {
                 }
                 news
             }
-            watcher::Event::Delete(map) => name_of(&map).into_iter().flat_map(|name| self.deleted(name)).collect(),
+            watcher::Event::Delete(map) => {
+                self.set_aside.remove(&map.name_any());
+                name_of(&map).into_iter().flat_map(|name| self.deleted(name)).collect()
+            }
         }
     }
 
     fn changed(&mut self, map: &ConfigMap) -> Vec<StoreEvent> {
-        let Some(stored) = readable(map) else { return vec![] };
+        let stored = match readable(map) {
+            Ok(stored) => stored,
+            Err(error) => {
+                let version = map.resource_version();
+                if self.set_aside.insert(map.name_any(), version.clone()) != Some(version) {
+                    error!(config_map = map.name_any(), error = error_chain(error.as_ref()), "{SET_ASIDE}");
+                }
+                return vec![];
+            }
+        };
         if self.versions.get(stored.name()) == Some(&stored.version) {
             return vec![];
         }
@@ -213,23 +241,39 @@ fn written(map: &ConfigMap) -> Option<JobRecord> {
 }
 
 /// The record as the job's: its uid is the ConfigMap's, which owns the pods.
-fn parse(map: &ConfigMap) -> Result<Stored, StoreError> {
+fn parse(name: &JobName, map: &ConfigMap) -> Result<Stored, StoreError> {
+    let (config_map, uid) = (map.name_any(), map.uid().unwrap_or_default());
     let text = map.data.as_ref().and_then(|data| data.get(RECORD)).map_or("", String::as_str);
-    let record: JobRecord = serde_json::from_str(text).map_err(unavailable)?;
     // A copy, made by hand or restored under another name, is no record: its job is the original's.
-    if map.name_any() != record_name(record.spec.name.as_str()) || name_of(map).as_ref() != Some(&record.spec.name) {
-        return Err(StoreError::Unavailable("the ConfigMap is not named as the job in it".into()));
+    let is_named_so = config_map == record_name(name.as_str()) && name_of(map).as_ref() == Some(name);
+    let record = if is_named_so {
+        JobRecord::read(name, text.as_bytes())
+    } else {
+        Err(format!(
+            "ConfigMap {config_map} is not named and labelled as a record; kubectl delete configmap removes it"
+        ))
+    };
+    match record {
+        Ok(record) => Ok(Stored {
+            record: JobRecord { uid, ..record },
+            version: Version(map.resource_version().unwrap_or_default()),
+        }),
+        Err(reason) => Err(StoreError::Unreadable { job: JobKey { name: name.clone(), uid }, reason }),
     }
-    let uid = map.uid().unwrap_or_default();
-    Ok(Stored { record: JobRecord { uid, ..record }, version: Version(map.resource_version().unwrap_or_default()) })
 }
 
-/// One record that cannot be read is no reason to leave all the others alone.
-fn readable(map: &ConfigMap) -> Option<Stored> {
-    let told = |failure: &StoreError| {
-        error!(config_map = map.name_any(), error = error_chain(failure), "a record cannot be read and is passed over");
-    };
-    parse(map).inspect_err(told).ok()
+/// A record that is found by its labels.
+fn readable(map: &ConfigMap) -> Result<Stored, Box<dyn Error>> {
+    let label = map.labels().get(JOB).map(String::as_str).unwrap_or_default();
+    Ok(parse(&label.parse()?, map)?)
+}
+
+fn only_if(preconditions: Preconditions) -> DeleteParams {
+    DeleteParams {
+        preconditions: Some(preconditions),
+        propagation_policy: Some(PropagationPolicy::Background),
+        ..DeleteParams::default()
+    }
 }
 
 fn of_write(failure: ApiFailure) -> StoreError {

@@ -4,8 +4,11 @@
 #[cfg(feature = "fake")]
 pub mod conformance;
 #[cfg(feature = "fake")]
+pub mod damage;
+#[cfg(feature = "fake")]
 pub mod fake;
 pub mod kube;
+mod reading;
 pub mod sqlite;
 mod watchers;
 
@@ -159,6 +162,14 @@ pub enum StoreError {
     /// It has changed since it was read.
     #[error("the record of job \"{0}\" has changed since it was read")]
     Conflict(JobName),
+    /// One of this name is there, and is none.
+    #[error("the record of job \"{}\" cannot be read: {reason}", job.name)]
+    Unreadable {
+        /// The job, with its uid as far as that is known; else it is empty.
+        job: JobKey,
+        /// Why.
+        reason: String,
+    },
     /// What stands behind the store will not take it, now or later.
     #[error("the record cannot be kept: {0}")]
     Refused(String),
@@ -166,6 +177,9 @@ pub enum StoreError {
     #[error("the store of records")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
+
+/// What a master says of a record that it cannot read, once.
+const SET_ASIDE: &str = "a record is set aside, its pods are left alone, and client delete NAME removes it";
 
 /// Where records live.
 #[async_trait]
@@ -179,10 +193,10 @@ pub trait JobStore: Send + Sync {
     /// Reads one; `None` when there is none.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`].
+    /// [`StoreError::Unreadable`] and [`StoreError::Unavailable`].
     async fn get(&self, name: &JobName) -> Result<Option<Stored>, StoreError>;
 
-    /// Reads all, in the order of their names.
+    /// Reads all that can be read, in the order of their names.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
@@ -201,7 +215,14 @@ pub trait JobStore: Send + Sync {
     /// [`StoreError::Unavailable`].
     async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError>;
 
-    /// Reports every record as it is now, then [`StoreEvent::Replayed`], then each change in order. It ends when its receiver is dropped;
+    /// Removes the record of this name that cannot be read. An absent one succeeds.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when it can be read by now, [`StoreError::Unreadable`] when it is not the store's to
+    /// remove, [`StoreError::Unavailable`].
+    async fn discard(&self, name: &JobName) -> Result<(), StoreError>;
+
+    /// Reports every record that can be read as it is now, then [`StoreEvent::Replayed`], then each change in order. It ends when its receiver is dropped;
     /// a receiver that does not read holds the store's writers up.
     ///
     /// # Errors
@@ -213,7 +234,7 @@ pub trait JobStore: Send + Sync {
 /// `change` says whether there is anything to write.
 ///
 /// # Errors
-/// [`StoreError::NotFound`] and [`StoreError::Unavailable`].
+/// [`StoreError::NotFound`], [`StoreError::Unreadable`] and [`StoreError::Unavailable`].
 pub async fn amend(
     store: &dyn JobStore,
     name: &JobName,

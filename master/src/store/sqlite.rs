@@ -9,10 +9,11 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
 use tokio::sync::mpsc;
 use tracing::error;
 
+use super::reading::uid_in;
 use super::watchers::Watchers;
+use super::{JobRecord, JobStore, SET_ASIDE, StoreError, StoreEvent, Stored, Version};
+use crate::backend::JobKey;
 use crate::error_chain::error_chain;
-
-use super::{JobRecord, JobStore, StoreError, StoreEvent, Stored, Version};
 
 /// A store in a file.
 #[derive(Debug, Clone)]
@@ -59,21 +60,22 @@ impl SqliteStore {
 
 impl Inner {
     fn get(&self, name: &JobName) -> Result<Option<Stored>, StoreError> {
-        let query = "SELECT version, record FROM jobs WHERE name = ?1";
+        let query = "SELECT name, version, record FROM jobs WHERE name = ?1";
         let row = self.connection.query_row(query, [name.as_str()], columns).optional().map_err(unavailable)?;
-        row.map(parse).transpose()
+        row.map(|row| parse(name, &row)).transpose()
     }
 
     fn list(&self) -> Result<Vec<Stored>, StoreError> {
         let mut query =
-            self.connection.prepare("SELECT version, record FROM jobs ORDER BY name").map_err(unavailable)?;
+            self.connection.prepare("SELECT name, version, record FROM jobs ORDER BY name").map_err(unavailable)?;
         let rows = query.query_map([], columns).map_err(unavailable)?;
         let mut records = vec![];
         for row in rows {
-            match parse(row.map_err(unavailable)?) {
-                Ok(stored) => records.push(stored),
-                // One record that cannot be read is no reason to leave all the others alone.
-                Err(error) => error!(error = error_chain(&error), "a record cannot be read and is passed over"),
+            let row = row.map_err(unavailable)?;
+            match row.name.parse().map(|name| parse(&name, &row)) {
+                Ok(Ok(stored)) => records.push(stored),
+                Ok(Err(error)) => error!(error = error_chain(&error), "{SET_ASIDE}"),
+                Err(error) => error!(error = error_chain(&error), "{SET_ASIDE}"),
             }
         }
         Ok(records)
@@ -135,11 +137,29 @@ impl JobStore for SqliteStore {
     async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError> {
         let (name, uid) = (name.clone(), uid.to_owned());
         self.with(move |inner| {
-            let delete = "DELETE FROM jobs WHERE name = ?1 AND record ->> 'uid' = ?2";
+            // Of a text that is no JSON, SQLite would say so instead of leaving it alone.
+            let delete = "DELETE FROM jobs WHERE name = ?1
+                          AND CASE WHEN json_valid(record) THEN record ->> 'uid' = ?2 ELSE FALSE END";
             let rows = inner.connection.execute(delete, [name.as_str(), &uid]);
             if rows.map_err(unavailable)? > 0 {
                 inner.watchers.tell(&StoreEvent::Deleted(name));
             }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn discard(&self, name: &JobName) -> Result<(), StoreError> {
+        let name = name.clone();
+        self.with(move |inner| {
+            match inner.get(&name) {
+                Ok(Some(_)) => return Err(StoreError::Conflict(name)),
+                Err(StoreError::Unreadable { .. }) => {}
+                Ok(None) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            inner.connection.execute("DELETE FROM jobs WHERE name = ?1", [name.as_str()]).map_err(unavailable)?;
+            inner.watchers.tell(&StoreEvent::Deleted(name));
             Ok(())
         })
         .await
@@ -154,13 +174,26 @@ impl JobStore for SqliteStore {
     }
 }
 
-fn columns(row: &Row<'_>) -> rusqlite::Result<(i64, String)> {
-    Ok((row.get(0)?, row.get(1)?))
+/// A row as it stands there. Its text is text by SQLite's word alone, which does not look.
+struct Found {
+    name: String,
+    version: i64,
+    record: Vec<u8>,
 }
 
-fn parse((version, record): (i64, String)) -> Result<Stored, StoreError> {
-    let record = serde_json::from_str(&record).map_err(unavailable)?;
-    Ok(Stored { record, version: Version(version.to_string()) })
+fn columns(row: &Row<'_>) -> rusqlite::Result<Found> {
+    let bytes = |column| Ok::<_, rusqlite::Error>(row.get_ref(column)?.as_bytes()?.to_vec());
+    Ok(Found { name: String::from_utf8_lossy(&bytes(0)?).into_owned(), version: row.get(1)?, record: bytes(2)? })
+}
+
+fn parse(name: &JobName, found: &Found) -> Result<Stored, StoreError> {
+    match JobRecord::read(name, &found.record) {
+        Ok(record) => Ok(Stored { record, version: Version(found.version.to_string()) }),
+        Err(reason) => {
+            let job = JobKey { name: name.clone(), uid: uid_in(&found.record) };
+            Err(StoreError::Unreadable { job, reason })
+        }
+    }
 }
 
 fn unavailable(error: impl std::error::Error + Send + Sync + 'static) -> StoreError {

@@ -4,6 +4,7 @@
 mod admitting;
 mod beginning;
 mod creating;
+mod damaged;
 mod deleting;
 mod objects;
 mod preparing;
