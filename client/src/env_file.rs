@@ -96,6 +96,9 @@ fn sets(line: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     fn parsed(text: &str) -> Result<Vec<(String, String)>, String> {
@@ -141,5 +144,25 @@ mod tests {
     fn a_name_that_no_variable_can_have_is_named_with_its_line() {
         let error = parsed("A=1\nA.B=2\n").unwrap_err();
         assert!(error.starts_with("--env-file: job.env, line 2: environment name \"A.B\""), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn every_variable_in_single_quotes_is_read_as_it_is(
+            pairs in vec(("[A-Za-z_][A-Za-z0-9_]{0,8}", "[^'\\\\\0]{0,20}"), 0..4),
+        ) {
+            let text: String = pairs.iter().map(|(name, value)| format!("{name}='{value}'\n")).collect();
+            prop_assert_eq!(parsed(&text), Ok(pairs));
+        }
+
+        #[test]
+        fn any_text_is_variables_or_an_error(
+            text in any::<String>().boxed().prop_union("(export )?[A-Z]{0,3}[ =]{0,2}['\"$\\{}#A-Z\n\\\\ ]{0,12}".boxed()),
+        ) {
+            match parse(&text, Path::new("job.env")) {
+                Ok(pairs) => prop_assert!(pairs.iter().all(|(name, _)| text.contains(name.as_str()))),
+                Err(error) => prop_assert!(error.to_string().starts_with("--env-file: ")),
+            }
+        }
     }
 }

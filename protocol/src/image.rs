@@ -114,17 +114,22 @@ fn is_repository(text: &str) -> bool {
 
 /// What stands before the first slash is a host when it could be no part of a path on the default registry.
 fn is_host(text: &str) -> bool {
-    let (name, port) = match text.rsplit_once(':') {
+    let port_ok = |port: &str| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+    if let Some((address, rest)) = text.strip_prefix('[').and_then(|text| text.split_once(']')) {
+        let is_ipv6 = !address.is_empty() && address.bytes().all(|b| b.is_ascii_hexdigit() || b == b':');
+        return is_ipv6 && (rest.is_empty() || rest.strip_prefix(':').is_some_and(port_ok));
+    }
+    let (name, port) = match text.split_once(':') {
         Some((name, port)) => (name, Some(port)),
         None => (text, None),
     };
-    let looks_like_one = port.is_some() || name.contains('.') || name == "localhost";
+    let is_marked = name.contains('.') || name == "localhost" || name.bytes().any(|b| b.is_ascii_uppercase());
+    let looks_like_one = port.is_some() || is_marked;
     let label = |label: &str| {
         let inner = label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
         !label.is_empty() && inner && !label.starts_with('-') && !label.ends_with('-')
     };
-    let port_ok = port.is_none_or(|port| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()));
-    looks_like_one && port_ok && name.split('.').all(label)
+    looks_like_one && port.is_none_or(port_ok) && name.split('.').all(label)
 }
 
 /// Lower-case letters and digits, with `.`, `_`, `__` or any number of `-` between them.

@@ -1,5 +1,6 @@
 //! Names of images: the grammar, and the names that follow from one.
 
+use proptest::prelude::*;
 use protocol::image::ImageRef;
 
 const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
@@ -18,6 +19,9 @@ fn names_are_written_as_they_were_read() {
         "localhost/a",
         "r.example:5000/team/a:1",
         "10.0.0.1:5/a",
+        "[::1]/a",
+        "[fd00::1]:5000/a:1",
+        "Registry/a",
         &with_digest,
     ] {
         assert_eq!(image(text).to_string(), text);
@@ -53,6 +57,12 @@ fn what_is_no_name_is_refused() {
         "r.example:x/a",
         "a;b",
         "$a",
+        "[::1]",
+        "[]/a",
+        "[::1]x/a",
+        "[::1]:/a",
+        "[r.example]/a",
+        "Registry",
         "é",
         &id,
         &long,
@@ -81,4 +91,32 @@ fn an_image_can_be_named_elsewhere_and_by_its_content() {
     assert_eq!(below("a", "No Registry"), None);
     assert_eq!(image("r.example/a:1").at(DIGEST), Some(image(&format!("r.example/a@{DIGEST}"))));
     assert_eq!(image("a").at("latest"), None);
+}
+
+/// A name by the grammar in reference.go and regexp.go of `distribution/reference`.
+fn by_the_grammar() -> impl Strategy<Value = String> {
+    let host = "(localhost|[a-z0-9]{1,5}(\\.[a-zA-Z0-9]([a-zA-Z0-9-]{0,5}[a-zA-Z0-9])?){1,3}|\\[[0-9a-f:]{2,9}\\])(:[0-9]{1,5})?/";
+    let path =
+        "[a-z0-9]{1,6}(([.]|_|__|-{1,3})[a-z0-9]{1,6}){0,2}(/[a-z0-9]{1,6}(([.]|_|__|-{1,3})[a-z0-9]{1,6}){0,2}){0,2}";
+    let tag = ":[A-Za-z0-9_][A-Za-z0-9_.-]{0,20}";
+    let digest = "@sha(256:[0-9a-f]{64}|512:[0-9a-f]{128})";
+    proptest::string::string_regex(&format!("({host})?{path}({tag})?({digest})?")).expect("a regular expression")
+}
+
+proptest! {
+    #[test]
+    fn every_name_of_the_grammar_is_one_and_reads_back(text in by_the_grammar()) {
+        let image: ImageRef = text.parse().unwrap_or_else(|error| panic!("{error}"));
+        prop_assert_eq!(image.to_string(), &*text);
+        let pods = image.of_pods();
+        prop_assert_eq!(pods.to_string().parse(), Ok(pods), "the name of the pods' image is one too");
+    }
+
+    #[test]
+    fn any_text_is_refused_or_kept(text in any::<String>().boxed().prop_union("[a-zA-Z0-9.:/@_\\[\\]-]{0,24}".boxed())) {
+        if let Ok(image) = text.parse::<ImageRef>() {
+            prop_assert_eq!(image.to_string(), &*text);
+            prop_assert!(text.bytes().all(|b| b.is_ascii_graphic()));
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
+use proptest::prelude::*;
 use protocol::job::JobRequest;
 use protocol::pod::{Amount, LabelKey, LabelValue, ObjectName, PodOptions, PullPolicy, Toleration, Volume};
 use serde_json::json;
@@ -129,4 +130,64 @@ fn what_is_asked_for_is_named() {
     let options =
         PodOptions { gpus: Some(1), volumes: vec!["empty:/x".parse().expect("a volume")], ..PodOptions::default() };
     assert_eq!(options.asked_for(), ["gpus", "volume"]);
+}
+
+const QUANTITY: &str = "[1-9][0-9]{0,5}([.][0-9]{1,3})?(m|k|M|G|T|Ki|Mi|Gi|Ti)?";
+const SUBDOMAIN: &str = "[a-z0-9]([a-z0-9-]{0,6}[a-z0-9])?([.][a-z0-9]([a-z0-9-]{0,6}[a-z0-9])?){0,2}";
+const LABEL: &str = "[A-Za-z0-9]([A-Za-z0-9._-]{0,12}[A-Za-z0-9])?";
+const FOLDER: &str = "(/[a-zA-Z0-9_ü][a-zA-Z0-9_. -]{0,6}){1,3}";
+
+/// Texts of one form, put together of others' patterns.
+fn of_form(pattern: &str) -> impl Strategy<Value = String> {
+    proptest::string::string_regex(pattern).expect("a regular expression")
+}
+
+/// The value that a text is; whatever it is written as is read as the same.
+fn kept<T: FromStr<Err: Debug> + Display + PartialEq + Debug>(text: &str) -> Option<T> {
+    let value: T = text.parse().ok()?;
+    let written = value.to_string();
+    assert_eq!(written.parse::<T>().as_ref().map_err(|error| format!("{error:?}")), Ok(&value), "{text:?}");
+    Some(value)
+}
+
+proptest! {
+    #[test]
+    fn every_amount_reads_back(request in of_form(QUANTITY), limit in of_form(QUANTITY)) {
+        prop_assert!(kept::<Amount>(&request).is_some(), "{}", request);
+        let there = kept::<Amount>(&format!("{request}:{limit}"));
+        let back = kept::<Amount>(&format!("{limit}:{request}"));
+        prop_assert!(there.is_some() || back.is_some(), "one of the two is not below the other");
+    }
+
+    #[test]
+    fn every_volume_reads_back(
+        source in of_form(&format!("(pvc:{SUBDOMAIN}|host:{FOLDER}|empty)")), path in of_form(FOLDER), ro in of_form("(:ro)?"),
+    ) {
+        let text = format!("{source}:{path}{ro}");
+        let is_the_agents = path == "/muster" || path.starts_with("/muster/");
+        let volume = kept::<Volume>(&text);
+        prop_assert_eq!(volume.as_ref().map(ToString::to_string), (!is_the_agents).then_some(text));
+    }
+
+    #[test]
+    fn every_toleration_and_label_reads_back(
+        key in of_form(&format!("({SUBDOMAIN}/)?{LABEL}")), value in of_form(&format!("(=({LABEL})?)?")),
+        effect in of_form("(:(NoSchedule|PreferNoSchedule|NoExecute))?"),
+    ) {
+        let text = format!("{key}{value}{effect}");
+        prop_assert_eq!(kept::<Toleration>(&text).map(|taint| taint.to_string()), Some(text));
+        prop_assert!(kept::<LabelKey>(&key).is_some());
+    }
+
+    #[test]
+    fn any_text_is_refused_or_kept(
+        text in any::<String>().boxed().prop_union("(pvc|host|empty)?[a-zA-Z0-9.:/=_~ -]{0,24}".boxed()),
+    ) {
+        kept::<Amount>(&text);
+        kept::<Volume>(&text);
+        kept::<Toleration>(&text);
+        kept::<ObjectName>(&text);
+        kept::<LabelKey>(&text);
+        kept::<LabelValue>(&text);
+    }
 }
