@@ -96,6 +96,16 @@ lint: ## Check format, lints, documentation, dependencies and the borders betwee
 	tree=$$(cargo tree --locked -p agent --edges normal --prefix none); \
 	    ! grep -E '^(axum|kube|clap|reqwest) ' <<<"$$tree"
 
+# How long each target is tried, in seconds.
+FUZZ_SECONDS ?= 10
+
+.PHONY: fuzz
+fuzz: ## Try everything that comes in with random input, FUZZ_SECONDS=10 for each kind of it
+	@command -v rustup >/dev/null || { echo "error: there is no rustup, which gives the nightly toolchain" >&2; exit 1; }
+	@rustup run nightly rustc --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal
+	@command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz@0.13.2
+	scripts/fuzz $(FUZZ_SECONDS)
+
 .PHONY: bench
 bench: build ## Measure how long jobs take to start and to end
 	cargo run --locked --release -p e2e --bin bench
@@ -103,4 +113,4 @@ bench: build ## Measure how long jobs take to start and to end
 .PHONY: clean
 clean: ## Remove what the other commands have built and installed here
 	cargo clean
-	rm -rf dist .venv
+	rm -rf dist .venv fuzz/target fuzz/found fuzz/artifacts

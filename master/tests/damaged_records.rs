@@ -212,6 +212,16 @@ fn a_record_of_a_newer_master_is_read() {
 }
 
 #[test]
+fn what_the_fuzzer_of_records_begins_with_are_records() {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/record");
+    let name: JobName = "digits".parse().expect("a job's name");
+    for seed in std::fs::read_dir(seeds).expect("a folder").flatten() {
+        let read = JobRecord::read(&name, &std::fs::read(seed.path()).expect("a file"));
+        assert!(read.is_ok(), "{}: {read:?}", seed.path().display());
+    }
+}
+
+#[test]
 fn what_would_lead_a_master_astray_is_no_record() {
     let record = whole("digits", true);
     let name = record.spec.name.clone();

@@ -35,7 +35,7 @@ pub(super) async fn create(
     Ok((StatusCode::OK, view))
 }
 
-fn parse(query: &str) -> Result<JobSpec, ApiError> {
+pub(super) fn parse(query: &str) -> Result<JobSpec, ApiError> {
     let bad = |code, detail: String| ApiError::new(StatusCode::BAD_REQUEST, code, detail);
     let known = [&STRATEGY[..], &WORKERS, &SERVERS, &CHIEFS, &IMAGE, &NAME, &ALLOW_ROOT];
     let mut values = known.map(|_| None);

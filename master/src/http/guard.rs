@@ -1,7 +1,7 @@
 //! Who may ask: whoever has the token, and, on a master without one, programs of this machine but no browser.
 //! A page in a browser can make it send requests to loopback, and a GET is enough to submit a job.
 
-use std::net::IpAddr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -28,6 +28,13 @@ pub enum Guard {
 const OF_BROWSERS: [&str; 4] = ["origin", "referer", "sec-fetch-site", "sec-fetch-mode"];
 
 impl Guard {
+    /// Whether such a request is answered, for fuzzing.
+    #[cfg(feature = "fake")]
+    #[doc(hidden)]
+    pub fn admits(&self, method: &Method, headers: &HeaderMap) -> bool {
+        self.admit(method, headers).is_ok()
+    }
+
     fn admit(&self, method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
         // GET has effects here (`/create`), so what answers GET must not answer HEAD too.
         if method == Method::HEAD {
@@ -87,6 +94,9 @@ fn is_this_machine(host: &str) -> bool {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
         Some(_) | None => host,
     };
-    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+    let is_loopback = match name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
+        Some(address) => address.parse().is_ok_and(|address: Ipv6Addr| address.is_loopback()),
+        None => name.parse().is_ok_and(|address: Ipv4Addr| address.is_loopback()),
+    };
+    is_loopback || name.eq_ignore_ascii_case("localhost")
 }

@@ -37,6 +37,13 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most time that open requests are given when the master ends.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// What `GET /create` makes of a query, for fuzzing.
+#[cfg(feature = "fake")]
+#[doc(hidden)]
+pub fn spec_of_query(query: &str) -> Option<protocol::job::JobSpec> {
+    create::parse(query).ok()
+}
+
 /// What every handler may use.
 #[derive(Clone)]
 struct AppState {

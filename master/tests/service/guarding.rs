@@ -44,8 +44,16 @@ async fn without_a_token_a_browser_is_not_let_in() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_token_only_hosts_that_are_this_machine_are_served() {
     let master = Master::serving(None).await;
-    let foreign =
-        ["evil.example", "evil.example:7897", "127.0.0.1.evil.example", "10.0.0.1", "localhost.evil.example", ""];
+    let foreign = [
+        "evil.example",
+        "evil.example:7897",
+        "127.0.0.1.evil.example",
+        "10.0.0.1",
+        "localhost.evil.example",
+        "",
+        "[[::1]",
+        "[127.0.0.1]",
+    ];
     for host in foreign {
         let answer = Answer::of(client().get(master.url(CREATE)).header("host", host)).await;
         assert_eq!((answer.status, answer.code().as_str()), (403, "forbidden"), "{host:?}");

@@ -33,6 +33,8 @@ use self::seen::SeenPods;
 use super::{BackendError, JobKey, PodBackend, PodSpec, PodTable, Refusal};
 use crate::error_chain::error_chain;
 use crate::job::plan;
+#[cfg(feature = "fake")]
+use crate::job::replica::PodState;
 
 /// How long the first list of all pods may take.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -43,6 +45,13 @@ const NAME_INTERVAL: Duration = Duration::from_secs(5);
 /// The shortest grace for a pod in which something may run: without any, Kubernetes forgets it before it has ended. Of
 /// one in which nothing has begun there is nothing to wait for, and old kubelets take half a minute over it.
 const GRACE_MIN: Duration = Duration::from_secs(1);
+
+/// Whose a pod is and how it stands, for fuzzing.
+#[cfg(feature = "fake")]
+#[doc(hidden)]
+pub fn observed(pod: &Pod, before: Option<&PodState>) -> (Option<(JobKey, ReplicaId)>, PodState) {
+    (observe::whose(pod), observe::state(pod, before))
+}
 
 /// The back end for clusters.
 pub struct KubeBackend {
