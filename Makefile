@@ -83,6 +83,7 @@ test: venv ## Run every test that this machine can run; those in a cluster when 
 .PHONY: lint
 lint: ## Check format, lints, documentation, dependencies and the borders between crates
 	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@0.20.2
