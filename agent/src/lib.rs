@@ -23,7 +23,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -44,6 +43,9 @@ const COMMANDS_MAX: usize = 64;
 
 /// How long copying the last output may take when the agent ends.
 const MIRROR_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long the answers that are open when the agent ends may take.
+const HTTP_LIMIT: Duration = Duration::from_secs(5);
 
 /// The exit code of an agent that could not start: its command line cannot be understood, its port is taken, or the
 /// machine lacks something. Not 1, with which exec.py ends when it raises an exception, and the agent then as well.
@@ -99,7 +101,7 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
     let reaper = Reaper::new().context("become the parent of orphans")?;
     let folders = [std::env::temp_dir(), PathBuf::from("/dev/shm"), work_dir.clone()];
     let output = Output::create(&folders, log_bytes).map(Arc::new).context("create the files for the output")?;
-    let listener = TcpListener::bind(listen).await.with_context(|| format!("listen on {listen}"))?;
+    let listener = http::listen(listen).with_context(|| format!("listen on {listen}"))?;
     let address = listener.local_addr().context("read the own address")?;
 
     let recipe = Recipe { command, work_dir, environment };
@@ -126,8 +128,9 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
     orders.abort();
     retire.abort();
     drop(end_http);
-    // A panic there has been printed, and nothing is left to be done about it.
-    let _ = http.await;
+    if timeout(HTTP_LIMIT, http).await.is_err() {
+        warn!("open answers are cut off");
+    }
     if let Some(mirror) = mirror
         && timeout(MIRROR_LIMIT, mirror).await.is_err()
     {

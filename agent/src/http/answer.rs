@@ -33,6 +33,8 @@ pub(super) enum Answer {
 pub(super) enum Failure {
     #[error("there is no {0}")]
     UnknownRoute(String),
+    #[error("the request has both a Content-Length and a Transfer-Encoding: send one of them")]
+    Framing,
     #[error("the token is missing or wrong: send Authorization: Bearer TOKEN")]
     Unauthorized,
     #[error("this route takes {allowed} only")]
@@ -57,7 +59,7 @@ impl Failure {
             Self::UnknownRoute(_) => (StatusCode::NOT_FOUND, ErrorCode::UnknownRoute),
             Self::Unauthorized => (StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized),
             Self::Method { .. } => (StatusCode::METHOD_NOT_ALLOWED, ErrorCode::MethodNotAllowed),
-            Self::Query(_) | Self::Config(ConfigError::NotAnObject(_)) | Self::BodyLost(_) => {
+            Self::Framing | Self::Query(_) | Self::Config(ConfigError::NotAnObject(_)) | Self::BodyLost(_) => {
                 (StatusCode::BAD_REQUEST, ErrorCode::BadRequest)
             }
             Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, ErrorCode::TooLarge),
@@ -94,8 +96,8 @@ impl Answer {
         Self::Text(StatusCode::OK, "OK")
     }
 
-    /// The message. `open` is kept until the answer has been produced.
-    pub(super) fn into_response(self, open: OpenRequest) -> Response<AgentBody> {
+    /// The message. `open`, where it counts, is kept until the answer has been produced.
+    pub(super) fn into_response(self, open: Option<OpenRequest>) -> Response<AgentBody> {
         match self {
             Self::Text(status, text) => full(status, "text/plain; charset=utf-8", text.into()),
             Self::Status(status) => full(StatusCode::OK, "application/json", json(&status)),
@@ -104,7 +106,7 @@ impl Answer {
     }
 }
 
-fn logs(follower: Follower, dropped: u64, open: OpenRequest) -> Response<AgentBody> {
+fn logs(follower: Follower, dropped: u64, open: Option<OpenRequest>) -> Response<AgentBody> {
     let offset = follower.offset();
     let mut response = Response::new(AgentBody::following(follower, open));
     let headers = response.headers_mut();

@@ -34,7 +34,7 @@ impl AgentBody {
     }
 
     /// What `follower` reads.
-    pub(super) fn following(follower: Follower, open: OpenRequest) -> Self {
+    pub(super) fn following(follower: Follower, open: Option<OpenRequest>) -> Self {
         // One piece waits while another is being sent; what else there is waits in the log.
         let (sender, pieces) = mpsc::channel(1);
         tokio::spawn(deliver(follower, sender, open));
@@ -44,7 +44,7 @@ impl AgentBody {
 
 /// Passes a log on until there is no more of it or no reader. A reader that was overtaken by the log is cut off, so
 /// that it asks again and is told what was dropped, for headers have been sent and bytes have no place for a note.
-async fn deliver(mut follower: Follower, sender: mpsc::Sender<Bytes>, _open: OpenRequest) {
+async fn deliver(mut follower: Follower, sender: mpsc::Sender<Bytes>, _open: Option<OpenRequest>) {
     loop {
         let piece = tokio::select! {
             piece = follower.next() => piece,

@@ -2,12 +2,16 @@
 
 mod answer;
 mod body;
+mod connections;
+mod framing;
 mod handlers;
 mod query;
 mod token;
 
 use std::convert::Infallible;
+use std::future::pending;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,9 +24,9 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use protocol::agent::RunStatus;
 use protocol::routes;
 use rustix::net::sockopt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use crate::activity::Activity;
@@ -30,13 +34,21 @@ use crate::log::Output;
 use crate::run::Command;
 use answer::{Answer, Failure};
 use body::AgentBody;
+use connections::{Connections, Guest, Standing};
+use framing::{Lengths, Watched};
 pub use token::TokenHash;
 
 /// How long a client may take to send the head of a request.
 const HEAD_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long open answers may go on when the agent ends.
-const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
+/// Most bytes of the head of a request, and of what waits in a connection either way.
+const HEAD_BYTES: usize = 16 * 1024;
+
+/// How long a connection lasts on which nobody has shown that it may ask.
+const STRANGER_LIMIT: Duration = Duration::from_secs(10);
+
+/// Connections that wait in the kernel to be taken. One that comes when there are so many has to try again a second later.
+const BACKLOG: u32 = 4096;
 
 /// How long to wait before the next try when no connection can be taken, for lack of file descriptors above all.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -64,15 +76,28 @@ pub struct Agent {
     pub token: Option<TokenHash>,
 }
 
-/// Answers requests until `ending` is told or dropped, then finishes what is open, within a limit.
+/// Takes a port.
+///
+/// # Errors
+/// What the kernel says.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // An agent that ended a moment ago may have left connections behind.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Answers requests until `ending` is told or dropped, then finishes what is open, however long that takes.
 pub async fn serve(listener: TcpListener, agent: Agent, mut ending: oneshot::Receiver<Infallible>) {
     let graceful = GracefulShutdown::new();
+    let mut connections = Connections::default();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((connection, _peer)) => {
-                    tokio::spawn(serve_connection(connection, agent.clone(), graceful.watcher()));
-                }
+                Ok((connection, _peer)) => if let Some(guest) = connections.seat() {
+                    tokio::spawn(serve_connection(connection, agent.clone(), guest, graceful.watcher()));
+                },
                 Err(error) => {
                     warn!(%error, "no connection could be taken");
                     sleep(ACCEPT_PAUSE).await;
@@ -82,23 +107,32 @@ pub async fn serve(listener: TcpListener, agent: Agent, mut ending: oneshot::Rec
         }
     }
     drop((listener, agent));
-    if timeout(SHUTDOWN_LIMIT, graceful.shutdown()).await.is_err() {
-        warn!("open answers are cut off");
-    }
+    graceful.shutdown().await;
 }
 
-async fn serve_connection(connection: TcpStream, agent: Agent, watcher: Watcher) {
+async fn serve_connection(connection: TcpStream, agent: Agent, guest: Guest, watcher: Watcher) {
     if let Err(error) = tune(&connection) {
         debug!(%error, "the connection keeps its default timeouts");
     }
-    let service = service_fn(|request| respond(request, agent.clone()));
+    let (Guest { standing, evicted }, lengths) = (guest, Lengths::default());
+    let service = service_fn(|request| respond(request, &agent, &standing, &lengths));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_LIMIT)
-        .serve_connection(TokioIo::new(connection), service);
-    if let Err(error) = watcher.watch(connection).await {
+        .max_buf_size(HEAD_BYTES)
+        .serve_connection(TokioIo::new(Watched::new(connection, lengths.clone())), service);
+    tokio::select! {
         // The client's doing, and the client's loss.
-        debug!(%error, "a connection ended early");
+        result = watcher.watch(connection) => result.unwrap_or_else(|error| debug!(%error, "a connection ended early")),
+        _ = evicted => debug!("a connection makes room for another"),
+        () = end_of_patience(&standing) => debug!("a connection without a request that may be asked is closed"),
+    }
+}
+
+async fn end_of_patience(standing: &Standing) {
+    sleep(STRANGER_LIMIT).await;
+    if standing.is_proven() {
+        pending().await
     }
 }
 
@@ -111,16 +145,20 @@ fn tune(connection: &TcpStream) -> io::Result<()> {
     Ok(sockopt::set_tcp_user_timeout(connection, UNACKNOWLEDGED_LIMIT_MS)?)
 }
 
-async fn respond(request: Request<Incoming>, agent: Agent) -> Result<Response<AgentBody>, Infallible> {
-    let open = agent.activity.begin();
-    let answer = match route(&request).and_then(|route| agent.admit(route, &request)) {
-        Ok(Route::Healthz) => Ok(Answer::ok()),
-        Ok(Route::Config) => handlers::config(request, &agent).await,
-        Ok(Route::Run) => handlers::run(&request, &agent).await,
-        Ok(Route::Stop) => handlers::stop(&request, &agent).await,
-        Ok(Route::Finish) => handlers::finish(&agent).await,
-        Ok(Route::Status) => handlers::status(&request, &agent).await,
-        Ok(Route::Logs) => handlers::logs(&request, &agent),
+async fn respond(
+    request: Request<Incoming>,
+    agent: &Agent,
+    standing: &Standing,
+    lengths: &Lengths,
+) -> Result<Response<AgentBody>, Infallible> {
+    let admitted = if lengths.conflict(request.headers()) { Err(Failure::Framing) } else { agent.admit(&request) };
+    // What strangers ask keeps no agent from ending.
+    let open = matches!(admitted, Ok(Caller::Known)).then(|| {
+        standing.prove();
+        agent.activity.begin()
+    });
+    let answer = match admitted.and_then(|_| route(&request)) {
+        Ok(route) => answer(route, request, agent).await,
         Err(failure) => Err(failure),
     };
     Ok(match answer {
@@ -129,11 +167,37 @@ async fn respond(request: Request<Incoming>, agent: Agent) -> Result<Response<Ag
     })
 }
 
+async fn answer(route: Route, request: Request<Incoming>, agent: &Agent) -> Result<Answer, Failure> {
+    match route {
+        Route::Healthz => Ok(Answer::ok()),
+        Route::Config => handlers::config(request, agent).await,
+        Route::Run => handlers::run(&request, agent).await,
+        Route::Stop => handlers::stop(&request, agent).await,
+        Route::Finish => handlers::finish(agent).await,
+        Route::Status => handlers::status(&request, agent).await,
+        Route::Logs => handlers::logs(&request, agent),
+    }
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    /// Someone who has the token, or anyone where there is none.
+    Known,
+    /// Anyone, asking what everyone may know.
+    Stranger,
+}
+
 impl Agent {
-    /// Lets a request pass that may ask for this.
-    fn admit(&self, route: Route, request: &Request<Incoming>) -> Result<Route, Failure> {
-        let is_known = self.token.is_none_or(|token| token.admits(request.headers()));
-        if is_known || matches!(route, Route::Healthz) { Ok(route) } else { Err(Failure::Unauthorized) }
+    /// Lets a request pass that may be asked. Without the token nobody learns as much as which routes there are.
+    fn admit(&self, request: &Request<Incoming>) -> Result<Caller, Failure> {
+        if self.token.is_none_or(|token| token.admits(request.headers())) {
+            Ok(Caller::Known)
+        } else if request.uri().path() == routes::HEALTHZ {
+            Ok(Caller::Stranger)
+        } else {
+            Err(Failure::Unauthorized)
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use protocol::agent::{ExitOutcome, ExitReport, RunState, RunStatus};
 use protocol::error::Problem;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// How long anything may take before a test fails.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -242,6 +243,26 @@ pub fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         }
         assert!(Instant::now() < deadline, "waited in vain for {what}");
         thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+pub fn signal(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), signal).unwrap();
+}
+
+/// The same numbers in every run (SplitMix64).
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub fn below(&mut self, limit: usize) -> usize {
+        usize::try_from(self.roll() % u64::try_from(limit).unwrap()).unwrap()
     }
 }
 
