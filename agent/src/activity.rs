@@ -31,6 +31,18 @@ impl Activity {
         OpenRequest { activity: self.clone() }
     }
 
+    /// Returns when nobody has asked anything for `pause`.
+    pub async fn quiet(&self, pause: Duration) {
+        let mut requests = self.open.subscribe();
+        loop {
+            let open = *requests.borrow_and_update();
+            let limit = if open == 0 { pause } else { Duration::MAX };
+            if !matches!(timeout(limit, requests.changed()).await, Ok(Ok(()))) {
+                return;
+            }
+        }
+    }
+
     /// Returns when the run has been over, and nobody has asked anything, for `linger`; never while there is no run
     /// that is over.
     pub async fn abandoned(&self, mut status: watch::Receiver<RunStatus>, linger: Duration) {

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use lexopt::{Arg, Parser};
-use protocol::env::{MUSTER_PREFIX, MUSTER_TOKEN_SHA256};
+use protocol::env::{MUSTER_PREFIX, MUSTER_TERMINATION_GRACE_SECONDS, MUSTER_TOKEN_SHA256};
 use protocol::routes::AGENT_PORT;
 
 use crate::http::TokenHash;
@@ -29,7 +29,8 @@ Options:
       --work-dir DIR     Working directory of the command [default: the current one] [env: MUSTER_WORK_DIR]
       --log-bytes N      How much output is kept of each stream, in bytes [default: 16777216] [env: MUSTER_LOG_BYTES]
       --linger SECONDS   How long to stay after a run when nobody asks anything [default: 600] [env: MUSTER_LINGER]
-      --grace SECONDS    From SIGTERM to SIGKILL when the agent itself is told to end [default: 10] [env: MUSTER_GRACE]
+      --termination-grace SECONDS From SIGTERM to SIGKILL for the agent itself; its run gets most of it [default: 30] [env: MUSTER_TERMINATION_GRACE_SECONDS]
+      --termination-log FILE Where to leave how the run ended; never created [default: /dev/termination-log unless supervised] [env: MUSTER_TERMINATION_LOG]
       --token-sha256 HEX SHA-256 of the bearer token that requests must carry [default: none needed] [env: MUSTER_TOKEN_SHA256]
       --supervised       Print the address on stdout, no output, and end when stdin does [env: MUSTER_SUPERVISED]
   -h, --help             Print this
@@ -38,6 +39,9 @@ Options:
 It exits as its last run did, with 128 plus the signal's number if a signal ended that run, with 0 if there was none,
 and with 2 if it could not start: a bad command line, a port that is taken.
 ";
+
+/// Where Kubernetes looks for a container's last words unless its pod says otherwise (`terminationMessagePath`).
+const TERMINATION_LOG: &str = "/dev/termination-log";
 
 /// Longest time that can be set: a year.
 const SECONDS_MAX: u64 = 366 * 86_400;
@@ -62,8 +66,10 @@ pub struct Config {
     pub log_bytes: NonZeroU64,
     /// How long to stay after a run when nobody asks anything.
     pub linger: Duration,
-    /// From SIGTERM to SIGKILL when the agent is told to end.
-    pub grace: Duration,
+    /// From SIGTERM to SIGKILL for the agent itself.
+    pub termination_grace: Duration,
+    /// Where to leave how the run ended.
+    pub termination_log: Option<PathBuf>,
     /// Who may ask; everyone when absent.
     pub token: Option<TokenHash>,
     /// To whom it belongs.
@@ -148,6 +154,10 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
     if config.command.is_empty() {
         return Err(UsageError::NoCommand);
     }
+    // A local agent may be inside somebody else's container, whose last words are not its own.
+    if config.supervision == Supervision::Pod {
+        config.termination_log.get_or_insert_with(|| PathBuf::from(TERMINATION_LOG));
+    }
     config.environment = without_muster(environment);
     Ok(Invocation::Agent(Box::new(config)))
 }
@@ -200,7 +210,7 @@ enum Flag {
 }
 
 /// Everything that can be set.
-const SETTINGS: [Setting; 8] = [
+const SETTINGS: [Setting; 9] = [
     Setting {
         flag: Flag::Valued("--listen"),
         variable: "MUSTER_LISTEN",
@@ -227,9 +237,17 @@ const SETTINGS: [Setting; 8] = [
         set: |config, given| given.seconds().map(|linger| config.linger = linger),
     },
     Setting {
-        flag: Flag::Valued("--grace"),
-        variable: "MUSTER_GRACE",
-        set: |config, given| given.seconds().map(|grace| config.grace = grace),
+        flag: Flag::Valued("--termination-grace"),
+        variable: MUSTER_TERMINATION_GRACE_SECONDS,
+        set: |config, given| given.seconds().map(|grace| config.termination_grace = grace),
+    },
+    Setting {
+        flag: Flag::Valued("--termination-log"),
+        variable: "MUSTER_TERMINATION_LOG",
+        set: |config, given| {
+            config.termination_log = Some(PathBuf::from(given.text));
+            Ok(())
+        },
     },
     Setting {
         flag: Flag::Valued("--token-sha256"),
@@ -268,7 +286,8 @@ impl Default for Config {
             work_dir: PathBuf::from("."),
             log_bytes: NonZeroU64::new(16 * 1024 * 1024).expect("it is not zero"),
             linger: Duration::from_secs(600),
-            grace: Duration::from_secs(10),
+            termination_grace: Duration::from_secs(30),
+            termination_log: None,
             token: None,
             supervision: Supervision::Pod,
             command: ["python", "exec.py"].map(OsString::from).to_vec(),

@@ -7,6 +7,7 @@ pub mod config;
 pub mod diagnostics;
 pub mod follow;
 pub mod http;
+pub mod last_words;
 pub mod log;
 pub mod mirror;
 pub mod pump;
@@ -14,19 +15,21 @@ pub mod reaper;
 pub mod run;
 pub mod shim;
 
+use std::convert::Infallible;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tokio::io::AsyncReadExt;
 use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::task::JoinHandle;
+use tokio::time::timeout_at;
 use tracing::{info, warn};
 
 use activity::Activity;
@@ -36,7 +39,7 @@ use log::Output;
 use reaper::Reaper;
 use run::event::Event;
 use run::memory::{CGROUP, Memory};
-use run::{Command, Runner, child::Recipe};
+use run::{Command, Left, Runner, child::Recipe};
 
 /// Requests that wait for the runner at most; more of them wait in their connections.
 const COMMANDS_MAX: usize = 64;
@@ -46,6 +49,13 @@ const MIRROR_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long the answers that are open when the agent ends may take.
 const HTTP_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long an agent that was told to end still answers whoever reads what its run has left: a master that hears of the
+/// end copies the rest of the output.
+const READERS_LIMIT: Duration = Duration::from_secs(2);
+
+/// Without a request for so long, nobody reads.
+const READERS_PAUSE: Duration = Duration::from_millis(500);
 
 /// The exit code of an agent that could not start: its command line cannot be understood, its port is taken, or the
 /// machine lacks something. Not 1, with which exec.py ends when it raises an exception, and the agent then as well.
@@ -91,7 +101,18 @@ fn be_agent(config: Config) -> u8 {
 /// Is an agent until it is to end. Returns the code to exit with. All that can fail comes before a run can be started,
 /// so a failure means that the agent has not started.
 async fn serve(config: Config) -> anyhow::Result<u8> {
-    let Config { listen, work_dir, log_bytes, linger, grace, token, supervision, command, environment } = config;
+    let Config {
+        listen,
+        work_dir,
+        log_bytes,
+        linger,
+        termination_grace: grace,
+        termination_log,
+        token,
+        supervision,
+        command,
+        environment,
+    } = config;
     let orders = Orders {
         terminate: signal(SignalKind::terminate())?,
         interrupt: signal(SignalKind::interrupt())?,
@@ -120,24 +141,54 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
     info!(%address, version = env!("CARGO_PKG_VERSION"), "listening");
     let orders = tokio::spawn(orders.pass_on(agent.commands.clone()));
     let retire = tokio::spawn(retire(agent.clone(), linger));
+    let (activity, status) = (agent.activity.clone(), agent.status.clone());
     let (end_http, ending) = oneshot::channel();
     let http = tokio::spawn(http::serve(listener, agent, ending));
     // Not a task of its own: the runner starts processes, and the main thread is the one that stays.
-    let code = runner.run(queue).await;
+    let left = runner.run(queue).await;
 
     orders.abort();
     retire.abort();
-    drop(end_http);
-    if timeout(HTTP_LIMIT, http).await.is_err() {
+    if let Some(file) = termination_log {
+        last_words::leave(&status.borrow(), &file);
+    }
+    wind_down(left, &activity, Http { end: end_http, task: http }, mirror).await;
+    info!(code = left.code, "ends");
+    Ok(left.code)
+}
+
+/// The task that answers requests.
+struct Http {
+    /// Tells it to end when it is dropped.
+    end: oneshot::Sender<Infallible>,
+    task: JoinHandle<()>,
+}
+
+/// Lets those who read come to an end, as far as there is time.
+async fn wind_down(left: Left, activity: &Activity, Http { end, task }: Http, mirror: Option<JoinHandle<()>>) {
+    let mut cut_off = left.at_most(HTTP_LIMIT);
+    if left.killed_at.is_some() {
+        cut_off = left.at_most(READERS_LIMIT);
+        // Whoever still reads then is cut off below.
+        let _ = timeout_at(cut_off, activity.quiet(READERS_PAUSE)).await;
+    }
+    drop(end);
+    if timeout_at(cut_off, task).await.is_err() {
         warn!("open answers are cut off");
     }
     if let Some(mirror) = mirror
-        && timeout(MIRROR_LIMIT, mirror).await.is_err()
+        && timeout_at(left.at_most(MIRROR_LIMIT), mirror).await.is_err()
     {
         warn!("nobody reads the agent's own output; its end is lost");
     }
-    info!(code, "ends");
-    Ok(code)
+}
+
+impl Left {
+    /// The end of a wait that begins now and takes no longer than `limit`, or than the agent lives.
+    fn at_most(&self, limit: Duration) -> tokio::time::Instant {
+        let end = Instant::now() + limit;
+        self.killed_at.map_or(end, |killed_at| killed_at.min(end)).into()
+    }
 }
 
 /// Who can tell the agent to end, other than by HTTP.
@@ -145,7 +196,7 @@ struct Orders {
     terminate: Signal,
     interrupt: Signal,
     supervision: Supervision,
-    /// For the run, when a signal ends the agent.
+    /// What a signal leaves to the agent.
     grace: Duration,
 }
 
@@ -155,15 +206,15 @@ impl Orders {
         let mut parent_gone = pin!(parent_gone(self.supervision));
         loop {
             let order = tokio::select! {
-                _ = self.terminate.recv() => Command::Leave { grace: self.grace },
-                _ = self.interrupt.recv() => Command::Leave { grace: self.grace },
+                _ = self.terminate.recv() => Command::Terminate { grace: self.grace },
+                _ = self.interrupt.recv() => Command::Terminate { grace: self.grace },
                 () = &mut parent_gone => break,
             };
             // An agent that ends already takes no more orders.
             let _ = commands.send(order).await;
         }
         // A master that is gone cannot wait for a graceful end, and its successor needs the ports.
-        let _ = commands.send(Command::Leave { grace: Duration::ZERO }).await;
+        let _ = commands.send(Command::Abandon).await;
     }
 }
 

@@ -2,7 +2,7 @@
 //! be asked for by that process itself, and between fork and exec safe code has no place to do so. So the agent
 //! starts its own program again; that one asks, looks whether the agent is still there, and becomes the command.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -13,9 +13,9 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 pub const FLAG: &str = "--exec-shim";
 
 /// Shells' exit code for a command that was found and could not be started.
-const CANNOT_EXECUTE: u8 = 126;
+pub(crate) const CANNOT_EXECUTE: u8 = 126;
 /// Shells' exit code for a command that was not found.
-const NOT_FOUND: u8 = 127;
+pub(crate) const NOT_FOUND: u8 = 127;
 
 /// What the agent asks of its own program.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,13 +38,19 @@ pub fn become_command(shim: Shim) -> u8 {
     }
     let (program, arguments) = command.split_first().expect("the command line was checked when it was parsed");
     let error = Command::new(program).args(arguments).exec();
-    if error.kind() != io::ErrorKind::NotFound {
-        fail(&format!("cannot start {program:?}: {error}"), CANNOT_EXECUTE)
+    let (why, code) = if error.kind() != io::ErrorKind::NotFound {
+        (error.to_string(), CANNOT_EXECUTE)
     } else if program.to_string_lossy().contains('/') {
-        fail(&format!("cannot start {program:?}: no such file"), NOT_FOUND)
+        ("no such file".to_owned(), NOT_FOUND)
     } else {
-        fail(&format!("cannot start {program:?}: not found on PATH"), NOT_FOUND)
-    }
+        ("not found on PATH".to_owned(), NOT_FOUND)
+    };
+    fail(&format!("{}{why}", cannot_start(program)), code)
+}
+
+/// How the sentence on a program begins that cannot be started. The agent knows it by that.
+pub(crate) fn cannot_start(program: &OsStr) -> String {
+    format!("cannot start {program:?}: ")
 }
 
 fn fail(sentence: &str, code: u8) -> u8 {

@@ -80,6 +80,10 @@ fn an_agent_whom_nobody_asks_ends_as_its_run_did_and_not_while_somebody_listens(
 fn a_bad_command_line_is_refused_with_2() {
     for (flags, message) in [
         (["--listen", "nowhere"], "error: --listen: \"nowhere\" is not an address and port, such as 0.0.0.0:7896\n"),
+        (
+            ["--termination-grace", "x"],
+            "error: --termination-grace: \"x\" is not a number of seconds, a year at most\n",
+        ),
         (["--linger", "-1"], "error: --linger: \"-1\" is not a number of seconds, a year at most\n"),
         (["--log-bytes", "0"], "error: --log-bytes: \"0\" is not a number of bytes, at least 1\n"),
         (["--frobnicate", "x"], "error: invalid option '--frobnicate'\n"),
@@ -88,9 +92,12 @@ fn a_bad_command_line_is_refused_with_2() {
         let output = support::program().args(flags).stderr(Stdio::piped()).output().unwrap();
         assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(2), message));
     }
-    let output = support::program().env("MUSTER_GRACE", "x").stderr(Stdio::piped()).output().unwrap();
+    let output =
+        support::program().env("MUSTER_TERMINATION_GRACE_SECONDS", "x").stderr(Stdio::piped()).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8(output.stderr).unwrap().starts_with("error: MUSTER_GRACE: \"x\" is not"));
+    assert!(
+        String::from_utf8(output.stderr).unwrap().starts_with("error: MUSTER_TERMINATION_GRACE_SECONDS: \"x\" is not")
+    );
 }
 
 #[test]

@@ -88,21 +88,24 @@ fn a_flag_wins_over_its_variable_and_that_over_the_default() {
     let default = configuration(&[], &[]);
     assert_eq!(default.listen.to_string(), "0.0.0.0:7896");
     assert_eq!(default.command, ["python", "exec.py"]);
-    assert_eq!((default.linger, default.grace), (Duration::from_secs(600), Duration::from_secs(10)));
+    assert_eq!((default.linger, default.termination_grace), (Duration::from_secs(600), Duration::from_secs(30)));
     assert_eq!((default.log_bytes.get(), default.supervision), (16_777_216, Supervision::Pod));
+
+    assert_eq!(default.termination_log, Some("/dev/termination-log".into()));
 
     let variables = [
         ("MUSTER_LISTEN", "[::]:1"),
-        ("MUSTER_GRACE", "2"),
+        ("MUSTER_TERMINATION_GRACE_SECONDS", "2"),
         ("MUSTER_COMMAND", "python -u x.py"),
         ("MUSTER_JOB", "j"),
         ("PATH", "p"),
     ];
-    let config = configuration(&["--grace", "1.5", "--work-dir=/srv"], &variables);
-    assert_eq!((config.listen.to_string().as_str(), config.grace), ("[::]:1", Duration::from_millis(1500)));
+    let config = configuration(&["--termination-grace", "1.5", "--work-dir=/srv"], &variables);
+    assert_eq!((config.listen.to_string().as_str(), config.termination_grace), ("[::]:1", Duration::from_millis(1500)));
     assert_eq!((config.work_dir.to_str(), config.command.len()), (Some("/srv"), 3));
     assert_eq!(config.environment, environment(&[("PATH", "p")]), "Muster's own are taken out");
 
     let config = configuration(&["--supervised", "--", "sh", "--listen", "--", "x"], &variables);
+    assert_eq!(config.termination_log, None, "a local agent may be inside somebody else's container");
     assert_eq!(config.command, ["sh", "--listen", "--", "x"]);
 }

@@ -38,7 +38,7 @@ fn stop(of: &str, grace_seconds: u64) -> Event {
 }
 
 fn gone() -> Event {
-    Event::Gone { stderr_tail: "tail".to_owned() }
+    Event::Gone { stderr_tail: "tail".to_owned(), not_started: None }
 }
 
 fn ended(code: i32) -> Event {

@@ -176,18 +176,22 @@ fn exit_codes_and_signals_are_told_apart() {
 }
 
 #[test]
-fn a_command_that_cannot_be_started_says_why_and_exits_as_in_a_shell() {
-    let agent = Agent::start(&[], &["no-such-python", "exec.py"]);
-    assert_eq!(agent.outcome(), ExitOutcome::Code(127));
-    assert_eq!(agent.wait_for_exit().stderr_tail, "cannot start \"no-such-python\": not found on PATH\n");
-    let agent = Agent::start(&[], &["/etc/passwd"]);
-    assert_eq!(agent.outcome(), ExitOutcome::Code(126));
-    assert!(agent.wait_for_exit().stderr_tail.contains("Permission denied"));
-    let agent = Agent::start(&[], &["/nowhere/python"]);
-    assert_eq!(agent.outcome(), ExitOutcome::Code(127));
+fn a_command_that_cannot_be_started_says_why_and_its_agent_exits_with_126() {
+    for (command, why) in [
+        ("no-such-python", "cannot start \"no-such-python\": not found on PATH"),
+        ("/etc/passwd", "cannot start \"/etc/passwd\": Permission denied (os error 13)"),
+        ("/nowhere/python", "cannot start \"/nowhere/python\": no such file"),
+    ] {
+        let mut agent = Agent::start(&[], &[command, "exec.py"]);
+        assert_eq!(agent.outcome(), ExitOutcome::NotStarted(why.to_owned()));
+        assert_eq!(agent.wait_for_exit().stderr_tail, format!("{why}\n"));
+        assert_eq!(agent.post("/finish", "").status, 200);
+        assert_eq!(agent.wait_for_end().code(), Some(126));
+    }
     let agent = Agent::start(&["--work-dir", "/nowhere"], &["true"]);
     let outcome = agent.outcome();
     assert!(matches!(&outcome, ExitOutcome::NotStarted(reason) if reason.contains("/nowhere")), "{outcome:?}");
+    assert_eq!(Agent::of_shell("exit 127").outcome(), ExitOutcome::Code(127), "which a script may mean as it likes");
 }
 
 #[test]

@@ -1,12 +1,10 @@
 //! However a run ends and whatever it has started, nothing of it is left.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 
 use protocol::agent::{ExitOutcome, RunState};
-use rustix::process::{Pid, Signal, kill_process};
-use support::{Agent, children_of, process_state, wait_until, wait_until_gone};
+use rustix::process::Signal;
+use support::{Agent, children_of, process_state, signal, wait_until, wait_until_gone};
 
 /// Ignores SIGTERM, has a child in its group, and a grandchild that has left group, session and family.
 const STUBBORN: &str = r#"
@@ -29,10 +27,6 @@ if os.environ.get("MODE") == "leave":
     sys.exit(7)
 sleep_for_ever("main")
 "#;
-
-fn signal(pid: u32, signal: Signal) {
-    kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), signal).unwrap();
-}
 
 #[test]
 fn a_run_that_ignores_sigterm_is_killed_after_the_grace_with_all_its_descendants() {
@@ -151,7 +145,7 @@ fn an_agent_that_is_killed_takes_the_main_process_along() {
 #[test]
 fn sigterm_stops_the_run_gracefully_and_the_agent_exits_as_it_did() {
     let script = "trap 'exit 75' TERM; echo ready; while :; do sleep 0.01; done";
-    let mut agent = Agent::start(&["--grace", "60"], &["sh", "-c", script]);
+    let mut agent = Agent::start(&["--termination-grace", "60"], &["sh", "-c", script]);
     agent.go();
     agent.wait_for_output("ready");
     signal(agent.pid(), Signal::TERM);
@@ -160,7 +154,7 @@ fn sigterm_stops_the_run_gracefully_and_the_agent_exits_as_it_did() {
 
 #[test]
 fn sigterm_kills_a_run_that_ignores_it_after_the_grace() {
-    let mut agent = Agent::start(&["--grace", "0.2"], &["python3", "-u", "-c", STUBBORN]);
+    let mut agent = Agent::start(&["--termination-grace", "0.2"], &["python3", "-u", "-c", STUBBORN]);
     agent.go();
     let pids = ["main", "child", "detached"].map(|name| agent.wait_for_pid(name));
     signal(agent.pid(), Signal::TERM);

@@ -51,7 +51,13 @@ fn running(workers: u32) -> JobView {
 
 fn exited(code: i32, stopped: bool) -> ExitReport {
     let stderr_tail = "Traceback\nValueError: no\n".to_owned();
-    ExitReport { outcome: ExitOutcome::Code(code), stopped, ended_at: UnixMillis(4_000), stderr_tail }
+    ExitReport {
+        outcome: ExitOutcome::Code(code),
+        stopped,
+        terminated: false,
+        ended_at: UnixMillis(4_000),
+        stderr_tail,
+    }
 }
 
 fn finished(result: JobResult) -> JobView {

@@ -48,7 +48,7 @@ pub struct RunStatus {
     pub exit: Option<ExitReport>,
 }
 
-/// How a run ended. *How* (the outcome) and *why* (`stopped`: we asked for it) are two things.
+/// How a run ended. *How* (the outcome) and *why* (`stopped`: it was asked to; `terminated`: by its pod's end) are two things.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "ExitReportWire", into = "ExitReportWire")]
 pub struct ExitReport {
@@ -56,6 +56,9 @@ pub struct ExitReport {
     pub outcome: ExitOutcome,
     /// Whether the agent had been told to stop it before it ended.
     pub stopped: bool,
+    /// Whether it was stopped because the agent itself was told to end (SIGTERM), as a pod is that is preempted, evicted or
+    /// drained, and not by `/stop`. Never without `stopped`.
+    pub terminated: bool,
     /// When, by the agent's clock.
     pub ended_at: UnixMillis,
     /// The last output on stderr, at most [`STDERR_TAIL_BYTES`], invalid UTF-8 replaced.
@@ -74,9 +77,24 @@ pub enum ExitOutcome {
         /// How much that was, in bytes, where it is known.
         limit: Option<u64>,
     },
-    /// It was never started, for this reason.
+    /// Not a line of exec.py ever ran, for this reason, and none would if it were started again.
     NotStarted(String),
 }
+
+/// What an agent leaves behind when it ends after a run: Kubernetes keeps it with the pod, for a master that comes too
+/// late to ask.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastWords {
+    /// The generation of the run; absent when its environment came without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<Generation>,
+    /// How the run ended.
+    pub exit: ExitReport,
+}
+
+/// Most bytes of [`LastWords`] as JSON: what Kubernetes keeps of a container's termination message
+/// (`kubernetes/pkg/kubelet/container/runtime.go`, MaxContainerTerminationMessageLength).
+pub const LAST_WORDS_BYTES: usize = 4096;
 
 impl ExitReport {
     /// Whether the run did what it should: it exited with 0.
@@ -138,6 +156,8 @@ struct ExitReportWire {
     not_started: Option<String>,
     #[serde(default)]
     stopped: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    terminated: bool,
     ended_at: UnixMillis,
     #[serde(default)]
     stderr_tail: String,
@@ -162,7 +182,8 @@ impl TryFrom<ExitReportWire> for ExitReport {
     type Error = AmbiguousExit;
 
     fn try_from(wire: ExitReportWire) -> Result<Self, Self::Error> {
-        let ExitReportWire { code, signal, out_of_memory, not_started, stopped, ended_at, stderr_tail } = wire;
+        let ExitReportWire { code, signal, out_of_memory, not_started, stopped, terminated, ended_at, stderr_tail } =
+            wire;
         let outcome = match (code, signal, out_of_memory, not_started) {
             (Some(code), None, None, None) => ExitOutcome::Code(code),
             (None, Some(SIGKILL), Some(OutOfMemoryWire { limit_bytes: limit }), None) => {
@@ -172,13 +193,13 @@ impl TryFrom<ExitReportWire> for ExitReport {
             (None, None, None, Some(reason)) => ExitOutcome::NotStarted(reason),
             (_, _, _, _) => return Err(AmbiguousExit),
         };
-        Ok(Self { outcome, stopped, ended_at, stderr_tail })
+        Ok(Self { outcome, stopped, terminated, ended_at, stderr_tail })
     }
 }
 
 impl From<ExitReport> for ExitReportWire {
     fn from(report: ExitReport) -> Self {
-        let ExitReport { outcome, stopped, ended_at, stderr_tail } = report;
+        let ExitReport { outcome, stopped, terminated, ended_at, stderr_tail } = report;
         let (code, signal, out_of_memory, not_started) = match outcome {
             ExitOutcome::Code(code) => (Some(code), None, None, None),
             ExitOutcome::Signal(signal) => (None, Some(signal), None, None),
@@ -187,6 +208,6 @@ impl From<ExitReport> for ExitReportWire {
             }
             ExitOutcome::NotStarted(reason) => (None, None, None, Some(reason)),
         };
-        Self { code, signal, out_of_memory, not_started, stopped, ended_at, stderr_tail }
+        Self { code, signal, out_of_memory, not_started, stopped, terminated, ended_at, stderr_tail }
     }
 }

@@ -49,8 +49,8 @@ pub const TF_GRPC_WORKER_CACHE_QUEUES: &str = "TF_GRPC_WORKER_CACHE_QUEUES";
 /// but `GET /healthz` must carry. Whoever can read the pod learns no secret from it.
 pub const MUSTER_TOKEN_SHA256: &str = "MUSTER_TOKEN_SHA256";
 
-/// Written by a back end into the pod, read by the agent: the seconds, a whole number, that the pod may take to end when
-/// the cluster ends it, before what is left is killed.
+/// Written by a back end into the pod, read by the agent: how long the pod has from SIGTERM to the kubelet's SIGKILL, in
+/// whole seconds (`terminationGracePeriodSeconds`).
 pub const MUSTER_TERMINATION_GRACE_SECONDS: &str = "MUSTER_TERMINATION_GRACE_SECONDS";
 
 /// Prefix of the variables that belong to Muster.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{assert_golden, assert_tolerates_new_fields, read};
-use protocol::agent::{ExitOutcome, ExitReport, RunState, RunStatus};
+use protocol::agent::{ExitOutcome, ExitReport, LastWords, RunState, RunStatus};
 use protocol::ids::{Generation, UnixMillis};
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ fn status(state: RunState) -> RunStatus {
 }
 
 fn report(outcome: ExitOutcome) -> ExitReport {
-    ExitReport { outcome, stopped: false, ended_at: ENDED, stderr_tail: "Killed\n".into() }
+    ExitReport { outcome, stopped: false, terminated: false, ended_at: ENDED, stderr_tail: "Killed\n".into() }
 }
 
 #[test]
@@ -97,6 +97,28 @@ fn why_a_run_ended_stands_beside_how() {
     let stopped = ExitReport { stopped: true, ..report(ExitOutcome::Signal(15)) };
     let golden = json!({"signal": 15, "stopped": true, "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n"});
     assert_golden(&stopped, &golden);
+}
+
+#[test]
+fn an_end_with_its_pod_is_a_stop_that_says_so_and_is_silent_otherwise() {
+    let terminated = ExitReport { stopped: true, terminated: true, ..report(ExitOutcome::Code(0)) };
+    let golden = json!({
+        "code": 0, "stopped": true, "terminated": true, "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n",
+    });
+    assert_golden(&terminated, &golden);
+}
+
+#[test]
+fn last_words_name_the_generation_and_the_exit() {
+    let exit = report(ExitOutcome::Code(3));
+    let golden = json!({
+        "generation": "2.1",
+        "exit": {"code": 3, "stopped": false, "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n"},
+    });
+    assert_golden(&LastWords { generation: Some(Generation { epoch: 2, sequence: 1 }), exit: exit.clone() }, &golden);
+    assert_tolerates_new_fields::<LastWords>(&golden);
+    let seed = json!({"exit": golden["exit"]});
+    assert_golden(&LastWords { generation: None, exit }, &seed);
 }
 
 #[test]

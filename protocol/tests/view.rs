@@ -18,6 +18,7 @@ fn killed() -> ExitReport {
     ExitReport {
         outcome: ExitOutcome::Signal(9),
         stopped: false,
+        terminated: false,
         ended_at: UnixMillis(1_700_000_009_000),
         stderr_tail: "out of memory\n".into(),
     }

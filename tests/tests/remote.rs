@@ -33,7 +33,9 @@ fn after_kill_9_of_the_master_nothing_runs_and_the_next_one_starts_the_job_again
 fn variables_that_configure_the_master_do_not_configure_its_agents() {
     let scene = Scene::new("import os; print(sorted(name for name in os.environ if name.startswith('MUSTER_')))");
     let mut command = scene.client(&["--worker-num", "1"]);
-    let run = Finished::of(command.env("MUSTER_LINGER", "no number").env("MUSTER_GRACE", "none either")).code(0);
+    let run =
+        Finished::of(command.env("MUSTER_LINGER", "no number").env("MUSTER_TERMINATION_GRACE_SECONDS", "none either"))
+            .code(0);
     let names =
         ["GENERATION", "INDEX", "JOB", "NO_PROXY", "RESTART_COUNT", "ROLE"].map(|name| format!("'MUSTER_{name}'"));
     assert_eq!(run.stdout, format!("worker-0 │ [{}]\n", names.join(", ")));

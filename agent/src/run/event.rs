@@ -23,6 +23,11 @@ pub enum Event {
         /// From SIGTERM to SIGKILL; zero means SIGKILL at once.
         grace: Duration,
     },
+    /// The agent itself is told to end.
+    Terminate {
+        /// As for a stop.
+        grace: Duration,
+    },
     /// `POST /finish`.
     Finish,
     /// The main process has been started.
@@ -35,6 +40,8 @@ pub enum Event {
     Gone {
         /// The last of its stderr.
         stderr_tail: String,
+        /// Why not a line of exec.py ran, if that is so.
+        not_started: Option<String>,
     },
     /// Time has passed.
     Tick,
@@ -46,7 +53,8 @@ impl Event {
         match self {
             Self::Config(assignment) => assignment.generation,
             Self::Run(generation) | Self::Stop { generation, .. } => *generation,
-            Self::Finish
+            Self::Terminate { .. }
+            | Self::Finish
             | Self::Started(_)
             | Self::StartFailed(_)
             | Self::MainEnded(_)

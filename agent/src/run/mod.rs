@@ -5,7 +5,10 @@ pub mod environment;
 pub mod event;
 pub mod memory;
 pub mod phase;
+pub mod report;
+pub mod shares;
 mod status;
+pub mod unstartable;
 
 use std::future::pending;
 use std::mem;
@@ -27,7 +30,9 @@ use environment::EnvChanges;
 use event::{Action, Event, Now, Reply};
 use memory::Memory;
 use phase::{Cause, Kill, Phase, State, Step, step};
+use shares::Shares;
 use status::{log_change, status_of};
+use unstartable::Attempt;
 
 /// How long to wait before looking again for processes that a run has left behind. The end of each is heard of at once;
 /// this is for one that was born while the others were being killed.
@@ -54,11 +59,22 @@ pub enum Command {
         /// Where the answer goes.
         reply: oneshot::Sender<Reply>,
     },
-    /// The agent is to end, whatever runs.
-    Leave {
-        /// The run's time from SIGTERM to SIGKILL.
+    /// The agent is told to end, and will be killed when this time is over. Being told again changes nothing.
+    Terminate {
+        /// What the pod has.
         grace: Duration,
     },
+    /// Nobody is left to whom the agent belongs: it is to end at once.
+    Abandon,
+}
+
+/// An agent that has ended what it ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Left {
+    /// The code with which it exits.
+    pub code: u8,
+    /// When it will be killed, if it was told to end.
+    pub killed_at: Option<Instant>,
 }
 
 /// The owner of the run. It must live on the agent's main thread: see [`child::spawn`].
@@ -95,8 +111,10 @@ enum Pumping {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Leave {
     No,
-    /// As soon as nothing runs, and at this time at the latest.
-    By(Instant),
+    /// It was told to: as soon as nothing runs, and at this time at the latest.
+    Terminated(Instant),
+    /// Nobody is left: likewise.
+    Abandoned(Instant),
     Now,
 }
 
@@ -114,9 +132,8 @@ impl Runner {
         (Self { recipe, output, status, reaper, memory, state, pumping: Pumping::Nothing, leave: Leave::No }, news)
     }
 
-    /// Serves `commands` until the agent is to end. Returns the code with which it exits; nothing that it
-    /// started is alive then.
-    pub async fn run(mut self, mut commands: mpsc::Receiver<Command>) -> u8 {
+    /// Serves `commands` until the agent is to end; nothing that it started is alive then.
+    pub async fn run(mut self, mut commands: mpsc::Receiver<Command>) -> Left {
         while !self.may_leave() {
             let alarm = self.alarm();
             tokio::select! {
@@ -131,7 +148,9 @@ impl Runner {
             self.look_around();
         }
         self.leave_nothing_behind().await;
-        if self.state.phase.is_active() { KILLED } else { self.state.exit_code }
+        let code = if self.state.phase.is_active() { KILLED } else { self.state.exit_code };
+        let killed_at = if let Leave::Terminated(deadline) = self.leave { Some(deadline) } else { None };
+        Left { code, killed_at }
     }
 
     /// Carries out what was asked.
@@ -142,11 +161,21 @@ impl Runner {
                 // Who asked may have gone; it was done all the same.
                 let _ = reply.send(answer);
             }
-            Command::Leave { grace } => {
-                info!(grace_seconds = grace.as_secs(), "told to end");
-                self.happen(Event::Stop { generation: None, grace });
-                self.leave = self.leave.by(Instant::now() + grace + LEAVE_LIMIT);
+            Command::Terminate { grace } => self.terminate(grace),
+            Command::Abandon => {
+                info!("nobody is left");
+                self.happen(Event::Stop { generation: None, grace: Duration::ZERO });
+                self.leave = self.leave.abandoned(Instant::now() + LEAVE_LIMIT);
             }
+        }
+    }
+
+    fn terminate(&mut self, grace: Duration) {
+        if self.leave == Leave::No {
+            info!(grace_seconds = grace.as_secs(), "told to end");
+            let shares = Shares::of(grace);
+            self.happen(Event::Terminate { grace: shares.run });
+            self.leave = Leave::Terminated(Instant::now() + shares.agent);
         }
     }
 
@@ -154,20 +183,19 @@ impl Runner {
     fn look_around(&mut self) {
         let reaped = self.reaper.reap(self.state.phase.main_process());
         if let Some(outcome) = reaped.main {
-            let is_stopping = matches!(self.state.phase, Phase::Stopping { .. });
-            let cause = if is_stopping { Cause::Stopped } else { Cause::Own };
-            let outcome = self.memory.explain(outcome, cause);
+            let outcome = self.memory.explain(outcome, self.state.phase.cause());
             self.happen(Event::MainEnded(outcome));
         }
         self.happen(Event::Tick);
-        if !matches!(self.state.phase, Phase::Ending { .. }) {
-            return;
-        }
+        let Phase::Ending { run, outcome, cause, ended_at } = &self.state.phase else { return };
         if reaped.children == Children::Some {
             self.reaper.kill_children();
         } else if let Some(stderr_from) = self.pumping.finish(Instant::now()) {
             let stderr_tail = self.output.stderr_tail(stderr_from);
-            self.happen(Event::Gone { stderr_tail });
+            let lasted = Duration::from_millis(ended_at.0.saturating_sub(run.started_at.0));
+            let attempt = Attempt { command: &self.recipe.command, outcome, stderr: &stderr_tail, lasted };
+            let not_started = if *cause == Cause::Own { attempt.why_nothing_ran() } else { None };
+            self.happen(Event::Gone { stderr_tail, not_started });
         }
     }
 
@@ -228,7 +256,7 @@ impl Runner {
             | Phase::Exited { .. } => None,
         };
         let of_leave = match self.leave {
-            Leave::By(deadline) => Some(deadline),
+            Leave::Terminated(deadline) | Leave::Abandoned(deadline) => Some(deadline),
             Leave::No | Leave::Now => None,
         };
         of_phase.into_iter().chain(of_leave).min()
@@ -237,14 +265,17 @@ impl Runner {
     fn may_leave(&self) -> bool {
         match self.leave {
             Leave::No => false,
-            Leave::By(deadline) => !self.state.phase.is_active() || deadline <= Instant::now(),
+            Leave::Terminated(deadline) | Leave::Abandoned(deadline) => {
+                !self.state.phase.is_active() || deadline <= Instant::now()
+            }
             Leave::Now => true,
         }
     }
 
     /// Kills what may have become the agent's since the last run ended, or is left of one that would not end.
     async fn leave_nothing_behind(&mut self) {
-        let deadline = Instant::now() + LEAVE_LIMIT;
+        let limit = Instant::now() + LEAVE_LIMIT;
+        let deadline = if let Leave::Terminated(deadline) = self.leave { deadline } else { limit };
         while self.reaper.reap(None).children == Children::Some {
             if deadline <= Instant::now() {
                 warn!("processes are left that SIGKILL does not end");
@@ -260,11 +291,11 @@ impl Runner {
 }
 
 impl Leave {
-    /// The same, and by `deadline` at the latest.
-    fn by(self, deadline: Instant) -> Self {
+    /// The same, nobody being left who could wait for it, and by `deadline` at the latest.
+    fn abandoned(self, deadline: Instant) -> Self {
         match self {
-            Self::No => Self::By(deadline),
-            Self::By(earlier) => Self::By(earlier.min(deadline)),
+            Self::No => Self::Abandoned(deadline),
+            Self::Terminated(earlier) | Self::Abandoned(earlier) => Self::Abandoned(earlier.min(deadline)),
             Self::Now => Self::Now,
         }
     }

@@ -9,6 +9,7 @@ use rustix::process::Pid;
 
 use super::environment::EnvChanges;
 use super::event::{Action, Event, Now, Refusal, Reply};
+use super::report::{exit_code, not_started, report};
 
 /// The environment of one run, and which generation it is for; the seed protocol knows no generations.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub enum Kill {
 pub enum Cause {
     /// It was asked to.
     Stopped,
+    /// Its agent was told to end, and asked it to.
+    Terminated,
     /// By itself.
     Own,
 }
@@ -74,6 +77,8 @@ pub enum Phase {
         run: Run,
         /// How long it may take.
         kill: Kill,
+        /// Who asked first.
+        cause: Cause,
     },
     /// The main process has ended; what it started is being killed and its last output read.
     Ending {
@@ -137,6 +142,11 @@ impl Phase {
         }
     }
 
+    /// Why the main process ends, should it do so now.
+    pub fn cause(&self) -> Cause {
+        if let Self::Stopping { cause, .. } = self { *cause } else { Cause::Own }
+    }
+
     /// Whether something of a run may be alive.
     pub fn is_active(&self) -> bool {
         match self {
@@ -181,24 +191,6 @@ pub struct Step {
     pub action: Option<Action>,
 }
 
-/// The code with which an agent exits after a run that ended so: the run's own; 128 and the number of the signal that
-/// killed it, as shells say it; for a run that never started 143, as if SIGTERM had ended it, if it was stopped, else
-/// 126. Never 0 for a run that did not do its work: the pod's end must not look like success.
-pub fn exit_code(report: &ExitReport) -> u8 {
-    match &report.outcome {
-        ExitOutcome::Code(code) => u8::try_from(*code).unwrap_or(1),
-        ExitOutcome::Signal(signal) => u8::try_from(128 + signal).unwrap_or(1),
-        ExitOutcome::OutOfMemory { .. } => 137,
-        ExitOutcome::NotStarted(_) => {
-            if report.stopped {
-                143
-            } else {
-                126
-            }
-        }
-    }
-}
-
 /// Moves the state.
 pub fn step(state: State, event: Event, now: Now) -> Step {
     let State { newest, exit_code: code_before, phase } = state;
@@ -213,7 +205,8 @@ pub fn step(state: State, event: Event, now: Now) -> Step {
     let Moved { phase, reply, action } = match event {
         Event::Config(assignment) => config(phase, assignment),
         Event::Run(generation) => run(phase, generation),
-        Event::Stop { generation: _, grace } => stop(phase, grace, now),
+        Event::Stop { generation: _, grace } => stop(phase, grace, Cause::Stopped, now),
+        Event::Terminate { grace } => stop(phase, grace, Cause::Terminated, now),
         Event::Finish if phase.is_active() => refused(phase, Refusal::Active),
         Event::Finish => Moved { phase, reply: Reply::Done, action: Some(Action::Leave) },
         Event::Started(_) | Event::StartFailed(_) | Event::MainEnded(_) | Event::Gone { .. } | Event::Tick => {
@@ -285,12 +278,12 @@ fn run(phase: Phase, asked: Option<Generation>) -> Moved {
 }
 
 /// Ends whatever there is, whichever generation it is of: a stale request to stop has been refused before.
-fn stop(phase: Phase, grace: Duration, now: Now) -> Moved {
+fn stop(phase: Phase, grace: Duration, asked: Cause, now: Now) -> Moved {
     match phase {
         Phase::Idle | Phase::Exited { .. } => to(phase),
         // A start may still be on its way; it must find that this run is over.
         Phase::Configured { assignment } => {
-            let report = not_started("stopped before it started".to_owned(), Cause::Stopped, now);
+            let report = not_started("stopped before it started".to_owned(), asked, now);
             to(Phase::Exited { assignment, started_at: None, report })
         }
         Phase::Starting { .. } | Phase::Ending { .. } => Moved { phase, reply: Reply::Underway, action: None },
@@ -300,24 +293,24 @@ fn stop(phase: Phase, grace: Duration, now: Now) -> Moved {
             } else {
                 (Kill::At(now.monotonic + grace), Action::Terminate(run.pid))
             };
-            Moved { phase: Phase::Stopping { run, kill }, reply: Reply::Underway, action: Some(action) }
+            Moved { phase: Phase::Stopping { run, kill, cause: asked }, reply: Reply::Underway, action: Some(action) }
         }
-        Phase::Stopping { run, kill: Kill::At(deadline) } => {
+        Phase::Stopping { run, kill: Kill::At(deadline), cause } => {
             let kill = Kill::At(deadline.min(now.monotonic + grace));
-            Moved { reply: Reply::Underway, ..kill_when_due(run, kill, now) }
+            Moved { reply: Reply::Underway, ..kill_when_due(run, kill, cause, now) }
         }
-        Phase::Stopping { run: _, kill: Kill::Sent } => Moved { phase, reply: Reply::Underway, action: None },
+        Phase::Stopping { kill: Kill::Sent, .. } => Moved { phase, reply: Reply::Underway, action: None },
     }
 }
 
 /// Kills a stopping run whose time is over.
-fn kill_when_due(run: Run, kill: Kill, now: Now) -> Moved {
+fn kill_when_due(run: Run, kill: Kill, cause: Cause, now: Now) -> Moved {
     match kill {
         Kill::At(deadline) if deadline <= now.monotonic => {
             let action = Some(Action::Kill(run.pid));
-            Moved { phase: Phase::Stopping { run, kill: Kill::Sent }, reply: Reply::Done, action }
+            Moved { phase: Phase::Stopping { run, kill: Kill::Sent, cause }, reply: Reply::Done, action }
         }
-        Kill::At(_) | Kill::Sent => to(Phase::Stopping { run, kill }),
+        Kill::At(_) | Kill::Sent => to(Phase::Stopping { run, kill, cause }),
     }
 }
 
@@ -333,12 +326,13 @@ fn progress(phase: Phase, event: Event, now: Now) -> Moved {
         (Phase::Running { run }, Event::MainEnded(outcome)) => {
             to(Phase::Ending { run, outcome, cause: Cause::Own, ended_at: now.wall })
         }
-        (Phase::Stopping { run, .. }, Event::MainEnded(outcome)) => {
-            to(Phase::Ending { run, outcome, cause: Cause::Stopped, ended_at: now.wall })
+        (Phase::Stopping { run, cause, .. }, Event::MainEnded(outcome)) => {
+            to(Phase::Ending { run, outcome, cause, ended_at: now.wall })
         }
-        (Phase::Stopping { run, kill }, Event::Tick) => kill_when_due(run, kill, now),
-        (Phase::Ending { run, outcome, cause, ended_at }, Event::Gone { stderr_tail }) => {
-            let report = ExitReport { outcome, stopped: cause == Cause::Stopped, ended_at, stderr_tail };
+        (Phase::Stopping { run, kill, cause }, Event::Tick) => kill_when_due(run, kill, cause, now),
+        (Phase::Ending { run, outcome, cause, ended_at }, Event::Gone { stderr_tail, not_started }) => {
+            let outcome = not_started.map_or(outcome, ExitOutcome::NotStarted);
+            let report = report(outcome, cause, ended_at, stderr_tail);
             to(Phase::Exited { assignment: run.assignment, started_at: Some(run.started_at), report })
         }
         (
@@ -352,6 +346,7 @@ fn progress(phase: Phase, event: Event, now: Now) -> Moved {
             Event::Config(_)
             | Event::Run(_)
             | Event::Stop { .. }
+            | Event::Terminate { .. }
             | Event::Finish
             | Event::Started(_)
             | Event::StartFailed(_)
@@ -359,14 +354,5 @@ fn progress(phase: Phase, event: Event, now: Now) -> Moved {
             | Event::Gone { .. }
             | Event::Tick,
         ) => to(phase),
-    }
-}
-
-fn not_started(reason: String, cause: Cause, now: Now) -> ExitReport {
-    ExitReport {
-        outcome: ExitOutcome::NotStarted(reason),
-        stopped: cause == Cause::Stopped,
-        ended_at: now.wall,
-        stderr_tail: String::new(),
     }
 }

@@ -70,6 +70,7 @@ pub(crate) fn exit(code: i32, ended_at: u64) -> ExitReport {
     ExitReport {
         outcome: ExitOutcome::Code(code),
         stopped: false,
+        terminated: false,
         ended_at: UnixMillis(ended_at),
         stderr_tail: String::new(),
     }

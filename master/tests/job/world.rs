@@ -84,7 +84,7 @@ impl Pod {
     fn end_run(&mut self, outcome: ExitOutcome, stopped: bool, at: Duration) {
         let ended_at = UnixMillis(u64::try_from(at.as_nanos()).expect("a test is short"));
         self.run.state = RunState::Exited;
-        self.run.exit = Some(ExitReport { outcome, stopped, ended_at, stderr_tail: String::new() });
+        self.run.exit = Some(ExitReport { outcome, stopped, terminated: false, ended_at, stderr_tail: String::new() });
     }
 
     fn end_pod(&mut self, reason: &str) {

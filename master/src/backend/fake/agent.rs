@@ -166,7 +166,7 @@ impl FakeAgent {
 
     fn end(&self, outcome: ExitOutcome, stopped: bool) {
         let ended_at = crate::driver::now();
-        let exit = ExitReport { outcome, stopped, ended_at, stderr_tail: String::new() };
+        let exit = ExitReport { outcome, stopped, terminated: false, ended_at, stderr_tail: String::new() };
         self.change(|status| {
             status.state = RunState::Exited;
             status.exit = Some(exit);

@@ -174,6 +174,7 @@ fn report(pod: &Pod, terminated: &ContainerStateTerminated) -> ExitReport {
     ExitReport {
         outcome,
         stopped: false,
+        terminated: false,
         ended_at: UnixMillis(u64::try_from(ended_at).unwrap_or(0)),
         stderr_tail: String::new(),
     }

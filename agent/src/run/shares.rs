@@ -1,0 +1,40 @@
+//! How the time that a pod has to end is divided: the run gets most of it, and the agent enough to be gone with
+//! everything told before the kubelet's SIGKILL.
+
+use std::time::Duration;
+
+/// The part that the run does not get.
+const RESERVE_PART: u32 = 5;
+/// Most of it: killing, reaping, telling the master and letting it read.
+const RESERVE_MAX: Duration = Duration::from_secs(5);
+
+/// Who gets how much, both counted from the moment when the agent was told to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shares {
+    /// From SIGTERM to SIGKILL for the run.
+    pub run: Duration,
+    /// Until the agent itself is gone.
+    pub agent: Duration,
+}
+
+impl Shares {
+    /// The shares of a pod that is killed after `grace`.
+    pub fn of(grace: Duration) -> Self {
+        let reserve = (grace / RESERVE_PART).min(RESERVE_MAX);
+        Self { run: grace - reserve, agent: grace - reserve / RESERVE_PART }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_gets_most_of_its_pods_time_and_the_agent_is_gone_before_the_end() {
+        for (grace, run, agent) in [(30_000, 25_000, 29_000), (600_000, 595_000, 599_000), (1000, 800, 960), (0, 0, 0)]
+        {
+            let (run, agent) = (Duration::from_millis(run), Duration::from_millis(agent));
+            assert_eq!(Shares::of(Duration::from_millis(grace)), Shares { run, agent });
+        }
+    }
+}

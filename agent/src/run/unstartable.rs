@@ -1,0 +1,99 @@
+//! Whether a run failed before a line of exec.py ran, so that another start would fail in the same way. To a parent that
+//! looks like any other exit; what tells it is stderr, which then holds nothing but the words of whoever could not begin.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::time::Duration;
+
+use protocol::agent::{ExitOutcome, STDERR_TAIL_BYTES};
+
+use crate::shim;
+
+/// Most time in which Python reads its own library and one file, on the slowest network disk.
+const PARSE_LIMIT: Duration = Duration::from_secs(120);
+
+/// A tail of fewer bytes is all that was written: a longer one may lose the rest of a character at its beginning.
+const WHOLE_TAIL_BYTES: usize = STDERR_TAIL_BYTES - 4;
+
+/// What Python says of a file that it cannot parse (Python's library reference, "Exception hierarchy").
+const SYNTAX_ERRORS: [&str; 3] = ["SyntaxError: ", "IndentationError: ", "TabError: "];
+
+/// A run that is over, of its own accord.
+#[derive(Debug, Clone, Copy)]
+pub struct Attempt<'a> {
+    /// Program and arguments.
+    pub command: &'a [OsString],
+    /// How it ended.
+    pub outcome: &'a ExitOutcome,
+    /// The last of its stderr.
+    pub stderr: &'a str,
+    /// From its start to its end.
+    pub lasted: Duration,
+}
+
+impl Attempt<'_> {
+    /// Why nothing ran, if that is certain. In doubt it was a failure like any other.
+    pub fn why_nothing_ran(&self) -> Option<String> {
+        let ExitOutcome::Code(code) = *self.outcome else { return None };
+        if self.stderr.len() > WHOLE_TAIL_BYTES || self.lasted > PARSE_LIMIT {
+            return None;
+        }
+        match u8::try_from(code).ok()? {
+            shim::CANNOT_EXECUTE | shim::NOT_FOUND => self.no_program(),
+            1 if self.is_python() => syntax_error(self.stderr),
+            2 if self.is_python() => no_exec_py(self.stderr),
+            _ => None,
+        }
+    }
+
+    /// The shim's sentence on a command that it could not become.
+    fn no_program(&self) -> Option<String> {
+        let program = self.command.first()?;
+        let sentence = only_line(self.stderr)?;
+        sentence.starts_with(&shim::cannot_start(program)).then(|| sentence.to_owned())
+    }
+
+    /// Whether the command is `python exec.py …`, as every job's is; another one may say anything in its own way.
+    fn is_python(&self) -> bool {
+        let program = self.command.first().and_then(|program| Path::new(program).file_name());
+        let is_python = program.and_then(OsStr::to_str).is_some_and(|name| name.starts_with("python"));
+        is_python && self.command.get(1).is_some_and(|argument| argument == "exec.py")
+    }
+}
+
+fn only_line(text: &str) -> Option<&str> {
+    let line = text.strip_suffix('\n')?;
+    (!line.contains('\n')).then_some(line)
+}
+
+/// `python: can't open file '/srv/exec.py': [Errno 2] No such file or directory`
+fn no_exec_py(stderr: &str) -> Option<String> {
+    let (_python, failure) = only_line(stderr)?.split_once(": ")?;
+    let (file, _) = failure.strip_prefix("can't open file '")?.split_once('\'')?;
+    is_exec_py(file).then(|| format!("python {failure}"))
+}
+
+/// `  File "/srv/exec.py", line 3`, the line, a caret, and the error. One that is raised while exec.py runs, by an import
+/// for instance, stands behind `Traceback (most recent call last):`.
+fn syntax_error(stderr: &str) -> Option<String> {
+    let error = stderr.lines().next_back().filter(|line| SYNTAX_ERRORS.iter().any(|kind| line.starts_with(kind)))?;
+    // A file that is not even text has no line to show.
+    if only_line(stderr).is_some() && error.contains("exec.py") {
+        return Some(format!("exec.py has a syntax error: {error}"));
+    }
+    let place = stderr.lines().find(|line| !is_part_of_warning(line))?;
+    let (file, line) = place.strip_prefix("  File \"")?.split_once("\", line ")?;
+    let (line, (_, what)) = (line.parse::<u32>().ok()?, error.split_once(": ")?);
+    is_exec_py(file).then(|| format!("exec.py has a syntax error: exec.py, line {line}: {what}"))
+}
+
+/// Python may warn of earlier lines of exec.py before it comes to the one that it cannot parse:
+/// `/srv/exec.py:1: SyntaxWarning: invalid escape sequence '\d'`, and the line.
+fn is_part_of_warning(line: &str) -> bool {
+    let is_first = line.split_once(':').is_some_and(|(file, what)| is_exec_py(file) && what.contains("Warning: "));
+    is_first || (line.starts_with("  ") && !line.starts_with("  File \""))
+}
+
+fn is_exec_py(file: &str) -> bool {
+    file == "exec.py" || file.ends_with("/exec.py")
+}
