@@ -26,7 +26,13 @@ fn view(result: Option<JobResult>, failed_starts: Vec<FailedStart>) -> JobView {
 
 fn exited(code: i32) -> Failure {
     let outcome = ExitOutcome::Code(code);
-    let exit = ExitReport { outcome, stopped: false, ended_at: UnixMillis(4_000), stderr_tail: String::new() };
+    let exit = ExitReport {
+        outcome,
+        stopped: false,
+        terminated: false,
+        ended_at: UnixMillis(4_000),
+        stderr_tail: String::new(),
+    };
     Failure::ReplicaExited { replica: "worker-1".parse().unwrap(), exit }
 }
 

@@ -49,7 +49,7 @@ impl Listener {
 
 impl Replica {
     /// A pod that has ended tells how its run ended, if it is known that there was one: an agent that could not be
-    /// asked was told to run in this start.
+    /// asked was told to run in this start. (One that says itself in which start it ran needs none of this.)
     pub(super) fn count_as_launched(&mut self, launched: Option<Generation>) {
         let has_ended = matches!(self.seen.pod, Some(PodState::Terminated { exit: Some(_), .. }));
         if let (AgentState::Silent, true, Some(generation)) = (&self.seen.agent, has_ended, launched) {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use protocol::agent::{ExitReport, RunState, RunStatus};
+use protocol::agent::{ExitReport, LastWords, RunState, RunStatus};
 use protocol::failure::Loss;
 use protocol::ids::Generation;
 use protocol::view::ReplicaState;
@@ -34,8 +34,8 @@ pub enum PodState {
     },
     /// It has ended and runs nothing any more.
     Terminated {
-        /// How its process ended, where that says how exec.py ended.
-        exit: Option<ExitReport>,
+        /// How its process ended, where that says how exec.py ended, and in which start, where that is known too.
+        exit: Option<LastWords>,
         /// In the back end's words.
         reason: String,
     },
@@ -216,12 +216,29 @@ pub enum ReplicaPhase {
 impl ReplicaPhase {
     /// Computes the phase. A run of a generation older than `current` is history and does not count.
     pub fn of(observation: &Observation, current: Option<Generation>) -> Self {
+        match Self::of_run_and_pod(observation, current) {
+            // What was told to end with its pod may say 0, and has not done its work.
+            Self::Exited(_, exit) if exit.terminated => {
+                let reason = format!("its pod was told to end, and exec.py {}", exit.outcome);
+                Self::Lost(observation.lost(&reason))
+            }
+            phase => phase,
+        }
+    }
+
+    fn of_run_and_pod(observation: &Observation, current: Option<Generation>) -> Self {
         let run = Self::of_agent(&observation.agent, current);
         match (&observation.pod, run) {
             (_, exited @ Self::Exited(..)) => exited,
-            (Some(PodState::Terminated { exit: Some(report), .. }), Self::Running(generation)) => {
-                Self::Exited(generation, report.clone())
+            (Some(PodState::Terminated { exit: Some(LastWords { generation: Some(generation), exit }), .. }), _)
+                if is_current(*generation, current) =>
+            {
+                Self::Exited(*generation, exit.clone())
             }
+            (
+                Some(PodState::Terminated { exit: Some(LastWords { generation: None, exit }), .. }),
+                Self::Running(generation),
+            ) => Self::Exited(generation, exit.clone()),
             (Some(PodState::Leaving { reason } | PodState::Disrupted { reason }), _) => {
                 Self::Lost(observation.lost(reason))
             }
@@ -237,7 +254,7 @@ impl ReplicaPhase {
     }
 
     fn of_agent(agent: &AgentState, current: Option<Generation>) -> Self {
-        let is_current = |generation: &Generation| current.is_none_or(|current| *generation >= current);
+        let is_current = |generation: &Generation| is_current(*generation, current);
         match agent {
             AgentState::Silent => Self::Scheduled,
             AgentState::Refused(lost) => Self::Lost(lost.clone()),
@@ -313,4 +330,9 @@ impl ReplicaPhase {
             Self::Requested | Self::Scheduled | Self::Joined | Self::Configured(_) | Self::Running(_) => false,
         }
     }
+}
+
+/// Whether a start is the current one, and not history.
+fn is_current(generation: Generation, current: Option<Generation>) -> bool {
+    current.is_none_or(|current| generation >= current)
 }

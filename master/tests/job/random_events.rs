@@ -9,7 +9,7 @@ use master::job::policy::{Policy, SuccessRule};
 use master::job::replica::{Addresses, AgentState, Observation, PodState, ReplicaPhase};
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
-use protocol::agent::{RunState, RunStatus};
+use protocol::agent::{LastWords, RunState, RunStatus};
 use protocol::ids::{Generation, ReplicaId};
 
 use crate::support::{FIRST, POLICY, SECOND, cases, exit, id, stopped};
@@ -83,11 +83,17 @@ fn any_observation() -> impl Strategy<Value = Observation> {
         1 => Just(None),
         1 => Just(Some(PodState::Pending { reason: None })),
         12 => Just(Some(PodState::Running(addresses))),
-        1 => any::<bool>().prop_map(|told| {
-            Some(PodState::Terminated { exit: told.then(|| exit(1, 3)), reason: "its node died".to_owned() })
+        1 => any_last_words().prop_map(|told| {
+            Some(PodState::Terminated { exit: told, reason: "its node died".to_owned() })
         }),
     ];
     (pod, any_agent()).prop_map(|(pod, agent)| Observation { pod, agent })
+}
+
+fn any_last_words() -> impl Strategy<Value = Option<LastWords>> {
+    let generation = prop_oneof![Just(None), Just(Some(FIRST)), Just(Some(SECOND))];
+    let words = generation.prop_map(|generation| LastWords { generation, exit: exit(1, 3) });
+    prop_oneof![Just(None), words.prop_map(Some)]
 }
 
 fn any_agent() -> impl Strategy<Value = AgentState> {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use master::job::phase::{Action, Ending, JobPhase, StartStage};
 use master::job::replica::ReplicaPhase::{Configured, Exited, Joined, Running, Scheduled};
-use master::job::replica::{AgentState, Observation, ReplicaPhase};
-use protocol::agent::{RunState, RunStatus};
+use master::job::replica::{AgentState, Observation, PodState, ReplicaPhase};
+use protocol::agent::{LastWords, RunState, RunStatus};
 use protocol::failure::Failure;
 use protocol::ids::Generation;
 use protocol::view::JobResult;
@@ -90,10 +90,36 @@ fn an_acknowledgement_that_is_heard_late_does_not_undo_what_came_of_it() {
 }
 
 fn running_pod() -> Observation {
-    use master::job::replica::{Addresses, PodState};
+    use master::job::replica::Addresses;
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
     let pod = PodState::Running(Addresses { agent: address, tensorflow: address });
     Observation { pod: Some(pod), agent: AgentState::Silent }
+}
+
+#[test]
+fn a_pod_that_ended_without_its_master_tells_how_its_run_ended_and_in_which_start() {
+    let phase = |generation, current| {
+        let words = LastWords { generation, exit: exit(3, 1) };
+        let pod = PodState::Terminated { exit: Some(words), reason: "its agent ended".to_owned() };
+        ReplicaPhase::of(&Observation { pod: Some(pod), agent: AgentState::Silent }, current)
+    };
+    assert_eq!(phase(Some(FIRST), None), Exited(FIRST, exit(3, 1)));
+    assert_eq!(phase(Some(SECOND), Some(SECOND)), Exited(SECOND, exit(3, 1)));
+    assert_eq!(phase(Some(FIRST), Some(SECOND)), ReplicaPhase::Lost("its agent ended".to_owned()), "it is history");
+    assert_eq!(phase(None, None), ReplicaPhase::Lost("its agent ended".to_owned()), "it may be of any start");
+}
+
+#[test]
+fn a_gang_whose_pods_have_all_ended_meanwhile_ends_as_they_did() {
+    let ended = |code| {
+        let words = LastWords { generation: Some(FIRST), exit: exit(code, 1) };
+        let pod = PodState::Terminated { exit: Some(words), reason: String::new() };
+        ReplicaPhase::of(&Observation { pod: Some(pod), agent: AgentState::Silent }, None)
+    };
+    let (moved, _) = look(pending(), &workers(&[ended(0), ended(0)]));
+    assert_eq!(moved, stopping(Some(FIRST), Ending::Succeeded));
+    let (moved, _) = look(pending(), &workers(&[ended(0), ended(3)]));
+    assert_eq!(moved, stopping(Some(FIRST), Ending::Failed(exited("worker-1", exit(3, 1)))));
 }
 
 #[test]

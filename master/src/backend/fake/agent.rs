@@ -11,7 +11,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use protocol::agent::{ExitOutcome, ExitReport, RunState, RunStatus};
+use protocol::agent::{ExitOutcome, ExitReport, LastWords, RunState, RunStatus};
 use protocol::ids::{Generation, UnixMillis};
 use protocol::routes;
 use serde::Deserialize;
@@ -145,8 +145,9 @@ impl FakeAgent {
     }
 
     /// How its process ended, where that says how the run ended.
-    pub(super) fn last_words(&self) -> Option<ExitReport> {
-        self.0.status.borrow().exit.clone().filter(|_| self.0.kind == AgentKind::Prototype)
+    pub(super) fn last_words(&self) -> Option<LastWords> {
+        let exit = self.0.status.borrow().exit.clone().filter(|_| self.0.kind == AgentKind::Prototype)?;
+        Some(LastWords { generation: None, exit })
     }
 
     /// Whether both are the same agent.

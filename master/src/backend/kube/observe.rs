@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateTerminated, ContainerStateWaiting, Pod, PodCondition, PodStatus,
 };
-use protocol::agent::{ExitOutcome, ExitReport};
+use protocol::agent::{ExitOutcome, ExitReport, LastWords};
 use protocol::ids::{JobName, PodName, ReplicaId, UnixMillis};
 use protocol::routes::{AGENT_PORT, TENSORFLOW_PORT};
 
@@ -148,11 +148,19 @@ fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
     let had_ended = matches!(before, Some(PodState::Terminated { .. })) || status.phase.as_deref() == Some("Succeeded");
     let is_deleted = pod.metadata.deletion_timestamp.is_some() && !had_ended;
     let deletion = || is_deleted.then(|| "its pod was deleted".to_owned());
+    let words = terminated.and_then(last_words);
     match (disruption(status).or_else(deletion), terminated) {
+        // Its run had ended by itself before.
+        (Some(reason), _) if words.as_ref().is_some_and(|words| !words.exit.stopped) => {
+            PodState::Terminated { exit: words, reason }
+        }
         // Whatever its container's end looks like, it is not how exec.py would have ended.
         (Some(reason), _) => PodState::Disrupted { reason },
+        (None, Some(ContainerStateTerminated { exit_code, .. })) if words.is_some() => {
+            PodState::Terminated { exit: words, reason: format!("its agent ended with exit code {exit_code}") }
+        }
         (None, Some(terminated)) => PodState::Terminated {
-            exit: Some(report(pod, terminated)),
+            exit: Some(LastWords { generation: None, exit: report(pod, terminated) }),
             reason: format!(
                 "its container ended with exit code {} before its agent ran exec.py ({}); is it an image that client build made?",
                 terminated.exit_code,
@@ -161,6 +169,11 @@ fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
         },
         (None, None) => PodState::Terminated { exit: None, reason: "its pod ended, and says no reason".to_owned() },
     }
+}
+
+/// What an agent of ours has left behind.
+fn last_words(terminated: &ContainerStateTerminated) -> Option<LastWords> {
+    serde_json::from_str(terminated.message.as_deref()?).ok()
 }
 
 /// How the agent ended, which exits as exec.py did: 128 and the signal's number after a signal.

@@ -153,7 +153,9 @@ fn a_container_that_ended_says_how_exec_py_did() {
         else {
             panic!("it has ended with {code}")
         };
-        assert_eq!((exit.outcome, exit.stopped), (outcome, false));
+        assert_eq!((exit.generation, exit.exit.stopped), (None, false));
+        let exit = exit.exit;
+        assert_eq!(exit.outcome, outcome);
         assert_eq!(exit.ended_at, UnixMillis(1_795_262_400_000));
         let expected = format!("its container ended with exit code {code} before its agent ran exec.py ({reason});");
         assert!(said.starts_with(&expected), "{said}");
@@ -176,7 +178,7 @@ fn memory_that_ran_out_is_told_in_bytes() {
         let resources = json!({ "limits": { "memory": limit } });
         pod.spec.as_mut().unwrap().containers[0].resources = serde_json::from_value(resources).unwrap();
         let PodState::Terminated { exit: Some(exit), .. } = state(&pod, None) else { panic!("it has ended") };
-        assert_eq!(exit.outcome, ExitOutcome::OutOfMemory { limit: bytes }, "{limit}");
+        assert_eq!(exit.exit.outcome, ExitOutcome::OutOfMemory { limit: bytes }, "{limit}");
     }
 }
 
@@ -188,7 +190,7 @@ fn an_image_without_an_agent_is_told_as_such() {
     let PodState::Terminated { exit: Some(exit), reason } = state(&pod(&with("Failed", &ended)), None) else {
         panic!("it has ended")
     };
-    assert_eq!(exit.outcome, ExitOutcome::Code(128));
+    assert_eq!(exit.exit.outcome, ExitOutcome::Code(128));
     assert_eq!(
         reason,
         format!(
@@ -214,6 +216,40 @@ fn a_pod_that_the_cluster_ended_says_why_and_not_how_exec_py_ended() {
     assert_eq!(state(&deleted(pod(&deleted_early)), None), ended("its pod was deleted"));
     let silent = PodState::Terminated { exit: None, reason: "its pod ended, and says no reason".to_owned() };
     assert_eq!(state(&pod(&deleted_early), None), silent);
+}
+
+/// A container that ended with this message of its agent's, and the words in it.
+fn with_last_words(stopped: bool) -> (Value, LastWords) {
+    let exit = json!({ "code": 3, "stopped": stopped, "terminated": stopped, "ended_at": 7, "stderr_tail": "no\n" });
+    let words = json!({ "generation": "2.1", "exit": exit });
+    let ended = json!({ "terminated": { "exitCode": 3, "reason": "Error", "message": words.to_string() } });
+    (with("Failed", &ended), serde_json::from_value(words).unwrap())
+}
+
+#[test]
+fn an_agent_that_left_words_behind_is_believed() {
+    let (status, words) = with_last_words(false);
+    let reason = "its agent ended with exit code 3".to_owned();
+    let expected = PodState::Terminated { exit: Some(words), reason };
+    assert_eq!(state(&pod(&status), None), expected);
+    for other in ["", "{}", "{\"exit\":", "out of space", "{\"generation\":\"1.1\",\"exit\":{\"ended_at\":1}}"] {
+        let mut status = status.clone();
+        status["containerStatuses"][0]["state"]["terminated"]["message"] = json!(other);
+        let PodState::Terminated { exit: Some(exit), .. } = state(&pod(&status), None) else { panic!("{other}") };
+        assert_eq!((exit.generation, exit.exit.outcome), (None, ExitOutcome::Code(3)), "{other}");
+    }
+}
+
+#[test]
+fn a_run_that_was_over_before_its_pod_was_evicted_ended_as_it_did() {
+    for stopped in [false, true] {
+        let (mut status, words) = with_last_words(stopped);
+        status["reason"] = json!("Evicted");
+        let reason = "Evicted".to_owned();
+        let expected =
+            if stopped { PodState::Disrupted { reason } } else { PodState::Terminated { exit: Some(words), reason } };
+        assert_eq!(state(&pod(&status), None), expected);
+    }
 }
 
 fn disrupted(reason: &str, message: &str) -> Value {
