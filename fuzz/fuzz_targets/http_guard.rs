@@ -2,7 +2,7 @@
 //! has a token answers that alone. The first line is the method, each other one a header.
 #![no_main]
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use libfuzzer_sys::fuzz_target;
 use master::http::Guard;
 
@@ -34,16 +34,19 @@ fuzz_target!(|request: &[u8]| {
             headers.append(name, value);
         }
     }
-    let of_browsers = ["origin", "referer", "sec-fetch-site", "sec-fetch-mode"];
-    let is_no_browser = of_browsers.iter().all(|name| !headers.contains_key(*name));
+    let uri = Uri::from_static("/create");
+    let is_of_browsers = |name: &HeaderName| ["origin", "referer", "sec-"].iter().any(|start| name.as_str().starts_with(start));
+    let names_a_browser = headers.get_all("user-agent").iter().any(|name| name.as_bytes().starts_with(b"Mozilla/"));
+    let is_no_browser = !headers.keys().any(is_of_browsers) && !names_a_browser;
     let hosts: Vec<&[u8]> = headers.get_all("host").iter().map(HeaderValue::as_bytes).collect();
     let is_here = hosts.len() == 1 && is_loopback(hosts[0]);
-    let token = headers.get("authorization").map(HeaderValue::as_bytes) == Some(b"Bearer secret");
+    let tokens: Vec<&[u8]> = headers.get_all("authorization").iter().map(HeaderValue::as_bytes).collect();
+    let token = tokens == [b"Bearer secret"];
     let is_safe = method != Method::HEAD;
 
-    assert_eq!(Guard::Anyone.admits(&method, &headers), is_safe && is_no_browser);
-    assert_eq!(Guard::Token("secret".to_owned()).admits(&method, &headers), is_safe && token);
-    if Guard::ThisMachine.admits(&method, &headers) {
+    assert_eq!(Guard::Anyone.admits(&method, &uri, &headers), is_safe && is_no_browser);
+    assert_eq!(Guard::Token("secret".to_owned()).admits(&method, &uri, &headers), is_safe && token);
+    if Guard::ThisMachine.admits(&method, &uri, &headers) {
         assert!(is_safe && is_no_browser && is_here, "{method} {headers:?}");
     }
 });

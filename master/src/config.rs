@@ -47,7 +47,7 @@ pub struct Config {
     #[arg(long, env = "MUSTER_ALLOW_HOST_VOLUMES", value_parser = BoolishValueParser::new())]
     pub allow_host_volumes: bool,
 
-    /// File with the bearer token that every request but the health checks must carry
+    /// File with the bearer token that every request must carry, but for the health checks, /metrics and /openapi.json
     #[arg(long, env = "MUSTER_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 

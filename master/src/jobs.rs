@@ -9,7 +9,7 @@ use std::time::Duration;
 use protocol::failure::Restarts;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
-use protocol::view::JobView;
+use protocol::view::{JobState, JobView};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -258,6 +258,11 @@ impl Jobs {
     /// All jobs, in the order of their names.
     pub fn list(&self) -> Vec<JobView> {
         self.lock().values().map(|handle| handle.view.borrow().clone()).collect()
+    }
+
+    /// The state of each job.
+    pub fn states(&self) -> Vec<JobState> {
+        self.lock().values().map(|handle| handle.view.borrow().state).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<JobName, JobHandle>> {

@@ -56,8 +56,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         Backend::Process => on_this_host(&config, &state)?,
         Backend::Kubernetes => in_cluster(&config, &state).await?,
     };
-    let listener =
-        TcpListener::bind(config.listen).await.with_context(|| format!("listen on {} (--listen)", config.listen))?;
+    let listener = http::listen(config.listen).with_context(|| format!("listen on {} (--listen)", config.listen))?;
     let boot_id = uuid::Uuid::new_v4().to_string();
     let context = Context { store, backend: Arc::clone(&backend), agents: AgentClient::new(), agent_key, boot_id };
     let jobs = Jobs::new(Arc::new(context), state.logs());

@@ -142,9 +142,10 @@ fn signal_name(signal: i32) -> Option<&'static str> {
     })
 }
 
-/// The form of an [`ExitReport`] in JSON: exactly one of `code`, `signal` and `not_started`.
+/// How a run ended: exactly one of `code`, `signal` and `not_started`.
 #[derive(Clone, Serialize, Deserialize)]
-struct ExitReportWire {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub(crate) struct ExitReportWire {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     code: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -163,9 +164,10 @@ struct ExitReportWire {
     stderr_tail: String,
 }
 
-/// See [`ExitOutcome::OutOfMemory`].
+/// It needed more memory than it may use.
 #[derive(Clone, Serialize, Deserialize)]
-struct OutOfMemoryWire {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub(crate) struct OutOfMemoryWire {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     limit_bytes: Option<u64>,
 }
@@ -176,7 +178,7 @@ const SIGKILL: i32 = 9;
 /// An exit report that names no way of ending, or several.
 #[derive(Debug, thiserror::Error)]
 #[error("an exit needs exactly one of code, signal and not_started")]
-struct AmbiguousExit;
+pub(crate) struct AmbiguousExit;
 
 impl TryFrom<ExitReportWire> for ExitReport {
     type Error = AmbiguousExit;

@@ -7,6 +7,7 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 
 /// What went wrong, for programs. The names are stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
     /// The body or query does not parse.
@@ -67,6 +68,7 @@ pub enum ErrorCode {
 
 /// The body of every answer that is not 2xx.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Problem {
     /// The HTTP status.
     pub status: u16,

@@ -9,6 +9,7 @@ use crate::ids::{Generation, ReplicaId, UnixMillis};
 
 /// Why a start of a gang failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "cause", rename_all = "snake_case")]
 pub enum Failure {
     /// exec.py ended otherwise than with 0.
@@ -47,6 +48,7 @@ pub enum Failure {
 
 /// Why a pod was lost, as far as it matters for another start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
     /// The cluster took it: it was evicted, preempted, drained, or deleted by someone.
@@ -91,6 +93,7 @@ impl fmt::Display for Failure {
 
 /// A start of a gang that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FailedStart {
     /// Which; absent when the gang had never been complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,6 +120,7 @@ pub const CONSEQUENCES_MAX: usize = 16;
 
 /// A replica that failed, or was stopped, because another had failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Consequence {
     /// Which.
     pub replica: ReplicaId,
@@ -131,6 +135,7 @@ const KEPT: usize = 8;
 
 /// How often the gang was started again, and why.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Restarts {
     /// Restarts that count against the budget.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::env::{ENTRY_LIMIT, EnvName};
 use crate::ids::{JobName, Role};
@@ -17,6 +17,7 @@ use crate::tf_config;
 
 /// How the replicas train together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Strategy {
     /// `tf.distribute.MultiWorkerMirroredStrategy`: every worker holds the variables.
     AllReduce,
@@ -58,29 +59,35 @@ pub const DEFAULT_WORKER_NUM: u32 = 2;
 
 /// A job as asked for. What is absent has a default that may depend on the strategy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct JobRequest {
     /// The job's name.
     pub name: JobName,
     /// How the replicas train together.
     pub strategy: Strategy,
-    /// Workers; [`DEFAULT_WORKER_NUM`] when absent.
+    /// Workers; 2 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 5457))]
     pub worker_num: Option<u32>,
     /// Parameter servers; 1 with ParameterServer, else 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 5457))]
     pub ps_num: Option<u32>,
     /// Chiefs, 0 or 1; 1 with ParameterServer, else 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1))]
     pub chief_num: Option<u32>,
     /// Evaluators, 0 or 1; 0 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1))]
     pub evaluator_num: Option<u32>,
     /// The image whose working directory holds exec.py; only where pods are containers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageRef>,
     /// The folder that holds exec.py, absolute; only where pods are processes of the master's host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, pattern = "^/"))]
     pub work_dir: Option<PathBuf>,
     /// Arguments for exec.py.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -97,6 +104,7 @@ pub struct JobRequest {
         deserialize_with = "PodOptions::deserialize_strictly",
         skip_serializing_if = "PodOptions::is_empty"
     )]
+    #[cfg_attr(feature = "openapi", schema(value_type = crate::pod::Strict))]
     pub pod: PodOptions,
     /// What it does about failures, and how long it may take.
     #[serde(
@@ -129,8 +137,8 @@ impl JobRequest {
 }
 
 /// A valid job: what was asked for, with every default filled in. It never changes once accepted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "JobSpecWire")]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobSpec {
     /// The job's name.
     pub name: JobName,
@@ -144,10 +152,11 @@ pub struct JobSpec {
     pub chief_num: u32,
     /// Evaluators, 0 or 1.
     pub evaluator_num: u32,
-    /// See [`JobRequest::image`].
+    /// As asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageRef>,
-    /// See [`JobRequest::work_dir`].
+    /// As asked for.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub work_dir: Option<PathBuf>,
     /// Arguments for exec.py.
@@ -156,10 +165,10 @@ pub struct JobSpec {
     /// Variables for every replica.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<EnvName, String>,
-    /// See [`JobRequest::allow_env`].
+    /// As asked for.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub allow_env: BTreeSet<EnvName>,
-    /// See [`JobRequest::pod`].
+    /// As asked for.
     #[serde(skip_serializing_if = "PodOptions::is_empty")]
     pub pod: PodOptions,
     /// See [`JobRequest::run_policy`].
@@ -169,6 +178,7 @@ pub struct JobSpec {
 
 /// The form of a [`JobSpec`] in records and answers: a [`JobRequest`] to which a newer program may have added fields.
 #[derive(Deserialize)]
+#[serde(remote = "JobRequest")]
 struct JobSpecWire {
     name: JobName,
     strategy: Strategy,
@@ -190,41 +200,9 @@ struct JobSpecWire {
     run_policy: RunPolicy,
 }
 
-impl TryFrom<JobSpecWire> for JobSpec {
-    type Error = SpecError;
-
-    fn try_from(wire: JobSpecWire) -> Result<Self, Self::Error> {
-        let JobSpecWire {
-            name,
-            strategy,
-            worker_num,
-            ps_num,
-            chief_num,
-            evaluator_num,
-            image,
-            work_dir,
-            args,
-            env,
-            allow_env,
-            pod,
-            run_policy,
-        } = wire;
-        let request = JobRequest {
-            name,
-            strategy,
-            worker_num,
-            ps_num,
-            chief_num,
-            evaluator_num,
-            image,
-            work_dir,
-            args,
-            env,
-            allow_env,
-            pod,
-            run_policy,
-        };
-        Self::filled(request)
+impl<'de> Deserialize<'de> for JobSpec {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Self::filled(JobSpecWire::deserialize(from)?).map_err(serde::de::Error::custom)
     }
 }
 

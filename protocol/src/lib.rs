@@ -9,6 +9,8 @@ pub mod failure;
 pub mod ids;
 pub mod image;
 pub mod job;
+#[cfg(feature = "openapi")]
+mod openapi;
 pub mod pod;
 pub mod routes;
 pub mod run_policy;

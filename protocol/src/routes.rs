@@ -30,10 +30,20 @@ pub const READYZ: &str = "/readyz";
 pub const CREATE: &str = "/create";
 /// Master: submits with a body, lists.
 pub const JOBS: &str = "/v1/jobs";
+/// Master: one job.
+pub const JOB: &str = "/v1/jobs/{name}";
+/// Master: ends a job.
+pub const JOB_CANCEL: &str = "/v1/jobs/{name}/cancel";
+/// Master: a job's output.
+pub const JOB_LOGS: &str = "/v1/jobs/{name}/logs";
 /// Master: answers with a [`crate::view::MasterView`].
 pub const MASTER: &str = "/v1/master";
 /// Master: the agent's program, for who wraps an image and has none.
 pub const AGENT_PROGRAM: &str = "/agent";
+/// Master: what it counts, for Prometheus.
+pub const METRICS: &str = "/metrics";
+/// Master: the description of these routes.
+pub const OPENAPI: &str = "/openapi.json";
 
 /// On log answers: the absolute offset of the answer's first byte.
 pub const LOG_OFFSET_HEADER: &str = "muster-log-offset";

@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 /// The rules of one job. In records and answers an absent field has its default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct RunPolicy {
     /// How many failed starts of the gang are made up for by another one. What the cluster takes away (a pod that is
@@ -19,10 +20,12 @@ pub struct RunPolicy {
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub no_retry_exit_codes: BTreeSet<u8>,
     /// How long the gang may take to be complete and started.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub start_timeout_seconds: u32,
     /// What follows when it takes longer.
     pub on_start_timeout: OnStartTimeout,
     /// How long the job may take in all, from the moment it was accepted; without limit when absent.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_seconds: Option<u32>,
     /// How long a finished job is remembered; until it is deleted when absent.
@@ -83,6 +86,7 @@ impl RunPolicy {
 
 /// What follows when a gang is not complete in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnStartTimeout {
     /// The job fails.
@@ -94,6 +98,7 @@ pub enum OnStartTimeout {
 
 /// Which pods go when a job has ended. What still runs in them is stopped in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CleanPods {
     /// Those whose agents still live end; pods that have ended stay, for `kubectl logs`.
@@ -106,6 +111,7 @@ pub enum CleanPods {
 
 /// Whose end decides whether a job has succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum SuccessPolicy {
     /// Every replica that trains exits with 0.
     #[serde(rename = "all")]

@@ -11,6 +11,7 @@ use crate::job::JobSpec;
 
 /// Where a job stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
     /// Its pods come up.
@@ -32,6 +33,10 @@ pub enum JobState {
 }
 
 impl JobState {
+    /// All states, in the order in which a job comes to them.
+    pub const ALL: [Self; 7] =
+        [Self::Pending, Self::Starting, Self::Running, Self::Stopping, Self::Succeeded, Self::Failed, Self::Cancelled];
+
     /// Whether nothing will change any more.
     pub fn is_finished(self) -> bool {
         match self {
@@ -63,6 +68,7 @@ impl fmt::Display for JobState {
 
 /// How a job ended. Written once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum JobResult {
     /// As it should.
@@ -89,6 +95,7 @@ impl JobResult {
 
 /// Where a replica stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ReplicaState {
     /// Its pod is asked for and has no address yet.
@@ -124,6 +131,7 @@ impl ReplicaState {
 
 /// One replica, as shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReplicaView {
     /// Which.
     pub replica: ReplicaId,
@@ -150,6 +158,7 @@ pub struct ReplicaView {
 
 /// When each step was reached, by the master's clock.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobTimes {
     /// The record was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -173,6 +182,7 @@ pub struct JobTimes {
 
 /// One job, as shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobView {
     /// Its name.
     pub name: JobName,
@@ -201,6 +211,7 @@ pub struct JobView {
 
 /// The answer of `GET /v1/jobs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobList {
     /// In the order of their names.
     pub jobs: Vec<JobView>,
@@ -208,6 +219,7 @@ pub struct JobList {
 
 /// The answer of `GET /v1/master`: what a client has to know before it submits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MasterView {
     /// The master's version.
     pub version: String,
@@ -217,6 +229,7 @@ pub struct MasterView {
 
 /// Where pods live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum BackendKind {
     /// As processes of the master's host, which run a folder's exec.py.
@@ -227,6 +240,7 @@ pub enum BackendKind {
 
 /// One line of a merged log stream, itself one line of JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LogLine {
     /// Who printed it.
     pub replica: ReplicaId,

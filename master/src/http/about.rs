@@ -6,12 +6,14 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
-use protocol::error::ErrorCode;
+use protocol::error::{ErrorCode, Problem};
+use protocol::routes;
 use protocol::view::{BackendKind, MasterView};
 use tracing::warn;
 
 use super::AppState;
 use super::error::ApiError;
+use super::openapi::{NotLetIn, Octets};
 
 /// What a master says of itself.
 #[derive(Debug)]
@@ -22,12 +24,22 @@ pub struct About {
     pub agent_binary: Option<PathBuf>,
 }
 
-/// Says what this master is.
+/// Says what this master is: its version, and where its replicas live.
+#[utoipa::path(get, path = routes::MASTER, responses((status = 200, description = "This master", body = MasterView), NotLetIn))]
 pub(super) async fn master(State(state): State<AppState>) -> Json<MasterView> {
     Json(MasterView { version: env!("CARGO_PKG_VERSION").to_owned(), backend: state.about.backend })
 }
 
 /// The agent's program, which fits the machines of this master.
+#[utoipa::path(
+    get,
+    path = routes::AGENT_PROGRAM,
+    responses(
+        (status = 200, description = "The program", body = inline(Octets), content_type = "application/octet-stream"),
+        (status = 404, description = "This master has none to give", body = Problem, content_type = "application/problem+json"),
+        NotLetIn,
+    ),
+)]
 pub(super) async fn agent_program(State(state): State<AppState>) -> Result<impl IntoResponse, ApiError> {
     let none =
         || ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownRoute, "this master has no agent to give away");

@@ -3,16 +3,18 @@
 use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
-use protocol::error::ErrorCode;
+use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
-use protocol::image::BadImageRef;
+use protocol::image::{BadImageRef, ImageRef};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::pod::PodOptions;
+use protocol::routes;
 use protocol::view::JobView;
 
 use super::AppState;
 use super::error::ApiError;
 use super::jobs::accept;
+use super::openapi::{Down, NotLetIn};
 
 /// Each parameter's names: the prototype's, and ours.
 const STRATEGY: [&str; 1] = ["strategy"];
@@ -23,7 +25,48 @@ const IMAGE: [&str; 2] = ["img", "image"];
 const NAME: [&str; 2] = ["name", "task"];
 const ALLOW_ROOT: [&str; 1] = ["allow_root"];
 
-/// Submits. It answers when the job is recorded, not when it has started.
+/// The parameters, for the description alone: they are read by hand, because each has several names.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "read by the derive alone")]
+struct CreateQuery {
+    /// The job's name; or `task`.
+    name: JobName,
+    /// `AllReduce` or `ParameterServer`, short `ps`; case does not matter.
+    #[param(
+        pattern = "^([Aa][Ll][Ll][Rr][Ee][Dd][Uu][Cc][Ee]|[Pp][Aa][Rr][Aa][Mm][Ee][Tt][Ee][Rr][Ss][Ee][Rr][Vv][Ee][Rr]|[Pp][Ss])$"
+    )]
+    strategy: String,
+    /// Workers, 2 when absent; or `worker_num`.
+    #[param(minimum = 1, maximum = 5457)]
+    n_worker: Option<u32>,
+    /// Parameter servers; or `ps_num`.
+    #[param(minimum = 0, maximum = 5457)]
+    n_ps: Option<u32>,
+    /// Chiefs, none when absent.
+    #[param(minimum = 0, maximum = 1)]
+    chief_num: Option<u32>,
+    /// The image, only where pods are containers; or `image`.
+    img: Option<ImageRef>,
+    /// Whether the image may run as root; true when absent, and only with an image.
+    allow_root: Option<bool>,
+}
+
+/// Submits a job, as the first prototype's client does. It answers when the job is on record, not when it has started.
+/// Each parameter may be given once, under one of its names, and no others.
+#[utoipa::path(
+    get,
+    path = routes::CREATE,
+    params(CreateQuery),
+    responses(
+        (status = 200, description = "The job is on record, now or before", body = JobView),
+        (status = 400, description = "A parameter is missing, unknown or wrong, or this is no job that can run here",
+            body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Another job has this name", body = Problem, content_type = "application/problem+json"),
+        NotLetIn,
+        Down,
+    ),
+)]
 pub(super) async fn create(
     State(state): State<AppState>,
     RawQuery(query): RawQuery,

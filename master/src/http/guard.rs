@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use protocol::error::ErrorCode;
@@ -24,18 +24,21 @@ pub enum Guard {
     Anyone,
 }
 
-/// Headers that browsers send and curl does not.
-const OF_BROWSERS: [&str; 4] = ["origin", "referer", "sec-fetch-site", "sec-fetch-mode"];
+/// Headers that browsers send and curl does not, by how their names begin. What begins with `sec-` a page cannot leave
+/// out, nor set itself (Fetch, 2.2.2).
+const OF_BROWSERS: [&str; 3] = ["origin", "referer", "sec-"];
+/// How every browser names itself, also one that is too old for Sec-Fetch.
+const BROWSER_NAME: &[u8] = b"Mozilla/";
 
 impl Guard {
     /// Whether such a request is answered, for fuzzing.
     #[cfg(feature = "fake")]
     #[doc(hidden)]
-    pub fn admits(&self, method: &Method, headers: &HeaderMap) -> bool {
-        self.admit(method, headers).is_ok()
+    pub fn admits(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
+        self.admit(method, uri, headers).is_ok()
     }
 
-    fn admit(&self, method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
+    fn admit(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
         // GET has effects here (`/create`), so what answers GET must not answer HEAD too.
         if method == Method::HEAD {
             let detail = "HEAD is not answered here: use GET";
@@ -51,7 +54,7 @@ impl Guard {
                 let detail = "the token is missing or wrong: send Authorization: Bearer TOKEN";
                 Err(ApiError::new(StatusCode::UNAUTHORIZED, ErrorCode::Unauthorized, detail))
             }
-            Self::ThisMachine => no_browser(headers).and_then(|()| addressed_to_this_machine(headers)),
+            Self::ThisMachine => no_browser(headers).and_then(|()| addressed_to_this_machine(uri, headers)),
             Self::Anyone => no_browser(headers),
         }
     }
@@ -59,28 +62,38 @@ impl Guard {
 
 /// The middleware.
 pub(super) async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
-    match guard.admit(request.method(), request.headers()) {
+    match guard.admit(request.method(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     }
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {
-    headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
+    only(headers, header::AUTHORIZATION)?.strip_prefix("Bearer ")
+}
+
+/// The value of a header that is there once.
+fn only(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?.to_str().ok();
+    if values.next().is_none() { value } else { None }
 }
 
 fn no_browser(headers: &HeaderMap) -> Result<(), ApiError> {
-    if OF_BROWSERS.iter().any(|name| headers.contains_key(*name)) {
+    let is_of_browsers = |name: &HeaderName| OF_BROWSERS.iter().any(|begin| name.as_str().starts_with(begin));
+    let is_browser = |name: &HeaderValue| name.as_bytes().starts_with(BROWSER_NAME);
+    if headers.keys().any(is_of_browsers) || headers.get_all(header::USER_AGENT).iter().any(is_browser) {
         return Err(forbidden("requests of browsers are not answered: this master has no token"));
     }
     Ok(())
 }
 
-fn addressed_to_this_machine(headers: &HeaderMap) -> Result<(), ApiError> {
-    let mut hosts = headers.get_all(header::HOST).iter();
-    match (hosts.next().and_then(|host| host.to_str().ok()), hosts.next()) {
-        (Some(host), None) if is_this_machine(host) => Ok(()),
-        (_, _) => Err(forbidden("the Host header must name this machine by a loopback address or localhost")),
+/// By its Host header, and also by its target where that names a host: `GET http://HOST/create` (RFC 9112, 3.2.2).
+fn addressed_to_this_machine(uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+    let target_fits = uri.authority().is_none_or(|authority| is_this_machine(authority.as_str()));
+    match only(headers, header::HOST) {
+        Some(host) if target_fits && is_this_machine(host) => Ok(()),
+        Some(_) | None => Err(forbidden("the Host header must name this machine by a loopback address or localhost")),
     }
 }
 

@@ -2,15 +2,31 @@
 
 use axum::extract::State;
 use axum::http::StatusCode;
+use protocol::routes;
 
 use super::AppState;
 
 /// 200 while the process answers.
+#[utoipa::path(
+    get,
+    path = routes::HEALTHZ,
+    responses((status = 200, description = "It lives", body = String, content_type = "text/plain")),
+    security(()),
+)]
 pub(super) async fn healthz() -> &'static str {
     "OK"
 }
 
 /// 200 until the master ends.
+#[utoipa::path(
+    get,
+    path = routes::READYZ,
+    responses(
+        (status = 200, description = "It serves", body = String, content_type = "text/plain"),
+        (status = 503, description = "It is ending", body = String, content_type = "text/plain"),
+    ),
+    security(()),
+)]
 pub(super) async fn readyz(State(state): State<AppState>) -> (StatusCode, &'static str) {
     if state.end.is_cancelled() { (StatusCode::SERVICE_UNAVAILABLE, "ending") } else { (StatusCode::OK, "OK") }
 }

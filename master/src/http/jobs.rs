@@ -5,37 +5,59 @@ use std::time::Duration;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::{FromRequest, Path, Query, Request, State};
 use axum::http::StatusCode;
-use protocol::error::ErrorCode;
+use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
 use protocol::job::{JobRequest, JobSpec};
-use protocol::routes::LONG_POLL_MAX_SECONDS;
+use protocol::routes::{self, LONG_POLL_MAX_SECONDS};
 use protocol::view::{JobList, JobView};
 use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::AppState;
+use super::connections::Caller;
 use super::error::ApiError;
+use super::openapi::{BadQuery, Down, NoSuchJob, NotLetIn};
 use crate::jobs::{JobHandle, JobsError, Submitted};
 use crate::store::Wish;
 
+/// Most time that a request's whole body may take.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// How long to wait for what.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct Poll {
     /// Answer when the view's `seq` is another: it begins anew with each master.
     after: Option<u64>,
-    /// Or after this many seconds, [`LONG_POLL_MAX_SECONDS`] at most.
+    /// Or after this many seconds, 60 at most; 60 when absent.
     wait: Option<u64>,
 }
 
-/// Submits a job.
+/// Submits a job. It answers when the job is on record, not when it has started; the same job again changes nothing.
+#[utoipa::path(
+    post,
+    path = routes::JOBS,
+    request_body(content = JobRequest, description = "4 MiB at most; it is waited for 10 seconds"),
+    responses(
+        (status = 201, description = "The job is on record", body = JobView),
+        (status = 200, description = "This job was on record before", body = JobView),
+        (status = 400, description = "The body breaks off", body = Problem, content_type = "application/problem+json"),
+        (status = 408, description = "The body does not come in time", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Another job has this name", body = Problem, content_type = "application/problem+json"),
+        (status = 413, description = "The body is too long", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The body is no job that can run here", body = Problem, content_type = "application/problem+json"),
+        NotLetIn,
+        Down,
+    ),
+)]
 pub(super) async fn submit(
     State(state): State<AppState>,
-    body: Result<Bytes, BytesRejection>,
+    request: Request,
 ) -> Result<(StatusCode, Json<JobView>), ApiError> {
-    let body = body.map_err(bad_body)?;
+    let body = whole_body(request).await?;
     let request: JobRequest = serde_json::from_slice(&body).map_err(|error| {
         let detail = format!("the body is no job: {error}");
         ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadRequest, detail)
@@ -53,12 +75,28 @@ pub(super) async fn accept(state: &AppState, spec: JobSpec) -> Result<(StatusCod
     Ok((status, Json(view)))
 }
 
-/// Lists all jobs.
+async fn whole_body(request: Request) -> Result<Bytes, ApiError> {
+    let too_slow = |_| {
+        let detail = format!("the body did not come within {} s", BODY_TIMEOUT.as_secs());
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, ErrorCode::BadRequest, detail)
+    };
+    let _awaited = request.extensions().get::<Caller>().map(Caller::awaited);
+    timeout(BODY_TIMEOUT, Bytes::from_request(request, &())).await.map_err(too_slow)?.map_err(bad_body)
+}
+
+/// Lists all jobs, in the order of their names.
+#[utoipa::path(get, path = routes::JOBS, responses((status = 200, description = "All jobs", body = JobList), NotLetIn))]
 pub(super) async fn list(State(state): State<AppState>) -> Json<JobList> {
     Json(JobList { jobs: state.jobs.list() })
 }
 
-/// Shows one job; with `after`, when it has changed or the wait is over.
+/// Shows one job. With `after` it is a long poll: the answer comes when the job has changed, or the wait is over.
+#[utoipa::path(
+    get,
+    path = routes::JOB,
+    params(("name" = JobName, Path, description = "The job"), Poll),
+    responses((status = 200, description = "The job as it is now", body = JobView), BadQuery, NotLetIn, NoSuchJob),
+)]
 pub(super) async fn show(
     State(state): State<AppState>,
     name: Result<Path<String>, PathRejection>,
@@ -79,7 +117,13 @@ pub(super) async fn show(
     Ok(Json(view))
 }
 
-/// Ends a job, and keeps its record.
+/// Ends a job, and keeps its record and output. One that has ended stays as it ended.
+#[utoipa::path(
+    post,
+    path = routes::JOB_CANCEL,
+    params(("name" = JobName, Path, description = "The job")),
+    responses((status = 202, description = "It will end"), NotLetIn, NoSuchJob, Down),
+)]
 pub(super) async fn cancel(
     State(state): State<AppState>,
     name: Result<Path<String>, PathRejection>,
@@ -87,7 +131,13 @@ pub(super) async fn cancel(
     wish(&state, name, Wish::Cancel).await
 }
 
-/// Ends a job, and forgets it.
+/// Ends a job, and forgets it with its output.
+#[utoipa::path(
+    delete,
+    path = routes::JOB,
+    params(("name" = JobName, Path, description = "The job")),
+    responses((status = 202, description = "It will end and be forgotten; then it is unknown"), NotLetIn, NoSuchJob, Down),
+)]
 pub(super) async fn delete(
     State(state): State<AppState>,
     name: Result<Path<String>, PathRejection>,

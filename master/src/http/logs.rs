@@ -9,27 +9,31 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt, stream};
-use protocol::error::ErrorCode;
-use protocol::ids::ReplicaId;
-use protocol::routes::{LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
+use protocol::error::{ErrorCode, Problem};
+use protocol::ids::{JobName, ReplicaId};
+use protocol::routes::{self, LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
+use protocol::view::LogLine;
 use serde::Deserialize;
 use tracing::warn;
 
 use super::AppState;
 use super::error::ApiError;
 use super::jobs::{bad_query, find};
+use super::openapi::{BadQuery, Down, NotLetIn, Octets};
 use crate::jobs::JobHandle;
 use crate::logs::{ReplicaLog, lines, reader};
 
 /// Which output, and from where.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct LogQuery {
     /// One replica; all when absent.
     replica: Option<ReplicaId>,
     /// Begin at this byte; with one replica only.
     offset: Option<u64>,
     /// Begin at these bytes, `worker-0:123,worker-1:456`; with all replicas only.
+    #[param(pattern = "^((chief|worker|ps|evaluator)-[0-9]+:[0-9]+(,|$))*$")]
     from: Option<String>,
     /// Begin with the last so many lines of each replica.
     tail: Option<u64>,
@@ -38,7 +42,27 @@ pub(super) struct LogQuery {
     follow: bool,
 }
 
-/// Answers with output.
+/// The output that is kept: with `replica` one replica's, byte by byte; else that of all, a line of JSON for each line,
+/// whose `offset` is where to go on with `from`. With `follow` the answer goes on until the job has ended.
+#[utoipa::path(
+    get,
+    path = routes::JOB_LOGS,
+    params(("name" = JobName, Path, description = "The job"), LogQuery),
+    responses(
+        (status = 200, description = "Output",
+            content((inline(Octets) = "application/octet-stream"), (LogLine = "application/x-ndjson")),
+            headers(
+                ("muster-log-offset" = Option<u64>, description = "With one replica: the offset of the first byte"),
+                ("muster-log-dropped" = Option<u64>, description = "With one replica: how many bytes between the offset \
+                    asked for and the first that is kept are gone"),
+            )),
+        (status = 404, description = "No job has this name, or the job no such replica",
+            body = Problem, content_type = "application/problem+json"),
+        BadQuery,
+        NotLetIn,
+        Down,
+    ),
+)]
 pub(super) async fn logs(
     State(state): State<AppState>,
     name: Result<Path<String>, PathRejection>,

@@ -1,39 +1,44 @@
-//! The master over HTTP: which route goes where, and how connections are served. Each group of routes has its file.
+//! The master over HTTP: which route goes where. Each group of routes has its file.
 
 mod about;
+mod connections;
 mod create;
 mod error;
+mod framing;
 mod guard;
 mod health;
 mod jobs;
 mod logs;
+mod metrics;
+mod openapi;
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
-use axum::routing::{get, post};
 use axum::{Router, middleware};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
-use protocol::routes;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::timeout::RequestBodyTimeoutLayer;
-use tracing::{debug, warn};
+use tracing::warn;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 pub use self::about::About;
+use self::connections::Connections;
 pub use self::guard::Guard;
+use self::metrics::Metrics;
 use crate::jobs::Jobs;
 
-/// Most time that a caller may take to say its request's headers.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most bytes of a request's body. A spec of thousands of variables fits.
 const BODY_BYTES: usize = 4 * 1024 * 1024;
-/// Most time between two parts of a request's body.
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most connections that the system holds until they are accepted; the system's own maximum may be less. Of one that does
+/// not fit the caller is told nothing, and tries again a second later.
+const BACKLOG: u32 = 4096;
 /// Most time that open requests are given when the master ends.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -49,6 +54,9 @@ pub fn spec_of_query(query: &str) -> Option<protocol::job::JobSpec> {
 struct AppState {
     jobs: Arc<Jobs>,
     about: Arc<About>,
+    metrics: Arc<Metrics>,
+    /// The description of the routes.
+    openapi: Bytes,
     /// Cancelled when the master ends, so that streams and long polls end too.
     end: CancellationToken,
 }
@@ -56,33 +64,60 @@ struct AppState {
 /// The master's HTTP service.
 pub struct Server {
     router: Router,
+    connections: Arc<Connections>,
     end: CancellationToken,
+}
+
+/// Every route is made of a handler and its description, so that none lacks one.
+fn routes(guard: Guard) -> OpenApiRouter<AppState> {
+    let guarded = OpenApiRouter::new()
+        .routes(routes!(create::create))
+        .routes(routes!(jobs::list, jobs::submit))
+        .routes(routes!(jobs::show, jobs::delete))
+        .routes(routes!(jobs::cancel))
+        .routes(routes!(logs::logs))
+        .routes(routes!(about::master))
+        .routes(routes!(about::agent_program))
+        .route_layer(middleware::from_fn_with_state(Arc::new(guard), guard::check));
+    OpenApiRouter::with_openapi(openapi::without_routes())
+        .merge(guarded)
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(metrics::metrics))
+        .routes(routes!(openapi::openapi))
+}
+
+/// Takes an address to serve on.
+///
+/// # Errors
+/// When it is taken, or none of this machine's.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 impl Server {
     /// A service over these jobs, which ends its streams when `end` is cancelled.
     pub fn new(jobs: Arc<Jobs>, guard: Guard, about: About, end: CancellationToken) -> Self {
-        let state = AppState { jobs, about: Arc::new(about), end: end.clone() };
-        let job = format!("{}/{{name}}", routes::JOBS);
-        let guarded = Router::new()
-            .route(routes::CREATE, get(create::create))
-            .route(routes::JOBS, get(jobs::list).post(jobs::submit))
-            .route(&job, get(jobs::show).delete(jobs::delete))
-            .route(&format!("{job}/cancel"), post(jobs::cancel))
-            .route(&format!("{job}/logs"), get(logs::logs))
-            .route(routes::MASTER, get(about::master))
-            .route(routes::AGENT_PROGRAM, get(about::agent_program))
-            .route_layer(middleware::from_fn_with_state(Arc::new(guard), guard::check));
-        let router = guarded
-            .route(routes::HEALTHZ, get(health::healthz))
-            .route(routes::READYZ, get(health::readyz))
+        let metrics = Metrics::new();
+        let (router, document) = routes(guard).split_for_parts();
+        let openapi = Bytes::from(document.to_json().expect("descriptions always serialize"));
+        let state = AppState { jobs, about: Arc::new(about), metrics: Arc::clone(&metrics), openapi, end: end.clone() };
+        let panics = metrics.handler_panics.clone();
+        let router = router
             .fallback(error::unknown_route)
             .method_not_allowed_fallback(error::method_not_allowed)
             .layer(DefaultBodyLimit::max(BODY_BYTES))
-            .layer(RequestBodyTimeoutLayer::new(BODY_TIMEOUT))
-            .layer(CatchPanicLayer::custom(error::panicked))
+            .layer(CatchPanicLayer::custom(move |panic| {
+                panics.inc();
+                error::panicked(panic)
+            }))
+            .layer(middleware::from_fn(framing::check))
+            .layer(middleware::from_fn_with_state(Arc::clone(&metrics), metrics::count))
             .with_state(state);
-        Self { router, end }
+        Self { router, connections: Connections::new(metrics), end }
     }
 
     /// Serves until the master ends; open requests then have a moment to end too.
@@ -92,7 +127,7 @@ impl Server {
             tokio::select! {
                 () = self.end.cancelled() => break,
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => self.serve_connection(stream, &graceful),
+                    Ok((stream, _)) => self.connections.serve(stream, &self.router, &graceful),
                     // Out of descriptors, for instance: those that are open go on, and free some when they end.
                     Err(error) => {
                         warn!(%error, "accept a connection");
@@ -102,22 +137,5 @@ impl Server {
             }
         }
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, graceful.shutdown()).await;
-    }
-
-    fn serve_connection(&self, stream: TcpStream, graceful: &GracefulShutdown) {
-        if let Err(error) = stream.set_nodelay(true) {
-            debug!(%error, "a connection is gone already");
-        }
-        let service = TowerToHyperService::new(self.router.clone());
-        let connection = hyper::server::conn::http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEADER_TIMEOUT)
-            .serve_connection(TokioIo::new(stream), service);
-        let connection = graceful.watch(connection);
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                debug!(%error, "a connection ended early");
-            }
-        });
     }
 }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hmac::{Hmac, KeyInit, Mac};
 use master::agent_client::AgentClient;
 use master::agent_token::AgentKey;
 use master::backend::PodBackend;
@@ -18,6 +19,7 @@ use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::routes::AGENT_PORT;
 use protocol::view::JobState;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -72,11 +74,15 @@ async fn forward(listener: TcpListener, to: SocketAddr) {
 }
 
 async fn submit(server: &ApiServer, logs: &tempfile::TempDir) -> JobHandle {
+    submit_with(AgentKey::random(), server, logs).await
+}
+
+async fn submit_with(agent_key: AgentKey, server: &ApiServer, logs: &tempfile::TempDir) -> JobHandle {
     let context = Context {
         store: Arc::new(KubeStore::new(&server.cluster())),
         backend: Arc::new(begin(server).await),
         agents: AgentClient::new(),
-        agent_key: AgentKey::random(),
+        agent_key,
         boot_id: "first".to_owned(),
     };
     let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
@@ -126,4 +132,30 @@ async fn a_job_of_n_pods_costs_n_and_2_writes_and_a_trial_that_writes_nothing_an
     let known =
         |path: &String| ["pods", "configmaps", "networkpolicies"].contains(&path.split('/').next().unwrap_or_default());
     assert!(paths.iter().all(known), "of services and all else it knows nothing: {paths:?}");
+}
+
+#[tokio::test]
+async fn neither_the_agents_key_nor_a_token_is_in_anything_that_the_api_is_sent() {
+    const KEY: &str = "canary-of-the-agents-key-0123456789abcdef";
+    let (server, folder) = (ApiServer::new(), tempfile::tempdir().expect("a folder"));
+    let file = folder.path().join("agent-key");
+    std::fs::write(&file, KEY).expect("write the key");
+    let job = submit_with(AgentKey::read(&file).expect("a key"), &server, &folder).await;
+    server
+        .until("its pods are asked for", |asked| {
+            asked.iter().filter(|asked| asked.mutates() && !asked.is_trial()).count() >= 2 + WORKERS as usize
+        })
+        .await;
+
+    // The token as its agents are asked with it, RFC 2104 over the key's SHA-256.
+    let mut mac = Hmac::<Sha256>::new_from_slice(&Sha256::digest(KEY)).expect("a key may have any length");
+    mac.update(job.view.borrow().uid.as_bytes());
+    let token = hex::encode(mac.finalize().into_bytes());
+    let sent: Vec<String> = server.journal().iter().map(|asked| asked.body.to_string()).collect();
+    let holding = |secret: &str| sent.iter().filter(|body| body.contains(secret)).count();
+    let key = AgentKey::read(&file).expect("a key");
+    let (key_sha256, token_sha256) = (hex::encode(Sha256::digest(KEY)), hex::encode(Sha256::digest(&token)));
+    assert_eq!(key.token(&job.view.borrow().uid).sha256(), token_sha256, "that is the token");
+    assert_eq!(holding(&token_sha256), WORKERS as usize, "each pod is told the hash of its token: {sent:?}");
+    assert_eq!((holding(KEY), holding(&key_sha256), holding(&token)), (0, 0, 0), "{sent:?}");
 }

@@ -10,8 +10,8 @@ use master::backend::fake::{Arrival, FakeAgent, FakeBackend};
 use master::driver::Context;
 use master::http::{About, Guard, Server};
 use master::jobs::{JobHandle, Jobs, Submitted};
-use master::store::Wish;
 use master::store::fake::FakeStore;
+use master::store::{JobStore, Wish};
 use protocol::agent::ExitOutcome;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::job::{JobRequest, JobSpec, Strategy};
@@ -19,7 +19,8 @@ use protocol::run_policy::RunPolicy;
 use protocol::view::{BackendKind, JobState, JobView};
 use serde_json::Value;
 use tempfile::TempDir;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -55,8 +56,17 @@ impl Master {
 
     /// The same, with this key of its agents' tokens.
     pub(crate) fn with_key(boot_id: &str, agent_key: AgentKey, backend: FakeBackend, store: FakeStore) -> Self {
+        Self::with((boot_id, agent_key), backend, store.clone(), Arc::new(store))
+    }
+
+    fn with(
+        (boot_id, agent_key): (&str, AgentKey),
+        backend: FakeBackend,
+        store: FakeStore,
+        asked: Arc<dyn JobStore>,
+    ) -> Self {
         let context = Context {
-            store: Arc::new(store.clone()),
+            store: asked,
             backend: Arc::new(backend.clone()),
             agents: AgentClient::new(),
             agent_key,
@@ -70,7 +80,17 @@ impl Master {
 
     /// The same, and it serves.
     pub(crate) async fn serving(token: Option<&str>) -> Self {
-        let mut master = Self::new();
+        Self::new().serve(token).await
+    }
+
+    /// A master that serves over a store that is no ordinary one.
+    pub(crate) async fn serving_over(asked: Arc<dyn JobStore>) -> Self {
+        let backend = FakeBackend::new(Arrival::AtOnce);
+        Self::with(("first", AgentKey::random()), backend, FakeStore::default(), asked).serve(None).await
+    }
+
+    async fn serve(self, token: Option<&str>) -> Self {
+        let mut master = self;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         master.url = Some(format!("http://{}", listener.local_addr().expect("it was bound")));
         let guard = token.map_or(Guard::ThisMachine, |token| Guard::Token(token.to_owned()));
@@ -109,6 +129,17 @@ impl Master {
 
     pub(crate) async fn delete(&self, path: &str) -> Answer {
         Answer::of(client().delete(self.url(path))).await
+    }
+
+    /// What comes back for these bytes, until the master closes the connection.
+    pub(crate) async fn raw(&self, request: &[u8]) -> String {
+        let url = self.url("");
+        let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("ours")).await.expect("it listens");
+        let mut answer = vec![];
+        // It may close the connection before it has read all.
+        let _ = stream.write_all(request).await;
+        let _ = in_time("it closes the connection", stream.read_to_end(&mut answer)).await;
+        String::from_utf8_lossy(&answer).into_owned()
     }
 
     /// Submits a job that is new.
@@ -186,6 +217,12 @@ impl Answer {
         assert!(problem["detail"].as_str().is_some_and(|detail| detail.len() > 10), "{self:?}");
         problem["code"].as_str().unwrap_or_else(|| panic!("no code: {self:?}")).to_owned()
     }
+}
+
+/// The status of each answer on a connection.
+pub(crate) fn statuses(answers: &str) -> Vec<u16> {
+    let after = answers.split("HTTP/1.").skip(1);
+    after.map(|answer| answer.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status")).collect()
 }
 
 pub(crate) fn client() -> reqwest::Client {

@@ -20,6 +20,7 @@ pub use self::volume::{Volume, VolumeSource};
 
 /// What every pod of a job is given.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct PodOptions {
     /// Processors: request and limit.
@@ -54,6 +55,7 @@ pub struct PodOptions {
     pub image_pull_policy: Option<PullPolicy>,
     /// How long a pod that the cluster ends may take, in seconds; [`TERMINATION_GRACE_SECONDS`] when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u32>, minimum = 1))]
     pub termination_grace_seconds: Option<NonZeroU32>,
     /// Whether an image that runs as root may run.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -63,10 +65,11 @@ pub struct PodOptions {
 /// How long a pod may take to end when nobody says, in seconds: Kubernetes' own default.
 pub const TERMINATION_GRACE_SECONDS: u32 = 30;
 
-/// The same fields, for requests: an unknown one is refused.
+/// What a request asks for every pod: the fields of PodOptions, and an unknown one is refused.
 #[derive(Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = PodOptionsRequest))]
 #[serde(remote = "PodOptions", deny_unknown_fields)]
-struct Strict {
+pub(crate) struct Strict {
     #[serde(default)]
     cpu: Option<Amount>,
     #[serde(default)]
@@ -88,6 +91,7 @@ struct Strict {
     #[serde(default)]
     image_pull_policy: Option<PullPolicy>,
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u32>, minimum = 1))]
     termination_grace_seconds: Option<NonZeroU32>,
     #[serde(default)]
     allow_root: bool,

@@ -8,6 +8,7 @@ use super::{BadValue, bad};
 
 /// When a node asks a registry for an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum PullPolicy {
     /// When it does not have it.
     IfNotPresent,

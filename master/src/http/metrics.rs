@@ -1,0 +1,113 @@
+//! What this master counts, in the text format that Prometheus reads. No job is named, so that who collects metrics needs no
+//! token, with which it could run code.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use protocol::routes;
+use protocol::view::JobState;
+
+use super::AppState;
+use crate::jobs::Jobs;
+
+/// The format's media type (OpenMetrics 1.0).
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The route of requests that go to none.
+const NO_ROUTE: &str = "none";
+
+/// Everything that is counted.
+pub(super) struct Metrics {
+    registry: Registry,
+    jobs: Family<OfJobs, Gauge>,
+    requests: Family<OfRequests, Counter>,
+    pub(super) handler_panics: Counter,
+    connections_open: Gauge<i64, AtomicI64>,
+    pub(super) connections_refused: Counter,
+    pub(super) connections_evicted: Counter,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfJobs {
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfRequests {
+    route: String,
+    status: u16,
+}
+
+impl Metrics {
+    pub(super) fn new() -> Arc<Self> {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("muster"),
+            jobs: Family::default(),
+            requests: Family::default(),
+            handler_panics: Counter::default(),
+            connections_open: Gauge::default(),
+            connections_refused: Counter::default(),
+            connections_evicted: Counter::default(),
+        };
+        let Self {
+            registry,
+            jobs,
+            requests,
+            handler_panics,
+            connections_open,
+            connections_refused,
+            connections_evicted,
+        } = &mut metrics;
+        registry.register("jobs", "Jobs on record, by state", jobs.clone());
+        registry.register("http_requests", "Requests answered, by route and status", requests.clone());
+        registry.register("http_handler_panics", "Handlers that broke: bugs", handler_panics.clone());
+        registry.register("http_connections_open", "Connections that are open", connections_open.clone());
+        let help = "Connections closed at once, because all others were being answered";
+        registry.register("http_connections_refused", help, connections_refused.clone());
+        let help = "Connections without a whole request that were closed to make room for new ones";
+        registry.register("http_connections_evicted", help, connections_evicted.clone());
+        Arc::new(metrics)
+    }
+
+    pub(super) fn show_open(&self, connections: usize) {
+        self.connections_open.set(i64::try_from(connections).unwrap_or(i64::MAX));
+    }
+
+    fn show_jobs(&self, jobs: &Jobs) {
+        let states = jobs.states();
+        for state in JobState::ALL {
+            let count = states.iter().filter(|of_job| **of_job == state).count();
+            self.jobs.get_or_create(&OfJobs { state: state.as_str() }).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+/// The middleware that counts requests.
+pub(super) async fn count(State(metrics): State<Arc<Metrics>>, request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map_or(NO_ROUTE, MatchedPath::as_str).to_owned();
+    let response = next.run(request).await;
+    metrics.requests.get_or_create(&OfRequests { route, status: response.status().as_u16() }).inc();
+    response
+}
+
+/// Counts for Prometheus: jobs by state, requests, connections. It names no job and needs no token.
+#[utoipa::path(
+    get,
+    path = routes::METRICS,
+    responses((status = 200, description = "Metrics in the OpenMetrics text format", body = String, content_type = "application/openmetrics-text")),
+    security(()),
+)]
+pub(super) async fn metrics(State(state): State<AppState>) -> impl IntoResponse {
+    state.metrics.show_jobs(&state.jobs);
+    let mut shown = String::new();
+    text::encode(&mut shown, &state.metrics.registry).expect("a string takes everything");
+    ([(header::CONTENT_TYPE, OPENMETRICS)], shown)
+}

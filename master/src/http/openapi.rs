@@ -1,0 +1,95 @@
+//! The description of the routes as an OpenAPI document. It is made of the routes themselves; here is what they share.
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+use protocol::error::Problem;
+use protocol::routes;
+use utoipa::openapi::OpenApi;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::{IntoResponses, Modify, OpenApi as _};
+
+use super::AppState;
+
+/// The document without its routes.
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(
+        title = "Muster's master",
+        description = "Submits, shows and ends distributed TensorFlow jobs. Every answer that is not 2xx is an \
+            application/problem+json with a stable code, but for a request that is no HTTP: that is answered with a status \
+            alone. Bodies are sent with Content-Length. A HEAD of what needs a token is refused with 405.",
+    ),
+    security((), ("token" = [])),
+    modifiers(&TokenScheme),
+)]
+struct Document;
+
+struct TokenScheme;
+
+impl Modify for TokenScheme {
+    fn modify(&self, document: &mut OpenApi) {
+        let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer);
+        let scheme = scheme.description(Some("The token of --token-file, where the master has one"));
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("token", SecurityScheme::Http(scheme.build()));
+    }
+}
+
+/// The document to which the routes are added.
+pub(super) fn without_routes() -> OpenApi {
+    Document::openapi()
+}
+
+/// Bytes of any kind.
+#[derive(utoipa::ToSchema)]
+#[schema(value_type = String, format = Binary)]
+#[expect(dead_code, reason = "read by the derive alone")]
+pub(super) struct Octets(Vec<u8>);
+
+/// Whom the guard does not let in.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "read by the derive alone")]
+pub(super) enum NotLetIn {
+    /// The token is missing or wrong.
+    #[response(status = 401, content_type = "application/problem+json")]
+    NoToken(Problem),
+    /// The master has no token, and the request comes from a browser or names another host.
+    #[response(status = 403, content_type = "application/problem+json")]
+    Browser(Problem),
+}
+
+/// No job has this name; what is no job's name names none.
+#[derive(IntoResponses)]
+#[response(status = 404, content_type = "application/problem+json")]
+#[expect(dead_code, reason = "read by the derive alone")]
+pub(super) struct NoSuchJob(Problem);
+
+/// A parameter is unknown or malformed.
+#[derive(IntoResponses)]
+#[response(status = 400, content_type = "application/problem+json")]
+#[expect(dead_code, reason = "read by the derive alone")]
+pub(super) struct BadQuery(Problem);
+
+/// What stands behind the master is down: try again later.
+#[derive(IntoResponses)]
+#[response(
+    status = 503,
+    content_type = "application/problem+json",
+    headers(("Retry-After" = u32, description = "Seconds to wait before the next try"))
+)]
+#[expect(dead_code, reason = "read by the derive alone")]
+pub(super) struct Down(Problem);
+
+/// This description. It is the same for every master of a version, and needs no token.
+#[utoipa::path(
+    get,
+    path = routes::OPENAPI,
+    responses((status = 200, description = "An OpenAPI 3.1 document", body = Object, content_type = "application/json")),
+    security(()),
+)]
+pub(super) async fn openapi(State(state): State<AppState>) -> impl IntoResponse {
+    let document: Bytes = state.openapi;
+    ([(header::CONTENT_TYPE, "application/json")], document)
+}
