@@ -1,0 +1,116 @@
+//! Secrets are seen nowhere: a token and the agents' own, looked for in everything that a master, its agents and its
+//! client print, keep, answer, or are started with.
+
+use std::fs;
+use std::path::Path;
+
+use e2e::processes::working_in;
+use e2e::{Master, Running, Scene};
+
+const TOKEN: &str = "canary-of-the-master-7f3a9c";
+/// What somebody sends who has no token, or a mistyped one.
+const WRONG: &str = "canary-of-a-stranger-51be20";
+/// Shows what it was given and what its agent was, and waits for a file.
+const EXEC_PY: &str = "\
+import os, pathlib, time
+parents = [pathlib.Path(f'/proc/{os.getppid()}/{name}').read_bytes() for name in ('environ', 'cmdline')]
+print(dict(os.environ), parents, 'ready', flush=True)
+while not os.path.exists('go'):
+    time.sleep(0.01)
+";
+
+/// Every place that was looked at, with what is there.
+struct Seen(Vec<(String, Vec<u8>)>);
+
+impl Seen {
+    fn add(&mut self, place: impl Into<String>, bytes: impl Into<Vec<u8>>) {
+        self.0.push((place.into(), bytes.into()));
+    }
+
+    fn add_folder(&mut self, folder: &Path) {
+        for entry in fs::read_dir(folder).expect("a folder").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                self.add_folder(&path);
+            } else if let Ok(bytes) = fs::read(&path) {
+                self.add(path.display().to_string(), bytes);
+            }
+        }
+    }
+
+    /// What each process in this folder was started with.
+    fn add_processes(&mut self, folder: &Path) -> usize {
+        let processes = working_in(folder);
+        for process in &processes {
+            let pid = process.split(':').next().expect("its id");
+            for name in ["cmdline", "environ"] {
+                self.add(format!("{name} of {process}"), fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default());
+            }
+        }
+        processes.len()
+    }
+
+    fn assert_without(&self, secrets: &[&str]) {
+        for (place, bytes) in &self.0 {
+            let text = String::from_utf8_lossy(bytes).to_lowercase();
+            let found = secrets.iter().find(|secret| text.contains(&secret.to_lowercase()));
+            assert_eq!(found, None, "in {place}");
+        }
+    }
+}
+
+/// Asks all that can be asked, with the token, without it, and with a wrong one. Headers come from files, as the token
+/// must not stand in arguments.
+fn answers(scene: &Scene, master: &Master, seen: &mut Seen) -> String {
+    for (file, token) in [("right", TOKEN), ("wrong", WRONG)] {
+        fs::write(scene.path().join(file), format!("Authorization: Bearer {token}\n")).expect("write");
+    }
+    let mut job = String::new();
+    let paths =
+        ["/v1/jobs", "/v1/jobs/canary", "/v1/jobs/canary/logs", "/v1/master", "/metrics", "/openapi.json", "/readyz"];
+    for path in paths {
+        let url = format!("{}{path}", master.url);
+        for header in [&["-H", "@right"][..], &["-H", "@wrong"], &[]] {
+            let answer = scene.curl(&[header, &["-i", &url]].concat());
+            assert!(answer.starts_with("HTTP/1.1 "), "{path} {header:?}: {answer}");
+            job = if path == "/v1/jobs/canary" && header.contains(&"@right") { answer.clone() } else { job };
+            // That this is the word for it is no secret.
+            seen.add(format!("{path} {header:?}"), answer.replace("Authorization: Bearer TOKEN", ""));
+        }
+    }
+    job
+}
+
+#[test]
+fn no_token_is_in_any_log_file_argument_environment_or_answer() {
+    let scene = Scene::new(EXEC_PY);
+    let outside = tempfile::tempdir().expect("a folder");
+    let file = outside.path().join("token");
+    fs::write(&file, TOKEN).expect("write the token");
+    let file = file.to_str().expect("a path that is text");
+    let master = Master::start(scene.path(), &["--state-dir", "state", "--token-file", file], &[("RUST_LOG", "trace")]);
+    let flags = ["--master", &master.url, "--token-file", file, "--task", "canary", "--worker-num", "2"];
+    let client = Running::of(scene.client(&flags).env("RUST_LOG", "trace"));
+    client.until_printed(2, "ready");
+
+    let mut seen = Seen(vec![]);
+    let processes = seen.add_processes(scene.path());
+    assert!(processes >= 6, "a master, a client, and two agents and scripts: {}", scene.processes());
+    let job = answers(&scene, &master, &mut seen);
+    assert!(job.contains("\"running\""), "{job}");
+    fs::write(scene.path().join("go"), "").expect("write");
+    let run = client.ended().code(0);
+    seen.add("the client's stdout", run.stdout);
+    seen.add("the client's stderr", run.stderr);
+    answers(&scene, &master, &mut seen);
+    assert!(master.log().contains("TRACE"), "everything is logged: {}", master.log());
+    seen.add("the master's log", master.log());
+    seen.add_folder(&scene.path().join("state"));
+
+    assert!(seen.0.iter().any(|(place, _)| place.ends_with(".sqlite")), "records were looked at");
+    let has_hash = |(_, bytes): &(String, Vec<u8>)| String::from_utf8_lossy(bytes).contains("TOKEN_SHA256");
+    assert!(seen.0.iter().any(has_hash), "agents are told the hash of their token, and that was looked at");
+    // The agents' own tokens are not known here; they travel as bearer tokens too.
+    seen.assert_without(&[TOKEN, WRONG, "bearer "]);
+    println!("{} places looked at, no token found", seen.0.len());
+}
