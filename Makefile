@@ -13,6 +13,9 @@ PYTHON ?= python3
 VENV_DONE := .venv/tensorflow-$(TENSORFLOW).installed
 WITH_VENV := PATH="$(CURDIR)/.venv/bin:$$PATH"
 
+# Sends the requests of `make schemathesis`; its mark is named for its version, as above.
+SCHEMATHESIS := 4.32.5
+
 # The agent goes into images of any distribution, so it is linked statically.
 AGENT_TARGET := $(shell uname -m)-unknown-linux-musl
 # Builds the C parts of a static program: Debian has it under both names.
@@ -79,6 +82,16 @@ test: venv ## Run every test that this machine can run; those in a cluster when 
 	cargo build --locked --workspace
 	$(WITH_VENV) cargo test --locked --workspace
 	$(WITH_VENV) scripts/test-cluster
+
+.PHONY: schemathesis
+schemathesis: $(CARGO_OUT)/schemathesis-$(SCHEMATHESIS)/installed ## Send the master 10,000 generated requests, and hold its answers against /openapi.json
+	cargo build --locked --workspace
+	scripts/schemathesis $(CARGO_OUT)/debug $(dir $<)bin/st
+
+$(CARGO_OUT)/schemathesis-$(SCHEMATHESIS)/installed:
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet schemathesis==$(SCHEMATHESIS)
+	touch $@
 
 .PHONY: lint
 lint: ## Check format, lints, documentation, dependencies and the borders between crates
