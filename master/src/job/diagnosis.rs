@@ -55,7 +55,7 @@ fn consequences(failure: &Failure, gang: &Gang) -> Vec<Consequence> {
 
 fn consequence(member: &Member) -> Option<Consequence> {
     let (how, stopped) = match &member.phase {
-        ReplicaPhase::Exited(_, exit) if exit.is_success() => return None,
+        succeeded if succeeded.has_succeeded() => return None,
         ReplicaPhase::Exited(_, ExitReport { outcome, stopped, .. }) => (outcome.to_string(), *stopped),
         ReplicaPhase::Lost(lost) => (format!("was lost: {}", lost.reason), false),
         ReplicaPhase::Requested

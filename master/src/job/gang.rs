@@ -36,11 +36,16 @@ impl Member {
         }
     }
 
+    /// Whether its agent has a place and has not answered, so that nobody knows what it runs.
+    pub fn is_silent(&self) -> bool {
+        self.phase == ReplicaPhase::Scheduled
+    }
+
     /// Why this replica makes its generation fail, if it does.
     fn failure(&self) -> Option<Failure> {
         let replica = self.id;
         match &self.phase {
-            ReplicaPhase::Exited(_, exit) if exit.is_success() => None,
+            succeeded if succeeded.has_succeeded() => None,
             ReplicaPhase::Exited(_, exit) => Some(Failure::ReplicaExited { replica, exit: exit.clone() }),
             ReplicaPhase::Lost(LostRun { reason, loss }) => {
                 Some(Failure::ReplicaLost { replica, reason: reason.clone(), loss: *loss })
@@ -102,7 +107,7 @@ impl Gang {
 
     /// The newest generation in which an exec.py was started.
     pub fn newest_launch(&self) -> Option<Generation> {
-        let launched = self.0.iter().filter(|member| member.phase.was_launched());
+        let launched = self.0.iter().filter(|member| member.phase.was_launched() && !member.phase.was_called_back());
         launched.filter_map(|member| member.phase.generation()).max()
     }
 
@@ -117,8 +122,8 @@ impl Gang {
     }
 
     /// The failure of a gang of which some have not come so far in this time.
-    pub fn start_timeout(&self, given: Duration, has_come: impl Fn(&ReplicaPhase) -> bool) -> Failure {
-        let missing = || self.0.iter().filter(|member| !has_come(&member.phase));
+    pub fn start_timeout(&self, given: Duration, has_come: impl Fn(&Member) -> bool) -> Failure {
+        let missing = || self.0.iter().filter(|member| !has_come(member));
         Failure::StartTimeout {
             missing: missing().map(|member| member.id).collect(),
             after_seconds: given.as_secs(),

@@ -53,6 +53,8 @@ pub enum JobPhase {
     Stopping {
         /// The start that is being ended; absent when there was none.
         generation: Option<Generation>,
+        /// Runs of older generations are known to have failed, and are history.
+        horizon: Option<Generation>,
         /// The number of the next, should there be one.
         next: Generation,
         /// How it ends.
@@ -149,6 +151,13 @@ pub struct Seen<'a> {
     pub now: Duration,
 }
 
+impl Seen<'_> {
+    /// Whether an earlier master may have started what this one has not heard of yet.
+    fn is_taken_over(&self) -> bool {
+        self.epoch > 1
+    }
+}
+
 /// Some of a job's pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
@@ -236,8 +245,8 @@ pub fn step(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<
             restarting(Restart { next, without, until, since }, seen)
         }
         // How this start ends is decided, so a wish to cancel comes too late for it.
-        (_, JobPhase::Stopping { generation, next, ending, since }) => {
-            stopping(Stop { generation, next, ending, since }, seen)
+        (_, JobPhase::Stopping { generation, horizon, next, ending, since }) => {
+            stopping(Stop { generation, horizon, next, ending, since }, seen)
         }
         (_, JobPhase::Releasing { result, since }) => releasing(result, since, seen),
         (_, JobPhase::Finished { result }) => finished(result, seen),
@@ -258,7 +267,7 @@ fn running(generation: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
 /// The failure of a job that was not done within its deadline.
 fn overdue(seen: Seen<'_>) -> Option<Failure> {
     let Deadline { at, given } = seen.policy.deadline?;
-    (seen.now >= at).then(|| Failure::DeadlineExceeded { after_seconds: given.as_secs() })
+    (seen.now >= at).then_some(Failure::DeadlineExceeded { after_seconds: given.as_secs() })
 }
 
 impl JobPhase {
@@ -290,11 +299,10 @@ impl JobPhase {
         match self {
             Self::Pending { gathering, .. } => gathering.horizon,
             Self::Restarting { next, .. } => Some(*next),
-            Self::Starting { .. }
-            | Self::Running { .. }
-            | Self::Stopping { .. }
-            | Self::Releasing { .. }
-            | Self::Finished { .. } => self.generation(),
+            Self::Stopping { horizon, .. } => *horizon,
+            Self::Starting { .. } | Self::Running { .. } | Self::Releasing { .. } | Self::Finished { .. } => {
+                self.generation()
+            }
         }
     }
 

@@ -9,8 +9,7 @@ use protocol::ids::{ReplicaId, Role};
 use protocol::job::{JobSpec, Strategy};
 use protocol::run_policy::{BACKOFF_MAX_SECONDS, CleanPods, OnStartTimeout, RunPolicy, SuccessPolicy};
 
-use super::gang::{Gang, Member};
-use super::replica::ReplicaPhase;
+use super::gang::Gang;
 
 /// Time between SIGTERM and SIGKILL when a run is stopped in good order. TensorFlow swallows SIGTERM,
 /// so a script that does not ask for it always takes this long.
@@ -194,10 +193,13 @@ impl SuccessRule {
 
     /// Whether the gang has done what it should.
     pub fn is_met(self, gang: &Gang) -> bool {
-        let succeeded = |member: &Member| matches!(&member.phase, ReplicaPhase::Exited(_, exit) if exit.is_success());
         match self {
-            Self::AllThatTrain => gang.members().iter().filter(|member| member.id.role.trains()).all(succeeded),
-            Self::Decider(decider) => gang.any(|member| member.id == decider && succeeded(member)),
+            Self::AllThatTrain => gang
+                .members()
+                .iter()
+                .filter(|member| member.id.role.trains())
+                .all(|member| member.phase.has_succeeded()),
+            Self::Decider(decider) => gang.any(|member| member.id == decider && member.phase.has_succeeded()),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use protocol::agent::{ExitReport, LastWords, RunState, RunStatus};
+use protocol::agent::{ExitOutcome, ExitReport, LastWords, RunState, RunStatus};
 use protocol::failure::Loss;
 use protocol::ids::Generation;
 use protocol::view::ReplicaState;
@@ -229,6 +229,12 @@ impl ReplicaPhase {
     fn of_run_and_pod(observation: &Observation, current: Option<Generation>) -> Self {
         let run = Self::of_agent(&observation.agent, current);
         match (&observation.pod, run) {
+            // Its agent passes on that the pod has to go, and then says that exec.py was stopped.
+            (Some(PodState::Leaving { reason } | PodState::Disrupted { reason }), Self::Exited(_, exit))
+                if exit.terminated =>
+            {
+                Self::Lost(observation.lost(reason))
+            }
             (_, exited @ Self::Exited(..)) => exited,
             (Some(PodState::Terminated { exit: Some(LastWords { generation: Some(generation), exit }), .. }), _)
                 if is_current(*generation, current) =>
@@ -263,6 +269,9 @@ impl ReplicaPhase {
             AgentState::SeedOnly | AgentState::Configured(_) | AgentState::Started(_) => Self::Joined,
             AgentState::Status(status) => match status.generation {
                 Some(generation) if is_current(&generation) => Self::of_run(status, generation),
+                Some(over) if matches!(status.state, RunState::Running | RunState::Stopping) => {
+                    Self::Lost(LostRun::broken(format!("its agent still runs start {over}, which is over")))
+                }
                 Some(_) | None => Self::Joined,
             },
         }
@@ -315,11 +324,37 @@ impl ReplicaPhase {
         }
     }
 
+    /// Whether its start was stopped before exec.py was started.
+    pub fn was_called_back(&self) -> bool {
+        match self {
+            Self::Exited(_, exit) => exit.stopped && matches!(exit.outcome, ExitOutcome::NotStarted(_)),
+            Self::Requested
+            | Self::Scheduled
+            | Self::Joined
+            | Self::Configured(_)
+            | Self::Running(_)
+            | Self::Lost(_) => false,
+        }
+    }
+
     /// The start that it is part of, if its agent has been told of one.
     pub fn generation(&self) -> Option<Generation> {
         match self {
             Self::Configured(generation) | Self::Running(generation) | Self::Exited(generation, _) => Some(*generation),
             Self::Requested | Self::Scheduled | Self::Joined | Self::Lost(_) => None,
+        }
+    }
+
+    /// Whether exec.py has done what it should: one that ends well because it was told to has not.
+    pub fn has_succeeded(&self) -> bool {
+        match self {
+            Self::Exited(_, exit) => exit.is_success() && !exit.stopped,
+            Self::Requested
+            | Self::Scheduled
+            | Self::Joined
+            | Self::Configured(_)
+            | Self::Running(_)
+            | Self::Lost(_) => false,
         }
     }
 

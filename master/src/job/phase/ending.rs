@@ -9,22 +9,23 @@ use protocol::view::JobResult;
 
 use super::gathering::Restart;
 use super::{Action, Ending, JobPhase, Seen, Which};
-use crate::job::gang::Gang;
+use crate::job::gang::Member;
 use crate::job::policy::Verdict;
-use crate::job::replica::{Presence, ReplicaPhase};
+use crate::job::replica::Presence;
 
 /// See [`JobPhase::Stopping`].
 #[derive(Debug, Clone)]
 pub(super) struct Stop {
     pub(super) generation: Option<Generation>,
+    pub(super) horizon: Option<Generation>,
     pub(super) next: Generation,
     pub(super) ending: Ending,
     pub(super) since: Duration,
 }
 
 impl From<Stop> for JobPhase {
-    fn from(Stop { generation, next, ending, since }: Stop) -> Self {
-        Self::Stopping { generation, next, ending, since }
+    fn from(Stop { generation, horizon, next, ending, since }: Stop) -> Self {
+        Self::Stopping { generation, horizon, next, ending, since }
     }
 }
 
@@ -32,7 +33,8 @@ impl From<Stop> for JobPhase {
 pub(super) fn stop(phase: &JobPhase, ending: Ending, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let generation = phase.generation().or_else(|| seen.gang.newest_generation());
     let actions = stop_actions(generation, grace(&ending, seen));
-    (Stop { generation, next: next_start(phase, generation, seen.epoch), ending, since: seen.now }.into(), actions)
+    let next = next_start(phase, generation, seen.epoch);
+    (Stop { generation, horizon: generation.or(phase.horizon()), next, ending, since: seen.now }.into(), actions)
 }
 
 /// TensorFlow's other members hang or die slowly once one is lost, so there is nothing to wait for.
@@ -66,29 +68,32 @@ fn stop_actions(generation: Option<Generation>, grace: Duration) -> Vec<Action> 
 
 pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Seen { gang, policy, now, .. } = seen;
-    if has_unended_run(gang, stop.generation) {
+    // A master that takes over may hear of a run only now.
+    let generation = stop.generation.or(gang.newest_generation());
+    if has_unended_run(generation, seen) || generation != stop.generation {
         let overdue = now >= stop.since + policy.stop_grace + policy.release_timeout;
-        // A master that takes over may hear of a run only now.
-        let generation = stop.generation.or(gang.newest_generation());
         let actions = if overdue {
             vec![Action::DeletePods(Which::Live)]
         } else {
             stop_actions(generation, grace(&stop.ending, seen))
         };
-        return (Stop { generation, ..stop }.into(), actions);
+        return (Stop { generation, horizon: generation.or(stop.horizon), ..stop }.into(), actions);
     }
     match stop.ending {
         Ending::Succeeded => conclude(JobResult::Succeeded, seen),
         Ending::Cancelled => conclude(JobResult::Cancelled, seen),
+        // What has failed may have failed of its end, and is heard of first when a master takes over.
+        Ending::Failed(_) if policy.success.is_met(gang) => conclude(JobResult::Succeeded, seen),
         Ending::Failed(known) => judge(gang.cause(known), stop.next, seen),
     }
 }
 
-fn has_unended_run(gang: &Gang, generation: Option<Generation>) -> bool {
+fn has_unended_run(generation: Option<Generation>, seen: Seen<'_>) -> bool {
     // One that is only configured may have been told to run by a request whose answer was lost.
-    let may_run = gang.any(|member| member.phase.was_configured() && !member.phase.is_dead());
-    // A master that takes over has to hear of every run, for the first failure may be the one it hears of last.
-    may_run || generation.is_some() && gang.any(|member| member.phase == ReplicaPhase::Scheduled)
+    let may_run = seen.gang.any(|member| member.phase.was_configured() && !member.phase.is_dead());
+    // Those that have not answered are heard first where they may run something: the first failure may be the one
+    // that is heard of last.
+    may_run || (generation.is_some() || seen.is_taken_over()) && seen.gang.any(Member::is_silent)
 }
 
 /// Every run of a start that failed is dead: the gang begins again, or the job has failed.

@@ -18,18 +18,27 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
     if gang.all(ReplicaPhase::has_joined) {
         return resume_or_start(gathering, seen);
     }
-    if let Some(failure) = gang.first_failure() {
-        return if is_to_be_swept(gathering, gang, &failure) {
-            let restart = Restart { next: gathering.next, without: Which::Unfit, until: now, since };
-            (restart.into(), vec![Action::DeletePods(Which::Unfit)])
-        } else {
-            fail(&phase, failure, seen)
-        };
+    if let Some(failure) = gang.first_failure().filter(|_| !has_only_called_back(gang)) {
+        if !is_to_be_swept(gathering, gang, &failure) {
+            return fail(&phase, failure, seen);
+        }
+        // What a silent agent of an earlier master may run is no history yet.
+        if !(seen.is_taken_over() && gang.any(Member::is_silent)) {
+            let until = now + policy.backoff;
+            let restart = Restart { next: gathering.next, without: Which::Unfit, until, since };
+            return (restart.into(), vec![Action::DeletePods(Which::Unfit)]);
+        }
     }
     if now >= since + policy.start_timeout {
-        return fail(&phase, gang.start_timeout(policy.start_timeout, ReplicaPhase::has_joined), seen);
+        return fail(&phase, gang.start_timeout(policy.start_timeout, |member| member.phase.has_joined()), seen);
     }
     (phase, vec![])
+}
+
+/// Whether nobody has failed but those whose start an earlier master has called back: they take another one.
+fn has_only_called_back(gang: &Gang) -> bool {
+    let is_fine = |phase: &ReplicaPhase| !phase.is_dead() || phase.has_succeeded() || phase.was_called_back();
+    gang.newest_launch().is_none() && gang.all(is_fine)
 }
 
 /// Whether a pod that is lost before anything was started is simply replaced: what the cluster has taken, and what an
@@ -84,9 +93,9 @@ pub(super) fn starting(
         return start(generation, StartStage::Launching, seen);
     }
     if now >= since + policy.start_timeout {
-        let has_come = match stage {
-            StartStage::Configuring => ReplicaPhase::was_configured,
-            StartStage::Launching => ReplicaPhase::was_launched,
+        let has_come = |member: &Member| match stage {
+            StartStage::Configuring => member.phase.was_configured(),
+            StartStage::Launching => member.phase.was_launched(),
         };
         return fail(&phase, gang.start_timeout(policy.start_timeout, has_come), seen);
     }
@@ -129,6 +138,10 @@ pub(super) fn restarting(restart: Restart, seen: Seen<'_>) -> (JobPhase, Vec<Act
     if is_swept && seen.now >= until {
         let gathering = Gathering { next, horizon: Some(next), leftovers: Leftovers::None };
         return (JobPhase::Pending { gathering, since }, vec![Action::CreatePods]);
+    }
+    // A pod on a node that has died may never be gone.
+    if !is_swept && seen.now >= since + seen.policy.start_timeout {
+        return fail(&restart.into(), seen.gang.start_timeout(seen.policy.start_timeout, is_gone), seen);
     }
     // A pod that should be gone by now may not have been asked to go.
     let is_late = !is_swept && seen.now >= until + seen.policy.release_timeout;
