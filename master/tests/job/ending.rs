@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use master::job::gang::{Gang, Member};
-use master::job::phase::{Action, Ending, JobEvent, JobPhase, Seen, step};
+use master::job::phase::{Action, Ending, JobEvent, JobPhase, Which, step};
 use master::job::policy::{Policy, SuccessRule};
+use master::job::replica::Presence::{self, Ended, Live};
 use master::job::replica::ReplicaPhase;
 use master::job::replica::ReplicaPhase::{Configured, Exited, Joined, Running, Scheduled};
 use protocol::view::JobResult;
 
 use crate::support::{
-    FIRST, POLICY, SINCE, SOON, exit, exited, gang, id, look, look_at, lost, running, stop_with, stopped, stopping,
-    workers,
+    FIRST, POLICY, SINCE, SOON, exit, exited, gang, id, look, look_at, lost, running, seen, stop_with, stopped,
+    stopping, workers,
 };
 
 fn succeeded() -> (JobPhase, Vec<Action>) {
@@ -19,17 +20,18 @@ fn succeeded() -> (JobPhase, Vec<Action>) {
 }
 
 /// One look under the rule that this replica decides.
-fn look_where_one_decides(decider: &str, seen: &Gang) -> (JobPhase, Vec<Action>) {
+fn look_where_one_decides(decider: &str, gang: &Gang) -> (JobPhase, Vec<Action>) {
     let policy = Policy { success: SuccessRule::Decider(id(decider)), ..POLICY };
-    step(running(), JobEvent::Observed, Seen { gang: seen, policy: &policy, now: SOON })
+    step(running(), JobEvent::Observed, seen(gang, &policy, SOON))
 }
 
-fn with_pods(pods: &[bool]) -> Gang {
+fn with_pods(pods: &[Presence]) -> Gang {
     let phase = |index| Exited(FIRST, exit(0, index));
-    let member = |(index, live): (usize, &bool)| Member {
+    let member = |(index, pod): (usize, &Presence)| Member {
         id: id(&format!("worker-{index}")),
         phase: phase(index as u64),
-        has_live_pod: *live,
+        pod: *pod,
+        waits_for: None,
     };
     Gang::new(pods.iter().enumerate().map(member).collect())
 }
@@ -106,7 +108,8 @@ fn an_agent_that_was_never_configured_is_not_waited_for() {
 
 #[test]
 fn before_any_start_a_silent_agent_is_not_waited_for() {
-    let phase = JobPhase::Stopping { generation: None, ending: Ending::Cancelled, since: SINCE };
+    let phase =
+        JobPhase::Stopping { generation: None, horizon: None, next: FIRST, ending: Ending::Cancelled, since: SINCE };
     let (phase, _) = look(phase, &workers(&[Joined, Scheduled]));
     assert_eq!(phase, JobPhase::Releasing { result: JobResult::Cancelled, since: SOON });
 }
@@ -138,25 +141,25 @@ fn pods_whose_runs_do_not_end_in_time_are_deleted() {
 #[test]
 fn a_job_is_finished_when_its_last_pod_has_ended() {
     let releasing = JobPhase::Releasing { result: JobResult::Succeeded, since: SINCE };
-    let waiting = look(releasing.clone(), &with_pods(&[false, true]));
+    let waiting = look(releasing.clone(), &with_pods(&[Ended, Live]));
     assert_eq!(waiting, (releasing.clone(), vec![Action::ReleasePods]));
     let finished = JobPhase::Finished { result: JobResult::Succeeded };
-    assert_eq!(look(releasing, &with_pods(&[false, false])), (finished, vec![]));
+    assert_eq!(look(releasing, &with_pods(&[Ended, Ended])), (finished, vec![]));
 }
 
 #[test]
 fn pods_that_do_not_end_when_they_are_released_are_deleted() {
     let releasing = JobPhase::Releasing { result: JobResult::Succeeded, since: SINCE };
     let overdue = SINCE + POLICY.release_timeout;
-    let moved = look_at(overdue, releasing.clone(), &with_pods(&[true]));
+    let moved = look_at(overdue, releasing.clone(), &with_pods(&[Live]));
     assert_eq!(moved, (releasing, vec![Action::DeletePods(Which::Live)]));
 }
 
 #[test]
 fn a_finished_job_stays_as_it_finished() {
     let finished = JobPhase::Finished { result: JobResult::Succeeded };
-    let failed = Member { id: id("worker-0"), phase: Exited(FIRST, exit(1, 1)), has_live_pod: false };
-    for seen in [workers(&[lost()]), Gang::new(vec![failed]), with_pods(&[false, false])] {
+    let failed = Member { id: id("worker-0"), phase: Exited(FIRST, exit(1, 1)), pod: Ended, waits_for: None };
+    for seen in [workers(&[lost()]), Gang::new(vec![failed]), with_pods(&[Ended, Ended])] {
         assert_eq!(look_at(SINCE * 1000, finished.clone(), &seen), (finished.clone(), vec![]));
     }
 }
@@ -164,5 +167,5 @@ fn a_finished_job_stays_as_it_finished() {
 #[test]
 fn a_pod_that_comes_up_after_the_end_is_deleted() {
     let finished = JobPhase::Finished { result: JobResult::Cancelled };
-    assert_eq!(look(finished.clone(), &with_pods(&[false, true])), (finished, vec![Action::DeletePods(Which::Live)]));
+    assert_eq!(look(finished.clone(), &with_pods(&[Ended, Live])), (finished, vec![Action::DeletePods(Which::Live)]));
 }

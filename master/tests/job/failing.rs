@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use master::job::phase::{Action, Ending, JobPhase, StartStage};
+use master::job::replica::LostRun;
 use master::job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Running, Scheduled};
 use protocol::failure::Failure;
 use protocol::view::JobResult;
@@ -26,7 +27,7 @@ fn conclusion(ending: Ending, phases: &[ReplicaPhase]) -> JobResult {
 #[test]
 fn a_pod_lost_before_the_gang_is_complete_fails_the_job_at_once() {
     let ending = Ending::Failed(was_lost("worker-1"));
-    let expected = JobPhase::Stopping { generation: None, ending, since: SOON };
+    let expected = JobPhase::Stopping { generation: None, horizon: None, next: FIRST, ending, since: SOON };
     let stop = vec![Action::StopRuns { grace: Duration::ZERO }];
     assert_eq!(look(pending(), &workers(&[Joined, lost(), Scheduled])), (expected, stop));
 }
@@ -132,7 +133,7 @@ fn what_we_stop_ourselves_is_no_failure() {
 
 #[test]
 fn a_pod_that_we_delete_while_stopping_is_not_the_cause() {
-    let deleted = ReplicaPhase::Lost("its pod was deleted".to_owned());
+    let deleted = ReplicaPhase::Lost(LostRun::broken("its pod was deleted"));
     let result = conclusion(Ending::Failed(was_lost("worker-1")), &[deleted, lost()]);
     assert_eq!(result, JobResult::Failed { failure: was_lost("worker-1") });
 }
@@ -147,7 +148,8 @@ fn neither_a_success_nor_a_cancel_turns_into_a_failure_while_the_rest_is_stopped
 #[test]
 fn a_cancel_before_any_start_stops_what_there_is() {
     for seen in [workers(&[Scheduled, Joined]), workers(&[Joined, Joined])] {
-        let stopping = JobPhase::Stopping { generation: None, ending: Ending::Cancelled, since: SOON };
+        let stopping =
+            JobPhase::Stopping { generation: None, horizon: None, next: FIRST, ending: Ending::Cancelled, since: SOON };
         let stop = vec![Action::StopRuns { grace: POLICY.stop_grace }];
         assert_eq!(cancel(pending(), &seen), (stopping, stop));
     }

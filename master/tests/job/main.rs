@@ -1,11 +1,17 @@
 //! The pure part of the master: the job's state machine by tables and by properties, and the rendezvous.
 
+mod diagnosing;
 mod ending;
 mod failing;
 mod random_events;
 mod rendezvous;
+mod restarting;
+mod rules;
 mod starting;
 mod support;
 mod takeover;
+mod untruth;
 mod world;
+mod world_master;
 mod world_paths;
+mod world_pods;

@@ -3,14 +3,19 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use master::job::diagnosis::{Evidence, diagnose};
 use master::job::gang::{Gang, Member};
-use master::job::phase::{Action, JobEvent, JobPhase, Seen, begin, step};
-use master::job::policy::{Policy, SuccessRule};
-use master::job::replica::{Addresses, AgentState, Observation, PodState, ReplicaPhase};
+use master::job::phase::{Action, JobEvent, JobPhase, Known, Seen, StartStage, Which, begin, step};
+use master::job::policy::{Deadline, Policy, SuccessRule};
+use master::job::replica::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState, Presence};
 use proptest::collection::vec;
+use proptest::option;
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
-use protocol::agent::{LastWords, RunState, RunStatus};
-use protocol::ids::{Generation, ReplicaId};
+use protocol::agent::{ExitReport, LastWords, RunState, RunStatus};
+use protocol::failure::Restarts;
+use protocol::ids::{Generation, ReplicaId, UnixMillis};
+use protocol::run_policy::{CleanPods, OnStartTimeout};
+use protocol::view::JobResult;
 
 use crate::support::{FIRST, POLICY, SECOND, cases, exit, id, stopped};
 
@@ -21,6 +26,8 @@ struct Move {
     after: JobPhase,
     actions: Vec<Action>,
     gang: Gang,
+    now: Duration,
+    counted: u32,
 }
 
 /// What a driver is fed at one moment.
@@ -34,30 +41,36 @@ struct Moment {
 #[derive(Debug, Clone)]
 struct Script {
     members: Vec<ReplicaId>,
-    success: SuccessRule,
+    policy: Policy,
+    newest_failed: Option<Generation>,
     moments: Vec<Moment>,
 }
 
 impl Script {
     /// Feeds each moment as a driver does: again until nothing moves.
     fn play(&self) -> Vec<Move> {
-        let policy = Policy { success: self.success, ..POLICY };
-        let (mut phase, actions) = begin(SECOND, None, Duration::ZERO);
-        let none = Gang::new(vec![]);
-        let mut moves = vec![Move { before: phase.clone(), after: phase.clone(), actions, gang: none }];
-        let mut now = Duration::ZERO;
+        let known = Known { first: SECOND, newest_failed: self.newest_failed, result: None };
+        let (mut phase, actions) = begin(known, &self.policy, Duration::ZERO);
+        let (mut now, mut restarts) = (Duration::ZERO, Restarts::default());
+        let (gang, counted) = (Gang::new(vec![]), 0);
+        let mut moves = vec![Move { before: phase.clone(), after: phase.clone(), actions, gang, now, counted }];
         for moment in &self.moments {
             now += moment.passed;
-            let mut event = moment.event;
-            loop {
-                let gang = self.gang(&moment.observations, phase.generation());
+            let (mut event, mut observations) = (moment.event, moment.observations.clone());
+            for moved in 0.. {
+                assert!(moved < 1000, "it moves for ever: {:?}", &moves[moves.len() - 4..]);
+                let gang = self.gang(&observations, phase.horizon());
                 let before = phase.clone();
-                let (after, actions) = step(phase, event, Seen { gang: &gang, policy: &policy, now });
+                let seen = Seen { gang: &gang, policy: &self.policy, restarts: &restarts, epoch: SECOND.epoch, now };
+                let (after, actions) = step(phase, event, seen);
+                self.note(&actions, &gang, &mut restarts);
                 let has_moved = before != after;
+                if has_moved && matches!(after, JobPhase::Restarting { .. }) {
+                    observations.iter_mut().for_each(let_go);
+                }
                 phase = after.clone();
-                moves.push(Move { before, after, actions, gang });
+                moves.push(Move { before, after, actions, gang, now, counted: restarts.counted });
                 event = JobEvent::Observed;
-                assert!(moves.len() < 1000, "it moves for ever");
                 if !has_moved {
                     break;
                 }
@@ -66,28 +79,47 @@ impl Script {
         moves
     }
 
-    fn gang(&self, observations: &[Observation], current: Option<Generation>) -> Gang {
-        let member = |(id, seen): (&ReplicaId, &Observation)| Member {
-            id: *id,
-            phase: ReplicaPhase::of(seen, current),
-            has_live_pod: seen.is_live(),
-        };
+    fn note(&self, actions: &[Action], gang: &Gang, restarts: &mut Restarts) {
+        for action in actions {
+            if let Action::MakeUpFor(failure) = action {
+                let verdict = self.policy.verdict(failure, restarts);
+                let evidence = Evidence { generation: None, now: UnixMillis(0), verdict, last_lines: vec![] };
+                restarts.note(diagnose(failure.clone(), gang, evidence));
+                restarts.make_up();
+            }
+        }
+    }
+
+    fn gang(&self, observations: &[Observation], horizon: Option<Generation>) -> Gang {
+        let member = |(id, seen): (&ReplicaId, &Observation)| Member::of(*id, seen, horizon);
         Gang::new(self.members.iter().zip(observations).map(member).collect())
+    }
+}
+
+/// As a driver lets go of a pod that is gone.
+fn let_go(seen: &mut Observation) {
+    if seen.pod.is_none() {
+        *seen = Observation::NEW;
     }
 }
 
 fn any_observation() -> impl Strategy<Value = Observation> {
     let address = SocketAddr::from(([127, 0, 0, 1], 1));
     let addresses = Addresses { agent: address, tensorflow: address };
+    let reason = || "it is gone".to_owned();
     let pod = prop_oneof![
-        1 => Just(None),
+        2 => Just(None),
         1 => Just(Some(PodState::Pending { reason: None })),
-        12 => Just(Some(PodState::Running(addresses))),
-        1 => any_last_words().prop_map(|told| {
-            Some(PodState::Terminated { exit: told, reason: "its node died".to_owned() })
+        16 => Just(Some(PodState::Running(addresses))),
+        1 => any_last_words().prop_map(move |told| {
+            Some(PodState::Terminated { exit: told, reason: reason() })
         }),
+        1 => Just(Some(PodState::Leaving { reason: reason() })),
+        1 => Just(Some(PodState::Disrupted { reason: reason() })),
+        1 => Just(Some(PodState::Unusable { reason: reason() })),
     ];
-    (pod, any_agent()).prop_map(|(pod, agent)| Observation { pod, agent })
+    let deleted_by = prop_oneof![5 => Just(DeletedBy::Others), 1 => Just(DeletedBy::ThisMaster)];
+    (pod, any_agent(), deleted_by).prop_map(|(pod, agent, deleted_by)| Observation { pod, agent, deleted_by })
 }
 
 fn any_last_words() -> impl Strategy<Value = Option<LastWords>> {
@@ -97,13 +129,13 @@ fn any_last_words() -> impl Strategy<Value = Option<LastWords>> {
 }
 
 fn any_agent() -> impl Strategy<Value = AgentState> {
-    let generation = || prop_oneof![1 => Just(FIRST), 3 => Just(SECOND)];
+    let generation = || prop_oneof![1 => Just(FIRST), 3 => Just(SECOND), 2 => (2..5_u32).prop_map(start)];
     prop_oneof![
         1 => Just(AgentState::Silent),
         1 => Just(AgentState::SeedOnly),
         3 => generation().prop_map(AgentState::Configured),
         3 => generation().prop_map(AgentState::Started),
-        1 => Just(AgentState::Refused("it is broken".to_owned())),
+        1 => any_loss().prop_map(AgentState::Refused),
         12 => (generation(), 0..5_usize, 0..2_i32, 1..9_u64, any::<bool>()).prop_map(|(generation, state, code, at, own)| {
             let state = [RunState::Idle, RunState::Configured, RunState::Running, RunState::Stopping, RunState::Exited][state];
             let report = (state == RunState::Exited).then(|| if own { exit(code, at) } else { stopped(at) });
@@ -112,7 +144,19 @@ fn any_agent() -> impl Strategy<Value = AgentState> {
     ]
 }
 
-fn status(state: RunState, generation: Generation, exit: Option<protocol::agent::ExitReport>) -> RunStatus {
+fn start(sequence: u32) -> Generation {
+    Generation { sequence, ..SECOND }
+}
+
+fn any_loss() -> impl Strategy<Value = LostRun> {
+    prop_oneof![
+        Just(LostRun::broken("it is broken")),
+        Just(LostRun::hopeless("it is hopeless")),
+        Just(LostRun::disrupted("it was taken away")),
+    ]
+}
+
+fn status(state: RunState, generation: Generation, exit: Option<ExitReport>) -> RunStatus {
     let generation = (state != RunState::Idle).then_some(generation);
     RunStatus { seq: 1, boot_id: "boot".to_owned(), state, generation, pid: None, started_at: None, exit }
 }
@@ -126,41 +170,122 @@ fn any_moment(members: usize) -> impl Strategy<Value = Moment> {
     (observations, event, passed).prop_map(|(observations, event, passed)| Moment { observations, event, passed })
 }
 
+fn any_policy() -> impl Strategy<Value = Policy> {
+    let on_start_timeout = prop_oneof![Just(OnStartTimeout::Fail), Just(OnStartTimeout::Requeue)];
+    let clean_pods = prop_oneof![Just(CleanPods::Running), Just(CleanPods::All), Just(CleanPods::None)];
+    let rule = prop_oneof![Just(SuccessRule::AllThatTrain), Just(SuccessRule::Decider(id("worker-0")))];
+    let times = (option::of(1..900_u64), prop_oneof![Just(0), 1..9_u64]);
+    (0..4_u32, on_start_timeout, clean_pods, rule, times).prop_map(
+        |(max_restarts, on_start_timeout, clean_pods, success, (deadline, backoff))| Policy {
+            max_restarts,
+            on_start_timeout,
+            clean_pods,
+            success,
+            deadline: deadline.map(Duration::from_secs).map(|given| Deadline { at: given, given }),
+            backoff: Duration::from_secs(backoff),
+            ..POLICY
+        },
+    )
+}
+
 fn any_script() -> impl Strategy<Value = Script> {
     let members = prop_oneof![
         Just(vec!["worker-0"]),
         Just(vec!["worker-0", "worker-1", "worker-2"]),
         Just(vec!["chief-0", "worker-0", "ps-0", "evaluator-0"]),
     ];
-    let rule = prop_oneof![Just(SuccessRule::AllThatTrain), Just(SuccessRule::Decider(id("worker-0")))];
-    (members, rule).prop_flat_map(|(members, success)| {
+    let newest_failed = prop_oneof![Just(None), Just(Some(FIRST))];
+    (members, any_policy(), newest_failed).prop_flat_map(|(members, policy, newest_failed)| {
         let members: Vec<ReplicaId> = members.into_iter().map(id).collect();
         vec(any_moment(members.len()), 1..25).prop_map(move |moments| Script {
             members: members.clone(),
-            success,
+            policy: policy.clone(),
+            newest_failed,
             moments,
         })
     })
 }
 
-fn result_of(phase: &JobPhase) -> Option<&protocol::view::JobResult> {
+fn result_of(phase: &JobPhase) -> Option<&JobResult> {
     match phase {
         JobPhase::Releasing { result, .. } | JobPhase::Finished { result } => Some(result),
-        JobPhase::Pending { .. } | JobPhase::Starting { .. } | JobPhase::Running { .. } | JobPhase::Stopping { .. } => {
-            None
-        }
+        JobPhase::Pending { .. }
+        | JobPhase::Starting { .. }
+        | JobPhase::Running { .. }
+        | JobPhase::Stopping { .. }
+        | JobPhase::Restarting { .. } => None,
     }
 }
 
+/// Whether the diagram has this way, or it is none.
+fn is_allowed(before: &JobPhase, after: &JobPhase) -> bool {
+    use JobPhase::{Finished, Pending, Releasing, Restarting, Running, Starting, Stopping};
+    use StartStage::{Configuring, Launching};
+    match (before, after) {
+        (Pending { .. }, Pending { .. } | Starting { .. } | Running { .. } | Stopping { .. } | Restarting { .. })
+        | (Starting { stage: Configuring, .. }, Starting { .. } | Stopping { .. })
+        | (Starting { stage: Launching, .. }, Starting { stage: Launching, .. } | Running { .. } | Stopping { .. })
+        | (Running { .. }, Running { .. } | Stopping { .. })
+        | (Stopping { .. }, Stopping { .. } | Restarting { .. } | Releasing { .. } | Finished { .. })
+        | (Restarting { .. }, Restarting { .. } | Pending { .. } | Stopping { .. })
+        | (Releasing { .. }, Releasing { .. } | Finished { .. })
+        | (Finished { .. }, Finished { .. }) => true,
+        (
+            Pending { .. }
+            | Starting { .. }
+            | Running { .. }
+            | Stopping { .. }
+            | Restarting { .. }
+            | Releasing { .. }
+            | Finished { .. },
+            _,
+        ) => false,
+    }
+}
+
+/// What must be done about pods that are there after the end.
+fn late(clean_pods: CleanPods, gang: &Gang) -> Vec<Action> {
+    let has = |presence: Presence| gang.any(|member| member.pod == presence);
+    match clean_pods {
+        CleanPods::All if has(Presence::Live) || has(Presence::Ended) => vec![Action::DeletePods(Which::All)],
+        CleanPods::Running if has(Presence::Live) => vec![Action::DeletePods(Which::Live)],
+        CleanPods::All | CleanPods::Running | CleanPods::None => vec![],
+    }
+}
+
+/// The starts of which `choose` finds one in an action.
+fn starts(moves: &[Move], choose: impl Fn(&Action) -> Option<Generation>) -> Vec<Generation> {
+    moves.iter().flat_map(|moved| &moved.actions).filter_map(choose).collect()
+}
+
+fn configured(action: &Action) -> Option<Generation> {
+    if let Action::Configure(generation) = action { Some(*generation) } else { None }
+}
+
+fn launched(action: &Action) -> Option<Generation> {
+    if let Action::Launch(generation) = action { Some(*generation) } else { None }
+}
+
+/// Whether a gang is brought together or started.
+fn begins(action: &Action) -> bool {
+    matches!(action, Action::CreatePods | Action::Configure(_) | Action::Launch(_))
+}
+
 proptest! {
-    #![proptest_config(cases(500))]
+    #![proptest_config(cases(300))]
+
+    #[test]
+    fn phases_move_only_as_the_diagram_says(script in any_script()) {
+        for moved in script.play() {
+            prop_assert!(is_allowed(&moved.before, &moved.after), "{moved:?}");
+        }
+    }
 
     #[test]
     fn nothing_changes_after_the_end_but_that_late_pods_are_deleted(script in any_script()) {
         for moved in script.play() {
             if matches!(moved.before, JobPhase::Finished { .. }) {
-                let late = moved.gang.any(|member| member.has_live_pod);
-                let expected = if late { vec![Action::DeletePods(Which::Live)] } else { vec![] };
+                let expected = late(script.policy.clean_pods, &moved.gang);
                 prop_assert_eq!((&moved.after, &moved.actions), (&moved.before, &expected));
             }
         }
@@ -171,8 +296,8 @@ proptest! {
         let moves = script.play();
         let concluded: Vec<_> = moves.iter().flat_map(|moved| &moved.actions).filter_map(|action| match action {
             Action::Conclude(result) => Some(result.clone()),
-            Action::CreatePods | Action::Configure(_) | Action::Launch(_) | Action::Follow(_)
-            | Action::StopRuns { .. } | Action::ReleasePods | Action::DeletePods => None,
+            Action::CreatePods | Action::Configure(_) | Action::Launch(_) | Action::Follow(_) | Action::StopRuns { .. }
+            | Action::MakeUpFor(_) | Action::ReleasePods | Action::DeletePods(_) => None,
         }).collect();
         let reached: Vec<_> = moves.iter().filter_map(|moved| result_of(&moved.after)).collect();
         prop_assert_eq!(concluded.len(), usize::from(!reached.is_empty()));
@@ -182,44 +307,63 @@ proptest! {
     #[test]
     fn a_gang_is_launched_only_when_each_was_configured_for_that_start(script in any_script()) {
         for moved in script.play() {
-            for action in &moved.actions {
-                if let Action::Launch(generation) = action {
-                    // An agent that has seen a newer generation refuses this one; it never goes back.
-                    let ready = |member: &Member| member.phase.generation() >= Some(*generation);
-                    prop_assert!(moved.gang.members().iter().all(ready), "{action:?} for {:?}", moved.gang);
-                }
+            for generation in moved.actions.iter().filter_map(launched) {
+                // An agent that has seen a newer generation refuses this one; it never goes back.
+                let ready = |member: &Member| member.phase.generation() >= Some(generation);
+                prop_assert!(moved.gang.members().iter().all(ready), "{generation} for {:?}", moved.gang);
             }
         }
     }
 
     #[test]
-    fn nothing_is_configured_or_launched_after_the_first_stop(script in any_script()) {
-        let moves = script.play();
-        let actions = moves.iter().flat_map(|moved| &moved.actions);
-        let after_stop = actions.skip_while(|action| !matches!(action, Action::StopRuns { .. }));
-        for action in after_stop {
-            prop_assert!(!matches!(action, Action::Configure(_) | Action::Launch(_)), "{action:?}");
+    fn from_a_stop_to_the_next_gathering_nothing_is_begun(script in any_script()) {
+        let ends = |phase: &JobPhase| !matches!(
+            phase, JobPhase::Pending { .. } | JobPhase::Starting { .. } | JobPhase::Running { .. }
+        );
+        for moved in script.play() {
+            prop_assert!(!(ends(&moved.after) && moved.actions.iter().any(begins)), "{moved:?}");
         }
     }
 
     #[test]
-    fn the_generation_never_decreases(script in any_script()) {
-        let seen: Vec<Generation> = script.play().iter().filter_map(|moved| moved.after.generation()).collect();
-        prop_assert!(seen.is_sorted(), "{seen:?}");
+    fn no_number_is_given_to_two_starts_and_none_is_lower_than_one_before(script in any_script()) {
+        let moves = script.play();
+        let configured = starts(&moves, configured);
+        prop_assert!(configured.is_sorted_by(|one, other| one < other), "{configured:?}");
+        prop_assert!(configured.iter().all(|generation| generation.epoch == SECOND.epoch), "{configured:?}");
+        let launched = starts(&moves, launched);
+        prop_assert!(launched.is_sorted_by(|one, other| one < other), "{launched:?}");
+        let phases: Vec<Generation> = moves.iter().filter_map(|moved| moved.after.generation()).collect();
+        prop_assert!(phases.is_sorted(), "{phases:?}");
     }
 
     #[test]
-    fn what_has_been_decided_is_carried_out_in_order(script in any_script()) {
-        let place = |phase: &JobPhase| match phase {
-            JobPhase::Pending { .. } => 0,
-            JobPhase::Starting { .. } => 1,
-            JobPhase::Running { .. } => 2,
-            JobPhase::Stopping { .. } => 3,
-            JobPhase::Releasing { .. } => 4,
-            JobPhase::Finished { .. } => 5,
-        };
+    fn no_more_restarts_are_counted_than_there_may_be(script in any_script()) {
         for moved in script.play() {
-            prop_assert!(place(&moved.before) <= place(&moved.after), "{moved:?}");
+            prop_assert!(moved.counted <= script.policy.max_restarts, "{moved:?}");
+        }
+    }
+
+    #[test]
+    fn the_next_gathering_waits_for_the_pause_and_for_all_that_goes(script in any_script()) {
+        for moved in script.play() {
+            if let (JobPhase::Restarting { without, until, .. }, JobPhase::Pending { .. }) = (&moved.before, &moved.after) {
+                let is_gone = |member: &Member| match without {
+                    Which::All => member.pod == Presence::Absent,
+                    Which::Unfit | Which::Live => member.is_fit(),
+                };
+                prop_assert!(moved.now >= *until && moved.gang.members().iter().all(is_gone), "{moved:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_made_up_for_is_dead(script in any_script()) {
+        for moved in script.play() {
+            if moved.actions.iter().any(|action| matches!(action, Action::MakeUpFor(_) | Action::Conclude(_))) {
+                let may_run = |member: &Member| member.phase.was_configured() && !member.phase.is_dead();
+                prop_assert!(!moved.gang.any(may_run), "{moved:?}");
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use master::job::plan;
 use master::job::rendezvous::Rendezvous;
 use proptest::prelude::{Strategy as _, prop_assert, prop_assert_eq, proptest};
 use protocol::env::EnvName;
-use protocol::ids::{Generation, ReplicaId, Role};
+use protocol::ids::{ReplicaId, Role};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use serde_json::{Value, json};
 
@@ -31,18 +31,14 @@ fn members(spec: &JobSpec) -> BTreeMap<ReplicaId, SocketAddr> {
 }
 
 /// What every member is told, as it goes over the wire.
-fn told_in(generation: Generation, spec: &JobSpec) -> BTreeMap<ReplicaId, Value> {
+fn told(spec: &JobSpec) -> BTreeMap<ReplicaId, Value> {
     let members = members(spec);
-    let rendezvous = Rendezvous::new(spec, generation, &members);
+    let rendezvous = Rendezvous::new(spec, FIRST, &members);
     let body = |id: &ReplicaId| {
         let text = serde_json::to_string(&rendezvous.environment(*id)).expect("it serializes");
         (*id, serde_json::from_str(&text).expect("it is JSON"))
     };
     members.keys().map(body).collect()
-}
-
-fn told(spec: &JobSpec) -> BTreeMap<ReplicaId, Value> {
-    told_in(FIRST, spec)
 }
 
 #[test]
@@ -160,10 +156,13 @@ fn the_jobs_own_variables_never_win_over_computed_ones() {
 }
 
 #[test]
-fn the_restart_count_is_the_number_of_starts_before_this_one_under_this_master() {
-    for (generation, restarts) in [("1.1", 0), ("3.1", 0), ("1.4", 3)] {
+fn the_restart_count_is_the_number_of_restarts_under_all_masters() {
+    let spec = spec(request(Strategy::AllReduce, 1));
+    let members = members(&spec);
+    for (generation, restarts) in [("1.1", 0), ("3.1", 0), ("1.4", 3), ("3.2", 5)] {
         let parsed = generation.parse().expect("a generation");
-        let told = &told_in(parsed, &spec(request(Strategy::AllReduce, 1)))[&id("worker-0")];
+        let rendezvous = Rendezvous::new(&spec, parsed, &members).after_restarts(restarts);
+        let told = serde_json::to_value(rendezvous.environment(id("worker-0"))).expect("it serializes");
         assert_eq!(told["MUSTER_GENERATION"], json!(generation));
         assert_eq!(told["MUSTER_RESTART_COUNT"], json!(restarts), "{generation}");
     }

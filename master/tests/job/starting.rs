@@ -2,27 +2,29 @@
 
 use std::time::Duration;
 
-use master::job::phase::{Action, Ending, JobPhase, StartStage, begin};
-use master::job::policy::{Policy, SuccessRule};
+use master::job::phase::{Action, Ending, JobPhase, StartStage};
 use master::job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
 use protocol::failure::Failure;
-use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::view::{JobResult, JobState};
 
 use crate::support::{
-    FIRST, POLICY, SINCE, SOON, exit, id, look, look_at, pending, running, starting, stop_with, stopping, workers,
+    FIRST, POLICY, SINCE, SOON, begun, exit, id, look, look_at, lost, pending, restarting, running, starting,
+    stop_with, stopping, workers,
 };
+
+fn starting_since(since: Duration, stage: StartStage) -> JobPhase {
+    JobPhase::Starting { generation: FIRST, stage, since }
+}
 
 #[test]
 fn a_new_job_begins_by_asking_for_its_pods() {
-    let begun = begin(FIRST, None, SINCE);
-    assert_eq!(begun, (pending(), vec![Action::CreatePods]));
+    assert_eq!(begun(FIRST, None, SINCE), (pending(), vec![Action::CreatePods]));
 }
 
 #[test]
 fn a_job_whose_result_is_on_record_begins_by_releasing_its_pods() {
     for result in [JobResult::Succeeded, JobResult::Cancelled] {
-        let begun = begin(FIRST, Some(result.clone()), SINCE);
+        let begun = begun(FIRST, Some(result.clone()), SINCE);
         assert_eq!(begun, (JobPhase::Releasing { result, since: SINCE }, vec![Action::ReleasePods]));
     }
 }
@@ -37,13 +39,14 @@ fn a_gang_is_not_started_before_its_last_agent_has_answered() {
 #[test]
 fn a_complete_gang_is_configured() {
     let moved = look(pending(), &workers(&[Joined, Joined]));
-    assert_eq!(moved, (starting(StartStage::Configuring), vec![Action::Configure(FIRST)]));
+    assert_eq!(moved, (starting_since(SOON, StartStage::Configuring), vec![Action::Configure(FIRST)]));
 }
 
 #[test]
 fn a_gang_is_complete_in_its_last_moment_too() {
-    let moved = look_at(SINCE + POLICY.start_timeout, pending(), &workers(&[Joined, Joined]));
-    assert_eq!(moved, (starting(StartStage::Configuring), vec![Action::Configure(FIRST)]));
+    let last = SINCE + POLICY.start_timeout;
+    let moved = look_at(last, pending(), &workers(&[Joined, Joined]));
+    assert_eq!(moved, (starting_since(last, StartStage::Configuring), vec![Action::Configure(FIRST)]));
 }
 
 #[test]
@@ -56,7 +59,7 @@ fn nothing_is_launched_while_one_has_not_acknowledged_its_environment() {
 #[test]
 fn when_all_have_acknowledged_all_are_launched() {
     let moved = look(starting(StartStage::Configuring), &workers(&[Configured(FIRST), Configured(FIRST)]));
-    assert_eq!(moved, (starting(StartStage::Launching), vec![Action::Launch(FIRST)]));
+    assert_eq!(moved, (starting_since(SOON, StartStage::Launching), vec![Action::Launch(FIRST)]));
 }
 
 #[test]
@@ -93,9 +96,10 @@ fn a_gang_that_is_not_complete_in_time_fails_and_names_the_missing() {
     let deadline = SINCE + POLICY.start_timeout;
     assert_eq!(look_at(deadline - Duration::from_nanos(1), pending(), &seen), (pending(), vec![]));
 
-    let failure = Failure::StartTimeout { missing: vec![id("worker-1"), id("worker-2")], after_seconds: 600 };
+    let failure =
+        Failure::StartTimeout { missing: vec![id("worker-1"), id("worker-2")], after_seconds: 600, reason: None };
     let ending = Ending::Failed(failure);
-    let stopping = JobPhase::Stopping { generation: None, ending, since: deadline };
+    let stopping = JobPhase::Stopping { generation: None, horizon: None, next: FIRST, ending, since: deadline };
     let stop = vec![Action::StopRuns { grace: Duration::ZERO }];
     assert_eq!(look_at(deadline, pending(), &seen), (stopping, stop));
 }
@@ -105,8 +109,9 @@ fn only_what_waits_for_the_cluster_has_a_deadline() {
     let since = |phase: JobPhase| phase.deadline(&POLICY).map(|deadline| deadline.as_secs());
     let releasing = JobPhase::Releasing { result: JobResult::Succeeded, since: SINCE };
     assert_eq!(since(pending()), Some(700));
-    assert_eq!(since(starting(StartStage::Configuring)), None);
-    assert_eq!(since(starting(StartStage::Launching)), None);
+    assert_eq!(since(starting(StartStage::Configuring)), Some(700));
+    assert_eq!(since(starting(StartStage::Launching)), Some(700));
+    assert_eq!(since(restarting()), Some(105));
     assert_eq!(since(running()), None);
     assert_eq!(since(stopping(Ending::Cancelled)), Some(SOON.as_secs() + 3 + 20));
     assert_eq!(since(releasing), Some(120));
@@ -115,11 +120,12 @@ fn only_what_waits_for_the_cluster_has_a_deadline() {
 
 #[test]
 fn each_phase_is_shown_as_the_state_that_users_know() {
-    let failure = Failure::StartTimeout { missing: vec![], after_seconds: 1 };
+    let failure = Failure::StartTimeout { missing: vec![], after_seconds: 1, reason: None };
     let shown = [
         (pending(), JobState::Pending),
         (starting(StartStage::Launching), JobState::Starting),
         (running(), JobState::Running),
+        (restarting(), JobState::Restarting),
         (stopping(Ending::Cancelled), JobState::Stopping),
         (JobPhase::Releasing { result: JobResult::Succeeded, since: SINCE }, JobState::Stopping),
         (JobPhase::Finished { result: JobResult::Succeeded }, JobState::Succeeded),
@@ -132,19 +138,6 @@ fn each_phase_is_shown_as_the_state_that_users_know() {
 }
 
 #[test]
-fn the_rule_of_success_follows_from_the_strategy() {
-    let rule = |strategy, chief_num| {
-        let name = "job".parse().expect("a job's name");
-        let request =
-            JobRequest { worker_num: Some(2), chief_num, evaluator_num: Some(1), ..JobRequest::new(name, strategy) };
-        Policy::of(&JobSpec::try_from(request).expect("a valid request")).success
-    };
-    assert_eq!(rule(Strategy::AllReduce, None), SuccessRule::AllThatTrain);
-    assert_eq!(rule(Strategy::ParameterServer, None), SuccessRule::Decider(id("chief-0")));
-    assert_eq!(rule(Strategy::ParameterServer, Some(0)), SuccessRule::Decider(id("worker-0")));
-}
-
-#[test]
 fn a_phase_of_a_replica_says_what_has_been_reached() {
     // joined, configured, launched, dead
     let reached: [(ReplicaPhase, [bool; 4]); 7] = [
@@ -154,7 +147,7 @@ fn a_phase_of_a_replica_says_what_has_been_reached() {
         (Configured(FIRST), [true, true, false, false]),
         (Running(FIRST), [true, true, true, false]),
         (Exited(FIRST, exit(1, 1)), [true, true, true, true]),
-        (crate::support::lost(), [false, false, false, true]),
+        (lost(), [false, false, false, true]),
     ];
     for (phase, expected) in reached {
         let seen = [phase.has_joined(), phase.was_configured(), phase.was_launched(), phase.is_dead()];

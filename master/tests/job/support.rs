@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use master::job::gang::{Gang, Member};
 use master::job::phase::{
-    Action, Ending, Gathering, JobEvent, JobPhase, Known, Leftovers, Seen, StartStage, begin, step,
+    Action, Ending, Gathering, JobEvent, JobPhase, Known, Leftovers, Seen, StartStage, Which, begin, step,
 };
 use master::job::policy::{Policy, SuccessRule};
 use master::job::replica::{LostRun, Presence, ReplicaPhase};
@@ -26,22 +26,27 @@ pub(crate) const SINCE: Duration = Duration::from_secs(100);
 pub(crate) const SOON: Duration = Duration::from_secs(101);
 
 /// The rules of the tests: distinct times, all that train must succeed, and a failure is final.
-pub(crate) const POLICY: Policy = Policy {
-    start_timeout: Duration::from_secs(600),
-    stop_grace: Duration::from_secs(3),
-    release_timeout: Duration::from_secs(20),
-    success: SuccessRule::AllThatTrain,
-    max_restarts: 0,
-    backoff: Duration::from_secs(5),
-    no_retry_exit_codes: BTreeSet::new(),
-    on_start_timeout: OnStartTimeout::Fail,
-    requeue_pause: Duration::from_secs(50),
-    deadline: None,
-    clean_pods: CleanPods::Running,
-};
+pub(crate) const POLICY: Policy = with_restarts(0);
+
+/// The same with so many restarts.
+pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
+    Policy {
+        start_timeout: Duration::from_secs(600),
+        stop_grace: Duration::from_secs(3),
+        release_timeout: Duration::from_secs(20),
+        success: SuccessRule::AllThatTrain,
+        max_restarts,
+        backoff: Duration::from_secs(5),
+        no_retry_exit_codes: BTreeSet::new(),
+        on_start_timeout: OnStartTimeout::Fail,
+        requeue_pause: Duration::from_secs(50),
+        deadline: None,
+        clean_pods: CleanPods::Running,
+    }
+}
 
 /// Nothing has failed before.
-pub(crate) const NO_RESTARTS: Restarts = Restarts { counted: 0, uncounted: 0, failed_starts: vec![] };
+pub(crate) static NO_RESTARTS: Restarts = Restarts { counted: 0, uncounted: 0, failed_starts: vec![] };
 
 pub(crate) fn id(text: &str) -> ReplicaId {
     text.parse().expect("the tests write replicas as role-index")
@@ -115,9 +120,15 @@ pub(crate) fn running() -> JobPhase {
     JobPhase::Running { generation: FIRST }
 }
 
+/// The phase after the first start has failed, [`Policy::backoff`] before the second.
+pub(crate) fn restarting() -> JobPhase {
+    let until = SINCE + POLICY.backoff;
+    JobPhase::Restarting { next: FIRST.next(), without: Which::Unfit, until, since: until }
+}
+
 /// The phase after the end was decided soon after [`SINCE`].
 pub(crate) fn stopping(ending: Ending) -> JobPhase {
-    JobPhase::Stopping { generation: Some(FIRST), next: FIRST.next(), ending, since: SOON }
+    JobPhase::Stopping { generation: Some(FIRST), horizon: Some(FIRST), next: FIRST.next(), ending, since: SOON }
 }
 
 /// What a decided end asks for.
@@ -145,7 +156,13 @@ pub(crate) fn cancel(phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
     step(phase, JobEvent::CancelWished, seen(gang, &POLICY, SOON))
 }
 
-/// So many random cases. What a failure prints is enough to make a table test of it, so no seeds are kept.
+/// What proptest takes where PROPTEST_CASES says nothing.
+const UNTOLD_CASES: u32 = 256;
+
+/// So many random cases, or as many as PROPTEST_CASES says. What a failure prints is enough to make a table test of
+/// it, so no seeds are kept.
 pub(crate) fn cases(count: u32) -> ProptestConfig {
-    ProptestConfig { cases: count, failure_persistence: None, ..ProptestConfig::default() }
+    let told = ProptestConfig::default();
+    let cases = if told.cases == UNTOLD_CASES { count } else { told.cases };
+    ProptestConfig { cases, failure_persistence: None, ..told }
 }

@@ -1,0 +1,303 @@
+//! The pods of the tiny world: what they are told, what becomes of them, and what is seen of it. An agent refuses as a
+//! true one does.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use master::job::replica::{Addresses, AgentState, LostRun, Observation, PodState, Presence};
+use protocol::agent::{ExitOutcome, ExitReport, RunState, RunStatus};
+use protocol::ids::{Generation, ReplicaId, UnixMillis};
+
+/// What every member of a start is told: where all of them are.
+pub(crate) type Cluster = Vec<SocketAddr>;
+
+/// What a pod was told and has not done yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Order {
+    Create,
+    Configure(Generation, Cluster),
+    Launch(Generation),
+    Stop(Option<Generation>),
+    Finish,
+}
+
+/// What an order has led to that the world keeps account of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Effect {
+    Nothing,
+    /// The agent took this environment.
+    Told(Generation, Cluster),
+    /// exec.py was started.
+    Launched(Generation),
+    /// The agent does not do what it should; its pod has to go.
+    Defied,
+}
+
+/// What the world has done to a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    NodeDied,
+    Disrupted,
+    /// A master had it deleted.
+    Deleted,
+}
+
+/// One replica: its pod as it truly is, or was, and as it is seen.
+#[derive(Debug)]
+pub(crate) struct Pod {
+    pub(crate) id: ReplicaId,
+    pub(crate) seen: Observation,
+    pub(crate) orders: VecDeque<(u16, Order)>,
+    pub(crate) is_followed: bool,
+    pub(crate) is_stopped: bool,
+    pub(crate) is_released: bool,
+    place: u16,
+    truth: Option<PodState>,
+    fates: Vec<Fate>,
+    run: RunStatus,
+    newest: Option<Generation>,
+    pub(crate) cluster: Cluster,
+    /// How many pods this replica has had.
+    instance: u16,
+}
+
+fn idle() -> RunStatus {
+    let (boot_id, exit, pid, started_at) = ("boot".to_owned(), None, None, None);
+    RunStatus { seq: 1, boot_id, state: RunState::Idle, generation: None, pid, started_at, exit }
+}
+
+impl Pod {
+    /// A replica without a pod.
+    pub(crate) fn absent(id: ReplicaId, place: usize) -> Self {
+        Self {
+            id,
+            seen: Observation::NEW,
+            orders: VecDeque::new(),
+            is_followed: false,
+            is_stopped: false,
+            is_released: false,
+            place: u16::try_from(place).expect("a gang of tests is small"),
+            truth: None,
+            fates: vec![],
+            run: idle(),
+            newest: None,
+            cluster: vec![],
+            instance: 0,
+        }
+    }
+
+    /// A replica whose pod an earlier master has brought so far.
+    pub(crate) fn found(id: ReplicaId, place: usize, (state, generation): (RunState, Generation)) -> Self {
+        let mut pod = Self::absent(id, place);
+        pod.create();
+        if state != RunState::Idle {
+            pod.run = RunStatus { state, generation: Some(generation), ..idle() };
+            pod.newest = Some(generation);
+        }
+        pod
+    }
+
+    fn create(&mut self) {
+        self.instance += 1;
+        self.truth = Some(PodState::Running(self.addresses()));
+        (self.fates, self.run, self.newest) = (vec![], idle(), None);
+    }
+
+    /// No two pods have the same.
+    pub(crate) fn addresses(&self) -> Addresses {
+        let address = SocketAddr::from(([10, 0, 0, 1], 1000 * (self.place + 1) + self.instance));
+        Addresses { agent: address, tensorflow: address }
+    }
+
+    /// Whether its agent lives.
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(self.truth, Some(PodState::Running(_) | PodState::Leaving { .. }))
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        matches!(self.truth, Some(PodState::Leaving { .. }))
+    }
+
+    pub(crate) fn runs(&self) -> bool {
+        self.is_up() && self.run.state == RunState::Running
+    }
+
+    /// The newest run, also of a pod that is gone.
+    pub(crate) fn run(&self) -> &RunStatus {
+        &self.run
+    }
+
+    pub(crate) fn had(&self, fate: Fate) -> bool {
+        self.fates.contains(&fate)
+    }
+
+    /// Whether what this pod was told is not known to its agent, for it is another one.
+    pub(crate) fn is_new(&self) -> bool {
+        self.instance > 1
+    }
+
+    pub(crate) fn end_run(&mut self, outcome: ExitOutcome, stopped: bool, at: Duration) {
+        let ended_at = UnixMillis(u64::try_from(at.as_nanos()).expect("a test is short"));
+        self.run.state = RunState::Exited;
+        self.run.exit = Some(ExitReport { outcome, stopped, ended_at, stderr_tail: String::new() });
+    }
+
+    /// Its node dies.
+    pub(crate) fn lose(&mut self) {
+        if self.is_up() {
+            self.fates.push(Fate::NodeDied);
+            self.end_pod("its node died");
+        }
+    }
+
+    fn end_pod(&mut self, reason: &str) {
+        self.truth = Some(PodState::Terminated { exit: None, reason: reason.to_owned() });
+    }
+
+    /// Someone begins to take it away; what runs in it goes on until it [goes](Self::go).
+    pub(crate) fn leave(&mut self, fate: Fate) {
+        if self.is_up() {
+            self.fates.push(fate);
+            self.truth = Some(PodState::Leaving { reason: "it is taken away".to_owned() });
+        } else if fate == Fate::Deleted {
+            self.truth = None;
+        }
+    }
+
+    /// One that is leaving is gone, with its run.
+    pub(crate) fn go(&mut self, remains: Remains) {
+        if self.is_leaving() {
+            self.truth = match remains {
+                Remains::Nothing => None,
+                Remains::Listed => Some(PodState::Disrupted { reason: "it was taken away".to_owned() }),
+            };
+        }
+    }
+
+    /// Tells its agent, or asks for the pod. What is meant for one pod does not reach another.
+    pub(crate) fn order(&mut self, order: Order) {
+        self.orders.push_back((self.instance, order));
+    }
+
+    /// Whether its oldest order asks something of an agent that is not there.
+    pub(crate) fn is_out_of_reach(&self) -> bool {
+        let is_reached = |instance: u16| self.is_up() && instance == self.instance;
+        self.orders.front().is_some_and(|(instance, order)| *order != Order::Create && !is_reached(*instance))
+    }
+
+    /// Calls back what a start has asked for and is still on its way.
+    pub(crate) fn call_back(&mut self) {
+        let is_of_start = |order: &Order| matches!(order, Order::Create | Order::Configure(..) | Order::Launch(_));
+        self.orders.retain(|(_, order)| !is_of_start(order));
+    }
+
+    /// Carries out the oldest order.
+    pub(crate) fn obey(&mut self, now: Duration) -> Effect {
+        let Some((instance, order)) = self.orders.pop_front() else { return Effect::Nothing };
+        let is_reached = self.is_up() && instance == self.instance;
+        match order {
+            Order::Create => {
+                if self.truth.is_none() {
+                    self.create();
+                }
+                Effect::Nothing
+            }
+            Order::Configure(..) | Order::Launch(_) if !is_reached => self.refuse("it cannot be reached"),
+            Order::Configure(generation, cluster) => self.configure(generation, cluster),
+            Order::Launch(generation) => self.launch(generation),
+            Order::Stop(_) if !is_reached => Effect::Defied,
+            Order::Stop(generation) => self.stop(generation, now),
+            Order::Finish if !is_reached || self.run.state == RunState::Running => Effect::Defied,
+            Order::Finish => {
+                self.end_pod("its agent finished");
+                Effect::Nothing
+            }
+        }
+    }
+
+    fn refuse(&mut self, reason: &str) -> Effect {
+        self.seen.hear(AgentState::Refused(LostRun::broken(reason)));
+        Effect::Nothing
+    }
+
+    fn is_stale(&mut self, generation: Option<Generation>) -> bool {
+        let is_stale = generation.is_some_and(|asked| Some(asked) < self.newest);
+        self.newest = self.newest.max(generation);
+        is_stale
+    }
+
+    fn configure(&mut self, generation: Generation, cluster: Cluster) -> Effect {
+        if self.is_stale(Some(generation)) {
+            return self.refuse("it has heard of a newer start");
+        }
+        if self.run.generation == Some(generation) && self.cluster != cluster {
+            return self.refuse("it was configured otherwise");
+        }
+        if self.run.state == RunState::Running {
+            return self.refuse("it still runs");
+        }
+        if self.run.generation != Some(generation) {
+            self.run = RunStatus { state: RunState::Configured, generation: Some(generation), ..idle() };
+            self.cluster.clone_from(&cluster);
+        }
+        self.seen.hear(AgentState::Configured(generation));
+        Effect::Told(generation, cluster)
+    }
+
+    fn launch(&mut self, generation: Generation) -> Effect {
+        if self.is_stale(Some(generation)) || self.run.generation != Some(generation) {
+            return self.refuse("it is not configured for this start");
+        }
+        self.seen.hear(AgentState::Started(generation));
+        if self.run.state != RunState::Configured {
+            return Effect::Nothing;
+        }
+        self.run.state = RunState::Running;
+        Effect::Launched(generation)
+    }
+
+    fn stop(&mut self, generation: Option<Generation>, now: Duration) -> Effect {
+        if self.is_stale(generation) {
+            return Effect::Defied;
+        }
+        match self.run.state {
+            RunState::Running => self.end_run(ExitOutcome::Signal(9), true, now),
+            RunState::Configured => {
+                self.end_run(ExitOutcome::NotStarted("it was stopped first".to_owned()), true, now);
+            }
+            RunState::Idle | RunState::Stopping | RunState::Exited => {}
+        }
+        Effect::Nothing
+    }
+
+    /// What the back end now says of it, and its agent if it answers and is asked.
+    pub(crate) fn show(&mut self) {
+        self.seen.pod = self.truth.clone();
+        if self.is_up() && (self.is_followed || self.seen.agent == AgentState::Silent && !self.is_leaving()) {
+            self.seen.agent = AgentState::Status(Box::new(self.run.clone()));
+        }
+    }
+
+    /// Forgets all that was known of it, but what a watch of pods begins with.
+    pub(crate) fn begin_anew(&mut self) {
+        (self.is_followed, self.is_stopped, self.is_released) = (false, false, false);
+        self.seen = Observation { pod: self.truth.clone(), ..Observation::NEW };
+    }
+
+    /// As a driver lets go of a start that has failed.
+    pub(crate) fn let_go(&mut self) {
+        (self.is_followed, self.is_stopped) = (false, false);
+        if self.seen.presence() == Presence::Absent {
+            self.seen = Observation::NEW;
+        }
+    }
+}
+
+/// What is left of a pod that was taken away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Remains {
+    Nothing,
+    /// It is still listed, as one that has ended.
+    Listed,
+}
