@@ -77,7 +77,8 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
         } else {
             stop_actions(generation, grace(&stop.ending, seen))
         };
-        return (Stop { generation, horizon: generation.or(stop.horizon), ..stop }.into(), actions);
+        let next = stop.next.max(generation.map_or(stop.next, Generation::next));
+        return (Stop { generation, horizon: generation.or(stop.horizon), next, ..stop }.into(), actions);
     }
     match stop.ending {
         Ending::Succeeded => conclude(JobResult::Succeeded, seen),
