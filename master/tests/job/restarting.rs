@@ -231,12 +231,14 @@ fn a_run_that_ends_because_its_pod_is_taken_away_is_lost_with_it() {
         ReplicaPhase::of(&seen, Some(FIRST))
     };
     let drained = ReplicaPhase::Lost(LostRun::disrupted("its node is drained"));
-    let saved = ExitReport { stopped: true, ..exit(0, 9) };
-    assert_eq!(phase(stopped(9), DeletedBy::Others), drained);
-    assert_eq!(phase(saved, DeletedBy::Others), drained);
-    assert_eq!(phase(exit(3, 9), DeletedBy::Others), Exited(FIRST, exit(3, 9)));
-    assert_eq!(phase(exit(0, 9), DeletedBy::Others), Exited(FIRST, exit(0, 9)));
-    assert_eq!(phase(stopped(9), DeletedBy::ThisMaster), Exited(FIRST, stopped(9)));
+    let with_its_pod = |exit: ExitReport| ExitReport { stopped: true, terminated: true, ..exit };
+    assert_eq!(phase(with_its_pod(stopped(9)), DeletedBy::Others), drained);
+    assert_eq!(phase(with_its_pod(exit(0, 9)), DeletedBy::Others), drained);
+    for by_itself in [exit(3, 9), exit(0, 9), stopped(9)] {
+        assert_eq!(phase(by_itself.clone(), DeletedBy::Others), Exited(FIRST, by_itself));
+    }
+    let by_us = ReplicaPhase::Lost(LostRun::broken("its node is drained"));
+    assert_eq!(phase(with_its_pod(stopped(9)), DeletedBy::ThisMaster), by_us);
 }
 
 #[test]

@@ -114,7 +114,11 @@ fn a_pod_that_ended_without_its_master_tells_how_its_run_ended_and_in_which_star
     };
     assert_eq!(phase(Some(FIRST), None), Exited(FIRST, exit(3, 1)));
     assert_eq!(phase(Some(SECOND), Some(SECOND)), Exited(SECOND, exit(3, 1)));
-    assert_eq!(phase(Some(FIRST), Some(SECOND)), ReplicaPhase::Lost(LostRun::broken("its agent ended")), "it is history");
+    assert_eq!(
+        phase(Some(FIRST), Some(SECOND)),
+        ReplicaPhase::Lost(LostRun::broken("its agent ended")),
+        "it is history"
+    );
     assert_eq!(phase(None, None), ReplicaPhase::Lost(LostRun::broken("its agent ended")), "it may be of any start");
 }
 

@@ -140,7 +140,9 @@ impl Pod {
     pub(crate) fn end_run(&mut self, outcome: ExitOutcome, stopped: bool, at: Duration) {
         let ended_at = UnixMillis(u64::try_from(at.as_nanos()).expect("a test is short"));
         self.run.state = RunState::Exited;
-        self.run.exit = Some(ExitReport { outcome, stopped, ended_at, stderr_tail: String::new() });
+        // What is stopped in a pod that is being taken away is stopped because of that.
+        let terminated = stopped && self.is_leaving();
+        self.run.exit = Some(ExitReport { outcome, stopped, terminated, ended_at, stderr_tail: String::new() });
     }
 
     /// Its node dies.
