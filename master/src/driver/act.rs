@@ -32,7 +32,8 @@ impl Driver {
             Action::Launch(generation) => return self.launch(generation).await,
             Action::Follow(_) => self.follow(),
             Action::StopRuns { grace } => self.stop_runs(grace).await,
-            Action::MakeUpFor(failure) => return self.make_up_for(failure).await,
+            // What is to be said of it was gathered before the step.
+            Action::MakeUpFor(_) => return self.make_up_for_the_failed().await,
             Action::Conclude(result) => return self.conclude(result).await,
             Action::ReleasePods => self.release_pods().await,
             Action::DeletePods(which) => self.delete_pods(which).await,
@@ -224,7 +225,7 @@ impl Driver {
     /// Nothing of the job is to be left.
     pub(super) async fn delete_all_pods(&mut self) {
         self.call_start_back().await;
-        for replica in self.replicas.values_mut() {
+        for replica in self.replicas.values_mut().filter(|replica| replica.seen.presence() != Presence::Absent) {
             replica.seen.deleted_by = DeletedBy::ThisMaster;
         }
         tasks::delete_all(self.context.backend.as_ref(), &self.stored.key(), Duration::ZERO).await;

@@ -12,8 +12,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use protocol::failure::{FailedStart, Failure};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
-use protocol::view::{JobTimes, JobView, ReplicaView};
+use protocol::view::{JobResult, JobTimes, JobView, ReplicaView};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -27,7 +28,7 @@ use crate::agent_client::AgentClient;
 use crate::agent_token::{AgentKey, AgentToken};
 use crate::backend::{PodBackend, PodTable};
 use crate::job::gang::{Gang, Member};
-use crate::job::phase::{self, Action, JobPhase, Known, Seen, Which};
+use crate::job::phase::{self, Action, JobPhase, Known, Leftovers, Seen, Which};
 use crate::job::plan;
 use crate::job::policy::Policy;
 use crate::job::replica::{AgentState, ReplicaPhase};
@@ -97,6 +98,8 @@ struct Driver {
     start: Option<AbortOnDropHandle<()>>,
     /// The start that runs or has ended last; none while a gang comes together.
     current_start: Option<Generation>,
+    /// What there is to say of a start that has failed, until it is on record.
+    failed: Option<FailedStart>,
     /// The pods that were last asked to go, and when.
     last_deletion: Option<(Which, Instant)>,
     /// When the job is forgotten by itself, once it has finished.
@@ -111,6 +114,7 @@ pub async fn drive(context: Arc<Context>, stored: Stored, mut wires: Wires) {
     let known = Known {
         first: Generation { epoch: record.epoch, sequence: 1 },
         newest_failed: record.restarts.newest_failed(),
+        leftovers: if record.restarts.is_empty() { Leftovers::None } else { Leftovers::Possible },
         result: record.ended.as_ref().map(|ended| ended.result.clone()),
     };
     let policy = Policy::of(&record.spec, age(record.accepted_at), share_of(&record.uid));
@@ -134,6 +138,7 @@ impl Driver {
             tasks: JoinSet::new(),
             start: None,
             current_start: None,
+            failed: None,
             last_deletion: None,
             forget_at: None,
             context,
@@ -198,6 +203,10 @@ impl Driver {
             let seen = Seen { gang: &gang, policy: &self.policy, restarts, epoch, now };
             let (phase, actions) = phase::step(self.phase.clone(), self.wished(), seen);
             let has_moved = phase != self.phase;
+            // What the failed start has left is let go with its phase.
+            if let Some(failure) = judged(&actions) {
+                self.failed = Some(self.failed_start(failure.clone(), &gang).await);
+            }
             if has_moved {
                 self.enter(phase);
             }
@@ -318,6 +327,21 @@ impl Driver {
 pub fn now() -> UnixMillis {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// The failure that these actions judge, if they do.
+fn judged(actions: &[Action]) -> Option<&Failure> {
+    actions.iter().find_map(|action| match action {
+        Action::MakeUpFor(failure) | Action::Conclude(JobResult::Failed { failure }) => Some(failure),
+        Action::Conclude(JobResult::Succeeded | JobResult::Cancelled)
+        | Action::CreatePods
+        | Action::Configure(_)
+        | Action::Launch(_)
+        | Action::Follow(_)
+        | Action::StopRuns { .. }
+        | Action::ReleasePods
+        | Action::DeletePods(_) => None,
+    })
 }
 
 /// How long ago that was.

@@ -11,6 +11,7 @@ use tracing::{info, warn};
 use super::adopt::persistently;
 use super::{Driver, Next};
 use crate::job::diagnosis::{Evidence, diagnose};
+use crate::job::gang::Gang;
 use crate::job::phase::Which;
 use crate::store::{Change, Ended, JobRecord, amend};
 
@@ -46,8 +47,8 @@ impl Driver {
     }
 
     /// The failure must be on record before its evidence goes, so that it is counted once, whoever drives the job on.
-    pub(super) async fn make_up_for(&mut self, failure: Failure) -> Next {
-        let failed = self.failed_start(failure).await;
+    pub(super) async fn make_up_for_the_failed(&mut self) -> Next {
+        let Some(failed) = self.failed.take() else { return Next::GoOn };
         let (restarts, failure) = (self.stored.record.restarts.total() + 1, &failed.failure);
         info!(job = %self.stored.name(), %failure, counted = failed.counted, restarts, "starting the gang again");
         self.write(|record| {
@@ -64,10 +65,7 @@ impl Driver {
     /// The result must be on record before the evidence goes with the pods, so nothing else happens meanwhile.
     pub(super) async fn conclude(&mut self, result: JobResult) -> Next {
         let generation = self.wires.view.borrow().generation;
-        let failed = match &result {
-            JobResult::Failed { failure } => Some(self.failed_start(failure.clone()).await),
-            JobResult::Succeeded | JobResult::Cancelled => None,
-        };
+        let failed = self.failed.take();
         let replicas = self.replica_views();
         let ended = Ended { result, times: self.times.clone(), generation, replicas }.bounded();
         self.write(|record| {
@@ -82,7 +80,7 @@ impl Driver {
     }
 
     /// What there is to say of a start that has failed, once the last output of the replica that was the first is here.
-    async fn failed_start(&mut self, failure: Failure) -> FailedStart {
+    pub(super) async fn failed_start(&mut self, failure: Failure, gang: &Gang) -> FailedStart {
         let mut last_lines = vec![];
         if let Some(id) = failure.replica()
             && let (Some(replica), Some(log)) = (self.replicas.get_mut(&id), self.wires.logs.of(id))
@@ -95,7 +93,7 @@ impl Driver {
         }
         let verdict = self.policy.verdict(&failure, &self.stored.record.restarts);
         let evidence = Evidence { generation: self.current_start, now: super::now(), verdict, last_lines };
-        diagnose(failure, &self.gang(), evidence)
+        diagnose(failure, gang, evidence)
     }
 
     /// Removes all that is left of a job whose user wishes it gone. The record goes last, for it is what a master that

@@ -202,6 +202,8 @@ pub struct Known {
     pub first: Generation,
     /// The newest start that is known to have failed.
     pub newest_failed: Option<Generation>,
+    /// Whether an earlier master may have left pods of a failed start.
+    pub leftovers: Leftovers,
     /// How it ended, if it has.
     pub result: Option<JobResult>,
 }
@@ -209,11 +211,10 @@ pub struct Known {
 /// What a job's driver starts with: the phase, and what is to be done at once.
 /// A job whose result is known only has its pods released.
 pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Action>) {
-    let Known { first, newest_failed, result } = known;
+    let Known { first, newest_failed, leftovers, result } = known;
     match result {
         None => {
             let horizon = newest_failed.map(Generation::next);
-            let leftovers = horizon.map_or(Leftovers::None, |_| Leftovers::Possible);
             let gathering = Gathering { next: first, horizon, leftovers };
             (JobPhase::Pending { gathering, since: now }, vec![Action::CreatePods])
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use master::job::diagnosis::{Evidence, diagnose};
 use master::job::gang::{Gang, Member};
-use master::job::phase::{Action, JobEvent, JobPhase, Known, Seen, StartStage, Which, begin, step};
+use master::job::phase::{Action, JobEvent, JobPhase, Known, Leftovers, Seen, StartStage, Which, begin, step};
 use master::job::policy::{Deadline, Policy, SuccessRule};
 use master::job::replica::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState, Presence};
 use proptest::collection::vec;
@@ -49,7 +49,8 @@ struct Script {
 impl Script {
     /// Feeds each moment as a driver does: again until nothing moves.
     fn play(&self) -> Vec<Move> {
-        let known = Known { first: SECOND, newest_failed: self.newest_failed, result: None };
+        let leftovers = if self.newest_failed.is_some() { Leftovers::Possible } else { Leftovers::None };
+        let known = Known { first: SECOND, newest_failed: self.newest_failed, leftovers, result: None };
         let (mut phase, actions) = begin(known, &self.policy, Duration::ZERO);
         let (mut now, mut restarts) = (Duration::ZERO, Restarts::default());
         let (gang, counted) = (Gang::new(vec![]), 0);

@@ -105,7 +105,7 @@ pub(crate) const GATHERING: Gathering = Gathering { next: FIRST, horizon: None, 
 
 /// How a job begins whose first start would be this one.
 pub(crate) fn begun(first: Generation, result: Option<JobResult>, now: Duration) -> (JobPhase, Vec<Action>) {
-    begin(Known { first, newest_failed: None, result }, &POLICY, now)
+    begin(Known { first, newest_failed: None, leftovers: Leftovers::None, result }, &POLICY, now)
 }
 
 pub(crate) fn pending() -> JobPhase {

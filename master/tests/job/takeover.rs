@@ -198,7 +198,8 @@ fn the_end_of_a_start_waits_for_agents_that_have_not_answered_yet() {
 
 /// What a master begins with that finds the first start among the failed.
 fn begun_after_a_failure() -> (JobPhase, Vec<Action>) {
-    begin(Known { first: SECOND, newest_failed: Some(FIRST), result: None }, &POLICY, SINCE)
+    let (newest_failed, leftovers) = (Some(FIRST), Leftovers::Possible);
+    begin(Known { first: SECOND, newest_failed, leftovers, result: None }, &POLICY, SINCE)
 }
 
 /// The start that a first master made after the first had failed.

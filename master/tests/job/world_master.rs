@@ -5,7 +5,7 @@ use std::mem;
 
 use master::job::diagnosis::{Evidence, diagnose};
 use master::job::gang::{Gang, Member};
-use master::job::phase::{Action, JobEvent, JobPhase, Known, Seen, Which, begin, step};
+use master::job::phase::{Action, JobEvent, JobPhase, Known, Leftovers, Seen, Which, begin, step};
 use master::job::policy::{SuccessRule, Verdict};
 use master::job::replica::{AgentState, DeletedBy, PodState, Presence, ReplicaPhase};
 use protocol::failure::Failure;
@@ -29,7 +29,8 @@ impl World {
         self.pods.iter_mut().for_each(Pod::begin_anew);
         let Record { epoch, restarts, result, .. } = &self.record;
         let first = Generation { epoch: *epoch, sequence: 1 };
-        let known = Known { first, newest_failed: restarts.newest_failed(), result: result.clone() };
+        let leftovers = if restarts.is_empty() { Leftovers::None } else { Leftovers::Possible };
+        let known = Known { first, newest_failed: restarts.newest_failed(), leftovers, result: result.clone() };
         let (phase, actions) = begin(known, &self.policy, self.now);
         (self.phase, self.current_start) = (phase, None);
         let gang = self.gang();

@@ -49,7 +49,9 @@ async fn a_failure_restarts_the_whole_gang_in_its_pods() {
     before[1].exit(ExitOutcome::Code(3));
     let view = running(&job, 2).await;
     assert_eq!((view.restarts.counted, view.restarts.uncounted), (1, 0));
-    assert_eq!(view.restarts.failed_starts[0].failure.to_string(), "worker-1 exited with code 3");
+    let failed = &view.restarts.failed_starts[0];
+    assert_eq!(failed.failure.to_string(), "worker-1 exited with code 3");
+    assert_eq!(failed.consequences.len(), 2, "the others were stopped: {failed:?}");
     let after = agents(&master, &spec.name, 3).await;
     for (old, new) in before.iter().zip(&after) {
         assert_eq!(old.address(), new.address());
