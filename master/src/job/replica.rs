@@ -216,14 +216,15 @@ pub enum ReplicaPhase {
 impl ReplicaPhase {
     /// Computes the phase. A run of a generation older than `current` is history and does not count.
     pub fn of(observation: &Observation, current: Option<Generation>) -> Self {
-        match Self::of_run_and_pod(observation, current) {
-            // What was told to end with its pod may say 0, and has not done its work.
-            Self::Exited(_, exit) if exit.terminated => {
-                let reason = format!("its pod was told to end, and exec.py {}", exit.outcome);
-                Self::Lost(observation.lost(&reason))
-            }
-            phase => phase,
+        let phase = Self::of_run_and_pod(observation, current);
+        // What was told to end with its pod may say 0, and has not done its work.
+        if let Self::Exited(_, exit) = &phase
+            && exit.terminated
+        {
+            let reason = format!("its pod was told to end, and exec.py {}", exit.outcome);
+            return Self::Lost(observation.lost(&reason));
         }
+        phase
     }
 
     fn of_run_and_pod(observation: &Observation, current: Option<Generation>) -> Self {

@@ -3,6 +3,7 @@
 mod diagnosing;
 mod ending;
 mod failing;
+mod leaving;
 mod random_events;
 mod rendezvous;
 mod restarting;
