@@ -85,9 +85,11 @@ impl Driver {
         if let Some(id) = failure.replica()
             && let (Some(replica), Some(log)) = (self.replicas.get_mut(&id), self.wires.logs.of(id))
         {
-            if let (Failure::ReplicaExited { .. }, Some(copy)) = (&failure, &mut replica.copy) {
-                // What has not come by then is missing in these lines, and is still copied.
-                let _ = timeout(LAST_OUTPUT_TIMEOUT, copy).await;
+            // What has not come by then is missing in these lines, and is still copied.
+            if let (Failure::ReplicaExited { .. }, Some(copy)) = (&failure, &mut replica.copy)
+                && timeout(LAST_OUTPUT_TIMEOUT, copy).await.is_ok()
+            {
+                replica.copy = None;
             }
             last_lines = log.last_lines(LAST_LINES_MAX, replica.output_from);
         }

@@ -241,3 +241,16 @@ async fn a_second_master_counts_a_failed_start_once_and_numbers_its_own_higher()
     let agent = first.backend.agent(&spec.name, worker(1)).await;
     assert_eq!((agent.history().starts.len(), agent.history().stops.as_slice()), (2, &[Duration::ZERO][..]));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_agent_of_the_replica_that_failed_the_job_is_told_to_finish() {
+    let master = Master::new();
+    let spec = spec_with("ends", 2, at_once(0));
+    let job = master.submit(spec.clone()).await;
+    running(&job, 1).await;
+    master.backend.agent(&spec.name, worker(1)).await.exit(ExitOutcome::Code(3));
+    reach(&job, JobState::Failed).await;
+    let table = master.backend.table(&spec.name).borrow().clone();
+    let ended = |pod: &master::job::replica::PodState| matches!(pod, master::job::replica::PodState::Terminated { .. });
+    assert!(table.len() == 2 && table.values().all(ended), "none had to be deleted: {table:?}");
+}
