@@ -101,6 +101,9 @@ lint: ## Check format, lints, documentation, dependencies and the borders betwee
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@0.20.2
 	cargo deny check bans licenses sources
+	# The database of advisories is a second download, which not every machine can reach.
+	@if timeout 60 cargo deny fetch db >/dev/null 2>&1; then cargo deny check advisories; \
+	    else echo "skipped: cargo deny check advisories: their database cannot be reached"; fi
 	@command -v shellcheck >/dev/null || { echo "error: there is no shellcheck" >&2; \
 	    echo "hint: on Debian and Ubuntu: apt install shellcheck" >&2; exit 1; }
 	shellcheck env.sh scripts/* .ci/run
