@@ -19,6 +19,8 @@ use protocol::routes;
 use tokio::time::timeout;
 
 use crate::agent_token::AgentToken;
+#[cfg(feature = "chaos")]
+use crate::chaos::{Chaos, Deed};
 
 /// Most time that a request may take which an agent answers at once.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -74,6 +76,8 @@ pub struct LogStream<S> {
 pub struct AgentClient {
     http: Client<HttpConnector, Full<Bytes>>,
     authorization: Option<HeaderValue>,
+    #[cfg(feature = "chaos")]
+    chaos: std::sync::Arc<Chaos>,
 }
 
 impl AgentClient {
@@ -84,14 +88,25 @@ impl AgentClient {
         connector.set_connect_timeout(Some(CALL_TIMEOUT));
         connector.set_keepalive(Some(KEEP_ALIVE));
         let http = Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
-        Self { http, authorization: None }
+        Self {
+            http,
+            authorization: None,
+            #[cfg(feature = "chaos")]
+            chaos: std::sync::Arc::default(),
+        }
+    }
+
+    /// The same, of a master that this strikes.
+    #[cfg(feature = "chaos")]
+    pub fn under(self, chaos: &std::sync::Arc<Chaos>) -> Self {
+        Self { chaos: std::sync::Arc::clone(chaos), ..self }
     }
 
     /// The same, for the agents that know this token. Connections are shared.
     pub fn with_token(&self, token: &AgentToken) -> Self {
         let mut authorization = HeaderValue::try_from(token.bearer()).expect("hexadecimal digits make a header");
         authorization.set_sensitive(true);
-        Self { http: self.http.clone(), authorization: Some(authorization) }
+        Self { authorization: Some(authorization), ..self.clone() }
     }
 
     /// `GET /status`; with `after`, a long poll that answers when the status is newer.
@@ -182,8 +197,13 @@ impl AgentClient {
     /// One request and its whole answer. The body is read to its end, so that the connection can be used again.
     async fn call(&self, request: Call, limit: Duration) -> Result<Bytes, AgentError> {
         let agent = request.agent;
+        #[cfg(feature = "chaos")]
+        let deed = Deed::of_request(request.request.uri());
         let exchange = async { collect(agent, self.send(request).await?).await };
-        timeout(limit, exchange).await.map_err(|late| unreachable(agent, late))?
+        let answer = async { timeout(limit, exchange).await.map_err(|late| unreachable(agent, late))? };
+        #[cfg(feature = "chaos")]
+        let answer = self.chaos.around(deed, answer, |struck| unreachable(agent, struck));
+        answer.await
     }
 
     async fn send(&self, Call { agent, mut request }: Call) -> Result<Response<Incoming>, AgentError> {

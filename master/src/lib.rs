@@ -3,6 +3,8 @@
 pub mod agent_client;
 pub mod agent_token;
 pub mod backend;
+#[cfg(feature = "chaos")]
+pub mod chaos;
 pub mod config;
 pub mod driver;
 mod error_chain;
@@ -59,6 +61,11 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let listener = http::listen(config.listen).with_context(|| format!("listen on {} (--listen)", config.listen))?;
     let boot_id = uuid::Uuid::new_v4().to_string();
     let context = Context { store, backend: Arc::clone(&backend), agents: AgentClient::new(), agent_key, boot_id };
+    #[cfg(feature = "chaos")]
+    let context = match Config::chaos()? {
+        Some(strike) => chaos::strike(context, &chaos::Chaos::new([strike])),
+        None => context,
+    };
     let jobs = Jobs::new(Arc::new(context), state.logs());
     let mut following = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&jobs).run()));
     tokio::select! {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use async_trait::async_trait;
 use protocol::ids::JobName;
@@ -19,9 +20,24 @@ struct Inner {
     records: BTreeMap<JobName, Stored>,
     watchers: Watchers,
     changes: u64,
+    history: Vec<(Instant, Written)>,
+}
+
+/// A change of a record.
+#[derive(Debug, Clone)]
+pub enum Written {
+    /// It is this from then on.
+    Record(Box<Stored>),
+    /// There is none of this name from then on.
+    Nothing(JobName),
 }
 
 impl FakeStore {
+    /// Every version of every record, in order.
+    pub async fn history(&self) -> Vec<(Instant, Written)> {
+        self.with(|inner| inner.history.clone()).await
+    }
+
     /// Telling a watcher may block, so this too leaves the runtime's threads.
     async fn with<T: Send + 'static>(&self, work: impl FnOnce(&mut Inner) -> T + Send + 'static) -> T {
         let inner = Arc::clone(&self.0);
@@ -35,6 +51,7 @@ impl Inner {
         self.changes += 1;
         let stored = Stored { record, version: Version(self.changes.to_string()) };
         self.records.insert(stored.name().clone(), stored.clone());
+        self.history.push((Instant::now(), Written::Record(Box::new(stored.clone()))));
         self.watchers.tell(&StoreEvent::Changed(Box::new(stored.clone())));
         stored
     }
@@ -74,6 +91,7 @@ impl JobStore for FakeStore {
         self.with(move |inner| {
             if inner.records.get(&name).is_some_and(|stored| stored.record.uid == uid) {
                 inner.records.remove(&name);
+                inner.history.push((Instant::now(), Written::Nothing(name.clone())));
                 inner.watchers.tell(&StoreEvent::Deleted(name));
             }
         })

@@ -1,7 +1,7 @@
 //! An agent without a child: it answers as agents do, and its run ends when the test says so.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -56,6 +56,30 @@ pub struct History {
     pub starts: Vec<Instant>,
     /// The grace of each stop.
     pub stops: Vec<Duration>,
+    /// What became of all that, in order.
+    pub events: Vec<(Instant, AgentEvent)>,
+    /// The newest generation that a message named: older ones change nothing.
+    newest: Option<Generation>,
+}
+
+/// A change of an agent's run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AgentEvent {
+    /// It took this environment.
+    Configured(Generation, Value),
+    /// Its exec.py was started.
+    Started(Generation),
+    /// Its run ended.
+    Ended {
+        /// Which; none where it was never told.
+        generation: Option<Generation>,
+        /// How.
+        outcome: ExitOutcome,
+        /// Whether it had been told to stop.
+        stopped: bool,
+    },
+    /// It is gone, and with it whatever ran.
+    Gone,
 }
 
 #[derive(Debug, Deserialize)]
@@ -72,7 +96,14 @@ struct Poll {
 #[derive(Debug, Deserialize)]
 struct Stop {
     grace: u64,
+    generation: Option<Generation>,
 }
+
+/// How agents answer what comes too late, and what comes at the wrong time.
+const STALE: (StatusCode, &str) = (StatusCode::PRECONDITION_FAILED, "a newer generation was seen");
+const CONFLICT: (StatusCode, &str) = (StatusCode::CONFLICT, "not in this state");
+const GONE: (StatusCode, &str) = (StatusCode::GONE, "its pod is gone");
+const DONE: (StatusCode, &str) = (StatusCode::OK, "OK");
 
 impl FakeAgent {
     pub(super) async fn serve(address: SocketAddr, kind: AgentKind) -> Self {
@@ -122,7 +153,12 @@ impl FakeAgent {
 
     /// What it was told so far.
     pub fn history(&self) -> History {
-        self.0.history.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.history_mut().clone()
+    }
+
+    /// Whoever holds this is the only one that changes the agent.
+    fn history_mut(&self) -> MutexGuard<'_, History> {
+        self.0.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until it was told to run.
@@ -136,12 +172,21 @@ impl FakeAgent {
         self.0.output.send_modify(|output| output.extend_from_slice(text.as_bytes()));
     }
 
-    /// Lets its run end.
+    /// Lets its run end. One that has ended stays as it ended.
     pub fn exit(&self, outcome: ExitOutcome) {
-        self.end(outcome, false);
+        let mut history = self.history_mut();
+        if self.status().state != RunState::Running {
+            return;
+        }
+        self.end(&mut history, outcome, false);
         if self.0.kind == AgentKind::Prototype {
             self.0.finished.cancel();
         }
+    }
+
+    /// What it says of its run.
+    pub fn status(&self) -> RunStatus {
+        self.0.status.borrow().clone()
     }
 
     /// How its process ended, where that says how the run ended.
@@ -163,10 +208,12 @@ impl FakeAgent {
     /// Answers no more.
     pub(super) fn vanish(&self) {
         self.0.gone.cancel();
+        self.history_mut().note(AgentEvent::Gone);
     }
 
-    fn end(&self, outcome: ExitOutcome, stopped: bool) {
+    fn end(&self, history: &mut History, outcome: ExitOutcome, stopped: bool) {
         let ended_at = crate::driver::now();
+        history.note(AgentEvent::Ended { generation: self.status().generation, outcome: outcome.clone(), stopped });
         let exit = ExitReport { outcome, stopped, terminated: false, ended_at, stderr_tail: String::new() };
         self.change(|status| {
             status.state = RunState::Exited;
@@ -180,9 +227,17 @@ impl FakeAgent {
             status.seq += 1;
         });
     }
+}
 
-    fn remember(&self, change: impl FnOnce(&mut History)) {
-        change(&mut self.0.history.lock().unwrap_or_else(PoisonError::into_inner));
+impl History {
+    fn note(&mut self, event: AgentEvent) {
+        self.events.push((Instant::now(), event));
+    }
+
+    /// Takes in the generation that a message names; says whether a newer one was seen.
+    fn is_stale(&mut self, generation: Generation) -> bool {
+        self.newest = self.newest.max(Some(generation));
+        self.newest > Some(generation)
     }
 }
 
@@ -190,32 +245,52 @@ async fn configure(
     State(agent): State<FakeAgent>,
     Query(OfGeneration { generation }): Query<OfGeneration>,
     Json(environment): Json<Value>,
-) -> &'static str {
-    agent.remember(|history| {
-        history.configs.push((generation, environment));
-        history.configured_at.push(Instant::now());
-    });
+) -> (StatusCode, &'static str) {
+    let mut history = agent.history_mut();
+    if agent.0.gone.is_cancelled() {
+        return GONE;
+    }
+    if history.is_stale(generation) {
+        return STALE;
+    }
+    if let Some((_, held)) = history.configs.last().filter(|(held, _)| *held == generation) {
+        return if *held == environment { DONE } else { CONFLICT };
+    }
+    if matches!(agent.status().state, RunState::Running | RunState::Stopping) {
+        return CONFLICT;
+    }
+    history.configs.push((generation, environment.clone()));
+    history.configured_at.push(Instant::now());
+    history.note(AgentEvent::Configured(generation, environment));
     agent.change(|status| {
         status.state = RunState::Configured;
         status.generation = Some(generation);
         status.exit = None;
     });
-    "OK"
+    DONE
 }
 
 async fn run(State(agent): State<FakeAgent>, Query(asked): Query<OfGeneration>) -> (StatusCode, &'static str) {
-    let status = agent.0.status.borrow().clone();
+    let mut history = agent.history_mut();
+    if agent.0.gone.is_cancelled() {
+        return GONE;
+    }
+    if history.is_stale(asked.generation) {
+        return STALE;
+    }
+    let status = agent.status();
     if status.generation != Some(asked.generation) {
-        return (StatusCode::CONFLICT, "nothing is configured for this generation");
+        return CONFLICT;
     }
     if status.state == RunState::Configured || agent.0.kind == AgentKind::Prototype {
-        agent.remember(|history| history.starts.push(Instant::now()));
+        history.starts.push(Instant::now());
+        history.note(AgentEvent::Started(asked.generation));
         agent.change(|status| {
             status.state = RunState::Running;
             status.started_at = Some(UnixMillis(1));
         });
     }
-    (StatusCode::OK, "OK")
+    DONE
 }
 
 async fn status(State(agent): State<FakeAgent>, Query(poll): Query<Poll>) -> Json<RunStatus> {
@@ -240,18 +315,30 @@ async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 1
     ([(HeaderName::from_static(routes::LOG_OFFSET_HEADER), "0")], Body::from_stream(bytes.boxed()))
 }
 
-async fn stop(State(agent): State<FakeAgent>, Query(stop): Query<Stop>) -> StatusCode {
-    agent.remember(|history| history.stops.push(Duration::from_secs(stop.grace)));
-    let state = agent.0.status.borrow().state;
-    match state {
-        RunState::Running | RunState::Stopping => agent.end(ExitOutcome::Signal(9), true),
-        RunState::Configured => agent.end(ExitOutcome::NotStarted("stopped before it started".to_owned()), true),
-        RunState::Idle | RunState::Exited => return StatusCode::OK,
+async fn stop(State(agent): State<FakeAgent>, Query(stop): Query<Stop>) -> (StatusCode, &'static str) {
+    let mut history = agent.history_mut();
+    if agent.0.gone.is_cancelled() {
+        return GONE;
     }
-    StatusCode::ACCEPTED
+    if stop.generation.is_some_and(|generation| history.is_stale(generation)) {
+        return STALE;
+    }
+    history.stops.push(Duration::from_secs(stop.grace));
+    match agent.status().state {
+        RunState::Running | RunState::Stopping => agent.end(&mut history, ExitOutcome::Signal(9), true),
+        RunState::Configured => {
+            agent.end(&mut history, ExitOutcome::NotStarted("stopped before it started".to_owned()), true);
+        }
+        RunState::Idle | RunState::Exited => return DONE,
+    }
+    (StatusCode::ACCEPTED, "OK")
 }
 
-async fn finish(State(agent): State<FakeAgent>) -> &'static str {
+async fn finish(State(agent): State<FakeAgent>) -> (StatusCode, &'static str) {
+    let _history = agent.history_mut();
+    if matches!(agent.status().state, RunState::Running | RunState::Stopping) {
+        return CONFLICT;
+    }
     agent.0.finished.cancel();
-    "OK"
+    DONE
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use protocol::ids::{JobName, ReplicaId};
@@ -16,7 +16,7 @@ use protocol::routes::TENSORFLOW_PORT;
 use tokio::sync::watch;
 
 use self::agent::AgentKind;
-pub use self::agent::FakeAgent;
+pub use self::agent::{AgentEvent, FakeAgent, History};
 use super::{BackendError, JobKey, PodBackend, PodSpec, PodTable, Refusal};
 use crate::job::replica::{Addresses, PodState};
 
@@ -39,6 +39,31 @@ pub struct FakeBackend(Arc<Shared>);
 struct Shared {
     arrival: Arrival,
     jobs: Mutex<HashMap<JobName, JobPods>>,
+    history: Mutex<Vec<PodEvent>>,
+}
+
+/// What happened to a pod.
+#[derive(Debug, Clone)]
+pub struct PodEvent {
+    /// When.
+    pub at: Instant,
+    /// Whose.
+    pub job: JobName,
+    /// Which.
+    pub replica: ReplicaId,
+    /// What.
+    pub change: PodChange,
+}
+
+/// See [`PodEvent`].
+#[derive(Debug, Clone)]
+pub enum PodChange {
+    /// It came up, with this agent if it has one.
+    Created(Option<FakeAgent>),
+    /// It ended, and is still listed.
+    Ended,
+    /// It is gone.
+    Deleted,
 }
 
 #[derive(Debug)]
@@ -59,7 +84,7 @@ static NEXT_ADDRESS: AtomicU32 = AtomicU32::new(u32::from_be_bytes([127, 1, 0, 1
 impl FakeBackend {
     /// A back end without pods.
     pub fn new(arrival: Arrival) -> Self {
-        Self(Arc::new(Shared { arrival, jobs: Mutex::default() }))
+        Self(Arc::new(Shared { arrival, jobs: Mutex::default(), history: Mutex::default() }))
     }
 
     /// The agent of a pod, once the pod was created.
@@ -87,6 +112,22 @@ impl FakeBackend {
             agent.vanish();
         }
         pods.table.send_modify(|table| drop(table.insert(replica, ended)));
+        self.note(job, replica, PodChange::Ended);
+    }
+
+    /// All that happened to pods, in order.
+    pub fn history(&self) -> Vec<PodEvent> {
+        self.0.history.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note(&self, job: &JobName, replica: ReplicaId, change: PodChange) {
+        let event = PodEvent { at: Instant::now(), job: job.clone(), replica, change };
+        self.0.history.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+    }
+
+    /// The agents of a job's pods that are there.
+    pub fn agents(&self, job: &JobName) -> BTreeMap<ReplicaId, FakeAgent> {
+        self.lock().get(job).map(|pods| pods.agents.clone()).unwrap_or_default()
     }
 
     /// How many pods there are in all, ended ones too.
@@ -105,6 +146,7 @@ impl FakeBackend {
                 let reason = "its agent finished".to_owned();
                 let ended = PodState::Terminated { exit: agent.last_words(), reason };
                 pods.table.send_modify(|table| drop(table.insert(replica, ended)));
+                backend.note(&job, replica, PodChange::Ended);
             }
         });
     }
@@ -150,9 +192,15 @@ impl PodBackend for FakeBackend {
             self.end_with(agent.clone(), job.clone(), replica);
         }
         let mut jobs = self.lock();
-        let pods = jobs.entry(job).or_default();
-        pods.agents.extend(agent.map(|agent| (replica, agent)));
+        let pods = jobs.entry(job.clone()).or_default();
+        // Another master was faster.
+        if pods.table.borrow().contains_key(&replica) {
+            agent.iter().for_each(FakeAgent::vanish);
+            return Ok(());
+        }
+        pods.agents.extend(agent.clone().map(|agent| (replica, agent)));
         pods.table.send_modify(|table| drop(table.insert(replica, state)));
+        self.note(&job, replica, PodChange::Created(agent));
         Ok(())
     }
 
@@ -161,7 +209,9 @@ impl PodBackend for FakeBackend {
             if let Some(agent) = pods.agents.remove(&replica) {
                 agent.vanish();
             }
-            pods.table.send_if_modified(|table| table.remove(&replica).is_some());
+            if pods.table.send_if_modified(|table| table.remove(&replica).is_some()) {
+                self.note(&job.name, replica, PodChange::Deleted);
+            }
         }
         Ok(())
     }

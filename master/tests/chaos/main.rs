@@ -1,0 +1,26 @@
+//! The crash matrix: every fault at every instant at which a master changes something, over pods and records in memory,
+//! and a judge that looks at what these have noted themselves. `make chaos` plays it whole.
+
+mod checker;
+mod evidence;
+mod matrix;
+mod place;
+mod play;
+
+use crate::place::Scenario;
+use crate::play::Play;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_fault_every_scenario_keeps_every_promise() {
+    for scenario in Scenario::ALL {
+        let played = Play { scenario, strikes: vec![] }.run().await;
+        assert_eq!(played.violations, Vec::<String>::new(), "{}", played.evidence.history());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fault_at_any_point_breaks_no_promise() {
+    let mut plays = matrix::single_faults(1);
+    plays.extend(matrix::crashed_pairs(1).into_iter().step_by(7));
+    matrix::play(plays).await.judge();
+}

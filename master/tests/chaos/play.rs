@@ -1,0 +1,213 @@
+//! One run of the matrix: a client that wants one job done, masters that are struck and replaced, and what came of it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use master::chaos::{Deed, Fault, Point, Strike};
+use master::jobs::{Jobs, JobsError, Submitted};
+use master::store::fake::FakeStore;
+use master::store::{JobStore, Wish};
+use protocol::view::{JobState, JobView};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::checker;
+use crate::evidence::{Evidence, Told};
+use crate::place::{Master, Place, Scenario, ticks};
+
+/// Most time that a run may take. Nothing in it waits longer than for a pod that is late to end, which is 15 s.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// What is played.
+#[derive(Debug, Clone)]
+pub(crate) struct Play {
+    pub(crate) scenario: Scenario,
+    pub(crate) strikes: Vec<Strike>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Played {
+    pub(crate) play: Play,
+    /// How many of the strikes came.
+    pub(crate) struck: usize,
+    /// How long it took.
+    pub(crate) took: Duration,
+    /// Every promise that was broken.
+    pub(crate) violations: Vec<String>,
+    pub(crate) evidence: Evidence,
+}
+
+impl Play {
+    /// Plays it over a store as it should be.
+    pub(crate) async fn run(self) -> Played {
+        self.run_over(|store| Arc::new(store)).await
+    }
+
+    /// Plays it, and the masters see the store like this.
+    pub(crate) async fn run_over(self, seen: impl FnOnce(FakeStore) -> Arc<dyn JobStore>) -> Played {
+        let began = Instant::now();
+        let stage = Stage::new(&self, Place::new(seen));
+        let done = timeout(DEADLINE, stage.play()).await;
+        let mut evidence = Evidence::gather(&stage.place, self.scenario.expected()).await;
+        evidence.told = stage.told();
+        evidence.calm = stage.calm();
+        let refuses = |strike: &Strike| {
+            let is_error = matches!(strike.fault, Fault::Error | Fault::AnswerLost);
+            is_error && matches!(strike.point, Point::Before(deed) | Point::After(deed) if matches!(deed, Deed::Prepare | Deed::CreatePod))
+        };
+        evidence.is_pod_refused = self.strikes.iter().any(refuses);
+        let mut violations = checker::violations(&evidence);
+        if done.is_err() {
+            violations.insert(0, format!("not done in {DEADLINE:?}"));
+        }
+        let struck = self.strikes.len() - stage.current.borrow().chaos.left().len();
+        Played { play: self, struck, took: began.elapsed(), violations, evidence }
+    }
+}
+
+/// A run while it goes on.
+struct Stage {
+    scenario: Scenario,
+    place: Place,
+    current: watch::Sender<Arc<Master>>,
+    frozen: Mutex<Vec<Arc<Master>>>,
+    told: Mutex<Told>,
+    calm: Mutex<Vec<(Instant, Instant)>>,
+}
+
+impl Stage {
+    fn new(play: &Play, place: Place) -> Self {
+        let first = place.master("master-1", play.strikes.clone());
+        Self {
+            scenario: play.scenario,
+            place,
+            current: watch::Sender::new(first),
+            frozen: Mutex::default(),
+            told: Mutex::default(),
+            calm: Mutex::default(),
+        }
+    }
+
+    fn told(&self) -> Told {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn calm(&self) -> Vec<(Instant, Instant)> {
+        self.calm.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn play(&self) {
+        tokio::select! {
+            () = self.client() => {}
+            () = self.supervise() => {}
+            () = self.place.train(self.scenario) => {}
+        }
+    }
+
+    /// Replaces each master that answers no more, and lets go on what has been delayed long enough.
+    async fn supervise(&self) {
+        for number in 2.. {
+            let master = self.current.borrow().clone();
+            loop {
+                match master.chaos.struck().await {
+                    Fault::Crash | Fault::Kill => {
+                        master.die().await;
+                        break;
+                    }
+                    Fault::Freeze => {
+                        self.frozen.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&master));
+                        break;
+                    }
+                    Fault::Delay => {
+                        self.place.quiet().await;
+                        master.chaos.release();
+                    }
+                    Fault::Error | Fault::AnswerLost => {}
+                }
+            }
+            let successor = self.place.master(&format!("master-{number}"), master.chaos.left());
+            self.current.send_replace(successor);
+        }
+    }
+
+    /// Wants the job done, and then gone, whichever master is there.
+    async fn client(&self) {
+        let spec = &self.place.spec;
+        let uid = self.ask(async |jobs| match jobs.submit(spec.clone()).await {
+            Ok(Submitted::Created(job) | Submitted::Existing(job)) => Some(job.view.borrow().uid.clone()),
+            Err(_) => None,
+        });
+        let uid = uid.await;
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).accepted.push(uid);
+        if self.scenario == Scenario::Cancelled {
+            let over = |view: &JobView| view.result.is_some();
+            self.shown(|view| view.state == JobState::Running && view.restarts.total() == 1 || over(view)).await;
+            self.wish(Wish::Cancel).await;
+        }
+        let is_over = |view: &JobView| view.result.is_some() && view.state != JobState::Stopping;
+        let view = self.shown(is_over).await;
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).results.extend(view.result);
+        self.thaw().await;
+        self.wish(Wish::Delete).await;
+        self.ask(async |jobs| {
+            let is_gone = jobs.find(&spec.name).is_none();
+            let record = self.place.store.get(&spec.name).await.expect("a store in memory answers");
+            (is_gone && record.is_none()).then_some(())
+        })
+        .await;
+        self.thaw().await;
+        self.place.quiet().await;
+    }
+
+    /// Lets the masters that were replaced go on, and waits for what they do.
+    async fn thaw(&self) {
+        let frozen = std::mem::take(&mut *self.frozen.lock().unwrap_or_else(PoisonError::into_inner));
+        if frozen.is_empty() {
+            return;
+        }
+        self.place.quiet().await;
+        let begin = Instant::now();
+        frozen.iter().for_each(|master| master.chaos.release());
+        self.place.quiet().await;
+        self.calm.lock().unwrap_or_else(PoisonError::into_inner).push((begin, Instant::now()));
+    }
+
+    async fn wish(&self, wish: Wish) {
+        self.ask(async |jobs| match jobs.wish(&self.place.spec.name, wish).await {
+            Ok(()) | Err(JobsError::Unknown(_)) => Some(()),
+            Err(_) => None,
+        })
+        .await;
+    }
+
+    /// Waits until a master shows the job as `test` wants it.
+    async fn shown(&self, test: impl Fn(&JobView) -> bool) -> JobView {
+        self.ask(async |jobs| {
+            let mut view = jobs.find(&self.place.spec.name)?.view;
+            let seen = view.wait_for(&test).await.ok()?.clone();
+            Some(seen)
+        })
+        .await
+    }
+
+    /// Asks the master that is there until one has an answer.
+    async fn ask<T>(&self, ask: impl AsyncFn(&Jobs) -> Option<T>) -> T {
+        let (mut masters, mut ticks) = (self.current.subscribe(), ticks());
+        loop {
+            let master = masters.borrow_and_update().clone();
+            let answer = async {
+                master.jobs.complete().await;
+                ask(&master.jobs).await
+            };
+            tokio::select! {
+                answer = answer => match answer {
+                    Some(answer) => return answer,
+                    None => drop(ticks.tick().await),
+                },
+                // A client that hears nothing asks the next.
+                _ = masters.changed() => {}
+            }
+        }
+    }
+}
