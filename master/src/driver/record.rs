@@ -85,7 +85,8 @@ impl Driver {
         if let Some(id) = failure.replica()
             && let (Some(replica), Some(log)) = (self.replicas.get_mut(&id), self.wires.logs.of(id))
         {
-            // What has not come by then is missing in these lines, and is still copied.
+            // What has not come by then is missing in these lines, and is still copied. What has ended must not be
+            // waited for once more: tasks panic at that.
             if let (Failure::ReplicaExited { .. }, Some(copy)) = (&failure, &mut replica.copy)
                 && timeout(LAST_OUTPUT_TIMEOUT, copy).await.is_ok()
             {
