@@ -144,10 +144,13 @@ impl Driver {
         });
     }
 
-    /// A run that its agent does not stop goes with its pod, unless that has gone already.
+    /// A run that its agent does not stop goes with its pod, unless that has gone already. That may be heard when the run
+    /// has ended all the same, and when the pod serves the next start: then the pod stays.
     pub(super) fn delete_unstopped(&mut self, id: ReplicaId, reason: &str) {
+        let horizon = self.phase.horizon();
         let Some(replica) = self.replicas.get_mut(&id) else { return };
-        if replica.seen.presence() != Presence::Live {
+        let has_ended = matches!(ReplicaPhase::of(&replica.seen, horizon), ReplicaPhase::Exited(..));
+        if !replica.is_stopped || has_ended || replica.seen.presence() != Presence::Live {
             return;
         }
         warn!(job = %self.stored.name(), replica = %id, reason, "its agent does not stop it, so its pod goes");

@@ -47,7 +47,8 @@ pub(super) async fn adopt(context: &Context, stored: Stored) -> Option<Stored> {
     let boot_id = &context.boot_id;
     let uid = &stored.record.uid;
     let take_over = |record: &mut JobRecord| {
-        if record.holder == *boot_id || record.uid != *uid {
+        // What this master was told of may be long ago: the job may have ended since, under another.
+        if record.holder == *boot_id || record.uid != *uid || record.ended.is_some() {
             return Change::Nothing;
         }
         record.holder.clone_from(boot_id);

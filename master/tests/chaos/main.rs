@@ -2,6 +2,7 @@
 //! and a judge that looks at what these have noted themselves. `make chaos` plays it whole.
 
 mod checker;
+mod config;
 mod evidence;
 mod matrix;
 mod place;
@@ -22,5 +23,18 @@ async fn without_a_fault_every_scenario_keeps_every_promise() {
 async fn a_fault_at_any_point_breaks_no_promise() {
     let mut plays = matrix::single_faults(1);
     plays.extend(matrix::crashed_pairs(1).into_iter().step_by(7));
+    matrix::play(plays).await.judge();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "minutes: make chaos"]
+async fn the_whole_matrix_breaks_no_promise() {
+    let rounds: u32 = config::rounds();
+    let mut plays = vec![];
+    for round in 1..=rounds {
+        plays.extend(matrix::single_faults(round));
+        plays.extend(matrix::crashed_pairs(round));
+        plays.extend(matrix::mixed_pairs(round, 20));
+    }
     matrix::play(plays).await.judge();
 }

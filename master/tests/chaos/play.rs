@@ -72,6 +72,8 @@ struct Stage {
     place: Place,
     current: watch::Sender<Arc<Master>>,
     frozen: Mutex<Vec<Arc<Master>>>,
+    /// Those that go on beside their successor.
+    thawed: Mutex<Vec<Arc<Master>>>,
     told: Mutex<Told>,
     calm: Mutex<Vec<(Instant, Instant)>>,
 }
@@ -84,6 +86,7 @@ impl Stage {
             place,
             current: watch::Sender::new(first),
             frozen: Mutex::default(),
+            thawed: Mutex::default(),
             told: Mutex::default(),
             calm: Mutex::default(),
         }
@@ -171,6 +174,7 @@ impl Stage {
         frozen.iter().for_each(|master| master.chaos.release());
         self.place.quiet().await;
         self.calm.lock().unwrap_or_else(PoisonError::into_inner).push((begin, Instant::now()));
+        self.thawed.lock().unwrap_or_else(PoisonError::into_inner).extend(frozen);
     }
 
     async fn wish(&self, wish: Wish) {
