@@ -2,7 +2,7 @@
 //! agents have noted themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use master::backend::fake::AgentEvent;
 use master::store::fake::Written;
@@ -13,6 +13,9 @@ use protocol::view::JobResult;
 use serde_json::Value;
 
 use crate::evidence::{Evidence, Left, PodLife};
+
+/// What a master has sent before it was killed may arrive so much later.
+const UNDERWAY: Duration = Duration::from_millis(250);
 
 /// Every promise that was broken, as a sentence.
 pub(crate) fn violations(evidence: &Evidence) -> Vec<String> {
@@ -238,13 +241,13 @@ fn environment(evidence: &Evidence, (replica, generation): (ReplicaId, Generatio
     (!is_right).then(|| format!("{replica} was told in {generation}: {told}"))
 }
 
-/// Once a master has taken the job over, no agent takes an environment of those before.
+/// Once a master has taken the job over, no agent takes an environment of those before, but for what was on its way.
 fn epochs(evidence: &Evidence) -> Vec<String> {
     let mut found = vec![];
     for (adopted, record) in versions(evidence) {
         for pod in &evidence.pods {
             found.extend(pod.journal.iter().filter_map(|(at, event)| match event {
-                AgentEvent::Configured(generation, _) if *at > adopted && generation.epoch < record.epoch => {
+                AgentEvent::Configured(generation, _) if *at > adopted + UNDERWAY && generation.epoch < record.epoch => {
                     Some(format!("{} takes {generation} after epoch {} has begun", pod.replica, record.epoch))
                 }
                 AgentEvent::Configured(..) | AgentEvent::Started(_) | AgentEvent::Ended { .. } | AgentEvent::Gone => None,
