@@ -1,7 +1,7 @@
 //! The registry: every job this master knows, and the only lock. It follows the store's watch, so that a job reaches
 //! its driver in the same way whether it was submitted a moment ago or is found when the master starts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,18 +11,23 @@ use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::view::{JobState, JobView};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::{sleep, timeout};
 use tracing::{error, info, warn};
 
 use crate::backend::{BackendError, JobKey, Refusal};
-use crate::driver::{self, Context, Wires};
+use crate::driver::{self, Context, Driven, Tenure, Wires};
 use crate::job::plan;
 use crate::logs::JobLogs;
 use crate::store::{Change, JobRecord, StoreError, StoreEvent, Stored, Wish, amend};
 
 /// How long a job that is on record may take to reach the registry.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause before a job is driven anew whose driver broke; each further one doubles it. What made the driver panic may
+/// still be there.
+const BROKEN_PAUSE: Duration = Duration::from_millis(500);
+/// How often that pause is doubled at most: to about four minutes.
+const BROKEN_DOUBLINGS_MAX: u32 = 9;
 
 /// One job, for those who look at it.
 #[derive(Debug, Clone)]
@@ -32,6 +37,15 @@ pub struct JobHandle {
     /// Its output.
     pub logs: Arc<JobLogs>,
     record: watch::Sender<Option<Stored>>,
+    /// How many of its drivers have broken.
+    broken: u32,
+}
+
+/// The drivers of all jobs, each by its task.
+#[derive(Default)]
+struct Drivers {
+    tasks: JoinSet<Driven>,
+    jobs: HashMap<Id, JobName>,
 }
 
 /// What became of a submit.
@@ -109,17 +123,14 @@ impl Jobs {
     /// When the store's watch cannot be opened or ends.
     pub async fn run(self: Arc<Self>) -> Result<(), StoreError> {
         let mut events = self.context.store.watch().await?;
-        let mut drivers = JoinSet::new();
+        let mut drivers = Drivers::default();
         loop {
             tokio::select! {
                 event = events.recv() => match event {
                     Some(event) => self.take(event, &mut drivers),
                     None => return Err(StoreError::Unavailable("the watch of the records ended".into())),
                 },
-                Some(ended) = drivers.join_next() => if let Err(failure) = ended {
-                    // Other jobs go on; this one is shown as it last was.
-                    error!(%failure, "a driver broke");
-                },
+                Some(ended) = drivers.tasks.join_next_with_id() => self.take_end(ended, &mut drivers),
             }
         }
     }
@@ -130,14 +141,44 @@ impl Jobs {
         let _ = self.is_complete.subscribe().wait_for(|is_complete| *is_complete).await;
     }
 
-    fn take(&self, event: StoreEvent, drivers: &mut JoinSet<()>) {
+    /// A driver that broke is replaced, as that of another master would replace it; other jobs go on meanwhile.
+    fn take_end(&self, ended: Result<(Id, Driven), JoinError>, drivers: &mut Drivers) {
+        let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
+        let Some(name) = drivers.jobs.remove(&id) else { return };
+        if matches!(ended, Ok((_, Driven::ToItsEnd))) {
+            return;
+        }
+        let Some(broken) = self.find(&name) else { return };
+        let Some(stored) = broken.record.borrow().clone() else { return };
+        let pause = BROKEN_PAUSE * 2_u32.pow(broken.broken.min(BROKEN_DOUBLINGS_MAX));
+        error!(job = %name, ?ended, ?pause, "the driver of a job broke, and another takes over");
+        let (mut handle, wires) = Self::connect(&stored, Arc::clone(&broken.logs));
+        handle.broken = broken.broken + 1;
+        self.lock().insert(name, handle);
+        self.drive(stored, (Tenure::Anew, pause), wires, drivers);
+    }
+
+    fn drive(&self, stored: Stored, (tenure, pause): (Tenure, Duration), wires: Wires, drivers: &mut Drivers) {
+        let (name, context) = (stored.name().clone(), Arc::clone(&self.context));
+        let task = drivers.tasks.spawn(async move {
+            if !pause.is_zero() {
+                sleep(pause).await;
+            }
+            driver::drive(context, stored, tenure, wires).await
+        });
+        drivers.jobs.insert(task.id(), name);
+    }
+
+    fn take(&self, event: StoreEvent, drivers: &mut Drivers) {
         match event {
             StoreEvent::Changed(stored) => match self.find(stored.name()) {
                 Some(handle) if handle.uid() == stored.record.uid => drop(handle.record.send_replace(Some(*stored))),
                 Some(_) | None => {
-                    let (handle, wires) = self.connect(&stored);
+                    let record = &stored.record;
+                    let logs = JobLogs::new(self.logs_dir.join(&record.uid), &plan::replicas(&record.spec));
+                    let (handle, wires) = Self::connect(&stored, Arc::new(logs));
                     self.lock().insert(stored.name().clone(), handle);
-                    drivers.spawn(driver::drive(Arc::clone(&self.context), *stored, wires));
+                    self.drive(*stored, (Tenure::First, Duration::ZERO), wires, drivers);
                 }
             },
             StoreEvent::Deleted(name) => {
@@ -151,13 +192,11 @@ impl Jobs {
         self.arrivals.send_replace(());
     }
 
-    fn connect(&self, stored: &Stored) -> (JobHandle, Wires) {
-        let record = &stored.record;
-        let logs = Arc::new(JobLogs::new(self.logs_dir.join(&record.uid), &plan::replicas(&record.spec)));
-        let (view_sender, view) = watch::channel(driver::initial_view(record));
+    fn connect(stored: &Stored, logs: Arc<JobLogs>) -> (JobHandle, Wires) {
+        let (view_sender, view) = watch::channel(driver::initial_view(&stored.record));
         let (record_sender, record) = watch::channel(Some(stored.clone()));
         let wires = Wires { record, view: view_sender, logs: Arc::clone(&logs) };
-        (JobHandle { view, logs, record: record_sender }, wires)
+        (JobHandle { view, logs, record: record_sender, broken: 0 }, wires)
     }
 
     /// Accepts a job: once this returns it is on record, and a crash loses it no more.

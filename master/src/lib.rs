@@ -19,7 +19,7 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -71,6 +71,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     tokio::select! {
         () = jobs.complete() => {}
         ended = &mut following => return why_it_ended(ended),
+        () = backend.blind() => return Err(anyhow!(BLIND)),
         reason = told_to_end(config.supervised) => return reason.map(|reason| info!(reason, "ending")),
     }
     announce(&listener)?;
@@ -81,6 +82,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let serving = tokio::spawn(async move { server.serve(listener).await });
     let outcome = tokio::select! {
         ended = &mut following => why_it_ended(ended),
+        () = backend.blind() => Err(anyhow!(BLIND)),
         reason = told_to_end(config.supervised) => reason.map(|reason| info!(reason, "ending")),
     };
     end.cancel();
@@ -94,6 +96,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     }
     outcome
 }
+
+/// Why a master ends that goes blind.
+const BLIND: &str = "the watch of the pods broke: start the master again, and it goes on with its jobs";
 
 /// Records are followed as long as a master lives.
 fn why_it_ended(ended: Result<Result<(), StoreError>, JoinError>) -> anyhow::Result<()> {

@@ -162,6 +162,12 @@ pub trait PodBackend: Send + Sync {
     /// a pod that has ended stays listed, with its reason, until it is deleted.
     fn watch(&self, job: &JobKey) -> watch::Receiver<PodTable>;
 
+    /// Returns when nothing will be told of pods any more, by a failure of the back end itself: a master that went on
+    /// would wait for ever for what it cannot see.
+    async fn blind(&self) {
+        std::future::pending().await
+    }
+
     /// Ends every pod that cannot outlive this master, and returns when they are gone.
     async fn shutdown(&self);
 }

@@ -71,6 +71,10 @@ impl PodBackend for ChaosBackend {
         seen
     }
 
+    async fn blind(&self) {
+        self.inner.blind().await;
+    }
+
     async fn shutdown(&self) {
         self.inner.shutdown().await;
     }

@@ -111,6 +111,8 @@ impl Chaos {
         match self.strike(point) {
             None => Ok(()),
             Some(Fault::Error | Fault::AnswerLost) => Err(Struck(point)),
+            // As `panic!` does it, but without a word: it is meant.
+            Some(Fault::Panic) => std::panic::resume_unwind(Box::new(Struck(point))),
             Some(Fault::Kill) => {
                 // Nothing is left that could tell of a failure.
                 let _ = kill_process(getpid(), Signal::KILL);
@@ -139,7 +141,7 @@ impl Chaos {
                 Fault::Crash | Fault::Kill => Condition::Dead,
                 Fault::Freeze => Condition::Frozen,
                 Fault::Delay => Condition::Delayed,
-                Fault::Error | Fault::AnswerLost => Condition::Sound,
+                Fault::Panic | Fault::Error | Fault::AnswerLost => Condition::Sound,
             };
             (state.struck, struck) = (Some(fault), Some(fault));
             true

@@ -148,6 +148,8 @@ pub enum Fault {
     Crash,
     /// Its process is killed.
     Kill,
+    /// The task that it is about panics.
+    Panic,
     /// What it was about to do fails, and was not done.
     Error,
     /// What it did is answered with an error.
@@ -160,12 +162,14 @@ pub enum Fault {
 
 impl Fault {
     /// Every one.
-    pub const ALL: [Self; 6] =
-        [Self::Crash, Self::Kill, Self::Error, Self::AnswerLost, Self::Freeze, Self::Delay];
+    pub const ALL: [Self; 7] =
+        [Self::Crash, Self::Kill, Self::Panic, Self::Error, Self::AnswerLost, Self::Freeze, Self::Delay];
 
     /// Whether it can happen there.
     pub fn fits(self, point: Point) -> bool {
         match (self, point) {
+            // These two are no driver's: a panic is an answer of 500 there, and the client's own to deal with.
+            (Self::Panic, Point::Before(deed) | Point::After(deed)) => !matches!(deed, Deed::Accept | Deed::Wish),
             (Self::Crash | Self::Kill | Self::Freeze | Self::Delay, _)
             | (Self::Error, Point::Before(_))
             | (Self::AnswerLost, Point::After(_)) => true,
@@ -179,6 +183,7 @@ impl fmt::Display for Fault {
         f.write_str(match self {
             Self::Crash => "crash",
             Self::Kill => "kill",
+            Self::Panic => "panic",
             Self::Error => "error",
             Self::AnswerLost => "answer-lost",
             Self::Freeze => "freeze",

@@ -9,7 +9,6 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use protocol::ids::{Generation, ReplicaId};
 use tokio::time::Instant;
-use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::replica::{Listener, Replica};
@@ -97,7 +96,7 @@ impl Driver {
 
     /// Goes on with the start; [`Self::call_start_back`] takes it back.
     fn begin_start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
-        self.start = Some(AbortOnDropHandle::new(tokio::spawn(work)));
+        self.start = Some(tasks::spawn(&self.reporter, work));
     }
 
     /// Follows whatever has, or may have, a run and is not followed yet.
@@ -111,10 +110,10 @@ impl Driver {
                 continue;
             }
             let listen = tasks::follow(self.agents.clone(), *id, addresses.agent, self.reporter.clone());
-            replica.listener = Listener::OfRun { _task: AbortOnDropHandle::new(tokio::spawn(listen)) };
+            replica.listener = Listener::OfRun { _task: tasks::spawn(&self.reporter, listen) };
             if let Some(log) = self.wires.logs.of(*id) {
                 let copy = tasks::copy_output(self.agents.clone(), addresses.agent, log.clone());
-                replica.copy = Some(AbortOnDropHandle::new(tokio::spawn(copy)));
+                replica.copy = Some(tasks::spawn(&self.reporter, copy));
             }
         }
     }

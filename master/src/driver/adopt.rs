@@ -37,10 +37,24 @@ pub(super) async fn wait_for_a_foreign_master(context: &Context, stored: Stored,
     Some(ended)
 }
 
+/// What a driver knows of those that drove the job before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tenure {
+    /// Only others did that had another boot id, if any.
+    First,
+    /// One of this master did and broke: its starts must be told from those to come, as another master's.
+    Anew,
+}
+
 /// Makes this master the holder. `None` when the job is gone.
-pub(super) async fn adopt(context: &Context, stored: Stored) -> Option<Stored> {
-    // A job that this master accepted is its own from the start, and one that has ended needs no holder.
-    if stored.record.holder == context.boot_id || stored.record.ended.is_some() {
+pub(super) async fn adopt(context: &Context, stored: Stored, tenure: Tenure) -> Option<Stored> {
+    let epoch = stored.record.epoch;
+    let is_held = |record: &JobRecord| {
+        // A job that this master accepted is its own from the start.
+        record.holder == context.boot_id && (tenure == Tenure::First || record.epoch > epoch)
+    };
+    // One that has ended needs no holder.
+    if is_held(&stored.record) || stored.record.ended.is_some() {
         return Some(stored);
     }
     let name = stored.name().clone();
@@ -48,7 +62,7 @@ pub(super) async fn adopt(context: &Context, stored: Stored) -> Option<Stored> {
     let uid = &stored.record.uid;
     let take_over = |record: &mut JobRecord| {
         // What this master was told of may be long ago: the job may have ended since, under another.
-        if record.holder == *boot_id || record.uid != *uid || record.ended.is_some() {
+        if is_held(record) || record.uid != *uid || record.ended.is_some() {
             return Change::Nothing;
         }
         record.holder.clone_from(boot_id);

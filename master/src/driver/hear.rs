@@ -3,7 +3,6 @@
 use std::cmp::Ordering;
 
 use protocol::ids::ReplicaId;
-use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::replica::{Listener, Replica};
@@ -57,19 +56,21 @@ impl Driver {
                 && !replica.listener.asks_at(addresses.agent)
             {
                 let join = tasks::join(self.agents.clone(), *id, addresses.agent, self.reporter.clone());
-                let _task = AbortOnDropHandle::new(tokio::spawn(join));
+                let _task = tasks::spawn(&self.reporter, join);
                 replica.listener = Listener::OfAgent { address: addresses.agent, _task };
             }
         }
     }
 
-    pub(super) fn take_reports(&mut self, batch: Vec<Report>) {
+    pub(super) fn take_reports(&mut self, batch: Vec<Report>) -> Next {
         for report in batch {
             match report {
                 Report::Agent(id, agent) => self.take_agent(id, agent),
                 Report::NotStopped(id, reason) => self.delete_unstopped(id, &reason),
+                Report::Broken => return Next::Broken,
             }
         }
+        Next::GoOn
     }
 
     fn take_agent(&mut self, id: ReplicaId, agent: AgentState) {

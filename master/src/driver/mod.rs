@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info};
 
+pub use self::adopt::Tenure;
 use self::replica::{Listener, Replica};
 pub use self::view::initial as initial_view;
 
@@ -69,6 +70,8 @@ enum Report {
     Agent(ReplicaId, AgentState),
     /// A replica's agent does not stop its run, for this reason.
     NotStopped(ReplicaId, String),
+    /// A task of the driver has panicked: what it was to do is not done.
+    Broken,
 }
 
 /// How a driver goes on after an event.
@@ -77,6 +80,17 @@ enum Next {
     GoOn,
     /// The job is another master's, or nobody's.
     End,
+    /// What it knows may not be so any more.
+    Broken,
+}
+
+/// How the driving of a job ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Driven {
+    /// The job is forgotten, or another master's.
+    ToItsEnd,
+    /// A task panicked: the job is to be driven anew.
+    Broken,
 }
 
 struct Driver {
@@ -106,10 +120,11 @@ struct Driver {
     forget_at: Option<Instant>,
 }
 
-/// Drives a job to its end, and on to its deletion. Returns when the job is forgotten or another master's.
-pub async fn drive(context: Arc<Context>, stored: Stored, mut wires: Wires) {
-    let Some(stored) = adopt::wait_for_a_foreign_master(&context, stored, &mut wires).await else { return };
-    let Some(stored) = adopt::adopt(&context, stored).await else { return };
+/// Drives a job to its end, and on to its deletion.
+pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, mut wires: Wires) -> Driven {
+    let own = adopt::wait_for_a_foreign_master(&context, stored, &mut wires).await;
+    let Some(stored) = own else { return Driven::ToItsEnd };
+    let Some(stored) = adopt::adopt(&context, stored, tenure).await else { return Driven::ToItsEnd };
     let record = &stored.record;
     let known = Known {
         first: Generation { epoch: record.epoch, sequence: 1 },
@@ -119,7 +134,7 @@ pub async fn drive(context: Arc<Context>, stored: Stored, mut wires: Wires) {
     };
     let policy = Policy::of(&record.spec, age(record.accepted_at), share_of(&record.uid));
     let (phase, actions) = phase::begin(known, &policy, Duration::ZERO);
-    Driver::new(context, stored, wires, (phase, policy)).run(actions).await;
+    Driver::new(context, stored, wires, (phase, policy)).run(actions).await
 }
 
 impl Driver {
@@ -151,17 +166,21 @@ impl Driver {
         }
     }
 
-    async fn run(mut self, actions: Vec<Action>) {
+    async fn run(mut self, actions: Vec<Action>) -> Driven {
         self.take_pods();
         for action in actions {
             if self.act(action).await == Next::End {
-                return;
+                return Driven::ToItsEnd;
             }
         }
-        if self.advance().await == Next::End {
-            return;
+        let mut next = self.advance().await;
+        loop {
+            match next {
+                Next::GoOn => next = self.turn().await,
+                Next::End => return Driven::ToItsEnd,
+                Next::Broken => return Driven::Broken,
+            }
         }
-        while self.turn().await == Next::GoOn {}
     }
 
     /// Waits for one thing to happen and answers to it.
@@ -178,13 +197,16 @@ impl Driver {
                 Ok(()) => self.take_pods(),
                 Err(_) => return Next::End,
             },
-            _ = self.reports.recv_many(&mut batch, BACKLOG) => self.take_reports(batch),
+            _ = self.reports.recv_many(&mut batch, BACKLOG) => if self.take_reports(batch) == Next::Broken {
+                return Next::Broken;
+            },
             () = sleep_until(wake.unwrap_or(self.began)), if wake.is_some() => {}
         }
         // Tasks that have ended are let go, so that their number does not grow with the job's age.
         while let Some(ended) = self.tasks.try_join_next() {
             if let Err(failure) = ended {
                 error!(job = %self.stored.name(), %failure, "a task of a driver broke");
+                return Next::Broken;
             }
         }
         self.advance().await

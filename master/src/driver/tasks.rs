@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
+use futures_util::{FutureExt, StreamExt, stream};
 use protocol::agent::RunState;
 use protocol::ids::{Generation, ReplicaId};
 use protocol::job::JobSpec;
@@ -56,6 +57,20 @@ impl Fanout {
         let state = answer.unwrap_or_else(|error| refused(format!("{what}: {}", error_chain(&error))));
         report(&self.reporter, id, state).await;
     }
+}
+
+/// Does something that ends with the handle. A panic in it is told to the driver, which waits for what it would report.
+pub(super) fn spawn(
+    reporter: &mpsc::Sender<Report>,
+    work: impl Future<Output = ()> + Send + 'static,
+) -> AbortOnDropHandle<()> {
+    let reporter = reporter.clone();
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        if AssertUnwindSafe(work).catch_unwind().await.is_err() {
+            // A driver that has ended needs no report.
+            let _ = reporter.send(Report::Broken).await;
+        }
+    }))
 }
 
 /// Waits until an agent answers.

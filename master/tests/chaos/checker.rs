@@ -111,7 +111,9 @@ fn change(before: &JobRecord, now: &JobRecord) -> Vec<String> {
         (before.uid != now.uid, "two jobs have one name"),
         (before.spec != now.spec || before.accepted_at != now.accepted_at, "what was asked for has changed"),
         (before.wish > now.wish, "a wish has sunk"),
-        (now.epoch != before.epoch + u32::from(is_other_holder), "the epoch does not count the holders"),
+        // One master's alone it also is when a driver of its own broke.
+        (now.epoch < before.epoch + u32::from(is_other_holder), "the epoch does not count the holders"),
+        (now.epoch > before.epoch + 1, "the epoch leaps"),
         (has_ended_otherwise, "how the job ended has changed"),
         (now.restarts.total() < before.restarts.total(), "a restart was forgotten"),
         (now.restarts.failed_starts.len() < before.restarts.failed_starts.len(), "a failed start was forgotten"),
@@ -150,7 +152,10 @@ fn pods(pods: &[PodLife]) -> Vec<String> {
             other.created <= at && other.ended.is_none_or(|end| end > at) && other.deleted.is_none_or(|end| end > at)
         };
         let others = pods[..index].iter().filter(|other| other.replica == pod.replica);
-        others.filter(|other| is_live_at(other, pod.created)).map(|_| format!("two live pods for {}", pod.replica)).next()
+        others
+            .filter(|other| is_live_at(other, pod.created))
+            .map(|_| format!("two live pods for {}", pod.replica))
+            .next()
     };
     pods.iter().enumerate().filter_map(overlap).collect()
 }
@@ -210,7 +215,10 @@ fn gangs(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
         };
         let alive = runs.iter().filter(is_alive);
         found.extend(alive.map(|older| {
-            format!("{} still runs in {} while {} is launched in {}", older.replica, older.generation, run.replica, run.generation)
+            format!(
+                "{} still runs in {} while {} is launched in {}",
+                older.replica, older.generation, run.replica, run.generation
+            )
         }));
     }
     found
@@ -247,10 +255,14 @@ fn epochs(evidence: &Evidence) -> Vec<String> {
     for (adopted, record) in versions(evidence) {
         for pod in &evidence.pods {
             found.extend(pod.journal.iter().filter_map(|(at, event)| match event {
-                AgentEvent::Configured(generation, _) if *at > adopted + UNDERWAY && generation.epoch < record.epoch => {
+                AgentEvent::Configured(generation, _)
+                    if *at > adopted + UNDERWAY && generation.epoch < record.epoch =>
+                {
                     Some(format!("{} takes {generation} after epoch {} has begun", pod.replica, record.epoch))
                 }
-                AgentEvent::Configured(..) | AgentEvent::Started(_) | AgentEvent::Ended { .. } | AgentEvent::Gone => None,
+                AgentEvent::Configured(..) | AgentEvent::Started(_) | AgentEvent::Ended { .. } | AgentEvent::Gone => {
+                    None
+                }
             }));
         }
     }
@@ -268,15 +280,21 @@ fn result(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     let result = last.ended.as_ref().map(|ended| &ended.result);
     let is_true = match result {
         Some(JobResult::Succeeded) => has_succeeded,
-        Some(JobResult::Cancelled) => !has_succeeded && versions(evidence).any(|(_, record)| record.wish >= Wish::Cancel),
+        Some(JobResult::Cancelled) => {
+            !has_succeeded && versions(evidence).any(|(_, record)| record.wish >= Wish::Cancel)
+        }
         Some(JobResult::Failed { .. }) => !has_succeeded && evidence.is_pod_refused,
         None => false,
     };
     if !is_true {
-        found.push(format!("it ended {result:?}, and in truth all had {}", if has_succeeded { "succeeded" } else { "not" }));
+        found.push(format!(
+            "it ended {result:?}, and in truth all had {}",
+            if has_succeeded { "succeeded" } else { "not" }
+        ));
     }
     let otherwise = evidence.told.results.iter().filter(|shown| Some(*shown) != result);
-    found.extend(otherwise.map(|shown| format!("it was shown to have ended {shown:?}, and the record says {result:?}")));
+    found
+        .extend(otherwise.map(|shown| format!("it was shown to have ended {shown:?}, and the record says {result:?}")));
     found
 }
 

@@ -98,17 +98,24 @@ impl Evidence {
     pub(crate) fn history(&self) -> String {
         let mut lines: Vec<(Instant, String)> = vec![];
         for (at, written) in &self.records {
-            lines.push((*at, match written {
-                Written::Nothing(name) => format!("record of {name} deleted"),
-                Written::Record(stored) => {
-                    let record = &stored.record;
-                    let ended = record.ended.as_ref().map(|ended| &ended.result);
-                    let failed: Vec<_> =
-                        record.restarts.failed_starts.iter().map(|one| (one.generation, one.failure.to_string())).collect();
-                    let (epoch, holder, wish) = (record.epoch, &record.holder, record.wish);
-                    format!("record: epoch {epoch} of {holder}, {wish:?}, failed {failed:?}, ended {ended:?}")
-                }
-            }));
+            lines.push((
+                *at,
+                match written {
+                    Written::Nothing(name) => format!("record of {name} deleted"),
+                    Written::Record(stored) => {
+                        let record = &stored.record;
+                        let ended = record.ended.as_ref().map(|ended| &ended.result);
+                        let failed: Vec<_> = record
+                            .restarts
+                            .failed_starts
+                            .iter()
+                            .map(|one| (one.generation, one.failure.to_string()))
+                            .collect();
+                        let (epoch, holder, wish) = (record.epoch, &record.holder, record.wish);
+                        format!("record: epoch {epoch} of {holder}, {wish:?}, failed {failed:?}, ended {ended:?}")
+                    }
+                },
+            ));
         }
         for pod in &self.pods {
             lines.push((pod.created, format!("{} created", pod.replica)));

@@ -4,6 +4,7 @@
 mod checker;
 mod config;
 mod evidence;
+mod judging;
 mod matrix;
 mod place;
 mod play;

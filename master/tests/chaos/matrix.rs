@@ -12,12 +12,13 @@ use crate::play::{Play, Played};
 /// Runs at the same time: most of each is waiting.
 const AT_ONCE: usize = 24;
 /// What can happen to a master of this process.
-const FAULTS: [Fault; 5] = [Fault::Crash, Fault::Error, Fault::AnswerLost, Fault::Freeze, Fault::Delay];
+const FAULTS: [Fault; 6] = [Fault::Crash, Fault::Panic, Fault::Error, Fault::AnswerLost, Fault::Freeze, Fault::Delay];
 
 /// Every fault at every point, when it is passed for the `passing`-th time, in every scenario.
 pub(crate) fn single_faults(passing: u32) -> Vec<Play> {
     let strike = move |(point, fault)| Strike { point, fault, passing };
-    let all = || Scenario::ALL.into_iter().flat_map(move |scenario| faults().map(move |fault| (scenario, strike(fault))));
+    let all =
+        || Scenario::ALL.into_iter().flat_map(move |scenario| faults().map(move |fault| (scenario, strike(fault))));
     all().map(|(scenario, strike)| Play { scenario, strikes: vec![strike] }).collect()
 }
 
@@ -39,7 +40,8 @@ pub(crate) fn mixed_pairs(round: u32, of: usize) -> Vec<Play> {
 }
 
 fn faults() -> impl Iterator<Item = (Point, Fault)> {
-    Point::all().flat_map(|point| FAULTS.into_iter().filter(move |fault| fault.fits(point)).map(move |fault| (point, fault)))
+    Point::all()
+        .flat_map(|point| FAULTS.into_iter().filter(move |fault| fault.fits(point)).map(move |fault| (point, fault)))
 }
 
 /// What came of many runs.
@@ -94,7 +96,12 @@ impl Report {
     /// Says what came, and fails if a promise was broken or a point was never passed.
     pub(crate) fn judge(&self) {
         println!("{self}");
-        for broken in &self.broken { println!("BROKEN {}", broken.lines().take_while(|l| !l.starts_with("    ")).collect::<Vec<_>>().join(" | ")); }
+        for broken in &self.broken {
+            println!(
+                "BROKEN {}",
+                broken.lines().take_while(|l| !l.starts_with("    ")).collect::<Vec<_>>().join(" | ")
+            );
+        }
         let missed: Vec<String> =
             Point::all().filter(|point| !self.points.contains(point)).map(|point| point.to_string()).collect();
         assert_eq!(missed, Vec::<String>::new(), "points that no run has struck");

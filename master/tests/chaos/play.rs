@@ -54,7 +54,8 @@ impl Play {
         evidence.calm = stage.calm();
         let refuses = |strike: &Strike| {
             let is_error = matches!(strike.fault, Fault::Error | Fault::AnswerLost);
-            is_error && matches!(strike.point, Point::Before(deed) | Point::After(deed) if matches!(deed, Deed::Prepare | Deed::CreatePod))
+            is_error
+                && matches!(strike.point, Point::Before(deed) | Point::After(deed) if matches!(deed, Deed::Prepare | Deed::CreatePod))
         };
         evidence.is_pod_refused = self.strikes.iter().any(refuses);
         let mut violations = checker::violations(&evidence);
@@ -126,7 +127,7 @@ impl Stage {
                         self.place.quiet().await;
                         master.chaos.release();
                     }
-                    Fault::Error | Fault::AnswerLost => {}
+                    Fault::Panic | Fault::Error | Fault::AnswerLost => {}
                 }
             }
             let successor = self.place.master(&format!("master-{number}"), master.chaos.left());

@@ -23,6 +23,7 @@ use protocol::job::JobSpec;
 use protocol::pod::{Volume, VolumeSource};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
@@ -60,6 +61,8 @@ pub struct KubeBackend {
     master: MasterPlace,
     host_volumes: HostVolumes,
     seen: SeenPods,
+    /// Cancelled when the watch has ended, which it does by a panic alone.
+    blind: CancellationToken,
     _watch: AbortOnDropHandle<()>,
 }
 
@@ -103,7 +106,12 @@ impl KubeBackend {
             .map_err(|source| BeginError::List { namespace: namespace.clone(), source })?;
         let seen = SeenPods::default();
         let (listed, is_listed) = oneshot::channel();
-        let watch = AbortOnDropHandle::new(tokio::spawn(follow(pods.clone(), seen.clone(), listed)));
+        let (blind, following) = (CancellationToken::new(), follow(pods.clone(), seen.clone(), listed));
+        let end = blind.clone().drop_guard();
+        let watch = AbortOnDropHandle::new(tokio::spawn(async move {
+            let _end = end;
+            following.await;
+        }));
         match timeout(FIRST_LIST_TIMEOUT, is_listed).await {
             Ok(Ok(())) => Ok(Self {
                 pods,
@@ -111,6 +119,7 @@ impl KubeBackend {
                 master: cluster.master(),
                 host_volumes: HostVolumes::Refused,
                 seen,
+                blind,
                 _watch: watch,
             }),
             Ok(Err(_)) | Err(_) => Err(BeginError::Watch(namespace)),
@@ -263,6 +272,10 @@ impl PodBackend for KubeBackend {
 
     fn watch(&self, job: &JobKey) -> watch::Receiver<PodTable> {
         self.seen.table(job)
+    }
+
+    async fn blind(&self) {
+        self.blind.cancelled().await;
     }
 
     /// Pods outlive a master, which is the point of them.
