@@ -123,6 +123,10 @@ fuzz: ## Try everything that comes in with random input, FUZZ_SECONDS=10 for eac
 	@command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz@0.13.2
 	scripts/fuzz $(FUZZ_SECONDS)
 
+.PHONY: chaos
+chaos: ## Kill and break masters at every instant, and check that nothing is lost; ROUNDS=n for more
+	scripts/chaos $(or $(ROUNDS),1)
+
 .PHONY: bench
 bench: build ## Measure how long jobs take to start and to end
 	cargo run --locked --release -p e2e --bin bench

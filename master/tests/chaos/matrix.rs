@@ -96,12 +96,6 @@ impl Report {
     /// Says what came, and fails if a promise was broken or a point was never passed.
     pub(crate) fn judge(&self) {
         println!("{self}");
-        for broken in &self.broken {
-            println!(
-                "BROKEN {}",
-                broken.lines().take_while(|l| !l.starts_with("    ")).collect::<Vec<_>>().join(" | ")
-            );
-        }
         let missed: Vec<String> =
             Point::all().filter(|point| !self.points.contains(point)).map(|point| point.to_string()).collect();
         assert_eq!(missed, Vec::<String>::new(), "points that no run has struck");

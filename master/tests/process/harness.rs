@@ -1,10 +1,13 @@
 //! A master as a child process, in folders of its own.
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use master::chaos::Strike;
+use reqwest::Method;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -46,7 +49,16 @@ impl Folders {
 
     /// A master that serves on a free port.
     pub(crate) fn master(&self) -> Master {
-        let mut child = self.command().args(["--listen", "127.0.0.1:0"]).stderr(Stdio::null()).spawn().expect("spawn");
+        Self::serving(&mut self.command())
+    }
+
+    /// The same, and it is struck like this.
+    pub(crate) fn struck_master(&self, strike: &Strike) -> Master {
+        Self::serving(self.command().env("MUSTER_CHAOS", strike.to_string()))
+    }
+
+    fn serving(command: &mut Command) -> Master {
+        let mut child = command.args(["--listen", "127.0.0.1:0"]).stderr(Stdio::null()).spawn().expect("spawn");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("it was piped");
         BufReader::new(stdout).read_line(&mut line).expect("its first line");
@@ -72,6 +84,17 @@ impl Drop for Master {
 impl Master {
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Waits until it has ended, and says by which signal.
+    pub(crate) fn wait(mut self) -> Option<i32> {
+        self.child.wait().expect("it is ours").signal()
+    }
+
+    /// What it answers, if it lives.
+    pub(crate) async fn ask(&self, method: Method, path: &str, body: &Value) -> Option<(u16, Value)> {
+        let answer = client().request(method, format!("{}{path}", self.url)).json(body).send().await.ok()?;
+        Some((answer.status().as_u16(), answer.json().await.unwrap_or_default()))
     }
 
     /// `kill -9`.

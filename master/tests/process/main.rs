@@ -4,3 +4,4 @@ mod admitting;
 mod crashing;
 mod harness;
 mod refusing_to_start;
+mod struck;
