@@ -141,21 +141,32 @@ impl Jobs {
         let _ = self.is_complete.subscribe().wait_for(|is_complete| *is_complete).await;
     }
 
-    /// A driver that broke is replaced, as that of another master would replace it; other jobs go on meanwhile.
+    /// A driver that broke is replaced, as that of another master would replace it; other jobs go on meanwhile. A job that
+    /// was taken over is still shown, and once it is over, as it ended.
     fn take_end(&self, ended: Result<(Id, Driven), JoinError>, drivers: &mut Drivers) {
         let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
-        let Some(name) = drivers.jobs.remove(&id) else { return };
-        if matches!(ended, Ok((_, Driven::ToItsEnd))) {
-            return;
-        }
-        let Some(broken) = self.find(&name) else { return };
-        let Some(stored) = broken.record.borrow().clone() else { return };
-        let pause = BROKEN_PAUSE * 2_u32.pow(broken.broken.min(BROKEN_DOUBLINGS_MAX));
-        error!(job = %name, ?ended, ?pause, "the driver of a job broke, and another takes over");
-        let (mut handle, wires) = Self::connect(&stored, Arc::clone(&broken.logs));
-        handle.broken = broken.broken + 1;
-        self.lock().insert(name, handle);
-        self.drive(stored, (Tenure::Anew, pause), wires, drivers);
+        let Some(before) = drivers.jobs.remove(&id).and_then(|name| self.find(&name)) else { return };
+        let Some(stored) = before.record.borrow().clone() else { return };
+        let (tenure, pause, broken) = match ended {
+            Ok((_, Driven::ToItsEnd)) => return,
+            Ok((_, Driven::Yielded)) => (Tenure::Others, Duration::ZERO, before.broken),
+            Ok((_, Driven::Broken)) | Err(_) => {
+                let pause = BROKEN_PAUSE * 2_u32.pow(before.broken.min(BROKEN_DOUBLINGS_MAX));
+                error!(job = %stored.name(), ?ended, ?pause, "the driver of a job broke, and another takes over");
+                (Tenure::Anew, pause, before.broken + 1)
+            }
+        };
+        let shown = before.view.borrow().clone();
+        let (handle, wires) = Self::connect(&stored, shown, before.logs);
+        self.lock().insert(stored.name().clone(), JobHandle { broken, ..handle });
+        self.drive(stored, (tenure, pause), wires, drivers);
+    }
+
+    /// What was there when this master began is its own now. What another accepts afterwards is that one's, if it began
+    /// later: this one is about to end, and would leave the job to nobody.
+    fn tenure(&self, record: &JobRecord) -> Tenure {
+        let was_there = !*self.is_complete.borrow();
+        if was_there || record.holder <= self.context.boot_id { Tenure::First } else { Tenure::Others }
     }
 
     fn drive(&self, stored: Stored, (tenure, pause): (Tenure, Duration), wires: Wires, drivers: &mut Drivers) {
@@ -176,14 +187,19 @@ impl Jobs {
                 Some(_) | None => {
                     let record = &stored.record;
                     let logs = JobLogs::new(self.logs_dir.join(&record.uid), &plan::replicas(&record.spec));
-                    let (handle, wires) = Self::connect(&stored, Arc::new(logs));
+                    let (handle, wires) = Self::connect(&stored, driver::initial_view(record), Arc::new(logs));
                     self.lock().insert(stored.name().clone(), handle);
-                    self.drive(*stored, (Tenure::First, Duration::ZERO), wires, drivers);
+                    let tenure = self.tenure(record);
+                    self.drive(*stored, (tenure, Duration::ZERO), wires, drivers);
                 }
             },
             StoreEvent::Deleted(name) => {
                 if let Some(handle) = self.lock().remove(&name) {
                     handle.record.send_replace(None);
+                    // Whoever has forgotten the job had its own copy.
+                    if let Err(error) = handle.logs.remove() {
+                        warn!(job = %name, %error, "its kept output stays behind");
+                    }
                     info!(job = %name, "record deleted");
                 }
             }
@@ -192,8 +208,8 @@ impl Jobs {
         self.arrivals.send_replace(());
     }
 
-    fn connect(stored: &Stored, logs: Arc<JobLogs>) -> (JobHandle, Wires) {
-        let (view_sender, view) = watch::channel(driver::initial_view(&stored.record));
+    fn connect(stored: &Stored, shown: JobView, logs: Arc<JobLogs>) -> (JobHandle, Wires) {
+        let (view_sender, view) = watch::channel(shown);
         let (record_sender, record) = watch::channel(Some(stored.clone()));
         let wires = Wires { record, view: view_sender, logs: Arc::clone(&logs) };
         (JobHandle { view, logs, record: record_sender, broken: 0 }, wires)

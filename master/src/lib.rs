@@ -59,7 +59,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         Backend::Kubernetes => in_cluster(&config, &state).await?,
     };
     let listener = http::listen(config.listen).with_context(|| format!("listen on {} (--listen)", config.listen))?;
-    let boot_id = uuid::Uuid::new_v4().to_string();
+    // Those of masters that were started later come later in their order.
+    let boot_id = uuid::Uuid::now_v7().to_string();
     let context = Context { store, backend: Arc::clone(&backend), agents: AgentClient::new(), agent_key, boot_id };
     #[cfg(feature = "chaos")]
     let context = match Config::chaos()? {

@@ -82,8 +82,11 @@ impl Driver {
     }
 
     async fn launch(&mut self, generation: Generation) -> Next {
-        if self.replicas.values().any(|replica| replica.is_seed_only) && self.remember(generation).await == Next::End {
-            return Next::End;
+        if self.replicas.values().any(|replica| replica.is_seed_only) {
+            let next = self.remember(generation).await;
+            if next != Next::GoOn {
+                return next;
+            }
         }
         let waiting = self.agents(|phase| !phase.was_launched());
         self.begin_start(tasks::launch(self.fanout(generation), waiting));

@@ -12,16 +12,26 @@ use crate::error_chain::error_chain;
 use crate::job::replica::PodState;
 use crate::store::{Change, JobRecord, StoreError, Stored, amend};
 
-/// Returns at once for a job that is this master's to have. One whose agents know another key's token is shown, with a
-/// sentence, and left alone until it is over and none of its pods lives: this master could only make it fail. `None`
-/// when the job is gone.
-pub(super) async fn wait_for_a_foreign_master(context: &Context, stored: Stored, wires: &mut Wires) -> Option<Stored> {
-    let keys = stored.record.agent_key.as_deref().zip(context.agent_key.fingerprint());
-    let Some((theirs, own)) = keys.filter(|(theirs, own)| theirs != own) else { return Some(stored) };
-    let sentence = format!(
-        "left to the master whose agent key has the fingerprint {theirs}: this one's is {own}, and the job's agents would \
-         refuse it"
-    );
+/// What a driver knows of those that drove the job before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tenure {
+    /// Only others did that had another boot id, if any.
+    First,
+    /// One of this master did and broke: its starts must be told from those to come, as another master's.
+    Anew,
+    /// A master that began later than this one does: it has taken the job over, or has accepted it.
+    Others,
+}
+
+/// Returns at once for a job that is this master's to have. Another one is shown, with a sentence, and left alone until
+/// it is over and none of its pods lives. `None` when the job is gone.
+pub(super) async fn wait_for_another_master(
+    context: &Context,
+    stored: Stored,
+    tenure: Tenure,
+    wires: &mut Wires,
+) -> Option<Stored> {
+    let Some(sentence) = why_it_is_anothers(context, &stored, tenure) else { return Some(stored) };
     warn!(job = %stored.name(), "{sentence}");
     wires.view.send_modify(|view| {
         view.seq += 1;
@@ -37,13 +47,17 @@ pub(super) async fn wait_for_a_foreign_master(context: &Context, stored: Stored,
     Some(ended)
 }
 
-/// What a driver knows of those that drove the job before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tenure {
-    /// Only others did that had another boot id, if any.
-    First,
-    /// One of this master did and broke: its starts must be told from those to come, as another master's.
-    Anew,
+/// Agents that know another key's token this master could only make fail.
+fn why_it_is_anothers(context: &Context, stored: &Stored, tenure: Tenure) -> Option<String> {
+    let keys = stored.record.agent_key.as_deref().zip(context.agent_key.fingerprint());
+    match (keys.filter(|(theirs, own)| theirs != own), tenure) {
+        (Some((theirs, own)), _) => Some(format!(
+            "left to the master whose agent key has the fingerprint {theirs}: this one's is {own}, and the job's agents \
+             would refuse it"
+        )),
+        (None, Tenure::Others) => Some("left to a master that was started after this one".to_owned()),
+        (None, Tenure::First | Tenure::Anew) => None,
+    }
 }
 
 /// Makes this master the holder. `None` when the job is gone.
@@ -51,7 +65,7 @@ pub(super) async fn adopt(context: &Context, stored: Stored, tenure: Tenure) -> 
     let epoch = stored.record.epoch;
     let is_held = |record: &JobRecord| {
         // A job that this master accepted is its own from the start.
-        record.holder == context.boot_id && (tenure == Tenure::First || record.epoch > epoch)
+        record.holder == context.boot_id && (tenure != Tenure::Anew || record.epoch > epoch)
     };
     // One that has ended needs no holder.
     if is_held(&stored.record) || stored.record.ended.is_some() {

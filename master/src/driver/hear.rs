@@ -25,7 +25,7 @@ impl Driver {
             Ordering::Equal => self.stored = newest,
             Ordering::Greater => {
                 info!(job = %newest.name(), epoch = newest.record.epoch, "another master has taken the job over");
-                return Next::End;
+                return Next::Yield;
             }
         }
         self.advance().await

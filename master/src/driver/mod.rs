@@ -49,7 +49,7 @@ pub struct Context {
     pub agents: AgentClient,
     /// What those tokens are derived from.
     pub agent_key: AgentKey,
-    /// Names this start of this master as the holder of a record.
+    /// Names this start of this master as the holder of a record; greater than that of any master started before.
     pub boot_id: String,
 }
 
@@ -78,8 +78,10 @@ enum Report {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     GoOn,
-    /// The job is another master's, or nobody's.
+    /// The job is nobody's.
     End,
+    /// It is another master's.
+    Yield,
     /// What it knows may not be so any more.
     Broken,
 }
@@ -87,8 +89,10 @@ enum Next {
 /// How the driving of a job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Driven {
-    /// The job is forgotten, or another master's.
+    /// The job is forgotten.
     ToItsEnd,
+    /// It is another master's.
+    Yielded,
     /// A task panicked: the job is to be driven anew.
     Broken,
 }
@@ -122,7 +126,7 @@ struct Driver {
 
 /// Drives a job to its end, and on to its deletion.
 pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, mut wires: Wires) -> Driven {
-    let own = adopt::wait_for_a_foreign_master(&context, stored, &mut wires).await;
+    let own = adopt::wait_for_another_master(&context, stored, tenure, &mut wires).await;
     let Some(stored) = own else { return Driven::ToItsEnd };
     let Some(stored) = adopt::adopt(&context, stored, tenure).await else { return Driven::ToItsEnd };
     let record = &stored.record;
@@ -168,16 +172,20 @@ impl Driver {
 
     async fn run(mut self, actions: Vec<Action>) -> Driven {
         self.take_pods();
+        let mut next = Next::GoOn;
         for action in actions {
-            if self.act(action).await == Next::End {
-                return Driven::ToItsEnd;
+            if next == Next::GoOn {
+                next = self.act(action).await;
             }
         }
-        let mut next = self.advance().await;
+        if next == Next::GoOn {
+            next = self.advance().await;
+        }
         loop {
             match next {
                 Next::GoOn => next = self.turn().await,
                 Next::End => return Driven::ToItsEnd,
+                Next::Yield => return Driven::Yielded,
                 Next::Broken => return Driven::Broken,
             }
         }
@@ -233,8 +241,9 @@ impl Driver {
                 self.enter(phase);
             }
             for action in actions {
-                if self.act(action).await == Next::End {
-                    return Next::End;
+                let next = self.act(action).await;
+                if next != Next::GoOn {
+                    return next;
                 }
             }
             if !has_moved {

@@ -39,7 +39,7 @@ impl Driver {
         let (store, job) = (self.context.store.as_ref(), self.stored.name());
         match persistently(|| amend(store, job, while_held)).await {
             Some(stored) if is_held(&stored.record) => self.stored = stored,
-            Some(_) => return Next::End,
+            Some(_) => return Next::Yield,
             // Deleted by someone else, or not to be written: the pods go all the same.
             None => {}
         }

@@ -93,12 +93,28 @@ pub(super) async fn configure(call: Fanout, targets: Vec<(ReplicaId, SocketAddr)
     let configure = async |(id, agent): (ReplicaId, SocketAddr)| {
         let body = serde_json::to_vec(&rendezvous.environment(id)).expect("strings and numbers always serialize");
         let body = Bytes::from(body);
-        let send = async || call.agents.configure(agent, call.generation, body.clone()).await;
-        let answer = send.retry(patience()).when(is_unreachable).await;
+        let answer = configure_one(&call, agent, &body).await;
         let answer = answer.map(|()| AgentState::Configured(call.generation));
         call.report(id, "its agent did not take the environment", answer).await;
     };
     stream::iter(targets).for_each_concurrent(AGENTS_AT_ONCE, configure).await;
+}
+
+/// What was told to run by a master just before it was replaced may run by now, and nobody knows of it: it is stopped.
+async fn configure_one(call: &Fanout, agent: SocketAddr, body: &Bytes) -> Result<(), AgentError> {
+    let send = async || call.agents.configure(agent, call.generation, body.clone()).await;
+    match send.retry(patience()).when(is_unreachable).await {
+        Err(AgentError::Refused { status: 409, .. }) => {}
+        answer => return answer,
+    }
+    stop(&call.agents, agent, Some(call.generation), Duration::ZERO).await?;
+    let mut after = None;
+    while let AgentAnswer::Status(status) = call.agents.status(agent, after).await?
+        && !matches!(status.state, RunState::Exited | RunState::Idle)
+    {
+        after = Some(status.seq);
+    }
+    send.retry(patience()).when(is_unreachable).await
 }
 
 /// Tells every agent to run.

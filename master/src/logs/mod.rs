@@ -38,8 +38,18 @@ pub struct ReplicaLog(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
-    file: Mutex<Option<BoundedLog>>,
+    file: Mutex<KeptFile>,
     progress: watch::Sender<Progress>,
+}
+
+/// The file of one replica's output.
+#[derive(Debug)]
+enum KeptFile {
+    /// It is opened when it is needed.
+    Closed,
+    Open(BoundedLog),
+    /// It is gone, and neither those who still copy nor those who still read make it anew.
+    Removed,
 }
 
 /// How far the copy of a replica's output has come.
@@ -82,7 +92,10 @@ impl JobLogs {
         for log in self.replicas.values() {
             log.0.progress.send_modify(|progress| progress.is_complete = true);
             // A master keeps the output of many jobs, and may not keep as many files open.
-            log.file().take();
+            let mut file = log.file();
+            if matches!(*file, KeptFile::Open(_)) {
+                *file = KeptFile::Closed;
+            }
         }
     }
 
@@ -92,6 +105,7 @@ impl JobLogs {
     /// When the folder cannot be removed.
     pub fn remove(&self) -> io::Result<()> {
         self.complete();
+        self.replicas.values().for_each(|log| *log.file() = KeptFile::Removed);
         match std::fs::remove_dir_all(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             done => done,
@@ -108,7 +122,7 @@ impl ReplicaLog {
         {
             progress.send_modify(|progress| progress.end = kept.end());
         }
-        Self(Arc::new(Shared { path, file: Mutex::new(None), progress }))
+        Self(Arc::new(Shared { path, file: Mutex::new(KeptFile::Closed), progress }))
     }
 
     /// Keeps bytes whose first is at `offset`. What is there already is passed over; a gap is kept as a gap.
@@ -137,9 +151,14 @@ impl ReplicaLog {
             return Ok(Chunk { offset, bytes: vec![] });
         }
         let mut bytes = vec![0; CHUNK_BYTES];
-        let (offset, length) = self.with(|file| file.read(offset, &mut bytes))?;
-        bytes.truncate(length);
-        Ok(Chunk { offset, bytes })
+        match self.with(|file| file.read(offset, &mut bytes)) {
+            Ok((offset, length)) => {
+                bytes.truncate(length);
+                Ok(Chunk { offset, bytes })
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Chunk { offset, bytes: vec![] }),
+            Err(error) => Err(error),
+        }
     }
 
     /// Where the first byte of the agent with this boot id stands: each agent counts its output from 0, and a replica
@@ -148,6 +167,10 @@ impl ReplicaLog {
     /// # Errors
     /// When it cannot be written down.
     pub fn base_of(&self, boot_id: &str) -> io::Result<u64> {
+        let file = self.file();
+        if matches!(*file, KeptFile::Removed) {
+            return Err(removed());
+        }
         let path = self.0.path.with_extension("base");
         let known = std::fs::read_to_string(&path).unwrap_or_default();
         let newest = known.split_once(' ').filter(|(known, _)| *known == boot_id);
@@ -193,16 +216,27 @@ impl ReplicaLog {
     /// Does one short thing with the file, which is opened when it is first needed and kept open while it grows.
     fn with<T>(&self, work: impl FnOnce(&mut BoundedLog) -> io::Result<T>) -> io::Result<T> {
         let mut file = self.file();
-        match file.as_mut() {
-            Some(log) => work(log),
-            None if self.progress().is_complete => work(&mut open(&self.0.path)?),
-            None => work(file.insert(open(&self.0.path)?)),
+        match &mut *file {
+            KeptFile::Open(log) => work(log),
+            KeptFile::Removed => Err(removed()),
+            KeptFile::Closed => {
+                let mut log = open(&self.0.path)?;
+                let done = work(&mut log);
+                if !self.progress().is_complete {
+                    *file = KeptFile::Open(log);
+                }
+                done
+            }
         }
     }
 
-    fn file(&self) -> MutexGuard<'_, Option<BoundedLog>> {
+    fn file(&self) -> MutexGuard<'_, KeptFile> {
         self.0.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn removed() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "the job was forgotten, and its output with it")
 }
 
 fn open(path: &Path) -> io::Result<BoundedLog> {

@@ -10,7 +10,7 @@ use master::store::fake::Written;
 use protocol::ids::ReplicaId;
 use protocol::view::JobResult;
 
-use crate::place::{BUDGET, Place, entries_below};
+use crate::place::{BUDGET, Place, kept_output};
 
 /// See the file's first line.
 #[derive(Debug, Clone)]
@@ -23,6 +23,9 @@ pub(crate) struct Evidence {
     pub(crate) mishaps: Mishaps,
     /// Whether a pod was refused on purpose, which no start outlives.
     pub(crate) is_pod_refused: bool,
+    /// Whether two masters were at it for a moment. What the first had sent may still arrive then: an environment at an
+    /// agent that has not heard of the second, the end of a pod that by its name is another by now.
+    pub(crate) is_overlapping: bool,
     /// What the client was told.
     pub(crate) told: Told,
     /// Every version of every record.
@@ -82,14 +85,11 @@ impl Evidence {
             budget: BUDGET,
             mishaps,
             is_pod_refused: false,
+            is_overlapping: false,
             told: Told::default(),
             pods: pods(place),
             calm: vec![],
-            left: Left {
-                pods: place.backend.pods(),
-                records: usize::from(is_there),
-                files: entries_below(place.logs.path()),
-            },
+            left: Left { pods: place.backend.pods(), records: usize::from(is_there), files: kept_output(&place.logs) },
             records,
         }
     }

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use crate::checker::violations;
 use crate::evidence::Evidence;
 use crate::place::Scenario;
-use crate::play::{Play, Played};
+use crate::play::{Play, Played, Thaw};
 
 /// What must be said when this is changed.
 type Tampering = (&'static str, fn(&mut Evidence));
@@ -89,7 +89,7 @@ const TAMPERINGS: [Tampering; 17] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_judge_finds_each_broken_promise() {
-    let faultless = Play { scenario: Scenario::Completes, strikes: vec![] }.run().await.evidence;
+    let faultless = Play { scenario: Scenario::Completes, strikes: vec![], thaw: Thaw::AtTheEnd }.run().await.evidence;
     assert_eq!(violations(&faultless), Vec::<String>::new());
     for (sentence, tamper) in TAMPERINGS {
         let mut evidence = faultless.clone();
@@ -134,7 +134,7 @@ impl JobStore for Careless {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_judge_finds_a_store_that_does_not_compare_before_it_swaps() {
     let strike = Strike { point: Point::Before(Deed::MakeUp), fault: Fault::Freeze, passing: 1 };
-    let play = Play { scenario: Scenario::Completes, strikes: vec![strike] };
+    let play = Play { scenario: Scenario::Completes, strikes: vec![strike], thaw: Thaw::AtTheEnd };
     let Played { violations, .. } = play.clone().run_over(|store| Arc::new(Careless(store))).await;
     let says = |sentence: &str| violations.iter().any(|one| one.contains(sentence));
     assert!(says("a master that was replaced has changed the record"), "{violations:#?}");

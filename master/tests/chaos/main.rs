@@ -10,12 +10,12 @@ mod place;
 mod play;
 
 use crate::place::Scenario;
-use crate::play::Play;
+use crate::play::{Play, Thaw};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_fault_every_scenario_keeps_every_promise() {
     for scenario in Scenario::ALL {
-        let played = Play { scenario, strikes: vec![] }.run().await;
+        let played = Play { scenario, strikes: vec![], thaw: Thaw::AtTheEnd }.run().await;
         assert_eq!(played.violations, Vec::<String>::new(), "{}", played.evidence.history());
     }
 }
@@ -23,7 +23,8 @@ async fn without_a_fault_every_scenario_keeps_every_promise() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fault_at_any_point_breaks_no_promise() {
     let mut plays = matrix::single_faults(1);
-    plays.extend(matrix::crashed_pairs(1).into_iter().step_by(7));
+    plays.extend(matrix::overlaps(1));
+    plays.extend(matrix::crashed_pairs(1).into_iter().step_by(11));
     matrix::play(plays).await.judge();
 }
 
@@ -34,6 +35,7 @@ async fn the_whole_matrix_breaks_no_promise() {
     let mut plays = vec![];
     for round in 1..=rounds {
         plays.extend(matrix::single_faults(round));
+        plays.extend(matrix::overlaps(round));
         plays.extend(matrix::crashed_pairs(round));
         plays.extend(matrix::mixed_pairs(round, 20));
     }

@@ -7,7 +7,7 @@ use futures_util::{StreamExt, stream};
 use master::chaos::{Fault, Point, Strike};
 
 use crate::place::Scenario;
-use crate::play::{Play, Played};
+use crate::play::{Play, Played, Thaw};
 
 /// Runs at the same time: most of each is waiting.
 const AT_ONCE: usize = 24;
@@ -19,7 +19,14 @@ pub(crate) fn single_faults(passing: u32) -> Vec<Play> {
     let strike = move |(point, fault)| Strike { point, fault, passing };
     let all =
         || Scenario::ALL.into_iter().flat_map(move |scenario| faults().map(move |fault| (scenario, strike(fault))));
-    all().map(|(scenario, strike)| Play { scenario, strikes: vec![strike] }).collect()
+    all().map(|(scenario, strike)| Play { scenario, strikes: vec![strike], thaw: Thaw::AtTheEnd }).collect()
+}
+
+/// A master that stands still at every point until its successor has the job, and then goes on beside it.
+pub(crate) fn overlaps(passing: u32) -> Vec<Play> {
+    let stands_still = |play: &Play| play.strikes[0].fault == Fault::Freeze;
+    let at_once = |play| Play { thaw: Thaw::AtOnce, ..play };
+    single_faults(passing).into_iter().filter(stands_still).map(at_once).collect()
 }
 
 /// A crash at every point, and one of the successor at every point, each when it is passed for the `passing`-th time.
@@ -27,7 +34,7 @@ pub(crate) fn crashed_pairs(passing: u32) -> Vec<Play> {
     let crash = move |point| Strike { point, fault: Fault::Crash, passing };
     let pairs = Point::all().flat_map(|first| Point::all().map(move |second| vec![crash(first), crash(second)]));
     // The one scenario that passes every point.
-    pairs.map(|strikes| Play { scenario: Scenario::Evicted, strikes }).collect()
+    pairs.map(|strikes| Play { scenario: Scenario::Evicted, strikes, thaw: Thaw::AtTheEnd }).collect()
 }
 
 /// One in `of` of the ordered pairs of any two faults, others for each `round`.
@@ -35,7 +42,9 @@ pub(crate) fn mixed_pairs(round: u32, of: usize) -> Vec<Play> {
     let strike = |(point, fault)| Strike { point, fault, passing: 1 };
     let pairs = faults().flat_map(|first| faults().map(move |second| vec![strike(first), strike(second)]));
     let scenario = |index: usize| Scenario::ALL[index / of % Scenario::ALL.len()];
-    let plays = pairs.enumerate().map(|(index, strikes)| (index, Play { scenario: scenario(index), strikes }));
+    let plays = pairs
+        .enumerate()
+        .map(|(index, strikes)| (index, Play { scenario: scenario(index), strikes, thaw: Thaw::AtTheEnd }));
     plays.filter(|(index, _)| index % of == round as usize % of).map(|(_, play)| play).collect()
 }
 
@@ -48,6 +57,7 @@ fn faults() -> impl Iterator<Item = (Point, Fault)> {
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     single: BTreeMap<Fault, usize>,
+    overlaps: usize,
     pairs: usize,
     mixed: usize,
     points: BTreeSet<Point>,
@@ -78,6 +88,7 @@ impl Report {
         }
         self.points.extend(strikes[..struck].iter().map(|strike| strike.point));
         match strikes.as_slice() {
+            [_] if play.thaw == Thaw::AtOnce => self.overlaps += 1,
             [strike] => *self.single.entry(strike.fault).or_default() += 1,
             strikes if strikes.iter().all(|strike| strike.fault == Fault::Crash) => self.pairs += 1,
             _ => self.mixed += 1,
@@ -109,8 +120,12 @@ impl fmt::Display for Report {
         let kinds: Vec<String> = self.single.iter().map(|(fault, count)| format!("{count} {fault}")).collect();
         let (points, single) = (self.points.len(), self.single.values().sum::<usize>());
         write!(f, "crash matrix: {points} points, {single} single faults ({}), ", kinds.join(", "))?;
-        write!(f, "{} crash pairs, {} mixed pairs, {} not reached, ", self.pairs, self.mixed, self.unstruck)?;
-        write!(f, "{} violations", self.violations)?;
+        write!(
+            f,
+            "{} overlaps of two masters, {} crash pairs, {} mixed pairs, ",
+            self.overlaps, self.pairs, self.mixed
+        )?;
+        write!(f, "{} of these not reached, {} violations", self.unstruck, self.violations)?;
         match &self.slowest {
             Some((took, play)) => write!(f, "\nthe slowest took {:.1} s: {play:?}", took.as_secs_f64()),
             None => Ok(()),

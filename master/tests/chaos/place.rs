@@ -98,8 +98,8 @@ impl Place {
         (0..WORKERS).map(worker).collect()
     }
 
-    /// A master that is struck like this.
-    pub(crate) fn master(&self, boot_id: &str, strikes: Vec<Strike>) -> Arc<Master> {
+    /// A master that is struck like this, with this folder for output.
+    pub(crate) fn master(&self, boot_id: &str, folder: &str, strikes: Vec<Strike>) -> Arc<Master> {
         let chaos = Chaos::new(strikes);
         let context = Context {
             store: Arc::clone(&self.seen_store),
@@ -108,7 +108,7 @@ impl Place {
             agent_key: AgentKey::random(),
             boot_id: boot_id.to_owned(),
         };
-        let jobs = Jobs::new(Arc::new(chaos::strike(context, &chaos)), self.logs.path().to_owned());
+        let jobs = Jobs::new(Arc::new(chaos::strike(context, &chaos)), self.logs.path().join(folder));
         let following = tokio::spawn(Arc::clone(&jobs).run()).abort_handle();
         Arc::new(Master { jobs, chaos, following })
     }
@@ -117,6 +117,18 @@ impl Place {
     pub(crate) async fn activity(&self) -> usize {
         let of_agents = self.backend.agents(&self.spec.name).into_values().map(|agent| agent.history().events.len());
         self.store.history().await.len() + self.backend.history().len() + of_agents.sum::<usize>()
+    }
+
+    /// Waits until the record names this holder, or will name no other.
+    pub(crate) async fn held_by(&self, boot_id: &str) {
+        let mut ticks = ticks();
+        loop {
+            ticks.tick().await;
+            let now = self.store.get(&self.spec.name).await.expect("a store in memory answers");
+            if now.is_none_or(|now| now.record.holder == boot_id || now.record.ended.is_some()) {
+                return;
+            }
+        }
     }
 
     /// Waits until nothing has happened for a while.
@@ -192,8 +204,13 @@ pub(crate) fn ticks() -> Interval {
     interval(Duration::from_millis(4))
 }
 
-/// How many files and folders there are below a folder.
-pub(crate) fn entries_below(dir: &Path) -> usize {
+/// How much output the masters have kept: files, and folders of jobs.
+pub(crate) fn kept_output(logs: &TempDir) -> usize {
+    let folders = std::fs::read_dir(logs.path()).expect("it is there").flatten();
+    folders.map(|folder| entries_below(&folder.path())).sum()
+}
+
+fn entries_below(dir: &Path) -> usize {
     let entries = std::fs::read_dir(dir).map(|entries| entries.flatten().collect()).unwrap_or(vec![]);
     entries.iter().map(|entry| 1 + entries_below(&entry.path())).sum()
 }

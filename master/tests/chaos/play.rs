@@ -23,6 +23,16 @@ const DEADLINE: Duration = Duration::from_secs(60);
 pub(crate) struct Play {
     pub(crate) scenario: Scenario,
     pub(crate) strikes: Vec<Strike>,
+    pub(crate) thaw: Thaw,
+}
+
+/// When a master that stands still is let go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Thaw {
+    /// When its successor has brought the job to its end.
+    AtTheEnd,
+    /// As soon as its successor has the job: both are at it for a moment.
+    AtOnce,
 }
 
 /// What came of it.
@@ -52,6 +62,7 @@ impl Play {
         let mut evidence = Evidence::gather(&stage.place, self.scenario.expected()).await;
         evidence.told = stage.told();
         evidence.calm = stage.calm();
+        evidence.is_overlapping = self.thaw == Thaw::AtOnce;
         let refuses = |strike: &Strike| {
             let is_error = matches!(strike.fault, Fault::Error | Fault::AnswerLost);
             is_error
@@ -70,6 +81,7 @@ impl Play {
 /// A run while it goes on.
 struct Stage {
     scenario: Scenario,
+    thaw: Thaw,
     place: Place,
     current: watch::Sender<Arc<Master>>,
     frozen: Mutex<Vec<Arc<Master>>>,
@@ -81,9 +93,10 @@ struct Stage {
 
 impl Stage {
     fn new(play: &Play, place: Place) -> Self {
-        let first = place.master("master-1", play.strikes.clone());
+        let first = place.master("master-1", "logs-1", play.strikes.clone());
         Self {
             scenario: play.scenario,
+            thaw: play.thaw,
             place,
             current: watch::Sender::new(first),
             frozen: Mutex::default(),
@@ -111,6 +124,7 @@ impl Stage {
 
     /// Replaces each master that answers no more, and lets go on what has been delayed long enough.
     async fn supervise(&self) {
+        let mut folder = "logs-1".to_owned();
         for number in 2.. {
             let master = self.current.borrow().clone();
             loop {
@@ -121,6 +135,8 @@ impl Stage {
                     }
                     Fault::Freeze => {
                         self.frozen.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&master));
+                        // A folder is one living master's.
+                        folder = format!("logs-{number}");
                         break;
                     }
                     Fault::Delay => {
@@ -130,8 +146,12 @@ impl Stage {
                     Fault::Panic | Fault::Error | Fault::AnswerLost => {}
                 }
             }
-            let successor = self.place.master(&format!("master-{number}"), master.chaos.left());
-            self.current.send_replace(successor);
+            let boot_id = format!("master-{number}");
+            self.current.send_replace(self.place.master(&boot_id, &folder, master.chaos.left()));
+            if self.thaw == Thaw::AtOnce {
+                self.place.held_by(&boot_id).await;
+                master.chaos.release();
+            }
         }
     }
 
@@ -169,6 +189,9 @@ impl Stage {
         let frozen = std::mem::take(&mut *self.frozen.lock().unwrap_or_else(PoisonError::into_inner));
         if frozen.is_empty() {
             return;
+        }
+        if self.thaw == Thaw::AtOnce {
+            return self.thawed.lock().unwrap_or_else(PoisonError::into_inner).extend(frozen);
         }
         self.place.quiet().await;
         let begin = Instant::now();
