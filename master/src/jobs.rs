@@ -130,7 +130,7 @@ impl Jobs {
                     Some(event) => self.take(event, &mut drivers),
                     None => return Err(StoreError::Unavailable("the watch of the records ended".into())),
                 },
-                Some(ended) = drivers.tasks.join_next_with_id() => self.take_end(ended, &mut drivers),
+                Some(ended) = drivers.tasks.join_next_with_id() => self.take_end(&ended, &mut drivers),
             }
         }
     }
@@ -143,7 +143,7 @@ impl Jobs {
 
     /// A driver that broke is replaced, as that of another master would replace it; other jobs go on meanwhile. A job that
     /// was taken over is still shown, and once it is over, as it ended.
-    fn take_end(&self, ended: Result<(Id, Driven), JoinError>, drivers: &mut Drivers) {
+    fn take_end(&self, ended: &Result<(Id, Driven), JoinError>, drivers: &mut Drivers) {
         let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
         let Some(before) = drivers.jobs.remove(&id).and_then(|name| self.find(&name)) else { return };
         let Some(stored) = before.record.borrow().clone() else { return };

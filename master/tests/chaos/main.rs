@@ -25,7 +25,9 @@ async fn a_fault_at_any_point_breaks_no_promise() {
     let mut plays = matrix::single_faults(1);
     plays.extend(matrix::overlaps(1));
     plays.extend(matrix::crashed_pairs(1).into_iter().step_by(11));
-    matrix::play(plays).await.judge();
+    let report = matrix::play(plays).await;
+    println!("{report}");
+    report.judge();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -39,5 +41,7 @@ async fn the_whole_matrix_breaks_no_promise() {
         plays.extend(matrix::crashed_pairs(round));
         plays.extend(matrix::mixed_pairs(round, 20));
     }
-    matrix::play(plays).await.judge();
+    let report = matrix::play(plays).await;
+    println!("{report}");
+    report.judge();
 }

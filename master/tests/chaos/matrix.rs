@@ -104,9 +104,8 @@ impl Report {
         }
     }
 
-    /// Says what came, and fails if a promise was broken or a point was never passed.
+    /// Fails if a promise was broken or a point was never passed.
     pub(crate) fn judge(&self) {
-        println!("{self}");
         let missed: Vec<String> =
             Point::all().filter(|point| !self.points.contains(point)).map(|point| point.to_string()).collect();
         assert_eq!(missed, Vec::<String>::new(), "points that no run has struck");
