@@ -208,14 +208,15 @@ impl Driver {
             _ = self.reports.recv_many(&mut batch, BACKLOG) => if self.take_reports(batch) == Next::Broken {
                 return Next::Broken;
             },
+            // Tasks that have ended are let go, so that their number does not grow with the job's age.
+            Some(ended) = self.tasks.join_next() => match ended {
+                Ok(()) => return Next::GoOn,
+                Err(failure) => {
+                    error!(job = %self.stored.name(), %failure, "a task of a driver broke");
+                    return Next::Broken;
+                }
+            },
             () = sleep_until(wake.unwrap_or(self.began)), if wake.is_some() => {}
-        }
-        // Tasks that have ended are let go, so that their number does not grow with the job's age.
-        while let Some(ended) = self.tasks.try_join_next() {
-            if let Err(failure) = ended {
-                error!(job = %self.stored.name(), %failure, "a task of a driver broke");
-                return Next::Broken;
-            }
         }
         self.advance().await
     }

@@ -107,6 +107,8 @@ impl Driver {
             self.delete_pods(Which::All).await;
             return Next::GoOn;
         }
+        // One that was created a moment ago may not have been told of yet.
+        self.delete_all_pods().await;
         if let Err(error) = self.wires.logs.remove() {
             warn!(job = %self.stored.name(), %error, "its kept output stays behind");
         }

@@ -131,7 +131,10 @@ fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
         *failed.entry(generation).or_default() += 1;
     }
     found.extend(failed.iter().filter(|(_, count)| **count > 1).map(|(one, _)| format!("start {one} failed twice")));
-    let launched: BTreeSet<Generation> = runs.iter().map(|run| run.generation).collect();
+    // One that a master began just before it was replaced is no start of the gang, but a few runs that are stopped again.
+    let is_whole =
+        |one: &Generation| runs.iter().filter(|run| run.generation == *one).count() == evidence.replicas.len();
+    let launched: BTreeSet<Generation> = runs.iter().map(|run| run.generation).filter(is_whole).collect();
     let over = launched.iter().rev().skip(1).filter(|generation| !failed.contains_key(generation));
     found.extend(over.map(|generation| format!("start {generation} is over, and not on record as failed")));
     if restarts.counted > evidence.budget {

@@ -142,6 +142,14 @@ impl Place {
         }
     }
 
+    /// Waits until no output is kept any more.
+    pub(crate) async fn cleared(&self) {
+        let mut ticks = ticks();
+        while kept_output(&self.logs) > 0 {
+            ticks.tick().await;
+        }
+    }
+
     /// Plays the training script in every start of the gang, for ever: a start in which all run ends by the next
     /// mishap, or well. As TensorFlow has it, one in which somebody is missing waits.
     pub(crate) async fn train(&self, scenario: Scenario) {

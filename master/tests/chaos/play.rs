@@ -18,6 +18,9 @@ use crate::place::{Master, Place, Scenario, ticks};
 /// Most time that a run may take. Nothing in it waits longer than for a pod that is late to end, which is 15 s.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+/// How long the masters may take to remove what they keep.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+
 /// What is played.
 #[derive(Debug, Clone)]
 pub(crate) struct Play {
@@ -182,6 +185,8 @@ impl Stage {
         .await;
         self.thaw().await;
         self.place.quiet().await;
+        // A master that has only just gone on hears of it last.
+        let _ = timeout(LAST_WORDS, self.place.cleared()).await;
     }
 
     /// Lets the masters that were replaced go on, and waits for what they do.
