@@ -37,7 +37,7 @@ pub(crate) fn crashed_pairs(passing: u32) -> Vec<Play> {
     pairs.map(|strikes| Play { scenario: Scenario::Evicted, strikes, thaw: Thaw::AtTheEnd }).collect()
 }
 
-/// One in `of` of the ordered pairs of any two faults, others for each `round`.
+/// One in `of` of the ordered pairs of any two faults but crashes, others for each `round`.
 pub(crate) fn mixed_pairs(round: u32, of: usize) -> Vec<Play> {
     let strike = |(point, fault)| Strike { point, fault, passing: 1 };
     let pairs = faults().flat_map(|first| faults().map(move |second| vec![strike(first), strike(second)]));
@@ -45,7 +45,9 @@ pub(crate) fn mixed_pairs(round: u32, of: usize) -> Vec<Play> {
     let plays = pairs
         .enumerate()
         .map(|(index, strikes)| (index, Play { scenario: scenario(index), strikes, thaw: Thaw::AtTheEnd }));
-    plays.filter(|(index, _)| index % of == round as usize % of).map(|(_, play)| play).collect()
+    let is_mixed = |play: &Play| play.strikes.iter().any(|strike| strike.fault != Fault::Crash);
+    let chosen = plays.filter(|(index, play)| index % of == round as usize % of && is_mixed(play));
+    chosen.map(|(_, play)| play).collect()
 }
 
 fn faults() -> impl Iterator<Item = (Point, Fault)> {
