@@ -99,6 +99,9 @@ async fn the_judge_finds_each_broken_promise() {
     }
 }
 
+/// Over such a store the masters may come to no end.
+const LONG_ENOUGH: Duration = Duration::from_secs(10);
+
 /// A store whose updates look at no version.
 struct Careless(FakeStore);
 
@@ -135,7 +138,7 @@ impl JobStore for Careless {
 async fn the_judge_finds_a_store_that_does_not_compare_before_it_swaps() {
     let strike = Strike { point: Point::Before(Deed::MakeUp), fault: Fault::Freeze, passing: 1 };
     let play = Play { scenario: Scenario::Completes, strikes: vec![strike], thaw: Thaw::AtTheEnd };
-    let Played { violations, .. } = play.clone().run_over(|store| Arc::new(Careless(store))).await;
+    let Played { violations, .. } = play.clone().run_over(LONG_ENOUGH, |store| Arc::new(Careless(store))).await;
     let says = |sentence: &str| violations.iter().any(|one| one.contains(sentence));
     assert!(says("a master that was replaced has changed the record"), "{violations:#?}");
     assert!(says("how the job ended has changed"), "{violations:#?}");

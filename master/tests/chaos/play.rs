@@ -54,14 +54,18 @@ pub(crate) struct Played {
 impl Play {
     /// Plays it over a store as it should be.
     pub(crate) async fn run(self) -> Played {
-        self.run_over(|store| Arc::new(store)).await
+        self.run_over(DEADLINE, |store| Arc::new(store)).await
     }
 
-    /// Plays it, and the masters see the store like this.
-    pub(crate) async fn run_over(self, seen: impl FnOnce(FakeStore) -> Arc<dyn JobStore>) -> Played {
+    /// Plays it, and the masters see the store like this; not for longer than `deadline`.
+    pub(crate) async fn run_over(
+        self,
+        deadline: Duration,
+        seen: impl FnOnce(FakeStore) -> Arc<dyn JobStore>,
+    ) -> Played {
         let began = Instant::now();
         let stage = Stage::new(&self, Place::new(seen));
-        let done = timeout(DEADLINE, stage.play()).await;
+        let done = timeout(deadline, stage.play()).await;
         let mut evidence = Evidence::gather(&stage.place, self.scenario.expected()).await;
         evidence.told = stage.told();
         evidence.calm = stage.calm();
@@ -74,7 +78,7 @@ impl Play {
         evidence.is_pod_refused = self.strikes.iter().any(refuses);
         let mut violations = checker::violations(&evidence);
         if done.is_err() {
-            violations.insert(0, format!("not done in {DEADLINE:?}"));
+            violations.insert(0, format!("not done in {deadline:?}"));
         }
         let struck = self.strikes.len() - stage.current.borrow().chaos.left().len();
         Played { play: self, struck, took: began.elapsed(), violations, evidence }
