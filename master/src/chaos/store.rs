@@ -50,6 +50,10 @@ impl JobStore for ChaosStore {
         self.chaos.around(Some(Deed::Forget), self.inner.delete(name, uid), unavailable).await
     }
 
+    async fn discard(&self, name: &JobName) -> Result<(), StoreError> {
+        self.chaos.around(None, self.inner.discard(name), unavailable).await
+    }
+
     /// A master that stands still hears of nothing.
     async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError> {
         let mut events = self.chaos.around(None, self.inner.watch(), unavailable).await?;

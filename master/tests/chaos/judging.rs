@@ -129,6 +129,10 @@ impl JobStore for Careless {
         self.0.delete(name, uid).await
     }
 
+    async fn discard(&self, name: &JobName) -> Result<(), StoreError> {
+        self.0.discard(name).await
+    }
+
     async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError> {
         self.0.watch().await
     }
