@@ -102,9 +102,10 @@ fn has_started_again(before: Option<&JobView>, now: &JobView) -> bool {
 fn restart(before: Option<&JobView>, now: &JobView) -> Option<String> {
     let is_new = before.is_some_and(|view| view.restarts.total() < now.restarts.total());
     let failed = now.restarts.failed_starts.last().filter(|_| is_new)?;
-    let number = match failed.counted {
-        true => format!("restart {} of {}", now.restarts.counted, now.spec.run_policy.max_restarts),
-        false => "restart that does not count".to_owned(),
+    let number = if failed.counted {
+        format!("restart {} of {}", now.restarts.counted, now.spec.run_policy.max_restarts)
+    } else {
+        "restart that does not count".to_owned()
     };
     Some(format!("{number}: {}", failed.failure))
 }

@@ -166,13 +166,19 @@ impl Restarts {
     pub fn note(&mut self, failed: FailedStart) {
         for older in &mut self.failed_starts {
             older.last_lines.clear();
-            if let Failure::ReplicaExited { exit, .. } = &mut older.failure {
-                exit.stderr_tail.clear();
+            match &mut older.failure {
+                Failure::ReplicaExited { exit, .. } => exit.stderr_tail.clear(),
+                Failure::StartTimeout { missing, .. } => missing.truncate(CONSEQUENCES_MAX),
+                Failure::ReplicaLost { .. } | Failure::DeadlineExceeded { .. } => {}
             }
         }
         self.failed_starts.push(failed);
-        let surplus = self.failed_starts.len().saturating_sub(KEPT);
-        self.failed_starts.drain(..surplus);
+        if self.failed_starts.len() > KEPT {
+            // Which start failed last must not be forgotten, whatever has happened since without any.
+            let newest = self.newest_failed();
+            let oldest = self.failed_starts.iter().position(|start| newest.is_none() || start.generation != newest);
+            self.failed_starts.remove(oldest.unwrap_or(0));
+        }
     }
 
     /// Counts the restart that makes up for the newest failed start.

@@ -14,11 +14,11 @@ use tracing::{info, warn};
 use super::replica::{Listener, Replica};
 use super::tasks::{self, Meeting};
 use super::{Driver, Next, Report};
-use crate::backend::PodSpec;
+use crate::backend::{BackendError, PodSpec};
 use crate::error_chain::error_chain;
 use crate::job::gang::Member;
 use crate::job::phase::{Action, Which};
-use crate::job::replica::{AgentState, DeletedBy, LostRun, PodState, Presence, ReplicaPhase};
+use crate::job::replica::{AgentState, DeletedBy, LostRun, Observation, PodState, Presence, ReplicaPhase};
 
 /// Pods that are created or deleted at the same time.
 const PODS_AT_ONCE: usize = 32;
@@ -53,16 +53,14 @@ impl Driver {
             if let Err(error) = backend.prepare(&job).await {
                 warn!(job = %job.name, error = error_chain(&error), "no pod is created");
                 for pod in pods {
-                    let lost = LostRun::hopeless(error_chain(&error));
-                    tasks::report(&reporter, pod.replica, AgentState::Refused(lost)).await;
+                    tasks::report(&reporter, pod.replica, AgentState::Refused(not_created(&error))).await;
                 }
                 return;
             }
             let create = async |pod: PodSpec| {
                 let replica = pod.replica;
                 if let Err(error) = backend.create(pod).await {
-                    let lost = LostRun::hopeless(error_chain(&error));
-                    tasks::report(&reporter, replica, AgentState::Refused(lost)).await;
+                    tasks::report(&reporter, replica, AgentState::Refused(not_created(&error))).await;
                 }
             };
             stream::iter(pods).for_each_concurrent(PODS_AT_ONCE, create).await;
@@ -77,7 +75,9 @@ impl Driver {
             replica.output_from = self.wires.logs.of(*id).map_or(0, |log| log.progress().end);
         }
         let record = &self.stored.record;
-        let meeting = Meeting { spec: record.spec.clone(), members, restarts: record.restarts.total() };
+        // Where a master has gone with all pods, nobody knows whether there was a start.
+        let restarts = record.restarts.total().max(u32::from(record.epoch > 1));
+        let meeting = Meeting { spec: record.spec.clone(), members, restarts };
         self.begin_start(tasks::configure(self.fanout(generation), self.agents(|_| true), meeting));
     }
 
@@ -161,10 +161,29 @@ impl Driver {
         self.tasks.spawn(async move { tasks::delete(context.backend.as_ref(), &job, id, Duration::ZERO).await });
     }
 
+    /// Stays with the agents that wait for the next start.
+    pub(super) fn keep_company(&mut self) {
+        for replica in self.replicas.values_mut() {
+            let has_answered = matches!(
+                replica.seen.agent,
+                AgentState::Status(_) | AgentState::Configured(_) | AgentState::Started(_)
+            );
+            if let (true, Some(addresses)) = (has_answered, replica.seen.addresses()) {
+                let keep = tasks::keep_company(self.agents.clone(), addresses.agent);
+                replica.listener = Listener::OfKept { _task: tasks::spawn(&self.reporter, keep) };
+            }
+        }
+    }
+
     async fn release_pods(&mut self) {
         self.call_start_back().await;
+        // A master that takes over has copied nothing yet.
+        self.follow();
         for (id, replica) in &mut self.replicas {
-            if replica.seen.presence() != Presence::Live || mem::replace(&mut replica.is_released, true) {
+            // It answers soon, or its time is over.
+            let is_unheard = replica.seen.agent == AgentState::Silent && replica.seen.addresses().is_some();
+            let is_live = replica.seen.presence() == Presence::Live;
+            if !is_live || is_unheard || mem::replace(&mut replica.is_released, true) {
                 continue;
             }
             let (id, seen) = (*id, &replica.seen);
@@ -188,43 +207,29 @@ impl Driver {
         }
     }
 
+    /// Each pod that goes is heard of, so none is asked again soon.
     pub(super) async fn delete_pods(&mut self, which: Which) {
         self.call_start_back().await;
-        if self.was_just_deleted(which) {
-            return;
+        let (horizon, now) = (self.phase.horizon(), Instant::now());
+        let soon = self.policy.release_timeout;
+        let mut chosen = vec![];
+        for (id, replica) in &mut self.replicas {
+            let is_asked = replica.deletion_asked_at.is_some_and(|at| now < at + soon);
+            if !is_asked && is_chosen(which, &replica.seen, &Member::of(*id, &replica.seen, horizon)) {
+                replica.deletion_asked_at = Some(now);
+                replica.seen.deleted_by = DeletedBy::ThisMaster;
+                chosen.push(*id);
+            }
         }
-        if which == Which::All {
-            return self.delete_all_pods().await;
+        match which {
+            Which::All if chosen.is_empty() => {}
+            Which::All => self.delete_all_pods().await,
+            Which::Live | Which::Unfit | Which::Unended | Which::Idle => {
+                let (backend, job) = (self.context.backend.as_ref(), &self.stored.key());
+                let delete = |id: ReplicaId| tasks::delete(backend, job, id, Duration::ZERO);
+                stream::iter(chosen).for_each_concurrent(PODS_AT_ONCE, delete).await;
+            }
         }
-        let horizon = self.phase.horizon();
-        let is_chosen = |(id, replica): (&ReplicaId, &Replica)| match which {
-            Which::Live => replica.seen.presence() == Presence::Live,
-            // One that the cluster takes away has its grace, which another order would cut short.
-            Which::Unfit if matches!(replica.seen.pod, Some(PodState::Leaving { .. })) => false,
-            Which::Unfit => !Member::of(*id, &replica.seen, horizon).is_fit(),
-            Which::All => true,
-        };
-        let chosen = self.replicas.iter().filter(|(id, replica)| is_chosen((id, replica)));
-        let chosen: Vec<ReplicaId> = chosen.map(|(id, _)| *id).collect();
-        for id in &chosen {
-            self.replicas.entry(*id).and_modify(|replica| replica.seen.deleted_by = DeletedBy::ThisMaster);
-        }
-        let (backend, job) = (self.context.backend.as_ref(), &self.stored.key());
-        let delete = |id: ReplicaId| tasks::delete(backend, job, id, Duration::ZERO);
-        stream::iter(chosen).for_each_concurrent(PODS_AT_ONCE, delete).await;
-    }
-
-    /// Whether these pods were asked to go a moment ago: each that goes is heard of, and none has to be asked twice.
-    fn was_just_deleted(&mut self, which: Which) -> bool {
-        let now = Instant::now();
-        if let Some((last, at)) = self.last_deletion
-            && last == which
-            && now < at + self.policy.release_timeout
-        {
-            return true;
-        }
-        self.last_deletion = Some((which, now));
-        false
     }
 
     /// Nothing of the job is to be left.
@@ -250,5 +255,29 @@ impl Driver {
         let horizon = self.phase.horizon();
         let chosen = self.replicas.iter().filter(|(_, replica)| test(&ReplicaPhase::of(&replica.seen, horizon)));
         chosen.filter_map(|(id, replica)| Some((*id, replica.seen.addresses()?.agent))).collect()
+    }
+}
+
+/// Whether a pod is one of these.
+fn is_chosen(which: Which, seen: &Observation, member: &Member) -> bool {
+    // One that the cluster takes away has its grace, which another order would cut short.
+    let is_leaving = matches!(seen.pod, Some(PodState::Leaving { .. }));
+    match which {
+        Which::Live => member.pod == Presence::Live,
+        Which::Unfit => !is_leaving && !member.is_fit(),
+        Which::Unended => !is_leaving && member.is_unended(),
+        Which::Idle => member.is_idle(),
+        Which::All => member.pod != Presence::Absent,
+    }
+}
+
+/// What a pod's creation that came to nothing means for its replica.
+fn not_created(error: &BackendError) -> LostRun {
+    match error {
+        BackendError::Unavailable { .. } => LostRun::disrupted(error_chain(error)),
+        BackendError::Prepare { .. }
+        | BackendError::Create { .. }
+        | BackendError::Delete { .. }
+        | BackendError::DeleteAll { .. } => LostRun::hopeless(error_chain(error)),
     }
 }

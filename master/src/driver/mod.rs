@@ -29,7 +29,7 @@ use crate::agent_client::AgentClient;
 use crate::agent_token::{AgentKey, AgentToken};
 use crate::backend::{PodBackend, PodTable};
 use crate::job::gang::{Gang, Member};
-use crate::job::phase::{self, Action, JobPhase, Known, Leftovers, Seen, Which};
+use crate::job::phase::{self, Action, JobPhase, Known, Leftovers, Seen};
 use crate::job::plan;
 use crate::job::policy::Policy;
 use crate::job::replica::{AgentState, ReplicaPhase};
@@ -118,8 +118,6 @@ struct Driver {
     current_start: Option<Generation>,
     /// What there is to say of a start that has failed, until it is on record.
     failed: Option<FailedStart>,
-    /// The pods that were last asked to go, and when.
-    last_deletion: Option<(Which, Instant)>,
     /// When the job is forgotten by itself, once it has finished.
     forget_at: Option<Instant>,
 }
@@ -158,7 +156,6 @@ impl Driver {
             start: None,
             current_start: None,
             failed: None,
-            last_deletion: None,
             forget_at: None,
             context,
             wires,
@@ -272,6 +269,7 @@ impl Driver {
             JobPhase::Restarting { .. } => {
                 self.times.ended = None;
                 self.replicas.values_mut().for_each(Replica::begin_again);
+                self.keep_company();
             }
             JobPhase::Starting { stage: phase::StartStage::Configuring, .. } => stamp(&mut self.times.joined),
             JobPhase::Starting { stage: phase::StartStage::Launching, .. } => stamp(&mut self.times.configured),
@@ -285,7 +283,7 @@ impl Driver {
             }
             JobPhase::Finished { .. } => {
                 stamp(&mut self.times.finished);
-                self.wires.logs.complete();
+                self.complete_logs();
                 self.replicas.values_mut().for_each(|replica| replica.listener = Listener::Nobody);
                 let ttl = self.stored.record.spec.run_policy.ttl_after_finished_seconds;
                 let left = ttl.map(|ttl| {
@@ -295,12 +293,22 @@ impl Driver {
             }
         }
         let generation = phase.generation();
-        if generation.is_some() || matches!(phase, JobPhase::Pending { .. }) {
+        if generation.is_some() || matches!(phase, JobPhase::Restarting { .. }) {
             self.current_start = generation;
         }
         let generation = generation.map(tracing::field::display);
         info!(job = %self.stored.name(), state = %phase.state(), generation, "job moved");
         self.phase = phase;
+    }
+
+    /// Says that no output will follow, once the copies that are under way have come to their end.
+    fn complete_logs(&mut self) {
+        let copies: Vec<_> = self.replicas.values_mut().filter_map(|replica| replica.copy.take()).collect();
+        let logs = Arc::clone(&self.wires.logs);
+        self.tasks.spawn(async move {
+            tasks::await_copies(copies).await;
+            logs.complete();
+        });
     }
 
     /// When the last exec.py was started, if every agent has said when its own was.

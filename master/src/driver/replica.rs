@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 
 use protocol::ids::Generation;
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::job::replica::{AgentState, Observation, PodState};
+use crate::job::replica::{AgentState, DeletedBy, Observation, PodState};
 
 /// A replica, from its driver's side.
 pub(super) struct Replica {
@@ -17,6 +18,8 @@ pub(super) struct Replica {
     pub(super) is_stopped: bool,
     /// Whether its pod was told to end; once is enough.
     pub(super) is_released: bool,
+    /// When its pod was last asked to go.
+    pub(super) deletion_asked_at: Option<Instant>,
     /// Who asks its agent how it is.
     pub(super) listener: Listener,
     /// Who copies its output.
@@ -34,6 +37,8 @@ pub(super) enum Listener {
     OfAgent { address: SocketAddr, _task: AbortOnDropHandle<()> },
     /// Until the run has ended.
     OfRun { _task: AbortOnDropHandle<()> },
+    /// For nothing but to be there: an agent whose run has ended leaves when nobody asks it for long.
+    OfKept { _task: AbortOnDropHandle<()> },
 }
 
 impl Listener {
@@ -42,7 +47,7 @@ impl Listener {
         match self {
             Self::Nobody => false,
             Self::OfAgent { address, .. } => *address == agent,
-            Self::OfRun { .. } => true,
+            Self::OfRun { .. } | Self::OfKept { .. } => true,
         }
     }
 }
@@ -64,10 +69,8 @@ impl Replica {
             return;
         }
         self.is_stopped = false;
-        // Its run has ended, and nobody has to be asked until there is another.
-        if matches!(self.listener, Listener::OfRun { .. }) {
-            self.listener = Listener::Nobody;
-        }
+        self.deletion_asked_at = None;
+        self.seen.deleted_by = DeletedBy::Others;
     }
 
     /// One of which nothing is known yet.
@@ -77,6 +80,7 @@ impl Replica {
             is_seed_only: false,
             is_stopped: false,
             is_released: false,
+            deletion_asked_at: None,
             listener: Listener::Nobody,
             copy: None,
             output_from: 0,

@@ -154,6 +154,14 @@ pub(super) async fn follow(agents: AgentClient, id: ReplicaId, agent: SocketAddr
     }
 }
 
+/// Asks an agent how it is as long as it answers, so that it stays.
+pub(super) async fn keep_company(agents: AgentClient, agent: SocketAddr) {
+    let mut after = None;
+    while let Ok(AgentAnswer::Status(status)) = agents.status(agent, after).await {
+        after = Some(status.seq);
+    }
+}
+
 /// Copies a run's output as it comes, until the run has ended and all of it is here.
 pub(super) async fn copy_output(agents: AgentClient, agent: SocketAddr, log: ReplicaLog) {
     loop {
@@ -217,6 +225,14 @@ pub(super) async fn stop(
 ) -> Result<(), AgentError> {
     let send = async || agents.stop(agent, generation, grace).await;
     send.retry(patience()).when(is_unreachable).await
+}
+
+/// Waits for what is still being copied.
+pub(super) async fn await_copies(copies: Vec<AbortOnDropHandle<()>>) {
+    let all = futures_util::future::join_all(copies);
+    if timeout(COPY_TIMEOUT, all).await.is_err() {
+        warn!("the rest of a job's output took too long to copy");
+    }
 }
 
 /// Ends an agent whose run is over, once its output is here. Says whether the agent agreed.

@@ -122,7 +122,13 @@ pub(super) async fn show(
     post,
     path = routes::JOB_CANCEL,
     params(("name" = JobName, Path, description = "The job")),
-    responses((status = 202, description = "It will end"), NotLetIn, NoSuchJob, Down),
+    responses(
+        (status = 202, description = "It will end"),
+        (status = 409, description = "Its record cannot be read", body = Problem, content_type = "application/problem+json"),
+        NotLetIn,
+        NoSuchJob,
+        Down,
+    ),
 )]
 pub(super) async fn cancel(
     State(state): State<AppState>,
@@ -136,7 +142,14 @@ pub(super) async fn cancel(
     delete,
     path = routes::JOB,
     params(("name" = JobName, Path, description = "The job")),
-    responses((status = 202, description = "It will end and be forgotten; then it is unknown"), NotLetIn, NoSuchJob, Down),
+    responses(
+        (status = 202, description = "It will end and be forgotten; then it is unknown"),
+        (status = 409, description = "What has its name in the store is no record", body = Problem,
+            content_type = "application/problem+json"),
+        NotLetIn,
+        NoSuchJob,
+        Down,
+    ),
 )]
 pub(super) async fn delete(
     State(state): State<AppState>,

@@ -27,6 +27,16 @@ impl Member {
         Self { id, phase, pod: seen.presence(), waits_for: seen.waits_for().map(str::to_owned) }
     }
 
+    /// Whether its pod lives, and was never told to run.
+    pub fn is_idle(&self) -> bool {
+        self.pod == Presence::Live && !self.phase.was_configured()
+    }
+
+    /// Whether its pod lives, and its run has not ended, or has not said so.
+    pub fn is_unended(&self) -> bool {
+        self.pod == Presence::Live && !self.phase.is_dead()
+    }
+
     /// Whether another start can use its pod, or the pod that it is going to have.
     pub fn is_fit(&self) -> bool {
         match self.pod {

@@ -165,6 +165,10 @@ pub enum Which {
     Live,
     /// Those that cannot serve another start.
     Unfit,
+    /// Those whose run has not ended, or has not said so.
+    Unended,
+    /// Those that were never told to run: nothing in them ends by itself.
+    Idle,
     /// All.
     All,
 }
@@ -219,7 +223,7 @@ pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Act
             (JobPhase::Pending { gathering, since: now }, vec![Action::CreatePods])
         }
         Some(result) => match policy.clean_pods {
-            CleanPods::None => (JobPhase::Finished { result }, vec![]),
+            CleanPods::None => (JobPhase::Releasing { result, since: now }, vec![]),
             CleanPods::Running | CleanPods::All => {
                 (JobPhase::Releasing { result, since: now }, vec![Action::ReleasePods])
             }

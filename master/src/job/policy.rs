@@ -16,6 +16,8 @@ use super::gang::Gang;
 pub const STOP_GRACE: Duration = Duration::from_secs(2);
 /// Time, beyond the grace, after which a pod is deleted that has not said that its run ended, or has not ended itself.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Longest pause before a restart that does not count. A job on preemptible machines has many, and none is its fault.
+const FREE_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Longest pause, but for the job's own share of it, before a gang that was given back is asked for again.
 const REQUEUE_PAUSE_MAX: Duration = Duration::from_secs(300);
 
@@ -129,7 +131,10 @@ impl Policy {
     /// What is to be done about a failure, after so many restarts.
     pub fn verdict(&self, failure: &Failure, restarts: &Restarts) -> Verdict {
         match self.budget_of(failure) {
-            Some(Budget::Free) => Verdict::Restart { budget: Budget::Free, pause: self.backoff },
+            Some(Budget::Free) => {
+                let pause = self.pause_after(restarts.uncounted).min(FREE_PAUSE_MAX.max(self.backoff));
+                Verdict::Restart { budget: Budget::Free, pause }
+            }
             Some(Budget::Counted) if restarts.counted < self.max_restarts => {
                 Verdict::Restart { budget: Budget::Counted, pause: self.pause_after(restarts.counted) }
             }

@@ -76,20 +76,28 @@ pub struct LostRun {
     pub loss: Loss,
 }
 
+/// Most characters of a reason: it goes into the job's record, and may be whatever answers on an agent's port.
+const REASON_CHARS_MAX: usize = 1024;
+
 impl LostRun {
+    fn new(reason: impl Into<String>, loss: Loss) -> Self {
+        let reason: String = reason.into();
+        Self { reason: reason.chars().take(REASON_CHARS_MAX).collect(), loss }
+    }
+
     /// Something broke.
     pub fn broken(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), loss: Loss::Broken }
+        Self::new(reason, Loss::Broken)
     }
 
     /// Another pod would do no better.
     pub fn hopeless(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), loss: Loss::Hopeless }
+        Self::new(reason, Loss::Hopeless)
     }
 
     /// The cluster took the pod.
     pub fn disrupted(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), loss: Loss::Disrupted }
+        Self::new(reason, Loss::Disrupted)
     }
 }
 

@@ -177,7 +177,8 @@ impl ReplicaLog {
         if let Some(base) = newest.and_then(|(_, base)| base.trim_end().parse().ok()) {
             return Ok(base);
         }
-        let base = self.progress().end;
+        // Where nothing is written down, there was one agent so far.
+        let base = if known.is_empty() { 0 } else { self.progress().end };
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir)?;
         }

@@ -25,7 +25,8 @@ impl JobRecord {
         if !is_uid(uid) {
             return Err(format!("\"{}\" is no uid", shortened(uid)));
         }
-        if *epoch == u32::MAX {
+        // Whoever takes the job over raises it once more, and must be able to read what it wrote.
+        if *epoch >= u32::MAX - 1 {
             return Err("its epoch cannot be raised any more".to_owned());
         }
         Ok(record)

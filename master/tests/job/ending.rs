@@ -135,7 +135,7 @@ fn pods_whose_runs_do_not_end_in_time_are_deleted() {
     let overdue = SOON + POLICY.stop_grace + POLICY.release_timeout;
     let waiting = look_at(overdue - Duration::from_nanos(1), phase.clone(), &seen);
     assert_eq!(waiting, (phase.clone(), stop_with(POLICY.stop_grace)));
-    assert_eq!(look_at(overdue, phase.clone(), &seen), (phase, vec![Action::DeletePods(Which::Live)]));
+    assert_eq!(look_at(overdue, phase.clone(), &seen), (phase, vec![Action::DeletePods(Which::Unended)]));
 }
 
 #[test]

@@ -250,6 +250,7 @@ fn late(clean_pods: CleanPods, gang: &Gang) -> Vec<Action> {
     match clean_pods {
         CleanPods::All if has(Presence::Live) || has(Presence::Ended) => vec![Action::DeletePods(Which::All)],
         CleanPods::Running if has(Presence::Live) => vec![Action::DeletePods(Which::Live)],
+        CleanPods::None if gang.any(Member::is_idle) => vec![Action::DeletePods(Which::Idle)],
         CleanPods::All | CleanPods::Running | CleanPods::None => vec![],
     }
 }
@@ -351,7 +352,7 @@ proptest! {
             if let (JobPhase::Restarting { without, until, .. }, JobPhase::Pending { .. }) = (&moved.before, &moved.after) {
                 let is_gone = |member: &Member| match without {
                     Which::All => member.pod == Presence::Absent,
-                    Which::Unfit | Which::Live => member.is_fit(),
+                    Which::Unfit | Which::Unended | Which::Idle | Which::Live => member.is_fit(),
                 };
                 prop_assert!(moved.now >= *until && moved.gang.members().iter().all(is_gone), "{moved:?}");
             }

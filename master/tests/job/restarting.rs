@@ -184,7 +184,8 @@ fn nothing_is_created_before_the_lost_pods_are_gone() {
     let until = SINCE + POLICY.backoff;
     for unfit in [(lost(), Live), (lost(), Ended), (Exited(FIRST, exit(1, 1)), Ended)] {
         let seen = with_pods(&[(Joined, Live), unfit.clone()]);
-        assert_eq!(look_at(until, restarting(), &seen, (&THREE, 1)), (restarting(), vec![]), "{unfit:?}");
+        let asked = (restarting(), vec![Action::DeletePods(Which::Unfit)]);
+        assert_eq!(look_at(until, restarting(), &seen, (&THREE, 1)), asked, "{unfit:?}");
     }
     let swept = with_pods(&[(Joined, Live), (Requested, Absent)]);
     let begun = look_at(until, restarting(), &swept, (&THREE, 1));
@@ -192,13 +193,12 @@ fn nothing_is_created_before_the_lost_pods_are_gone() {
 }
 
 #[test]
-fn a_lost_pod_that_does_not_go_is_asked_once_more_and_missed_when_the_start_should_have_come() {
+fn a_lost_pod_that_does_not_go_is_asked_after_the_pause_and_missed_when_the_start_should_have_come() {
     let until = SINCE + POLICY.backoff;
     let seen = with_pods(&[(Joined, Live), (lost(), Live)]);
-    let late = until + POLICY.release_timeout;
-    let waiting = look_at(late - Duration::from_nanos(1), restarting(), &seen, (&THREE, 1));
+    let waiting = look_at(until - Duration::from_nanos(1), restarting(), &seen, (&THREE, 1));
     assert_eq!(waiting, (restarting(), vec![]));
-    let asked = look_at(late, restarting(), &seen, (&THREE, 1));
+    let asked = look_at(until, restarting(), &seen, (&THREE, 1));
     assert_eq!(asked, (restarting(), vec![Action::DeletePods(Which::Unfit)]));
 
     let (phase, _) = look_at(until + POLICY.start_timeout, restarting(), &seen, (&THREE, 1));
@@ -264,7 +264,8 @@ fn a_requeue_gives_all_pods_back_and_asks_again_after_its_pause() {
     assert_eq!(look(stopping(Ending::Failed(failure)), &held, &requeue, 0), (given_back.clone(), actions));
 
     let waits = look_at(until, given_back.clone(), &held, (&requeue, 0));
-    assert_eq!(waits, (given_back.clone(), vec![]), "all go, and not only those that are lost");
+    let asked_again = vec![Action::DeletePods(Which::All)];
+    assert_eq!(waits, (given_back.clone(), asked_again), "all go, and not only those that are lost");
     let absent = with_pods(&[(Requested, Absent), (Requested, Absent)]);
     let again = look_at(until, given_back, &absent, (&requeue, 0));
     assert_eq!(again, (gathering_again(until), vec![Action::CreatePods]));
@@ -333,8 +334,13 @@ fn a_job_whose_pods_shall_stay_is_finished_with_its_last_run() {
     let dead = workers(&[Exited(FIRST, exit(0, 1)), Exited(FIRST, stopped(2))]);
     let finished = JobPhase::Finished { result: JobResult::Cancelled };
     let moved = look(stopping(Ending::Cancelled), &dead, &keep, 0);
-    assert_eq!(moved, (finished.clone(), vec![Action::Conclude(JobResult::Cancelled)]));
-    assert_eq!(look(finished.clone(), &dead, &keep, 0), (finished, vec![]));
+    let (releasing, actions) = moved;
+    let idle = Action::DeletePods(Which::Idle);
+    assert_eq!(actions, [Action::Conclude(JobResult::Cancelled), idle.clone()]);
+    assert_eq!(look(releasing, &dead, &keep, 0), (finished.clone(), vec![]));
+    assert_eq!(look(finished.clone(), &dead, &keep, 0), (finished.clone(), vec![]));
+    // What was never told to run does not end by itself.
+    assert_eq!(look(finished.clone(), &workers(&[Joined]), &keep, 0), (finished, vec![idle]));
 }
 
 #[test]

@@ -165,7 +165,7 @@ fn a_gang_of_which_one_has_forgotten_its_run_fails_and_names_it() {
             panic!("a launch would be refused: {moved:?}")
         };
         let reason = "its agent knows nothing of start 1.1, in which others run".to_owned();
-        assert_eq!(failure, Failure::ReplicaLost { replica: id("worker-1"), reason, loss: Loss::Broken });
+        assert_eq!(failure, Failure::ReplicaLost { replica: id("worker-1"), reason, loss: Loss::Disrupted });
         assert_eq!((generation, actions), (Some(FIRST), stop_with(Duration::ZERO)));
     }
 }

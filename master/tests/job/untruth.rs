@@ -46,9 +46,9 @@ fn earliest_in(gang: &Gang) -> Option<&ExitReport> {
 
 fn was_lost_so(pod: &Pod, (loss, reason): (Loss, &str), deaths: u32) -> bool {
     match loss {
+        Loss::Disrupted if reason.contains("knows nothing of start") => pod.is_new(),
         // What an earlier master had deleted looks like what the cluster took.
         Loss::Disrupted => pod.had(Fate::Disrupted) || deaths > 0 && pod.had(Fate::Deleted),
-        Loss::Broken if reason.contains("knows nothing of start") => pod.is_new(),
         Loss::Broken => pod.had(Fate::NodeDied) || pod.had(Fate::Deleted),
         Loss::Hopeless => false,
     }

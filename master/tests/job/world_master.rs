@@ -181,14 +181,18 @@ impl World {
     }
 
     fn delete(&mut self, which: Which) {
-        self.used_force |= which == Which::Live && !matches!(self.phase, JobPhase::Finished { .. });
+        let is_force = matches!(which, Which::Live | Which::Unended);
+        self.used_force |= is_force && !matches!(self.phase, JobPhase::Finished { .. });
         let horizon = self.phase.horizon();
         for pod in &mut self.pods {
             pod.call_back();
+            let member = Member::of(pod.id, &pod.seen, horizon);
+            let is_leaving = matches!(pod.seen.pod, Some(PodState::Leaving { .. }));
             let is_chosen = match which {
-                Which::Live => pod.seen.presence() == Presence::Live,
-                Which::Unfit if matches!(pod.seen.pod, Some(PodState::Leaving { .. })) => false,
-                Which::Unfit => !Member::of(pod.id, &pod.seen, horizon).is_fit(),
+                Which::Live => member.pod == Presence::Live,
+                Which::Unfit => !is_leaving && !member.is_fit(),
+                Which::Unended => !is_leaving && member.is_unended(),
+                Which::Idle => member.is_idle(),
                 Which::All => true,
             };
             if is_chosen {

@@ -233,14 +233,26 @@ impl PodBackend for KubeBackend {
         };
         let told = |error: &ApiFailure, _| warn!(job = %job.name, error = error_chain(error), "not prepared yet");
         let done = attempt.retry(patience()).when(ApiFailure::is_passing).notify(told).await;
-        done.map_err(|source| BackendError::Prepare { job: job.name.clone(), source: Box::new(source) })
+        done.map_err(|source| {
+            if source.is_passing() {
+                let what = format!("make the network policy of job \"{}\"", job.name);
+                return BackendError::Unavailable { what, source: Box::new(source) };
+            }
+            BackendError::Prepare { job: job.name.clone(), source: Box::new(source) }
+        })
     }
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
         let attempt = || self.create_once(&pod);
         let told = |error: &CreateError, _| warn!(pod = %pod.name(), error = error_chain(error), "not created yet");
         let done = attempt.retry(patience()).when(CreateError::is_passing).notify(told).await;
-        done.map_err(|source| BackendError::Create { pod: pod.name(), source: Box::new(source) })
+        done.map_err(|source| {
+            if source.is_passing() {
+                let what = format!("create pod \"{}\"", pod.name());
+                return BackendError::Unavailable { what, source: Box::new(source) };
+            }
+            BackendError::Create { pod: pod.name(), source: Box::new(source) }
+        })
     }
 
     async fn delete(&self, job: &JobKey, replica: ReplicaId, grace: Duration) -> Result<(), BackendError> {

@@ -73,7 +73,7 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     if has_unended_run(generation, seen) || generation != stop.generation {
         let overdue = now >= stop.since + policy.stop_grace + policy.release_timeout;
         let actions = if overdue {
-            vec![Action::DeletePods(Which::Live)]
+            vec![Action::DeletePods(Which::Unended)]
         } else {
             stop_actions(generation, grace(&stop.ending, seen))
         };
@@ -111,17 +111,16 @@ fn judge(failure: Failure, next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<A
 
 fn conclude(result: JobResult, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let concluded = Action::Conclude(result.clone());
-    match seen.policy.clean_pods {
-        CleanPods::None => (JobPhase::Finished { result }, vec![concluded]),
-        CleanPods::Running | CleanPods::All => {
-            (JobPhase::Releasing { result, since: seen.now }, vec![concluded, Action::ReleasePods])
-        }
-    }
+    let release = match seen.policy.clean_pods {
+        CleanPods::None => Action::DeletePods(Which::Idle),
+        CleanPods::Running | CleanPods::All => Action::ReleasePods,
+    };
+    (JobPhase::Releasing { result, since: seen.now }, vec![concluded, release])
 }
 
 pub(super) fn releasing(result: JobResult, since: Duration, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Seen { gang, policy, now, .. } = seen;
-    if !gang.any(|member| member.pod == Presence::Live) {
+    if policy.clean_pods == CleanPods::None || !gang.any(|member| member.pod == Presence::Live) {
         return (JobPhase::Finished { result }, vec![]);
     }
     let overdue = now >= since + policy.release_timeout;
@@ -136,6 +135,7 @@ pub(super) fn finished(result: JobResult, seen: Seen<'_>) -> (JobPhase, Vec<Acti
     let actions = match seen.policy.clean_pods {
         CleanPods::All if has(Presence::Live) || has(Presence::Ended) => vec![Action::DeletePods(Which::All)],
         CleanPods::Running if has(Presence::Live) => vec![Action::DeletePods(Which::Live)],
+        CleanPods::None if seen.gang.any(Member::is_idle) => vec![Action::DeletePods(Which::Idle)],
         CleanPods::All | CleanPods::Running | CleanPods::None => vec![],
     };
     (JobPhase::Finished { result }, actions)

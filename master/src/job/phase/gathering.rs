@@ -54,9 +54,10 @@ fn resume_or_start(gathering: Gathering, seen: Seen<'_>) -> (JobPhase, Vec<Actio
     let Some(generation) = seen.gang.newest_launch() else {
         return start(gathering.next, StartStage::Configuring, seen);
     };
-    // Some were started, so all had been configured; an agent that knows nothing of it has lost its run.
+    // Some were started, so all had been configured; an agent that knows nothing of it is in a pod that was made since,
+    // because the first was taken away while no master was there.
     if let Some(replica) = seen.gang.outside(generation) {
-        let lost = LostRun::broken(format!("its agent knows nothing of start {generation}, in which others run"));
+        let lost = LostRun::disrupted(format!("its agent knows nothing of start {generation}, in which others run"));
         let LostRun { reason, loss } = lost;
         let phase = JobPhase::Running { generation };
         return fail(&phase, Failure::ReplicaLost { replica, reason, loss }, seen);
@@ -132,7 +133,7 @@ pub(super) fn restarting(restart: Restart, seen: Seen<'_>) -> (JobPhase, Vec<Act
     }
     let is_gone = |member: &Member| match without {
         Which::All => member.pod == Presence::Absent,
-        Which::Unfit | Which::Live => member.is_fit(),
+        Which::Unfit | Which::Unended | Which::Idle | Which::Live => member.is_fit(),
     };
     let is_swept = seen.gang.members().iter().all(is_gone);
     if is_swept && seen.now >= until {
@@ -143,7 +144,7 @@ pub(super) fn restarting(restart: Restart, seen: Seen<'_>) -> (JobPhase, Vec<Act
     if !is_swept && seen.now >= since + seen.policy.start_timeout {
         return fail(&restart.into(), seen.gang.start_timeout(seen.policy.start_timeout, is_gone), seen);
     }
-    // A pod that should be gone by now may not have been asked to go.
-    let is_late = !is_swept && seen.now >= until + seen.policy.release_timeout;
+    // A pod that should be gone by now may have become unfit since, or have survived being asked to go.
+    let is_late = !is_swept && seen.now >= until;
     (restart.into(), if is_late { vec![Action::DeletePods(without)] } else { vec![] })
 }
