@@ -6,7 +6,7 @@ use std::error::Error;
 use std::mem;
 
 use async_trait::async_trait;
-use futures_util::{StreamExt, pin_mut};
+use futures_util::{Stream, StreamExt, pin_mut};
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions, PropagationPolicy};
@@ -33,13 +33,14 @@ const BACKLOG: usize = 1024;
 /// A store in a namespace.
 #[derive(Clone)]
 pub struct KubeStore {
+    cluster: Cluster,
     maps: Api<ConfigMap>,
 }
 
 impl KubeStore {
     /// The store of this namespace.
     pub fn new(cluster: &Cluster) -> Self {
-        Self { maps: cluster.config_maps() }
+        Self { cluster: cluster.clone(), maps: cluster.config_maps() }
     }
 
     async fn read(&self, name: &JobName) -> Result<Option<ConfigMap>, StoreError> {
@@ -121,14 +122,16 @@ impl JobStore for KubeStore {
         // The watch would repeat what fails for ever, and say why in the log alone.
         call(self.maps.list(&ListParams::default().limit(1))).await.map_err(unavailable)?;
         let (sender, receiver) = mpsc::channel(BACKLOG);
-        tokio::spawn(follow(self.maps.clone(), sender));
+        tokio::spawn(follow(changes(&self.cluster), sender));
         Ok(receiver)
     }
 }
 
 /// Passes changes on until nobody listens.
-async fn follow(maps: Api<ConfigMap>, sender: mpsc::Sender<StoreEvent>) {
-    let events = changes(maps);
+async fn follow(
+    events: impl Stream<Item = Result<watcher::Event<ConfigMap>, watcher::Error>>,
+    sender: mpsc::Sender<StoreEvent>,
+) {
     pin_mut!(events);
     let mut told = Told::default();
     loop {

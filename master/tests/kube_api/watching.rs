@@ -115,6 +115,20 @@ async fn a_watch_that_never_opens_is_given_up_in_a_quarter_of_an_hour() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_watch_is_back_soon_after_a_server_that_was_away_for_long() {
+    let server = ApiServer::new();
+    let pods = three_workers(&server).await;
+    server.script_times(20, Kind::Watch, &Reply::Instead(failure(500, "InternalError", "away")));
+    server.end_watches(None);
+    server.until("most have been refused", |asked| watches(asked) == 20).await;
+    let last = Instant::now();
+    server.until("all have been refused", |asked| watches(asked) == 22).await;
+    assert!(last.elapsed() < Duration::from_secs(10), "{:?}", last.elapsed());
+    change_all(&server);
+    sees_all_changes(&pods).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_that_forgets_all_the_time_is_not_asked_all_the_time() {
     let server = ApiServer::new();
     let pods = three_workers(&server).await;

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::config::{Config, KubeConfigOptions};
 use kube::core::Status;
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
 use tokio::time::timeout;
 
 /// Most time that one call may take, kube's own repetitions after 429, 503 and 504 included.
@@ -30,6 +31,9 @@ pub(crate) const JOB: &str = "muster/job";
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
+    /// Without kube's own repetitions: each waits twice as long as the one before, and a watch has no deadline that
+    /// ends them.
+    watching: Client,
     namespace: String,
     master: MasterPlace,
 }
@@ -97,14 +101,17 @@ impl Cluster {
         let is_in_pod = Config::from_kubeconfig(&KubeConfigOptions::default()).await.is_err();
         let own = config.default_namespace.clone();
         let namespace = namespace.unwrap_or_else(|| own.clone());
-        let client = Client::try_from(config).context("prepare a client of the Kubernetes API")?;
+        let mut to_watch = config.clone();
+        to_watch.default_retry = false;
+        let client = |config| Client::try_from(config).context("prepare a client of the Kubernetes API");
+        let (client, watching) = (client(config)?, client(to_watch)?);
         let master = if is_in_pod && namespace == own { MasterPlace::PodBesideJobs } else { MasterPlace::Elsewhere };
-        Ok(Self { client, namespace, master })
+        Ok(Self { client, watching, namespace, master })
     }
 
     /// What this client reaches, from outside the cluster.
     pub fn new(client: Client, namespace: String) -> Self {
-        Self { client, namespace, master: MasterPlace::Elsewhere }
+        Self { watching: client.clone(), client, namespace, master: MasterPlace::Elsewhere }
     }
 
     /// Where this master is.
@@ -130,6 +137,14 @@ impl Cluster {
     /// Its ConfigMaps.
     pub(crate) fn config_maps(&self) -> Api<ConfigMap> {
         Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Its objects of some kind, to be watched.
+    pub(super) fn watched<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.watching.clone(), &self.namespace)
     }
 }
 

@@ -4,33 +4,45 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
+use backon::ExponentialBuilder;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt};
+use k8s_openapi::NamespaceResourceScope;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{Error, Event, watcher};
+use kube::runtime::utils::ResetTimerBackoff;
+use kube::runtime::watcher::{Error, Event, ExponentialBackoff, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-use super::api::ours;
+use super::api::{Cluster, ours};
 
 /// How long one page of a list may take. kube's watch sets no limit to it.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long nothing may be told. A watch that is quiet for so long begins anew, in case it is not quiet but dead.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+/// The first pause after an error, and the longest, but for jitter that may double it: what happened while the API was
+/// away is seen soon after it is back, and before a job that is on record counts as slow to arrive. kube's own grow to
+/// a minute.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Without errors for so long, the next pause is the first again.
+const CALM: Duration = Duration::from_secs(60);
 /// The HTTP status that says that a watch cannot go on from where it was.
 const GONE: u16 = 410;
 
 /// Everything of this kind that a master has made, and then each change; everything again after some errors. It never
 /// ends, and waits longer after each error in a row.
-pub(crate) fn changes<K>(api: Api<K>) -> impl Stream<Item = Result<Event<K>, Error>> + Send
+pub(crate) fn changes<K>(cluster: &Cluster) -> impl Stream<Item = Result<Event<K>, Error>> + Send + use<K>
 where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    stream::unfold(Following::begin(api), async |mut following| Some((following.next().await, following)))
+    let pauses = ExponentialBuilder::default().with_min_delay(FIRST_PAUSE).with_max_delay(LONGEST_PAUSE);
+    let pauses = ResetTimerBackoff::new(ExponentialBackoff::from(pauses.without_max_times().with_jitter()), CALM);
+    stream::unfold(Following::begin(cluster.watched()), async |mut following| Some((following.next().await, following)))
         .boxed()
-        .default_backoff()
+        .backoff(pauses)
 }
 
 struct Following<K> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use backon::{ExponentialBuilder, Retryable};
-use futures_util::{StreamExt, pin_mut};
+use futures_util::{Stream, StreamExt, pin_mut};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::Api;
@@ -106,7 +106,8 @@ impl KubeBackend {
             .map_err(|source| BeginError::List { namespace: namespace.clone(), source })?;
         let seen = SeenPods::default();
         let (listed, is_listed) = oneshot::channel();
-        let (blind, following) = (CancellationToken::new(), follow(pods.clone(), seen.clone(), listed));
+        let following = follow(changes::changes(cluster), seen.clone(), listed);
+        let blind = CancellationToken::new();
         let end = blind.clone().drop_guard();
         let watch = AbortOnDropHandle::new(tokio::spawn(async move {
             let _end = end;
@@ -295,9 +296,12 @@ impl PodBackend for KubeBackend {
 }
 
 /// Keeps up what is seen, whatever happens to the connection.
-async fn follow(pods: Api<Pod>, seen: SeenPods, listed: oneshot::Sender<()>) {
+async fn follow(
+    events: impl Stream<Item = Result<watcher::Event<Pod>, watcher::Error>>,
+    seen: SeenPods,
+    listed: oneshot::Sender<()>,
+) {
     let mut listed = Some(listed);
-    let events = changes::changes(pods);
     pin_mut!(events);
     while let Some(event) = events.next().await {
         match event {
