@@ -29,6 +29,9 @@ const BROKEN_PAUSE: Duration = Duration::from_millis(500);
 /// How often that pause is doubled at most: to about four minutes.
 const BROKEN_DOUBLINGS_MAX: u32 = 9;
 
+/// How long a request that writes a record may take, whatever single calls may: a client waits for an answer for 30 s.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(25);
+
 /// One job, for those who look at it.
 #[derive(Debug, Clone)]
 pub struct JobHandle {
@@ -89,6 +92,14 @@ pub enum JobsError {
     /// The store does not answer.
     #[error("the record of the job cannot be reached")]
     Store(#[source] StoreError),
+    /// The store or the back end takes too long.
+    #[error("job \"{name}\": not done after {} s, and may be done later; to ask again does no harm", limit.as_secs())]
+    Late {
+        /// The job.
+        name: JobName,
+        /// How long.
+        limit: Duration,
+    },
     /// The job is on record and has not reached the registry.
     #[error("job \"{0}\" is accepted, and this master is slow to take it up")]
     Slow(JobName),
@@ -220,6 +231,10 @@ impl Jobs {
     /// # Errors
     /// [`JobsError`].
     pub async fn submit(&self, spec: JobSpec) -> Result<Submitted, JobsError> {
+        in_time(&spec.name.clone(), self.put_on_record(spec)).await
+    }
+
+    async fn put_on_record(&self, spec: JobSpec) -> Result<Submitted, JobsError> {
         let name = spec.name.clone();
         if let Some(stored) = self.context.store.get(&name).await.map_err(of_store)? {
             return self.existing(stored, &spec).await;
@@ -274,8 +289,13 @@ impl Jobs {
     /// Writes a user's wish; the driver follows it. A record that cannot be read can only be deleted, and is at once.
     ///
     /// # Errors
-    /// [`JobsError::Unknown`], [`JobsError::Unreadable`], [`JobsError::Pods`] and [`JobsError::Store`].
+    /// [`JobsError::Unknown`], [`JobsError::Unreadable`], [`JobsError::Pods`], [`JobsError::Store`] and
+    /// [`JobsError::Late`].
     pub async fn wish(&self, name: &JobName, wish: Wish) -> Result<(), JobsError> {
+        in_time(name, self.put_wish_on_record(name, wish)).await
+    }
+
+    async fn put_wish_on_record(&self, name: &JobName, wish: Wish) -> Result<(), JobsError> {
         let raise = |record: &mut JobRecord| {
             let has_ended = record.ended.is_some() && wish == Wish::Cancel;
             if record.wish >= wish || has_ended {
@@ -323,6 +343,12 @@ impl Jobs {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<JobName, JobHandle>> {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+async fn in_time<T>(name: &JobName, work: impl Future<Output = Result<T, JobsError>>) -> Result<T, JobsError> {
+    timeout(WRITE_TIMEOUT, work)
+        .await
+        .unwrap_or_else(|_| Err(JobsError::Late { name: name.clone(), limit: WRITE_TIMEOUT }))
 }
 
 fn of_store(error: StoreError) -> JobsError {

@@ -61,7 +61,7 @@ impl From<JobsError> for ApiError {
             JobsError::NotKept(_) => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadRequest, error.to_string())
             }
-            JobsError::Pods(_) | JobsError::Store(_) | JobsError::Slow(_) => {
+            JobsError::Pods(_) | JobsError::Store(_) | JobsError::Late { .. } | JobsError::Slow(_) => {
                 let detail = error_chain(&error);
                 warn!(detail, "a request cannot be served now");
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, detail)
