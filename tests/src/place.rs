@@ -1,13 +1,15 @@
 //! Where the jobs of a test run, so that one journey can be made in every place.
 
+use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::Arc;
 
+use protocol::env::EnvName;
 use protocol::view::JobView;
 use rustix::process::Signal;
 
 use crate::client::{Finished, Running};
-use crate::cluster::{Cluster, Image};
+use crate::cluster::{Cluster, FaultProxy, Image};
 use crate::master::Master;
 use crate::processes::{pids, signal};
 use crate::programs::static_agent;
@@ -83,6 +85,16 @@ impl Stage {
     pub fn in_image(image: &Arc<Image>, exec_py: &str) -> Self {
         let script = Some(format!("EXEC_PY={exec_py}"));
         Self::set_up(Place::Cluster, Scene::new(exec_py), (script, || Arc::clone(image)), &STATE)
+    }
+
+    /// Sets the cluster up for jobs that run this script, with a master that reaches the cluster's API by this way.
+    ///
+    /// # Panics
+    /// When it cannot be set up.
+    pub fn behind(api: &FaultProxy, exec_py: &str) -> Self {
+        let scene = Scene::new(exec_py);
+        let cluster = Cluster::behind(api, &scene, Image::shared(), &STATE);
+        Self { site: Site::Cluster(cluster), script: Some(format!("EXEC_PY={exec_py}")), scene }
     }
 
     fn set_up(
@@ -217,6 +229,13 @@ impl Stage {
             Site::Cluster(cluster) => format!("&img={}", cluster.image.wrapped()),
             Site::OwnMaster | Site::Processes(_) => String::new(),
         }
+    }
+
+    /// The variable that brings the script into the image that all tests share, where there is one.
+    pub fn script_variable(&self) -> BTreeMap<EnvName, String> {
+        let variable = self.script.as_deref().and_then(|script| script.split_once('='));
+        let named = |(name, value): (&str, &str)| Some((name.parse().ok()?, value.to_owned()));
+        variable.and_then(named).into_iter().collect()
     }
 
     /// What runs of the jobs, by name or number: every pod that has not ended, every process that is an exec.py; under

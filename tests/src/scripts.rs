@@ -2,6 +2,11 @@
 //! they are by their output, and hear from each other and from the test at their addresses, which is the same wherever
 //! they run.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+
+use protocol::view::JobView;
+
 /// Says that it is ready, and then neither ends nor listens to SIGTERM.
 pub const STUBBORN: &str = r#"
 import signal, time
@@ -57,4 +62,17 @@ print("ended")
 /// `PEERS`, and then this.
 pub fn with_peers(script: &str) -> String {
     format!("{PEERS}\n{script}")
+}
+
+/// Says a word to a worker, at the address of its TensorFlow server, and gives its answer.
+///
+/// # Panics
+/// When it does not listen there.
+pub fn tell(job: &JobView, worker: usize, word: &str) -> String {
+    let address = job.replicas[worker].address.as_deref().expect("it has one");
+    let mut stream = TcpStream::connect(address).expect("exec.py listens");
+    writeln!(stream, "{word}").expect("exec.py reads");
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).expect("exec.py answers");
+    answer
 }

@@ -1,5 +1,6 @@
 //! The cluster that KUBECONFIG names, as the place of one test: a namespace, and a master outside the cluster.
 
+mod fault_proxy;
 mod image;
 mod namespace;
 
@@ -10,6 +11,7 @@ use std::thread;
 
 use serde_json::Value;
 
+pub use self::fault_proxy::{Fault, FaultProxy, On};
 pub use self::image::Image;
 pub use self::namespace::Namespace;
 use crate::master::Master;
@@ -35,10 +37,22 @@ impl Cluster {
     /// # Panics
     /// When there is no cluster, or no Docker.
     pub fn new(scene: &Scene, image: Arc<Image>, args: &[&str]) -> Self {
+        Self::with_variables(scene, image, args, &[])
+    }
+
+    /// The same, with a master that reaches the API by this way.
+    ///
+    /// # Panics
+    /// When there is no cluster, or no Docker.
+    pub fn behind(api: &FaultProxy, scene: &Scene, image: Arc<Image>, args: &[&str]) -> Self {
+        Self::with_variables(scene, image, args, &[("KUBECONFIG", api.kubeconfig())])
+    }
+
+    fn with_variables(scene: &Scene, image: Arc<Image>, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let namespace = Namespace::new();
         let own = master_args(&namespace, args);
         let own: Vec<&str> = own.iter().map(String::as_str).collect();
-        Self { master: Master::start(scene.path(), &own, &[]), namespace, image }
+        Self { master: Master::start(scene.path(), &own, variables), namespace, image }
     }
 
     /// Starts a master in the place of the one that was killed.

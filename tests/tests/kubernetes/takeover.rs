@@ -1,11 +1,9 @@
 //! The master is killed in the middle of a run, and another takes its place.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use e2e::scripts::{AWAITS_ITS_END, with_peers};
+use e2e::scripts::{AWAITS_ITS_END, tell, with_peers};
 use e2e::{Place, Running, Stage, within};
 use protocol::view::{JobState, JobView};
 
@@ -95,16 +93,6 @@ fn take_over(stage: &mut Stage, args: &[&str], job: &str) -> JobView {
     let view = within("the next master has the job", running, || stage.cluster().to_string());
     assert!(begin.elapsed() < TAKEOVER, "after {:?}", begin.elapsed());
     view
-}
-
-/// Says a word to a worker, at the address of its TensorFlow server, and gives its answer.
-fn tell(job: &JobView, worker: usize, word: &str) -> String {
-    let address = job.replicas[worker].address.as_deref().expect("it has one");
-    let mut stream = TcpStream::connect(address).expect("exec.py listens");
-    writeln!(stream, "{word}").expect("exec.py reads");
-    let mut answer = String::new();
-    BufReader::new(stream).read_line(&mut answer).expect("exec.py answers");
-    answer
 }
 
 /// Lets both workers come to their end.

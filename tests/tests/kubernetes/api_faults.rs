@@ -1,0 +1,341 @@
+//! The Kubernetes API is slow, refuses, loses answers, breaks its watches off or is away, as the master sees it.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use e2e::cluster::{Fault, FaultProxy, On};
+use e2e::scripts::{AWAITS_ITS_END, tell, with_peers};
+use e2e::{Running, Stage, within};
+use protocol::error::{ErrorCode, Problem};
+use protocol::job::{JobRequest, Strategy};
+use protocol::view::{JobState, JobView};
+
+/// How long the API is away.
+const AWAY: Duration = Duration::from_secs(30);
+/// How long a client waits for an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How slow a master may be with what it knows by itself, on a machine that is busy.
+const PROMPT: Duration = Duration::from_secs(2);
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_job_that_runs_notices_no_fault_of_the_api() {
+    let api = FaultProxy::start();
+    let stage = Stage::behind(&api, &with_peers(AWAITS_ITS_END));
+    let client = Running::of(&mut stage.submitting(&["--task", "steady"]));
+    client.until_printed(2, "begun");
+    let before = stage.status("steady");
+    let vigil = Vigil::over(&stage);
+    let faults = [
+        (On::Everything, Fault::Slow(Duration::from_secs(2))),
+        (On::Everything, Fault::TooMany),
+        (On::Everything, Fault::Refused(503)),
+        (On::Everything, Fault::Refused(500)),
+        (On::Everything, Fault::LostAnswer(503)),
+        (On::Everything, Fault::LostAnswer(500)),
+        (On::Watches, Fault::Gone),
+        (On::Everything, Fault::Down),
+    ];
+    for (number, (on, fault)) in faults.into_iter().enumerate() {
+        api.misbehave(on, fault);
+        api.cut();
+        api.until_struck(2);
+        assert_eq!(tell(&before, 0, "how are you"), "still here\n");
+        client.until_printed(number + 1, "still here");
+        api.behave();
+    }
+    end(&before);
+    let run = client.ended().code(0);
+    assert_eq!((run.lines("begun").len(), run.lines("ended").len()), (2, 2), "{}", run.stdout);
+    assert_untroubled(&before, &stage.finished("steady"));
+    vigil.was_never_disappointed();
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_job_that_ends_while_the_api_is_away_for_half_a_minute_is_on_record_when_it_is_back() {
+    let api = FaultProxy::start();
+    let stage = Stage::behind(&api, &with_peers(AWAITS_ITS_END));
+    let client = Running::of(&mut stage.submitting(&["--task", "meanwhile"]));
+    client.until_printed(2, "begun");
+    let before = stage.status("meanwhile");
+    let vigil = Vigil::over(&stage);
+    let away = Instant::now();
+    api.misbehave(On::Everything, Fault::Down);
+    assert_eq!(tell(&before, 0, "how are you"), "still here\n");
+    client.until_printed(1, "still here");
+    end(&before);
+    client.until_printed(2, "ended");
+    until_over(away);
+    let meanwhile = stage.status("meanwhile");
+    assert_eq!((meanwhile.result, record(&stage, "meanwhile").contains("succeeded")), (None, false));
+    api.behave();
+    let run = client.ended().code(0);
+    assert_eq!((run.lines("begun").len(), run.lines("ended").len()), (2, 2), "{}", run.stdout);
+    assert_untroubled(&before, &stage.finished("meanwhile"));
+    assert!(record(&stage, "meanwhile").contains("succeeded"));
+    vigil.was_never_disappointed();
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_job_that_was_accepted_just_before_the_api_went_away_starts_when_it_is_back() {
+    let api = FaultProxy::start();
+    let stage = Stage::behind(&api, "print('hello')");
+    api.misbehave(On::Creating("networkpolicies"), Fault::Refused(500));
+    stage.submit(&["-d", "--task", "accepted"]).code(0);
+    api.until_struck(1);
+    let away = Instant::now();
+    api.misbehave(On::Everything, Fault::Down);
+    until_over(away);
+    assert_eq!(stage.cluster().objects(), ["configmap/muster-accepted"]);
+    api.behave();
+    let run = stage.follow("accepted").ended().code(0);
+    assert_eq!(run.lines("hello").len(), 2, "{}", run.stdout);
+    assert_eq!(stage.finished("accepted").restarts.total(), 0);
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_submit_while_the_api_is_away_or_refuses_is_answered_with_503_and_leaves_nothing() {
+    let api = FaultProxy::start();
+    let stage = Stage::behind(&api, "print('hello')");
+    let vigil = Vigil::over(&stage);
+    for fault in [Fault::Down, Fault::Refused(500)] {
+        api.misbehave(On::Everything, fault);
+        assert_refused(&stage, "early");
+        // The API is away for a while, and not only for one request.
+        api.until_struck(4);
+        let client = stage.submit(&["--task", "early"]).code(3);
+        client.says(&["error: ", "the record of the job cannot be reached", "hint: try again later"]);
+        assert_eq!(stage.cluster().objects(), Vec::<String>::new(), "of {fault:?}");
+        assert_eq!(stage.cluster().policies(), Vec::<String>::new(), "of {fault:?}");
+    }
+    api.behave();
+    stage.submit(&["--task", "early"]).code(0);
+    vigil.was_never_disappointed();
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_submit_is_answered_with_503_before_a_client_gives_up_however_slow_the_api_is() {
+    let api = FaultProxy::start();
+    let stage = Stage::behind(&api, "print('hello')");
+    let vigil = Vigil::over(&stage);
+    // Each call is answered in time, and all together are not.
+    api.misbehave(On::Everything, Fault::Slow(Duration::from_secs(13)));
+    assert_refused(&stage, "patient");
+    api.behave();
+    stage.submit(&["--task", "patient"]).code(0);
+    vigil.was_never_disappointed();
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_job_whose_record_was_written_without_an_answer_is_there_once_and_runs_once() {
+    let api = FaultProxy::start();
+    let stage = Stage::behind(&api, &with_peers(AWAITS_ITS_END));
+    for (status, job) in [(500, "lost-500"), (503, "lost-503")] {
+        api.misbehave_times(1, On::Creating("configmaps"), Fault::LostAnswer(status));
+        let (first, _) = post(&stage, job);
+        assert!([200, 201, 503].contains(&first), "{first}");
+        assert_eq!(api.struck(), 1);
+        let (second, body) = post(&stage, job);
+        assert!([200, 201].contains(&second), "{second}: {body}");
+        let client = stage.follow(job);
+        client.until_printed(2, "begun");
+        end(&stage.status(job));
+        let run = client.ended().code(0);
+        assert_eq!((run.lines("begun").len(), run.lines("ended").len()), (2, 2), "{}", run.stdout);
+        assert_eq!(stage.finished(job).state, JobState::Succeeded);
+    }
+    let records = stage.cluster().objects().into_iter().filter(|name| name.starts_with("configmap/"));
+    assert_eq!(records.collect::<Vec<_>>(), ["configmap/muster-lost-500", "configmap/muster-lost-503"]);
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn pods_that_were_created_and_deleted_without_an_answer_are_there_once_and_go() {
+    let api = FaultProxy::start();
+    let stage = Stage::behind(&api, &with_peers(AWAITS_ITS_END));
+    for (status, job) in [(500, "pods-500"), (503, "pods-503")] {
+        api.misbehave_times(3, On::Creating("pods"), Fault::LostAnswer(status));
+        let client = Running::of(&mut stage.submitting(&["--task", job]));
+        client.until_printed(2, "begun");
+        assert_eq!(api.struck(), 3);
+        assert_eq!(stage.cluster().live_pods(), [0, 1].map(|index| format!("{job}-worker-{index}")));
+        assert_untroubled(&stage.status(job), &stage.status(job));
+        api.misbehave_times(2, On::Deleting("pods"), Fault::LostAnswer(status));
+        stage.verb(&["delete", job]).code(0);
+        api.until_struck(1);
+        assert_eq!(stage.cluster().objects(), Vec::<String>::new());
+    }
+    for (status, job) in [(500, "gone-500"), (503, "gone-503")] {
+        stage.submit(&["-d", "--task", job]).code(0);
+        stage.follow(job).until_printed(2, "begun");
+        api.misbehave_times(2, On::Deleting("configmaps"), Fault::LostAnswer(status));
+        stage.verb(&["delete", job]).code(0);
+        api.until_struck(1);
+        assert_eq!(stage.cluster().objects(), Vec::<String>::new());
+    }
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_failure_and_a_result_that_were_written_without_an_answer_count_once() {
+    let api = FaultProxy::start();
+    let stage = Stage::behind(&api, "print('begun')\nraise SystemExit(3)");
+    for (status, job) in [(500, "twice-500"), (503, "twice-503")] {
+        // One is the restart's, and one the result's.
+        api.misbehave_times(2, On::Replacing("configmaps"), Fault::LostAnswer(status));
+        let flags = ["--task", job, "--worker-num", "1", "--max-restarts", "1", "--backoff", "0s"];
+        let run = stage.submit(&flags).code(1);
+        assert_eq!((run.lines("begun").len(), api.struck()), (2, 2), "{}", run.stdout);
+        let view = stage.finished(job);
+        assert_eq!((view.state, view.restarts.counted, view.restarts.uncounted), (JobState::Failed, 1, 0));
+        assert_eq!(view.restarts.failed_starts.len(), 2);
+    }
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn four_pods_come_to_run_through_an_api_that_is_slow_and_has_too_much_to_do() {
+    let api = FaultProxy::start();
+    let stage = Stage::behind(&api, "print('hello')");
+    let vigil = Vigil::over(&stage);
+    let runs = |job: &str| {
+        let run = stage.submit(&["--task", job, "--worker-num", "4"]).code(0);
+        assert_eq!(run.lines("hello").len(), 4, "{}", run.stdout);
+        assert_eq!(stage.finished(job).restarts.total(), 0);
+    };
+    // Two for each pod.
+    api.misbehave_times(8, On::Creating("pods"), Fault::TooMany);
+    runs("crowded");
+    assert_eq!(api.struck(), 8);
+    api.misbehave(On::Everything, Fault::Slow(Duration::from_secs(2)));
+    runs("slow");
+    vigil.was_never_disappointed();
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_launch_and_a_restart_go_on_when_watches_break_off_and_cannot_go_on_where_they_were() {
+    let api = FaultProxy::start();
+    let stage = Stage::behind(&api, &with_peers(AWAITS_ITS_END));
+    stage.submit(&["-d", "--task", "watched"]).code(0);
+    let forget = || {
+        api.misbehave_times(4, On::Watches, Fault::Gone);
+        api.cut();
+    };
+    forget();
+    let client = stage.follow("watched");
+    client.until_printed(2, "begun");
+    api.until_struck(4);
+    stage.kill_agent("watched");
+    forget();
+    client.until_printed(4, "begun");
+    let view = stage.status("watched");
+    assert_eq!((view.restarts.counted, view.restarts.uncounted), (1, 0));
+    end(&view);
+    client.ended().code(0);
+    assert_eq!(stage.finished("watched").restarts.total(), 1);
+}
+
+/// Waits until the API has been away for half a minute.
+fn until_over(since: Instant) {
+    let is_over = || (since.elapsed() > AWAY).then_some(());
+    within("half a minute is over", is_over, String::new);
+}
+
+/// Asserts that a job has ended well in the one start that it had before.
+#[track_caller]
+fn assert_untroubled(before: &JobView, after: &JobView) {
+    assert_eq!((after.generation, after.restarts.total()), (before.generation, 0));
+    assert!(matches!(after.state, JobState::Running | JobState::Succeeded), "{after:?}");
+}
+
+/// Asserts that a submit is turned away for now, in time.
+fn assert_refused(stage: &Stage, job: &str) {
+    let begin = Instant::now();
+    let (status, answer) = post(stage, job);
+    assert!(begin.elapsed() < ANSWER_TIMEOUT, "after {:?}: {answer}", begin.elapsed());
+    assert_eq!(status, 503, "{answer}");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    assert!(head.to_ascii_lowercase().contains("\r\nretry-after: "), "{head}");
+    let problem: Problem = serde_json::from_str(body).expect("a problem");
+    assert_eq!(problem.code, ErrorCode::Unavailable, "{}", problem.detail);
+}
+
+/// Submits a job by the API, and gives the status and all of the answer.
+fn post(stage: &Stage, job: &str) -> (u16, String) {
+    let request = JobRequest {
+        image: Some(stage.cluster().image.wrapped().parse().expect("an image")),
+        env: stage.script_variable(),
+        ..JobRequest::new(job.parse().expect("a name"), Strategy::AllReduce)
+    };
+    let body = serde_json::to_string(&request).expect("a request is JSON");
+    let answer = stage.curl(&["-i", "-X", "POST", "--data-binary", &body], "/v1/jobs");
+    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
+    (status.unwrap_or_else(|| panic!("an answer: {answer}")), answer)
+}
+
+/// The record as it is in the cluster.
+fn record(stage: &Stage, job: &str) -> String {
+    let name = format!("muster-{job}");
+    stage.cluster().namespace.kubectl(&["get", "configmap", &name, "-o", "jsonpath={.data.record}"])
+}
+
+/// Lets both workers come to their end.
+fn end(job: &JobView) {
+    for worker in 0..2 {
+        assert_eq!(tell(job, worker, "end"), "");
+    }
+}
+
+/// Asks a master again and again for what it knows without the cluster.
+struct Vigil {
+    is_over: Arc<AtomicBool>,
+    watching: JoinHandle<Vec<String>>,
+}
+
+impl Vigil {
+    fn over(stage: &Stage) -> Self {
+        let address = stage.cluster().master.url.trim_start_matches("http://").to_owned();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let is_told = Arc::clone(&is_over);
+        let watching = thread::spawn(move || {
+            let mut complaints = vec![];
+            while !is_told.load(Ordering::Relaxed) {
+                complaints.extend(["/readyz", "/healthz", "/v1/jobs"].iter().filter_map(|path| ask(&address, path)));
+                thread::park_timeout(Duration::from_millis(100));
+            }
+            complaints
+        });
+        Self { is_over, watching }
+    }
+
+    fn was_never_disappointed(self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        assert_eq!(self.watching.join().expect("it does not panic"), Vec::<String>::new());
+    }
+}
+
+/// What is to be complained of about an answer.
+fn ask(address: &str, path: &str) -> Option<String> {
+    let begin = Instant::now();
+    let answer = || {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(PROMPT))?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok::<_, std::io::Error>(answer)
+    };
+    let answer = answer().unwrap_or_else(|error| error.to_string());
+    let is_good = answer.starts_with("HTTP/1.1 200 ") && begin.elapsed() < PROMPT;
+    (!is_good).then(|| format!("{path} after {:?}: {answer}", begin.elapsed()))
+}
