@@ -123,6 +123,11 @@ fuzz: ## Try everything that comes in with random input, FUZZ_SECONDS=10 for eac
 	@command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz@0.13.2
 	scripts/fuzz $(FUZZ_SECONDS)
 
+.PHONY: abuse
+abuse: ## Send a master 1,000 requests of browsers, 10,000 malformed ones, 10,000 slow connections
+	cargo build --locked --workspace
+	cargo test --locked -p e2e --test abuse -- --ignored --nocapture --test-threads 1
+
 .PHONY: chaos
 chaos: ## Kill and break masters at every instant, and check that nothing is lost; ROUNDS=n for more
 	scripts/chaos $(or $(ROUNDS),1)

@@ -27,7 +27,8 @@ pub const MUSTER_ROLE: &str = "MUSTER_ROLE";
 pub const MUSTER_INDEX: &str = "MUSTER_INDEX";
 /// Written by the rendezvous, read by scripts: the generation, `E.S`.
 pub const MUSTER_GENERATION: &str = "MUSTER_GENERATION";
-/// Written by the rendezvous, read by scripts: how often this job's gang was started before, from 0.
+/// Written by the rendezvous, read by scripts: how often this job's gang was started again; 0 only
+/// where no start of it can have been before.
 pub const MUSTER_RESTART_COUNT: &str = "MUSTER_RESTART_COUNT";
 /// Written by the rendezvous, read by the agent: hosts, separated by commas, that no proxy may stand before.
 /// The agent adds them to `no_proxy` when a proxy is set, for gRPC hangs silently behind one.
