@@ -1,9 +1,10 @@
 //! Failures that another start makes up for.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use master::backend::fake::{Arrival, FakeAgent, FakeBackend};
+use master::job::policy::RELEASE_TIMEOUT;
 use master::jobs::JobHandle;
 use master::logs::JobLogs;
 use master::store::fake::FakeStore;
@@ -95,6 +96,20 @@ async fn a_pod_that_the_cluster_takes_is_replaced_and_costs_nothing() {
     assert_eq!(told(&after[1], "TF_CONFIG")[0]["cluster"], told(&after[0], "TF_CONFIG")[1]["cluster"]);
     after.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
     reach(&job, JobState::Succeeded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_is_replaced_at_once_although_another_was_a_moment_before() {
+    let master = Master::new();
+    let spec = spec_with("twice", 2, at_once(2));
+    let job = master.submit(spec.clone()).await;
+    let begin = Instant::now();
+    for (start, lost) in [(1, worker(0)), (2, worker(1))] {
+        running(&job, start).await;
+        master.backend.lose(&spec.name, lost, "its agent was killed");
+    }
+    running(&job, 3).await;
+    assert!(begin.elapsed() < RELEASE_TIMEOUT, "after {:?}", begin.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
