@@ -34,8 +34,16 @@ pub enum JobState {
 
 impl JobState {
     /// All states, in the order in which a job comes to them.
-    pub const ALL: [Self; 7] =
-        [Self::Pending, Self::Starting, Self::Running, Self::Stopping, Self::Succeeded, Self::Failed, Self::Cancelled];
+    pub const ALL: [Self; 8] = [
+        Self::Pending,
+        Self::Starting,
+        Self::Running,
+        Self::Stopping,
+        Self::Restarting,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Cancelled,
+    ];
 
     /// Whether nothing will change any more.
     pub fn is_finished(self) -> bool {

@@ -28,6 +28,7 @@ const NO_ROUTE: &str = "none";
 pub(super) struct Metrics {
     registry: Registry,
     jobs: Family<OfJobs, Gauge>,
+    tasks: Gauge,
     requests: Family<OfRequests, Counter>,
     pub(super) handler_panics: Counter,
     connections_open: Gauge<i64, AtomicI64>,
@@ -51,6 +52,7 @@ impl Metrics {
         let mut metrics = Self {
             registry: Registry::with_prefix("muster"),
             jobs: Family::default(),
+            tasks: Gauge::default(),
             requests: Family::default(),
             handler_panics: Counter::default(),
             connections_open: Gauge::default(),
@@ -60,6 +62,7 @@ impl Metrics {
         let Self {
             registry,
             jobs,
+            tasks,
             requests,
             handler_panics,
             connections_open,
@@ -67,6 +70,7 @@ impl Metrics {
             connections_evicted,
         } = &mut metrics;
         registry.register("jobs", "Jobs on record, by state", jobs.clone());
+        registry.register("tasks", "What this master does at the same time: tasks of its runtime", tasks.clone());
         registry.register("http_requests", "Requests answered, by route and status", requests.clone());
         registry.register("http_handler_panics", "Handlers that broke: bugs", handler_panics.clone());
         registry.register("http_connections_open", "Connections that are open", connections_open.clone());
@@ -88,6 +92,11 @@ impl Metrics {
             self.jobs.get_or_create(&OfJobs { state: state.as_str() }).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
+
+    fn show_tasks(&self) {
+        let alive = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        self.tasks.set(i64::try_from(alive).unwrap_or(i64::MAX));
+    }
 }
 
 /// The middleware that counts requests.
@@ -107,6 +116,7 @@ pub(super) async fn count(State(metrics): State<Arc<Metrics>>, request: Request,
 )]
 pub(super) async fn metrics(State(state): State<AppState>) -> impl IntoResponse {
     state.metrics.show_jobs(&state.jobs);
+    state.metrics.show_tasks();
     let mut shown = String::new();
     text::encode(&mut shown, &state.metrics.registry).expect("a string takes everything");
     ([(header::CONTENT_TYPE, OPENMETRICS)], shown)
