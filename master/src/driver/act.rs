@@ -136,10 +136,11 @@ impl Driver {
         }
         let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
         self.tasks.spawn(async move {
-            let stop = async |(id, agent): (ReplicaId, SocketAddr)| {
+            let stop = async |(replica, agent): (ReplicaId, SocketAddr)| {
                 if let Err(error) = tasks::stop(&agents, agent, generation, grace).await {
+                    let report = Report::NotStopped { replica, generation, reason: error_chain(&error) };
                     // A driver that has ended needs no report.
-                    let _ = reporter.send(Report::NotStopped(id, error_chain(&error))).await;
+                    let _ = reporter.send(report).await;
                 }
             };
             stream::iter(targets).for_each_concurrent(tasks::AGENTS_AT_ONCE, stop).await;

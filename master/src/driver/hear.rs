@@ -66,7 +66,11 @@ impl Driver {
         for report in batch {
             match report {
                 Report::Agent(id, agent) => self.take_agent(id, agent),
-                Report::NotStopped(id, reason) => self.delete_unstopped(id, &reason),
+                Report::NotStopped { replica, generation, reason } if generation == self.phase.generation() => {
+                    self.delete_unstopped(replica, &reason);
+                }
+                // Its run was dead without it.
+                Report::NotStopped { .. } => {}
                 Report::Broken => return Next::Broken,
             }
         }

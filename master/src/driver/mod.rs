@@ -68,8 +68,15 @@ pub struct Wires {
 enum Report {
     /// A replica's agent is now like this.
     Agent(ReplicaId, AgentState),
-    /// A replica's agent does not stop its run, for this reason.
-    NotStopped(ReplicaId, String),
+    /// A replica's agent does not stop its run.
+    NotStopped {
+        /// Whose.
+        replica: ReplicaId,
+        /// The start that is being ended. By the time this is heard there may be another, in another pod.
+        generation: Option<Generation>,
+        /// Why not.
+        reason: String,
+    },
     /// A task of the driver has panicked: what it was to do is not done.
     Broken,
 }
