@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub use self::fault_proxy::{Fault, FaultProxy, On};
 pub use self::image::Image;
@@ -103,6 +103,16 @@ impl Cluster {
         let id = id.strip_prefix("docker://").expect("the kubelet uses Docker");
         let killed = Command::new("docker").args(["kill", "--signal", "KILL", id]).output().expect("docker starts");
         assert!(killed.status.success(), "{}", String::from_utf8_lossy(&killed.stderr));
+    }
+
+    /// Takes a pod away as a drain does.
+    ///
+    /// # Panics
+    /// When the API refuses it.
+    pub fn evict(&self, pod: &str) {
+        let path = format!("/api/v1/namespaces/{}/pods/{pod}/eviction", self.namespace.name());
+        let eviction = json!({ "apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": { "name": pod } });
+        self.namespace.kubectl_with(&["create", "--raw", &path, "-f", "-"], &eviction.to_string());
     }
 }
 

@@ -2,10 +2,12 @@
 
 mod at_a_master;
 mod by_one_command;
+mod causes;
 mod training;
 
 pub use at_a_master::*;
 pub use by_one_command::*;
+pub use causes::*;
 pub use training::*;
 
 /// Makes a test of each journey that takes one command. The attribute is for tests that not every machine can run.
@@ -39,6 +41,18 @@ macro_rules! journeys_at_a_master {
             ctrl_c_leaves_a_job_of_a_master_that_stays_alone,
             killing_an_agent_ends_its_run_and_fails_the_job_with_that_reason,
             a_name_is_free_again_when_its_job_is_deleted,
+        }
+    };
+}
+
+/// Makes a test of each journey that ends with the question why.
+#[macro_export]
+macro_rules! journeys_of_causes {
+    ($place:expr, #[$attribute:meta]) => {
+        $crate::journeys! {
+            $place, #[$attribute],
+            why_names_the_replica_that_exited_first_and_those_that_died_of_it,
+            why_names_the_replica_that_crashed,
         }
     };
 }

@@ -8,3 +8,4 @@ mod prototype;
 mod reasons;
 mod remains;
 mod takeover;
+mod why;

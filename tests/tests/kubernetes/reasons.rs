@@ -99,11 +99,7 @@ fn an_evicted_pod_is_made_anew_with_that_reason() {
     let stage = Stage::new(Place::Cluster, STUBBORN);
     let client = Running::of(&mut stage.submitting(&["--task", "evicted"]));
     client.until_printed(2, "ready");
-    let namespace = &stage.cluster().namespace;
-    let pod = "evicted-worker-0";
-    let path = format!("/api/v1/namespaces/{}/pods/{pod}/eviction", namespace.name());
-    let eviction = json!({ "apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": { "name": pod } });
-    namespace.kubectl_with(&["create", "--raw", &path, "-f", "-"], &eviction.to_string());
+    stage.cluster().evict("evicted-worker-0");
     client.until_said("worker-0 was lost: ");
     runs_again(&stage, "evicted");
     let failure = stage.status("evicted").restarts.failed_starts[0].failure.to_string();

@@ -1,0 +1,54 @@
+//! What `client why` says of a job that has failed.
+#![expect(missing_docs, reason = "the name of a journey says what must be so")]
+
+use crate::place::{Place, Stage};
+use crate::scripts::with_peers;
+
+pub fn why_names_the_replica_that_exited_first_and_those_that_died_of_it(place: Place) {
+    let why = why_of(place, "sys.exit(3)");
+    assert!(why.starts_with("job broken failed, after 1 restart: worker-1 exited with code 3\n"), "{why}");
+    names_worker_1(&why, "worker-1 exited with code 3");
+}
+
+pub fn why_names_the_replica_that_crashed(place: Place) {
+    let why = why_of(place, "os.kill(os.getpid(), signal.SIGSEGV)");
+    names_worker_1(&why, "worker-1 was killed by signal 11 (SIGSEGV)");
+}
+
+fn names_worker_1(why: &str, how: &str) {
+    assert!(why.contains(&format!("\nfirst to fail  worker-1\nhow            {how}\n")), "{why}");
+    assert!(why.contains(", start 1.2\nlast lines of worker-1:\n  │ last words\n"), "{why}");
+    assert!(why.contains(&format!("\n  start 1.1: {how}")), "{why}");
+    let consequences: Vec<&str> = why.lines().filter(|line| line.starts_with("because of it")).collect();
+    // They die of it, or are stopped before they do.
+    assert!(["worker-0", "worker-2"].iter().all(|other| consequences.concat().contains(other)), "{why}");
+}
+
+/// The `why` of a job of which worker 1 ends in this way while the others are connected to it; they die of it a little
+/// later, as TensorFlow's members do.
+fn why_of(place: Place, how: &str) -> String {
+    let script = format!(
+        r#"
+def connect(address):
+    host, port = address.rsplit(":", 1)
+    while True:
+        try: return socket.create_connection((host, int(port)))
+        except ConnectionRefusedError: time.sleep(0.01)
+
+if INDEX == 1:
+    server = serve()
+    peers = [server.accept() for _ in ALL[1:]]
+    print("last words", flush=True)
+    {how}
+peer = connect(ALL[1])
+try: peer.recv(1)
+finally:
+    time.sleep(0.1)
+    os._exit(1)
+"#
+    );
+    let stage = Stage::new(place, &with_peers(&script));
+    stage.submit(&["--task", "broken", "--worker-num", "3", "--max-restarts", "1", "--backoff", "0s"]).code(1);
+    stage.assert_still();
+    stage.verb(&["why", "broken"]).code(0).stdout
+}

@@ -1,0 +1,18 @@
+//! `client why` on the real thing: it names the replica that was the first to fail, and what followed from that.
+
+use e2e::scripts::with_peers;
+use e2e::{Place, Stage};
+
+e2e::journeys_of_causes!(Place::Processes, #[cfg(unix)]);
+
+#[test]
+fn a_syntax_error_that_comes_after_the_submit_fails_the_job_at_once() {
+    // The master parses a submit's exec.py; another start may find another one.
+    let exec_py = with_peers("open('exec.py', 'w').write('x = (')\nsys.exit(3)");
+    let stage = Stage::new(Place::Processes, &exec_py);
+    stage.submit(&["--task", "edited", "--worker-num", "1", "--backoff", "0s"]).code(1);
+    let why = stage.verb(&["why", "edited"]).code(0).stdout;
+    assert!(why.starts_with("job edited failed, after 1 restart: worker-0 was not started: "), "{why}");
+    assert!(why.contains("SyntaxError: '(' was never closed"), "{why}");
+    assert!(why.contains("\n  start 1.1: worker-0 exited with code 3"), "{why}");
+}
