@@ -129,7 +129,7 @@ abuse: ## Send a master 1,000 requests of browsers, 10,000 malformed ones, 10,00
 	cargo test --locked -p e2e --test abuse -- --ignored --nocapture --test-threads 1
 
 .PHONY: chaos
-chaos: ## Kill and break masters at every instant, and check that nothing is lost; ROUNDS=n for more
+chaos: ## Break masters at every instant, kill workers and pods at random, and check that nothing is lost; ROUNDS=n for more
 	scripts/chaos $(or $(ROUNDS),1)
 
 .PHONY: bench

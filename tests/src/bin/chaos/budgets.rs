@@ -1,0 +1,93 @@
+//! More kills than a job's budget allows: it must fail, say so, and never be started again.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use anyhow::ensure;
+use e2e::processes::pids;
+use protocol::ids::JobName;
+use protocol::view::{JobResult, JobView};
+
+use crate::api::{Api, pid_of};
+use crate::lanes;
+use crate::say;
+use crate::shots::shoot;
+use crate::work::{STEPS_WITHOUT_END, Site, Traces, request};
+
+/// Jobs at the same time.
+const LANES: usize = 4;
+
+/// So many jobs, each killed once more than it is forgiven.
+pub(crate) fn campaign(jobs: u32, seed: u64) -> anyhow::Result<()> {
+    let site = Site::new()?;
+    let api = Api { scene: &site.scene, url: &site.master.url };
+    let (number, kills) = (AtomicU32::new(0), AtomicU32::new(0));
+    let begin = Instant::now();
+    let outcome = lanes::run(LANES, seed, |random, complaints| {
+        while !complaints.are_too_many() {
+            let own = number.fetch_add(1, Ordering::SeqCst);
+            if own >= jobs {
+                return;
+            }
+            let name = format!("spent-{own:05}").parse().expect("it is a name");
+            if let Some(of_job) = complaints.take(job(api, &name, random)) {
+                kills.fetch_add(of_job, Ordering::SeqCst);
+            }
+        }
+    });
+    say(&format!(
+        "{jobs} jobs killed {} times in all, each once more than its budget: each failed, none was started again; {:.0} s",
+        kills.into_inner(),
+        begin.elapsed().as_secs_f64(),
+    ));
+    outcome
+}
+
+/// One job; how often it was killed.
+fn job(api: Api<'_>, name: &JobName, random: &mut fastrand::Rng) -> anyhow::Result<u32> {
+    let (workers, budget) = (random.u32(2..=4), random.u32(0..=3));
+    api.submit(&request(name, STEPS_WITHOUT_END, workers, budget))?;
+    let mut last = None;
+    let mut shot = None;
+    for _ in 0..=budget {
+        let view = api.running_anew(name, last)?;
+        last = view.generation;
+        let target = &view.replicas[random.usize(..view.replicas.len())];
+        ensure!(shoot(pid_of(target)?, name.as_str()), "{name}: {} ended before it was shot", target.replica);
+        shot = Some(target.replica);
+        api.judged(&view)?;
+    }
+    let end = api.finished(name)?;
+    let blamed = match &end.result {
+        Some(JobResult::Failed { failure }) => failure.replica(),
+        Some(JobResult::Succeeded | JobResult::Cancelled) | None => None,
+    };
+    ensure!(blamed == shot && end.restarts.counted == budget, "{name}: {shot:?} was shot last, and {end:?}");
+    says_why(api, &end)?;
+    stays_ended(api, &end)?;
+    api.delete(name)?;
+    Ok(budget + 1)
+}
+
+fn says_why(api: Api<'_>, end: &JobView) -> anyhow::Result<()> {
+    let why = api.scene.run(&["--master", api.url, "why", end.name.as_str()]).code(0).stdout;
+    let restarts = match end.restarts.counted {
+        0 => String::new(),
+        1 => ", after 1 restart".to_owned(),
+        more => format!(", after {more} restarts"),
+    };
+    let Some(JobResult::Failed { failure }) = &end.result else { return Ok(()) };
+    let expected = format!("job {} failed{restarts}: {failure}", end.name);
+    ensure!(why.starts_with(&expected), "not {expected:?}, but {why}");
+    Ok(())
+}
+
+/// Nothing runs of it, and there was no start beyond its budget.
+fn stays_ended(api: Api<'_>, end: &JobView) -> anyhow::Result<()> {
+    let traces = Traces::of(api.scene, &end.name)?;
+    let most = end.restarts.counted as usize + 1;
+    ensure!(traces.starts() <= most, "{}: {traces:?}, and {end:?}", end.name);
+    let left = pids(api.scene.path(), end.name.as_str());
+    ensure!(left.is_empty(), "{} has left {left:?}:\n{}", end.name, api.scene.processes());
+    Ok(())
+}

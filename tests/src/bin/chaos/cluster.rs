@@ -1,0 +1,205 @@
+//! Containers killed and pods deleted on the cluster that KUBECONFIG names: every job must end right, and count the kills
+//! alone.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use e2e::Scene;
+use e2e::cluster::{Cluster, Image};
+use protocol::ids::{Generation, JobName, PodName};
+use protocol::job::{JobRequest, Strategy};
+use protocol::run_policy::RunPolicy;
+use protocol::view::{JobState, JobView, LogLine, ReplicaView};
+
+use crate::api::{Api, pid_of};
+use crate::lanes;
+use crate::say;
+
+/// Jobs at the same time, of two workers each.
+const LANES: usize = 4;
+/// Most kills of one job.
+const QUOTA: usize = 5;
+
+/// Long enough to be met, and no longer.
+const EXEC_PY: &str = r#"
+import json, os, time
+generation, config = os.environ["MUSTER_GENERATION"], json.loads(os.environ["TF_CONFIG"])
+print("begun", generation, json.dumps(config["cluster"], separators=(",", ":")), flush=True)
+time.sleep(4)
+print("done", generation, flush=True)
+"#;
+
+/// A way to end what runs in a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Way {
+    /// `kill -9` of its container's first process, the agent.
+    Container,
+    /// `kill -9` of exec.py.
+    Script,
+    /// `kubectl delete pod`.
+    Deletion,
+}
+
+/// So many kills of containers, and two fifths as many deletions of pods.
+pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let kills = kills as usize;
+    let ways = [(Way::Container, kills - kills / 3), (Way::Script, kills / 3), (Way::Deletion, kills * 2 / 5)];
+    let mut deck: Vec<Way> = ways.iter().flat_map(|(way, count)| vec![*way; *count]).collect();
+    random.shuffle(&mut deck);
+    let (deck, counts) = (Mutex::new(deck), Mutex::new(BTreeMap::<(Way, bool), u32>::new()));
+    let scene = Scene::new("");
+    let cluster = Cluster::new(&scene, Image::shared(), &["--state-dir", "state"]);
+    let site = Site { api: Api { scene: &scene, url: &cluster.master.url }, cluster: &cluster };
+    let number = Mutex::new(0);
+    let begin = Instant::now();
+    let outcome = lanes::run(LANES, seed, |random, complaints| {
+        while !complaints.are_too_many() {
+            let hand: Vec<Way> = {
+                let mut deck = deck.lock().expect("nobody panics");
+                let from = deck.len().saturating_sub(QUOTA);
+                deck.drain(from..).collect()
+            };
+            if hand.is_empty() {
+                return;
+            }
+            let own = {
+                let mut number = number.lock().expect("nobody panics");
+                *number += 1;
+                *number
+            };
+            let name = format!("shot-{own:04}").parse().expect("it is a name");
+            let Some(shots) = complaints.take(site.job(&name, hand, random)) else { continue };
+            for (way, has_hit) in shots {
+                *counts.lock().expect("nobody panics").entry((way, has_hit)).or_default() += 1;
+                if !has_hit {
+                    deck.lock().expect("nobody panics").push(way);
+                }
+            }
+        }
+    });
+    let count =
+        |way: Way, has_hit: bool| counts.lock().expect("nobody panics").get(&(way, has_hit)).copied().unwrap_or(0);
+    let late: u32 = ways.iter().map(|(way, _)| count(*way, false)).sum();
+    say(&format!(
+        "{} container kills ({} of agents, {} of exec.py) and {} pod deletions in {} jobs; {late} more met what had no work \
+         left; {:.0} s",
+        count(Way::Container, true) + count(Way::Script, true),
+        count(Way::Container, true),
+        count(Way::Script, true),
+        count(Way::Deletion, true),
+        number.into_inner().expect("nobody panics"),
+        begin.elapsed().as_secs_f64(),
+    ));
+    let left = cluster.objects();
+    ensure!(outcome.is_err() || left.is_empty(), "left behind: {left:?}");
+    outcome
+}
+
+#[derive(Clone, Copy)]
+struct Site<'a> {
+    api: Api<'a>,
+    cluster: &'a Cluster,
+}
+
+impl Site<'_> {
+    /// One job; which shots at it have hit.
+    fn job(self, name: &JobName, hand: Vec<Way>, random: &mut fastrand::Rng) -> anyhow::Result<Vec<(Way, bool)>> {
+        self.api.submit(&self.request(name))?;
+        let mut shots = vec![];
+        let mut last = None;
+        for way in hand {
+            let view = self.api.running_anew(name, last)?;
+            last = view.generation;
+            if view.state.is_finished() {
+                shots.push((way, false));
+                continue;
+            }
+            thread::sleep(Duration::from_millis(random.u64(0..=2000)));
+            let target = &view.replicas[random.usize(..view.replicas.len())];
+            self.end(way, name, target)?;
+            let judged = self.api.judged(&view)?;
+            let failed = judged.restarts.failed_starts.iter().find(|failed| failed.generation == view.generation);
+            shots.push((way, failed.is_some()));
+            if let Some(failed) = failed {
+                let is_right =
+                    failed.failure.replica() == Some(target.replica) && failed.counted == (way != Way::Deletion);
+                ensure!(is_right, "{name}: {way:?} of {}, and {failed:?}", target.replica);
+            }
+        }
+        let end = self.api.finished(name)?;
+        let hits = |test: fn(Way) -> bool| shots.iter().filter(|(way, has_hit)| *has_hit && test(*way)).count();
+        let (kills, deletions) = (hits(|way| way != Way::Deletion), hits(|way| way == Way::Deletion));
+        let is_right = end.restarts.counted as usize == kills && end.restarts.uncounted as usize == deletions;
+        ensure!(end.state == JobState::Succeeded && is_right, "{name}: {shots:?}, and {end:?}");
+        self.ran_rightly(&end)?;
+        self.api.delete(name)?;
+        Ok(shots)
+    }
+
+    fn request(self, name: &JobName) -> JobRequest {
+        JobRequest {
+            image: Some(self.cluster.image.wrapped().parse().expect("it is an image")),
+            env: BTreeMap::from([("EXEC_PY".parse().expect("it is a name"), EXEC_PY.to_owned())]),
+            run_policy: RunPolicy { max_restarts: 100, backoff_seconds: 0, ..RunPolicy::default() },
+            ..JobRequest::new(name.clone(), Strategy::AllReduce)
+        }
+    }
+
+    /// Ends what runs in a replica's pod, unless it has ended before.
+    fn end(self, way: Way, job: &JobName, target: &ReplicaView) -> anyhow::Result<()> {
+        let pod = PodName::new(job, target.replica);
+        if way == Way::Deletion {
+            self.cluster.namespace.try_kubectl(&["delete", "pod", pod.as_str(), "--wait=false"]);
+            return Ok(());
+        }
+        let label = |key: &str, value: &str| format!("label=io.kubernetes.{key}={value}");
+        let filters = [
+            label("pod.namespace", self.cluster.namespace.name()),
+            label("pod.name", pod.as_str()),
+            label("container.name", "agent"),
+        ];
+        let filters: Vec<&str> = filters.iter().flat_map(|filter| ["--filter", filter]).collect();
+        let found = docker(&[&["ps", "--quiet"], filters.as_slice()].concat())?;
+        let Some(container) = found.lines().next() else { return Ok(()) };
+        let kill = format!("kill -9 {}", pid_of(target)?);
+        let args = match way {
+            Way::Container => vec!["kill", "--signal", "KILL", container],
+            Way::Script => vec!["exec", container, "sh", "-c", &kill],
+            Way::Deletion => return Ok(()),
+        };
+        docker(&args).map(drop)
+    }
+
+    /// All of a start saw the same cluster, and all of the last one came to their end.
+    fn ran_rightly(self, end: &JobView) -> anyhow::Result<()> {
+        let logs = self.api.logs(&end.name);
+        let mut clusters: BTreeMap<Generation, String> = BTreeMap::new();
+        let mut done: Vec<Generation> = vec![];
+        for line in logs.lines() {
+            let LogLine { line, .. } = serde_json::from_str(line).with_context(|| line.to_owned())?;
+            match line.split(' ').collect::<Vec<_>>().as_slice() {
+                ["begun", generation, cluster] => {
+                    let first = clusters.entry(generation.parse()?).or_insert_with(|| (*cluster).to_owned());
+                    ensure!(first == cluster, "{}: not the cluster of the others: {line}", end.name);
+                }
+                ["done", generation] => done.push(generation.parse()?),
+                _ => {}
+            }
+        }
+        let last = clusters.last_key_value().map(|(generation, _)| *generation).context("it ran")?;
+        let of_last = done.iter().filter(|generation| **generation == last).count();
+        ensure!(of_last == end.replicas.len(), "{}: {of_last} of the last start {last} were done:\n{logs}", end.name);
+        Ok(())
+    }
+}
+
+/// Runs the docker command: what it prints. That the container or the process is gone already is fine.
+fn docker(args: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new("docker").args(args).output().context("docker is on the path")?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

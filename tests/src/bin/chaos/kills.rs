@@ -1,0 +1,196 @@
+//! `kill -9` of random workers of jobs whose budget allows it: every job must do all its work, and count what was done to it.
+
+use std::ops::AddAssign;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use e2e::processes::pids;
+use protocol::agent::ExitOutcome;
+use protocol::failure::{FailedStart, Failure, Loss};
+use protocol::ids::{JobName, ReplicaId};
+use protocol::view::{JobState, JobView};
+
+use crate::api::{Api, pid_of};
+use crate::lanes;
+use crate::say;
+use crate::shots::{agent_of, shoot};
+use crate::work::{STEPS, Site, Traces, request};
+
+/// Jobs at the same time.
+const LANES: usize = 4;
+/// Most restarts of a job: more than it is ever shot.
+const BUDGET: u32 = 1000;
+
+/// What was done, and what came of it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    jobs: u32,
+    of_runs: u32,
+    of_agents: u32,
+    /// Those right after another at the same job.
+    second: u32,
+    /// Those that met nothing that still had work to do; they do not count as kills.
+    late: u32,
+    /// Starts that were ended by a kill.
+    starts: u32,
+    restarts: u32,
+}
+
+/// Shoots until so many processes have died of it.
+pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
+    let site = Site::new()?;
+    let api = Api { scene: &site.scene, url: &site.master.url };
+    let (left, number, total) = (AtomicU32::new(kills), AtomicU32::new(0), Mutex::new(Tally::default()));
+    let begin = Instant::now();
+    let outcome = lanes::run(LANES, seed, |random, complaints| {
+        while !complaints.are_too_many() {
+            let asked = random.u32(3..=12);
+            let before = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| Some(left.saturating_sub(asked)));
+            let quota = before.unwrap_or_default().min(asked);
+            if quota == 0 {
+                return;
+            }
+            let name = format!("shot-{:05}", number.fetch_add(1, Ordering::SeqCst));
+            let Some(tally) = complaints.take(job(api, &name.parse().expect("it is a name"), quota, random)) else {
+                continue;
+            };
+            left.fetch_add(quota.saturating_sub(tally.kills()), Ordering::SeqCst);
+            *total.lock().expect("nobody panics") += tally;
+        }
+    });
+    let Tally { jobs, of_runs, of_agents, second, late, starts, restarts } = *total.lock().expect("nobody panics");
+    say(&format!(
+        "{} kill -9 in {jobs} jobs, {of_runs} of exec.py and {of_agents} of agents: {starts} starts ended by them and \
+         {restarts} restarts counted; {second} came right after another; {late} more met what had no work left; {:.0} s",
+        of_runs + of_agents,
+        begin.elapsed().as_secs_f64(),
+    ));
+    let Site { master, scene } = site;
+    drop(master);
+    scene.until_empty();
+    outcome
+}
+
+/// One job, shot at until so many have hit or it has ended.
+fn job(api: Api<'_>, name: &JobName, quota: u32, random: &mut fastrand::Rng) -> anyhow::Result<Tally> {
+    let workers = random.u32(2..=4);
+    api.submit(&request(name, STEPS, workers, BUDGET))?;
+    let mut tally = Tally { jobs: 1, ..Tally::default() };
+    // Agents that were shot in the shadow of another kill may show in the start after it.
+    let mut shadow = vec![];
+    let mut last = None;
+    while tally.kills() < quota {
+        let view = api.running_anew(name, last)?;
+        last = view.generation;
+        if view.state.is_finished() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(random.u64(0..=80)));
+        let Volley { hit, tally: shots } = Volley::at(&view, random)?;
+        if hit.is_empty() {
+            tally += shots;
+            continue;
+        }
+        let judged = api.judged(&view)?;
+        let Some(failed) = judged.restarts.failed_starts.iter().find(|failed| failed.generation == view.generation)
+        else {
+            // Its work was done, and nothing of it had to be made up for.
+            tally += Tally { late: shots.late + shots.kills(), ..Tally::default() };
+            continue;
+        };
+        tally += Tally { starts: 1, ..shots };
+        let suspects: Vec<ReplicaId> = hit.iter().chain(&shadow).copied().collect();
+        ensure!(is_blamed(failed, &suspects), "{name}: {hit:?} were shot, and not {failed:?}");
+        shadow = hit;
+    }
+    let end = api.finished(name)?;
+    tally.restarts = end.restarts.counted;
+    ended_rightly(api, &end, workers, tally)?;
+    api.delete(name)?;
+    Ok(tally)
+}
+
+/// What was shot at one start.
+struct Volley {
+    hit: Vec<ReplicaId>,
+    tally: Tally,
+}
+
+impl Volley {
+    /// Mostly one exec.py; one time in five an agent; one time in ten a second replica right after.
+    fn at(view: &JobView, random: &mut fastrand::Rng) -> anyhow::Result<Self> {
+        let mut volley = Self { hit: vec![], tally: Tally::default() };
+        let mut targets: Vec<_> = view.replicas.iter().collect();
+        random.shuffle(&mut targets);
+        // Asked before anything dies, for nobody has an agent's number then.
+        let agents: Vec<Option<u32>> = targets.iter().map(|target| target.pid.and_then(agent_of)).collect();
+        let shots = if random.u8(..10) == 0 { 2 } else { 1 };
+        for (target, agent) in targets.into_iter().zip(agents).take(shots) {
+            let is_at_agent = random.u8(..5) == 0;
+            let pid = if is_at_agent { agent } else { Some(pid_of(target)?) };
+            let has_hit = pid.is_some_and(|pid| shoot(pid, view.name.as_str()));
+            let tally = &mut volley.tally;
+            let kind = match (has_hit, is_at_agent) {
+                (false, _) => &mut tally.late,
+                (true, true) => &mut tally.of_agents,
+                (true, false) => &mut tally.of_runs,
+            };
+            *kind += 1;
+            if has_hit {
+                tally.second += u32::from(!volley.hit.is_empty());
+                volley.hit.push(target.replica);
+            }
+            thread::sleep(Duration::from_millis(random.u64(0..=30)));
+        }
+        Ok(volley)
+    }
+}
+
+/// Whether a start has failed because of one of these, as a kill makes it fail.
+fn is_blamed(failed: &FailedStart, suspects: &[ReplicaId]) -> bool {
+    let is_right_kind = match &failed.failure {
+        Failure::ReplicaExited { exit, .. } => exit.outcome == ExitOutcome::Signal(9),
+        Failure::ReplicaLost { loss, .. } => *loss == Loss::Broken,
+        Failure::StartTimeout { .. } | Failure::DeadlineExceeded { .. } => false,
+    };
+    is_right_kind && failed.counted && failed.failure.replica().is_some_and(|replica| suspects.contains(&replica))
+}
+
+fn ended_rightly(api: Api<'_>, end: &JobView, workers: u32, tally: Tally) -> anyhow::Result<()> {
+    let name = &end.name;
+    ensure!(end.state == JobState::Succeeded, "{name} ended as {end:?}");
+    let restarts = &end.restarts;
+    // A second kill meets the same start as the first, the time between two starts, or the next start.
+    let is_right = restarts.uncounted == 0 && (tally.starts..=tally.starts + tally.second).contains(&restarts.counted);
+    ensure!(is_right, "{name}: {tally:?}, and {restarts:?}");
+    let traces = Traces::of(api.scene, name)?;
+    traces.are_complete(name, workers)?;
+    ensure!(traces.starts() <= restarts.counted as usize + 1, "{name}: {traces:?}, and {restarts:?}");
+    let logs = api.logs(name);
+    ensure!(!logs.contains("VIOLATION"), "{name}: {logs}");
+    let left = pids(api.scene.path(), name.as_str());
+    ensure!(left.is_empty(), "{name} has left {left:?}:\n{}", api.scene.processes());
+    Ok(())
+}
+
+impl Tally {
+    fn kills(&self) -> u32 {
+        self.of_runs + self.of_agents
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        let Self { jobs, of_runs, of_agents, second, late, starts, restarts } = other;
+        self.jobs += jobs;
+        self.of_runs += of_runs;
+        self.of_agents += of_agents;
+        self.second += second;
+        self.late += late;
+        self.starts += starts;
+        self.restarts += restarts;
+    }
+}

@@ -1,0 +1,52 @@
+//! `make chaos`: campaigns of failures against the real programs. Each takes how much of it there shall be, prints what it
+//! counted, and fails with all that was not as it should be.
+
+mod api;
+mod budgets;
+mod cluster;
+mod kills;
+mod lanes;
+mod overnight;
+mod shots;
+mod work;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+
+const USAGE: &str = "chaos kills|budgets|overnight|cluster COUNT [SEED]";
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("FAILED {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (campaign, count, seed) = match args.as_slice() {
+        [campaign, count] => (campaign, count, fastrand::u64(..)),
+        [campaign, count, seed] => (campaign, count, seed.parse().context(USAGE)?),
+        _ => bail!(USAGE),
+    };
+    let count = count.parse().context(USAGE)?;
+    say(&format!("== {campaign} {count}, seed {seed}"));
+    match campaign.as_str() {
+        "kills" => kills::campaign(count, seed),
+        "budgets" => budgets::campaign(count, seed),
+        "overnight" => overnight::campaign(count),
+        "cluster" => cluster::campaign(count, seed),
+        _ => bail!(USAGE),
+    }
+}
+
+/// Prints a line at once.
+fn say(line: &str) {
+    // Who has closed stdout does not want to know.
+    let _ = writeln!(std::io::stdout(), "{line}");
+}

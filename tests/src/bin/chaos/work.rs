@@ -1,0 +1,133 @@
+//! The work of a job that is shot at, and the traces by which it is judged whether it was done as it should be.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+use e2e::{Master, Scene};
+use protocol::ids::{Generation, JobName};
+use protocol::job::{JobRequest, Strategy};
+use protocol::run_policy::RunPolicy;
+use serde_json::Value;
+
+/// Steps of 20 ms that each rank has to do, as it counts them in its checkpoint.
+pub(crate) const STEPS: u64 = 25;
+/// So many that nobody comes to their end.
+pub(crate) const STEPS_WITHOUT_END: u64 = 1_000_000;
+
+/// Does its steps from its checkpoint on, and says what it finds: in `journal` its start with the cluster that it sees; by
+/// locks that outlive nobody whether a run of an older start, or another of its own, is still alive.
+const EXEC_PY: &str = r#"
+import fcntl, glob, json, os, sys, time
+config = json.loads(os.environ["TF_CONFIG"])
+generation, task = os.environ["MUSTER_GENERATION"], config["task"]
+replica, folder, steps = f"{task['type']}-{task['index']}", sys.argv[1], int(os.environ["STEPS"])
+
+def is_held(path, how):
+    lock = open(path, "a")
+    try: fcntl.flock(lock, how | fcntl.LOCK_NB)
+    except BlockingIOError: return None, True
+    return lock, False
+
+os.makedirs(folder, exist_ok=True)
+own = f"{folder}/{replica}.{generation}.lock"
+lock, is_twice = is_held(own, fcntl.LOCK_EX)
+if is_twice: print("VIOLATION:", own, "is held by another run", flush=True)
+for path in glob.glob(f"{folder}/*.lock"):
+    if not path.endswith(f".{generation}.lock") and is_held(path, fcntl.LOCK_SH)[1]:
+        print("VIOLATION:", path, "is held in start", generation, flush=True)
+with open(f"{folder}/journal", "a") as journal:
+    journal.write(json.dumps([generation, replica, config["cluster"]]) + "\n")
+
+checkpoint = f"{folder}/{replica}.json"
+def save(step):
+    with open(checkpoint + ".new", "w") as file: json.dump({"generation": generation, "step": step}, file)
+    os.replace(checkpoint + ".new", checkpoint)
+
+done = json.load(open(checkpoint))["step"] if os.path.exists(checkpoint) else 0
+save(done)
+while done < steps:
+    time.sleep(0.02)
+    done += 1
+    save(done)
+print("done", flush=True)
+"#;
+
+/// A folder whose exec.py does the work, and its master.
+pub(crate) struct Site {
+    // The master goes before its folder.
+    pub(crate) master: Master,
+    pub(crate) scene: Scene,
+}
+
+impl Site {
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        let scene = Scene::new(EXEC_PY);
+        let path = format!("{}:/usr/bin:/bin", python()?.display());
+        let master = Master::start(scene.path(), &["--state-dir", "state"], &[("PATH", &path)]);
+        Ok(Self { master, scene })
+    }
+}
+
+/// The folder of the real Python: what is found first may be a script that looks for it at each start.
+fn python() -> anyhow::Result<PathBuf> {
+    let asked = Command::new("python").args(["-c", "import sys; print(sys.executable)"]).output();
+    let program = String::from_utf8(asked.context("python is on the path")?.stdout)?;
+    Ok(Path::new(program.trim()).parent().context("python has a folder")?.to_owned())
+}
+
+/// A job of so many of these steps.
+pub(crate) fn request(name: &JobName, steps: u64, workers: u32, max_restarts: u32) -> JobRequest {
+    JobRequest {
+        worker_num: Some(workers),
+        args: vec![name.to_string()],
+        env: BTreeMap::from([("STEPS".parse().expect("it is a name"), steps.to_string())]),
+        run_policy: RunPolicy { max_restarts, backoff_seconds: 0, ..RunPolicy::default() },
+        ..JobRequest::new(name.clone(), Strategy::AllReduce)
+    }
+}
+
+/// What the runs of a job have left in its folder.
+#[derive(Debug)]
+pub(crate) struct Traces {
+    folder: PathBuf,
+    starts: BTreeMap<Generation, BTreeSet<String>>,
+}
+
+impl Traces {
+    /// Reads them; no replica may have run twice in a start, and all of a start must have seen the same cluster.
+    pub(crate) fn of(scene: &Scene, job: &JobName) -> anyhow::Result<Self> {
+        let folder = scene.path().join(job.as_str());
+        let mut starts: BTreeMap<Generation, BTreeSet<String>> = BTreeMap::new();
+        let mut clusters: BTreeMap<Generation, Value> = BTreeMap::new();
+        // One that was killed right away has written nothing.
+        for line in fs::read_to_string(folder.join("journal")).unwrap_or_default().lines() {
+            let (generation, replica, cluster): (Generation, String, Value) =
+                serde_json::from_str(line).with_context(|| format!("{job}: {line}"))?;
+            ensure!(starts.entry(generation).or_default().insert(replica), "{job}: twice in its journal: {line}");
+            let first = clusters.entry(generation).or_insert_with(|| cluster.clone());
+            ensure!(*first == cluster, "{job}: not the cluster of the others of start {generation}: {line}");
+        }
+        Ok(Self { folder, starts })
+    }
+
+    /// How many starts there were in which anything ran.
+    pub(crate) fn starts(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Checks that every rank has done all its steps, and came to its end in the last start.
+    pub(crate) fn are_complete(&self, job: &JobName, workers: u32) -> anyhow::Result<()> {
+        let (last, ran) = self.starts.last_key_value().with_context(|| format!("{job}: it never ran"))?;
+        ensure!(ran.len() == workers as usize, "{job}: in its last start {last} ran {ran:?}");
+        for replica in ran {
+            let checkpoint: Value =
+                serde_json::from_str(&fs::read_to_string(self.folder.join(format!("{replica}.json")))?)?;
+            let is_done = checkpoint["step"] == STEPS && checkpoint["generation"] == last.to_string();
+            ensure!(is_done, "{job}: {replica} ended with {checkpoint}, and the last start was {last}");
+        }
+        Ok(())
+    }
+}
