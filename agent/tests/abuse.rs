@@ -73,15 +73,26 @@ fn mutated(dice: &mut Dice) -> Vec<u8> {
     bytes
 }
 
-/// What comes back until the connection is closed. A reset is an end like any other.
+/// What comes back for this and nothing more.
 fn exchange(agent: &Agent, bytes: &[u8]) -> Vec<u8> {
+    let stream = send(agent, bytes);
+    let _ = stream.shutdown(Shutdown::Write);
+    until_closed(stream)
+}
+
+fn send(agent: &Agent, bytes: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(agent.address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // The agent may refuse, and close the connection, before it has read all.
     let _ = stream.write_all(bytes);
-    let _ = stream.shutdown(Shutdown::Write);
+    stream
+}
+
+/// What comes back until the agent closes the connection. A reset is an end like any other.
+fn until_closed(mut stream: TcpStream) -> Vec<u8> {
     let mut answer = Vec::new();
     if let Err(error) = stream.read_to_end(&mut answer) {
-        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{}", String::from_utf8_lossy(bytes));
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{}", String::from_utf8_lossy(&answer));
     }
     answer
 }
@@ -124,25 +135,22 @@ fn lengths_that_contradict_each_other_are_refused_and_nothing_behind_them_is_rea
         "content-length: 12\r\ntransfer-encoding: chunked\r\n",
         "transfer-encoding: chunked\r\nContent-Length: 12\r\n",
         "content-length: 12\r\ncontent-length: 12\r\nTransfer-Encoding: chunked\r\n",
+        "transfer-encoding: chunked\r\n",
         "transfer-encoding: gzip\r\n",
         "transfer-encoding: chunked, identity\r\n",
         "transfer-encoding : chunked\r\n",
         " transfer-encoding: chunked\r\n",
     ] {
         let request = format!("POST /config HTTP/1.1\r\nhost: a\r\n{headers}\r\n{chunked}{next}");
-        assert_eq!(codes(&exchange(&agent, request.as_bytes())), [400], "{headers}");
+        let answers = |requests: &str| codes(&until_closed(send(&agent, requests.as_bytes())));
+        assert_eq!(answers(&request), [400], "{headers}");
+        assert_eq!(answers(&format!("{next}{request}")), [200, 400], "{headers}");
     }
     assert_eq!(agent.status().seq, 1, "nothing was configured");
-    let chunks = format!("transfer-encoding: chunked\r\n\r\n{chunked}");
-    for framed in ["content-length: 2\r\n\r\n{}", &chunks] {
-        let mut stream = TcpStream::connect(agent.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let last = "GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
-        write!(stream, "POST /config HTTP/1.1\r\nhost: a\r\n{framed}{last}").unwrap();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).unwrap();
-        assert_eq!(codes(&answer), [200, 200], "one length is enough");
-    }
+    let proper = "POST /config HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}";
+    let last = "GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    let stream = send(&agent, format!("{proper}{proper}{last}").as_bytes());
+    assert_eq!(codes(&until_closed(stream)), [200; 3], "one length is enough");
 }
 
 #[test]

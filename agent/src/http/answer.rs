@@ -1,7 +1,7 @@
 //! Answers: what goes out for each success and each failure.
 
 use bytes::Bytes;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Response, StatusCode};
 use protocol::agent::RunStatus;
 use protocol::error::{ErrorCode, PROBLEM_JSON, Problem};
@@ -33,7 +33,7 @@ pub(super) enum Answer {
 pub(super) enum Failure {
     #[error("there is no {0}")]
     UnknownRoute(String),
-    #[error("the request has both a Content-Length and a Transfer-Encoding: send one of them")]
+    #[error("Transfer-Encoding is not taken here: send the body in one piece, with Content-Length")]
     Framing,
     #[error("the token is missing or wrong: send Authorization: Bearer TOKEN")]
     Unauthorized,
@@ -85,6 +85,9 @@ impl Failure {
         if let Self::Method { allowed } = self {
             let allowed = HeaderValue::from_str(allowed.as_str()).expect("a method is a token");
             response.headers_mut().insert(ALLOW, allowed);
+        }
+        if matches!(self, Self::Framing) {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }

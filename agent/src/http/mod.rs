@@ -35,7 +35,6 @@ use crate::run::Command;
 use answer::{Answer, Failure};
 use body::AgentBody;
 use connections::{Connections, Guest, Standing};
-use framing::{Lengths, Watched};
 pub use token::TokenHash;
 
 /// How long a client may take to send the head of a request.
@@ -114,13 +113,13 @@ async fn serve_connection(connection: TcpStream, agent: Agent, guest: Guest, wat
     if let Err(error) = tune(&connection) {
         debug!(%error, "the connection keeps its default timeouts");
     }
-    let (Guest { standing, evicted }, lengths) = (guest, Lengths::default());
-    let service = service_fn(|request| respond(request, &agent, &standing, &lengths));
+    let Guest { standing, evicted } = guest;
+    let service = service_fn(|request| respond(request, &agent, &standing));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_LIMIT)
         .max_buf_size(HEAD_BYTES)
-        .serve_connection(TokioIo::new(Watched::new(connection, lengths.clone())), service);
+        .serve_connection(TokioIo::new(connection), service);
     tokio::select! {
         // The client's doing, and the client's loss.
         result = watcher.watch(connection) => result.unwrap_or_else(|error| debug!(%error, "a connection ended early")),
@@ -149,9 +148,8 @@ async fn respond(
     request: Request<Incoming>,
     agent: &Agent,
     standing: &Standing,
-    lengths: &Lengths,
 ) -> Result<Response<AgentBody>, Infallible> {
-    let admitted = if lengths.conflict(request.headers()) { Err(Failure::Framing) } else { agent.admit(&request) };
+    let admitted = framing::check(request.headers()).and_then(|()| agent.admit(&request));
     // What strangers ask keeps no agent from ending.
     let open = matches!(admitted, Ok(Caller::Known)).then(|| {
         standing.prove();
