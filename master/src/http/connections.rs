@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use hyper::service::Service as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use rustix::net::sockopt;
 use rustix::process::{Resource, getrlimit};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
@@ -32,6 +34,13 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 const HEADER_BYTES: usize = 64 * 1024;
 /// Most headers of a request. More are answered with 431.
 const HEADERS_MAX: usize = 64;
+/// Silence after which the kernel asks whether a caller is still there, and how often until it gives up. A caller whose
+/// machine has vanished would otherwise follow a job for ever.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_PROBE: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_PROBES: u32 = 3;
+/// How long a caller may leave sent bytes without acknowledgement, or take none, in milliseconds.
+const UNACKNOWLEDGED_LIMIT_MS: u32 = 60_000;
 
 /// All open connections.
 pub(super) struct Connections {
@@ -77,8 +86,8 @@ impl Connections {
     /// Serves a connection in a task of its own, or closes it at once where all others are being answered.
     pub(super) fn serve(self: &Arc<Self>, stream: TcpStream, router: &Router, graceful: &GracefulShutdown) {
         let Some(seat) = self.seat() else { return };
-        if let Err(error) = stream.set_nodelay(true) {
-            debug!(%error, "a connection is gone already");
+        if let Err(error) = tune(&stream) {
+            debug!(%error, "the connection keeps its default timeouts");
         }
         let evicted = seat.evicted.clone();
         let router = TowerToHyperService::new(router.clone());
@@ -122,6 +131,15 @@ impl Connections {
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn tune(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEP_ALIVE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE_PROBE)?;
+    sockopt::set_tcp_keepcnt(stream, KEEP_ALIVE_PROBES)?;
+    Ok(sockopt::set_tcp_user_timeout(stream, UNACKNOWLEDGED_LIMIT_MS)?)
 }
 
 impl Table {
