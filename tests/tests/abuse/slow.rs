@@ -1,5 +1,5 @@
-//! Connections that say half of a request and then nothing, or a byte now and then: others are served meanwhile, and
-//! the slow ones are dropped.
+//! Connections that say half of a request and then nothing, or a byte now and then, or take no answer: others are served
+//! meanwhile, and the slow ones are dropped.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use e2e::Scene;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpSocket;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
@@ -17,6 +17,10 @@ use crate::caller::{address, assert_untouched, runtime, statuses};
 
 /// Most time until a slow connection is dropped.
 const DROPPED_WITHIN: Duration = Duration::from_secs(15);
+/// Most time until one that takes no answer is dropped. Its bytes wait in the kernel, which gives up after a minute.
+const UNREAD_DROPPED_WITHIN: Duration = Duration::from_secs(120);
+/// What it asks for: more than the kernel keeps of the answers.
+const UNREAD_REQUESTS: usize = 1_000;
 /// Most time that a caller with a whole request waits for its answer.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 /// Connections that are opened at a time: more than a system's queue of new ones has room for are tried again after
@@ -85,7 +89,7 @@ async fn legitimate(to: SocketAddr, mut end: watch::Receiver<bool>) -> Vec<Durat
 }
 
 async fn ask(to: SocketAddr) -> Vec<u8> {
-    let mut stream = tokio::net::TcpStream::connect(to).await.expect("the master listens");
+    let mut stream = TcpStream::connect(to).await.expect("the master listens");
     let request = b"GET /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
     stream.write_all(request).await.expect("it reads");
     let mut answer = vec![];
@@ -94,8 +98,12 @@ async fn ask(to: SocketAddr) -> Vec<u8> {
 }
 
 /// Opens so many, and says how those with whole requests fared meanwhile.
-fn abuse(wanted: usize) -> String {
-    let count = wanted.min(take_all_descriptors() * 3 / 4);
+fn abuse(count: usize) -> String {
+    let most = take_all_descriptors();
+    assert!(
+        count <= most / 4 * 3,
+        "{count} connections are too many for {most} descriptors: raise the limit (ulimit -Hn)"
+    );
     let scene = Scene::new("");
     let master = scene.master();
     let to = address(&master);
@@ -133,6 +141,28 @@ fn abuse(wanted: usize) -> String {
 #[test]
 fn slow_connections_are_dropped_and_keep_nobody_from_being_served() {
     println!("{}", abuse(500));
+}
+
+#[test]
+#[ignore = "it takes a minute: --ignored"]
+fn a_caller_that_takes_no_answer_is_dropped() {
+    let scene = Scene::new("");
+    let master = scene.master();
+    let begin = Instant::now();
+    runtime().block_on(async {
+        let mut stream = TcpStream::connect(address(&master)).await.expect("the master listens");
+        let asked = "GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".repeat(UNREAD_REQUESTS);
+        stream.write_all(asked.as_bytes()).await.expect("it reads");
+        let mut tick = interval(Duration::from_secs(1));
+        let refused = async {
+            while stream.write_all(b"G").await.is_ok() {
+                tick.tick().await;
+            }
+        };
+        timeout(UNREAD_DROPPED_WITHIN, refused).await.expect("dropped in time");
+    });
+    println!("dropped after {:.1} s", begin.elapsed().as_secs_f64());
+    assert_untouched(&scene, &master);
 }
 
 #[test]
