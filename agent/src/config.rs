@@ -25,16 +25,16 @@ Usage: agent [OPTIONS] [-- COMMAND...]
 COMMAND is what a run is; python exec.py unless given [env: MUSTER_COMMAND, split at spaces]
 
 Options:
-      --listen ADDR      Address and port for HTTP; port 0 takes a free one [default: 0.0.0.0:7896] [env: MUSTER_LISTEN]
-      --work-dir DIR     Working directory of the command [default: the current one] [env: MUSTER_WORK_DIR]
-      --log-bytes N      How much output is kept of each stream, in bytes [default: 16777216] [env: MUSTER_LOG_BYTES]
-      --linger SECONDS   How long to stay after a run when nobody asks anything [default: 600] [env: MUSTER_LINGER]
-      --termination-grace SECONDS From SIGTERM to SIGKILL for the agent itself; its run gets most of it [default: 30] [env: MUSTER_TERMINATION_GRACE_SECONDS]
-      --termination-log FILE Where to leave how the run ended; never created [default: /dev/termination-log unless supervised] [env: MUSTER_TERMINATION_LOG]
-      --token-sha256 HEX SHA-256 of the bearer token that requests must carry [default: none needed] [env: MUSTER_TOKEN_SHA256]
-      --supervised       Print the address on stdout, no output, and end when stdin does [env: MUSTER_SUPERVISED]
-  -h, --help             Print this
-  -V, --version          Print the version
+      --listen ADDR                Address and port for HTTP; port 0 takes a free one [default: 0.0.0.0:7896] [env: MUSTER_LISTEN]
+      --work-dir DIR               Working directory of the command [default: the current one] [env: MUSTER_WORK_DIR]
+      --log-bytes N                How much output is kept of each stream, in bytes [default: 16777216] [env: MUSTER_LOG_BYTES]
+      --linger SECONDS             How long to stay after a run when nobody asks anything [default: 600] [env: MUSTER_LINGER]
+      --termination-grace SECONDS  From SIGTERM to SIGKILL for the agent itself; its run gets most of it [default: 30] [env: MUSTER_TERMINATION_GRACE_SECONDS]
+      --termination-log FILE       Where to leave how the run ended; never created [default: /dev/termination-log unless supervised] [env: MUSTER_TERMINATION_LOG]
+      --token-sha256 HEX           SHA-256 of the bearer token that requests must carry [default: none needed] [env: MUSTER_TOKEN_SHA256]
+      --supervised                 Print the address on stdout, no output, and end when stdin does [env: MUSTER_SUPERVISED]
+  -h, --help                       Print this
+  -V, --version                    Print the version
 
 It exits as its last run did, with 128 plus the signal's number if a signal ended that run, with 0 if there was none,
 and with 2 if it could not start: a bad command line, a port that is taken.
