@@ -98,6 +98,8 @@ lint: ## Check format, lints, documentation, dependencies and the borders betwee
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
+	# A workspace of its own, so no other command notices that its lock is stale.
+	cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
 	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@0.20.2
 	cargo deny check bans licenses sources

@@ -1,12 +1,12 @@
 //! Who may ask the master: one that answers without a token answers no browser and no other host's name, and one that
-//! has a token answers that alone. The first line is the method, each other one a header.
+//! has a token answers that alone. The first line is the method and the target, each other one a header.
 #![no_main]
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use libfuzzer_sys::fuzz_target;
 use master::http::Guard;
 
-/// Whether a Host header names loopback, by the grammar of RFC 3986 (3.2.2 and 3.2.3).
+/// Whether a Host header, or the authority of a target, names loopback, by the grammar of RFC 3986 (3.2.2 and 3.2.3).
 fn is_loopback(host: &[u8]) -> bool {
     let Ok(host) = std::str::from_utf8(host) else { return false };
     let end = match host.find(']') {
@@ -16,16 +16,23 @@ fn is_loopback(host: &[u8]) -> bool {
     let (name, port) = host.split_at(end);
     let port_ok =
         port.is_empty() || port.strip_prefix(':').is_some_and(|port| port.bytes().all(|b| b.is_ascii_digit()));
-    let octets: Vec<Result<u8, _>> = name.split('.').map(str::parse).collect();
-    let is_v4 = octets.len() == 4 && octets.iter().all(Result::is_ok) && octets[0] == Ok(127);
+    let octets: Vec<Option<u8>> = name.split('.').map(octet).collect();
+    let is_v4 = octets.len() == 4 && octets.iter().all(Option::is_some) && octets[0] == Some(127);
     let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
     let is_v6 = address.is_some_and(|address| address.parse() == Ok(std::net::Ipv6Addr::LOCALHOST));
     port_ok && (name.eq_ignore_ascii_case("localhost") || is_v4 || is_v6)
 }
 
+/// A number from 0 to 255 as it is written in one way alone: `0127` is octal to some.
+fn octet(text: &str) -> Option<u8> {
+    text.parse().ok().filter(|octet: &u8| octet.to_string() == text)
+}
+
 fuzz_target!(|request: &[u8]| {
     let mut lines = request.split(|byte| *byte == b'\n');
-    let Ok(method) = Method::from_bytes(lines.next().unwrap_or_default()) else { return };
+    let mut first = lines.next().unwrap_or_default().splitn(2, |byte| *byte == b' ');
+    let Ok(method) = Method::from_bytes(first.next().unwrap_or_default()) else { return };
+    let Ok(uri) = Uri::try_from(first.next().unwrap_or_default()) else { return };
     let mut headers = HeaderMap::new();
     for line in lines {
         let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
@@ -34,19 +41,18 @@ fuzz_target!(|request: &[u8]| {
             headers.append(name, value);
         }
     }
-    let uri = Uri::from_static("/create");
-    let is_of_browsers = |name: &HeaderName| ["origin", "referer", "sec-"].iter().any(|start| name.as_str().starts_with(start));
+    let is_of_browsers =
+        |name: &HeaderName| ["origin", "referer", "sec-"].iter().any(|start| name.as_str().starts_with(start));
     let names_a_browser = headers.get_all("user-agent").iter().any(|name| name.as_bytes().starts_with(b"Mozilla/"));
     let is_no_browser = !headers.keys().any(is_of_browsers) && !names_a_browser;
     let hosts: Vec<&[u8]> = headers.get_all("host").iter().map(HeaderValue::as_bytes).collect();
-    let is_here = hosts.len() == 1 && is_loopback(hosts[0]);
+    let target_fits = uri.authority().is_none_or(|authority| is_loopback(authority.as_str().as_bytes()));
+    let is_here = hosts.len() == 1 && is_loopback(hosts[0]) && target_fits;
     let tokens: Vec<&[u8]> = headers.get_all("authorization").iter().map(HeaderValue::as_bytes).collect();
     let token = tokens == [b"Bearer secret"];
     let is_safe = method != Method::HEAD;
 
     assert_eq!(Guard::Anyone.admits(&method, &uri, &headers), is_safe && is_no_browser);
     assert_eq!(Guard::Token("secret".to_owned()).admits(&method, &uri, &headers), is_safe && token);
-    if Guard::ThisMachine.admits(&method, &uri, &headers) {
-        assert!(is_safe && is_no_browser && is_here, "{method} {headers:?}");
-    }
+    assert_eq!(Guard::ThisMachine.admits(&method, &uri, &headers), is_safe && is_no_browser && is_here);
 });
