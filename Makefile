@@ -101,7 +101,8 @@ lint: ## Check format, lints, documentation, dependencies and the borders betwee
 	# A workspace of its own, so no other command notices that its lock is stale.
 	cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
-	@command -v cargo-deny >/dev/null || cargo install --locked cargo-deny@0.20.2
+	# Compiled without optimisation: it takes minutes less, and runs for seconds.
+	@command -v cargo-deny >/dev/null || cargo install --locked --debug cargo-deny@0.20.2
 	cargo deny check bans licenses sources
 	# The database of advisories is a second download, which not every machine can reach.
 	@if timeout 60 cargo deny fetch db >/dev/null 2>&1; then cargo deny check advisories; \
@@ -122,7 +123,7 @@ FUZZ_SECONDS ?= 10
 fuzz: ## Try everything that comes in with random input, FUZZ_SECONDS=10 for each kind of it
 	@command -v rustup >/dev/null || { echo "error: there is no rustup, which gives the nightly toolchain" >&2; exit 1; }
 	@rustup run nightly rustc --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal
-	@command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz@0.13.2
+	@command -v cargo-fuzz >/dev/null || cargo install --locked --debug cargo-fuzz@0.13.2
 	scripts/fuzz $(FUZZ_SECONDS)
 
 .PHONY: abuse
