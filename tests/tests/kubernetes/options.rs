@@ -63,7 +63,9 @@ fn what_is_mounted_to_be_read_alone_cannot_be_written() {
         &ALLOWING,
     );
     let dir = folder_of_node(&stage);
-    let run = stage.submit(&["--worker-num", "1", "--volume", &format!("host:{dir}:/data:ro")]).code(1);
+    let run = stage
+        .submit(&["--worker-num", "1", "--max-restarts", "0", "--volume", &format!("host:{dir}:/data:ro")])
+        .code(1);
     assert_eq!(run.lines("read "), ["from the node"]);
     run.says(&["worker-0 exited with code 1", "Read-only file system: '/data/out'"]);
     assert!(!fs::exists(format!("{dir}/out")).expect("a look"));
