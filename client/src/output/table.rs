@@ -33,6 +33,9 @@ pub(crate) fn status_text(view: &JobView, now: UnixMillis) -> String {
     ];
     head.extend(view.generation.map(|generation| ("generation", generation.to_string())));
     head.extend(view.result.as_ref().map(|ended| ("result", result(ended))));
+    head.extend((view.restarts.total() > 0).then(|| ("restarts", restarts(view))));
+    head.extend(view.restarts.failed_starts.last().map(|failed| ("failed", one_line(&failed.failure.to_string()))));
+    head.extend(view.restarts.failed_starts.last().map(|_| ("", format!("client why {} says more", view.name))));
     let head: Vec<String> = head.iter().map(|(label, value)| format!("{label:<10}  {value}")).collect();
 
     let mut table = plain_table(&["REPLICA", "STATE", "POD", "ADDRESS", "EXIT OR REASON"]);
@@ -54,6 +57,16 @@ fn exit_or_reason(replica: &ReplicaView) -> String {
         (Some(exit), _) => exit.outcome.to_string(),
         (None, Some(reason)) => one_line(reason),
         (None, None) => String::new(),
+    }
+}
+
+/// `2 of 3, and 1 that does not count`.
+fn restarts(view: &JobView) -> String {
+    let counted = format!("{} of {}", view.restarts.counted, view.spec.run_policy.max_restarts);
+    match view.restarts.uncounted {
+        0 => counted,
+        1 => format!("{counted}, and 1 that does not count"),
+        many => format!("{counted}, and {many} that do not count"),
     }
 }
 

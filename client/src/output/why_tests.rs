@@ -99,3 +99,17 @@ fn of_a_job_in_which_nothing_failed_that_is_said() {
     assert_eq!(why_text(&view(None, vec![])), "job digits is running: nothing has failed");
     assert_eq!(why_text(&view(Some(JobResult::Succeeded), vec![])), "job digits succeeded");
 }
+
+#[test]
+fn the_status_of_a_job_says_how_often_it_was_started_again_and_what_failed_last() {
+    let mut view = view(None, vec![failed(exited(3))]);
+    (view.restarts.counted, view.restarts.uncounted) = (2, 1);
+    let status = crate::output::status_text(&view, UnixMillis(5_000));
+    for line in [
+        "restarts    2 of 3, and 1 that does not count",
+        "failed      worker-1 exited with code 3",
+        "            client why digits says more",
+    ] {
+        assert!(status.lines().any(|shown| shown == line), "{line:?} in\n{status}");
+    }
+}
