@@ -22,6 +22,9 @@ use crate::agent_token::AgentToken;
 #[cfg(feature = "chaos")]
 use crate::chaos::{Chaos, Deed};
 
+/// How long a connection that nobody uses is kept. The agents of a job have addresses of their own, so what is kept of them
+/// is of no use to the next job, and would pile up.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most time that a request may take which an agent answers at once.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most bytes of an answer that is no output. What runs beside an agent may answer in its place.
@@ -87,7 +90,10 @@ impl AgentClient {
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CALL_TIMEOUT));
         connector.set_keepalive(Some(KEEP_ALIVE));
-        let http = Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build(connector);
+        let http = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .build(connector);
         Self {
             http,
             authorization: None,
