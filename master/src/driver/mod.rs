@@ -308,16 +308,6 @@ impl Driver {
         self.phase = phase;
     }
 
-    /// Says that no output will follow, once the copies that are under way have come to their end.
-    fn complete_logs(&mut self) {
-        let copies: Vec<_> = self.replicas.values_mut().filter_map(|replica| replica.copy.take()).collect();
-        let logs = Arc::clone(&self.wires.logs);
-        self.tasks.spawn(async move {
-            tasks::await_copies(copies).await;
-            logs.complete();
-        });
-    }
-
     /// When the last exec.py was started, if every agent has said when its own was.
     fn last_start(&self) -> Option<UnixMillis> {
         let starts = self.replicas.values().map(|replica| match &replica.seen.agent {

@@ -1,5 +1,6 @@
 //! What a driver writes down: that a start was made, that one has failed, how the job ended, and that it is forgotten.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::failure::{FailedStart, Failure, LAST_LINES_MAX};
@@ -9,6 +10,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::adopt::persistently;
+use super::tasks;
 use super::{Driver, Next};
 use crate::job::diagnosis::{Evidence, diagnose};
 use crate::job::gang::Gang;
@@ -97,6 +99,16 @@ impl Driver {
         let verdict = self.policy.verdict(&failure, &self.stored.record.restarts);
         let evidence = Evidence { generation: self.current_start, now: super::now(), verdict, last_lines };
         diagnose(failure, gang, evidence)
+    }
+
+    /// Says that no output will follow, once the copies that are under way have come to their end.
+    pub(super) fn complete_logs(&mut self) {
+        let copies: Vec<_> = self.replicas.values_mut().filter_map(|replica| replica.copy.take()).collect();
+        let logs = Arc::clone(&self.wires.logs);
+        self.tasks.spawn(async move {
+            tasks::await_copies(copies).await;
+            logs.complete();
+        });
     }
 
     /// Removes all that is left of a job whose user wishes it gone. The record goes last, for it is what a master that
