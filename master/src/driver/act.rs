@@ -165,12 +165,8 @@ impl Driver {
     /// Stays with the agents that wait for the next start.
     pub(super) fn keep_company(&mut self) {
         for replica in self.replicas.values_mut() {
-            let has_answered = matches!(
-                replica.seen.agent,
-                AgentState::Status(_) | AgentState::Configured(_) | AgentState::Started(_)
-            );
-            if let (true, Some(addresses)) = (has_answered, replica.seen.addresses()) {
-                let keep = tasks::keep_company(self.agents.clone(), addresses.agent);
+            if let Some(agent) = replica.agent() {
+                let keep = tasks::keep_company(self.agents.clone(), agent);
                 replica.listener = Listener::OfKept { _task: tasks::spawn(&self.reporter, keep) };
             }
         }
@@ -187,15 +183,11 @@ impl Driver {
             if !is_live || is_unheard || mem::replace(&mut replica.is_released, true) {
                 continue;
             }
-            let (id, seen) = (*id, &replica.seen);
+            let (id, agent) = (*id, replica.agent());
             let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.key());
             // The output of a run that was never started has no end to wait for.
-            let was_launched = ReplicaPhase::of(seen, None).was_launched();
+            let was_launched = ReplicaPhase::of(&replica.seen, None).was_launched();
             let copy = replica.copy.take().filter(|_| was_launched);
-            let agent = match (&seen.agent, seen.addresses()) {
-                (AgentState::Silent | AgentState::SeedOnly | AgentState::Refused(_), _) | (_, None) => None,
-                (AgentState::Status(_) | AgentState::Configured(_) | AgentState::Started(_), Some(a)) => Some(a.agent),
-            };
             self.tasks.spawn(async move {
                 let has_finished = match agent {
                     Some(agent) => tasks::finish(&agents, agent, copy).await,

@@ -310,14 +310,7 @@ impl Driver {
 
     /// When the last exec.py was started, if every agent has said when its own was.
     fn last_start(&self) -> Option<UnixMillis> {
-        let starts = self.replicas.values().map(|replica| match &replica.seen.agent {
-            AgentState::Status(status) => status.started_at,
-            AgentState::Silent
-            | AgentState::SeedOnly
-            | AgentState::Configured(_)
-            | AgentState::Started(_)
-            | AgentState::Refused(_) => None,
-        });
+        let starts = self.replicas.values().map(|replica| replica.seen.agent.status()?.started_at);
         starts.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 

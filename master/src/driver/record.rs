@@ -10,8 +10,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::adopt::persistently;
-use super::tasks;
-use super::{Driver, Next};
+use super::{Driver, Next, tasks};
 use crate::job::diagnosis::{Evidence, diagnose};
 use crate::job::gang::Gang;
 use crate::job::phase::Which;

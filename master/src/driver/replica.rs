@@ -62,6 +62,12 @@ impl Replica {
         }
     }
 
+    /// Where its agent is asked, once it has answered and is one of ours.
+    pub(super) fn agent(&self) -> Option<SocketAddr> {
+        let addresses = self.seen.addresses().filter(|_| self.seen.agent.has_answered())?;
+        Some(addresses.agent)
+    }
+
     /// Lets go of the start that has failed: its agent, if it can serve another, takes the next one.
     pub(super) fn begin_again(&mut self) {
         if self.seen.pod.is_none() {

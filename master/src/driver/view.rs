@@ -5,7 +5,7 @@ use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaView};
 
 use crate::job::phase::JobPhase;
 use crate::job::plan;
-use crate::job::replica::{AgentState, Observation, ReplicaPhase};
+use crate::job::replica::{Observation, ReplicaPhase};
 use crate::store::{JobRecord, Stored};
 
 /// What is shown of a job before its driver has looked at it.
@@ -75,23 +75,7 @@ pub(super) fn of_replica(
     horizon: Option<Generation>,
 ) -> ReplicaView {
     let phase = &ReplicaPhase::of(seen, horizon);
-    let status = match &seen.agent {
-        AgentState::Status(status) => Some(status),
-        AgentState::Silent
-        | AgentState::SeedOnly
-        | AgentState::Configured(_)
-        | AgentState::Started(_)
-        | AgentState::Refused(_) => None,
-    };
-    let exit = match phase {
-        ReplicaPhase::Exited(_, exit) => Some(exit.clone()),
-        ReplicaPhase::Requested
-        | ReplicaPhase::Scheduled
-        | ReplicaPhase::Joined
-        | ReplicaPhase::Configured(_)
-        | ReplicaPhase::Running(_)
-        | ReplicaPhase::Lost(_) => None,
-    };
+    let status = seen.agent.status();
     ReplicaView {
         replica: id,
         state: phase.state(),
@@ -100,7 +84,7 @@ pub(super) fn of_replica(
         reason: reason(seen, phase),
         pid: status.and_then(|status| status.pid),
         started_at: status.and_then(|status| status.started_at),
-        exit,
+        exit: phase.exit().cloned(),
     }
 }
 

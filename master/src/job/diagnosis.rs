@@ -1,7 +1,7 @@
 //! From a failure and the gang as it was then to what people are told: what followed from what.
 
 use protocol::agent::ExitReport;
-use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure};
+use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAST_LINES_MAX};
 use protocol::ids::{Generation, UnixMillis};
 
 use super::gang::{Gang, Member};
@@ -36,7 +36,7 @@ pub fn diagnose(failure: Failure, gang: &Gang, evidence: Evidence) -> FailedStar
 
 fn last_of(text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.trim_end().lines().collect();
-    let from = lines.len().saturating_sub(protocol::failure::LAST_LINES_MAX);
+    let from = lines.len().saturating_sub(LAST_LINES_MAX);
     lines[from..].iter().map(|line| (*line).to_owned()).collect()
 }
 

@@ -67,6 +67,24 @@ pub enum AgentState {
     Refused(LostRun),
 }
 
+impl AgentState {
+    /// What it said of its run, where that is the newest that is known of it.
+    pub fn status(&self) -> Option<&RunStatus> {
+        match self {
+            Self::Status(status) => Some(status),
+            Self::Silent | Self::SeedOnly | Self::Configured(_) | Self::Started(_) | Self::Refused(_) => None,
+        }
+    }
+
+    /// Whether it answers as one of ours does.
+    pub fn has_answered(&self) -> bool {
+        match self {
+            Self::Status(_) | Self::Configured(_) | Self::Started(_) => true,
+            Self::Silent | Self::SeedOnly | Self::Refused(_) => false,
+        }
+    }
+}
+
 /// A run that is over without a report of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostRun {
@@ -333,17 +351,22 @@ impl ReplicaPhase {
         }
     }
 
-    /// Whether its start was stopped before exec.py was started.
-    pub fn was_called_back(&self) -> bool {
+    /// How exec.py ended, where it said so.
+    pub fn exit(&self) -> Option<&ExitReport> {
         match self {
-            Self::Exited(_, exit) => exit.stopped && matches!(exit.outcome, ExitOutcome::NotStarted(_)),
+            Self::Exited(_, exit) => Some(exit),
             Self::Requested
             | Self::Scheduled
             | Self::Joined
             | Self::Configured(_)
             | Self::Running(_)
-            | Self::Lost(_) => false,
+            | Self::Lost(_) => None,
         }
+    }
+
+    /// Whether its start was stopped before exec.py was started.
+    pub fn was_called_back(&self) -> bool {
+        self.exit().is_some_and(|exit| exit.stopped && matches!(exit.outcome, ExitOutcome::NotStarted(_)))
     }
 
     /// The start that it is part of, if its agent has been told of one.
@@ -356,15 +379,7 @@ impl ReplicaPhase {
 
     /// Whether exec.py has done what it should: one that ends well because it was told to has not.
     pub fn has_succeeded(&self) -> bool {
-        match self {
-            Self::Exited(_, exit) => exit.is_success() && !exit.stopped,
-            Self::Requested
-            | Self::Scheduled
-            | Self::Joined
-            | Self::Configured(_)
-            | Self::Running(_)
-            | Self::Lost(_) => false,
-        }
+        self.exit().is_some_and(|exit| exit.is_success() && !exit.stopped)
     }
 
     /// Whether its run is over for good.

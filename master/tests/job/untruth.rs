@@ -1,7 +1,6 @@
 //! Whether a failure that a master names is what the tiny world bears out.
 
 use master::job::gang::Gang;
-use master::job::replica::ReplicaPhase;
 use protocol::agent::ExitReport;
 use protocol::failure::{Failure, Loss};
 
@@ -32,15 +31,7 @@ fn is_on_record(world: &World, failure: &Failure) -> bool {
 }
 
 fn earliest_in(gang: &Gang) -> Option<&ExitReport> {
-    let exits = gang.members().iter().filter_map(|member| match &member.phase {
-        ReplicaPhase::Exited(_, exit) => Some(exit),
-        ReplicaPhase::Requested
-        | ReplicaPhase::Scheduled
-        | ReplicaPhase::Joined
-        | ReplicaPhase::Configured(_)
-        | ReplicaPhase::Running(_)
-        | ReplicaPhase::Lost(_) => None,
-    });
+    let exits = gang.members().iter().filter_map(|member| member.phase.exit());
     exits.filter(|exit| !exit.is_success() && !exit.stopped).min_by_key(|exit| exit.ended_at)
 }
 
