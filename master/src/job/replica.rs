@@ -244,24 +244,24 @@ impl ReplicaPhase {
     pub fn of(observation: &Observation, current: Option<Generation>) -> Self {
         let phase = Self::of_run_and_pod(observation, current);
         // What was told to end with its pod may say 0, and has not done its work.
-        if let Self::Exited(_, exit) = &phase
-            && exit.terminated
-        {
-            let reason = format!("its pod was told to end, and exec.py {}", exit.outcome);
-            return Self::Lost(observation.lost(&reason));
+        match phase.exit().filter(|exit| exit.terminated) {
+            None => phase,
+            Some(exit) => Self::Lost(match &observation.pod {
+                Some(PodState::Leaving { reason } | PodState::Disrupted { reason }) => observation.lost(reason),
+                Some(
+                    PodState::Pending { .. }
+                    | PodState::Running(_)
+                    | PodState::Unusable { .. }
+                    | PodState::Terminated { .. },
+                )
+                | None => observation.lost(&format!("its pod was told to end, and exec.py {}", exit.outcome)),
+            }),
         }
-        phase
     }
 
     fn of_run_and_pod(observation: &Observation, current: Option<Generation>) -> Self {
         let run = Self::of_agent(&observation.agent, current);
         match (&observation.pod, run) {
-            // Its agent passes on that the pod has to go, and then says that exec.py was stopped.
-            (Some(PodState::Leaving { reason } | PodState::Disrupted { reason }), Self::Exited(_, exit))
-                if exit.terminated =>
-            {
-                Self::Lost(observation.lost(reason))
-            }
             (_, exited @ Self::Exited(..)) => exited,
             (Some(PodState::Terminated { exit: Some(LastWords { generation: Some(generation), exit }), .. }), _)
                 if is_current(*generation, current) =>
