@@ -86,15 +86,9 @@ pub struct Refusal {
 /// Why a back end did not do as asked.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
-    /// What stands behind the back end does not answer, or not well; it may later.
-    #[error("{what}")]
-    Unavailable {
-        /// What was to be done.
-        what: String,
-        /// Why.
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    /// The same, and only for now: what stands behind the back end does not answer, or not well.
+    #[error(transparent)]
+    Unavailable(Box<BackendError>),
     /// What the pods of a job need around them cannot be made.
     #[error("make the network policy of job \"{job}\"")]
     Prepare {

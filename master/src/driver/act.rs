@@ -267,7 +267,7 @@ fn is_chosen(which: Which, seen: &Observation, member: &Member) -> bool {
 /// What a pod's creation that came to nothing means for its replica.
 fn not_created(error: &BackendError) -> LostRun {
     match error {
-        BackendError::Unavailable { .. } => LostRun::disrupted(error_chain(error)),
+        BackendError::Unavailable(_) => LostRun::disrupted(error_chain(error)),
         BackendError::Prepare { .. }
         | BackendError::Create { .. }
         | BackendError::Delete { .. }

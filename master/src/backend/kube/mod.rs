@@ -235,11 +235,9 @@ impl PodBackend for KubeBackend {
         let told = |error: &ApiFailure, _| warn!(job = %job.name, error = error_chain(error), "not prepared yet");
         let done = attempt.retry(patience()).when(ApiFailure::is_passing).notify(told).await;
         done.map_err(|source| {
-            if source.is_passing() {
-                let what = format!("make the network policy of job \"{}\"", job.name);
-                return BackendError::Unavailable { what, source: Box::new(source) };
-            }
-            BackendError::Prepare { job: job.name.clone(), source: Box::new(source) }
+            let is_passing = source.is_passing();
+            let error = BackendError::Prepare { job: job.name.clone(), source: Box::new(source) };
+            if is_passing { BackendError::Unavailable(Box::new(error)) } else { error }
         })
     }
 
@@ -248,11 +246,9 @@ impl PodBackend for KubeBackend {
         let told = |error: &CreateError, _| warn!(pod = %pod.name(), error = error_chain(error), "not created yet");
         let done = attempt.retry(patience()).when(CreateError::is_passing).notify(told).await;
         done.map_err(|source| {
-            if source.is_passing() {
-                let what = format!("create pod \"{}\"", pod.name());
-                return BackendError::Unavailable { what, source: Box::new(source) };
-            }
-            BackendError::Create { pod: pod.name(), source: Box::new(source) }
+            let is_passing = source.is_passing();
+            let error = BackendError::Create { pod: pod.name(), source: Box::new(source) };
+            if is_passing { BackendError::Unavailable(Box::new(error)) } else { error }
         })
     }
 
