@@ -297,6 +297,12 @@ fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(wrong)
 }
 
+/// A time in seconds; none when it is not a whole number of them, or too long.
+fn seconds(text: &str) -> Result<Option<u32>, String> {
+    let time = duration(text)?;
+    Ok(u32::try_from(time.as_secs()).ok().filter(|_| time.subsec_nanos() == 0))
+}
+
 /// As much of a wrong value as fits into a sentence.
 fn shown(text: &str) -> String {
     text.chars().take(40).collect()

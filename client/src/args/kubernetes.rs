@@ -169,8 +169,7 @@ fn gpus(text: &str) -> Result<u32, String> {
 }
 
 fn whole_seconds(text: &str) -> Result<NonZeroU32, String> {
-    let time = super::duration(text)?;
-    let seconds = u32::try_from(time.as_secs()).ok().filter(|_| time.subsec_nanos() == 0).and_then(NonZeroU32::new);
+    let seconds = super::seconds(text)?.and_then(NonZeroU32::new);
     seconds.ok_or_else(|| format!("\"{}\" is not a whole number of seconds from 1 on", super::shown(text)))
 }
 

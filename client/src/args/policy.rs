@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use clap::Args;
 use protocol::run_policy::{CleanPods, OnStartTimeout, RunPolicy, SuccessPolicy};
 
-use super::{duration, shown};
+use super::shown;
 
 /// What the job does about failures.
 #[derive(Debug, Clone, Default, Args)]
@@ -83,7 +83,5 @@ fn exit_code(text: &str) -> Result<u8, String> {
 }
 
 fn seconds(text: &str) -> Result<u32, String> {
-    let time = duration(text)?;
-    let seconds = u32::try_from(time.as_secs()).ok().filter(|_| time.subsec_nanos() == 0);
-    seconds.ok_or_else(|| format!("\"{}\" is no number of whole seconds that fits", shown(text)))
+    super::seconds(text)?.ok_or_else(|| format!("\"{}\" is no number of whole seconds that fits", shown(text)))
 }
