@@ -5,12 +5,13 @@
 
 mod support;
 
+use fastrand::Rng;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::{Agent, Dice, PATIENCE, wait_until};
+use support::{Agent, PATIENCE, wait_until};
 
 /// How many are sent.
 const MALFORMED: usize = 5000;
@@ -49,22 +50,22 @@ const SPICES: [&[u8]; 16] = [
     b"\"",
 ];
 
-fn mutated(dice: &mut Dice) -> Vec<u8> {
-    let mut bytes = PROPER[dice.below(PROPER.len())].as_bytes().to_vec();
-    for _ in 0..=dice.below(4) {
-        let at = dice.below(bytes.len());
-        match dice.below(7) {
-            0 => bytes[at] = u8::try_from(dice.below(256)).unwrap(),
+fn mutated(dice: &mut Rng) -> Vec<u8> {
+    let mut bytes = PROPER[dice.usize(..PROPER.len())].as_bytes().to_vec();
+    for _ in 0..=dice.usize(..4) {
+        let at = dice.usize(..bytes.len());
+        match dice.usize(..7) {
+            0 => bytes[at] = u8::try_from(dice.usize(..256)).unwrap(),
             1 => drop(bytes.remove(at)),
             2 => bytes.truncate(at + 1),
-            3 => drop(bytes.splice(at..at, SPICES[dice.below(SPICES.len())].iter().copied())),
+            3 => drop(bytes.splice(at..at, SPICES[dice.usize(..SPICES.len())].iter().copied())),
             4 => {
-                let end = (at + dice.below(20)).min(bytes.len());
+                let end = (at + dice.usize(..20)).min(bytes.len());
                 let piece = bytes[at..end].to_vec();
                 drop(bytes.splice(at..at, piece));
             }
-            5 => drop(bytes.splice(at..at, b"x".repeat(dice.below(40_000)))),
-            _ => bytes.extend_from_slice(PROPER[dice.below(PROPER.len())].as_bytes()),
+            5 => drop(bytes.splice(at..at, b"x".repeat(dice.usize(..40_000)))),
+            _ => bytes.extend_from_slice(PROPER[dice.usize(..PROPER.len())].as_bytes()),
         }
         if bytes.is_empty() {
             bytes.push(b'G');
@@ -106,7 +107,7 @@ fn codes(answer: &[u8]) -> Vec<u16> {
 #[test]
 fn no_malformed_request_is_an_error_of_the_agents_own() {
     let agent = Agent::of_shell("true");
-    let mut dice = Dice(2);
+    let mut dice = Rng::with_seed(2);
     let mut counts = std::collections::BTreeMap::<u16, usize>::new();
     for _ in 0..MALFORMED {
         let bytes = mutated(&mut dice);

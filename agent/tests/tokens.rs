@@ -4,13 +4,14 @@
 
 mod support;
 
+use fastrand::Rng;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use hmac::{Hmac, KeyInit, Mac};
 use protocol::agent::RunState;
 use sha2::{Digest, Sha256};
-use support::{Agent, Dice, PATIENCE};
+use support::{Agent, PATIENCE};
 
 const ROUTES: [(&str, &str); 8] = [
     ("POST", "/config"),
@@ -39,14 +40,15 @@ fn bearer(token: &str) -> String {
 }
 
 /// A query and header lines that are not those of someone who has the token.
-fn wrong(dice: &mut Dice, token: &str) -> (String, String) {
-    let place = dice.below(token.len());
-    let number = dice.roll();
-    let headers = match dice.below(17) {
+fn wrong(dice: &mut Rng, token: &str) -> (String, String) {
+    let place = dice.usize(..token.len());
+    let number = dice.u64(..);
+    let headers = match dice.usize(..17) {
         0 => String::new(),
         1 => {
-            let length = dice.below(100);
-            let random: String = (0..length).map(|_| char::from(u8::try_from(33 + dice.below(94)).unwrap())).collect();
+            let length = dice.usize(..100);
+            let random: String =
+                (0..length).map(|_| char::from(u8::try_from(33 + dice.usize(..94)).unwrap())).collect();
             bearer(&random)
         }
         2 => bearer(&token[..place]),
@@ -59,23 +61,23 @@ fn wrong(dice: &mut Dice, token: &str) -> (String, String) {
             let other = if &token[place..=place] == "0" { "1" } else { "0" };
             bearer(&format!("{}{other}{}", &token[..place], &token[place + 1..]))
         }
-        9 => ["", " ", "\t"].map(bearer)[dice.below(3)].clone(),
+        9 => ["", " ", "\t"].map(bearer)[dice.usize(..3)].clone(),
         10 => bearer(token) + &bearer(&format!("{number:x}")),
         11 => bearer(&format!("{number:x}")) + &bearer(token),
         12 => bearer(token) + &bearer(token),
         13 => {
             let schemes = ["bearer ", "BEARER ", "Basic ", "Token ", "Bearer", "Bearer\t", "Bearer  ", ""];
-            format!("authorization: {}{token}\r\n", schemes[dice.below(schemes.len())])
+            format!("authorization: {}{token}\r\n", schemes[dice.usize(..schemes.len())])
         }
         14 => {
             let names = ["proxy-authorization", "x-authorization", "cookie", "authorization2"];
-            format!("{}: Bearer {token}\r\n", names[dice.below(names.len())])
+            format!("{}: Bearer {token}\r\n", names[dice.usize(..names.len())])
         }
         // What the pod's spec shows.
         15 => bearer(&hash_of(token)),
         _ => {
             let names = ["token", "access_token", "authorization", "bearer"];
-            return (format!("?{}={token}", names[dice.below(names.len())]), String::new());
+            return (format!("?{}={token}", names[dice.usize(..names.len())]), String::new());
         }
     };
     (String::new(), headers)
@@ -95,12 +97,12 @@ fn answers(agent: &Agent, requests: &str) -> Vec<String> {
 fn ten_thousand_wrong_stale_and_foreign_tokens_are_refused_on_every_route() {
     let token = token_of("this-job");
     let agent = Agent::start(&["--token-sha256", &hash_of(&token)], &["sh", "-c", "echo started"]);
-    let mut dice = Dice(4);
+    let mut dice = Rng::with_seed(4);
     let (mut asked, mut refused) = (0, 0);
     while asked < 10_000 {
         let mut requests = String::new();
         for number in 0..100 {
-            let (method, path) = ROUTES[dice.below(ROUTES.len())];
+            let (method, path) = ROUTES[dice.usize(..ROUTES.len())];
             let (query, headers) = wrong(&mut dice, &token);
             let last = if number == 99 { "connection: close\r\n" } else { "" };
             requests +=

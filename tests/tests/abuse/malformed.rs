@@ -56,15 +56,12 @@ const LAST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: cl
 /// Connections at a time. Those whose last request is not complete are waited for.
 const AT_ONCE: usize = 300;
 
-/// SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
-struct Random(u64);
+/// Requests, and what is changed in them, by chance.
+struct Random(fastrand::Rng);
 
 impl Random {
     fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((mixed ^ (mixed >> 31)) >> 33).expect("31 bits") % limit.max(1)
+        self.0.usize(..limit.max(1))
     }
 
     /// One to four requests on one connection, each with one to three of its parts changed.
@@ -99,7 +96,7 @@ fn abuse(wanted: usize) -> String {
     let scene = Scene::new("open('started', 'w').close()");
     let master = scene.master();
     let to = address(&master);
-    let mut random = Random(4);
+    let mut random = Random(fastrand::Rng::with_seed(4));
     let mut connections = 0;
     let mut counts: BTreeMap<u16, usize> = BTreeMap::new();
     runtime().block_on(async {
