@@ -14,7 +14,7 @@ fuzz_target!(|json: &[u8]| {
     assert_eq!(observed(&pod, Some(&state)), (owner.clone(), state.clone()));
     let status = pod.status.as_ref();
     let is_over = matches!(status.and_then(|status| status.phase.as_deref()), Some("Failed" | "Succeeded"));
-    assert_eq!(matches!(state, PodState::Terminated { .. }), is_over);
+    assert_eq!(matches!(state, PodState::Terminated { .. } | PodState::Disrupted { .. }), is_over);
     if let PodState::Running(addresses) = state {
         assert_eq!(addresses.agent.port(), AGENT_PORT);
         let ip = status.and_then(|status| status.pod_ip.as_deref()).and_then(|ip| ip.parse().ok());
