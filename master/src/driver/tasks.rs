@@ -54,7 +54,7 @@ pub(super) struct Fanout {
 impl Fanout {
     /// Reports what an agent answered: its new state, or that it refused.
     async fn report(&self, id: ReplicaId, what: &str, answer: Result<AgentState, AgentError>) {
-        let state = answer.unwrap_or_else(|error| refused(format!("{what}: {}", error_chain(&error))));
+        let state = answer.unwrap_or_else(|error| refused(format!("{what}: {}", error_chain(&error)), &error));
         report(&self.reporter, id, state).await;
     }
 }
@@ -81,7 +81,7 @@ pub(super) async fn join(agents: AgentClient, id: ReplicaId, agent: SocketAddr, 
     let state = match answer {
         Ok(AgentAnswer::Status(status)) => AgentState::Status(status),
         Ok(AgentAnswer::SeedOnly) => AgentState::SeedOnly,
-        Err(error) => refused(error_chain(&error)),
+        Err(error) => refused(error_chain(&error), &error),
     };
     report(&reporter, id, state).await;
 }
@@ -139,7 +139,7 @@ pub(super) async fn follow(agents: AgentClient, id: ReplicaId, agent: SocketAddr
             Ok(AgentAnswer::SeedOnly) => return,
             Err(error) => {
                 let reason = format!("its agent did not say how it is: {}", error_chain(&error));
-                return report(&reporter, id, refused(reason)).await;
+                return report(&reporter, id, refused(reason, &error)).await;
             }
         };
         if after == Some(status.seq) {
@@ -268,8 +268,10 @@ pub(super) async fn report(reporter: &mpsc::Sender<Report>, id: ReplicaId, state
     let _ = reporter.send(Report::Agent(id, state)).await;
 }
 
-fn refused(reason: String) -> AgentState {
-    AgentState::Refused(LostRun::broken(reason))
+fn refused(reason: String, error: &AgentError) -> AgentState {
+    // One that ends with its pod says so.
+    let is_ending = matches!(error, AgentError::Refused { status: 503, .. });
+    AgentState::Refused(if is_ending { LostRun::disrupted(reason) } else { LostRun::broken(reason) })
 }
 
 fn patience() -> ExponentialBuilder {

@@ -299,6 +299,10 @@ impl ReplicaPhase {
                 Some(over) if matches!(status.state, RunState::Running | RunState::Stopping) => {
                     Self::Lost(LostRun::broken(format!("its agent still runs start {over}, which is over")))
                 }
+                // Its agent ends with it, and takes no other start.
+                Some(_) if status.exit.as_ref().is_some_and(|exit| exit.terminated) => {
+                    Self::Lost(LostRun::disrupted("its pod was told to end"))
+                }
                 Some(_) | None => Self::Joined,
             },
         }

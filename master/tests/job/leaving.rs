@@ -3,8 +3,8 @@
 use master::job::gang::Member;
 use master::job::replica::Presence::Live;
 use master::job::replica::ReplicaPhase::{self, Exited};
-use master::job::replica::{AgentState, DeletedBy, LostRun, Observation, PodState};
-use protocol::agent::ExitReport;
+use master::job::replica::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState};
+use protocol::agent::{ExitReport, RunState, RunStatus};
 
 use crate::support::{FIRST, exit, id, stopped};
 
@@ -24,16 +24,11 @@ fn a_pod_that_is_being_taken_away_is_no_pod_for_another_start() {
 
 #[test]
 fn a_run_that_ends_because_its_pod_is_taken_away_is_lost_with_it() {
-    use protocol::agent::{RunState, RunStatus};
     let phase = |exit: ExitReport, deleted_by| {
-        let (boot_id, state, generation) = ("boot".to_owned(), RunState::Exited, Some(FIRST));
-        let run = RunStatus { seq: 1, boot_id, state, generation, pid: None, started_at: None, exit: Some(exit) };
         let pod = Some(PodState::Leaving { reason: "its node is drained".to_owned() });
-        let seen = Observation { pod, agent: AgentState::Status(Box::new(run)), deleted_by };
-        ReplicaPhase::of(&seen, Some(FIRST))
+        ReplicaPhase::of(&Observation { pod, agent: ended(exit), deleted_by }, Some(FIRST))
     };
     let drained = ReplicaPhase::Lost(LostRun::disrupted("its node is drained"));
-    let with_its_pod = |exit: ExitReport| ExitReport { stopped: true, terminated: true, ..exit };
     assert_eq!(phase(with_its_pod(stopped(9)), DeletedBy::Others), drained);
     assert_eq!(phase(with_its_pod(exit(0, 9)), DeletedBy::Others), drained);
     for by_itself in [exit(3, 9), exit(0, 9), stopped(9)] {
@@ -41,4 +36,26 @@ fn a_run_that_ends_because_its_pod_is_taken_away_is_lost_with_it() {
     }
     let by_us = ReplicaPhase::Lost(LostRun::broken("its node is drained"));
     assert_eq!(phase(with_its_pod(stopped(9)), DeletedBy::ThisMaster), by_us);
+}
+
+#[test]
+fn an_agent_that_was_told_to_end_takes_no_other_start_though_its_pod_still_runs() {
+    let addresses = Addresses { agent: ([10, 0, 0, 1], 1).into(), tensorflow: ([10, 0, 0, 1], 2).into() };
+    let fit = |exit: ExitReport| {
+        let pod = Some(PodState::Running(addresses));
+        let seen = Observation { pod, agent: ended(exit), deleted_by: DeletedBy::Others };
+        Member::of(id("worker-0"), &seen, Some(FIRST.next())).is_fit()
+    };
+    assert_eq!((fit(with_its_pod(stopped(9))), fit(stopped(9)), fit(exit(3, 9))), (false, true, true));
+}
+
+/// An agent whose run in the first start ended so.
+fn ended(exit: ExitReport) -> AgentState {
+    let (boot_id, state, generation) = ("boot".to_owned(), RunState::Exited, Some(FIRST));
+    let run = RunStatus { seq: 1, boot_id, state, generation, pid: None, started_at: None, exit: Some(exit) };
+    AgentState::Status(Box::new(run))
+}
+
+fn with_its_pod(exit: ExitReport) -> ExitReport {
+    ExitReport { stopped: true, terminated: true, ..exit }
 }
