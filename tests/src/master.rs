@@ -3,8 +3,9 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use crate::programs::built;
 
@@ -24,10 +25,10 @@ impl Master {
     /// When it does not come up.
     pub fn start(dir: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        Self::start_on(any, dir, args, variables)
+        Self::serving(any, dir, args, variables).unwrap_or_else(|end| does_not_serve(dir, end))
     }
 
-    fn start_on(listen: SocketAddr, dir: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
+    fn serving(listen: SocketAddr, dir: &Path, args: &[&str], variables: &[(&str, &str)]) -> Result<Self, ExitStatus> {
         let mut child = Command::new(built("master"))
             .args(["--listen", &listen.to_string()])
             .args(args)
@@ -43,9 +44,9 @@ impl Master {
         let stdout = child.stdout.take().expect("it was piped");
         BufReader::new(stdout).read_line(&mut line).expect("the master says its address");
         let Some(url) = line.trim().strip_prefix("listening on ") else {
-            panic!("the first line names the address: {line:?}\n{}", fs::read_to_string(log(dir)).unwrap_or_default())
+            return Err(child.wait().expect("it ends"));
         };
-        Self { child, dir: dir.to_owned(), url: url.to_owned() }
+        Ok(Self { child, dir: dir.to_owned(), url: url.to_owned() })
     }
 
     /// Its process id.
@@ -62,19 +63,43 @@ impl Master {
         self.child.wait().expect("it ends");
     }
 
-    /// Starts another in the place of this one, which was killed, at the same address.
+    /// Waits until it has ended by itself, and says by which signal.
+    ///
+    /// # Panics
+    /// When it cannot be waited for.
+    pub fn wait(&mut self) -> Option<i32> {
+        self.child.wait().expect("it ends").signal()
+    }
+
+    /// Starts another in the place of this one, which has ended, at the same address.
     ///
     /// # Panics
     /// When it does not come up.
     pub fn follow_up(&mut self, args: &[&str]) {
+        self.try_follow_up(args, &[]).unwrap_or_else(|end| does_not_serve(&self.dir, end));
+    }
+
+    /// The same, with these variables, for one that may end before it serves.
+    ///
+    /// # Errors
+    /// How it ended.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn try_follow_up(&mut self, args: &[&str], variables: &[(&str, &str)]) -> Result<(), ExitStatus> {
         let address = self.url.strip_prefix("http://").and_then(|address| address.parse().ok());
-        *self = Self::start_on(address.expect("an address"), &self.dir, args, &[]);
+        *self = Self::serving(address.expect("an address"), &self.dir, args, variables)?;
+        Ok(())
     }
 
     /// What it and those before it in this folder have logged.
     pub fn log(&self) -> String {
         fs::read_to_string(log(&self.dir)).unwrap_or_default()
     }
+}
+
+fn does_not_serve<T>(dir: &Path, end: ExitStatus) -> T {
+    panic!("the master ends before it serves, with {end}:\n{}", fs::read_to_string(log(dir)).unwrap_or_default())
 }
 
 fn log(dir: &Path) -> PathBuf {

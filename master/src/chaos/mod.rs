@@ -3,6 +3,7 @@
 
 mod backend;
 mod point;
+mod promises;
 mod store;
 
 use std::collections::VecDeque;
@@ -14,6 +15,7 @@ use tracing::warn;
 
 pub use self::backend::ChaosBackend;
 pub use self::point::{Deed, Fault, NoStrike, Point, Strike};
+pub use self::promises::broken_promises;
 pub use self::store::ChaosStore;
 use crate::driver::Context;
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use master::backend::fake::AgentEvent;
+use master::chaos::broken_promises;
 use master::store::fake::Written;
 use master::store::{JobRecord, Wish};
 use protocol::agent::ExitOutcome;
@@ -86,7 +87,7 @@ fn records(evidence: &Evidence) -> Vec<String> {
             Written::Record(stored) => {
                 let now = &stored.record;
                 uids.insert(&now.uid);
-                found.extend(current.into_iter().flat_map(|before| change(before, now)));
+                found.extend(current.into_iter().flat_map(|before| broken_promises(before, now)));
                 current = Some(now);
             }
             Written::Nothing(_) => {
@@ -102,23 +103,6 @@ fn records(evidence: &Evidence) -> Vec<String> {
         found.push(format!("one job was submitted, and {} were on record", uids.len()));
     }
     found
-}
-
-fn change(before: &JobRecord, now: &JobRecord) -> Vec<String> {
-    let has_ended_otherwise = before.ended.is_some() && before.ended != now.ended;
-    let is_other_holder = before.holder != now.holder;
-    let wrong = [
-        (before.uid != now.uid, "two jobs have one name"),
-        (before.spec != now.spec || before.accepted_at != now.accepted_at, "what was asked for has changed"),
-        (before.wish > now.wish, "a wish has sunk"),
-        // One master's alone it also is when a driver of its own broke.
-        (now.epoch < before.epoch + u32::from(is_other_holder), "the epoch does not count the holders"),
-        (now.epoch > before.epoch + 1, "the epoch leaps"),
-        (has_ended_otherwise, "how the job ended has changed"),
-        (now.restarts.total() < before.restarts.total(), "a restart was forgotten"),
-        (now.restarts.failed_starts.len() < before.restarts.failed_starts.len(), "a failed start was forgotten"),
-    ];
-    wrong.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, what)| what.to_owned()).collect()
 }
 
 /// A failed start is counted exactly once, and none too many is made up for.

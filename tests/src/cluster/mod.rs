@@ -5,7 +5,7 @@ mod image;
 mod namespace;
 
 use std::fmt;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::thread;
 
@@ -19,7 +19,7 @@ use crate::programs::static_agent;
 use crate::scene::Scene;
 
 /// What selects all that a master has made.
-const OURS: &str = "app.kubernetes.io/managed-by=muster";
+pub const OURS: &str = "app.kubernetes.io/managed-by=muster";
 
 /// A namespace of one test's own, with a master that puts its pods there.
 pub struct Cluster {
@@ -48,7 +48,11 @@ impl Cluster {
         Self::with_variables(scene, image, args, &[("KUBECONFIG", api.kubeconfig())])
     }
 
-    fn with_variables(scene: &Scene, image: Arc<Image>, args: &[&str], variables: &[(&str, &str)]) -> Self {
+    /// The same, with a master that has these variables in its environment.
+    ///
+    /// # Panics
+    /// When there is no cluster, or no Docker.
+    pub fn with_variables(scene: &Scene, image: Arc<Image>, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let namespace = Namespace::new();
         let own = master_args(&namespace, args);
         let own: Vec<&str> = own.iter().map(String::as_str).collect();
@@ -62,6 +66,15 @@ impl Cluster {
     pub fn next_master(&mut self, args: &[&str]) {
         let own = master_args(&self.namespace, args);
         self.master.follow_up(&own.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+
+    /// The same, with these variables, for one that may end before it serves.
+    ///
+    /// # Errors
+    /// How it ended.
+    pub fn try_next_master(&mut self, args: &[&str], variables: &[(&str, &str)]) -> Result<(), ExitStatus> {
+        let own = master_args(&self.namespace, args);
+        self.master.try_follow_up(&own.iter().map(String::as_str).collect::<Vec<_>>(), variables)
     }
 
     /// The names of the pods that have not ended.

@@ -10,14 +10,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use e2e::Scene;
 use e2e::cluster::{Cluster, Image};
-use protocol::ids::{Generation, JobName, PodName};
+use protocol::ids::{JobName, PodName};
 use protocol::job::{JobRequest, Strategy};
 use protocol::run_policy::RunPolicy;
-use protocol::view::{JobState, JobView, LogLine, ReplicaView};
+use protocol::view::{JobState, ReplicaView};
 
 use crate::api::{Api, pid_of};
-use crate::lanes;
-use crate::say;
+use crate::{lanes, output, say};
 
 /// Jobs at the same time, of two workers each.
 const LANES: usize = 4;
@@ -136,7 +135,7 @@ impl Site<'_> {
         let (kills, deletions) = (hits(|way| way != Way::Deletion), hits(|way| way == Way::Deletion));
         let is_right = end.restarts.counted as usize == kills && end.restarts.uncounted as usize == deletions;
         ensure!(end.state == JobState::Succeeded && is_right, "{name}: {shots:?}, and {end:?}");
-        self.ran_rightly(&end)?;
+        output::judge(&self.api.logs(name), &end)?;
         self.api.delete(name)?;
         Ok(shots)
     }
@@ -173,28 +172,6 @@ impl Site<'_> {
             Way::Deletion => return Ok(()),
         };
         docker(&args).map(drop)
-    }
-
-    /// All of a start saw the same cluster, and all of the last one came to their end.
-    fn ran_rightly(self, end: &JobView) -> anyhow::Result<()> {
-        let logs = self.api.logs(&end.name);
-        let mut clusters: BTreeMap<Generation, String> = BTreeMap::new();
-        let mut done: Vec<Generation> = vec![];
-        for line in logs.lines() {
-            let LogLine { line, .. } = serde_json::from_str(line).with_context(|| line.to_owned())?;
-            match line.split(' ').collect::<Vec<_>>().as_slice() {
-                ["begun", generation, cluster] => {
-                    let first = clusters.entry(generation.parse()?).or_insert_with(|| (*cluster).to_owned());
-                    ensure!(first == cluster, "{}: not the cluster of the others: {line}", end.name);
-                }
-                ["done", generation] => done.push(generation.parse()?),
-                _ => {}
-            }
-        }
-        let last = clusters.last_key_value().map(|(generation, _)| *generation).context("it ran")?;
-        let of_last = done.iter().filter(|generation| **generation == last).count();
-        ensure!(of_last == end.replicas.len(), "{}: {of_last} of the last start {last} were done:\n{logs}", end.name);
-        Ok(())
     }
 }
 

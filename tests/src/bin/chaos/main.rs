@@ -4,9 +4,12 @@
 mod api;
 mod budgets;
 mod cluster;
+mod history;
 mod kills;
 mod lanes;
+mod output;
 mod overnight;
+mod points;
 mod shots;
 mod work;
 
@@ -15,7 +18,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 
-const USAGE: &str = "chaos kills|budgets|overnight|cluster COUNT [SEED]";
+const USAGE: &str = "chaos kills|budgets|overnight|cluster|points COUNT [SEED]";
 
 fn main() -> ExitCode {
     match run() {
@@ -41,6 +44,7 @@ fn run() -> anyhow::Result<()> {
         "budgets" => budgets::campaign(count, seed),
         "overnight" => overnight::campaign(count),
         "cluster" => cluster::campaign(count, seed),
+        "points" => points::campaign(count, seed),
         _ => bail!(USAGE),
     }
 }

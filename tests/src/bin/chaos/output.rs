@@ -1,0 +1,30 @@
+//! What a job's output tells of its starts: exec.py prints `begun GENERATION CLUSTER`, and `done GENERATION` at its end.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context as _, ensure};
+use protocol::ids::Generation;
+use protocol::view::{JobView, LogLine};
+
+/// No replica ran twice in one start, all of a start saw the same cluster, and all of the last one came to their end.
+pub(crate) fn judge(logs: &str, end: &JobView) -> anyhow::Result<()> {
+    let mut clusters: BTreeMap<Generation, String> = BTreeMap::new();
+    let (mut begun, mut done) = (BTreeSet::new(), Vec::<Generation>::new());
+    for line in logs.lines() {
+        let LogLine { replica, line, .. } = serde_json::from_str(line).with_context(|| line.to_owned())?;
+        match line.split(' ').collect::<Vec<_>>().as_slice() {
+            ["begun", generation, cluster] => {
+                let generation = generation.parse()?;
+                ensure!(begun.insert((generation, replica)), "{}: {replica} ran twice in {generation}", end.name);
+                let first = clusters.entry(generation).or_insert_with(|| (*cluster).to_owned());
+                ensure!(first == cluster, "{}: not the cluster of the others: {line}", end.name);
+            }
+            ["done", generation] => done.push(generation.parse()?),
+            _ => {}
+        }
+    }
+    let last = clusters.last_key_value().map(|(generation, _)| *generation).context("it ran")?;
+    let of_last = done.iter().filter(|generation| **generation == last).count();
+    ensure!(of_last == end.replicas.len(), "{}: {of_last} of the last start {last} were done:\n{logs}", end.name);
+    Ok(())
+}
