@@ -314,7 +314,7 @@ impl Jobs {
 
     /// Removes what is left of a job whose record cannot be read. As ever, the record goes last.
     async fn discard(&self, job: &JobKey) -> Result<(), JobsError> {
-        self.context.backend.delete_all(job, Duration::ZERO).await.map_err(JobsError::Pods)?;
+        self.context.backend.delete_all(job).await.map_err(JobsError::Pods)?;
         if !job.uid.is_empty()
             && let Err(error) = JobLogs::new(self.logs_dir.join(&job.uid), &[]).remove()
         {

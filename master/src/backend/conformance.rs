@@ -15,7 +15,6 @@ use crate::job::replica::PodState;
 
 /// Most time that a back end may take to do what it was asked.
 const DEADLINE: Duration = Duration::from_secs(120);
-const GRACE: Duration = Duration::from_secs(5);
 
 /// Runs the suite over a back end that has no pods of this job. The spec needs two replicas at least, and its exec.py
 /// must exit with 0 when it is run without anything; `uid` is that of its record, where there is one.
@@ -121,9 +120,9 @@ impl Suite<'_> {
             self.create(*replica).await;
         }
         self.until("all are listed", |table| table.len() == self.replicas.len()).await;
-        self.backend.delete_all(&self.job, Duration::ZERO).await.expect("delete all");
+        self.backend.delete_all(&self.job).await.expect("delete all");
         self.until("none is listed", PodTable::is_empty).await;
-        self.backend.delete_all(&self.job, Duration::ZERO).await.expect("none is left to delete");
+        self.backend.delete_all(&self.job).await.expect("none is left to delete");
     }
 
     async fn create(&self, replica: ReplicaId) {
@@ -132,7 +131,7 @@ impl Suite<'_> {
     }
 
     async fn delete(&self, replica: ReplicaId) {
-        self.backend.delete(&self.job, replica, GRACE).await.expect("delete");
+        self.backend.delete(&self.job, replica).await.expect("delete");
     }
 
     fn table(&self) -> PodTable {

@@ -10,7 +10,6 @@ pub mod process;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use protocol::error::ErrorCode;
@@ -148,18 +147,18 @@ pub trait PodBackend: Send + Sync {
     /// [`BackendError::Create`].
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError>;
 
-    /// Deletes a pod, giving what runs in it `grace` to end; an absent one succeeds. Returns when the end has begun;
-    /// the watch says when the pod is gone.
+    /// Deletes a pod, without time for what runs in it to end; an absent one succeeds. Returns when the end has begun; the
+    /// watch says when the pod is gone.
     ///
     /// # Errors
     /// [`BackendError::Delete`].
-    async fn delete(&self, job: &JobKey, replica: ReplicaId, grace: Duration) -> Result<(), BackendError>;
+    async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError>;
 
     /// Deletes every pod of a job, in the same way.
     ///
     /// # Errors
     /// [`BackendError::DeleteAll`].
-    async fn delete_all(&self, job: &JobKey, grace: Duration) -> Result<(), BackendError>;
+    async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError>;
 
     /// The pods of a job as they are now, and then as they change. States in between may be skipped, the last never;
     /// a pod that has ended stays listed, with its reason, until it is deleted.

@@ -1,7 +1,6 @@
 //! A back end whose master can be struck before and after each change of a pod.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use protocol::ids::{PodName, ReplicaId};
@@ -42,15 +41,15 @@ impl PodBackend for ChaosBackend {
         self.chaos.around(Some(Deed::CreatePod), self.inner.create(pod), error).await
     }
 
-    async fn delete(&self, job: &JobKey, replica: ReplicaId, grace: Duration) -> Result<(), BackendError> {
+    async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
         let pod = PodName::new(&job.name, replica);
         let error = |struck| BackendError::Delete { pod: pod.clone(), source: Box::new(struck) };
-        self.chaos.around(Some(Deed::DeletePod), self.inner.delete(job, replica, grace), error).await
+        self.chaos.around(Some(Deed::DeletePod), self.inner.delete(job, replica), error).await
     }
 
-    async fn delete_all(&self, job: &JobKey, grace: Duration) -> Result<(), BackendError> {
+    async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError> {
         let error = |struck| BackendError::DeleteAll { job: job.name.clone(), source: Box::new(struck) };
-        self.chaos.around(Some(Deed::DeleteAll), self.inner.delete_all(job, grace), error).await
+        self.chaos.around(Some(Deed::DeleteAll), self.inner.delete_all(job), error).await
     }
 
     /// A master that stands still sees nothing.

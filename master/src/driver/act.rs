@@ -159,7 +159,7 @@ impl Driver {
         warn!(job = %self.stored.name(), replica = %id, reason, "its agent does not stop it, so its pod goes");
         replica.seen.deleted_by = DeletedBy::ThisMaster;
         let (context, job) = (Arc::clone(&self.context), self.stored.key());
-        self.tasks.spawn(async move { tasks::delete(context.backend.as_ref(), &job, id, Duration::ZERO).await });
+        self.tasks.spawn(async move { tasks::delete(context.backend.as_ref(), &job, id).await });
     }
 
     /// Stays with the agents that wait for the next start.
@@ -194,7 +194,7 @@ impl Driver {
                     None => false,
                 };
                 if !has_finished {
-                    tasks::delete(context.backend.as_ref(), &job, id, Duration::ZERO).await;
+                    tasks::delete(context.backend.as_ref(), &job, id).await;
                 }
             });
         }
@@ -219,7 +219,7 @@ impl Driver {
             Which::All => self.delete_all_pods().await,
             Which::Live | Which::Unfit | Which::Unended | Which::Idle => {
                 let (backend, job) = (self.context.backend.as_ref(), &self.stored.key());
-                let delete = |id: ReplicaId| tasks::delete(backend, job, id, Duration::ZERO);
+                let delete = |id: ReplicaId| tasks::delete(backend, job, id);
                 stream::iter(chosen).for_each_concurrent(PODS_AT_ONCE, delete).await;
             }
         }
@@ -231,7 +231,7 @@ impl Driver {
         for replica in self.replicas.values_mut().filter(|replica| replica.seen.presence() != Presence::Absent) {
             replica.seen.deleted_by = DeletedBy::ThisMaster;
         }
-        tasks::delete_all(self.context.backend.as_ref(), &self.stored.key(), Duration::ZERO).await;
+        tasks::delete_all(self.context.backend.as_ref(), &self.stored.key()).await;
     }
 
     /// Returns when it does nothing any more. A pod that it asked for may still come: it goes with the record.

@@ -247,16 +247,16 @@ pub(super) async fn finish(agents: &AgentClient, agent: SocketAddr, copy: Option
 }
 
 /// Deletes a pod, as often as it takes.
-pub(super) async fn delete(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId, grace: Duration) {
-    let delete = async || backend.delete(job, id, grace).await;
+pub(super) async fn delete(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId) {
+    let delete = async || backend.delete(job, id).await;
     if let Err(error) = delete.retry(patience()).await {
         warn!(job = %job.name, replica = %id, error = error_chain(&error), "a pod cannot be deleted now");
     }
 }
 
 /// Deletes every pod of a job, as often as it takes.
-pub(super) async fn delete_all(backend: &dyn PodBackend, job: &JobKey, grace: Duration) {
-    let delete = async || backend.delete_all(job, grace).await;
+pub(super) async fn delete_all(backend: &dyn PodBackend, job: &JobKey) {
+    let delete = async || backend.delete_all(job).await;
     if let Err(error) = delete.retry(patience()).await {
         warn!(job = %job.name, error = error_chain(&error), "the pods of a job cannot be deleted now");
     }

@@ -1,7 +1,5 @@
 //! Deleting may be repeated, touches no other job's pods, and writes nothing where there is nothing.
 
-use std::time::Duration;
-
 use master::backend::PodBackend;
 use master::backend::PodTable;
 use serde_json::json;
@@ -14,7 +12,7 @@ use super::world::{begin, chain, job, pod, running, until, worker};
 async fn deleting_an_absent_pod_succeeds() {
     let server = ApiServer::new();
     let pods = begin(&server).await;
-    pods.delete(&job("new"), worker(0), Duration::ZERO).await.expect("it is gone");
+    pods.delete(&job("new"), worker(0)).await.expect("it is gone");
     assert_eq!(server.mutations(), ["Delete pods/digits-worker-0"]);
 }
 
@@ -23,34 +21,35 @@ async fn another_jobs_pod_of_the_same_name_is_left_alone() {
     let server = ApiServer::new();
     server.put("pods", pod("other", 0, &running("10.0.0.1")));
     let pods = begin(&server).await;
-    pods.delete(&job("new"), worker(0), Duration::ZERO).await.expect("nothing to delete");
+    pods.delete(&job("new"), worker(0)).await.expect("nothing to delete");
     assert_eq!(server.mutations(), Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grace_is_passed_on_and_never_zero_where_something_runs() {
-    for (grace, seconds) in [(Duration::ZERO, 1), (Duration::from_millis(300), 1), (Duration::from_secs(7), 7)] {
-        let server = ApiServer::new();
-        server.put("pods", pod("new", 0, &running("10.0.0.1")));
-        let pods = begin(&server).await;
-        pods.delete(&job("new"), worker(0), grace).await.expect("delete");
-        let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::Delete).expect("it was asked");
-        assert_eq!(asked.body["gracePeriodSeconds"], json!(seconds));
-        until(&pods, &job("new"), "it is gone", PodTable::is_empty).await;
-    }
+async fn a_pod_that_has_taken_the_place_of_the_one_meant_is_left_alone() {
+    let server = ApiServer::new();
+    server.put("pods", pod("new", 0, &running("10.0.0.1")));
+    let pods = begin(&server).await;
+    // What the watch has not told yet.
+    server.remove("pods", "digits-worker-0");
+    server.put("pods", pod("new", 0, &running("10.0.0.2")));
+    pods.delete(&job("new"), worker(0)).await.expect("the one that was meant is gone");
+    assert!(server.object("pods", "digits-worker-0").is_some());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_in_which_nothing_has_begun_is_given_no_time() {
+async fn a_pod_is_given_as_little_time_as_there_is_and_none_where_nothing_has_begun() {
     let waiting = json!([{ "name": "agent", "state": { "waiting": { "reason": "ImagePullBackOff" } } }]);
     let begun = json!([{ "name": "agent", "containerID": "docker://1", "state": { "waiting": {} } }]);
-    for (containers, seconds) in [(waiting, 0), (begun, 1)] {
+    let pending = |containers| json!({ "phase": "Pending", "containerStatuses": containers });
+    for (status, seconds) in [(pending(waiting), 0), (pending(begun), 1), (running("10.0.0.1"), 1)] {
         let server = ApiServer::new();
-        server.put("pods", pod("new", 0, &json!({ "phase": "Pending", "containerStatuses": containers })));
+        server.put("pods", pod("new", 0, &status));
         let pods = begin(&server).await;
-        pods.delete(&job("new"), worker(0), Duration::ZERO).await.expect("delete");
+        pods.delete(&job("new"), worker(0)).await.expect("delete");
         let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::Delete).expect("it was asked");
         assert_eq!(asked.body["gracePeriodSeconds"], json!(seconds));
+        until(&pods, &job("new"), "it is gone", PodTable::is_empty).await;
     }
 }
 
@@ -61,9 +60,9 @@ async fn deleting_all_is_one_call_and_none_where_there_is_nothing() {
         server.put("pods", pod("new", index, &running("10.0.0.1")));
     }
     let pods = begin(&server).await;
-    pods.delete_all(&job("new"), Duration::ZERO).await.expect("delete");
+    pods.delete_all(&job("new")).await.expect("delete");
     until(&pods, &job("new"), "they are gone", PodTable::is_empty).await;
-    pods.delete_all(&job("new"), Duration::ZERO).await.expect("nothing to delete");
+    pods.delete_all(&job("new")).await.expect("nothing to delete");
     assert_eq!(server.mutations(), ["DeleteAll pods"]);
     let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::DeleteAll).expect("it was asked");
     let selector = ("labelSelector".to_owned(), "app.kubernetes.io/managed-by=muster,muster/job-uid=new".to_owned());
@@ -76,7 +75,7 @@ async fn deleting_all_of_an_earlier_job_leaves_those_of_its_successor() {
     server.put("pods", pod("old", 0, &running("10.0.0.1")));
     server.put("pods", pod("new", 1, &running("10.0.0.2")));
     let pods = begin(&server).await;
-    pods.delete_all(&job("old"), Duration::ZERO).await.expect("delete");
+    pods.delete_all(&job("old")).await.expect("delete");
     until(&pods, &job("old"), "they are gone", PodTable::is_empty).await;
     assert!(server.object("pods", "digits-worker-1").is_some());
 }
@@ -89,8 +88,8 @@ async fn what_cannot_be_deleted_is_told_in_the_apis_words() {
     let sentence = "pods \"digits-worker-0\" is forbidden: User \"muster\" cannot delete resource \"pods\"";
     server.script(Kind::Delete, Reply::Instead(failure(403, "Forbidden", sentence)));
     server.script(Kind::DeleteAll, Reply::Instead(failure(403, "Forbidden", sentence)));
-    let one = pods.delete(&job("new"), worker(0), Duration::ZERO).await.expect_err("refused");
+    let one = pods.delete(&job("new"), worker(0)).await.expect_err("refused");
     assert_eq!(chain(&one), format!("delete pod \"digits-worker-0\": {sentence}"));
-    let all = pods.delete_all(&job("new"), Duration::ZERO).await.expect_err("refused");
+    let all = pods.delete_all(&job("new")).await.expect_err("refused");
     assert_eq!(chain(&all), format!("delete the pods of job \"digits\": {sentence}"));
 }

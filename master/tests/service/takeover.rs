@@ -143,7 +143,7 @@ async fn a_pod_that_is_deleted_before_it_came_up_is_made_anew() {
     crate::harness::until(&job, |view| view.replicas.iter().all(|replica| replica.reason.is_some())).await;
     let key = master::backend::JobKey { name: spec.name.clone(), uid: String::new() };
     let backend: &dyn master::backend::PodBackend = &master.backend;
-    backend.delete(&key, crate::harness::worker(1), std::time::Duration::ZERO).await.expect("it is there");
+    backend.delete(&key, crate::harness::worker(1)).await.expect("it is there");
     let is_there = |table: &master::backend::PodTable| table.contains_key(&crate::harness::worker(1));
     in_time("it is there again", master.backend.table(&spec.name).wait_for(is_there)).await.expect("the table is kept");
     assert!(job.view.borrow().restarts.is_empty(), "nothing had been started: {:?}", job.view.borrow());

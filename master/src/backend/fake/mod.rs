@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use async_trait::async_trait;
 use protocol::ids::{JobName, ReplicaId};
@@ -204,7 +204,7 @@ impl PodBackend for FakeBackend {
         Ok(())
     }
 
-    async fn delete(&self, job: &JobKey, replica: ReplicaId, _: Duration) -> Result<(), BackendError> {
+    async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
         if let Some(pods) = self.lock().get_mut(&job.name) {
             if let Some(agent) = pods.agents.remove(&replica) {
                 agent.vanish();
@@ -216,10 +216,10 @@ impl PodBackend for FakeBackend {
         Ok(())
     }
 
-    async fn delete_all(&self, job: &JobKey, grace: Duration) -> Result<(), BackendError> {
+    async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError> {
         let there: Vec<ReplicaId> = self.table(&job.name).borrow().keys().copied().collect();
         for replica in there {
-            self.delete(job, replica, grace).await?;
+            self.delete(job, replica).await?;
         }
         Ok(())
     }

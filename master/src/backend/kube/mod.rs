@@ -15,7 +15,7 @@ use futures_util::{Stream, StreamExt, pin_mut};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::runtime::watcher;
 use protocol::error::ErrorCode;
 use protocol::ids::ReplicaId;
@@ -43,9 +43,9 @@ const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(30);
 const NAME_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often such a name is tried while the watch tells nothing of it.
 const NAME_INTERVAL: Duration = Duration::from_secs(5);
-/// The shortest grace for a pod in which something may run: without any, Kubernetes forgets it before it has ended. Of
-/// one in which nothing has begun there is nothing to wait for, and old kubelets take half a minute over it.
-const GRACE_MIN: Duration = Duration::from_secs(1);
+/// The grace for a pod in which something may run: without any, Kubernetes forgets it before it has ended. Of one in which
+/// nothing has begun there is nothing to wait for, and old kubelets take half a minute over it.
+const GRACE_MIN_SECONDS: u32 = 1;
 
 /// Whose a pod is and how it stands, for fuzzing.
 #[cfg(feature = "fake")]
@@ -252,28 +252,31 @@ impl PodBackend for KubeBackend {
         })
     }
 
-    async fn delete(&self, job: &JobKey, replica: ReplicaId, grace: Duration) -> Result<(), BackendError> {
+    async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
         let pod = protocol::ids::PodName::new(&job.name, replica);
         let name = pod.to_string();
+        let seen = self.seen.pod(&name);
         // One of this name that is another job's is not this one's to delete.
-        if self.seen.owner(&name).is_some_and(|owner| owner != *job) {
+        if seen.as_ref().is_some_and(|seen| seen.job != *job) {
             return Ok(());
         }
-        let grace = if self.seen.has_begun(&name) { grace.max(GRACE_MIN) } else { Duration::ZERO };
-        match call(self.pods.delete(&name, &with_grace(grace))).await {
-            Ok(_) | Err(ApiFailure::Refused { status: 404, .. }) => Ok(()),
+        // One that is not known may have begun unseen.
+        let grace = grace(seen.as_ref().is_none_or(|seen| seen.has_begun));
+        // By the time that this arrives, another master may have made the next of this name.
+        let this = seen.map(|seen| Preconditions { uid: Some(seen.uid), resource_version: None });
+        match call(self.pods.delete(&name, &DeleteParams { preconditions: this, ..grace })).await {
+            Ok(_) | Err(ApiFailure::Refused { status: 404 | 409, .. }) => Ok(()),
             Err(source) => Err(BackendError::Delete { pod, source: Box::new(source) }),
         }
     }
 
-    async fn delete_all(&self, job: &JobKey, grace: Duration) -> Result<(), BackendError> {
+    async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError> {
         // Nothing is written where there is nothing.
         if self.seen.table(job).borrow().is_empty() {
             return Ok(());
         }
         let selected = ListParams::default().labels(&format!("{},{JOB_UID}={}", api::ours_selector(), job.uid));
-        let grace = if self.seen.any_has_begun(job) { grace.max(GRACE_MIN) } else { Duration::ZERO };
-        match call(self.pods.delete_collection(&with_grace(grace), &selected)).await {
+        match call(self.pods.delete_collection(&grace(self.seen.any_has_begun(job)), &selected)).await {
             Ok(_) => Ok(()),
             Err(source) => Err(BackendError::DeleteAll { job: job.name.clone(), source: Box::new(source) }),
         }
@@ -315,8 +318,9 @@ async fn follow(
     }
 }
 
-fn with_grace(grace: Duration) -> DeleteParams {
-    let seconds = u32::try_from(grace.as_secs()).unwrap_or(u32::MAX);
+/// As little time as there may be.
+fn grace(has_begun: bool) -> DeleteParams {
+    let seconds = if has_begun { GRACE_MIN_SECONDS } else { 0 };
     DeleteParams { grace_period_seconds: Some(seconds), ..DeleteParams::default() }
 }
 

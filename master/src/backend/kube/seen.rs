@@ -21,12 +21,15 @@ pub(super) struct SeenPods {
 }
 
 /// What is known of a pod besides its state.
-#[derive(Debug)]
-struct SeenPod {
-    job: JobKey,
+#[derive(Debug, Clone)]
+pub(super) struct SeenPod {
+    /// Whose it is.
+    pub(super) job: JobKey,
     replica: ReplicaId,
+    /// Differs from that of any other pod, also of one that had its name before.
+    pub(super) uid: String,
     /// Whether its container has ever been started.
-    has_begun: bool,
+    pub(super) has_begun: bool,
 }
 
 #[derive(Debug, Default)]
@@ -54,15 +57,15 @@ impl SeenPods {
 
     /// Whose pod has this name, if one has.
     pub(super) fn owner(&self, pod: &str) -> Option<JobKey> {
-        self.lock().pods.get(pod).map(|pod| pod.job.clone())
+        self.pod(pod).map(|pod| pod.job)
     }
 
-    /// Whether something may run in the pod of this name. One that is not known may have begun unseen.
-    pub(super) fn has_begun(&self, pod: &str) -> bool {
-        self.lock().pods.get(pod).is_none_or(|pod| pod.has_begun)
+    /// The pod of this name, if one has it.
+    pub(super) fn pod(&self, name: &str) -> Option<SeenPod> {
+        self.lock().pods.get(name).cloned()
     }
 
-    /// The same of any pod of a job.
+    /// Whether something may run in a pod of a job.
     pub(super) fn any_has_begun(&self, job: &JobKey) -> bool {
         self.lock().pods.values().any(|pod| pod.job == *job && pod.has_begun)
     }
@@ -112,11 +115,12 @@ impl Inner {
             table.insert(replica, state);
             has_changed
         });
-        self.pods.insert(name, SeenPod { job, replica, has_begun: observe::has_begun(pod) });
+        let uid = pod.uid().unwrap_or_default();
+        self.pods.insert(name, SeenPod { job, replica, uid, has_begun: observe::has_begun(pod) });
     }
 
     fn remove(&mut self, name: &str) {
-        let Some(SeenPod { job, replica, has_begun: _ }) = self.pods.remove(name) else { return };
+        let Some(SeenPod { job, replica, .. }) = self.pods.remove(name) else { return };
         if let Some(table) = self.tables.get(&job) {
             table.send_if_modified(|table| table.remove(&replica).is_some());
         }

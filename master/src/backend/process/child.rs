@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::timeout;
 
 use super::ports::Claim;
 use super::{Launcher, PodSpec};
@@ -25,25 +25,15 @@ use crate::job::replica::{Addresses, PodState};
 /// How long an agent may take to say its address: it does nothing before.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Whether, and by when, a child shall end.
+/// Whether a child shall end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     /// Live.
     Live,
-    /// End in good order, be killed at this time, and be forgotten.
-    DeleteBy(Instant),
-    /// End at once because the master ends, and be remembered as lost.
+    /// End, and be forgotten.
+    Delete,
+    /// End because the master ends, and be remembered as lost.
     Abandon,
-}
-
-impl Order {
-    fn deadline(self) -> Option<Instant> {
-        match self {
-            Self::Live => None,
-            Self::DeleteBy(deadline) => Some(deadline),
-            Self::Abandon => Some(Instant::now()),
-        }
-    }
 }
 
 /// Why an agent did not come up.
@@ -153,30 +143,16 @@ async fn announced(child: &mut Child) -> Result<SocketAddr, ChildError> {
     line.trim_end().parse().map_err(|_| ChildError::NoAddress(line))
 }
 
-/// Waits for the order, passes it on as SIGTERM, and returns when the time it gave is over.
+/// Waits for the order to end, and passes it on as SIGTERM.
 async fn told_to_end(orders: &mut watch::Receiver<Order>, pid: Option<u32>) {
-    let mut asked = false;
-    loop {
-        let Some(deadline) = orders.borrow_and_update().deadline() else {
-            if orders.changed().await.is_err() {
-                return;
-            }
-            continue;
-        };
-        if !asked {
-            asked = true;
-            // It may have ended just now, which is as well.
-            let pid = pid.and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-            let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
-        }
-        tokio::select! {
-            () = sleep_until(deadline) => return,
-            changed = orders.changed() => if changed.is_err() { return },
-        }
-    }
+    // Without anyone to give an order, it ends as well.
+    let _ = orders.wait_for(|order| *order != Order::Live).await;
+    // It may have ended just now, which is as well.
+    let pid = pid.and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
 }
 
-/// Ends an agent that had its time. Closing its stdin lets it kill what it started, which SIGKILL would orphan.
+/// Ends an agent. Closing its stdin lets it kill what it started, which SIGKILL would orphan.
 async fn end(child: &mut Child, lifeline: Option<ChildStdin>) {
     // An agent takes up to 10 s for what does not die at once.
     const LAST_CHANCE: Duration = Duration::from_secs(12);

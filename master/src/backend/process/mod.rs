@@ -10,14 +10,12 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use protocol::error::ErrorCode;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::job::JobSpec;
 use tokio::sync::watch;
-use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
@@ -104,7 +102,7 @@ impl ProcessBackend {
         info!(job = %pod.job.name, pod = %pod.name(), "pod ended");
         // Whoever orders the deletion from here on finds that the pod has ended, and removes it.
         let stays = self.with_job(&pod.job.name, |pods| {
-            let stays = !matches!(*orders.borrow(), Order::DeleteBy(_));
+            let stays = *orders.borrow() != Order::Delete;
             if stays {
                 pods.table.send_modify(|table| drop(table.insert(pod.replica, last)));
             }
@@ -170,10 +168,10 @@ impl PodBackend for ProcessBackend {
         Ok(())
     }
 
-    async fn delete(&self, job: &JobKey, replica: ReplicaId, grace: Duration) -> Result<(), BackendError> {
+    async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
         let has_ended = self.with_job(&job.name, |pods| {
             if let Some(orders) = pods.orders.get(&replica) {
-                orders.send_replace(Order::DeleteBy(Instant::now() + grace));
+                orders.send_replace(Order::Delete);
             }
             matches!(pods.table.borrow().get(&replica), Some(PodState::Terminated { .. } | PodState::Disrupted { .. }))
         });
@@ -183,10 +181,10 @@ impl PodBackend for ProcessBackend {
         Ok(())
     }
 
-    async fn delete_all(&self, job: &JobKey, grace: Duration) -> Result<(), BackendError> {
+    async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError> {
         let there: Vec<ReplicaId> = self.watch(job).borrow().keys().copied().collect();
         for replica in there {
-            self.delete(job, replica, grace).await?;
+            self.delete(job, replica).await?;
         }
         Ok(())
     }
