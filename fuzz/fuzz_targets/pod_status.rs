@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use libfuzzer_sys::fuzz_target;
 use master::backend::kube::observed;
-use master::job::replica::PodState;
+use master::job::observation::PodState;
 use protocol::ids::PodName;
 use protocol::routes::AGENT_PORT;
 

@@ -10,8 +10,8 @@ use tokio::time::timeout;
 use super::{JobKey, PodBackend, PodSpec, PodTable};
 use crate::agent_client::{AgentAnswer, AgentClient};
 use crate::agent_token::{AgentKey, AgentToken};
+use crate::job::observation::PodState;
 use crate::job::plan;
-use crate::job::replica::PodState;
 
 /// Most time that a back end may take to do what it was asked.
 const DEADLINE: Duration = Duration::from_secs(120);

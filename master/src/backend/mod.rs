@@ -19,7 +19,7 @@ use protocol::job::JobSpec;
 use protocol::pod::PodOptions;
 use tokio::sync::watch;
 
-use crate::job::replica::PodState;
+use crate::job::observation::PodState;
 
 /// A job, told from any other that had the same name before.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

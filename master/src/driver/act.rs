@@ -17,8 +17,9 @@ use super::{Driver, Next, Report};
 use crate::backend::{BackendError, PodSpec};
 use crate::error_chain::error_chain;
 use crate::job::gang::Member;
+use crate::job::observation::{AgentState, DeletedBy, LostRun, Observation, PodState, Presence};
 use crate::job::phase::{Action, Which};
-use crate::job::replica::{AgentState, DeletedBy, LostRun, Observation, PodState, Presence, ReplicaPhase};
+use crate::job::replica::ReplicaPhase;
 
 /// Pods that are created or deleted at the same time.
 const PODS_AT_ONCE: usize = 32;

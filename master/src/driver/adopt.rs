@@ -9,7 +9,7 @@ use tracing::{error, info, warn};
 use super::{Context, Wires};
 use crate::backend::PodTable;
 use crate::error_chain::error_chain;
-use crate::job::replica::PodState;
+use crate::job::observation::PodState;
 use crate::store::{Change, JobRecord, StoreError, Stored, amend};
 
 /// What a driver knows of those that drove the job before it.

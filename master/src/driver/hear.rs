@@ -7,8 +7,8 @@ use tracing::{info, warn};
 
 use super::replica::{Listener, Replica};
 use super::{Driver, Next, Report, tasks};
+use crate::job::observation::{AgentState, LostRun};
 use crate::job::phase::{JobEvent, JobPhase};
-use crate::job::replica::{AgentState, LostRun};
 use crate::store::Wish;
 
 impl Driver {

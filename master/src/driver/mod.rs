@@ -29,10 +29,11 @@ use crate::agent_client::AgentClient;
 use crate::agent_token::{AgentKey, AgentToken};
 use crate::backend::{PodBackend, PodTable};
 use crate::job::gang::{Gang, Member};
+use crate::job::observation::AgentState;
 use crate::job::phase::{self, Action, JobPhase, Known, Leftovers, Seen};
 use crate::job::plan;
 use crate::job::policy::Policy;
-use crate::job::replica::{AgentState, ReplicaPhase};
+use crate::job::replica::ReplicaPhase;
 use crate::logs::JobLogs;
 use crate::store::{Ended, JobStore, Stored, Wish};
 

@@ -6,7 +6,7 @@ use protocol::ids::Generation;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::job::replica::{AgentState, DeletedBy, Observation, PodState};
+use crate::job::observation::{AgentState, DeletedBy, Observation, PodState};
 
 /// A replica, from its driver's side.
 pub(super) struct Replica {

@@ -20,8 +20,8 @@ use super::Report;
 use crate::agent_client::{AgentAnswer, AgentClient, AgentError};
 use crate::backend::{JobKey, PodBackend};
 use crate::error_chain::error_chain;
+use crate::job::observation::{AgentState, LostRun};
 use crate::job::rendezvous::Rendezvous;
-use crate::job::replica::{AgentState, LostRun};
 use crate::logs::ReplicaLog;
 
 /// Agents that are talked to at the same time.

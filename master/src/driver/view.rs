@@ -3,9 +3,10 @@
 use protocol::ids::{Generation, PodName, ReplicaId};
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaView};
 
+use crate::job::observation::Observation;
 use crate::job::phase::JobPhase;
 use crate::job::plan;
-use crate::job::replica::{Observation, ReplicaPhase};
+use crate::job::replica::ReplicaPhase;
 use crate::store::{JobRecord, Stored};
 
 /// What is shown of a job before its driver has looked at it.

@@ -5,7 +5,8 @@ use std::time::Duration;
 use protocol::failure::{Failure, Loss};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 
-use super::replica::{LostRun, Observation, Presence, ReplicaPhase};
+use super::observation::{LostRun, Observation, Presence};
+use super::replica::ReplicaPhase;
 
 /// One replica, where it stands, and what is left of its pod.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 
 pub mod diagnosis;
 pub mod gang;
+pub mod observation;
 pub mod phase;
 pub mod plan;
 pub mod policy;

@@ -2,8 +2,8 @@
 
 use master::job::diagnosis::{Evidence, diagnose};
 use master::job::gang::Gang;
+use master::job::observation::LostRun;
 use master::job::policy::{Budget, Verdict};
-use master::job::replica::LostRun;
 use master::job::replica::ReplicaPhase::{self, Exited, Joined, Lost, Running};
 use protocol::agent::ExitReport;
 use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAST_LINES_MAX, Restarts};

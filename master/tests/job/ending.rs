@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use master::job::gang::{Gang, Member};
+use master::job::observation::Presence::{self, Ended, Live};
 use master::job::phase::{Action, Ending, JobEvent, JobPhase, Which, step};
 use master::job::policy::{Policy, SuccessRule};
-use master::job::replica::Presence::{self, Ended, Live};
 use master::job::replica::ReplicaPhase;
 use master::job::replica::ReplicaPhase::{Configured, Exited, Joined, Running, Scheduled};
 use protocol::view::JobResult;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use master::job::observation::LostRun;
 use master::job::phase::{Action, Ending, JobPhase, StartStage};
-use master::job::replica::LostRun;
 use master::job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Running, Scheduled};
 use protocol::failure::Failure;
 use protocol::view::JobResult;

@@ -1,9 +1,9 @@
 //! Pods that the cluster takes away, while what runs in them has its grace.
 
 use master::job::gang::Member;
-use master::job::replica::Presence::Live;
+use master::job::observation::Presence::Live;
+use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState};
 use master::job::replica::ReplicaPhase::{self, Exited};
-use master::job::replica::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState};
 use protocol::agent::{ExitReport, RunState, RunStatus};
 
 use crate::support::{FIRST, exit, id, stopped};

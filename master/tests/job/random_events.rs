@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use master::job::diagnosis::{Evidence, diagnose};
 use master::job::gang::{Gang, Member};
+use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState, Presence};
 use master::job::phase::{Action, JobEvent, JobPhase, Known, Leftovers, Seen, StartStage, Which, begin, step};
 use master::job::policy::{Deadline, Policy, SuccessRule};
-use master::job::replica::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState, Presence};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use master::job::gang::{Gang, Member};
+use master::job::observation::Presence::{self, Absent, Ended, Live};
+use master::job::observation::{Addresses, AgentState, LostRun, Observation, PodState};
 use master::job::phase::{Action, Ending, Gathering, JobEvent, JobPhase, Seen, StartStage, Which, step};
 use master::job::policy::{Deadline, Policy};
-use master::job::replica::Presence::{self, Absent, Ended, Live};
 use master::job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
-use master::job::replica::{Addresses, AgentState, LostRun, Observation, PodState};
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::failure::{Failure, Loss, Restarts};
 use protocol::ids::Generation;

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use master::job::gang::{Gang, Member};
+use master::job::observation::{LostRun, Presence};
 use master::job::phase::{
     Action, Ending, Gathering, JobEvent, JobPhase, Known, Leftovers, Seen, StartStage, Which, begin, step,
 };
 use master::job::policy::{Policy, SuccessRule};
-use master::job::replica::{LostRun, Presence, ReplicaPhase};
+use master::job::replica::ReplicaPhase;
 use proptest::prelude::ProptestConfig;
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::failure::{Failure, Loss, Restarts};

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use master::job::gang::Gang;
+use master::job::observation::{AgentState, LostRun, Observation, PodState};
 use master::job::phase::{
     Action, Ending, Gathering, JobEvent, JobPhase, Known, Leftovers, Seen, StartStage, Which, begin, step,
 };
+use master::job::replica::ReplicaPhase;
 use master::job::replica::ReplicaPhase::{Configured, Exited, Joined, Running, Scheduled};
-use master::job::replica::{AgentState, LostRun, Observation, PodState, ReplicaPhase};
 use protocol::agent::{ExitOutcome, ExitReport, LastWords, RunState, RunStatus};
 use protocol::failure::{Failure, Loss};
 use protocol::ids::Generation;
@@ -99,7 +100,7 @@ fn status(state: RunState, generation: Generation) -> AgentState {
 }
 
 fn running_pod() -> Observation {
-    use master::job::replica::Addresses;
+    use master::job::observation::Addresses;
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
     let pod = PodState::Running(Addresses { agent: address, tensorflow: address });
     Observation { pod: Some(pod), ..Observation::NEW }

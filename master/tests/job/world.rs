@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use master::job::observation::{AgentState, LostRun, Presence};
 use master::job::phase::{Action, JobEvent, JobPhase};
 use master::job::policy::Policy;
-use master::job::replica::{AgentState, LostRun, Presence};
 use protocol::agent::{ExitOutcome, RunState};
 use protocol::failure::Restarts;
 use protocol::ids::{Generation, ReplicaId};

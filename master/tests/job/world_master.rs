@@ -5,9 +5,10 @@ use std::mem;
 
 use master::job::diagnosis::{Evidence, diagnose};
 use master::job::gang::{Gang, Member};
+use master::job::observation::{AgentState, DeletedBy, PodState, Presence};
 use master::job::phase::{Action, JobEvent, JobPhase, Known, Leftovers, Seen, Which, begin, step};
 use master::job::policy::{SuccessRule, Verdict};
-use master::job::replica::{AgentState, DeletedBy, PodState, Presence, ReplicaPhase};
+use master::job::replica::ReplicaPhase;
 use protocol::failure::Failure;
 use protocol::ids::{Generation, UnixMillis};
 use protocol::view::JobResult;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use master::job::replica::{Addresses, AgentState, LostRun, Observation, PodState, Presence};
+use master::job::observation::{Addresses, AgentState, LostRun, Observation, PodState, Presence};
 use protocol::agent::{ExitOutcome, ExitReport, RunState, RunStatus};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 

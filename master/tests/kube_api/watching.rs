@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use master::backend::kube::KubeBackend;
 use master::backend::{PodBackend, PodTable};
-use master::job::replica::PodState;
+use master::job::observation::PodState;
 use tokio::time::Instant;
 
 use super::objects::{failure, status_object};

@@ -4,7 +4,7 @@ use std::error::Error;
 
 use master::backend::kube::KubeBackend;
 use master::backend::{JobKey, PodBackend, PodSpec, PodTable};
-use master::job::replica::PodState;
+use master::job::observation::PodState;
 use master::store::conformance;
 use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;

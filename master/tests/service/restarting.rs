@@ -222,7 +222,8 @@ async fn pods_go_or_stay_at_the_end_as_the_job_wants_it() {
         let table = master.backend.table(&spec.name);
         let is_so = |table: &master::backend::PodTable| table.len() == left;
         in_time("so many are left", table.clone().wait_for(is_so)).await.expect("the table is kept");
-        let lives = |pod: &master::job::replica::PodState| matches!(pod, master::job::replica::PodState::Running(_));
+        let lives =
+            |pod: &master::job::observation::PodState| matches!(pod, master::job::observation::PodState::Running(_));
         let living = table.borrow().values().filter(|pod| lives(pod)).count();
         assert_eq!(living, if clean_pods == CleanPods::None { 2 } else { 0 }, "{clean_pods:?}");
     }
@@ -266,6 +267,7 @@ async fn the_agent_of_the_replica_that_failed_the_job_is_told_to_finish() {
     master.backend.agent(&spec.name, worker(1)).await.exit(ExitOutcome::Code(3));
     reach(&job, JobState::Failed).await;
     let table = master.backend.table(&spec.name).borrow().clone();
-    let ended = |pod: &master::job::replica::PodState| matches!(pod, master::job::replica::PodState::Terminated { .. });
+    let ended =
+        |pod: &master::job::observation::PodState| matches!(pod, master::job::observation::PodState::Terminated { .. });
     assert!(table.len() == 2 && table.values().all(ended), "none had to be deleted: {table:?}");
 }

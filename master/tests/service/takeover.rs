@@ -127,7 +127,7 @@ async fn an_end_of_the_prototypes_agents_that_no_master_saw_is_read_from_their_p
     first.stop_following().await;
     agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
     let ended = |table: &master::backend::PodTable| {
-        table.values().all(|pod| matches!(pod, master::job::replica::PodState::Terminated { .. }))
+        table.values().all(|pod| matches!(pod, master::job::observation::PodState::Terminated { .. }))
     };
     in_time("the pods have ended", first.backend.table(&spec.name).wait_for(ended)).await.expect("the table is kept");
 
@@ -196,7 +196,8 @@ async fn a_job_cancelled_while_no_master_was_there_is_cancelled_by_the_next() {
     let second = successor(&first);
     reach(&found(&second, &spec.name).await, JobState::Cancelled).await;
     let table = second.backend.table(&spec.name).borrow().clone();
-    let lives = |pod: &master::job::replica::PodState| matches!(pod, master::job::replica::PodState::Running(_));
+    let lives =
+        |pod: &master::job::observation::PodState| matches!(pod, master::job::observation::PodState::Running(_));
     assert!(!table.values().any(lives), "{table:?}");
 }
 

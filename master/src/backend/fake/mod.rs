@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use self::agent::AgentKind;
 pub use self::agent::{AgentEvent, FakeAgent, History};
 use super::{BackendError, JobKey, PodBackend, PodSpec, PodTable, Refusal};
-use crate::job::replica::{Addresses, PodState};
+use crate::job::observation::{Addresses, PodState};
 
 /// How pods come up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

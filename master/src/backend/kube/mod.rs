@@ -33,9 +33,9 @@ use self::manifest::JOB_UID;
 use self::seen::SeenPods;
 use super::{BackendError, JobKey, PodBackend, PodSpec, PodTable, Refusal};
 use crate::error_chain::error_chain;
-use crate::job::plan;
 #[cfg(feature = "fake")]
-use crate::job::replica::PodState;
+use crate::job::observation::PodState;
+use crate::job::plan;
 
 /// How long the first list of all pods may take.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(30);

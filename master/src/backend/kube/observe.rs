@@ -12,7 +12,7 @@ use protocol::routes::{AGENT_PORT, TENSORFLOW_PORT};
 use super::api::JOB;
 use super::manifest::{CONTAINER, INDEX, ROLE};
 use crate::backend::JobKey;
-use crate::job::replica::{Addresses, PodState};
+use crate::job::observation::{Addresses, PodState};
 
 /// Reasons for which a container waits that no time cures, or only someone who changes the cluster
 /// (`kubernetes/pkg/kubelet/container/sync_result.go`, `pkg/kubelet/images/types.go`).

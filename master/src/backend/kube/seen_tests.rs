@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::job::replica::PodState;
+use crate::job::observation::PodState;
 
 fn job(uid: &str) -> JobKey {
     JobKey { name: "digits".parse().unwrap(), uid: uid.to_owned() }

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use super::ports::Claim;
 use super::{Launcher, PodSpec};
 use crate::error_chain::error_chain;
-use crate::job::replica::{Addresses, PodState};
+use crate::job::observation::{Addresses, PodState};
 
 /// How long an agent may take to say its address: it does nothing before.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(30);

@@ -23,7 +23,7 @@ use self::child::Order;
 use self::ports::Ports;
 use self::run_dir::RunDirs;
 use super::{BackendError, JobKey, PodBackend, PodSpec, PodTable, Refusal};
-use crate::job::replica::PodState;
+use crate::job::observation::PodState;
 
 /// The embedded back end.
 #[derive(Debug, Clone)]

@@ -10,8 +10,8 @@ use protocol::view::JobResult;
 use super::gathering::Restart;
 use super::{Action, Ending, JobPhase, Seen, Which};
 use crate::job::gang::Member;
+use crate::job::observation::Presence;
 use crate::job::policy::Verdict;
-use crate::job::replica::Presence;
 
 /// See [`JobPhase::Stopping`].
 #[derive(Debug, Clone)]

@@ -7,7 +7,8 @@ use protocol::ids::Generation;
 
 use super::{Action, Gathering, JobPhase, Leftovers, Seen, StartStage, Which, fail, overdue, running};
 use crate::job::gang::{Gang, Member};
-use crate::job::replica::{LostRun, Presence, ReplicaPhase};
+use crate::job::observation::{LostRun, Presence};
+use crate::job::replica::ReplicaPhase;
 
 pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Seen { gang, policy, now, .. } = seen;
