@@ -35,13 +35,19 @@ pub(super) fn user(base: &Base, name: &str, users: Users) -> Result<(), ImageErr
     }
 }
 
+/// A container that has served to look into an image, and is still there.
+pub(super) struct Looked<'a> {
+    engine: &'a Engine,
+    container: String,
+}
+
 /// Refuses an image whose pods could not run exec.py. `name` is what the user calls it.
-pub(super) async fn check(
-    engine: &Engine,
+pub(super) async fn check<'a>(
+    engine: &'a Engine,
     base: &Base,
     name: &str,
     stop: &CancellationToken,
-) -> Result<(), ImageError> {
+) -> Result<Looked<'a>, ImageError> {
     let container = format!("muster-look-{}", uuid::Uuid::new_v4().simple());
     let options = CreateContainerOptionsBuilder::default().name(&container).build();
     let body = ContainerCreateBody {
@@ -54,9 +60,25 @@ pub(super) async fn check(
     // Not given up half way, so that the container that it makes is always known to be there.
     engine.docker.create_container(Some(options), body).await.map_err(refused(&doing))?;
     let outcome = unless_stopped(stop, look(engine, &container, base, name)).await;
-    let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
-    let removed = engine.docker.remove_container(&container, Some(options)).await;
-    outcome.and(removed.map_err(refused(&format!("remove the container {container}"))))
+    let looked = Looked { engine, container };
+    match outcome {
+        Ok(()) => Ok(looked),
+        Err(refusal) => {
+            // The refusal says more than what else goes wrong.
+            let _ = looked.remove().await;
+            Err(refusal)
+        }
+    }
+}
+
+impl Looked<'_> {
+    /// Removes the container.
+    pub(super) async fn remove(self) -> Result<(), ImageError> {
+        let Self { engine, container } = self;
+        let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+        let removed = engine.docker.remove_container(&container, Some(options)).await;
+        removed.map_err(refused(&format!("remove the container {container}")))
+    }
 }
 
 async fn look(engine: &Engine, container: &str, base: &Base, name: &str) -> Result<(), ImageError> {

@@ -56,7 +56,8 @@ pub(super) async fn wrap(
 }
 
 /// Looks into the base, and then makes the image: one that has its name is taken for good from then on. The two at once
-/// would save little, and leave a nameless image where the base is refused.
+/// would save little, and leave a nameless image where the base is refused; to remove the container that was looked into
+/// takes its time, and need not be waited for before.
 async fn put_together(
     engine: &Engine,
     (base, name): (&Base, &str),
@@ -64,17 +65,25 @@ async fn put_together(
     target: &Target,
     (stop, notes): (&CancellationToken, &Notes),
 ) -> Result<(), ImageError> {
-    check::check(engine, base, name, stop).await?;
+    let looked = check::check(engine, base, name, stop).await?;
+    let made = unless_stopped(stop, make(engine, base, agent, target, notes));
+    let (removed, made) = tokio::join!(looked.remove(), made);
+    made.and(removed)
+}
+
+async fn make(
+    engine: &Engine,
+    base: &Base,
+    agent: &AgentProgram,
+    target: &Target,
+    notes: &Notes,
+) -> Result<(), ImageError> {
     let doing = || format!("pack {}", target.alias);
     let unwritable = |error: std::io::Error| ImageError::Engine { doing: doing(), reason: error.to_string() };
     let archive = layer::archive(base, &agent.bytes, target).map_err(unwritable)?;
-    match unless_stopped(stop, async { Ok(load(engine, archive).await) }).await? {
-        Ok(()) => Ok(()),
-        Err(reason) => {
-            notes.say(&format!("image {}: Docker takes no single layer ({reason}); building", short(&target.alias)));
-            unless_stopped(stop, build::wrap(engine, base, target, &agent.bytes, notes)).await
-        }
-    }
+    let Err(reason) = load(engine, archive).await else { return Ok(()) };
+    notes.say(&format!("image {}: Docker takes no single layer ({reason}); building", short(&target.alias)));
+    build::wrap(engine, base, target, &agent.bytes, notes).await
 }
 
 /// Gives the engine an image whose other layers it has. One that keeps its images as registries do refuses, since it
