@@ -35,19 +35,20 @@ pub(super) fn user(base: &Base, name: &str, users: Users) -> Result<(), ImageErr
     }
 }
 
-/// A container that has served to look into an image, and is still there.
-pub(super) struct Looked<'a> {
+/// A container that serves to look into an image.
+pub(super) struct LookContainer<'a> {
     engine: &'a Engine,
-    container: String,
+    name: String,
 }
 
-/// Refuses an image whose pods could not run exec.py. `name` is what the user calls it.
+/// Refuses an image whose pods could not run exec.py. `name` is what the user calls it. The container that was looked into
+/// is the caller's to remove, which may take its time.
 pub(super) async fn check<'a>(
     engine: &'a Engine,
     base: &Base,
     name: &str,
     stop: &CancellationToken,
-) -> Result<Looked<'a>, ImageError> {
+) -> Result<LookContainer<'a>, ImageError> {
     let container = format!("muster-look-{}", uuid::Uuid::new_v4().simple());
     let options = CreateContainerOptionsBuilder::default().name(&container).build();
     let body = ContainerCreateBody {
@@ -60,24 +61,24 @@ pub(super) async fn check<'a>(
     // Not given up half way, so that the container that it makes is always known to be there.
     engine.docker.create_container(Some(options), body).await.map_err(refused(&doing))?;
     let outcome = unless_stopped(stop, look(engine, &container, base, name)).await;
-    let looked = Looked { engine, container };
+    let container = LookContainer { engine, name: container };
     match outcome {
-        Ok(()) => Ok(looked),
+        Ok(()) => Ok(container),
         Err(refusal) => {
             // The refusal says more than what else goes wrong.
-            let _ = looked.remove().await;
+            let _ = container.remove().await;
             Err(refusal)
         }
     }
 }
 
-impl Looked<'_> {
-    /// Removes the container.
+impl LookContainer<'_> {
+    /// Removes it.
     pub(super) async fn remove(self) -> Result<(), ImageError> {
-        let Self { engine, container } = self;
+        let Self { engine, name } = self;
         let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
-        let removed = engine.docker.remove_container(&container, Some(options)).await;
-        removed.map_err(refused(&format!("remove the container {container}")))
+        let removed = engine.docker.remove_container(&name, Some(options)).await;
+        removed.map_err(refused(&format!("remove the container {name}")))
     }
 }
 

@@ -65,10 +65,14 @@ async fn put_together(
     target: &Target,
     (stop, notes): (&CancellationToken, &Notes),
 ) -> Result<(), ImageError> {
-    let looked = check::check(engine, base, name, stop).await?;
+    let container = check::check(engine, base, name, stop).await?;
     let made = unless_stopped(stop, make(engine, base, agent, target, notes));
-    let (removed, made) = tokio::join!(looked.remove(), made);
-    made.and(removed)
+    let (removed, made) = tokio::join!(container.remove(), made);
+    // The image is none the worse for it.
+    if let Err(error) = removed {
+        notes.say(&error.to_string());
+    }
+    made
 }
 
 async fn make(
