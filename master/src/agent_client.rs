@@ -13,7 +13,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use protocol::agent::RunStatus;
-use protocol::error::Problem;
+use protocol::error::{ErrorCode, Problem};
 use protocol::ids::Generation;
 use protocol::routes;
 use tokio::time::timeout;
@@ -54,6 +54,12 @@ pub enum AgentError {
         /// Its sentence.
         detail: String,
     },
+    /// It ends with its pod, and takes no more orders.
+    #[error("{0}")]
+    Ending(
+        /// Its sentence.
+        String,
+    ),
 }
 
 /// What an agent said of itself.
@@ -264,7 +270,10 @@ fn unreachable(agent: SocketAddr, error: impl std::error::Error + Send + Sync + 
 }
 
 fn refusal(status: StatusCode, body: &[u8]) -> AgentError {
-    let problem = serde_json::from_slice::<Problem>(body);
-    let detail = problem.map_or_else(|_| format!("its agent answered {status}"), |problem| problem.detail);
-    AgentError::Refused { status: status.as_u16(), detail }
+    match serde_json::from_slice(body) {
+        // Whatever stands before an agent says 503 as well, but not so.
+        Ok(Problem { code: ErrorCode::Unavailable, detail, .. }) => AgentError::Ending(detail),
+        Ok(Problem { detail, .. }) => AgentError::Refused { status: status.as_u16(), detail },
+        Err(_) => AgentError::Refused { status: status.as_u16(), detail: format!("its agent answered {status}") },
+    }
 }

@@ -153,7 +153,7 @@ impl Driver {
     pub(super) fn delete_unstopped(&mut self, id: ReplicaId, reason: &str) {
         let horizon = self.phase.horizon();
         let Some(replica) = self.replicas.get_mut(&id) else { return };
-        let has_ended = matches!(ReplicaPhase::of(&replica.seen, horizon), ReplicaPhase::Exited(..));
+        let has_ended = ReplicaPhase::of(&replica.seen, horizon).is_dead();
         if !replica.is_stopped || has_ended || replica.seen.presence() != Presence::Live {
             return;
         }

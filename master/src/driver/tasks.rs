@@ -54,7 +54,13 @@ pub(super) struct Fanout {
 impl Fanout {
     /// Reports what an agent answered: its new state, or that it refused.
     async fn report(&self, id: ReplicaId, what: &str, answer: Result<AgentState, AgentError>) {
-        let state = answer.unwrap_or_else(|error| refused(format!("{what}: {}", error_chain(&error)), &error));
+        let state = answer.unwrap_or_else(|error| {
+            let reason = format!("{what}: {}", error_chain(&error));
+            match error {
+                AgentError::Ending(_) => AgentState::Refused(LostRun::disrupted(reason)),
+                AgentError::Unreachable { .. } | AgentError::Refused { .. } => refused(reason),
+            }
+        });
         report(&self.reporter, id, state).await;
     }
 }
@@ -81,7 +87,7 @@ pub(super) async fn join(agents: AgentClient, id: ReplicaId, agent: SocketAddr, 
     let state = match answer {
         Ok(AgentAnswer::Status(status)) => AgentState::Status(status),
         Ok(AgentAnswer::SeedOnly) => AgentState::SeedOnly,
-        Err(error) => refused(error_chain(&error), &error),
+        Err(error) => refused(error_chain(&error)),
     };
     report(&reporter, id, state).await;
 }
@@ -139,7 +145,7 @@ pub(super) async fn follow(agents: AgentClient, id: ReplicaId, agent: SocketAddr
             Ok(AgentAnswer::SeedOnly) => return,
             Err(error) => {
                 let reason = format!("its agent did not say how it is: {}", error_chain(&error));
-                return report(&reporter, id, refused(reason, &error)).await;
+                return report(&reporter, id, refused(reason)).await;
             }
         };
         if after == Some(status.seq) {
@@ -216,7 +222,7 @@ async fn copy_some(
     Ok(Copied::Kept)
 }
 
-/// Stops a run.
+/// Stops a run. One whose agent is ending has been told to stop.
 pub(super) async fn stop(
     agents: &AgentClient,
     agent: SocketAddr,
@@ -224,7 +230,10 @@ pub(super) async fn stop(
     grace: Duration,
 ) -> Result<(), AgentError> {
     let send = async || agents.stop(agent, generation, grace).await;
-    send.retry(patience()).when(is_unreachable).await
+    match send.retry(patience()).when(is_unreachable).await {
+        Err(AgentError::Ending(_)) => Ok(()),
+        answer => answer,
+    }
 }
 
 /// Waits for what is still being copied.
@@ -268,10 +277,8 @@ pub(super) async fn report(reporter: &mpsc::Sender<Report>, id: ReplicaId, state
     let _ = reporter.send(Report::Agent(id, state)).await;
 }
 
-fn refused(reason: String, error: &AgentError) -> AgentState {
-    // One that ends with its pod says so.
-    let is_ending = matches!(error, AgentError::Refused { status: 503, .. });
-    AgentState::Refused(if is_ending { LostRun::disrupted(reason) } else { LostRun::broken(reason) })
+fn refused(reason: String) -> AgentState {
+    AgentState::Refused(LostRun::broken(reason))
 }
 
 fn patience() -> ExponentialBuilder {

@@ -85,7 +85,7 @@ impl ReplicaPhase {
                 Some(over) if matches!(status.state, RunState::Running | RunState::Stopping) => {
                     Self::Lost(LostRun::broken(format!("its agent still runs start {over}, which is over")))
                 }
-                // Its agent ends with it, and takes no other start.
+                // An agent that was told to end with its pod takes no other start.
                 Some(_) if status.exit.as_ref().is_some_and(|exit| exit.terminated) => {
                     Self::Lost(LostRun::disrupted("its pod was told to end"))
                 }

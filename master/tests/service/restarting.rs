@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use axum::http::StatusCode;
 use master::backend::fake::{Arrival, FakeAgent, FakeBackend};
 use master::job::policy::RELEASE_TIMEOUT;
 use master::jobs::JobHandle;
@@ -96,6 +97,25 @@ async fn a_pod_that_the_cluster_takes_is_replaced_and_costs_nothing() {
     assert_eq!(told(&after[1], "TF_CONFIG")[0]["cluster"], told(&after[0], "TF_CONFIG")[1]["cluster"]);
     after.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
     reach(&job, JobState::Succeeded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_is_ending_costs_no_restart_and_what_stands_before_one_does() {
+    let ending = r#"{"status":503,"code":"unavailable","detail":"the agent is ending"}"#;
+    for (body, counts) in [(ending, (1, 1)), ("no healthy upstream", (2, 0))] {
+        let master = Master::new();
+        let spec = spec_with("ending", 2, at_once(2));
+        let job = master.submit(spec.clone()).await;
+        running(&job, 1).await;
+        let before = agents(&master, &spec.name, 2).await;
+        before[1].refuse_environments((StatusCode::SERVICE_UNAVAILABLE, body));
+        before[0].exit(ExitOutcome::Code(3));
+        let view = running(&job, 3).await;
+        assert_eq!((view.restarts.counted, view.restarts.uncounted), counts, "{view:?}");
+        let after = agents(&master, &spec.name, 2).await;
+        assert_eq!(before[0].address(), after[0].address());
+        assert_ne!(before[1].address(), after[1].address());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

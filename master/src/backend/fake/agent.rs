@@ -60,6 +60,8 @@ pub struct History {
     pub events: Vec<(Instant, AgentEvent)>,
     /// The newest generation that a message named: older ones change nothing.
     newest: Option<Generation>,
+    /// What it answers to every environment, instead of taking it.
+    refusal: Option<(StatusCode, &'static str)>,
 }
 
 /// A change of an agent's run.
@@ -167,6 +169,11 @@ impl FakeAgent {
         status.wait_for(|status| status.state == RunState::Running).await.expect("the sender lives in the agent");
     }
 
+    /// Lets it answer every environment so from now on, as one does that is ending, or what stands before it.
+    pub fn refuse_environments(&self, answer: (StatusCode, &'static str)) {
+        self.history_mut().refusal = Some(answer);
+    }
+
     /// Lets its run print.
     pub fn print(&self, text: &str) {
         self.0.output.send_modify(|output| output.extend_from_slice(text.as_bytes()));
@@ -249,6 +256,9 @@ async fn configure(
     let mut history = agent.history_mut();
     if agent.0.gone.is_cancelled() {
         return GONE;
+    }
+    if let Some(refusal) = history.refusal {
+        return refusal;
     }
     if history.is_stale(generation) {
         return STALE;
