@@ -43,9 +43,14 @@ const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(30);
 const NAME_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often such a name is tried while the watch tells nothing of it.
 const NAME_INTERVAL: Duration = Duration::from_secs(5);
-/// The grace for a pod in which something may run: without any, Kubernetes forgets it before it has ended. Of one in which
-/// nothing has begun there is nothing to wait for, and old kubelets take half a minute over it.
-const GRACE_MIN_SECONDS: u32 = 1;
+/// The grace of a pod in which something may run: without any, Kubernetes forgets it before it has ended.
+const GRACE: DeletionGrace = DeletionGrace(1);
+/// That of one in which nothing has begun: there is nothing to wait for, and old kubelets take half a minute over it.
+const NO_GRACE: DeletionGrace = DeletionGrace(0);
+
+/// The time that a pod has to end, in seconds.
+#[derive(Debug, Clone, Copy)]
+struct DeletionGrace(u32);
 
 /// Whose a pod is and how it stands, for fuzzing.
 #[cfg(feature = "fake")]
@@ -255,16 +260,12 @@ impl PodBackend for KubeBackend {
     async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
         let pod = protocol::ids::PodName::new(&job.name, replica);
         let name = pod.to_string();
-        let seen = self.seen.pod(&name);
-        // One of this name that is another job's is not this one's to delete.
-        if seen.as_ref().is_some_and(|seen| seen.job != *job) {
-            return Ok(());
-        }
-        // One that is not known may have begun unseen.
-        let grace = grace(seen.as_ref().is_none_or(|seen| seen.has_begun));
+        // One that is gone needs no call, and one of this name that is another job's is not this one's to delete.
+        let Some(seen) = self.seen.pod(&name).filter(|seen| seen.job == *job) else { return Ok(()) };
+        let grace = if seen.has_begun { GRACE } else { NO_GRACE };
         // By the time that this arrives, another master may have made the next of this name.
-        let this = seen.map(|seen| Preconditions { uid: Some(seen.uid), resource_version: None });
-        match call(self.pods.delete(&name, &DeleteParams { preconditions: this, ..grace })).await {
+        let this = Preconditions { uid: seen.uid, resource_version: None };
+        match call(self.pods.delete(&name, &DeleteParams { preconditions: Some(this), ..grace.into() })).await {
             Ok(_) | Err(ApiFailure::Refused { status: 404 | 409, .. }) => Ok(()),
             Err(source) => Err(BackendError::Delete { pod, source: Box::new(source) }),
         }
@@ -276,7 +277,8 @@ impl PodBackend for KubeBackend {
             return Ok(());
         }
         let selected = ListParams::default().labels(&format!("{},{JOB_UID}={}", api::ours_selector(), job.uid));
-        match call(self.pods.delete_collection(&grace(self.seen.any_has_begun(job)), &selected)).await {
+        let grace = if self.seen.any_has_begun(job) { GRACE } else { NO_GRACE };
+        match call(self.pods.delete_collection(&grace.into(), &selected)).await {
             Ok(_) => Ok(()),
             Err(source) => Err(BackendError::DeleteAll { job: job.name.clone(), source: Box::new(source) }),
         }
@@ -318,10 +320,10 @@ async fn follow(
     }
 }
 
-/// As little time as there may be.
-fn grace(has_begun: bool) -> DeleteParams {
-    let seconds = if has_begun { GRACE_MIN_SECONDS } else { 0 };
-    DeleteParams { grace_period_seconds: Some(seconds), ..DeleteParams::default() }
+impl From<DeletionGrace> for DeleteParams {
+    fn from(DeletionGrace(seconds): DeletionGrace) -> Self {
+        Self { grace_period_seconds: Some(seconds), ..Self::default() }
+    }
 }
 
 /// About a minute, beside what calls without an answer take: an API server that is being replaced comes back within it.

@@ -27,7 +27,7 @@ pub(super) struct SeenPod {
     pub(super) job: JobKey,
     replica: ReplicaId,
     /// Differs from that of any other pod, also of one that had its name before.
-    pub(super) uid: String,
+    pub(super) uid: Option<String>,
     /// Whether its container has ever been started.
     pub(super) has_begun: bool,
 }
@@ -115,12 +115,11 @@ impl Inner {
             table.insert(replica, state);
             has_changed
         });
-        let uid = pod.uid().unwrap_or_default();
-        self.pods.insert(name, SeenPod { job, replica, uid, has_begun: observe::has_begun(pod) });
+        self.pods.insert(name, SeenPod { job, replica, uid: pod.uid(), has_begun: observe::has_begun(pod) });
     }
 
     fn remove(&mut self, name: &str) {
-        let Some(SeenPod { job, replica, .. }) = self.pods.remove(name) else { return };
+        let Some(SeenPod { job, replica, uid: _, has_begun: _ }) = self.pods.remove(name) else { return };
         if let Some(table) = self.tables.get(&job) {
             table.send_if_modified(|table| table.remove(&replica).is_some());
         }
