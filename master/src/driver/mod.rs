@@ -6,6 +6,7 @@ mod hear;
 mod record;
 mod replica;
 mod tasks;
+mod times;
 mod view;
 
 use std::collections::BTreeMap;
@@ -23,13 +24,14 @@ use tracing::{error, info};
 
 pub use self::adopt::Tenure;
 use self::replica::{Listener, Replica};
+use self::times::Launches;
 pub use self::view::initial as initial_view;
 
 use crate::agent_client::AgentClient;
 use crate::agent_token::{AgentKey, AgentToken};
 use crate::backend::{PodBackend, PodTable};
 use crate::job::gang::{Gang, Member};
-use crate::job::observation::AgentState;
+use crate::job::observation::{AgentState, Presence};
 use crate::job::phase::{self, Action, JobPhase, Known, Leftovers, Seen};
 use crate::job::plan;
 use crate::job::policy::Policy;
@@ -270,34 +272,22 @@ impl Driver {
     }
 
     fn enter(&mut self, phase: JobPhase) {
-        let now = now();
-        let stamp = |time: &mut Option<UnixMillis>| *time = time.or(Some(now));
+        let launches = Launches { are_complete: self.gang().all(ReplicaPhase::was_launched), last: self.last_launch() };
+        times::reach(&mut self.times, (&self.phase, &phase), &launches, now());
         match &phase {
-            JobPhase::Pending { .. } | JobPhase::Releasing { .. } => {}
+            JobPhase::Pending { .. }
+            | JobPhase::Starting { .. }
+            | JobPhase::Running { .. }
+            | JobPhase::Stopping { .. }
+            | JobPhase::Releasing { .. } => {}
             JobPhase::Restarting { .. } => {
-                self.times.ended = None;
                 self.replicas.values_mut().for_each(Replica::begin_again);
                 self.keep_company();
             }
-            JobPhase::Starting { stage: phase::StartStage::Configuring, .. } => stamp(&mut self.times.joined),
-            JobPhase::Starting { stage: phase::StartStage::Launching, .. } => stamp(&mut self.times.configured),
-            // A master that takes over asks the agents when that was.
-            JobPhase::Running { .. } => self.times.started = self.times.started.or(self.last_start()).or(Some(now)),
-            JobPhase::Stopping { .. } => {
-                if matches!(self.phase, JobPhase::Starting { .. }) && self.gang().all(ReplicaPhase::was_launched) {
-                    stamp(&mut self.times.started);
-                }
-                self.times.ended = Some(now);
-            }
             JobPhase::Finished { .. } => {
-                stamp(&mut self.times.finished);
                 self.complete_logs();
                 self.replicas.values_mut().for_each(|replica| replica.listener = Listener::Nobody);
-                let ttl = self.stored.record.spec.run_policy.ttl_after_finished_seconds;
-                let left = ttl.map(|ttl| {
-                    Duration::from_secs(ttl.into()).saturating_sub(self.times.finished.map_or(Duration::ZERO, age))
-                });
-                self.forget_at = left.map(|left| Instant::now() + left);
+                self.forget_at = self.time_left().map(|left| Instant::now() + left);
             }
         }
         let generation = phase.generation();
@@ -309,8 +299,14 @@ impl Driver {
         self.phase = phase;
     }
 
+    /// How long a finished job is still kept, if there is an end to it.
+    fn time_left(&self) -> Option<Duration> {
+        let ttl = Duration::from_secs(self.stored.record.spec.run_policy.ttl_after_finished_seconds?.into());
+        Some(ttl.saturating_sub(self.times.finished.map_or(Duration::ZERO, age)))
+    }
+
     /// When the last exec.py was started, if every agent has said when its own was.
-    fn last_start(&self) -> Option<UnixMillis> {
+    fn last_launch(&self) -> Option<UnixMillis> {
         let starts = self.replicas.values().map(|replica| replica.seen.agent.status()?.started_at);
         starts.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
@@ -324,7 +320,11 @@ impl Driver {
     /// When to look again although nothing was heard. What is overdue was acted upon, and is looked at again later.
     fn wake_at(&self) -> Option<Instant> {
         let later = Instant::now() + self.policy.release_timeout;
-        if self.is_to_be_forgotten() {
+        // Nothing is heard of a pod that has survived being asked to go.
+        let is_leaving =
+            |replica: &Replica| replica.deletion_asked_at.is_some() && replica.seen.presence() == Presence::Live;
+        let is_emptied = matches!(self.phase, JobPhase::Finished { .. }) && self.replicas.values().any(is_leaving);
+        if self.is_to_be_forgotten() || is_emptied {
             return Some(later);
         }
         let deadline = match self.phase.deadline(&self.policy) {

@@ -1,0 +1,40 @@
+//! When a job reached its steps, told from one phase to the next.
+
+use protocol::ids::UnixMillis;
+use protocol::view::JobTimes;
+
+use crate::job::phase::{JobPhase, StartStage};
+
+/// What is known of the gang's launches.
+pub(super) struct Launches {
+    /// Whether every exec.py was started.
+    pub(super) are_complete: bool,
+    /// When the last was, if every agent has said when its own was.
+    pub(super) last: Option<UnixMillis>,
+}
+
+/// Writes down the time at which `after` is entered. The first time counts, but for the end: a start that is made up for
+/// has not ended the job.
+pub(super) fn reach(
+    times: &mut JobTimes,
+    (before, after): (&JobPhase, &JobPhase),
+    launches: &Launches,
+    now: UnixMillis,
+) {
+    let stamp = |time: &mut Option<UnixMillis>| *time = time.or(Some(now));
+    match after {
+        JobPhase::Pending { .. } | JobPhase::Releasing { .. } => {}
+        JobPhase::Restarting { .. } => times.ended = None,
+        JobPhase::Starting { stage: StartStage::Configuring, .. } => stamp(&mut times.joined),
+        JobPhase::Starting { stage: StartStage::Launching, .. } => stamp(&mut times.configured),
+        // A master that takes over has it from the agents.
+        JobPhase::Running { .. } => times.started = times.started.or(launches.last).or(Some(now)),
+        JobPhase::Stopping { .. } => {
+            if matches!(before, JobPhase::Starting { .. }) && launches.are_complete {
+                stamp(&mut times.started);
+            }
+            times.ended = Some(now);
+        }
+        JobPhase::Finished { .. } => stamp(&mut times.finished),
+    }
+}
