@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -43,9 +42,11 @@ impl Master {
         let mut line = String::new();
         let stdout = child.stdout.take().expect("it was piped");
         BufReader::new(stdout).read_line(&mut line).expect("the master says its address");
-        let Some(url) = line.trim().strip_prefix("listening on ") else {
-            return Err(child.wait().expect("it ends"));
-        };
+        if line.is_empty() {
+            return Err(child.wait().expect("it ends, for it has closed its stdout"));
+        }
+        let url = line.trim().strip_prefix("listening on ");
+        let url = url.unwrap_or_else(|| panic!("the first line names the address: {line:?}"));
         Ok(Self { child, dir: dir.to_owned(), url: url.to_owned() })
     }
 
@@ -63,12 +64,12 @@ impl Master {
         self.child.wait().expect("it ends");
     }
 
-    /// Waits until it has ended by itself, and says by which signal.
+    /// How it has ended; none where it still runs.
     ///
     /// # Panics
-    /// When it cannot be waited for.
-    pub fn wait(&mut self) -> Option<i32> {
-        self.child.wait().expect("it ends").signal()
+    /// When it cannot be looked at.
+    pub fn end(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child can be looked at")
     }
 
     /// Starts another in the place of this one, which has ended, at the same address.

@@ -1,13 +1,15 @@
 //! What the Kubernetes API has shown of a job, version by version, as two `kubectl get --watch` have printed it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
-use e2e::cluster::OURS;
+use anyhow::{Context as _, ensure};
+use e2e::cluster::{Namespace, OURS};
 use master::chaos::broken_promises;
 use master::store::{JobRecord, Wish};
 use serde_json::{Deserializer, Value};
@@ -15,15 +17,17 @@ use serde_json::{Deserializer, Value};
 /// Most time in which a forgotten job's objects go.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Two watches, from before the job was submitted.
+/// Two watches.
 pub(crate) struct History {
     records: Watch,
     pods: Watch,
 }
 
 impl History {
-    pub(crate) fn follow(namespace: &str) -> anyhow::Result<Self> {
-        Ok(Self { records: Watch::begin(namespace, "configmaps")?, pods: Watch::begin(namespace, "pods")? })
+    /// Begins to watch a namespace. What kubectl complains about goes into a file of the folder.
+    pub(crate) fn follow(namespace: &Namespace, folder: &Path) -> anyhow::Result<Self> {
+        let watch = |kind| Watch::begin(namespace.name(), kind, &folder.join(format!("{kind}.log")));
+        Ok(Self { records: watch("configmaps")?, pods: watch("pods")? })
     }
 
     /// Waits until nothing of it is there any more, and then judges all that was: the versions of one record, and how many
@@ -35,10 +39,10 @@ impl History {
             let record = record(event)?;
             let broken = last.iter().flat_map(|before| broken_promises(before, &record)).collect::<Vec<_>>();
             ensure!(broken.is_empty(), "{broken:?}: {last:?}, and then {record:?}");
+            ensure!(last.is_some() || record.restarts.is_empty(), "the beginning was not watched: {record:?}");
             ensure!(event["type"] != "DELETED" || record.wish == Wish::Delete, "deleted without a wish: {record:?}");
             last = Some(record);
         }
-        ensure!(last.is_some(), "no record was ever shown");
         let mut had: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for pod in shown_pods.iter().map(|event| &event["object"]["metadata"]) {
             had.entry(pod["name"].as_str().unwrap_or_default()).or_default().extend(pod["uid"].as_str());
@@ -49,7 +53,7 @@ impl History {
     }
 }
 
-/// The record of a version, as the master reads it.
+/// The record of a version; its uid is the ConfigMap's.
 fn record(event: &Value) -> anyhow::Result<JobRecord> {
     let map = &event["object"];
     let text = map["data"]["record"].as_str().with_context(|| format!("no record: {map}"))?;
@@ -57,53 +61,51 @@ fn record(event: &Value) -> anyhow::Result<JobRecord> {
     Ok(JobRecord { uid, ..serde_json::from_str(text).with_context(|| text.to_owned())? })
 }
 
-/// One kubectl that watches.
+/// One kubectl that watches, and what it has shown.
 struct Watch {
     kubectl: Child,
-    events: Arc<Mutex<Vec<Value>>>,
+    log: PathBuf,
+    events: Receiver<Value>,
 }
 
 impl Watch {
-    fn begin(namespace: &str, kind: &str) -> anyhow::Result<Self> {
+    fn begin(namespace: &str, kind: &str, log: &Path) -> anyhow::Result<Self> {
         let mut kubectl = Command::new("kubectl")
             .args(["-n", namespace, "get", kind, "-l", OURS, "--watch", "--output-watch-events", "-o", "json"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(File::create(log)?)
             .spawn()
             .context("kubectl is on the path")?;
         let stdout = kubectl.stdout.take().context("it was piped")?;
-        let events = Arc::new(Mutex::new(vec![]));
-        let seen = Arc::clone(&events);
+        let (sender, events) = mpsc::channel();
+        // Ends with kubectl, or when nobody wants to know.
         thread::spawn(move || {
-            // It ends when kubectl is killed, in the middle of nothing.
-            for event in Deserializer::from_reader(stdout).into_iter::<Value>().map_while(Result::ok) {
-                seen.lock().unwrap_or_else(PoisonError::into_inner).push(event);
-            }
+            let shown = Deserializer::from_reader(stdout).into_iter::<Value>();
+            shown.map_while(Result::ok).try_for_each(|event| sender.send(event))
         });
-        Ok(Self { kubectl, events })
+        Ok(Self { kubectl, log: log.to_owned(), events })
     }
 
     /// What it has shown, once all that it has shown is deleted.
     fn until_all_is_gone(self) -> anyhow::Result<Vec<Value>> {
         let begin = Instant::now();
-        loop {
-            let events = self.events.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let uids = |test: fn(&Value) -> bool| -> BTreeSet<String> {
-                let of_kind = events.iter().filter(|event| test(event));
-                of_kind.map(|event| event["object"]["metadata"]["uid"].to_string()).collect()
+        let (mut shown, mut there) = (vec![], BTreeSet::new());
+        while shown.is_empty() || !there.is_empty() {
+            let left = PATIENCE.saturating_sub(begin.elapsed());
+            let event = self.events.recv_timeout(left).with_context(|| {
+                let complaint = fs::read_to_string(&self.log).unwrap_or_default();
+                format!("of {} versions, these are not deleted: {there:?}; kubectl: {complaint}", shown.len())
+            })?;
+            let uid = event["object"]["metadata"]["uid"].to_string();
+            if event["type"] == "DELETED" {
+                there.remove(&uid)
+            } else {
+                there.insert(uid)
             };
-            let left: Vec<String> =
-                uids(|_| true).difference(&uids(|event| event["type"] == "DELETED")).cloned().collect();
-            if left.is_empty() && !events.is_empty() {
-                return Ok(events);
-            }
-            if begin.elapsed() > PATIENCE {
-                bail!("of {} versions, these are not deleted: {left:?}", events.len());
-            }
-            // What another process prints is waited for by looking.
-            thread::sleep(Duration::from_millis(50));
+            shown.push(event);
         }
+        Ok(shown)
     }
 }
 

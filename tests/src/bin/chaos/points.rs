@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use e2e::Scene;
 use e2e::cluster::{Cluster, Image};
+use e2e::{Scene, within};
 use master::chaos::{Deed, Fault, Point, Strike};
 use protocol::job::{JobRequest, Strategy};
 use protocol::run_policy::RunPolicy;
@@ -25,6 +26,10 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const SIGKILL: i32 = 9;
 /// The variable that arms a master.
 const CHAOS: &str = "MUSTER_CHAOS";
+/// At most the how manieth time a master comes to a point is when it is killed there.
+const PASSINGS: u32 = 3;
+/// Kills a master that has taken a job, and does nothing for it.
+const LOSES_ITS_JOB: Strike = Strike { point: Point::After(Deed::Accept), fault: Fault::Kill, passing: 1 };
 const STATE: [&str; 2] = ["--state-dir", "state"];
 const JOB: &str = "/v1/jobs/struck";
 
@@ -42,28 +47,33 @@ if not is_last: time.sleep(600)
 print("done", generation, flush=True)
 "#;
 
-/// So many kills at each point.
+/// So many kills at each point: one master after the other at the same passing of it, in as many jobs as it takes.
 pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     let points: Mutex<Vec<Point>> = Mutex::new(Point::all().collect());
-    let counts = Mutex::new((0, 0));
+    let (jobs, made) = (AtomicU32::new(0), AtomicU32::new(0));
     // Built once, and not once for each job.
     let image = Image::shared();
     let begin = Instant::now();
-    let outcome = lanes::run(LANES, seed, |_, complaints| {
+    let outcome = lanes::run(LANES, seed, |random, complaints| {
         while !complaints.are_too_many() {
             let Some(point) = points.lock().expect("nobody panics").pop() else { return };
-            let mut left = kills;
+            let (mut left, mut passing) = (kills, random.u32(1..=PASSINGS));
             while left > 0 {
-                let trial = Trial::run(point, left, &image).with_context(|| format!("killed {point}"));
-                let Some(made) = complaints.take(trial) else { break };
-                let mut counts = counts.lock().expect("nobody panics");
-                (counts.0, counts.1, left) = (counts.0 + 1, counts.1 + made, left - made);
+                let strike = Strike { point, fault: Fault::Kill, passing };
+                let trial = Trial::run(strike, left, &image).with_context(|| strike.to_string());
+                let Some(killed) = complaints.take(trial) else { break };
+                jobs.fetch_add(1, Ordering::Relaxed);
+                made.fetch_add(killed, Ordering::Relaxed);
+                left -= killed;
+                // Where no master comes so often, the first time must do.
+                passing = if killed == 0 { 1 } else { random.u32(1..=PASSINGS) };
             }
         }
     });
-    let (jobs, made) = counts.into_inner().expect("nobody panics");
     say(&format!(
-        "{made} masters killed at {} points in {jobs} jobs, each of which came to its end; {:.0} s",
+        "{} masters killed in {} jobs that came to their end all the same, at {} points; {:.0} s",
+        made.into_inner(),
+        jobs.into_inner(),
         Point::all().count(),
         begin.elapsed().as_secs_f64(),
     ));
@@ -74,30 +84,35 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
 struct Trial<'a> {
     scene: &'a Scene,
     cluster: Cluster,
-    point: Point,
-    /// Where the master that runs now is killed.
-    armed: Option<Point>,
+    strike: Strike,
+    /// What strikes the master that runs now.
+    armed: Option<Strike>,
     wanted: u32,
     made: u32,
 }
 
 impl Trial<'_> {
-    /// How many masters were killed, at most as many as wanted and at least one.
-    fn run(point: Point, wanted: u32, image: &Arc<Image>) -> anyhow::Result<u32> {
+    /// How many masters were killed, at most as many as wanted; at least one, unless at a later passing.
+    fn run(strike: Strike, wanted: u32, image: &Arc<Image>) -> anyhow::Result<u32> {
         // Nobody takes a job over whose first master lives.
-        let is_of_the_next = matches!(point, Point::Before(Deed::Adopt) | Point::After(Deed::Adopt));
-        let first = if is_of_the_next { Point::After(Deed::Accept) } else { point };
+        let is_of_the_next = matches!(strike.point, Point::Before(Deed::Adopt) | Point::After(Deed::Adopt));
+        let first = if is_of_the_next { LOSES_ITS_JOB } else { strike };
         let scene = Scene::new("");
-        let cluster = Cluster::with_variables(&scene, Arc::clone(image), &STATE, &[(CHAOS, &killing(first))]);
-        let history = History::follow(cluster.namespace.name())?;
-        let mut trial = Trial { scene: &scene, cluster, point, armed: Some(first), wanted, made: 0 };
+        let cluster = Cluster::with_variables(&scene, Arc::clone(image), &STATE, &[(CHAOS, &first.to_string())]);
+        let history = History::follow(&cluster.namespace, scene.path())?;
+        let mut trial = Trial { scene: &scene, cluster, strike, armed: Some(first), wanted, made: 0 };
         trial.job().with_context(|| trial.cluster.to_string())?;
         let pods = BTreeMap::from([("struck-worker-0", 1), ("struck-worker-1", 2)]);
         history.judge(&pods).with_context(|| trial.cluster.to_string())?;
         // The last deed may be heard of before its master is killed.
         trial.ask(&[], JOB, |status, _| status == "404")?;
-        ensure!(trial.made > 0, "no master ever comes there");
+        within("nothing is left", || trial.remains().is_empty().then_some(()), || trial.remains().join(" "));
+        ensure!(trial.made > 0 || strike.passing > 1, "no master ever comes there");
         Ok(trial.made)
+    }
+
+    fn remains(&self) -> Vec<String> {
+        [self.cluster.objects(), self.cluster.policies()].concat()
     }
 
     /// Submits it, waits for its end, and has it forgotten.
@@ -106,14 +121,13 @@ impl Trial<'_> {
         let submit = ["-H", "content-type: application/json", "-d", &body];
         self.ask(&submit, "/v1/jobs", |status, _| matches!(status, "200" | "201"))?;
         let end = self.finished()?;
+        // One script failed, and one pod was told to end.
         let restarts = (end.restarts.counted, end.restarts.uncounted);
-        ensure!(end.state == JobState::Succeeded && restarts.0 + restarts.1 == 2, "{end:?}");
+        ensure!(end.state == JobState::Succeeded && restarts == (1, 1), "{restarts:?} restarts: {end:?}");
         let logs = self.ask(&[], &format!("{JOB}/logs"), |status, _| status == "200")?;
         output::judge(&logs, &end)?;
         self.ask(&["-X", "DELETE"], JOB, |status, _| matches!(status, "202" | "404"))?;
         self.ask(&[], &format!("{JOB}?wait=1"), |status, _| status == "404")?;
-        let left = self.cluster.objects();
-        ensure!(left.is_empty(), "left behind: {left:?}");
         Ok(())
     }
 
@@ -128,6 +142,7 @@ impl Trial<'_> {
 
     /// The job, once it has finished.
     fn finished(&mut self) -> anyhow::Result<JobView> {
+        let begin = Instant::now();
         let mut seq = 0;
         loop {
             let view = self.ask(&[], &format!("{JOB}?after={seq}&wait=2"), |status, _| status == "200")?;
@@ -135,6 +150,7 @@ impl Trial<'_> {
             if view.state.is_finished() {
                 return Ok(view);
             }
+            ensure!(begin.elapsed() < PATIENCE, "not finished within {} s: {view:?}", PATIENCE.as_secs());
             seq = view.seq;
         }
     }
@@ -145,33 +161,32 @@ impl Trial<'_> {
         let begin = Instant::now();
         while begin.elapsed() < PATIENCE {
             let url = format!("{}{path}", self.cluster.master.url);
-            let answer = self.scene.curl(&[args, &["--max-time", "60", "-w", "\n%{http_code}", &url]].concat());
-            match answer.rsplit_once('\n') {
-                Some((_, "000")) | None => self.replace()?,
-                Some((body, status)) if is_it(status, body) => return Ok(body.to_owned()),
-                Some(_) => {}
+            // Its last line says how curl itself ended: an answer may break off.
+            let told = "\n%{http_code} %{exitcode}";
+            let answer = self.scene.curl(&[args, &["--max-time", "60", "-w", told, &url]].concat());
+            let (body, end) = answer.rsplit_once('\n').with_context(|| format!("curl said {answer:?}"))?;
+            match end.split_once(' ') {
+                Some((status, "0")) if is_it(status, body) => return Ok(body.to_owned()),
+                Some((_, "0")) => {}
+                Some(_) | None => self.replace()?,
             }
         }
         bail!("not within {} s: what is asked of {path}", PATIENCE.as_secs())
     }
 
-    /// Starts the next master, which is killed at the same point until there were enough of it.
+    /// Starts the next master, which is struck like those before it until there were enough of them.
     fn replace(&mut self) -> anyhow::Result<()> {
-        let mut end = self.cluster.master.wait();
+        let mut end = within("it is dead that does not answer", || self.cluster.master.end(), String::new);
         loop {
-            ensure!(end == Some(SIGKILL), "a master ended otherwise than as meant: {end:?}");
-            self.made += u32::from(self.armed == Some(self.point));
-            self.armed = (self.made < self.wanted).then_some(self.point);
-            let strike = self.armed.map(killing);
+            ensure!(self.armed.is_some() && end.signal() == Some(SIGKILL), "not killed on purpose: {end}");
+            self.made += u32::from(self.armed == Some(self.strike));
+            self.armed = (self.made < self.wanted).then_some(self.strike);
+            let strike = self.armed.map(|strike| strike.to_string());
             let variables = strike.as_ref().map(|strike| (CHAOS, strike.as_str()));
             match self.cluster.try_next_master(&STATE, variables.as_slice()) {
                 Ok(()) => return Ok(()),
-                Err(status) => end = status.signal(),
+                Err(status) => end = status,
             }
         }
     }
-}
-
-fn killing(point: Point) -> String {
-    Strike { point, fault: Fault::Kill, passing: 1 }.to_string()
 }
