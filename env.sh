@@ -6,6 +6,12 @@
 #
 # It never ends the shell that sources it, whatever is missing and whatever `set` is in force; sourcing it again begins anew.
 
+# Other shells end at the first word of what follows that they do not know.
+if [ -z "${BASH_VERSION-}${ZSH_VERSION-}" ]; then
+    echo 'muster: env.sh needs bash or zsh' >&2
+    return 0
+fi
+
 # All that is ever set here. The last are those of `minikube docker-env`.
 _muster_names="MUSTER_MASTER MUSTER_TOKEN MUSTER_LOAD MUSTER_LOAD_CLUSTER \
 DOCKER_HOST DOCKER_TLS_VERIFY DOCKER_CERT_PATH DOCKER_API_VERSION MINIKUBE_ACTIVE_DOCKERD \
