@@ -110,8 +110,12 @@ _muster_hint_without_cluster() {
     fi
 }
 
+# kubectl's answer, or the last line of its own reason for having none.
 _muster_kubectl() {
-    command kubectl --request-timeout=10s "$@" 2>/dev/null
+    local reason
+    { reason=$(command kubectl --request-timeout=10s "$@" 2>&1 >&3 3>&-); } 3>&1 && return
+    printf '%s\n' "$reason" | tail -n 1
+    return 1
 }
 
 _muster_cluster() {
@@ -119,7 +123,7 @@ _muster_cluster() {
         _muster_say "there is no kubectl, so no cluster was looked for"
         return
     fi
-    local context nodes runtime address token _muster_how=
+    local context nodes
     if ! context=$(_muster_kubectl config current-context) || [ -z "$context" ]; then
         _muster_say "kubectl has no current context, so there is no cluster"
         _muster_hint_without_cluster
@@ -127,27 +131,51 @@ _muster_cluster() {
     fi
     # One line a node: the runtime and the node's addresses.
     local of_node='{.status.nodeInfo.containerRuntimeVersion}{" "}{.status.addresses[?(@.type=="InternalIP")].address}{"\n"}'
-    if ! nodes=$(_muster_kubectl get nodes --output=jsonpath="{range .items[*]}$of_node{end}") || [ -z "$nodes" ]; then
-        _muster_say "the cluster of context $context does not answer"
-        _muster_hint_without_cluster
+    if nodes=$(_muster_kubectl get nodes --output=jsonpath="{range .items[*]}$of_node{end}") && [ -n "$nodes" ]; then
+        _muster_master "$context" "$nodes"
+        _muster_token
         return
     fi
-    runtime=${nodes%%[[:space:]]*}
-    address=${nodes#*[[:space:]]}
+    case $nodes in
+        '') _muster_say "the cluster of context $context has no nodes" ;;
+        # Only who has rights beyond one namespace may list them; what else there is works without.
+        *"(Forbidden)"*)
+            _muster_say "the nodes of context $context may not be listed: $nodes"
+            _muster_say "so set MUSTER_MASTER by hand, to http://NODE:$_muster_port or a port-forward's address; it is ${MUSTER_MASTER:-not set}"
+            _muster_token ;;
+        *"(Unauthorized)"*) _muster_say "the cluster of context $context lets nobody in: $nodes" ;;
+        *)
+            _muster_say "the cluster of context $context does not answer: $nodes"
+            _muster_hint_without_cluster ;;
+    esac
+}
+
+# Where the master is, on the first of these nodes, and how images come to all of them.
+_muster_master() {
+    local context=$1 runtime=${2%%[[:space:]]*} address _muster_how=
+    address=${2#*[[:space:]]}
     address=${address%%[[:space:]]*}
     case $address in *:*) address="[$address]" ;; esac
-
     _muster_images "$context" "$runtime"
     export MUSTER_MASTER="http://$address:$_muster_port"
     _muster_say "MUSTER_MASTER=$MUSTER_MASTER for context $context; $_muster_how"
-
     # Another master's token must not be sent to this one.
     unset MUSTER_TOKEN
-    if token=$(_muster_kubectl get secret muster --output=jsonpath='{.data.token}' | base64 -d 2>/dev/null) && [ -n "$token" ]; then
+}
+
+_muster_token() {
+    local data token
+    if ! data=$(_muster_kubectl get secret muster --output=jsonpath='{.data.token}'); then
+        case $data in
+            *"(NotFound)"*)
+                _muster_say "there is no Secret muster in this namespace yet: run \`make token\`, then \`source env.sh\` again" ;;
+            *) _muster_say "the Secret muster cannot be read, so set MUSTER_TOKEN by hand: $data" ;;
+        esac
+    elif token=$(printf %s "$data" | base64 -d 2>/dev/null) && [ -n "$token" ]; then
         export MUSTER_TOKEN="$token"
         _muster_say "MUSTER_TOKEN is that of the Secret muster"
     else
-        _muster_say "there is no Secret muster in this namespace yet: run \`make token\`, then \`source env.sh\` again"
+        _muster_say "the Secret muster holds no token"
     fi
 }
 
@@ -172,5 +200,5 @@ if [ -n "${ZSH_VERSION-}" ]; then eval '_muster_file=${(%):-%x}'; else _muster_f
 # What fails in a condition ends no shell, `set -e` or not. (A script that sources this without words passes its own.)
 if _muster_root=$(CDPATH='' cd -- "$(dirname -- "$_muster_file")" >/dev/null 2>&1 && pwd) && _muster_env "$_muster_root" "${1-}"; then :; fi
 unset -f _muster_say _muster_keep _muster_give_back _muster_down _muster_add_programs _muster_images \
-    _muster_is_minikube _muster_hint_without_cluster _muster_kubectl _muster_cluster _muster_env
+    _muster_is_minikube _muster_hint_without_cluster _muster_kubectl _muster_cluster _muster_master _muster_token _muster_env
 unset _muster_names _muster_port _muster_file _muster_root
