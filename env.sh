@@ -13,7 +13,7 @@ if [ -z "${BASH_VERSION-}${ZSH_VERSION-}" ]; then
 fi
 
 # All that is ever set here. The last are those of `minikube docker-env`.
-_muster_names="MUSTER_MASTER MUSTER_TOKEN MUSTER_LOAD MUSTER_LOAD_CLUSTER \
+_muster_names="MUSTER_MASTER MUSTER_TOKEN MUSTER_LOAD MUSTER_LOAD_CLUSTER no_proxy NO_PROXY \
 DOCKER_HOST DOCKER_TLS_VERIFY DOCKER_CERT_PATH DOCKER_API_VERSION MINIKUBE_ACTIVE_DOCKERD \
 MINIKUBE_EXISTING_DOCKER_HOST MINIKUBE_EXISTING_DOCKER_TLS_VERIFY MINIKUBE_EXISTING_DOCKER_CERT_PATH"
 # The port of manifests/base/service.yaml.
@@ -155,12 +155,24 @@ _muster_master() {
     local context=$1 runtime=${2%%[[:space:]]*} address _muster_how=
     address=${2#*[[:space:]]}
     address=${address%%[[:space:]]*}
+    _muster_past_proxy "$address"
     case $address in *:*) address="[$address]" ;; esac
     _muster_images "$context" "$runtime"
     export MUSTER_MASTER="http://$address:$_muster_port"
     _muster_say "MUSTER_MASTER=$MUSTER_MASTER for context $context; $_muster_how"
     # Another master's token must not be sent to this one.
     unset MUSTER_TOKEN
+}
+
+# Else a proxy would be handed the requests to this address, and the token with them.
+_muster_past_proxy() {
+    [ -n "${http_proxy-}${HTTP_PROXY-}${all_proxy-}${ALL_PROXY-}" ] || return 0
+    # Where only one of the two is set, the other would hide it.
+    local lower=${no_proxy:-${NO_PROXY-}} upper=${NO_PROXY:-${no_proxy-}}
+    # A star means every address only while it is alone.
+    [ "$lower" = '*' ] || export no_proxy="${lower:+$lower,}$1"
+    [ "$upper" = '*' ] || export NO_PROXY="${upper:+$upper,}$1"
+    _muster_say "a proxy is set: no_proxy and NO_PROXY name the node, too"
 }
 
 _muster_token() {
@@ -200,5 +212,6 @@ if [ -n "${ZSH_VERSION-}" ]; then eval '_muster_file=${(%):-%x}'; else _muster_f
 # What fails in a condition ends no shell, `set -e` or not. (A script that sources this without words passes its own.)
 if _muster_root=$(CDPATH='' cd -- "$(dirname -- "$_muster_file")" >/dev/null 2>&1 && pwd) && _muster_env "$_muster_root" "${1-}"; then :; fi
 unset -f _muster_say _muster_keep _muster_give_back _muster_down _muster_add_programs _muster_images \
-    _muster_is_minikube _muster_hint_without_cluster _muster_kubectl _muster_cluster _muster_master _muster_token _muster_env
+    _muster_is_minikube _muster_hint_without_cluster _muster_kubectl _muster_cluster _muster_master _muster_past_proxy \
+    _muster_token _muster_env
 unset _muster_names _muster_port _muster_file _muster_root
