@@ -36,8 +36,9 @@ Options:
   -h, --help                       Print this
   -V, --version                    Print the version
 
-It exits as its last run did, with 128 plus the signal's number if a signal ended that run, with 0 if there was none,
-and with 2 if it could not start: a bad command line, a port that is taken.
+It exits as its last run did, with 128 plus the signal's number if a signal ended that run, with 126 if not a line of it
+ran, with 143 if it was stopped before it was started, with 0 if there was no run, and with 2 if the agent itself could
+not start: a bad command line, a port that is taken.
 ";
 
 /// Where Kubernetes looks for a container's last words unless its pod says otherwise (`terminationMessagePath`).

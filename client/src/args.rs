@@ -31,7 +31,7 @@ Exit codes:
   0  the job succeeded; for a verb: done
   1  the job failed, was cancelled, or is not known to have succeeded
   2  bad usage or input
-  3  the master could not be reached, or refused
+  3  the master could not be reached, refused, or broke
   4  the image could not be found, built, pushed or loaded, or Docker could not be reached";
 
 /// Runs the exec.py of the current folder as one distributed TensorFlow job.
