@@ -27,8 +27,22 @@ pub fn built(name: &str) -> PathBuf {
 /// # Panics
 /// When it was not built.
 pub fn static_agent() -> PathBuf {
-    let target = format!("{}-unknown-linux-musl/agent/agent", std::env::consts::ARCH);
+    built_statically("agent", "agent")
+}
+
+/// The master that starts in an image of its own: built beside the others, or that of `make images`.
+///
+/// # Panics
+/// When it was not built.
+pub fn static_master() -> PathBuf {
+    built_statically("debug", "master")
+}
+
+fn built_statically(profile: &str, name: &str) -> PathBuf {
+    let target = format!("{}-unknown-linux-musl/{profile}/{name}", std::env::consts::ARCH);
     let test = std::env::current_exe().expect("a test knows its own program");
-    let built = test.ancestors().skip(1).map(|dir| dir.join(&target)).chain([root().join("dist/agent")]);
-    built.into_iter().find(|path| path.is_file()).expect("there is no static agent: run `make build`")
+    let beside = test.ancestors().skip(1).map(|dir| dir.join(&target));
+    let mut known = beside.chain(["dist", "dist/image"].map(|dir| root().join(dir).join(name)));
+    let found = known.find(|path| path.is_file());
+    found.unwrap_or_else(|| panic!("there is no static {name}: run `make build image-programs`"))
 }

@@ -1,0 +1,156 @@
+//! The master in the cluster, as users get it: its image, the manifests, the Secret and env.sh, reached by a port of the node.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use e2e::cluster::{Image, Namespace};
+use e2e::programs::{root, static_agent, static_master};
+use e2e::scripts::{AWAITS_ITS_END, tell, with_peers};
+use e2e::{Finished, Running, Scene, within};
+use protocol::view::{JobState, JobView};
+use serde_json::Value;
+
+/// A master that the manifests have brought into a namespace.
+struct Site {
+    // The pods go before the images that they run.
+    namespace: Namespace,
+    _master: Image,
+    scene: Scene,
+    url: String,
+    token: String,
+}
+
+impl Site {
+    /// By these manifests, from nothing to a master that serves.
+    fn new(manifests: &str) -> Self {
+        let (scene, namespace) = (Scene::new(""), Namespace::new());
+        let kubeconfig = scene.path().join("kubeconfig");
+        fs::write(&kubeconfig, kubeconfig_of(&namespace)).expect("write");
+        script(&kubeconfig, "scripts/token");
+        let master = image(&scene);
+        namespace.kubectl_with(&["apply", "-f", "-"], &rendered(&namespace, manifests, master.name()));
+        namespace.kubectl(&["rollout", "status", "deployment/muster", "--timeout=120s"]);
+
+        let told = script(&kubeconfig, "source env.sh; printf '%s\\n' \"$MUSTER_MASTER\" \"$MUSTER_TOKEN\"");
+        let mut told = told.lines().map(str::to_owned);
+        let (url, token) = (told.next().expect("an address"), told.next().expect("a token"));
+        let (node, _) = url.rsplit_once(':').expect("a port");
+        let port = namespace.kubectl(&["get", "service", "muster", "-o", "jsonpath={.spec.ports[0].nodePort}"]);
+        let site = Self { url: format!("{node}:{port}"), token, namespace, _master: master, scene };
+        let serves = || (site.curl("/readyz") == "OK").then_some(());
+        within("the node's port leads to the master", serves, || site.state());
+        site
+    }
+
+    /// The client, with the token in its environment.
+    fn client(&self, args: &[&str]) -> Command {
+        let mut client = self.scene.client(&[&["--master", &self.url], args].concat());
+        client.env("MUSTER_TOKEN", &self.token);
+        client
+    }
+
+    fn status(&self, job: &str) -> JobView {
+        Finished::of(&mut self.client(&["status", job, "-o", "json"])).code(0).view()
+    }
+
+    fn curl(&self, path: &str) -> String {
+        self.scene.curl(&["--max-time", "2", &format!("{}{path}", self.url)])
+    }
+
+    /// How many masters have held a job.
+    fn epoch(&self, job: &str) -> u64 {
+        let record =
+            self.namespace.kubectl(&["get", "configmap", &format!("muster-{job}"), "-o", "jsonpath={.data.record}"]);
+        serde_json::from_str::<Value>(&record).expect("a record")["epoch"].as_u64().expect("a number")
+    }
+
+    fn state(&self) -> String {
+        let pods = self.namespace.try_kubectl(&["describe", "pods"]);
+        let log = self.namespace.try_kubectl(&["logs", "deployment/muster"]);
+        format!("{pods}\n---- the master's log\n{log}")
+    }
+}
+
+/// One that names the namespace in its context, as `kubectl config set-context --current --namespace` does.
+fn kubeconfig_of(namespace: &Namespace) -> String {
+    let config = namespace.kubectl(&["config", "view", "--minify", "--flatten", "-o", "json"]);
+    let mut config: Value = serde_json::from_str(&config).expect("a kubeconfig");
+    config["contexts"][0]["context"]["namespace"] = namespace.name().into();
+    config.to_string()
+}
+
+/// Runs a line of bash in the repository's root: what it prints.
+fn script(kubeconfig: &Path, line: &str) -> String {
+    let mut bash = Command::new("bash");
+    bash.args(["-euc", line]).current_dir(root()).env("KUBECONFIG", kubeconfig);
+    let run = Finished::of(bash.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).code(0);
+    run.stdout
+}
+
+/// The master's image, by its own Dockerfile, under a name that no other test and no user has.
+fn image(scene: &Scene) -> Image {
+    let context = scene.path().join("image");
+    fs::create_dir_all(context.join("state")).expect("a folder");
+    for (program, path) in [("master", static_master()), ("agent", static_agent())] {
+        fs::copy(path, context.join(program)).expect("copy");
+    }
+    fs::copy(root().join("images/master.Dockerfile"), context.join("Dockerfile")).expect("copy");
+    Image::unwrapped(&context)
+}
+
+/// The manifests, with this image of the master, and with any port of the node: theirs may be in use.
+fn rendered(namespace: &Namespace, manifests: &str, image: &str) -> String {
+    let text = namespace.kubectl(&["kustomize", &root().join(manifests).display().to_string()]);
+    [("image: muster-master:latest", format!("image: {image}")), ("nodePort: 31898", "nodePort: 0".to_owned())]
+        .into_iter()
+        .fold(text, |text, (before, after)| {
+            assert_eq!(text.matches(before).count(), 1, "{before} in {text}");
+            text.replace(before, &after)
+        })
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_job_and_who_follows_it_outlive_the_masters_pod() {
+    let site = Site::new("manifests");
+    let image = Image::shared();
+    let (agent, script) = (static_agent(), format!("EXEC_PY={}", with_peers(AWAITS_ITS_END)));
+    let agent = agent.display().to_string();
+    let submit = ["--image", image.name(), "--agent-binary", &agent, "--env", &script, "--worker-num", "2"];
+    let client = Running::of(&mut site.client(&[&submit, ["--task", "goes-on"].as_slice()].concat()));
+    client.until_printed(2, "begun");
+    let before = site.status("goes-on");
+    assert_eq!(site.epoch("goes-on"), 1);
+
+    site.namespace.kubectl(&["delete", "pod", "-l", "app.kubernetes.io/component=master", "--wait=false"]);
+    let deleted = Instant::now();
+    within("the next master's pod has the job", || (site.epoch("goes-on") == 2).then_some(()), || site.state());
+    println!(
+        "the next master's pod has the job {:.1} s after the last one's was deleted",
+        deleted.elapsed().as_secs_f64()
+    );
+    within("it serves", || (site.curl("/readyz") == "OK").then_some(()), || site.state());
+    let after = site.status("goes-on");
+    assert_eq!((after.state, after.generation), (JobState::Running, before.generation), "the same start");
+    for worker in 0..2 {
+        assert_eq!(tell(&after, worker, "end"), "");
+    }
+    let run = client.ended().code(0);
+    assert_eq!((run.stdout.matches("begun").count(), run.stdout.matches("ended").count()), (2, 2), "{}", run.stdout);
+    assert_eq!(site.curl("/v1/jobs").matches("goes-on").count(), 0, "nothing is told without the token");
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn the_prototypes_client_reaches_a_master_without_a_token_at_the_nodes_port() {
+    let site = Site::new("manifests/open");
+    let image = Image::shared();
+    let mut client = Command::new("python3");
+    client.arg(root().join("tests/prototype/client.py"));
+    client.args([&site.url, "AllReduce", "2", "0", &image.wrapped(), "seed"]);
+    Finished::of(client.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).code(0);
+    let ended = || site.curl("/v1/jobs/seed").contains(r#""state":"succeeded""#).then_some(());
+    within("its job succeeds", ended, || site.state());
+}
