@@ -7,10 +7,10 @@ use crate::place::{Place, Stage};
 
 pub fn workers_of_an_all_reduce_training_end_with_the_same_weights(place: Place) {
     let stage = Stage::of_example(place, "allreduce");
-    let run = stage.submit(&["--strategy", "AllReduce", "--worker-num", "2", "--", "--steps", "100"]).code(0);
+    let run = stage.submit(&["--strategy", "AllReduce", "--worker-num", "4", "--", "--steps", "100"]).code(0);
     stage.assert_still();
     let digests = run.lines("digest ");
-    assert_eq!(digests.len(), 2, "{}", run.stdout);
+    assert_eq!(digests.len(), 4, "{}", run.stdout);
     assert_eq!(digests.iter().collect::<BTreeSet<_>>().len(), 1, "{digests:?}");
     assert_falling(&run.lines("step "));
 }
