@@ -5,7 +5,9 @@ use std::str::FromStr;
 
 use proptest::prelude::*;
 use protocol::job::JobRequest;
-use protocol::pod::{Amount, LabelKey, LabelValue, ObjectName, PodOptions, PullPolicy, Toleration, Volume};
+use protocol::pod::{
+    Amount, LabelKey, LabelValue, ObjectName, PodOptions, PullPolicy, Toleration, Volume, bytes_of_quantity,
+};
 use serde_json::json;
 
 #[track_caller]
@@ -24,7 +26,7 @@ fn assert_refused<T: FromStr>(texts: &[&str]) {
 
 #[test]
 fn amounts_are_quantities_with_a_limit_not_below_the_request() {
-    assert_kept::<Amount>(&["2", "500m", "1.5", "500m:2", "4Gi", "512Mi:1Gi"]);
+    assert_kept::<Amount>(&["2", "500m", "1.5", "500m:2", "4Gi", "512Mi:1Gi", "1T:2P"]);
     assert_eq!("2:2".parse::<Amount>().expect("an amount").to_string(), "2");
     assert_refused::<Amount>(&[
         "",
@@ -39,8 +41,38 @@ fn amounts_are_quantities_with_a_limit_not_below_the_request() {
         "1:",
         ":1",
         "1 Gi",
-        "9999999999999999",
+        "9999999999999999999",
+        "8Ei",
     ]);
+}
+
+#[test]
+fn a_quantity_of_memory_is_so_many_bytes() {
+    for (quantity, expected) in [
+        ("0", 0),
+        ("5000", 5000),
+        ("128974848000m", 128_974_848),
+        ("1429365116108800m", 1_429_365_116_109),
+        ("1m", 1),
+        ("1k", 1000),
+        ("500M", 500_000_000),
+        ("1G", 1_000_000_000),
+        ("1.5T", 1_500_000_000_000),
+        ("1P", 1_000_000_000_000_000),
+        ("1E", 1_000_000_000_000_000_000),
+        ("1Ki", 1 << 10),
+        ("768Mi", 768 << 20),
+        ("1.5Gi", 1536 << 20),
+        ("2Ti", 2 << 40),
+        ("1Pi", 1 << 50),
+        ("7Ei", 7 << 60),
+        ("9223372036854775807", u64::MAX / 2),
+    ] {
+        assert_eq!(bytes_of_quantity(quantity), Some(expected), "{quantity}");
+    }
+    for other in ["", "Gi", "nonsense", "-1Gi", "1gi", "1.2.3", "9223372036854775808", "18446744073709551615Ti"] {
+        assert_eq!(bytes_of_quantity(other), None, "{other}");
+    }
 }
 
 #[test]

@@ -44,7 +44,17 @@ impl fmt::Display for Amount {
 
 serde_as_string!(Amount);
 
-/// A quantity's value in thousandths (`k8s.io/apimachinery/pkg/api/resource/quantity.go`, without its exponents).
+/// The whole number of bytes, rounded up, that a quantity of memory stands for. `None` for what is no quantity, and for
+/// more bytes than Kubernetes counts.
+pub fn bytes_of_quantity(quantity: &str) -> Option<u64> {
+    u64::try_from(thousandths(quantity)?.div_ceil(1000)).ok()
+}
+
+/// The greatest quantity, in thousandths: Kubernetes keeps 63 bits, and would cut a greater one short.
+const THOUSANDTHS_MAX: u128 = ((1 << 63) - 1) * 1000;
+
+/// A quantity's value in thousandths (`k8s.io/apimachinery/pkg/api/resource/quantity.go`, without its exponents and what
+/// is smaller).
 fn thousandths(text: &str) -> Option<u128> {
     let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(number_end);
@@ -55,17 +65,21 @@ fn thousandths(text: &str) -> Option<u128> {
         "M" => 1000_u128.pow(3),
         "G" => 1000_u128.pow(4),
         "T" => 1000_u128.pow(5),
+        "P" => 1000_u128.pow(6),
+        "E" => 1000_u128.pow(7),
         "Ki" => 1000 << 10,
         "Mi" => 1000 << 20,
         "Gi" => 1000 << 30,
         "Ti" => 1000 << 40,
+        "Pi" => 1000 << 50,
+        "Ei" => 1000 << 60,
         _ => return None,
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    // Longer ones are no amounts of anything, and would not fit.
-    if whole.len() + fraction.len() > 15 || whole.is_empty() || fraction.contains('.') {
+    if whole.is_empty() || fraction.contains('.') {
         return None;
     }
     let digits: u128 = format!("{whole}{fraction}").parse().ok()?;
-    Some(digits * factor / 10_u128.pow(u32::try_from(fraction.len()).ok()?))
+    let parts = 10_u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    Some(digits.checked_mul(factor)? / parts).filter(|value| *value <= THOUSANDTHS_MAX)
 }

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{
 };
 use protocol::agent::{ExitOutcome, ExitReport, LastWords};
 use protocol::ids::{JobName, PodName, ReplicaId, UnixMillis};
+use protocol::pod::bytes_of_quantity;
 use protocol::routes::{AGENT_PORT, TENSORFLOW_PORT};
 
 use super::api::JOB;
@@ -193,14 +194,10 @@ fn report(pod: &Pod, terminated: &ContainerStateTerminated) -> ExitReport {
     }
 }
 
-/// The limit in bytes, where it is written in a unit of two's powers or none.
+/// The limit in bytes.
 fn memory_limit(pod: &Pod) -> Option<u64> {
     let resources = container(pod)?.resources.as_ref()?;
-    let limit = &resources.limits.as_ref()?.get("memory")?.0;
-    let (number, shift) = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40), ("", 0)]
-        .into_iter()
-        .find_map(|(suffix, shift)| Some((limit.strip_suffix(suffix)?, shift)))?;
-    number.parse::<u64>().ok()?.checked_mul(1 << shift)
+    bytes_of_quantity(&resources.limits.as_ref()?.get("memory")?.0)
 }
 
 fn with_message(reason: &str, message: Option<&str>) -> String {

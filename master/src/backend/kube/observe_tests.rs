@@ -170,7 +170,8 @@ fn memory_that_ran_out_is_told_in_bytes() {
         ("64Ki", Some(64 << 10)),
         ("1Ti", Some(1 << 40)),
         ("1000000000", Some(1_000_000_000)),
-        ("1G", None),
+        ("1G", Some(1_000_000_000)),
+        ("1.5Gi", Some(1536 << 20)),
         ("99999999999999999Gi", None),
         ("", None),
     ] {
