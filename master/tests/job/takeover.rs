@@ -124,6 +124,19 @@ fn a_pod_that_ended_without_its_master_tells_how_its_run_ended_and_in_which_star
 }
 
 #[test]
+fn a_container_whose_memory_ran_out_ends_the_run_that_was_seen_in_it() {
+    let outcome = ExitOutcome::OutOfMemory { limit: Some(1 << 30) };
+    let report = ExitReport { outcome, ..exit(0, 1) };
+    let words = LastWords { generation: None, exit: report.clone() };
+    let pod = Some(PodState::Terminated { exit: Some(words), reason: "its container was killed".to_owned() });
+    let phase = |agent| ReplicaPhase::of(&Observation { pod: pod.clone(), agent, ..Observation::NEW }, Some(FIRST));
+    assert_eq!(phase(status(RunState::Running, FIRST)), Exited(FIRST, report.clone()));
+    assert_eq!(phase(AgentState::Started(FIRST)), Exited(FIRST, report));
+    let lost = ReplicaPhase::Lost(LostRun::broken("its container was killed"));
+    assert_eq!(phase(AgentState::Silent), lost, "nobody knows whether it ran");
+}
+
+#[test]
 fn a_gang_whose_pods_have_all_ended_meanwhile_ends_as_they_did() {
     let ended = |code| {
         let words = LastWords { generation: Some(FIRST), exit: exit(code, 1) };

@@ -160,15 +160,27 @@ fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
         (None, Some(ContainerStateTerminated { exit_code, .. })) if words.is_some() => {
             PodState::Terminated { exit: words, reason: format!("its agent ended with exit code {exit_code}") }
         }
-        (None, Some(terminated)) => PodState::Terminated {
-            exit: Some(LastWords { generation: None, exit: report(pod, terminated) }),
-            reason: format!(
-                "its container ended with exit code {} before its agent ran exec.py ({}); is it an image that client build made?",
-                terminated.exit_code,
-                with_message(terminated.reason.as_deref().unwrap_or("no reason"), terminated.message.as_deref())
-            ),
-        },
+        (None, Some(terminated)) => {
+            let exit = report(pod, terminated);
+            let reason = without_last_words(&exit.outcome, terminated);
+            PodState::Terminated { exit: Some(LastWords { generation: None, exit }), reason }
+        }
         (None, None) => PodState::Terminated { exit: None, reason: "its pod ended, and says no reason".to_owned() },
+    }
+}
+
+/// What there is to say of a container in which no agent has left its last words. One that was killed may have run
+/// exec.py, while there was no master to see it.
+fn without_last_words(outcome: &ExitOutcome, terminated: &ContainerStateTerminated) -> String {
+    let why = with_message(terminated.reason.as_deref().unwrap_or("no reason"), terminated.message.as_deref());
+    match outcome {
+        ExitOutcome::Signal(_) | ExitOutcome::OutOfMemory { .. } => {
+            format!("its container {outcome} and left no word of exec.py ({why})")
+        }
+        ExitOutcome::Code(_) | ExitOutcome::NotStarted(_) => format!(
+            "its container ended with exit code {} before its agent ran exec.py ({why}); is it an image that client build made?",
+            terminated.exit_code
+        ),
     }
 }
 

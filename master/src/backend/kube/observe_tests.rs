@@ -149,17 +149,40 @@ fn a_container_that_ended_says_how_exec_py_did() {
         ("Failed", 255, "Error", ExitOutcome::Code(255)),
         ("Failed", 137, "OOMKilled", ExitOutcome::OutOfMemory { limit: None }),
     ] {
-        let PodState::Terminated { exit: Some(exit), reason: said } = state(&terminated(phase, code, reason), None)
-        else {
+        let PodState::Terminated { exit: Some(exit), .. } = state(&terminated(phase, code, reason), None) else {
             panic!("it has ended with {code}")
         };
         assert_eq!((exit.generation, exit.exit.stopped), (None, false));
         let exit = exit.exit;
         assert_eq!(exit.outcome, outcome);
         assert_eq!(exit.ended_at, UnixMillis(1_795_262_400_000));
-        let expected = format!("its container ended with exit code {code} before its agent ran exec.py ({reason});");
-        assert!(said.starts_with(&expected), "{said}");
     }
+}
+
+#[test]
+fn a_container_that_was_killed_may_have_run_exec_py() {
+    let said_of = |mut pod: Pod| {
+        let resources = json!({ "limits": { "memory": "1536Mi" } });
+        pod.spec.as_mut().unwrap().containers[0].resources = serde_json::from_value(resources).unwrap();
+        let PodState::Terminated { reason, .. } = state(&pod, None) else { panic!("it has ended") };
+        reason
+    };
+    assert_eq!(
+        said_of(terminated("Failed", 137, "OOMKilled")),
+        "its container was killed because it needed more memory than its limit of 1536 MiB and left no word of exec.py (OOMKilled)"
+    );
+    assert_eq!(
+        said_of(terminated("Failed", 139, "Error")),
+        "its container was killed by signal 11 (SIGSEGV) and left no word of exec.py (Error)"
+    );
+    let message = "The container could not be located when the pod was terminated";
+    let lost = json!({ "terminated": { "exitCode": 137, "reason": "ContainerStatusUnknown", "message": message } });
+    assert_eq!(
+        said_of(pod(&with("Failed", &lost))),
+        format!(
+            "its container was killed by signal 9 (SIGKILL) and left no word of exec.py (ContainerStatusUnknown: {message})"
+        )
+    );
 }
 
 #[test]
