@@ -102,7 +102,8 @@ pub struct FailedStart {
     pub at: UnixMillis,
     /// The first failure in time.
     pub failure: Failure,
-    /// Whether it counts against the job's budget of restarts.
+    /// Whether a restart for it counts against the job's budget, by what kind of failure it is: also where the budget is
+    /// spent and no restart follows.
     pub counted: bool,
     /// The last lines that the replica printed, at most [`LAST_LINES_MAX`]; only of the newest failed start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -95,8 +95,8 @@ impl Driver {
             }
             last_lines = log.last_lines(LAST_LINES_MAX, replica.output_from);
         }
-        let verdict = self.policy.verdict(&failure, &self.stored.record.restarts);
-        let evidence = Evidence { generation: self.current_start, now: super::now(), verdict, last_lines };
+        let budget = self.policy.budget_of(&failure);
+        let evidence = Evidence { generation: self.current_start, now: super::now(), budget, last_lines };
         diagnose(failure, gang, evidence)
     }
 

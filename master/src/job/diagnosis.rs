@@ -5,7 +5,7 @@ use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAS
 use protocol::ids::{Generation, UnixMillis};
 
 use super::gang::{Gang, Member};
-use super::policy::{Budget, Verdict};
+use super::policy::Budget;
 use super::replica::ReplicaPhase;
 
 /// What is known of a failed start besides the gang.
@@ -15,22 +15,22 @@ pub struct Evidence {
     pub generation: Option<Generation>,
     /// The time by this machine's clock.
     pub now: UnixMillis,
-    /// What is done about it.
-    pub verdict: Verdict,
+    /// What another start would cost.
+    pub budget: Option<Budget>,
     /// The last lines of the replica that was the first to fail.
     pub last_lines: Vec<String>,
 }
 
 /// What there is to say of a failed start.
 pub fn diagnose(failure: Failure, gang: &Gang, evidence: Evidence) -> FailedStart {
-    let Evidence { generation, now, verdict, last_lines } = evidence;
+    let Evidence { generation, now, budget, last_lines } = evidence;
     let (at, stderr_tail) = match &failure {
         Failure::ReplicaExited { exit, .. } => (exit.ended_at, exit.stderr_tail.as_str()),
         Failure::ReplicaLost { .. } | Failure::StartTimeout { .. } | Failure::DeadlineExceeded { .. } => (now, ""),
     };
     let last_lines = if last_lines.is_empty() { last_of(stderr_tail) } else { last_lines };
     let consequences = consequences(&failure, gang);
-    let counted = matches!(verdict, Verdict::Restart { budget: Budget::Counted, .. });
+    let counted = budget == Some(Budget::Counted);
     FailedStart { generation, at, failure, counted, last_lines, consequences }
 }
 

@@ -149,7 +149,7 @@ impl Policy {
     }
 
     /// What another start would cost; none for a failure that another start would meet again.
-    fn budget_of(&self, failure: &Failure) -> Option<Budget> {
+    pub fn budget_of(&self, failure: &Failure) -> Option<Budget> {
         match failure {
             Failure::ReplicaExited { exit, .. } => self.budget_of_exit(exit),
             Failure::ReplicaLost { loss: Loss::Disrupted, .. } => Some(Budget::Free),

@@ -3,7 +3,7 @@
 use master::job::diagnosis::{Evidence, diagnose};
 use master::job::gang::Gang;
 use master::job::observation::LostRun;
-use master::job::policy::{Budget, Verdict};
+use master::job::policy::Budget;
 use master::job::replica::ReplicaPhase::{self, Exited, Joined, Lost, Running};
 use protocol::agent::ExitReport;
 use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAST_LINES_MAX, Restarts};
@@ -13,12 +13,12 @@ use crate::support::{FIRST, exit, exited, id, lost, stopped, was_lost, workers};
 
 const NOW: UnixMillis = UnixMillis(1000);
 
-fn evidence(verdict: Verdict) -> Evidence {
-    Evidence { generation: Some(FIRST), now: NOW, verdict, last_lines: vec![] }
+fn evidence(budget: Option<Budget>) -> Evidence {
+    Evidence { generation: Some(FIRST), now: NOW, budget, last_lines: vec![] }
 }
 
 fn diagnosed(failure: Failure, gang: &Gang) -> FailedStart {
-    diagnose(failure, gang, evidence(Verdict::GiveUp))
+    diagnose(failure, gang, evidence(None))
 }
 
 fn consequence(replica: &str, how: &str, stopped: bool) -> Consequence {
@@ -85,17 +85,10 @@ fn a_failure_was_when_its_agent_says_and_else_now() {
 }
 
 #[test]
-fn only_a_restart_that_uses_the_budget_counts() {
-    let pause = std::time::Duration::ZERO;
-    let verdicts = [
-        (Verdict::Restart { budget: Budget::Counted, pause }, true),
-        (Verdict::Restart { budget: Budget::Free, pause }, false),
-        (Verdict::Requeue { pause }, false),
-        (Verdict::GiveUp, false),
-    ];
-    for (verdict, counted) in verdicts {
-        let failed = diagnose(was_lost("worker-0"), &workers(&[lost()]), evidence(verdict));
-        assert_eq!((failed.counted, failed.generation), (counted, Some(FIRST)), "{verdict:?}");
+fn only_a_failure_that_uses_the_budget_counts() {
+    for (budget, counted) in [(Some(Budget::Counted), true), (Some(Budget::Free), false), (None, false)] {
+        let failed = diagnose(was_lost("worker-0"), &workers(&[lost()]), evidence(budget));
+        assert_eq!((failed.counted, failed.generation), (counted, Some(FIRST)), "{budget:?}");
     }
 }
 
@@ -108,7 +101,7 @@ fn the_last_lines_are_those_of_the_output_and_where_there_are_none_those_of_stde
     assert_eq!((from_stderr[0].as_str(), from_stderr[19].as_str()), ("line 10", "line 29"));
 
     let last_lines = vec!["what it printed last".to_owned()];
-    let evidence = Evidence { last_lines: last_lines.clone(), ..evidence(Verdict::GiveUp) };
+    let evidence = Evidence { last_lines: last_lines.clone(), ..evidence(None) };
     assert_eq!(diagnose(failure, &workers(&[Joined]), evidence).last_lines, last_lines);
 }
 
@@ -118,13 +111,8 @@ fn of_failed_starts_the_newest_eight_are_kept_and_the_last_output_of_one() {
     for sequence in 1..=10 {
         let start = Generation { epoch: 1, sequence };
         let failure = exited("worker-0", ExitReport { stderr_tail: "no memory left".to_owned(), ..exit(3, 5) });
-        let pause = std::time::Duration::ZERO;
-        let verdict = Verdict::Restart { budget: if sequence > 4 { Budget::Counted } else { Budget::Free }, pause };
-        restarts.note(diagnose(
-            failure,
-            &workers(&[Joined]),
-            Evidence { generation: Some(start), ..evidence(verdict) },
-        ));
+        let budget = Some(if sequence > 4 { Budget::Counted } else { Budget::Free });
+        restarts.note(diagnose(failure, &workers(&[Joined]), Evidence { generation: Some(start), ..evidence(budget) }));
         restarts.make_up();
     }
     assert_eq!((restarts.counted, restarts.uncounted, restarts.total()), (6, 4, 10));

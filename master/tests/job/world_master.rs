@@ -210,8 +210,8 @@ impl World {
         self.check_all_dead(gang);
         let verdict = self.policy.verdict(&failure, &self.record.restarts);
         assert_ne!(verdict, Verdict::GiveUp, "{failure} is made up for");
-        let (generation, now) = (self.current_start, UnixMillis(0));
-        let failed = diagnose(failure, gang, Evidence { generation, now, verdict, last_lines: vec![] });
+        let (generation, now, budget) = (self.current_start, UnixMillis(0), self.policy.budget_of(&failure));
+        let failed = diagnose(failure, gang, Evidence { generation, now, budget, last_lines: vec![] });
         self.write(|record| {
             record.restarts.note(failed);
             record.restarts.make_up();
