@@ -124,3 +124,61 @@ fn an_end_of_very_many_replicas_is_short_enough_for_every_store() {
         assert_eq!(bounded.replicas.is_empty(), count > 1000, "of a thousand it is kept how each ended");
     }
 }
+
+#[test]
+fn a_record_with_all_that_it_may_hold_fits_into_a_config_map() {
+    use master::logs::JobLogs;
+    use master::store::Ended;
+    use protocol::agent::{ExitOutcome, ExitReport, STDERR_TAIL_BYTES};
+    use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAST_LINES_MAX};
+    use protocol::ids::{Generation, ReplicaId, UnixMillis};
+    use protocol::job::INPUT_BYTES_MAX;
+    use protocol::view::{JobResult, JobTimes, ReplicaState, ReplicaView};
+
+    let replica: ReplicaId = "evaluator-1000".parse().expect("a replica");
+    let dir = tempfile::tempdir().expect("a folder");
+    let logs = JobLogs::new(dir.path().to_owned(), &[replica]);
+    let log = logs.of(replica).expect("it has one");
+    let (line, at) = ("\u{1b}".repeat(1000) + "\n", UnixMillis(u64::MAX));
+    log.append(0, line.repeat(LAST_LINES_MAX).as_bytes()).expect("it is kept");
+    let last_lines = log.last_lines(LAST_LINES_MAX, 0);
+    assert!(!last_lines.is_empty(), "it printed something");
+
+    let exit = ExitReport {
+        outcome: ExitOutcome::OutOfMemory { limit: Some(u64::MAX) },
+        stopped: true,
+        terminated: true,
+        ended_at: at,
+        stderr_tail: "\u{1b}".repeat(STDERR_TAIL_BYTES),
+    };
+    let failure = Failure::ReplicaExited { replica, exit };
+    let consequence = Consequence { replica, how: format!("was lost: {}", "r".repeat(1024)), stopped: false };
+    let consequences = vec![consequence; CONSEQUENCES_MAX];
+    let mut record = store::conformance::record("full");
+    for sequence in 0..20 {
+        let generation = Some(Generation { epoch: u32::MAX, sequence: u32::MAX - sequence });
+        let (failure, last_lines, consequences) = (failure.clone(), last_lines.clone(), consequences.clone());
+        let failed = FailedStart { generation, at, failure, counted: false, last_lines, consequences };
+        record.restarts.note(failed);
+        record.restarts.make_up();
+    }
+    let replica = ReplicaView {
+        replica,
+        state: ReplicaState::Lost,
+        pod: "p".repeat(63),
+        address: None,
+        reason: Some("r".repeat(300)),
+        pid: None,
+        started_at: None,
+        exit: None,
+    };
+    let replicas = vec![replica; 500];
+    let ended = Ended { result: JobResult::Failed { failure }, times: JobTimes::default(), generation: None, replicas };
+    assert_eq!(ended.clone().bounded(), ended, "it is as long as an end may be");
+    record.ended = Some(ended);
+    let texts = 8;
+    record.spec.args = vec!["a".repeat(INPUT_BYTES_MAX / texts - 1); texts];
+    let length = serde_json::to_string(&record).expect("JSON").len();
+    assert!(length <= 1 << 20, "{length} bytes");
+    assert!(length > 900 * 1024, "a record can hold more than these {length} bytes");
+}

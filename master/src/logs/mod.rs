@@ -2,6 +2,7 @@
 //! after the pod is gone. Offsets are the agent's own, so a copy that was interrupted goes on where it stopped.
 
 mod read;
+mod tail;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,9 +18,6 @@ pub use self::read::{lines, reader};
 
 /// Bytes kept of one replica's output: the newest ones.
 pub const KEPT_BYTES: NonZeroU64 = NonZeroU64::new(64 * 1024 * 1024).expect("not zero");
-
-/// Most bytes of a replica's last lines.
-const LAST_LINES_BYTES: u64 = 4096;
 
 /// Most bytes in one [`Chunk`].
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -186,14 +184,14 @@ impl ReplicaLog {
         Ok(base)
     }
 
-    /// The last lines, of those that begin at `from` or behind it; fewer where they are very long. None when they
-    /// cannot be read.
+    /// The last lines, of those that begin at `from` or behind it; fewer where they are very long, and of one that is
+    /// too long alone its end behind a `…`. None when they cannot be read.
     pub fn last_lines(&self, count: usize, from: u64) -> Vec<String> {
         let begin = self.tail_offset(count as u64).unwrap_or(0).max(from);
-        // Of very long lines the last bytes.
-        let begin = begin.max(self.progress().end.saturating_sub(LAST_LINES_BYTES));
+        // There is no room for more.
+        let begin = begin.max(self.progress().end.saturating_sub(tail::LAST_LINES_BYTES as u64));
         let Ok(chunk) = self.read(begin) else { return vec![] };
-        String::from_utf8_lossy(&chunk.bytes).lines().map(str::to_owned).collect()
+        tail::that_fits(&String::from_utf8_lossy(&chunk.bytes))
     }
 
     /// The offset at which the last `lines` lines begin.

@@ -177,6 +177,18 @@ fn the_output_of_another_agent_begins_where_that_of_the_one_before_ended() {
     assert_eq!(log.last_lines(9, 7), ["of two"]);
 }
 
+#[test]
+fn the_last_lines_of_much_output_are_whole() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let logs = JobLogs::new(dir.path().to_owned(), &[worker(0)]);
+    let log = logs.of(worker(0)).expect("it has one");
+    let output: String = (0..100).map(|line| format!("line {line:02} {}\n", "x".repeat(1000))).collect();
+    log.append(0, output.as_bytes()).expect("it is kept");
+    let expected: Vec<&str> = output.lines().collect();
+    assert_eq!(log.last_lines(20, 0), expected[84..], "of 20 lines, those for which there is room");
+    assert_eq!(log.last_lines(3, 0), expected[97..]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_lines_of_the_replica_that_failed_first_are_kept() {
     let master = Master::new();

@@ -1,0 +1,91 @@
+//! The last lines of a replica's output, as far as there is room for them in the record of its job.
+
+/// Most bytes of a replica's last lines, written as JSON: twenty of eight hundred characters. Only the newest of the
+/// failed starts keeps its lines, so a record has room for them beside a spec and an end of the greatest size: a
+/// ConfigMap holds 1 MiB, of which half may be the spec's and a quarter the end's.
+pub(super) const LAST_LINES_BYTES: usize = 16 * 1024;
+
+/// The quotes of a line and the comma behind it.
+const FRAME_BYTES: usize = 3;
+
+/// What stands for the beginning of a line that is too long by itself.
+const CUT: char = '…';
+
+/// The last lines of a text for which there is room, each of them whole; of a last line that is too long alone, its end.
+/// Nothing is missed in a text that begins inside of a line, if it is as long as there is room for, or longer.
+pub(super) fn that_fits(text: &str) -> Vec<String> {
+    let mut room = LAST_LINES_BYTES;
+    let mut kept = vec![];
+    for line in text.lines().rev() {
+        let length = FRAME_BYTES + line.chars().map(written_bytes).sum::<usize>();
+        if length > room && kept.is_empty() {
+            kept.push(end_of(line));
+        }
+        let Some(left) = room.checked_sub(length) else { break };
+        room = left;
+        kept.push(line.to_owned());
+    }
+    kept.reverse();
+    kept
+}
+
+fn end_of(line: &str) -> String {
+    let mut room = LAST_LINES_BYTES - FRAME_BYTES - CUT.len_utf8();
+    let fits = |(_, character): &(usize, char)| {
+        let left = room.checked_sub(written_bytes(*character));
+        room = left.unwrap_or(0);
+        left.is_some()
+    };
+    let begin = line.char_indices().rev().take_while(fits).last().map_or(line.len(), |(begin, _)| begin);
+    format!("{CUT}{}", &line[begin..])
+}
+
+/// How long a character is in a text of JSON, as `serde_json` writes it.
+fn written_bytes(character: char) -> usize {
+    match character {
+        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
+        '\0'..' ' => 6,
+        other => other.len_utf8(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(lines: &[String]) -> usize {
+        serde_json::to_string(lines).unwrap().len()
+    }
+
+    #[test]
+    fn lines_that_fit_are_all_kept() {
+        let lines = vec!["2026-11-21 12:00:00.000000: W tensorflow/core/".repeat(17); 20];
+        assert_eq!(that_fits(&format!("{}\n", lines.join("\n"))), lines);
+        assert_eq!(that_fits("one\r\n\nthree"), ["one", "", "three"]);
+        assert!(that_fits("").is_empty());
+    }
+
+    #[test]
+    fn of_lines_that_do_not_fit_the_last_are_kept_whole() {
+        let lines: Vec<String> = (0..20).map(|line| format!("{line:02}{}", "x".repeat(998))).collect();
+        assert_eq!(that_fits(&lines.join("\n")), lines[4..]);
+    }
+
+    #[test]
+    fn of_a_last_line_that_is_too_long_alone_the_end_is_kept_behind_a_mark() {
+        for character in ["x", "\u{8}", "\"", "\u{1b}", "ü", "\u{1f980}"] {
+            let kept = that_fits(&format!("before\n{}end\n", character.repeat(LAST_LINES_BYTES)));
+            assert_eq!(kept.len(), 1);
+            assert!(kept[0].starts_with('…') && kept[0].ends_with("end"), "{character:?}");
+            let left = LAST_LINES_BYTES + 1 - written(&kept);
+            assert!(left < 6, "{left} bytes more would fit of {character:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_as_long_as_is_said_once_it_is_written() {
+        let all: String = (0..0x300).filter_map(char::from_u32).filter(|one| *one != '\n').collect();
+        let length = all.chars().map(written_bytes).sum::<usize>() + FRAME_BYTES;
+        assert_eq!(written(&[all]), length + 1, "two brackets, and one comma less");
+    }
+}
