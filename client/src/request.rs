@@ -207,6 +207,9 @@ fn name_after_folder(folder: &str, random: [u8; 16]) -> JobName {
 
 #[cfg(test)]
 mod tests {
+    use protocol::run_policy::RunPolicy;
+    use serde_json::json;
+
     use super::*;
 
     const RANDOM: [u8; 16] = [0, 25, 26, 35, 36, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -264,7 +267,7 @@ mod tests {
             --node-selector disk=ssd --node-selector disk=nvme --toleration spot=true:NoSchedule --priority-class high \
             --service-account trainer --image-pull-policy always --termination-grace 1m30s --allow-root";
         let pod = spec(&line.split_whitespace().collect::<Vec<_>>()).unwrap().pod;
-        let expected = serde_json::json!({
+        let expected = json!({
             "cpu": "2", "memory": "1Gi:2Gi", "gpus": 1, "volumes": ["pvc:data:/data:ro", "empty:/tmp/x"],
             "env_secrets": ["keys"], "node_selector": {"disk": "nvme"}, "tolerations": ["spot=true:NoSchedule"],
             "priority_class": "high", "service_account": "trainer", "image_pull_policy": "Always",
@@ -272,6 +275,30 @@ mod tests {
         });
         assert_eq!(serde_json::to_value(&pod).unwrap(), expected);
         assert_eq!(pod.asked_for().len(), line.matches("--").count() - 2, "volume and node-selector stand there twice");
+    }
+
+    #[test]
+    fn every_flag_for_failures_and_times_reaches_the_job() {
+        let defaults = spec(&["--chief-num", "1"]).unwrap().run_policy;
+        assert_eq!(defaults, RunPolicy::default());
+        for (flags, change) in [
+            ("--max-restarts 7", json!({"max_restarts": 7})),
+            ("--backoff 1m30s", json!({"backoff_seconds": 90})),
+            ("--no-retry-exit-codes 2,200", json!({"no_retry_exit_codes": [2, 200]})),
+            ("--start-timeout 2h", json!({"start_timeout_seconds": 7200})),
+            ("--requeue", json!({"on_start_timeout": "requeue"})),
+            ("--deadline 1d", json!({"deadline_seconds": 86400})),
+            ("--ttl-after-finished 0s", json!({"ttl_after_finished_seconds": 0})),
+            ("--clean-pods none", json!({"clean_pods": "none"})),
+            ("--clean-pods all", json!({"clean_pods": "all"})),
+            ("--success-policy chief", json!({"success_policy": "chief"})),
+            ("--success-policy worker-0", json!({"success_policy": "worker-0"})),
+        ] {
+            let line: Vec<&str> = ["--chief-num", "1"].into_iter().chain(flags.split_whitespace()).collect();
+            let mut expected = serde_json::to_value(&defaults).unwrap();
+            expected.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+            assert_eq!(serde_json::to_value(spec(&line).unwrap().run_policy).unwrap(), expected, "{flags}");
+        }
     }
 
     #[test]
