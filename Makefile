@@ -104,6 +104,7 @@ lint: ## Check format, lints, documentation, dependencies and the borders betwee
 	# Compiled without optimisation: it takes minutes less, and runs for seconds.
 	@command -v cargo-deny >/dev/null || cargo install --locked --debug cargo-deny@0.20.2
 	cargo deny check bans licenses sources
+	cargo deny --manifest-path fuzz/Cargo.toml check bans licenses sources
 	# The database of advisories is a second download, which not every machine can reach.
 	@if timeout 60 cargo deny fetch db >/dev/null 2>&1; then cargo deny check advisories; \
 	    else echo "skipped: cargo deny check advisories: their database cannot be reached"; fi
