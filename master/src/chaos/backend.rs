@@ -23,6 +23,11 @@ impl ChaosBackend {
     }
 }
 
+/// As a back end says it whose own retries have come to nothing.
+fn for_now(error: BackendError) -> BackendError {
+    BackendError::Unavailable(Box::new(error))
+}
+
 #[async_trait]
 impl PodBackend for ChaosBackend {
     async fn admit(&self, spec: &JobSpec) -> Result<(), Refusal> {
@@ -31,13 +36,13 @@ impl PodBackend for ChaosBackend {
     }
 
     async fn prepare(&self, job: &JobKey) -> Result<(), BackendError> {
-        let error = |struck| BackendError::Prepare { job: job.name.clone(), source: Box::new(struck) };
+        let error = |struck| for_now(BackendError::Prepare { job: job.name.clone(), source: Box::new(struck) });
         self.chaos.around(Some(Deed::Prepare), self.inner.prepare(job), error).await
     }
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
         let name = pod.name();
-        let error = |struck| BackendError::Create { pod: name.clone(), source: Box::new(struck) };
+        let error = |struck| for_now(BackendError::Create { pod: name.clone(), source: Box::new(struck) });
         self.chaos.around(Some(Deed::CreatePod), self.inner.create(pod), error).await
     }
 

@@ -13,7 +13,7 @@ use protocol::ids::{Generation, ReplicaId};
 use protocol::view::JobResult;
 use serde_json::Value;
 
-use crate::evidence::{Evidence, Left, PodLife};
+use crate::evidence::{Evidence, Left, Mishaps, PodLife};
 
 /// What a master has sent before it was killed may arrive so much later.
 const UNDERWAY: Duration = Duration::from_millis(250);
@@ -124,15 +124,16 @@ fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     if restarts.counted > evidence.budget {
         found.push(format!("{} restarts of {} are made", restarts.counted, evidence.budget));
     }
-    let counts = (restarts.counted, restarts.uncounted);
-    let expected = (evidence.mishaps.failures, evidence.mishaps.evictions);
+    let Mishaps { failures, evictions } = evidence.mishaps;
+    let free = evictions..=evictions + evidence.denied_pods;
     let is_right = if evidence.is_overlapping {
-        restarts.counted <= evidence.mishaps.failures && restarts.total() >= expected.0 + expected.1
+        restarts.counted <= failures && restarts.total() >= failures + evictions
     } else {
-        counts == expected
+        restarts.counted == failures && free.contains(&restarts.uncounted)
     };
-    if !evidence.is_pod_refused && !is_right {
-        found.push(format!("restarts (counted, free) are {counts:?}, and there was cause for {expected:?}"));
+    if !is_right {
+        let counts = (restarts.counted, restarts.uncounted);
+        found.push(format!("restarts (counted, free) are {counts:?}, and there was cause for {:?}", (failures, free)));
     }
     found
 }
@@ -275,8 +276,7 @@ fn result(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
         Some(JobResult::Cancelled) => {
             !has_succeeded && versions(evidence).any(|(_, record)| record.wish >= Wish::Cancel)
         }
-        Some(JobResult::Failed { .. }) => !has_succeeded && evidence.is_pod_refused,
-        None => false,
+        Some(JobResult::Failed { .. }) | None => false,
     };
     if !is_true {
         found.push(format!(

@@ -21,8 +21,9 @@ pub(crate) struct Evidence {
     pub(crate) budget: u32,
     /// What the world did to the job.
     pub(crate) mishaps: Mishaps,
-    /// Whether a pod was refused on purpose, which no start outlives.
-    pub(crate) is_pod_refused: bool,
+    /// How many pods were created, and the master was told that they were not. Where the others are there before it hears
+    /// of that, it costs the start; else such a pod is replaced at no cost, as is one that was not created.
+    pub(crate) denied_pods: u32,
     /// Whether two masters were at it for a moment. What the first had sent may still arrive then: an environment at an
     /// agent that has not heard of the second, the end of a pod that by its name is another by now.
     pub(crate) is_overlapping: bool,
@@ -76,7 +77,7 @@ pub(crate) struct Left {
 }
 
 impl Evidence {
-    /// What is to be seen in a place where all is over. Nobody was told anything, and no pod was refused.
+    /// What is to be seen in a place where all is over. Nobody was told anything, and no pod was denied.
     pub(crate) async fn gather(place: &Place, mishaps: Mishaps) -> Self {
         let records = place.store.history().await;
         let is_there = matches!(records.last(), Some((_, Written::Record(_))));
@@ -84,7 +85,7 @@ impl Evidence {
             replicas: place.replicas(),
             budget: BUDGET,
             mishaps,
-            is_pod_refused: false,
+            denied_pods: 0,
             is_overlapping: false,
             told: Told::default(),
             pods: pods(place),

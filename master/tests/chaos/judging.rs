@@ -40,7 +40,7 @@ fn is_config(event: &AgentEvent) -> bool {
     matches!(event, AgentEvent::Configured(..))
 }
 
-const TAMPERINGS: [Tampering; 17] = [
+const TAMPERINGS: [Tampering; 18] = [
     ("was never on record", |evidence| evidence.told.accepted.push("lost".to_owned())),
     ("2 were on record", |evidence| last_record(evidence).uid = "another".to_owned()),
     ("two jobs have one name", |evidence| last_record(evidence).uid = "another".to_owned()),
@@ -55,6 +55,7 @@ const TAMPERINGS: [Tampering; 17] = [
     }),
     ("not on record as failed", |evidence| last_record(evidence).restarts.failed_starts.clear()),
     ("restarts of 2 are made", |evidence| last_record(evidence).restarts.counted = 3),
+    ("there was cause for (1, 0..=0)", |evidence| last_record(evidence).restarts.uncounted = 1),
     ("two live pods for worker-0", |evidence| {
         let twin = evidence.pods.iter().find(|pod| pod.replica.index == 0).expect("it was").clone();
         evidence.pods.push(twin);

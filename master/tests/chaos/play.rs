@@ -70,17 +70,14 @@ impl Play {
         evidence.told = stage.told();
         evidence.calm = stage.calm();
         evidence.is_overlapping = self.thaw == Thaw::AtOnce;
-        let refuses = |strike: &Strike| {
-            let is_error = matches!(strike.fault, Fault::Error | Fault::AnswerLost);
-            is_error
-                && matches!(strike.point, Point::Before(deed) | Point::After(deed) if matches!(deed, Deed::Prepare | Deed::CreatePod))
-        };
-        evidence.is_pod_refused = self.strikes.iter().any(refuses);
+        let struck = self.strikes.len() - stage.current.borrow().chaos.left().len();
+        let denies =
+            |strike: &&Strike| (strike.point, strike.fault) == (Point::After(Deed::CreatePod), Fault::AnswerLost);
+        evidence.denied_pods = u32::try_from(self.strikes[..struck].iter().filter(denies).count()).expect("few");
         let mut violations = checker::violations(&evidence);
         if done.is_err() {
             violations.insert(0, format!("not done in {deadline:?}"));
         }
-        let struck = self.strikes.len() - stage.current.borrow().chaos.left().len();
         Played { play: self, struck, took: began.elapsed(), violations, evidence }
     }
 }
@@ -173,7 +170,7 @@ impl Stage {
         self.told.lock().unwrap_or_else(PoisonError::into_inner).accepted.push(uid);
         if self.scenario == Scenario::Cancelled {
             let over = |view: &JobView| view.result.is_some();
-            self.shown(|view| view.state == JobState::Running && view.restarts.total() == 1 || over(view)).await;
+            self.shown(|view| view.state == JobState::Running && view.restarts.counted == 1 || over(view)).await;
             self.wish(Wish::Cancel).await;
         }
         let is_over = |view: &JobView| view.result.is_some() && view.state != JobState::Stopping;
