@@ -49,21 +49,24 @@ impl Folders {
 
     /// A master that serves on a free port.
     pub(crate) fn master(&self) -> Master {
-        Self::serving(&mut self.command())
+        Self::serving(&mut self.command()).expect("it lives")
     }
 
-    /// The same, and it is struck like this.
-    pub(crate) fn struck_master(&self, strike: &Strike) -> Master {
+    /// The same, and it is struck like this; or by which signal it has ended before it served.
+    pub(crate) fn struck_master(&self, strike: &Strike) -> Result<Master, Option<i32>> {
         Self::serving(self.command().env("MUSTER_CHAOS", strike.to_string()))
     }
 
-    fn serving(command: &mut Command) -> Master {
+    fn serving(command: &mut Command) -> Result<Master, Option<i32>> {
         let mut child = command.args(["--listen", "127.0.0.1:0"]).stderr(Stdio::null()).spawn().expect("spawn");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("it was piped");
         BufReader::new(stdout).read_line(&mut line).expect("its first line");
+        if line.is_empty() {
+            return Err(child.wait().expect("it is ours").signal());
+        }
         let url = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("it says {line:?}")).to_owned();
-        Master { child, url }
+        Ok(Master { child, url })
     }
 }
 
