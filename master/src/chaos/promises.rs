@@ -14,6 +14,7 @@ pub fn broken_promises(before: &JobRecord, now: &JobRecord) -> Vec<String> {
         // It rises as well when a master's own driver broke and the same one goes on.
         (now.epoch < before.epoch + u32::from(is_other_holder), "the epoch does not count the holders"),
         (now.epoch > before.epoch + 1, "the epoch leaps"),
+        (now.holder < before.holder, "a master has taken the job from one that began after it"),
         (has_ended_otherwise, "how the job ended has changed"),
         (now.restarts.total() < before.restarts.total(), "a restart was forgotten"),
         (now.restarts.failed_starts.len() < before.restarts.failed_starts.len(), "a failed start was forgotten"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use backon::{ExponentialBuilder, Retryable};
 use tracing::{error, info, warn};
 
-use super::{Context, Wires};
+use super::{Context, Driven, Wires};
 use crate::backend::PodTable;
 use crate::error_chain::error_chain;
 use crate::job::observation::PodState;
@@ -60,8 +60,11 @@ fn why_it_is_anothers(context: &Context, stored: &Stored, tenure: Tenure) -> Opt
     }
 }
 
-/// Makes this master the holder. `None` when the job is gone.
-pub(super) async fn adopt(context: &Context, stored: Stored, tenure: Tenure) -> Option<Stored> {
+/// Makes this master the holder.
+///
+/// # Errors
+/// Why it does not: the job is gone, or it is another master's by now.
+pub(super) async fn adopt(context: &Context, stored: Stored, tenure: Tenure) -> Result<Stored, Driven> {
     let epoch = stored.record.epoch;
     let is_held = |record: &JobRecord| {
         // A job that this master accepted is its own from the start.
@@ -69,14 +72,16 @@ pub(super) async fn adopt(context: &Context, stored: Stored, tenure: Tenure) -> 
     };
     // One that has ended needs no holder.
     if is_held(&stored.record) || stored.record.ended.is_some() {
-        return Some(stored);
+        return Ok(stored);
     }
     let name = stored.name().clone();
     let boot_id = &context.boot_id;
     let uid = &stored.record.uid;
+    // What this master was told of may be long ago. One that began later may have the job, and would not take it again
+    // when this one ends.
+    let is_anothers = |record: &JobRecord| record.epoch > epoch && record.holder > *boot_id && record.ended.is_none();
     let take_over = |record: &mut JobRecord| {
-        // What this master was told of may be long ago: the job may have ended since, under another.
-        if is_held(record) || record.uid != *uid || record.ended.is_some() {
+        if is_held(record) || is_anothers(record) || record.uid != *uid || record.ended.is_some() {
             return Change::Nothing;
         }
         record.holder.clone_from(boot_id);
@@ -84,9 +89,15 @@ pub(super) async fn adopt(context: &Context, stored: Stored, tenure: Tenure) -> 
         Change::Write
     };
     let (store, job) = (context.store.as_ref(), &name);
-    let adopted = persistently(|| amend(store, job, take_over)).await.filter(|now| now.record.uid == *uid)?;
-    info!(job = %name, epoch = adopted.record.epoch, "job taken over");
-    Some(adopted)
+    let now = persistently(|| amend(store, job, take_over)).await.filter(|now| now.record.uid == *uid);
+    let now = now.ok_or(Driven::ToItsEnd)?;
+    let epoch = now.record.epoch;
+    if is_anothers(&now.record) {
+        info!(job = %name, epoch, "a master that was started after this one has taken the job over");
+        return Err(Driven::Yielded);
+    }
+    info!(job = %name, epoch, "job taken over");
+    Ok(now)
 }
 
 /// Writes to the store as often as it takes. `None` when the record is gone, or will never be taken.

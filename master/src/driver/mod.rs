@@ -136,7 +136,10 @@ struct Driver {
 pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, mut wires: Wires) -> Driven {
     let own = adopt::wait_for_another_master(&context, stored, tenure, &mut wires).await;
     let Some(stored) = own else { return Driven::ToItsEnd };
-    let Some(stored) = adopt::adopt(&context, stored, tenure).await else { return Driven::ToItsEnd };
+    let stored = match adopt::adopt(&context, stored, tenure).await {
+        Ok(stored) => stored,
+        Err(driven) => return driven,
+    };
     let record = &stored.record;
     let known = Known {
         first: Generation { epoch: record.epoch, sequence: 1 },

@@ -40,12 +40,13 @@ fn is_config(event: &AgentEvent) -> bool {
     matches!(event, AgentEvent::Configured(..))
 }
 
-const TAMPERINGS: [Tampering; 18] = [
+const TAMPERINGS: [Tampering; 19] = [
     ("was never on record", |evidence| evidence.told.accepted.push("lost".to_owned())),
     ("2 were on record", |evidence| last_record(evidence).uid = "another".to_owned()),
     ("two jobs have one name", |evidence| last_record(evidence).uid = "another".to_owned()),
     ("nobody wished away", |evidence| last_record(evidence).wish = Wish::Cancel),
     ("the epoch leaps", |evidence| last_record(evidence).epoch += 2),
+    ("from one that began after it", |evidence| last_record(evidence).holder = "master-0".to_owned()),
     ("how the job ended has changed", |evidence| {
         last_record(evidence).ended.as_mut().expect("it ended").result = JobResult::Cancelled;
     }),
