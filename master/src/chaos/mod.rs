@@ -79,6 +79,11 @@ impl Chaos {
         let _ = self.0.subscribe().wait_for(is_silent).await;
     }
 
+    /// Waits until no single deed stands still.
+    pub async fn undelayed(&self) {
+        let _ = self.0.subscribe().wait_for(|state| state.condition != Condition::Delayed).await;
+    }
+
     /// Lets what stands still go on.
     pub fn release(&self) {
         self.0.send_modify(|state| match state.condition {

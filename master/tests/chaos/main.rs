@@ -38,6 +38,7 @@ async fn the_whole_matrix_breaks_no_promise() {
     for round in 1..=rounds {
         plays.extend(matrix::single_faults(round));
         plays.extend(matrix::overlaps(round));
+        plays.extend(matrix::long_stalls(round));
         plays.extend(matrix::crashed_pairs(round));
         plays.extend(matrix::mixed_pairs(round, 20));
     }

@@ -9,14 +9,18 @@ use master::store::fake::FakeStore;
 use master::store::{JobStore, Wish};
 use protocol::view::{JobState, JobView};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::checker;
 use crate::evidence::{Evidence, Told};
 use crate::place::{Master, Place, Scenario, ticks};
 
-/// Most time that a run may take. Nothing in it waits longer than for a pod that is late to end, which is 15 s.
+/// Most time that a run may take, but for [`LONG`]. Nothing in it waits longer than for a pod that is late to end, which is
+/// 15 s.
 const DEADLINE: Duration = Duration::from_secs(60);
+
+/// How long a master stands still that is thawed late: nothing that waits for it waits so long.
+const LONG: Duration = Duration::from_secs(31);
 
 /// How long the masters may take to remove what they keep.
 const LAST_WORDS: Duration = Duration::from_secs(10);
@@ -36,6 +40,8 @@ pub(crate) enum Thaw {
     AtTheEnd,
     /// As soon as its successor has the job: both are at it for a moment.
     AtOnce,
+    /// At the end as well, and not within half a minute.
+    Late,
 }
 
 /// What came of it.
@@ -54,7 +60,8 @@ pub(crate) struct Played {
 impl Play {
     /// Plays it over a store as it should be.
     pub(crate) async fn run(self) -> Played {
-        self.run_over(DEADLINE, |store| Arc::new(store)).await
+        let deadline = if self.thaw == Thaw::Late { DEADLINE + LONG } else { DEADLINE };
+        self.run_over(deadline, |store| Arc::new(store)).await
     }
 
     /// Plays it, and the masters see the store like this; not for longer than `deadline`.
@@ -131,28 +138,28 @@ impl Stage {
         let mut folder = "logs-1".to_owned();
         for number in 2.. {
             let master = self.current.borrow().clone();
-            loop {
+            let stands_still = loop {
                 match master.chaos.struck().await {
                     Fault::Crash | Fault::Kill => {
                         master.die().await;
-                        break;
+                        break false;
                     }
                     Fault::Freeze => {
                         self.frozen.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&master));
                         // A folder is one living master's.
                         folder = format!("logs-{number}");
-                        break;
+                        break true;
                     }
                     Fault::Delay => {
-                        self.place.quiet().await;
+                        self.stall().await;
                         master.chaos.release();
                     }
                     Fault::Panic | Fault::Error | Fault::AnswerLost => {}
                 }
-            }
+            };
             let boot_id = format!("master-{number}");
             self.current.send_replace(self.place.master(&boot_id, &folder, master.chaos.left()));
-            if self.thaw == Thaw::AtOnce {
+            if self.thaw == Thaw::AtOnce && stands_still {
                 self.place.held_by(&boot_id).await;
                 master.chaos.release();
             }
@@ -185,9 +192,19 @@ impl Stage {
         })
         .await;
         self.thaw().await;
+        let master = self.current.borrow().clone();
+        master.chaos.undelayed().await;
         self.place.quiet().await;
         // A master that has only just gone on hears of it last.
         let _ = timeout(LAST_WORDS, self.place.cleared()).await;
+    }
+
+    /// Returns when what stands still has done so for long enough.
+    async fn stall(&self) {
+        if self.thaw == Thaw::Late {
+            sleep(LONG).await;
+        }
+        self.place.quiet().await;
     }
 
     /// Lets the masters that were replaced go on, and waits for what they do.
@@ -199,7 +216,7 @@ impl Stage {
         if self.thaw == Thaw::AtOnce {
             return self.thawed.lock().unwrap_or_else(PoisonError::into_inner).extend(frozen);
         }
-        self.place.quiet().await;
+        self.stall().await;
         let begin = Instant::now();
         frozen.iter().for_each(|master| master.chaos.release());
         self.place.quiet().await;
