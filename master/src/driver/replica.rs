@@ -6,7 +6,7 @@ use protocol::ids::Generation;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::job::observation::{AgentState, DeletedBy, Observation, PodState};
+use crate::job::observation::{AgentState, Observation, PodState};
 
 /// A replica, from its driver's side.
 pub(super) struct Replica {
@@ -76,7 +76,6 @@ impl Replica {
         }
         self.is_stopped = false;
         self.deletion_asked_at = None;
-        self.seen.deleted_by = DeletedBy::Others;
     }
 
     /// One of which nothing is known yet.

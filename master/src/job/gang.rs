@@ -5,7 +5,7 @@ use std::time::Duration;
 use protocol::failure::{Failure, Loss};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 
-use super::observation::{LostRun, Observation, Presence};
+use super::observation::{DeletedBy, LostRun, Observation, Presence};
 use super::replica::ReplicaPhase;
 
 /// One replica, where it stands, and what is left of its pod.
@@ -19,13 +19,16 @@ pub struct Member {
     pub pod: Presence,
     /// Why its pod has no address yet, in the back end's words.
     pub waits_for: Option<String>,
+    /// Who takes its pod away, if someone does.
+    pub deleted_by: DeletedBy,
 }
 
 impl Member {
     /// What is seen of a replica, while runs of generations before `horizon` are history.
     pub fn of(id: ReplicaId, seen: &Observation, horizon: Option<Generation>) -> Self {
         let phase = ReplicaPhase::of(seen, horizon);
-        Self { id, phase, pod: seen.presence(), waits_for: seen.waits_for().map(str::to_owned) }
+        let waits_for = seen.waits_for().map(str::to_owned);
+        Self { id, phase, pod: seen.presence(), waits_for, deleted_by: seen.deleted_by }
     }
 
     /// Whether its pod lives, and was never told to run.
@@ -38,11 +41,12 @@ impl Member {
         self.pod == Presence::Live && !self.phase.is_dead()
     }
 
-    /// Whether another start can use its pod, or the pod that it is going to have.
+    /// Whether another start can use its pod, or the pod that it is going to have. What this master has had deleted will
+    /// go, however well it looks until then.
     pub fn is_fit(&self) -> bool {
         match self.pod {
             Presence::Absent => true,
-            Presence::Live => !matches!(self.phase, ReplicaPhase::Lost(_)),
+            Presence::Live => self.deleted_by == DeletedBy::Others && !matches!(self.phase, ReplicaPhase::Lost(_)),
             Presence::Ended => false,
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use master::job::gang::{Gang, Member};
+use master::job::observation::DeletedBy::Others;
 use master::job::observation::Presence::{self, Ended, Live};
 use master::job::phase::{Action, Ending, JobEvent, JobPhase, Which, step};
 use master::job::policy::{Policy, SuccessRule};
@@ -32,6 +33,7 @@ fn with_pods(pods: &[Presence]) -> Gang {
         phase: phase(index as u64),
         pod: *pod,
         waits_for: None,
+        deleted_by: Others,
     };
     Gang::new(pods.iter().enumerate().map(member).collect())
 }
@@ -158,7 +160,13 @@ fn pods_that_do_not_end_when_they_are_released_are_deleted() {
 #[test]
 fn a_finished_job_stays_as_it_finished() {
     let finished = JobPhase::Finished { result: JobResult::Succeeded };
-    let failed = Member { id: id("worker-0"), phase: Exited(FIRST, exit(1, 1)), pod: Ended, waits_for: None };
+    let failed = Member {
+        id: id("worker-0"),
+        phase: Exited(FIRST, exit(1, 1)),
+        pod: Ended,
+        waits_for: None,
+        deleted_by: Others,
+    };
     for seen in [workers(&[lost()]), Gang::new(vec![failed]), with_pods(&[Ended, Ended])] {
         assert_eq!(look_at(SINCE * 1000, finished.clone(), &seen), (finished.clone(), vec![]));
     }

@@ -1,5 +1,7 @@
 //! Pods that the cluster takes away, while what runs in them has its grace.
 
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+
 use master::job::gang::Member;
 use master::job::observation::Presence::Live;
 use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState};
@@ -7,6 +9,9 @@ use master::job::replica::ReplicaPhase::{self, Exited};
 use protocol::agent::{ExitReport, RunState, RunStatus};
 
 use crate::support::{FIRST, exit, id, stopped};
+
+const AGENT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 1));
+const ADDRESSES: Addresses = Addresses { agent: AGENT, tensorflow: AGENT };
 
 #[test]
 fn a_pod_that_is_being_taken_away_is_no_pod_for_another_start() {
@@ -40,13 +45,21 @@ fn a_run_that_ends_because_its_pod_is_taken_away_is_lost_with_it() {
 
 #[test]
 fn an_agent_that_was_told_to_end_takes_no_other_start_though_its_pod_still_runs() {
-    let addresses = Addresses { agent: ([10, 0, 0, 1], 1).into(), tensorflow: ([10, 0, 0, 1], 2).into() };
     let fit = |exit: ExitReport| {
-        let pod = Some(PodState::Running(addresses));
+        let pod = Some(PodState::Running(ADDRESSES));
         let seen = Observation { pod, agent: ended(exit), deleted_by: DeletedBy::Others };
         Member::of(id("worker-0"), &seen, Some(FIRST.next())).is_fit()
     };
     assert_eq!((fit(with_its_pod(stopped(9))), fit(stopped(9)), fit(exit(3, 9))), (false, true, true));
+}
+
+#[test]
+fn a_pod_that_this_master_has_had_deleted_takes_no_other_start_though_it_is_still_there() {
+    let fit = |deleted_by| {
+        let seen = Observation { pod: Some(PodState::Running(ADDRESSES)), agent: ended(stopped(9)), deleted_by };
+        Member::of(id("worker-0"), &seen, Some(FIRST.next())).is_fit()
+    };
+    assert_eq!((fit(DeletedBy::ThisMaster), fit(DeletedBy::Others)), (false, true));
 }
 
 /// An agent whose run in the first start ended so.

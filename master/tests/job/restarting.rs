@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use master::job::gang::{Gang, Member};
 use master::job::observation::Presence::{self, Absent, Ended, Live};
-use master::job::observation::{Addresses, AgentState, LostRun, Observation, PodState};
+use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState};
 use master::job::phase::{Action, Ending, Gathering, JobEvent, JobPhase, Seen, StartStage, Which, step};
 use master::job::policy::{Deadline, Policy};
 use master::job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
@@ -64,6 +64,7 @@ fn with_pods(members: &[(ReplicaPhase, Presence)]) -> Gang {
         phase: phase.clone(),
         pod: *pod,
         waits_for: None,
+        deleted_by: DeletedBy::Others,
     };
     Gang::new(members.iter().enumerate().map(member).collect())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use master::job::gang::{Gang, Member};
-use master::job::observation::{LostRun, Presence};
+use master::job::observation::{DeletedBy, LostRun, Presence};
 use master::job::phase::{
     Action, Ending, Gathering, JobEvent, JobPhase, Known, Leftovers, Seen, StartStage, Which, begin, step,
 };
@@ -67,6 +67,7 @@ pub(crate) fn gang(members: &[(&str, ReplicaPhase)]) -> Gang {
         phase: phase.clone(),
         pod: if matches!(phase, ReplicaPhase::Lost(_)) { Presence::Ended } else { Presence::Live },
         waits_for: None,
+        deleted_by: DeletedBy::Others,
     };
     Gang::new(members.iter().map(member).collect())
 }

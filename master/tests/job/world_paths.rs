@@ -150,6 +150,29 @@ fn check(story: &Story) -> Result<World, proptest::test_runner::TestCaseError> {
     Ok(world)
 }
 
+/// A pod that this master deletes by force, and that it has not seen go when the next start begins.
+#[test]
+fn a_pod_that_was_deleted_by_force_is_no_disruption_of_the_next_start() {
+    let members = ["chief-0", "worker-0", "ps-0"].map(|name| (id(name), None));
+    let policy = Policy { max_restarts: 1, success: SuccessRule::Decider(id("chief-0")), ..POLICY };
+    let chances = vec![
+        Chance::Progress,
+        Chance::Lose(0),
+        Chance::Obey(1),
+        Chance::Obey(0),
+        Chance::Wait(23_000),
+        Chance::Go(2, Remains::Nothing),
+        Chance::Look(1),
+        Chance::Wait(5000),
+        Chance::Lose(1),
+        Chance::Look(0),
+        Chance::Obey(1),
+        Chance::Look(1),
+        Chance::Progress,
+    ];
+    check(&Story { policy, epoch: FIRST.epoch, found: members.to_vec(), chances }).expect("it ends truly");
+}
+
 proptest! {
     #![proptest_config(cases(600))]
 
