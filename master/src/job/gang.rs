@@ -51,6 +51,16 @@ impl Member {
         }
     }
 
+    /// Whether its agent has answered, and may still take a start or has had its own.
+    pub fn has_joined(&self) -> bool {
+        self.phase.has_joined() && !self.is_spent()
+    }
+
+    /// Whether its start was called back before exec.py was started, and its pod has ended since.
+    pub fn is_spent(&self) -> bool {
+        self.phase.was_called_back() && self.pod == Presence::Ended
+    }
+
     /// Whether its agent has a place and has not answered, so that nobody knows what it runs.
     pub fn is_silent(&self) -> bool {
         self.phase == ReplicaPhase::Scheduled

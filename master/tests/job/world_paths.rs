@@ -173,6 +173,52 @@ fn a_pod_that_was_deleted_by_force_is_no_disruption_of_the_next_start() {
     check(&Story { policy, epoch: FIRST.epoch, found: members.to_vec(), chances }).expect("it ends truly");
 }
 
+/// A replica whose start was called back by a master that died then, and whose node died before the next start.
+#[test]
+fn a_pod_that_ends_after_its_start_was_called_back_is_replaced() {
+    use Chance::{Die, DieAtWrite, Disrupt, Go, Look, Lose, Obey, Progress};
+    let three = ["worker-0", "worker-1", "worker-2"].map(|name| (id(name), None)).to_vec();
+    let of_three = vec![
+        Progress,
+        DieAtWrite(Death::BeforeWrite),
+        Progress,
+        Disrupt(1),
+        Look(1),
+        Progress,
+        Disrupt(1),
+        Go(1, Remains::Nothing),
+        Die,
+        Look(0),
+        Lose(0),
+    ];
+    let two = ["worker-0", "ps-0"].map(|name| (id(name), None)).to_vec();
+    let of_two = vec![
+        Progress,
+        Progress,
+        Lose(1),
+        Look(1),
+        Die,
+        Progress,
+        Progress,
+        Progress,
+        DieAtWrite(Death::BeforeWrite),
+        Obey(0),
+        Lose(1),
+        Progress,
+        Progress,
+        Progress,
+        Progress,
+        Die,
+        Look(0),
+        Lose(0),
+    ];
+    let policy = |success| Policy { max_restarts: 3, backoff: Duration::ZERO, success, ..POLICY };
+    let stories = [(three, of_three, SuccessRule::AllThatTrain), (two, of_two, SuccessRule::Decider(id("worker-0")))];
+    for (found, chances, success) in stories {
+        check(&Story { policy: policy(success), epoch: FIRST.epoch, found, chances }).expect("it ends truly");
+    }
+}
+
 proptest! {
     #![proptest_config(cases(600))]
 

@@ -16,22 +16,22 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
     if let Some(failure) = overdue(seen) {
         return fail(&phase, failure, seen);
     }
-    if gang.all(ReplicaPhase::has_joined) {
+    if gang.members().iter().all(Member::has_joined) {
         return resume_or_start(gathering, seen);
     }
-    if let Some(failure) = gang.first_failure().filter(|_| !has_only_called_back(gang)) {
-        if !is_to_be_swept(gathering, gang, &failure) {
-            return fail(&phase, failure, seen);
-        }
-        // What a silent agent of an earlier master may run is no history yet.
-        if !(seen.is_taken_over() && gang.any(Member::is_silent)) {
-            let until = now + policy.backoff;
-            let restart = Restart { next: gathering.next, without: Which::Unfit, until, since };
-            return (restart.into(), vec![Action::DeletePods(Which::Unfit)]);
-        }
+    let failure = gang.first_failure().filter(|_| !has_only_called_back(gang));
+    if let Some(failure) = failure.as_ref().filter(|failure| !is_to_be_swept(gathering, gang, failure)) {
+        return fail(&phase, failure.clone(), seen);
+    }
+    let is_to_be_replaced = failure.is_some() || gang.any(Member::is_spent);
+    // What a silent agent of an earlier master may run is no history yet.
+    if is_to_be_replaced && !(seen.is_taken_over() && gang.any(Member::is_silent)) {
+        let until = now + policy.backoff;
+        let restart = Restart { next: gathering.next, without: Which::Unfit, until, since };
+        return (restart.into(), vec![Action::DeletePods(Which::Unfit)]);
     }
     if now >= since + policy.start_timeout {
-        return fail(&phase, gang.start_timeout(policy.start_timeout, |member| member.phase.has_joined()), seen);
+        return fail(&phase, gang.start_timeout(policy.start_timeout, Member::has_joined), seen);
     }
     (phase, vec![])
 }
