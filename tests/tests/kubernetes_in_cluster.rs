@@ -27,7 +27,7 @@ impl Site {
     fn new(manifests: &str) -> Self {
         let (scene, namespace) = (Scene::new(""), Namespace::new());
         let kubeconfig = scene.path().join("kubeconfig");
-        fs::write(&kubeconfig, kubeconfig_of(&namespace)).expect("write");
+        fs::write(&kubeconfig, namespace.kubeconfig().to_string()).expect("write");
         script(&kubeconfig, "scripts/token");
         let master = image(&scene);
         namespace.kubectl_with(&["apply", "-f", "-"], &rendered(&namespace, manifests, master.name()));
@@ -71,14 +71,6 @@ impl Site {
         let log = self.namespace.try_kubectl(&["logs", "deployment/muster"]);
         format!("{pods}\n---- the master's log\n{log}")
     }
-}
-
-/// One that names the namespace in its context, as `kubectl config set-context --current --namespace` does.
-fn kubeconfig_of(namespace: &Namespace) -> String {
-    let config = namespace.kubectl(&["config", "view", "--minify", "--flatten", "-o", "json"]);
-    let mut config: Value = serde_json::from_str(&config).expect("a kubeconfig");
-    config["contexts"][0]["context"]["namespace"] = namespace.name().into();
-    config.to_string()
 }
 
 /// Runs a line of bash in the repository's root: what it prints.

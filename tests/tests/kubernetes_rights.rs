@@ -159,11 +159,8 @@ impl Account {
 
     /// A kubeconfig with the account's token in place of one's own.
     fn kubeconfig(&self) -> String {
-        let mut config: Value =
-            serde_json::from_str(&self.0.kubectl(&["config", "view", "--minify", "--flatten", "-o", "json"]))
-                .expect("a kubeconfig");
+        let mut config = self.0.kubeconfig();
         config["users"][0]["user"] = json!({"token": self.token()});
-        config["contexts"][0]["context"]["namespace"] = json!(self.0.name());
         config.to_string()
     }
 

@@ -8,6 +8,7 @@ mod replica;
 mod tasks;
 mod times;
 mod view;
+mod wake;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,13 +32,13 @@ use crate::agent_client::AgentClient;
 use crate::agent_token::{AgentKey, AgentToken};
 use crate::backend::{PodBackend, PodTable};
 use crate::job::gang::{Gang, Member};
-use crate::job::observation::{AgentState, Presence};
+use crate::job::observation::AgentState;
 use crate::job::phase::{self, Action, JobPhase, Known, Leftovers, Seen};
 use crate::job::plan;
 use crate::job::policy::Policy;
 use crate::job::replica::ReplicaPhase;
 use crate::logs::JobLogs;
-use crate::store::{Ended, JobStore, Stored, Wish};
+use crate::store::{Ended, JobStore, Stored};
 
 /// Reports that may wait until the driver looks.
 const BACKLOG: usize = 1024;
@@ -249,7 +250,7 @@ impl Driver {
                 self.failed = Some(self.failed_start(failure.clone(), &gang).await);
             }
             if has_moved {
-                self.enter(phase);
+                self.enter(phase, &gang);
             }
             for action in actions {
                 let next = self.act(action).await;
@@ -269,13 +270,9 @@ impl Driver {
         if self.is_to_be_forgotten() { self.forget().await } else { Next::GoOn }
     }
 
-    fn is_to_be_forgotten(&self) -> bool {
-        let is_its_time = self.forget_at.is_some_and(|time| time <= Instant::now());
-        matches!(self.phase, JobPhase::Finished { .. }) && (self.stored.record.wish == Wish::Delete || is_its_time)
-    }
-
-    fn enter(&mut self, phase: JobPhase) {
-        let launches = Launches { are_complete: self.gang().all(ReplicaPhase::was_launched), last: self.last_launch() };
+    /// Enters a phase; `gang` is what was seen in the one before.
+    fn enter(&mut self, phase: JobPhase, gang: &Gang) {
+        let launches = Launches { are_complete: gang.all(ReplicaPhase::was_launched), last: self.last_launch() };
         times::reach(&mut self.times, (&self.phase, &phase), &launches, now());
         match &phase {
             JobPhase::Pending { .. }
@@ -302,12 +299,6 @@ impl Driver {
         self.phase = phase;
     }
 
-    /// How long a finished job is still kept, if there is an end to it.
-    fn time_left(&self) -> Option<Duration> {
-        let ttl = Duration::from_secs(self.stored.record.spec.run_policy.ttl_after_finished_seconds?.into());
-        Some(ttl.saturating_sub(self.times.finished.map_or(Duration::ZERO, age)))
-    }
-
     /// When the last exec.py was started, if every agent has said when its own was.
     fn last_launch(&self) -> Option<UnixMillis> {
         let starts = self.replicas.values().map(|replica| replica.seen.agent.status()?.started_at);
@@ -318,23 +309,6 @@ impl Driver {
         let horizon = self.phase.horizon();
         let member = |(id, replica): (&ReplicaId, &Replica)| Member::of(*id, &replica.seen, horizon);
         Gang::new(self.replicas.iter().map(member).collect())
-    }
-
-    /// When to look again although nothing was heard. What is overdue was acted upon, and is looked at again later.
-    fn wake_at(&self) -> Option<Instant> {
-        let later = Instant::now() + self.policy.release_timeout;
-        // Nothing is heard of a pod that has survived being asked to go.
-        let is_leaving =
-            |replica: &Replica| replica.deletion_asked_at.is_some() && replica.seen.presence() == Presence::Live;
-        let is_emptied = matches!(self.phase, JobPhase::Finished { .. }) && self.replicas.values().any(is_leaving);
-        if self.is_to_be_forgotten() || is_emptied {
-            return Some(later);
-        }
-        let deadline = match self.phase.deadline(&self.policy) {
-            Some(deadline) => self.began + deadline,
-            None => self.forget_at?,
-        };
-        Some(if deadline <= Instant::now() { later } else { deadline })
     }
 
     /// The replicas as they are; those of a job that has ended, as they were then.

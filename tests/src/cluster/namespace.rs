@@ -4,6 +4,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
+use serde_json::Value;
+
 use crate::processes::within;
 
 /// A namespace of one test's own. It is deleted, with all that is in it, when this is dropped.
@@ -39,6 +41,17 @@ impl Namespace {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// A kubeconfig whose context names it, as `kubectl config set-context --current --namespace` does.
+    ///
+    /// # Panics
+    /// When kubectl has none.
+    pub fn kubeconfig(&self) -> Value {
+        let config = self.kubectl(&["config", "view", "--minify", "--flatten", "-o", "json"]);
+        let mut config: Value = serde_json::from_str(&config).expect("a kubeconfig");
+        config["contexts"][0]["context"]["namespace"] = self.name.as_str().into();
+        config
     }
 
     /// What kubectl prints, asked for something in this namespace.

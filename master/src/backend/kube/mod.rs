@@ -43,14 +43,10 @@ const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(30);
 const NAME_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often such a name is tried while the watch tells nothing of it.
 const NAME_INTERVAL: Duration = Duration::from_secs(5);
-/// The grace of a pod in which something may run: without any, Kubernetes forgets it before it has ended.
-const GRACE: DeletionGrace = DeletionGrace(1);
+/// The time that a pod has to end in which something may run: without any, Kubernetes forgets it before it has ended.
+const GRACE_SECONDS: u32 = 1;
 /// That of one in which nothing has begun: there is nothing to wait for, and old kubelets take half a minute over it.
-const NO_GRACE: DeletionGrace = DeletionGrace(0);
-
-/// The time that a pod has to end, in seconds.
-#[derive(Debug, Clone, Copy)]
-struct DeletionGrace(u32);
+const NO_GRACE_SECONDS: u32 = 0;
 
 /// Whose a pod is and how it stands, for fuzzing.
 #[cfg(feature = "fake")]
@@ -262,10 +258,11 @@ impl PodBackend for KubeBackend {
         let name = pod.to_string();
         // One that is gone needs no call, and one of this name that is another job's is not this one's to delete.
         let Some(seen) = self.seen.pod(&name).filter(|seen| seen.job == *job) else { return Ok(()) };
-        let grace = if seen.has_begun { GRACE } else { NO_GRACE };
+        let grace = if seen.has_begun { GRACE_SECONDS } else { NO_GRACE_SECONDS };
         // By the time that this arrives, another master may have made the next of this name.
         let this = Preconditions { uid: seen.uid, resource_version: None };
-        match call(self.pods.delete(&name, &DeleteParams { preconditions: Some(this), ..grace.into() })).await {
+        let deletion = DeleteParams::default().grace_period(grace).preconditions(this);
+        match call(self.pods.delete(&name, &deletion)).await {
             Ok(_) | Err(ApiFailure::Refused { status: 404 | 409, .. }) => Ok(()),
             Err(source) => Err(BackendError::Delete { pod, source: Box::new(source) }),
         }
@@ -277,8 +274,8 @@ impl PodBackend for KubeBackend {
             return Ok(());
         }
         let selected = ListParams::default().labels(&format!("{},{JOB_UID}={}", api::ours_selector(), job.uid));
-        let grace = if self.seen.any_has_begun(job) { GRACE } else { NO_GRACE };
-        match call(self.pods.delete_collection(&grace.into(), &selected)).await {
+        let grace = if self.seen.any_has_begun(job) { GRACE_SECONDS } else { NO_GRACE_SECONDS };
+        match call(self.pods.delete_collection(&DeleteParams::default().grace_period(grace), &selected)).await {
             Ok(_) => Ok(()),
             Err(source) => Err(BackendError::DeleteAll { job: job.name.clone(), source: Box::new(source) }),
         }
@@ -317,12 +314,6 @@ async fn follow(
             }
             Err(error) => warn!(error = error_chain(&error), "the watch of the pods broke, and begins again"),
         }
-    }
-}
-
-impl From<DeletionGrace> for DeleteParams {
-    fn from(DeletionGrace(seconds): DeletionGrace) -> Self {
-        Self { grace_period_seconds: Some(seconds), ..Self::default() }
     }
 }
 

@@ -108,7 +108,7 @@ struct Site<'a> {
 impl Site<'_> {
     /// One job; which shots at it have hit.
     fn job(self, name: &JobName, hand: Vec<Way>, random: &mut fastrand::Rng) -> anyhow::Result<Vec<(Way, bool)>> {
-        self.api.submit(&self.request(name))?;
+        self.api.submit(&request(&self.cluster.image, name, EXEC_PY, 100))?;
         let mut shots = vec![];
         let mut last = None;
         for way in hand {
@@ -140,15 +140,6 @@ impl Site<'_> {
         Ok(shots)
     }
 
-    fn request(self, name: &JobName) -> JobRequest {
-        JobRequest {
-            image: Some(self.cluster.image.wrapped().parse().expect("it is an image")),
-            env: BTreeMap::from([("EXEC_PY".parse().expect("it is a name"), EXEC_PY.to_owned())]),
-            run_policy: RunPolicy { max_restarts: 100, backoff_seconds: 0, ..RunPolicy::default() },
-            ..JobRequest::new(name.clone(), Strategy::AllReduce)
-        }
-    }
-
     /// Ends what runs in a replica's pod, unless it has ended before.
     fn end(self, way: Way, job: &JobName, target: &ReplicaView) -> anyhow::Result<()> {
         let pod = PodName::new(job, target.replica);
@@ -172,6 +163,16 @@ impl Site<'_> {
             Way::Deletion => return Ok(()),
         };
         docker(&args).map(drop)
+    }
+}
+
+/// A job of this script, in the image that all share.
+pub(crate) fn request(image: &Image, name: &JobName, script: &str, max_restarts: u32) -> JobRequest {
+    JobRequest {
+        image: Some(image.wrapped().parse().expect("it is an image")),
+        env: BTreeMap::from([("EXEC_PY".parse().expect("it is a name"), script.to_owned())]),
+        run_policy: RunPolicy { max_restarts, backoff_seconds: 0, ..RunPolicy::default() },
+        ..JobRequest::new(name.clone(), Strategy::AllReduce)
     }
 }
 

@@ -11,10 +11,9 @@ use anyhow::{Context as _, bail, ensure};
 use e2e::cluster::{Cluster, Image};
 use e2e::{Scene, within};
 use master::chaos::{Deed, Fault, Point, Strike};
-use protocol::job::{JobRequest, Strategy};
-use protocol::run_policy::RunPolicy;
 use protocol::view::{JobState, JobView};
 
+use crate::cluster::request;
 use crate::history::History;
 use crate::{lanes, output, say};
 
@@ -117,7 +116,8 @@ impl Trial<'_> {
 
     /// Submits it, waits for its end, and has it forgotten.
     fn job(&mut self) -> anyhow::Result<()> {
-        let body = serde_json::to_string(&self.request())?;
+        let name = "struck".parse().expect("it is a name");
+        let body = serde_json::to_string(&request(&self.cluster.image, &name, EXEC_PY, 2))?;
         let submit = ["-H", "content-type: application/json", "-d", &body];
         self.ask(&submit, "/v1/jobs", |status, _| matches!(status, "200" | "201"))?;
         let end = self.finished()?;
@@ -129,15 +129,6 @@ impl Trial<'_> {
         self.ask(&["-X", "DELETE"], JOB, |status, _| matches!(status, "202" | "404"))?;
         self.ask(&[], &format!("{JOB}?wait=1"), |status, _| status == "404")?;
         Ok(())
-    }
-
-    fn request(&self) -> JobRequest {
-        JobRequest {
-            image: Some(self.cluster.image.wrapped().parse().expect("it is an image")),
-            env: BTreeMap::from([("EXEC_PY".parse().expect("it is a name"), EXEC_PY.to_owned())]),
-            run_policy: RunPolicy { max_restarts: 2, backoff_seconds: 0, ..RunPolicy::default() },
-            ..JobRequest::new("struck".parse().expect("it is a name"), Strategy::AllReduce)
-        }
     }
 
     /// The job, once it has finished.
