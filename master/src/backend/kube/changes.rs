@@ -9,7 +9,7 @@ use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt};
 use k8s_openapi::NamespaceResourceScope;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::utils::ResetTimerBackoff;
+use kube::runtime::utils::{Backoff, ResetTimerBackoff};
 use kube::runtime::watcher::{Error, Event, ExponentialBackoff, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
@@ -39,10 +39,27 @@ where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let pauses = ExponentialBuilder::default().with_min_delay(FIRST_PAUSE).with_max_delay(LONGEST_PAUSE);
-    let pauses = ResetTimerBackoff::new(ExponentialBackoff::from(pauses.without_max_times().with_jitter()), CALM);
+    let pauses =
+        Pauses(ResetTimerBackoff::new(ExponentialBackoff::from(pauses.without_max_times().with_jitter()), CALM));
     stream::unfold(Following::begin(cluster.watched()), async |mut following| Some((following.next().await, following)))
         .boxed()
         .backoff(pauses)
+}
+
+/// Pauses that time alone begins anew. kube would begin them anew with whatever is told, and a server that forgets all the
+/// time answers each list.
+struct Pauses(ResetTimerBackoff<ExponentialBackoff>);
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.0.next()
+    }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {}
 }
 
 struct Following<K> {
