@@ -70,7 +70,8 @@ impl Image {
     /// When it cannot be built.
     pub fn unwrapped(context: &Path) -> Self {
         let image = Self { name: unique_name() };
-        docker(&["build", "--quiet", "--tag", &image.name, &context.display().to_string()])
+        // Layers that are another image's as well go away with that one, also while this one is built on them.
+        docker(&["build", "--no-cache", "--quiet", "--tag", &image.name, &context.display().to_string()])
             .unwrap_or_else(|error| panic!("build {}: {error}", context.display()));
         image
     }
