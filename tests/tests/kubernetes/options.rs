@@ -3,7 +3,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
-use e2e::cluster::Image;
+use e2e::cluster::{Image, Namespace};
 use e2e::{Place, Running, Stage};
 use protocol::view::JobState;
 
@@ -69,6 +69,28 @@ fn what_is_mounted_to_be_read_alone_cannot_be_written() {
     assert_eq!(run.lines("read "), ["from the node"]);
     run.says(&["worker-0 exited with code 1", "Read-only file system: '/data/out'"]);
     assert!(!fs::exists(format!("{dir}/out")).expect("a look"));
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_checkpoint_on_a_claim_outlives_the_pod_that_wrote_it() {
+    let stage = Stage::new(
+        Place::Cluster,
+        "import os, time\n\
+         if os.path.exists('/checkpoints/step'): print('goes on from', open('/checkpoints/step').read())\n\
+         else: open('/checkpoints/step', 'w').write('step 7'); print('saved'); time.sleep(600)",
+    );
+    let claimed = Claimed::create(&stage);
+    let claim = ["--volume", "pvc:checkpoints:/checkpoints", "--priority-class", claimed.0.name()];
+    let flags = ["--task", "resumed", "--worker-num", "1"];
+    let client = Running::of(&mut stage.submitting(&[flags.as_slice(), &claim].concat()));
+    client.until_printed(1, "saved");
+    let priority = ["get", "pod", "resumed-worker-0", "-o", "jsonpath={.spec.priority}"];
+    assert_eq!(stage.cluster().namespace.kubectl(&priority), "7");
+    stage.cluster().namespace.kubectl(&["delete", "pod", "resumed-worker-0", "--grace-period=1", "--wait=false"]);
+    let run = client.ended().code(0);
+    assert_eq!(run.lines("goes on from "), ["step 7"]);
+    assert_eq!(stage.status("resumed").restarts.uncounted, 1);
 }
 
 #[test]
@@ -144,4 +166,46 @@ fn folder_of_node(stage: &Stage) -> String {
     fs::set_permissions(&dir, Permissions::from_mode(0o777)).expect("it is ours");
     fs::write(dir.join("in"), "from the node").expect("write");
     dir.display().to_string()
+}
+
+/// A claim in the namespace, and what lies outside of it, under its name: the claim's volume, and a priority class.
+const CLAIM: &str = r"
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: { name: checkpoints }
+spec: { accessModes: [ReadWriteMany], storageClassName: '', volumeName: NAME, resources: { requests: { storage: 1Mi } } }
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: { name: NAME }
+spec:
+  accessModes: [ReadWriteMany]
+  storageClassName: ''
+  capacity: { storage: 1Mi }
+  claimRef: { namespace: NAME, name: checkpoints }
+  hostPath: { path: FOLDER }
+---
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: { name: NAME }
+value: 7
+";
+
+/// The objects of [`CLAIM`], as long as this lives.
+struct Claimed<'a>(&'a Namespace);
+
+impl<'a> Claimed<'a> {
+    fn create(stage: &'a Stage) -> Self {
+        let claimed = Self(&stage.cluster().namespace);
+        let objects = CLAIM.replace("NAME", claimed.0.name()).replace("FOLDER", &folder_of_node(stage));
+        claimed.0.kubectl_with(&["create", "-f", "-"], &objects);
+        claimed
+    }
+}
+
+impl Drop for Claimed<'_> {
+    fn drop(&mut self) {
+        // The claim, and the pod that uses it, go with the namespace, and the volume then.
+        self.0.try_kubectl(&["delete", "persistentvolume,priorityclass", self.0.name(), "--wait=false"]);
+    }
 }
