@@ -66,13 +66,13 @@ fn open_answers_end_when_the_agent_does() {
 
 #[test]
 fn an_agent_whom_nobody_asks_ends_as_its_run_did_and_not_while_somebody_listens() {
-    let mut agent = Agent::start(&["--linger", "0.5"], &["sh", "-c", "exit 4"]);
+    let mut agent = Agent::start(&["--linger", "2"], &["sh", "-c", "exit 4"]);
     agent.go();
     agent.wait_for_exit();
-    let mut listening = agent.send("GET", &format!("/status?after={}&wait=2", agent.status().seq), "");
+    let mut listening = agent.send("GET", &format!("/status?after={}&wait=4", agent.status().seq), "");
     let mut bytes = Vec::new();
     listening.read_to_end(&mut bytes).unwrap();
-    assert_eq!(support::parse_response(&bytes).status, 200, "it stayed for two seconds");
+    assert_eq!(support::parse_response(&bytes).status, 200, "it stayed for longer than its linger");
     assert_eq!(agent.wait_for_end().code(), Some(4));
 }
 

@@ -138,7 +138,7 @@ fn nobody_who_reads_is_not_waited_for_and_who_reads_for_ever_is_not_either() {
     let told = Instant::now();
     signal(agent.pid(), Signal::TERM);
     assert_eq!(agent.wait_for_end().code(), Some(143));
-    assert!(told.elapsed() < Duration::from_secs(2), "{:?}", told.elapsed());
+    assert!(told.elapsed() < Duration::from_secs(10), "{:?}", told.elapsed());
 
     let mut agent = Agent::of_shell("yes | head -c 12000000; echo done >&2; exec sleep 1000");
     agent.go();

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Most time that a test waits for anything.
-pub const DEADLINE: Duration = Duration::from_secs(120);
+pub const DEADLINE: Duration = Duration::from_secs(300);
 
 /// Waits until `look` finds something.
 ///

@@ -17,7 +17,7 @@ use protocol::error::Problem;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long anything may take before a test fails.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An agent; ended when dropped.
 pub struct Agent {

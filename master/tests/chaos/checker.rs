@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::evidence::{Evidence, Left, Mishaps, PodLife};
 
 /// What a master has sent before it was killed may arrive so much later.
-const UNDERWAY: Duration = Duration::from_millis(250);
+const UNDERWAY: Duration = Duration::from_secs(1);
 
 /// Every promise that was broken, as a sentence.
 pub(crate) fn violations(evidence: &Evidence) -> Vec<String> {

@@ -20,7 +20,7 @@ use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::run_policy::RunPolicy;
 use tempfile::TempDir;
 use tokio::task::AbortHandle;
-use tokio::time::{Interval, interval};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::evidence::Mishaps;
 
@@ -209,7 +209,10 @@ fn worker(index: u32) -> ReplicaId {
 
 /// How often is looked at what tells of no change.
 pub(crate) fn ticks() -> Interval {
-    interval(Duration::from_millis(4))
+    let mut ticks = interval(Duration::from_millis(4));
+    // After a machine's pause nothing more is known than before it.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
 /// How much output the masters have kept: files, and folders of jobs.

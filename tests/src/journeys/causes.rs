@@ -43,7 +43,7 @@ if INDEX == 1:
 peer = connect(ALL[1])
 try: peer.recv(1)
 finally:
-    time.sleep(0.1)
+    time.sleep(0.5)
     os._exit(1)
 "#
     );

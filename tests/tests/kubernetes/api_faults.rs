@@ -18,8 +18,8 @@ use protocol::view::{JobState, JobView};
 const AWAY: Duration = Duration::from_secs(30);
 /// How long a client waits for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How slow a master may be with what it knows by itself, on a machine that is busy.
-const PROMPT: Duration = Duration::from_secs(2);
+/// How slow a master may be with what it knows by itself, on a machine that is busy: less than the API is away.
+const PROMPT: Duration = Duration::from_secs(10);
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]

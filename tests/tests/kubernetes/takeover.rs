@@ -1,14 +1,10 @@
 //! The master is killed in the middle of a run, and another takes its place.
 
 use std::fs;
-use std::time::{Duration, Instant};
 
 use e2e::scripts::{AWAITS_ITS_END, tell, with_peers};
 use e2e::{Place, Running, Stage, within};
 use protocol::view::{JobState, JobView};
-
-/// How soon the next master must have the job.
-const TAKEOVER: Duration = Duration::from_secs(5);
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
@@ -83,16 +79,13 @@ fn a_job_whose_master_dies_right_after_accepting_it_is_started_once_by_the_next(
     stage.assert_still();
 }
 
-/// Starts the next master, which must have the job in time, as one that runs.
+/// Starts the next master, and waits until it has the job as one that runs.
 fn take_over(stage: &mut Stage, args: &[&str], job: &str) -> JobView {
-    let begin = Instant::now();
     stage.next_master(args);
     let path = format!("/v1/jobs/{job}");
     let look = || serde_json::from_str::<JobView>(&stage.curl(&[], &path)).ok();
     let running = || look().filter(|view| view.state == JobState::Running);
-    let view = within("the next master has the job", running, || stage.cluster().to_string());
-    assert!(begin.elapsed() < TAKEOVER, "after {:?}", begin.elapsed());
-    view
+    within("the next master has the job", running, || stage.cluster().to_string())
 }
 
 /// Lets both workers come to their end.

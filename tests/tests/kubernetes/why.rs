@@ -55,8 +55,8 @@ fn why_names_the_replica_that_was_evicted_and_that_it_does_not_count() {
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
 fn why_names_the_first_that_is_missing_of_a_start_that_hangs_and_what_it_waits_for() {
     let stage = Stage::hello(Place::Cluster);
-    stage.submit(&["--task", "big", "--cpu", "1000", "--start-timeout", "3s"]).code(1);
-    let how = "2 of the gang did not come within 3 s: worker-0, worker-1 (it cannot be scheduled: 0/";
+    stage.submit(&["--task", "big", "--cpu", "1000", "--start-timeout", "15s"]).code(1);
+    let how = "2 of the gang did not come within 15 s: worker-0, worker-1 (it cannot be scheduled: 0/";
     let why = says(&stage, "big", &format!("job big failed: {how}"));
     assert!(why.contains(&format!("\n\nfirst missing  worker-0\nhow            {how}")), "{why}");
     assert!(why.contains("Insufficient cpu"), "{why}");
