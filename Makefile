@@ -106,7 +106,7 @@ lint: ## Check format, lints, documentation, dependencies and the borders betwee
 	cargo deny check bans licenses sources
 	cargo deny --manifest-path fuzz/Cargo.toml check bans licenses sources
 	# The database of advisories is a second download, which not every machine can reach.
-	@if timeout 60 cargo deny fetch db >/dev/null 2>&1; then cargo deny check advisories; \
+	@if timeout 60 cargo deny fetch db >/dev/null 2>&1; then cargo deny --offline check advisories; \
 	    else echo "skipped: cargo deny check advisories: their database cannot be reached"; fi
 	@command -v shellcheck >/dev/null || { echo "error: there is no shellcheck" >&2; \
 	    echo "hint: on Debian and Ubuntu: apt install shellcheck" >&2; exit 1; }

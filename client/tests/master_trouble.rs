@@ -7,20 +7,17 @@ use support::fake_master::{FakeMaster, Script, something_else};
 use support::views::succeeded;
 use support::{client, finish, folder_with_script, run};
 
-/// A port that was free a moment ago, and so refuses connections.
-fn nobodys_url() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    format!("http://{}", listener.local_addr().unwrap())
-}
+/// Nothing listens at the first port, and no program is given it that asks for any.
+const NOBODYS_URL: &str = "http://127.0.0.1:1";
 
 #[test]
 fn a_master_that_is_not_there_is_said_at_once() {
     let folder = folder_with_script();
-    let url = nobodys_url();
     for arguments in [&["list"][..], &["status", "x"], &["logs", "x", "-f"], &["wait", "x"], &["--task", "x"]] {
-        let ended = run(folder.path(), &[arguments, &["--master", &url]].concat()).expect_code(3);
+        let ended = run(folder.path(), &[arguments, &["--master", NOBODYS_URL]].concat()).expect_code(3);
         assert_eq!(ended.stdout, "");
-        let ended = ended.expect_stderr(&format!("error: the master at {url} cannot be reached: Connection refused"));
+        let ended =
+            ended.expect_stderr(&format!("error: the master at {NOBODYS_URL} cannot be reached: Connection refused"));
         ended.expect_stderr("hint: is the master running");
     }
 }
@@ -60,8 +57,8 @@ fn the_flag_wins_over_the_variable() {
         finish(command.arg("list").args(flags).env("MUSTER_MASTER", variable).spawn().unwrap()).code
     };
     assert_eq!(listed(&master.url, &[]), Some(0));
-    assert_eq!(listed(&nobodys_url(), &["--master", &master.url]), Some(0));
-    assert_eq!(listed(&nobodys_url(), &[]), Some(3));
+    assert_eq!(listed(NOBODYS_URL, &["--master", &master.url]), Some(0));
+    assert_eq!(listed(NOBODYS_URL, &[]), Some(3));
 }
 
 #[test]
@@ -69,6 +66,6 @@ fn no_proxy_stands_before_a_master_on_this_machine() {
     let folder = folder_with_script();
     let master = FakeMaster::start(Script { views: vec![succeeded("digits")], ..Script::default() });
     let mut command = client(folder.path());
-    let child = command.args(["list", "--master", &master.url]).env("http_proxy", nobodys_url()).spawn().unwrap();
+    let child = command.args(["list", "--master", &master.url]).env("http_proxy", NOBODYS_URL).spawn().unwrap();
     finish(child).expect_code(0);
 }

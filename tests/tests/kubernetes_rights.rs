@@ -8,9 +8,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use e2e::Scene;
 use e2e::cluster::{Image, Namespace};
 use e2e::programs::{built, root, static_agent};
+use e2e::{Scene, within};
 use serde_json::{Value, json};
 
 /// Most time that one step may take with all rights.
@@ -170,9 +170,11 @@ impl Account {
         if created.starts_with("ey") {
             return created.trim().to_owned();
         }
-        let secret = self.0.kubectl(&["get", "serviceaccount", "muster", "-o", "jsonpath={.secrets[0].name}"]);
-        let template = "go-template={{.data.token | base64decode}}";
-        self.0.kubectl(&["get", "secret", secret.trim(), "-o", template])
+        // The cluster makes it a moment after the account.
+        let name = ["get", "serviceaccount", "muster", "-o", "jsonpath={.secrets[0].name}"];
+        let secret = || Some(self.0.kubectl(&name)).filter(|name| !name.is_empty());
+        let secret = within("the account has its Secret", secret, String::new);
+        self.0.kubectl(&["get", "secret", &secret, "-o", "go-template={{.data.token | base64decode}}"])
     }
 }
 

@@ -102,7 +102,8 @@ fn run(block: &str) {
     let mut shell = Command::new("bash");
     for port in PORTS {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
-        script = script.replace(port, &free.to_string());
+        // With the colon before it, for the free one may end with the digits of another.
+        script = script.replace(&format!(":{port}"), &format!(":{free}"));
         if port == "7897" {
             shell.env("MUSTER_LISTEN", format!("127.0.0.1:{free}"));
         }
