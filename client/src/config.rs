@@ -20,6 +20,10 @@ const LOAD_VARIABLE: &str = "MUSTER_LOAD";
 const LOAD_CLUSTER_VARIABLE: &str = "MUSTER_LOAD_CLUSTER";
 /// Where Docker's API is, as the docker command has it.
 const DOCKER_HOST_VARIABLE: &str = "DOCKER_HOST";
+/// The context that the docker command is to use, when there is no address.
+const DOCKER_CONTEXT_VARIABLE: &str = "DOCKER_CONTEXT";
+/// Where the docker command keeps what is its user's, contexts among it.
+const DOCKER_CONFIG_VARIABLE: &str = "DOCKER_CONFIG";
 /// The folder of ca.pem, cert.pem and key.pem for an API over TLS.
 const DOCKER_CERT_PATH_VARIABLE: &str = "DOCKER_CERT_PATH";
 /// Any text asks for TLS.
@@ -98,8 +102,12 @@ pub(crate) struct ImageConfig {
 /// The variables by which the docker command finds its engine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DockerVariables {
-    /// The address; without one, the socket of this machine.
+    /// The address; without one, a context says it.
     pub(crate) host: Option<String>,
+    /// The context; without one, the one that is in use.
+    pub(crate) context: Option<String>,
+    /// The folder of the docker command's own files.
+    pub(crate) folder: Option<PathBuf>,
     /// The folder of the certificates.
     pub(crate) cert_path: Option<PathBuf>,
     /// Whether a TCP address speaks TLS.
@@ -172,15 +180,18 @@ impl Config {
 }
 
 fn image_config(set: impl Fn(&'static str) -> Result<Option<String>, ConfigError>) -> Result<ImageConfig, ConfigError> {
+    let folder = set(DOCKER_CONFIG_VARIABLE)?.map(PathBuf::from).or_else(docker_folder);
     let docker = DockerVariables {
         host: set(DOCKER_HOST_VARIABLE)?,
-        cert_path: set(DOCKER_CERT_PATH_VARIABLE)?.map(PathBuf::from).or_else(docker_folder),
+        context: set(DOCKER_CONTEXT_VARIABLE)?,
+        cert_path: set(DOCKER_CERT_PATH_VARIABLE)?.map(PathBuf::from).or_else(|| folder.clone()),
+        folder,
         tls: set(DOCKER_TLS_VERIFY_VARIABLE)?.is_some(),
     };
     Ok(ImageConfig { docker, load: set(LOAD_VARIABLE)?, load_cluster: set(LOAD_CLUSTER_VARIABLE)? })
 }
 
-/// Where the docker command keeps what is its user's.
+/// Where that is unless a variable says otherwise.
 fn docker_folder() -> Option<PathBuf> {
     std::env::home_dir().map(|home| home.join(".docker"))
 }
@@ -259,12 +270,16 @@ mod tests {
         let minikube = [
             ("DOCKER_HOST", "tcp://192.168.49.2:2376"),
             ("DOCKER_CERT_PATH", "/certs"),
+            ("DOCKER_CONTEXT", "rootless"),
+            ("DOCKER_CONFIG", "/docker"),
             ("DOCKER_TLS_VERIFY", "1"),
             ("MUSTER_LOAD", "Kind"),
             ("MUSTER_LOAD_CLUSTER", "dev"),
         ];
         let docker = DockerVariables {
             host: Some("tcp://192.168.49.2:2376".to_owned()),
+            context: Some("rootless".to_owned()),
+            folder: Some("/docker".into()),
             cert_path: Some("/certs".into()),
             tls: true,
         };

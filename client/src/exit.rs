@@ -83,7 +83,9 @@ impl From<&ImageError> for Exit {
             | ImageError::NothingToPull(_)
             | ImageError::Ignore(_)
             | ImageError::Loader(_)
-            | ImageError::DockerHost(_) => Self::BadInput,
+            | ImageError::DockerHost { .. }
+            | ImageError::NoDockerContext { .. }
+            | ImageError::DockerFile { .. } => Self::BadInput,
             ImageError::Master(_) => Self::MasterFailed,
             ImageError::Context { .. }
             | ImageError::Unreachable { .. }

@@ -5,6 +5,7 @@
 #![expect(clippy::disallowed_methods, reason = "a tool is put before the others on the PATH")]
 
 use std::path::Path;
+use std::process::Command;
 
 use protocol::view::BackendKind;
 use rustix::process::Signal;
@@ -71,7 +72,7 @@ fn the_layer_holds_the_agent_alone_executable_and_owned_by_root() {
     wrap(&image, &agent, None).expect_code(0);
     let container = docker(&["create", &image.wrapped()]);
     let copied = folder.path().join("copied.tar");
-    let tar = std::process::Command::new("docker").args(["cp", &format!("{container}:/muster"), "-"]).output().unwrap();
+    let tar = Command::new("docker").args(["cp", &format!("{container}:/muster"), "-"]).output().unwrap();
     docker(&["rm", &container]);
     std::fs::write(&copied, &tar.stdout).unwrap();
     let mut archive = tar::Archive::new(std::fs::File::open(&copied).unwrap());
@@ -83,6 +84,26 @@ fn the_layer_holds_the_agent_alone_executable_and_owned_by_root() {
     });
     let found: Vec<_> = entries.collect();
     assert_eq!(found, [("muster/".to_owned(), 0o755, 0, 0), ("muster/agent".to_owned(), 0o755, 0, 0)]);
+}
+
+#[test]
+#[ignore = "needs a Docker engine"]
+fn the_engine_is_asked_that_the_docker_command_would_ask() {
+    let (image, engine) = (Image::built("context", SCRIPT_IN_WORK), Listener::start());
+    let folder = tempfile::tempdir().unwrap();
+    let config = |program: &mut Command| {
+        program.env("DOCKER_CONFIG", folder.path()).env_remove("DOCKER_HOST").env_remove("DOCKER_CONTEXT");
+    };
+    for arguments in [&["create", "other", "--docker", &format!("host={}", engine.address())][..], &["use", "other"]] {
+        let mut docker = Command::new("docker");
+        config(&mut docker);
+        assert!(docker.arg("context").args(arguments).output().unwrap().status.success());
+    }
+    let mut command = client(folder.path());
+    config(&mut command);
+    command.args(["build", "--image", &image.name, "--agent-binary"]).arg(agent_file(folder.path(), "one"));
+    finish(command.spawn().unwrap()).expect_code(0);
+    assert_eq!(engine.asked().first().map(String::as_str), Some("GET /_ping"));
 }
 
 #[test]

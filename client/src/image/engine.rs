@@ -1,7 +1,6 @@
 //! Docker's API, as far as images need it. No decisions and no printing: what is asked for is done or refused.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::time::Duration;
 
 use bollard::Docker;
@@ -10,12 +9,12 @@ use bollard::query_parameters::{ListImagesOptionsBuilder, TagImageOptionsBuilder
 use protocol::image::ImageRef;
 use serde_json::Value;
 
+use super::endpoint::Endpoint;
 use super::error::ImageError;
 use super::layer::Base;
 use super::names::listed;
 use crate::config::DockerVariables;
 
-const DEFAULT_ADDRESS: &str = "unix:///var/run/docker.sock";
 /// For an answer to begin. Builds and uploads answer when the engine has read everything, so it is long; a connection
 /// that cannot be made fails by itself.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
@@ -42,9 +41,9 @@ impl Engine {
     /// Finds the engine as the docker command does. No version is agreed upon: bollard 0.21 puts none into its paths, by
     /// which an engine takes its own newest, so negotiating one would change nothing and cost more than the list does.
     pub(super) async fn connect(variables: &DockerVariables) -> Result<Self, ImageError> {
-        let address = variables.host.clone().unwrap_or_else(|| DEFAULT_ADDRESS.to_owned());
-        let unreachable = |reason: String| ImageError::Unreachable { address: address.clone(), reason };
-        let docker = transport(&address, variables)?.map_err(|error| unreachable(reason(&error)))?;
+        let endpoint = Endpoint::of(variables)?;
+        let unreachable = |reason: String| ImageError::Unreachable { address: endpoint.to_string(), reason };
+        let docker = transport(&endpoint)?.map_err(|error| unreachable(reason(&error)))?;
         let answer = tokio::time::timeout(FIRST_ANSWER_TIMEOUT, docker.ping()).await;
         let answer = answer.map_err(|_| unreachable(format!("no answer in {} s", FIRST_ANSWER_TIMEOUT.as_secs())))?;
         answer.map_err(|error| unreachable(reason(&error)))?;
@@ -112,25 +111,26 @@ fn root_cause(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
-/// The means to speak to an address; nothing is sent yet.
-fn transport(address: &str, variables: &DockerVariables) -> Result<Result<Docker, bollard::errors::Error>, ImageError> {
+/// The means to speak to an engine; nothing is sent yet.
+fn transport(endpoint: &Endpoint) -> Result<Result<Docker, bollard::errors::Error>, ImageError> {
+    let address = endpoint.address.as_str();
     let (seconds, version) = (ANSWER_TIMEOUT.as_secs(), bollard::API_DEFAULT_VERSION);
     let is_https = address.starts_with("https://");
     let is_tcp = address.starts_with("tcp://") || address.starts_with("http://");
     if address.starts_with("unix://") {
         return Ok(Docker::connect_with_unix(address, seconds, version));
     }
-    if is_https || (is_tcp && variables.tls) {
+    if is_https || (is_tcp && endpoint.certificates.is_some()) {
         // An error says that one is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let folder = variables.cert_path.as_deref().unwrap_or(Path::new(""));
+        let folder = endpoint.certificates.clone().unwrap_or_default();
         let [key, cert, ca] = ["key.pem", "cert.pem", "ca.pem"].map(|name| folder.join(name));
         return Ok(Docker::connect_with_ssl(address, &key, &cert, &ca, seconds, version));
     }
     if is_tcp {
         return Ok(Docker::connect_with_http(address, seconds, version));
     }
-    Err(ImageError::DockerHost(address.to_owned()))
+    Err(ImageError::DockerHost { named_by: endpoint.named_by(), address: address.to_owned() })
 }
 
 fn base(found: ImageInspect) -> Option<Base> {

@@ -10,8 +10,8 @@ use crate::master_client::MasterError;
 use crate::request::SCRIPT;
 
 /// How to find an engine that the docker command finds. The command knows contexts, which this client does not.
-const DOCKER_HOST_HINT: &str = "with minikube: eval $(minikube docker-env); else: export DOCKER_HOST=$(docker context \
-    inspect -f '{{.Endpoints.docker.Host}}')";
+const DOCKER_HINT: &str = "with minikube: eval $(minikube docker-env); else: unset DOCKER_HOST, and docker context use \
+    one that docker context ls shows";
 
 /// Why there is no image for pods to run.
 #[derive(Debug, thiserror::Error)]
@@ -103,8 +103,31 @@ pub(crate) enum ImageError {
     #[error(".dockerignore: \"{0}\" is not a pattern")]
     Ignore(String),
     /// The address of Docker is none.
-    #[error("DOCKER_HOST: \"{0}\" is none of unix://PATH, tcp://HOST:PORT, http://HOST:PORT and https://HOST:PORT")]
-    DockerHost(String),
+    #[error(
+        "{named_by}: \"{address}\" is none of unix://PATH, tcp://HOST:PORT, http://HOST:PORT and https://HOST:PORT"
+    )]
+    DockerHost {
+        /// The variable or the context.
+        named_by: String,
+        /// The address.
+        address: String,
+    },
+    /// The context that is to say where Docker is does not exist.
+    #[error("there is no Docker context \"{context}\" in {}", store.display())]
+    NoDockerContext {
+        /// Its name.
+        context: String,
+        /// The folder of all contexts.
+        store: PathBuf,
+    },
+    /// What the docker command keeps cannot be understood.
+    #[error("read {}", path.display())]
+    DockerFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// Nobody answers there.
     #[error("Docker cannot be reached at {address}: {reason}")]
     Unreachable {
@@ -213,15 +236,14 @@ impl ImageError {
                 "end its Dockerfile with USER 1000, or another number that is not 0; or give --allow-root"
             }
             Self::NothingToPull(_) => "give --push REGISTRY, or leave the policy out",
-            Self::DockerHost(_) => return Some(DOCKER_HOST_HINT.to_owned()),
-            Self::Unreachable { .. } => {
-                return Some(format!("is Docker running, and may you use it? {DOCKER_HOST_HINT}"));
-            }
+            Self::DockerHost { .. } | Self::NoDockerContext { .. } => DOCKER_HINT,
+            Self::Unreachable { .. } => return Some(format!("is Docker running, and may you use it? {DOCKER_HINT}")),
             Self::Push { .. } => {
                 "does Docker reach the registry, and does it know you? docker login HOST notes who you are"
             }
             Self::Login { .. } => "docker login HOST notes it anew",
             Self::AgentFile { .. }
+            | Self::DockerFile { .. }
             | Self::Context { .. }
             | Self::Ignore(_)
             | Self::Build { .. }
@@ -261,11 +283,11 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_of_another_context_is_found_by_the_docker_command() {
+    fn who_finds_no_engine_is_told_where_others_are() {
         let unreachable = ImageError::Unreachable { address: String::new(), reason: String::new() };
-        let command = "export DOCKER_HOST=$(docker context inspect -f '{{.Endpoints.docker.Host}}')";
-        for error in [ImageError::DockerHost(String::new()), unreachable] {
-            assert!(hint(&error).ends_with(command), "{}", hint(&error));
+        let absent = ImageError::NoDockerContext { context: String::new(), store: PathBuf::new() };
+        for error in [unreachable, absent] {
+            assert!(hint(&error).contains("docker context use"), "{}", hint(&error));
         }
     }
 }

@@ -6,6 +6,7 @@ mod build;
 mod check;
 mod context;
 mod elf;
+mod endpoint;
 mod engine;
 mod error;
 mod ignored;

@@ -1,0 +1,184 @@
+//! Where Docker's engine is, found as the docker command finds it: by `DOCKER_HOST`, else by the context that
+//! `DOCKER_CONTEXT` or `docker context use` names, else at its usual socket.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+
+use super::error::ImageError;
+use crate::config::DockerVariables;
+
+const USUAL_SOCKET: &str = "unix:///var/run/docker.sock";
+/// The context that has no files.
+const DEFAULT_CONTEXT: &str = "default";
+
+/// Where an engine is, and how it is spoken to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Endpoint {
+    /// An address of one of the forms that `DOCKER_HOST` takes.
+    pub(super) address: String,
+    /// The folder of ca.pem, cert.pem and key.pem; none where nobody asks for TLS.
+    pub(super) certificates: Option<PathBuf>,
+    /// The context that says so; the variables and the usual socket are none.
+    pub(super) context: Option<String>,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.address)?;
+        self.context.as_ref().map_or(Ok(()), |context| write!(f, " (context {context})"))
+    }
+}
+
+impl Endpoint {
+    /// Who says so, in words.
+    pub(super) fn named_by(&self) -> String {
+        self.context.as_ref().map_or("DOCKER_HOST".to_owned(), |context| format!("the Docker context {context}"))
+    }
+
+    /// Finds it.
+    ///
+    /// # Errors
+    /// A context that is not there, or a file of Docker's that cannot be read.
+    pub(super) fn of(variables: &DockerVariables) -> Result<Self, ImageError> {
+        match context(variables)? {
+            Some((context, folder)) => Self::of_context(context, &folder),
+            None => Ok(Self::of_host(variables)),
+        }
+    }
+
+    fn of_host(variables: &DockerVariables) -> Self {
+        let address = variables.host.clone().unwrap_or_else(|| USUAL_SOCKET.to_owned());
+        let is_secure = variables.tls || address.starts_with("https://");
+        let certificates = is_secure.then(|| variables.cert_path.clone().unwrap_or_default());
+        Self { address, certificates, context: None }
+    }
+
+    /// Reads a context as the docker command keeps it (docker/cli, `cli/context/store`): in folders by the SHA-256 of its
+    /// name, the certificates apart from the rest.
+    fn of_context(context: String, folder: &Path) -> Result<Self, ImageError> {
+        let store = folder.join("contexts");
+        let id = hex::encode(Sha256::digest(&context));
+        let kept: Option<Context> = json(&store.join("meta").join(&id).join("meta.json"))?;
+        let Some(kept) = kept else { return Err(ImageError::NoDockerContext { context, store }) };
+        let certificates = store.join("tls").join(&id).join("docker");
+        let certificates = certificates.is_dir().then_some(certificates);
+        Ok(Self { address: kept.endpoints.docker.host, certificates, context: Some(context) })
+    }
+}
+
+/// The name of the context that counts, and the folder of Docker's files.
+fn context(variables: &DockerVariables) -> Result<Option<(String, PathBuf)>, ImageError> {
+    let (None, Some(folder)) = (&variables.host, &variables.folder) else { return Ok(None) };
+    let chosen = match &variables.context {
+        Some(context) => Some(context.clone()),
+        None => json::<Settings>(&folder.join("config.json"))?.and_then(|settings| settings.current_context),
+    };
+    let chosen = chosen.filter(|context| !context.is_empty() && context != DEFAULT_CONTEXT);
+    Ok(chosen.map(|context| (context, folder.clone())))
+}
+
+/// What is in a file of JSON, if there is one.
+fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ImageError> {
+    let parsed = match fs::read(path) {
+        Ok(text) => serde_json::from_slice(&text).map(Some).map_err(io::Error::from),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    };
+    parsed.map_err(|source| ImageError::DockerFile { path: path.to_owned(), source })
+}
+
+/// What is needed of the docker command's `config.json`.
+#[derive(Deserialize)]
+struct Settings {
+    #[serde(rename = "currentContext")]
+    current_context: Option<String>,
+}
+
+/// What is needed of a context's `meta.json`.
+#[derive(Deserialize)]
+struct Context {
+    #[serde(rename = "Endpoints")]
+    endpoints: Endpoints,
+}
+
+#[derive(Deserialize)]
+struct Endpoints {
+    docker: Host,
+}
+
+#[derive(Deserialize)]
+struct Host {
+    #[serde(rename = "Host")]
+    host: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const META: &str = r#"{"Name":"rootless","Metadata":{},
+        "Endpoints":{"docker":{"Host":"unix:///run/user/1000/docker.sock","SkipTLSVerify":false}}}"#;
+    /// `printf rootless | sha256sum`.
+    const ID: &str = "12b961af5feb3e9d39f93b2cefb9a1a944f18d02cca0cac2f04f5a982240605f";
+
+    /// Docker's folder with the context `rootless`, which is chosen by this config.json.
+    fn folder(config: &str) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("config.json"), config).unwrap();
+        let meta = folder.path().join("contexts/meta").join(ID);
+        fs::create_dir_all(&meta).unwrap();
+        fs::write(meta.join("meta.json"), META).unwrap();
+        folder
+    }
+
+    fn variables(folder: &tempfile::TempDir) -> DockerVariables {
+        DockerVariables { folder: Some(folder.path().to_owned()), ..DockerVariables::default() }
+    }
+
+    fn usual() -> Endpoint {
+        Endpoint { address: USUAL_SOCKET.to_owned(), certificates: None, context: None }
+    }
+
+    #[test]
+    fn the_context_in_use_says_where_the_engine_is_unless_a_variable_does() {
+        let folder = folder(r#"{"auths":{},"currentContext":"rootless"}"#);
+        let in_use = variables(&folder);
+        let address = "unix:///run/user/1000/docker.sock".to_owned();
+        let found = Endpoint::of(&in_use).unwrap();
+        assert_eq!(found.to_string(), format!("{address} (context rootless)"));
+        assert_eq!(found, Endpoint { address, certificates: None, context: Some("rootless".to_owned()) });
+        let by_default = DockerVariables { context: Some("default".to_owned()), ..in_use.clone() };
+        assert_eq!(Endpoint::of(&by_default).unwrap(), usual());
+        let by_host = DockerVariables { host: Some("tcp://there:2375".to_owned()), ..in_use };
+        assert_eq!(Endpoint::of(&by_host).unwrap().to_string(), "tcp://there:2375");
+    }
+
+    #[test]
+    fn a_variable_chooses_another_context_and_its_certificates_are_used() {
+        let folder = folder("{}");
+        assert_eq!(Endpoint::of(&variables(&folder)).unwrap(), usual());
+        let certificates = folder.path().join("contexts/tls").join(ID).join("docker");
+        fs::create_dir_all(&certificates).unwrap();
+        let chosen = DockerVariables { context: Some("rootless".to_owned()), ..variables(&folder) };
+        assert_eq!(Endpoint::of(&chosen).unwrap().certificates, Some(certificates));
+    }
+
+    #[test]
+    fn without_docker_s_files_it_is_the_usual_socket_and_with_broken_ones_it_is_said() {
+        let empty = tempfile::tempdir().unwrap();
+        assert_eq!(Endpoint::of(&variables(&empty)).unwrap(), usual());
+        assert_eq!(Endpoint::of(&DockerVariables::default()).unwrap(), usual());
+        let absent = DockerVariables { context: Some("absent".to_owned()), ..variables(&empty) };
+        let error = Endpoint::of(&absent).unwrap_err().to_string();
+        assert!(error.starts_with("there is no Docker context \"absent\" in "), "{error}");
+        let broken = folder("{");
+        let error = Endpoint::of(&variables(&broken)).unwrap_err().to_string();
+        assert!(error.starts_with("read ") && error.ends_with("/config.json"), "{error}");
+    }
+}
