@@ -1,6 +1,7 @@
 //! What a driver has done on the side: each function talks to agents or the back end and reports what came of it.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -188,11 +189,23 @@ async fn copy_rest(agents: &AgentClient, agent: SocketAddr, log: &ReplicaLog) ->
     loop {
         let AgentAnswer::Status(status) = agents.status(agent, None).await? else { return Ok(()) };
         let has_ended = matches!(status.state, RunState::Exited | RunState::Idle);
-        let Ok(base) = log.base_of(&status.boot_id) else { return Ok(()) };
+        let base = match log.base_of(&status.boot_id) {
+            Ok(base) => base,
+            Err(error) => {
+                cannot_keep(agent, log, &error);
+                return Ok(());
+            }
+        };
         if copy_some(agents, agent, (log, base)).await? == Copied::NotKept || has_ended {
             return Ok(());
         }
     }
+}
+
+/// Says that a run's output is copied no further, to those who read it as well.
+fn cannot_keep(agent: SocketAddr, log: &ReplicaLog, error: &io::Error) {
+    warn!(%agent, %error, "a run's output cannot be kept");
+    log.note_missing(error);
 }
 
 /// What became of the bytes of one stream.
@@ -214,7 +227,7 @@ async fn copy_some(
     while let Some(bytes) = stream.bytes.next().await {
         let bytes = bytes?;
         if let Err(error) = log.append(offset, &bytes) {
-            warn!(%agent, %error, "a run's output cannot be kept");
+            cannot_keep(agent, log, &error);
             return Ok(Copied::NotKept);
         }
         offset += bytes.len() as u64;

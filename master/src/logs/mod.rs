@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bounded_log::BoundedLog;
 use protocol::ids::ReplicaId;
@@ -38,6 +38,8 @@ struct Shared {
     path: PathBuf,
     file: Mutex<KeptFile>,
     progress: watch::Sender<Progress>,
+    /// Why not all of it is kept, since this master lives.
+    incomplete: OnceLock<String>,
 }
 
 /// The file of one replica's output.
@@ -120,7 +122,7 @@ impl ReplicaLog {
         {
             progress.send_modify(|progress| progress.end = kept.end());
         }
-        Self(Arc::new(Shared { path, file: Mutex::new(KeptFile::Closed), progress }))
+        Self(Arc::new(Shared { path, file: Mutex::new(KeptFile::Closed), progress, incomplete: OnceLock::new() }))
     }
 
     /// Keeps bytes whose first is at `offset`. What is there already is passed over; a gap is kept as a gap.
@@ -138,6 +140,19 @@ impl ReplicaLog {
         })?;
         self.0.progress.send_modify(|progress| progress.end = end);
         Ok(())
+    }
+
+    /// Notes that some of it could not be kept, and why. Who reads its lines is told behind the last one.
+    pub fn note_missing(&self, error: &io::Error) {
+        // What was removed misses nothing.
+        if !matches!(*self.file(), KeptFile::Removed) {
+            self.0.incomplete.get_or_init(|| error.to_string());
+        }
+    }
+
+    /// Why not all of it is kept, where that is known.
+    pub fn missing(&self) -> Option<&str> {
+        self.0.incomplete.get().map(String::as_str)
     }
 
     /// Reads from `offset`, or from the oldest byte that is still kept.

@@ -31,18 +31,19 @@ pub fn reader(log: ReplicaLog, offset: u64, follow: bool) -> impl Stream<Item = 
     })
 }
 
-/// The output's lines from `offset` on, some at a time. Where bytes were dropped, a line says so.
+/// The output's lines from `offset` on, some at a time. Where bytes were dropped, a line says so, and one at the end says it
+/// where some could not be kept.
 pub fn lines(
     replica: ReplicaId,
     log: ReplicaLog,
     offset: u64,
     follow: bool,
 ) -> impl Stream<Item = io::Result<Vec<LogLine>>> + Send {
-    let chunks = reader(log, offset, follow).map(Some).chain(stream::iter([None]));
-    let mut splitter = Splitter { replica, offset, pending: Vec::new() };
+    let chunks = reader(log.clone(), offset, follow).map(Some).chain(stream::iter([None]));
+    let mut splitter = Splitter { replica, offset, pending: Vec::new(), has_begun: false };
     chunks.map(move |chunk| match chunk {
         Some(chunk) => Ok(splitter.split(&chunk?)),
-        None => Ok(splitter.rest()),
+        None => Ok(splitter.end(log.missing())),
     })
 }
 
@@ -54,11 +55,14 @@ struct Splitter {
     offset: u64,
     /// The beginning of a line whose end has not come.
     pending: Vec<u8>,
+    /// Whether something has come.
+    has_begun: bool,
 }
 
 impl Splitter {
     fn split(&mut self, chunk: &Chunk) -> Vec<LogLine> {
         let mut lines = self.gap_before(chunk);
+        self.has_begun = true;
         self.pending.extend_from_slice(&chunk.bytes);
         let pending = mem::take(&mut self.pending);
         let mut rest = pending.as_slice();
@@ -79,9 +83,25 @@ impl Splitter {
         }
         let mut lines = self.rest();
         self.offset = chunk.offset;
-        let line = format!("[{dropped} bytes of output were dropped here: they came faster than they were read]");
-        lines.push(LogLine { replica: self.replica, offset: self.offset, line });
+        let why = if self.has_begun {
+            "were dropped here: they came faster than they were read"
+        } else {
+            "before this are no longer kept"
+        };
+        lines.push(self.remark(format!("[{dropped} bytes of output {why}]")));
         lines
+    }
+
+    /// The last lines, where these words say why some are missing.
+    fn end(&mut self, missing: Option<&str>) -> Vec<LogLine> {
+        let mut lines = self.rest();
+        lines.extend(missing.map(|why| self.remark(format!("[not all of the output could be kept: {why}]"))));
+        lines
+    }
+
+    /// A line that is none of the output.
+    fn remark(&self, line: String) -> LogLine {
+        LogLine { replica: self.replica, offset: self.offset, line }
     }
 
     fn rest(&mut self) -> Vec<LogLine> {
@@ -108,7 +128,7 @@ mod tests {
     use super::*;
 
     fn splitter() -> Splitter {
-        Splitter { replica: "worker-1".parse().unwrap(), offset: 10, pending: vec![] }
+        Splitter { replica: "worker-1".parse().unwrap(), offset: 10, pending: vec![], has_begun: false }
     }
 
     fn texts(lines: &[LogLine]) -> Vec<(u64, &str)> {
@@ -150,5 +170,15 @@ mod tests {
         let lines = splitter.split(&Chunk { offset: 100, bytes: b"whole\n".to_vec() });
         let gap = "[86 bytes of output were dropped here: they came faster than they were read]";
         assert_eq!(texts(&lines), [(14, "half"), (100, gap), (106, "whole")]);
+    }
+
+    #[test]
+    fn what_is_too_old_and_what_could_not_be_kept_is_said_before_and_behind_the_lines() {
+        let mut splitter = splitter();
+        let lines = splitter.split(&Chunk { offset: 100, bytes: b"late\nend".to_vec() });
+        assert_eq!(texts(&lines), [(100, "[90 bytes of output before this are no longer kept]"), (105, "late")]);
+        let remark = "[not all of the output could be kept: No space left on device]";
+        assert_eq!(texts(&splitter.end(Some("No space left on device"))), [(108, "end"), (108, remark)]);
+        assert_eq!(splitter.end(None), []);
     }
 }
