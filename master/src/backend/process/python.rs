@@ -2,7 +2,7 @@
 //! that a typing error costs no start.
 
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use protocol::error::ErrorCode;
@@ -11,11 +11,25 @@ use tokio::time::timeout;
 
 use crate::backend::Refusal;
 
+/// What to do about a python that is missing or broken.
+const PYTHON_HINT: &str = "put a Python 3 of that name first on its PATH, as an activated virtual environment does";
+
 /// How long Python may take to parse one file.
 const PARSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Parses, and does not run, the file it is given.
-const PARSE: &str = "import ast,sys; ast.parse(open(sys.argv[1],'rb').read(), sys.argv[1])";
+/// Parses, and does not run, the file it is given. What goes wrong with the file ends it with one of the two codes below;
+/// other codes are those of a python that does not work.
+const PARSE: &str = "
+import ast, sys
+try: text = open(sys.argv[1], 'rb').read()
+except OSError as error: print(error.strerror, file=sys.stderr); sys.exit(66)
+try: ast.parse(text, sys.argv[1])
+except Exception: import traceback; traceback.print_exc(); sys.exit(65)
+";
+/// `EX_DATAERR` of sysexits.h.
+const DOES_NOT_PARSE: i32 = 65;
+/// `EX_NOINPUT` of sysexits.h.
+const CANNOT_BE_READ: i32 = 66;
 
 /// Checks the folder.
 ///
@@ -39,15 +53,23 @@ pub(super) async fn check(work_dir: &Path) -> Result<(), Refusal> {
             Err(Refusal { code: ErrorCode::BadWorkDir, sentence })
         }
         Ok(Err(error)) => {
-            let sentence = format!("python cannot be started on the master's host ({error}): put one on its PATH");
+            let sentence = format!("there is no \"python\" that the master can start ({error}): {PYTHON_HINT}");
             Err(Refusal { code: ErrorCode::NoPython, sentence })
         }
-        Ok(Ok(output)) if output.status.success() => Ok(()),
-        Ok(Ok(output)) => {
-            let sentence = format!("exec.py does not parse: {}", summary(&String::from_utf8_lossy(&output.stderr)));
-            Err(Refusal { code: ErrorCode::BadWorkDir, sentence })
-        }
+        Ok(Ok(output)) => verdict(output.status, &String::from_utf8_lossy(&output.stderr)),
     }
+}
+
+/// What it means that Python ended so, and said this.
+fn verdict(status: ExitStatus, stderr: &str) -> Result<(), Refusal> {
+    let first_line = stderr.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it gave no reason");
+    let (code, sentence) = match status.code() {
+        Some(0) => return Ok(()),
+        Some(DOES_NOT_PARSE) => (ErrorCode::BadWorkDir, format!("exec.py does not parse: {}", summary(stderr))),
+        Some(CANNOT_BE_READ) => (ErrorCode::BadWorkDir, format!("exec.py cannot be read: {first_line}")),
+        _ => (ErrorCode::NoPython, format!("python does not work ({status}: {first_line}): {PYTHON_HINT}")),
+    };
+    Err(Refusal { code, sentence })
 }
 
 /// The place and the kind of the error, out of Python's traceback.
@@ -63,6 +85,8 @@ fn summary(traceback: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
     #[test]
@@ -70,5 +94,18 @@ mod tests {
         let traceback = "Traceback (most recent call last):\n  File \"<string>\", line 1, in <module>\n  File \"exec.py\", line 3\n    x = (\n        ^\nSyntaxError: '(' was never closed\n";
         assert_eq!(summary(traceback), "SyntaxError: '(' was never closed (\"exec.py\", line 3)");
         assert_eq!(summary(""), "python gave no reason");
+    }
+
+    #[test]
+    fn a_python_that_fails_is_told_from_a_script_that_does_not_parse() {
+        let said = |code: i32, stderr: &str| {
+            let refusal = verdict(ExitStatus::from_raw(code << 8), stderr).unwrap_err();
+            (refusal.code, refusal.sentence)
+        };
+        let (code, sentence) = said(127, "\npyenv: python: command not found\n\nNote: see its help\n");
+        assert_eq!(code, ErrorCode::NoPython);
+        assert!(sentence.starts_with("python does not work (exit status: 127: pyenv: python: command"), "{sentence}");
+        let unreadable = "exec.py cannot be read: Permission denied".to_owned();
+        assert_eq!(said(CANNOT_BE_READ, "Permission denied\n"), (ErrorCode::BadWorkDir, unreadable));
     }
 }
