@@ -129,15 +129,22 @@ fn mebibytes(bytes: u64) -> String {
 /// The names of the signals that end training programs (signal(7), x86 and ARM).
 fn signal_name(signal: i32) -> Option<&'static str> {
     Some(match signal {
+        1 => "SIGHUP",
         2 => "SIGINT",
+        3 => "SIGQUIT",
         4 => "SIGILL",
         6 => "SIGABRT",
         7 => "SIGBUS",
         8 => "SIGFPE",
         9 => "SIGKILL",
         11 => "SIGSEGV",
+        10 => "SIGUSR1",
+        12 => "SIGUSR2",
         13 => "SIGPIPE",
+        14 => "SIGALRM",
         15 => "SIGTERM",
+        24 => "SIGXCPU",
+        31 => "SIGSYS",
         _ => return None,
     })
 }
