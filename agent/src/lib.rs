@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use rustix::process::setsid;
 use tokio::io::AsyncReadExt;
 use tokio::runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -85,6 +86,11 @@ fn complain(error: &str) -> u8 {
 }
 
 fn be_agent(config: Config) -> u8 {
+    if config.supervision == Supervision::Parent {
+        // Ctrl-C in the master's terminal is the master's to answer, and a run that asked there for a password would wait
+        // for ever, since it is in the terminal's background. Who leads a group already has no terminal to leave.
+        let _ = setsid();
+    }
     // One thread: runs must be started from one that lives as long as the agent, and there is little to do.
     let result =
         runtime::Builder::new_current_thread().enable_all().build().context("start the runtime").and_then(|runtime| {

@@ -1,5 +1,6 @@
 //! The user's wish to leave: Ctrl-C, SIGTERM, or the end of the terminal. What it means is the caller's business.
 
+use std::fs;
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -8,7 +9,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(crate) struct Interrupts {
     ctrl_c: Signal,
     terminate: Signal,
-    hang_up: Signal,
+    /// None where it was ignored from the start, as `nohup` has it.
+    hang_up: Option<Signal>,
 }
 
 impl Interrupts {
@@ -17,7 +19,7 @@ impl Interrupts {
         Ok(Self {
             ctrl_c: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
-            hang_up: signal(SignalKind::hangup())?,
+            hang_up: if is_ignored(SignalKind::hangup())? { None } else { Some(signal(SignalKind::hangup())?) },
         })
     }
 
@@ -26,7 +28,15 @@ impl Interrupts {
         tokio::select! {
             _ = self.ctrl_c.recv() => {}
             _ = self.terminate.recv() => {}
-            _ = self.hang_up.recv() => {}
+            Some(_) = async { self.hang_up.as_mut()?.recv().await } => {}
         }
     }
+}
+
+/// Whether this process ignores a signal (`SigIgn` in proc_pid_status(5)).
+fn is_ignored(kind: SignalKind) -> io::Result<bool> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    Ok(ignored >> (kind.as_raw_value() - 1) & 1 == 1)
 }

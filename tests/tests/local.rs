@@ -1,6 +1,7 @@
 //! One job on this machine, by one command with nothing configured.
 
 use std::fs;
+use std::process::{Command, Stdio};
 
 use e2e::processes::{pids, signal, within};
 use e2e::scripts::STUBBORN;
@@ -18,6 +19,26 @@ fn ctrl_c_stops_the_job_and_leaves_nothing_behind() {
     let run = client.ended().code(1);
     scene.assert_empty();
     run.says(&["cancelled"]);
+}
+
+#[test]
+fn under_nohup_the_end_of_the_terminal_ends_nothing() {
+    let scene = Scene::new(
+        "import os, time\nprint('ready')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('went on')",
+    );
+    let client = Running::of(&mut run_by(&["nohup"], &scene.client(&["--worker-num", "1"])));
+    client.until_printed(1, "ready");
+    signal(client.pid(), Signal::HUP);
+    fs::write(scene.path().join("go"), "").expect("write");
+    assert_eq!(client.ended().code(0).lines("went on").len(), 1);
+}
+
+#[test]
+fn a_script_has_no_terminal_to_wait_for() {
+    let scene = Scene::new("try: print('found', open('/dev/tty'))\nexcept OSError as error: print(error.strerror)");
+    let in_a_terminal = ["python3", "-c", "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"];
+    let run = Running::of(&mut run_by(&in_a_terminal, &scene.client(&["--worker-num", "1"]))).ended().code(0);
+    assert!(run.stdout.contains("No such device or address"), "{}", run.stdout);
 }
 
 #[test]
@@ -62,4 +83,19 @@ fn a_reader_that_leaves_early_ends_the_job_quietly() {
     let code = within("the client ends", || client.try_wait().expect("wait"), || scene.processes());
     assert_eq!(code.code(), Some(1));
     scene.assert_empty();
+}
+
+/// A command that another one runs.
+fn run_by(other: &[&str], command: &Command) -> Command {
+    let mut running = Command::new(other[0]);
+    running.args(&other[1..]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => running.env(name, value),
+            None => running.env_remove(name),
+        };
+    }
+    running.current_dir(command.get_current_dir().expect("the folder of the scene"));
+    running.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    running
 }

@@ -120,8 +120,6 @@ fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, ChildError> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(messages)
-        // Ctrl-C in the master's terminal is the master's to answer.
-        .process_group(0)
         .kill_on_drop(true)
         .spawn()
         .map_err(|source| ChildError::Spawn { program: launcher.agent_binary.display().to_string(), source })?;
