@@ -11,7 +11,7 @@ use protocol::ids::{Generation, ReplicaId};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::replica::{Listener, Replica};
+use super::replica::{Listener, Replica, Subject};
 use super::tasks::{self, Meeting};
 use super::{Driver, Next, Report};
 use crate::backend::{BackendError, PodSpec};
@@ -45,7 +45,7 @@ impl Driver {
         let record = &self.stored.record;
         let pod = |id: ReplicaId| PodSpec::new(self.stored.key(), &record.spec, id, self.token.sha256());
         let missing = self.replicas.iter().filter(|(_, replica)| replica.seen.pod.is_none());
-        let pods: Vec<PodSpec> = missing.map(|(id, _)| pod(*id)).collect();
+        let pods: Vec<_> = missing.map(|(id, replica)| (replica.subject(*id), pod(*id))).collect();
         if pods.is_empty() {
             return;
         }
@@ -53,15 +53,14 @@ impl Driver {
         self.begin_start(async move {
             if let Err(error) = backend.prepare(&job).await {
                 warn!(job = %job.name, error = error_chain(&error), "no pod is created");
-                for pod in pods {
-                    tasks::report(&reporter, pod.replica, AgentState::Refused(not_created(&error))).await;
+                for (subject, _) in pods {
+                    tasks::report(&reporter, subject, AgentState::Refused(not_created(&error))).await;
                 }
                 return;
             }
-            let create = async |pod: PodSpec| {
-                let replica = pod.replica;
+            let create = async |(subject, pod): (Subject, PodSpec)| {
                 if let Err(error) = backend.create(pod).await {
-                    tasks::report(&reporter, replica, AgentState::Refused(not_created(&error))).await;
+                    tasks::report(&reporter, subject, AgentState::Refused(not_created(&error))).await;
                 }
             };
             stream::iter(pods).for_each_concurrent(PODS_AT_ONCE, create).await;
@@ -113,7 +112,8 @@ impl Driver {
             if !may_run || is_followed || replica.is_seed_only {
                 continue;
             }
-            let listen = tasks::follow(self.agents.clone(), *id, addresses.agent, self.reporter.clone());
+            let listen =
+                tasks::follow(self.agents.clone(), replica.subject(*id), addresses.agent, self.reporter.clone());
             replica.listener = Listener::OfRun { _task: tasks::spawn(&self.reporter, listen) };
             if let Some(log) = self.wires.logs.of(*id) {
                 let copy = tasks::copy_output(self.agents.clone(), addresses.agent, log.clone());
@@ -127,8 +127,8 @@ impl Driver {
         self.call_start_back().await;
         let generation = self.phase.generation();
         let mut targets = self.agents(|phase| phase.was_configured() && !phase.is_dead());
-        targets.retain(|(id, _)| {
-            let replica = self.replicas.get_mut(id);
+        targets.retain(|(subject, _)| {
+            let replica = self.replicas.get_mut(&subject.id);
             replica.is_some_and(|replica| !mem::replace(&mut replica.is_stopped, true))
         });
         // Each change while a job ends asks for this again, and mostly all were told.
@@ -137,9 +137,9 @@ impl Driver {
         }
         let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
         self.tasks.spawn(async move {
-            let stop = async |(replica, agent): (ReplicaId, SocketAddr)| {
+            let stop = async |(subject, agent): (Subject, SocketAddr)| {
                 if let Err(error) = tasks::stop(&agents, agent, generation, grace).await {
-                    let report = Report::NotStopped { replica, generation, reason: error_chain(&error) };
+                    let report = Report::NotStopped { replica: subject.id, generation, reason: error_chain(&error) };
                     // A driver that has ended needs no report.
                     let _ = reporter.send(report).await;
                 }
@@ -245,10 +245,10 @@ impl Driver {
     }
 
     /// The agents of the replicas whose phase passes `test`.
-    fn agents(&self, test: impl Fn(&ReplicaPhase) -> bool) -> Vec<(ReplicaId, SocketAddr)> {
+    fn agents(&self, test: impl Fn(&ReplicaPhase) -> bool) -> Vec<(Subject, SocketAddr)> {
         let horizon = self.phase.horizon();
         let chosen = self.replicas.iter().filter(|(_, replica)| test(&ReplicaPhase::of(&replica.seen, horizon)));
-        chosen.filter_map(|(id, replica)| Some((*id, replica.seen.addresses()?.agent))).collect()
+        chosen.filter_map(|(id, replica)| Some((replica.subject(*id), replica.seen.addresses()?.agent))).collect()
     }
 }
 

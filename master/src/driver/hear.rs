@@ -2,10 +2,9 @@
 
 use std::cmp::Ordering;
 
-use protocol::ids::ReplicaId;
 use tracing::{info, warn};
 
-use super::replica::{Listener, Replica};
+use super::replica::{Listener, Subject};
 use super::{Driver, Next, Report, tasks};
 use crate::job::observation::{AgentState, LostRun};
 use crate::job::phase::{JobEvent, JobPhase};
@@ -49,13 +48,14 @@ impl Driver {
             }
             replica.seen.pod = pod;
             if is_swept && replica.seen.pod.is_none() {
-                *replica = Replica::new();
+                replica.lose_pod();
             }
             replica.count_as_launched(launched);
             if let (AgentState::Silent, Some(addresses)) = (&replica.seen.agent, replica.seen.addresses())
                 && !replica.listener.asks_at(addresses.agent)
             {
-                let join = tasks::join(self.agents.clone(), *id, addresses.agent, self.reporter.clone());
+                let join =
+                    tasks::join(self.agents.clone(), replica.subject(*id), addresses.agent, self.reporter.clone());
                 let _task = tasks::spawn(&self.reporter, join);
                 replica.listener = Listener::OfAgent { address: addresses.agent, _task };
             }
@@ -65,7 +65,7 @@ impl Driver {
     pub(super) fn take_reports(&mut self, batch: Vec<Report>) -> Next {
         for report in batch {
             match report {
-                Report::Agent(id, agent) => self.take_agent(id, agent),
+                Report::Agent(subject, agent) => self.take_agent(subject, agent),
                 Report::NotStopped { replica, generation, reason } if generation == self.phase.generation() => {
                     self.delete_unstopped(replica, &reason);
                 }
@@ -77,13 +77,8 @@ impl Driver {
         Next::GoOn
     }
 
-    fn take_agent(&mut self, id: ReplicaId, agent: AgentState) {
+    fn take_agent(&mut self, subject: Subject, agent: AgentState) {
         let launched = self.stored.record.launched;
-        self.replicas.entry(id).and_modify(|replica| {
-            replica.is_seed_only |= agent == AgentState::SeedOnly;
-            // Told to run by an earlier master, or by this one before it was replaced: not to be told again.
-            let before = launched.filter(|_| agent == AgentState::SeedOnly).map(AgentState::Started);
-            replica.seen.hear(before.unwrap_or(agent));
-        });
+        self.replicas.entry(subject.id).and_modify(|replica| replica.hear(subject, agent, launched));
     }
 }

@@ -24,7 +24,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info};
 
 pub use self::adopt::Tenure;
-use self::replica::{Listener, Replica};
+use self::replica::{Listener, Replica, Subject};
 use self::times::Launches;
 pub use self::view::initial as initial_view;
 
@@ -71,7 +71,7 @@ pub struct Wires {
 #[derive(Debug)]
 enum Report {
     /// A replica's agent is now like this.
-    Agent(ReplicaId, AgentState),
+    Agent(Subject, AgentState),
     /// A replica's agent does not stop its run.
     NotStopped {
         /// Whose.

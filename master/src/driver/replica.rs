@@ -2,14 +2,25 @@
 
 use std::net::SocketAddr;
 
-use protocol::ids::Generation;
+use protocol::ids::{Generation, ReplicaId};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::job::observation::{AgentState, Observation, PodState};
 
+/// A replica with the pod that it has, or is to have: what is heard of one with an earlier pod is history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Subject {
+    /// Which replica.
+    pub(super) id: ReplicaId,
+    /// Its pod's number, counted from 0.
+    pod: u32,
+}
+
 /// A replica, from its driver's side.
 pub(super) struct Replica {
+    /// How many pods it has had before, as far as this driver has seen them go.
+    pods_before: u32,
     /// What is known of it.
     pub(super) seen: Observation,
     /// Whether its agent is the first prototype's, which has neither status nor output to follow.
@@ -68,11 +79,31 @@ impl Replica {
         Some(addresses.agent)
     }
 
+    /// It, with the pod that it has or is to have.
+    pub(super) fn subject(&self, id: ReplicaId) -> Subject {
+        Subject { id, pod: self.pods_before }
+    }
+
+    /// Hears of its agent, unless that was an earlier pod's.
+    pub(super) fn hear(&mut self, subject: Subject, agent: AgentState, launched: Option<Generation>) {
+        if subject.pod != self.pods_before {
+            return;
+        }
+        self.is_seed_only |= agent == AgentState::SeedOnly;
+        // Told to run by an earlier master, or by this one before it was replaced: not to be told again.
+        let before = launched.filter(|_| agent == AgentState::SeedOnly).map(AgentState::Started);
+        self.seen.hear(before.unwrap_or(agent));
+    }
+
+    /// Its pod has gone, and with it all that was known of it.
+    pub(super) fn lose_pod(&mut self) {
+        *self = Self { pods_before: self.pods_before + 1, ..Self::new() };
+    }
+
     /// Lets go of the start that has failed: its agent, if it can serve another, takes the next one.
     pub(super) fn begin_again(&mut self) {
         if self.seen.pod.is_none() {
-            *self = Self::new();
-            return;
+            return self.lose_pod();
         }
         self.is_stopped = false;
         self.deletion_asked_at = None;
@@ -81,6 +112,7 @@ impl Replica {
     /// One of which nothing is known yet.
     pub(super) fn new() -> Self {
         Self {
+            pods_before: 0,
             seen: Observation::NEW,
             is_seed_only: false,
             is_stopped: false,
@@ -90,5 +122,24 @@ impl Replica {
             copy: None,
             output_from: 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_heard_late_of_a_pod_that_has_gone_says_nothing_of_the_next() {
+        let id = "worker-1".parse().unwrap();
+        let mut replica = Replica::new();
+        let gone = replica.subject(id);
+        replica.hear(gone, AgentState::SeedOnly, None);
+        assert_eq!(replica.seen.agent, AgentState::SeedOnly);
+        replica.lose_pod();
+        replica.hear(gone, AgentState::Configured("1.1".parse().unwrap()), None);
+        assert_eq!((replica.seen.agent.clone(), replica.is_seed_only), (AgentState::Silent, false));
+        replica.hear(replica.subject(id), AgentState::SeedOnly, None);
+        assert_eq!(replica.seen.agent, AgentState::SeedOnly);
     }
 }

@@ -18,6 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use super::Report;
+use super::replica::Subject;
 use crate::agent_client::{AgentAnswer, AgentClient, AgentError};
 use crate::backend::{JobKey, PodBackend};
 use crate::error_chain::error_chain;
@@ -54,7 +55,7 @@ pub(super) struct Fanout {
 
 impl Fanout {
     /// Reports what an agent answered: its new state, or that it refused.
-    async fn report(&self, id: ReplicaId, what: &str, answer: Result<AgentState, AgentError>) {
+    async fn report(&self, subject: Subject, what: &str, answer: Result<AgentState, AgentError>) {
         let state = answer.unwrap_or_else(|error| {
             let reason = format!("{what}: {}", error_chain(&error));
             match error {
@@ -62,7 +63,7 @@ impl Fanout {
                 AgentError::Unreachable { .. } | AgentError::Refused { .. } => refused(reason),
             }
         });
-        report(&self.reporter, id, state).await;
+        report(&self.reporter, subject, state).await;
     }
 }
 
@@ -81,7 +82,7 @@ pub(super) fn spawn(
 }
 
 /// Waits until an agent answers.
-pub(super) async fn join(agents: AgentClient, id: ReplicaId, agent: SocketAddr, reporter: mpsc::Sender<Report>) {
+pub(super) async fn join(agents: AgentClient, subject: Subject, agent: SocketAddr, reporter: mpsc::Sender<Report>) {
     let ask = async || agents.status(agent, None).await;
     let impatience = patience().with_max_delay(JOIN_DELAY_MAX).without_max_times();
     let answer = ask.retry(impatience).when(is_unreachable).await;
@@ -90,19 +91,20 @@ pub(super) async fn join(agents: AgentClient, id: ReplicaId, agent: SocketAddr, 
         Ok(AgentAnswer::SeedOnly) => AgentState::SeedOnly,
         Err(error) => refused(error_chain(&error)),
     };
-    report(&reporter, id, state).await;
+    report(&reporter, subject, state).await;
 }
 
 /// Gives every agent its environment.
-pub(super) async fn configure(call: Fanout, targets: Vec<(ReplicaId, SocketAddr)>, meeting: Meeting) {
+pub(super) async fn configure(call: Fanout, targets: Vec<(Subject, SocketAddr)>, meeting: Meeting) {
     let Meeting { spec, members, restarts } = meeting;
     let rendezvous = Rendezvous::new(&spec, call.generation, &members).after_restarts(restarts);
-    let configure = async |(id, agent): (ReplicaId, SocketAddr)| {
-        let body = serde_json::to_vec(&rendezvous.environment(id)).expect("strings and numbers always serialize");
+    let configure = async |(subject, agent): (Subject, SocketAddr)| {
+        let body =
+            serde_json::to_vec(&rendezvous.environment(subject.id)).expect("strings and numbers always serialize");
         let body = Bytes::from(body);
         let answer = configure_one(&call, agent, &body).await;
         let answer = answer.map(|()| AgentState::Configured(call.generation));
-        call.report(id, "its agent did not take the environment", answer).await;
+        call.report(subject, "its agent did not take the environment", answer).await;
     };
     stream::iter(targets).for_each_concurrent(AGENTS_AT_ONCE, configure).await;
 }
@@ -125,18 +127,18 @@ async fn configure_one(call: &Fanout, agent: SocketAddr, body: &Bytes) -> Result
 }
 
 /// Tells every agent to run.
-pub(super) async fn launch(call: Fanout, targets: Vec<(ReplicaId, SocketAddr)>) {
-    let launch = async |(id, agent): (ReplicaId, SocketAddr)| {
+pub(super) async fn launch(call: Fanout, targets: Vec<(Subject, SocketAddr)>) {
+    let launch = async |(subject, agent): (Subject, SocketAddr)| {
         let send = async || call.agents.run(agent, call.generation).await;
         let answer = send.retry(patience()).when(is_unreachable).await;
         let answer = answer.map(|()| AgentState::Started(call.generation));
-        call.report(id, "its agent did not start exec.py", answer).await;
+        call.report(subject, "its agent did not start exec.py", answer).await;
     };
     stream::iter(targets).for_each_concurrent(AGENTS_AT_ONCE, launch).await;
 }
 
 /// Reports a run's status whenever it changes, until the run has ended.
-pub(super) async fn follow(agents: AgentClient, id: ReplicaId, agent: SocketAddr, reporter: mpsc::Sender<Report>) {
+pub(super) async fn follow(agents: AgentClient, subject: Subject, agent: SocketAddr, reporter: mpsc::Sender<Report>) {
     let mut after = None;
     loop {
         let poll = async || agents.status(agent, after).await;
@@ -146,7 +148,7 @@ pub(super) async fn follow(agents: AgentClient, id: ReplicaId, agent: SocketAddr
             Ok(AgentAnswer::SeedOnly) => return,
             Err(error) => {
                 let reason = format!("its agent did not say how it is: {}", error_chain(&error));
-                return report(&reporter, id, refused(reason)).await;
+                return report(&reporter, subject, refused(reason)).await;
             }
         };
         if after == Some(status.seq) {
@@ -154,7 +156,7 @@ pub(super) async fn follow(agents: AgentClient, id: ReplicaId, agent: SocketAddr
         }
         after = Some(status.seq);
         let has_ended = status.state == RunState::Exited;
-        report(&reporter, id, AgentState::Status(status)).await;
+        report(&reporter, subject, AgentState::Status(status)).await;
         if has_ended {
             return;
         }
@@ -285,9 +287,9 @@ pub(super) async fn delete_all(backend: &dyn PodBackend, job: &JobKey) {
 }
 
 /// Tells a driver what a replica's agent is now like.
-pub(super) async fn report(reporter: &mpsc::Sender<Report>, id: ReplicaId, state: AgentState) {
+pub(super) async fn report(reporter: &mpsc::Sender<Report>, subject: Subject, state: AgentState) {
     // A driver that has ended needs no report.
-    let _ = reporter.send(Report::Agent(id, state)).await;
+    let _ = reporter.send(Report::Agent(subject, state)).await;
 }
 
 fn refused(reason: String) -> AgentState {
