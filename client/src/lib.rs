@@ -1,6 +1,6 @@
 //! The command line that submits a job to the master and follows it.
 //!
-//! Wiring only: arguments → configuration → the command → one error line and an exit code.
+//! Wiring only: arguments → the command → one error line and an exit code.
 
 mod args;
 mod commands;
@@ -25,7 +25,6 @@ mod usage;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use crate::config::Config;
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::output::{Data, Notes};
@@ -52,10 +51,9 @@ fn obey(arguments: impl IntoIterator<Item = OsString>, notes: &Notes) -> Result<
         }
         args::Parsed::Command(cli) => *cli,
     };
-    let config = Config::read(cli.connection)?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(Error::Runtime)?;
-    let outcome = runtime.block_on(commands::run(cli.verb, cli.submit, config, data, notes));
+    let outcome = runtime.block_on(commands::run(cli.verb, cli.submit, cli.connection, data, notes));
     // A reader of our output may have stopped reading without closing it; the task that waits for it ends with the process.
     runtime.shutdown_background();
     outcome

@@ -189,6 +189,14 @@ fn completions_are_scripts_that_name_the_flags() {
 }
 
 #[test]
+fn completions_need_no_master() {
+    let folder = folder_with_script();
+    let mut command = client(folder.path());
+    let child = command.args(["completions", "bash"]).env("MUSTER_MASTER", "nonsense").spawn();
+    assert_eq!(finish(child.unwrap()).expect_code(0).stderr, "");
+}
+
+#[test]
 fn help_is_data_and_names_defaults_and_exit_codes() {
     let folder = folder_with_script();
     let ended = support::run(folder.path(), &["--help"]).expect_code(0);

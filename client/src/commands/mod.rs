@@ -16,7 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use protocol::ids::UnixMillis;
 
-use crate::args::{SubmitArgs, Verb};
+use crate::args::{ConnectionArgs, SubmitArgs, Verb};
 use crate::config::{Config, LocalBecause, MasterChoice};
 use crate::error::Error;
 use crate::exit::Exit;
@@ -27,13 +27,15 @@ use crate::output::{Data, Notes};
 pub(crate) async fn run(
     verb: Option<Verb>,
     submit: SubmitArgs,
-    config: Config,
+    connection: ConnectionArgs,
     mut data: Data,
     notes: &Notes,
 ) -> Result<Exit, Error> {
-    let client = |verb| remote(&config, verb);
+    // Not before it is needed: what is wrong with a master's address is nothing to a command that asks none.
+    let config = || Config::read(connection.clone());
+    let client = |verb| remote(&config()?, verb);
     match verb {
-        None => submit::run(submit, &config, data, notes).await,
+        None => submit::run(submit, &config()?, data, notes).await,
         Some(Verb::List(format)) => list::run(&client("list")?, format.output, &mut data).await,
         Some(Verb::Status(args)) => status::run(&client("status")?, &args, &mut data).await,
         Some(Verb::Why(args)) => why::run(&client("why")?, &args, &mut data).await,
@@ -41,7 +43,7 @@ pub(crate) async fn run(
         Some(Verb::Wait(args)) => wait::run(client("wait")?, args, data, notes).await,
         Some(Verb::Cancel(args)) => cancel::run(&client("cancel")?, &args.name, notes).await,
         Some(Verb::Delete(args)) => delete::run(&client("delete")?, &args.name, notes).await,
-        Some(Verb::Build(args)) => build::run(args, &config, &mut data, notes).await,
+        Some(Verb::Build(args)) => build::run(args, &config()?, &mut data, notes).await,
         Some(Verb::Completions(args)) => completions::run(args.shell, &mut data),
     }
 }
