@@ -1,7 +1,10 @@
-//! Reads the file of `--env-file`. The format is dotenvy's, which is docker compose's: quotes, comments, `export`
-//! and `${NAME}` of the client's own environment.
+//! Reads the file of `--env-file`. The format is dotenvy's: quotes, `#` comments, `export`, and `${NAME}` for what the
+//! client's own environment, or else a line before, has. What dotenvy would read as something else than was meant, and say
+//! nothing, is refused.
 
+use std::cell::Cell;
 use std::fmt;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use protocol::env::{EnvError, EnvName};
@@ -15,11 +18,19 @@ pub(crate) enum EnvFileError {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A line is not `NAME=VALUE`.
     #[error("--env-file: {0}: not of the form NAME=VALUE (a value with spaces needs quotes)")]
     Line(Place),
+    /// A value that dotenvy would read without a part of it.
+    #[error("--env-file: {place}: {part}")]
+    Lost {
+        /// Where it stands.
+        place: Place,
+        /// The part, and how to keep it.
+        part: &'static str,
+    },
     /// A name that no variable can have.
     #[error("--env-file: {place}: {error}")]
     Name {
@@ -30,18 +41,16 @@ pub(crate) enum EnvFileError {
     },
 }
 
-/// A line of a file.
+/// A line of a file, from 1. Of a quoted value that spans lines it is the first.
 #[derive(Debug)]
 pub(crate) struct Place {
     path: PathBuf,
-    /// From 1. It is searched for, and what begins within a quoted value that spans lines may not be found.
-    line: Option<usize>,
+    line: usize,
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.path.display())?;
-        self.line.map_or(Ok(()), |line| write!(f, ", line {line}"))
+        write!(f, "{}, line {}", self.path.display(), self.line)
     }
 }
 
@@ -52,46 +61,79 @@ pub(crate) fn read(path: &Path) -> Result<Vec<(EnvName, String)>, EnvFileError> 
 }
 
 fn parse(text: &str, path: &Path) -> Result<Vec<(EnvName, String)>, EnvFileError> {
-    let mut variables = Vec::new();
-    for pair in dotenvy::from_read_iter(text.as_bytes()) {
-        let (name, value) = pair.map_err(|error| refused_line(text, path, &error))?;
-        let name = name.parse().map_err(|error| EnvFileError::Name {
-            place: place(path, text, |statement| sets(statement, &name)),
-            error,
-        })?;
+    // Editors of Windows put a mark first, and dotenvy refuses blanks behind a last line that has no end.
+    let text = format!("{}\n", text.strip_prefix('\u{feff}').unwrap_or(text));
+    let (mut variables, taken) = (Vec::new(), Cell::new(0));
+    let mut pairs = dotenvy::from_read_iter(LineByLine { text: &text, taken: &taken });
+    loop {
+        let before = taken.get();
+        let Some(pair) = pairs.next() else { return Ok(variables) };
+        let begin = before + skipped(&text[before..taken.get()]);
+        let place = || Place { path: path.to_owned(), line: text[..begin].matches('\n').count() + 1 };
+        if let Some(part) = lost_part(text[begin..taken.get()].trim_end()) {
+            return Err(EnvFileError::Lost { place: place(), part });
+        }
+        // Reading from memory does not fail, so an error is about the text.
+        let (name, value) = pair.map_err(|_| EnvFileError::Line(place()))?;
+        let name = name.parse().map_err(|error| EnvFileError::Name { place: place(), error })?;
         variables.push((name, value));
     }
-    Ok(variables)
 }
 
-fn refused_line(text: &str, path: &Path, error: &dotenvy::Error) -> EnvFileError {
-    if let dotenvy::Error::LineParse(bad, _) = error {
-        // A quoted value may span lines; the first of them is where it begins.
-        let begins = without_export(bad.lines().next().unwrap_or_default());
-        return EnvFileError::Line(place(path, text, |statement| is_statement(statement, begins)));
+/// Gives no more than a line at a time, so that `taken` is the end of what dotenvy has judged: it names no line.
+struct LineByLine<'a> {
+    text: &'a str,
+    taken: &'a Cell<usize>,
+}
+
+impl Read for LineByLine<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let rest = &self.text.as_bytes()[self.taken.get()..];
+        let line = rest.iter().position(|byte| *byte == b'\n').map_or(rest.len(), |end| end + 1);
+        let length = line.min(buffer.len());
+        buffer[..length].copy_from_slice(&rest[..length]);
+        self.taken.set(self.taken.get() + length);
+        Ok(length)
     }
-    EnvFileError::Read { path: path.to_owned(), source: std::io::Error::other(error.to_string()) }
 }
 
-/// dotenvy gives a bad line's text and not its number.
-fn place(path: &Path, text: &str, is_it: impl Fn(&str) -> bool) -> Place {
-    let found = text.lines().position(|line| !line.trim_start().starts_with('#') && is_it(without_export(line)));
-    Place { path: path.to_owned(), line: found.map(|index| index + 1) }
+/// The length of the empty lines and comments that a text begins with.
+fn skipped(text: &str) -> usize {
+    let means_nothing = |line: &&str| line.trim().is_empty() || line.trim_start().starts_with('#');
+    text.split_inclusive('\n').take_while(means_nothing).map(str::len).sum()
 }
 
-fn without_export(line: &str) -> &str {
-    let line = line.trim();
-    let behind = line.strip_prefix("export").filter(|rest| rest.starts_with(char::is_whitespace));
-    behind.map_or(line, str::trim_start)
+/// What dotenvy would leave out of a value without a word, and how to keep it.
+fn lost_part(statement: &str) -> Option<&'static str> {
+    let (mut quote, mut before, mut rest) = (None, ' ', statement.chars());
+    while let Some(letter) = rest.next() {
+        match (letter, quote) {
+            ('\'', Some('\'')) | ('"', Some('"')) => quote = None,
+            (_, Some('\'')) => {}
+            ('\'' | '"', None) => quote = Some(letter),
+            ('\\', _) if rest.next().is_none() => return Some("a backslash with nothing behind it (two keep one)"),
+            ('$', _) => match behind_reference(rest.as_str()) {
+                Some(behind) => rest = behind.chars(),
+                None => return Some("a dollar that begins no ${NAME} (single quotes keep a dollar as it is)"),
+            },
+            ('#', None) if before == '=' => return Some("a # right behind the = (quotes keep it)"),
+            ('#', None) if before.is_whitespace() => return None,
+            (_, _) => {}
+        }
+        before = letter;
+    }
+    None
 }
 
-/// Whether a line is this one, from which dotenvy may have cut a comment.
-fn is_statement(line: &str, wanted: &str) -> bool {
-    line.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.trim_start().starts_with('#'))
-}
-
-fn sets(line: &str, name: &str) -> bool {
-    line.strip_prefix(name).is_some_and(|rest| rest.trim_start().starts_with('='))
+/// What follows the `{NAME}` or `NAME` that a text begins with. A name without braces ends for dotenvy where its letters
+/// and digits do, and it takes the next character for itself, also one that would end a quote.
+fn behind_reference(text: &str) -> Option<&str> {
+    let is_name = |name: &str| name.parse::<EnvName>().is_ok();
+    if let Some(text) = text.strip_prefix('{') {
+        return text.split_once('}').filter(|(name, _)| is_name(name)).map(|(_, behind)| behind);
+    }
+    let (name, behind) = text.split_at(text.find(|letter: char| !letter.is_alphanumeric()).unwrap_or(text.len()));
+    (is_name(name) && !behind.starts_with(['_', '"', '\\'])).then_some(behind)
 }
 
 #[cfg(test)]
@@ -135,9 +177,63 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_not_found_has_no_number() {
-        let place = place(Path::new("job.env"), "A=1\n", |_| false);
-        assert_eq!(EnvFileError::Line(place).to_string().split(": ").nth(1), Some("job.env"));
+    fn the_line_of_what_has_spaces_is_named_too() {
+        for text in ["A=1\n# c\nB=a b c\nC=1\n", "A=1\n\nC={\"k\": 1}", "A='\n'\nexport B=a b\n", "\n\nA=\"b\" c"] {
+            let error = parsed(text).unwrap_err();
+            assert!(error.starts_with("--env-file: job.env, line 3: not of the form NAME=VALUE"), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_would_lose_a_part_is_refused_with_its_line() {
+        let lost = [
+            "${B:-x}", "${B-x}", "${B:+x}", "${B+x}", "${B:?x}", "${B?x}", "${B", "${}", "${B C}", "$$", "a$$b",
+            "\"a$$b\"", "5$", "pa$5word", "a$.b", "$(x)", "$B_C", "\"$B\"", "$B\\ x", "$$B", "'a'$", "\"'$'\"", "C:\\",
+            "#ff0000",
+        ];
+        for value in lost {
+            let error = parsed(&format!("# it's $$\nB=1 # it's $$\nA={value}\nC=1\n")).unwrap_err();
+            assert!(error.starts_with("--env-file: job.env, line 3: a "), "{value}: {error}");
+            assert!(!error.contains(value), "{error}");
+        }
+        let error = parsed("A=a$$b").unwrap_err();
+        let sentence = "a dollar that begins no ${NAME} (single quotes keep a dollar as it is)";
+        assert_eq!(error, format!("--env-file: job.env, line 1: {sentence}"));
+    }
+
+    #[test]
+    fn variables_of_lines_before_are_filled_in_and_single_quotes_and_backslashes_keep_a_dollar() {
+        for (value, read) in [
+            ("${NOBODYS_B}", "1"),
+            ("\"a ${NOBODYS_B} b\"", "a 1 b"),
+            ("$b9Nobodys/$b9Nobodys", "2/2"),
+            ("\"$b9Nobodys's\"", "2's"),
+            ("$b9Nobodys # $$", "2"),
+            ("${NOBODYS_B}${NOBODYS_B}$b9Nobodys", "112"),
+            ("$NobodyHasThis", ""),
+            ("'a$$b ${B:-x}'", "a$$b ${B:-x}"),
+            ("\\$\\$", "$$"),
+            ("\"\\$5\"", "$5"),
+            ("b#$b9Nobodys", "b#2"),
+            ("'#'", "#"),
+            ("C:\\\\", "C:\\"),
+        ] {
+            let pairs = parsed(&format!("NOBODYS_B=1\nb9Nobodys=2\nA={value}\n"));
+            assert_eq!(pairs.map(|pairs| pairs[2].1.clone()), Ok(read.to_owned()), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_mark_at_the_beginning_and_blanks_at_the_end_are_nothing() {
+        assert_eq!(parsed("\u{feff}A=1 "), Ok(vec![("A".to_owned(), "1".to_owned())]));
+        assert!(parsed("\u{feff}A=1\nB").unwrap_err().contains("line 2"));
+    }
+
+    #[test]
+    fn a_line_longer_than_a_buffer_is_one_line() {
+        let long = "ä".repeat(20_000);
+        assert_eq!(parsed(&format!("A={long}\n")), Ok(vec![("A".to_owned(), long.clone())]));
+        assert!(parsed(&format!("A={long}\nB\n")).unwrap_err().contains("line 2"));
     }
 
     #[test]
