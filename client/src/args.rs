@@ -244,13 +244,14 @@ pub(crate) enum Parsed {
 /// Parses a command line, its program's name first.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Parsed, UsageError> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let cannot = |report, verb: Option<&str>| usage::from_clap(&report, verb, typed_with_one_dash(&arguments));
     let matches = match Cli::command().try_get_matches_from(&arguments) {
         Ok(matches) => matches,
         Err(report) if !report.use_stderr() => return Ok(Parsed::Help(report.render().ansi().to_string())),
-        Err(report) => return Err(usage::from_clap(&report, verb_of(&arguments).as_deref())),
+        Err(report) => return Err(cannot(report, verb_of(&arguments).as_deref())),
     };
     refuse_submit_flags_beside_a_verb(&matches)?;
-    let cli = Cli::from_arg_matches(&matches).map_err(|report| usage::from_clap(&report, matches.subcommand_name()))?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|report| cannot(report, matches.subcommand_name()))?;
     Ok(Parsed::Command(Box::new(cli)))
 }
 
@@ -258,6 +259,18 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Par
 fn verb_of(arguments: &[OsString]) -> Option<String> {
     let matches = Cli::command().ignore_errors(true).try_get_matches_from(arguments).ok()?;
     matches.subcommand_name().map(str::to_owned)
+}
+
+/// `--worker-num` for a `-worker-num`, which clap takes for `-w` and a value.
+fn typed_with_one_dash(arguments: &[OsString]) -> Option<String> {
+    let cli = Cli::command();
+    let is_flag = |name: &str| {
+        let mut commands = std::iter::once(&cli).chain(cli.get_subcommands());
+        commands.any(|command| command.get_arguments().any(|arg| arg.get_long() == Some(name)))
+    };
+    let ours = arguments.iter().filter_map(|argument| argument.to_str()).take_while(|argument| *argument != "--");
+    let mut names = ours.filter_map(|argument| argument.strip_prefix('-')?.split('=').next());
+    names.find(|name| is_flag(name)).map(|name| format!("--{name}"))
 }
 
 /// clap's own `args_conflicts_with_subcommands` would refuse the global flags as well.

@@ -14,18 +14,27 @@ pub(crate) struct UsageError {
     pub(crate) hint: Option<String>,
 }
 
-/// The whole of what clap found wrong, without its usage block. `verb` is the one that was typed.
-pub(crate) fn from_clap(error: &clap::Error, verb: Option<&str>) -> UsageError {
+/// The whole of what clap found wrong, without its usage block. `verb` is the one that was typed, and `meant` what
+/// something on the line was perhaps meant to be.
+pub(crate) fn from_clap(error: &clap::Error, verb: Option<&str>, meant: Option<String>) -> UsageError {
     let text = error.to_string();
     let first = text.split("\n\n").next().map(one_line).unwrap_or_default();
-    let tip = text.lines().find_map(|line| line.trim().strip_prefix("tip: ").map(str::to_owned));
     let own = validation_sentence(error).or_else(|| if verb.is_none() { unknown_verb(error) } else { None });
     let sentence = own.unwrap_or_else(|| first.strip_prefix("error: ").unwrap_or(&first).to_owned());
-    let list = || match verb {
+    let hint = meant.map(|flag| format!("did you mean {flag}?")).or_else(|| tip(&text)).unwrap_or_else(|| match verb {
         Some(verb) => format!("client {verb} --help lists what \"{verb}\" takes"),
+        None if error.kind() == ErrorKind::UnknownArgument => {
+            "client --help lists flags and verbs; exec.py's own arguments stand behind --".to_owned()
+        }
         None => "client --help lists flags and verbs".to_owned(),
-    };
-    UsageError { sentence, hint: Some(tip.unwrap_or_else(list)) }
+    });
+    UsageError { sentence, hint: Some(hint) }
+}
+
+/// clap's own hint. What it says of `--` is true of exec.py's arguments alone, and of no value.
+fn tip(text: &str) -> Option<String> {
+    let mut tips = text.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
+    tips.find(|tip| !tip.starts_with("to pass ")).map(str::to_owned)
 }
 
 /// For a word where only a verb can stand. clap takes it for an argument, since a command line needs no verb.

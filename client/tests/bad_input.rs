@@ -160,6 +160,25 @@ fn the_hint_names_the_help_of_what_was_typed() {
         (&["logs", "x", "--tail", "-1"], "hint: client logs --help"),
         (&["foo"], "hint: client --help lists flags and verbs"),
         (&["--worker-num", "-1"], "hint: client --help lists flags and verbs"),
+        (&["status", "--task", "wj"], "hint: client status --help"),
+        (&["--backoff", "-1s"], "hint: client --help lists flags and verbs"),
+        (&["--epochs", "3"], "hint: client --help lists flags and verbs; exec.py's own arguments stand behind --\n"),
+        (&["--worker-nun", "3"], "hint: a similar argument exists: '--worker-num'"),
+        (&["--tail", "3", "logs", "x"], "hint: 'logs --tail' exists"),
+    ] {
+        run(folder.path(), arguments).expect_code(2).expect_stderr(hint);
+    }
+}
+
+#[test]
+fn a_long_flag_with_one_dash_is_told_from_a_short_one() {
+    let folder = folder_with_script();
+    for (arguments, hint) in [
+        (&["-worker-num", "2"][..], "hint: did you mean --worker-num?"),
+        (&["-task=digits"], "hint: did you mean --task?"),
+        (&["logs", "x", "-follow"], "hint: did you mean --follow?"),
+        (&["-workers", "2"], "hint: client --help lists flags and verbs"),
+        (&["-x", "--", "-task"], "hint: client --help lists flags and verbs"),
     ] {
         run(folder.path(), arguments).expect_code(2).expect_stderr(hint);
     }
