@@ -3,6 +3,7 @@
 
 mod kubernetes;
 mod policy;
+mod values;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ use protocol::job::Strategy;
 
 pub(crate) use self::kubernetes::{ImageArgs, Loader, PodArgs, Registry};
 pub(crate) use self::policy::PolicyArgs;
+use self::values::{count, duration, lines};
 use crate::usage::{self, UsageError};
 
 const EXAMPLES: &str = "\
@@ -292,32 +294,4 @@ fn refuse_submit_flags_beside_a_verb(matches: &ArgMatches) -> Result<(), UsageEr
             })
         }
     }
-}
-
-fn count(text: &str) -> Result<u32, String> {
-    whole_number(text, "replicas")
-}
-
-fn lines(text: &str) -> Result<u32, String> {
-    whole_number(text, "lines")
-}
-
-fn whole_number(text: &str, of: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| format!("\"{}\" is not a number of {of}: give a whole number", shown(text)))
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = |_| format!("\"{}\" is no time: use a number with a unit, for example 90s, 10m or 2h", shown(text));
-    humantime::parse_duration(text).map_err(wrong)
-}
-
-/// A time in seconds; none when it is not a whole number of them, or too long.
-fn seconds(text: &str) -> Result<Option<u32>, String> {
-    let time = duration(text)?;
-    Ok(u32::try_from(time.as_secs()).ok().filter(|_| time.subsec_nanos() == 0))
-}
-
-/// As much of a wrong value as fits into a sentence.
-fn shown(text: &str) -> String {
-    text.chars().take(40).collect()
 }

@@ -27,7 +27,9 @@ fn numbers_that_make_no_job_are_refused_by_their_flag() {
         (&["--worker-num", "3.5"], "--worker-num: \"3.5\" is not a number of replicas"),
         (&["--worker-num", "four"], "--worker-num: \"four\" is not a number of replicas"),
         (&["--worker-num", ""], "--worker-num"),
-        (&["--worker-num", "99999999999"], "--worker-num: \"99999999999\" is not a number of replicas"),
+        (&["--worker-num", "4294967296"], "\"4294967296\" is too large a number of replicas: give 5457 at most"),
+        (&["--max-restarts", "99999999999999999999"], "is too large a number of restarts: give 4294967295 at most"),
+        (&["--worker-num", "-99999999999"], "--worker-num: \"-99999999999\" is not a number of replicas"),
         (&["--worker-num", "100000"], "worker-num 100000 is too many"),
         (&["--worker-num"], "--worker-num <N>"),
         (&["--ps-num", "1"], "ps-num 1 does not go with AllReduce"),
@@ -36,6 +38,24 @@ fn numbers_that_make_no_job_are_refused_by_their_flag() {
         (&["--evaluator-num", "2"], "evaluator-num 2 is not allowed"),
     ] {
         refused(folder.path(), arguments, sentence);
+    }
+}
+
+#[test]
+fn times_that_make_no_job_are_refused_by_their_flag() {
+    let folder = folder_with_script();
+    for (arguments, sentence) in [
+        (
+            ["--deadline", "1ms"],
+            "--deadline: \"1ms\" is not a whole number of seconds: give 1s, 90s or 10m, for example",
+        ),
+        (["--start-timeout", "0.5s"], "--start-timeout: \"0.5s\" is not a whole number of seconds"),
+        (["--backoff", "1500ms"], "--backoff: \"1500ms\" is not a whole number of seconds"),
+        (["--termination-grace", "1ms"], "--termination-grace: \"1ms\" is not a whole number of seconds"),
+        (["--ttl-after-finished", "200years"], "\"200years\" is too long: give 4294967295s at most"),
+        (["--deadline", "0s"], "deadline"),
+    ] {
+        refused(folder.path(), &arguments, sentence);
     }
 }
 
@@ -143,6 +163,7 @@ fn names_and_numbers_of_verbs_are_checked() {
         (&["logs", "x", "--replica", "boss-1"], "--replica: \"boss-1\" is not a replica"),
         (&["logs", "x", "--tail", "-3"], "--tail: \"-3\" is not a number of lines: give a whole number"),
         (&["logs", "x", "--replica", "worker-1", "-o", "json"], "-o json does not go with --replica"),
+        (&["logs", "x", "--tail", "4294967296"], "is too large a number of lines: give 4294967295 at most"),
         (&["wait", "x", "--timeout", "soon"], "--timeout: \"soon\" is no time: use a number with a unit"),
         (&["wait", "x", "--timeout", "-5"], "--timeout: \"-5\" is no time"),
         (&["wait", "x", "--timeout", "5"], "use a number with a unit, for example 90s, 10m or 2h"),

@@ -79,7 +79,7 @@ fn values_of_pod_flags_are_refused_by_their_flag() {
         (["--node-selector", "disk"], "--node-selector: \"disk\" is not of the form KEY=VALUE"),
         (["--toleration", "a=b:Sometimes"], "--toleration: \"a=b:Sometimes\" is no toleration"),
         (["--termination-grace", "0s"], "--termination-grace: \"0s\" is not a whole number of seconds from 1 on"),
-        (["--termination-grace", "1s 1ms"], "--termination-grace: \"1s 1ms\" is not a whole number of seconds from 1"),
+        (["--termination-grace", "1s 1ms"], "--termination-grace: \"1s 1ms\" is not a whole number of seconds"),
         (["--image-pull-policy", "Often"], "--image-pull-policy: \"Often\" is no pull policy"),
     ] {
         run(folder.path(), &flags).expect_code(2).expect_stderr(&format!("error: {sentence}"));

@@ -9,6 +9,8 @@ use clap::{Args, ValueEnum};
 use protocol::image::ImageRef;
 use protocol::pod::{Amount, BadValue, LabelKey, LabelValue, ObjectName, PodOptions, PullPolicy, Toleration, Volume};
 
+use super::values::{gpus, seconds, shown};
+
 /// The image, and the way it gets to the nodes.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "On Kubernetes")]
@@ -164,18 +166,14 @@ impl fmt::Display for Registry {
     }
 }
 
-fn gpus(text: &str) -> Result<u32, String> {
-    super::whole_number(text, "GPUs")
-}
-
 fn whole_seconds(text: &str) -> Result<NonZeroU32, String> {
-    let seconds = super::seconds(text)?.and_then(NonZeroU32::new);
-    seconds.ok_or_else(|| format!("\"{}\" is not a whole number of seconds from 1 on", super::shown(text)))
+    let none = || format!("\"{}\" is not a whole number of seconds from 1 on", shown(text));
+    NonZeroU32::new(seconds(text)?).ok_or_else(none)
 }
 
 fn label(text: &str) -> Result<(LabelKey, LabelValue), String> {
     let Some((key, value)) = text.split_once('=') else {
-        return Err(format!("\"{}\" is not of the form KEY=VALUE", super::shown(text)));
+        return Err(format!("\"{}\" is not of the form KEY=VALUE", shown(text)));
     };
     let sentence = |error: BadValue| error.to_string();
     Ok((key.parse().map_err(sentence)?, value.parse().map_err(sentence)?))

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use clap::Args;
 use protocol::run_policy::{CleanPods, OnStartTimeout, RunPolicy, SuccessPolicy};
 
-use super::shown;
+use super::values::{exit_code, restarts, seconds};
 
 /// What the job does about failures.
 #[derive(Debug, Clone, Default, Args)]
@@ -72,16 +72,4 @@ impl PolicyArgs {
             success_policy,
         }
     }
-}
-
-fn restarts(text: &str) -> Result<u32, String> {
-    super::whole_number(text, "restarts")
-}
-
-fn exit_code(text: &str) -> Result<u8, String> {
-    text.parse().map_err(|_| format!("\"{}\" is no exit code: give numbers from 0 to 255, as 2,3", shown(text)))
-}
-
-fn seconds(text: &str) -> Result<u32, String> {
-    super::seconds(text)?.ok_or_else(|| format!("\"{}\" is no number of whole seconds that fits", shown(text)))
 }
