@@ -4,6 +4,8 @@ use std::error::Error as _;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use crate::request::SCRIPT;
+
 /// A command line that is not one of ours.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{sentence}")]
@@ -21,14 +23,19 @@ pub(crate) fn from_clap(error: &clap::Error, verb: Option<&str>, meant: Option<S
     let first = text.split("\n\n").next().map(one_line).unwrap_or_default();
     let own = validation_sentence(error).or_else(|| if verb.is_none() { unknown_verb(error) } else { None });
     let sentence = own.unwrap_or_else(|| first.strip_prefix("error: ").unwrap_or(&first).to_owned());
-    let hint = meant.map(|flag| format!("did you mean {flag}?")).or_else(|| tip(&text)).unwrap_or_else(|| match verb {
-        Some(verb) => format!("client {verb} --help lists what \"{verb}\" takes"),
-        None if error.kind() == ErrorKind::UnknownArgument => {
-            "client --help lists flags and verbs; exec.py's own arguments stand behind --".to_owned()
+    let hint = meant.map(|flag| format!("did you mean {flag}?")).or_else(|| tip(&text));
+    UsageError { sentence, hint: Some(hint.unwrap_or_else(|| where_to_look(error, verb))) }
+}
+
+fn where_to_look(error: &clap::Error, verb: Option<&str>) -> String {
+    match (verb, unknown(error)) {
+        (Some(verb), _) => format!("client {verb} --help lists what \"{verb}\" takes"),
+        (None, Some(word)) if word.ends_with(".py") => {
+            format!("client alone runs the {SCRIPT} of the current folder; its own arguments stand behind --")
         }
-        None => "client --help lists flags and verbs".to_owned(),
-    });
-    UsageError { sentence, hint: Some(hint) }
+        (None, Some(_)) => format!("client --help lists flags and verbs; {SCRIPT}'s own arguments stand behind --"),
+        (None, None) => "client --help lists flags and verbs".to_owned(),
+    }
 }
 
 /// clap's own hint. What it says of `--` is true of exec.py's arguments alone, and of no value.
@@ -39,10 +46,13 @@ fn tip(text: &str) -> Option<String> {
 
 /// For a word where only a verb can stand. clap takes it for an argument, since a command line needs no verb.
 fn unknown_verb(error: &clap::Error) -> Option<String> {
+    unknown(error).filter(|word| !word.starts_with('-')).map(|word| format!("no verb \"{word}\""))
+}
+
+/// What has no meaning where it stands.
+fn unknown(error: &clap::Error) -> Option<&str> {
     match (error.kind(), error.get(ContextKind::InvalidArg)) {
-        (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) if !word.starts_with('-') => {
-            Some(format!("no verb \"{word}\""))
-        }
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) => Some(word),
         (_, _) => None,
     }
 }

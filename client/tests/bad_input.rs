@@ -180,6 +180,8 @@ fn the_hint_names_the_help_of_what_was_typed() {
         (&["list", "foo"], "hint: client list --help"),
         (&["logs", "x", "--tail", "-1"], "hint: client logs --help"),
         (&["foo"], "hint: client --help lists flags and verbs"),
+        (&["exec.py"], "hint: client alone runs the exec.py of the current folder; its own arguments stand behind --"),
+        (&["-d", "train.py"], "hint: client alone runs the exec.py of the current folder"),
         (&["--worker-num", "-1"], "hint: client --help lists flags and verbs"),
         (&["status", "--task", "wj"], "hint: client status --help"),
         (&["--backoff", "-1s"], "hint: client --help lists flags and verbs"),
