@@ -4,11 +4,11 @@
 
 use std::io::Read;
 
-use protocol::view::{JobList, JobView};
+use protocol::view::{JobList, JobResult, JobView};
 
 mod support;
 use support::fake_master::{FakeMaster, Logs, Script};
-use support::views::{failed, line, pending, running, succeeded};
+use support::views::{failed, finished, line, pending, running, succeeded};
 use support::{Ended, client, finish, folder_with_script, signal, until};
 
 fn at(master: &FakeMaster, arguments: &[&str]) -> Ended {
@@ -166,9 +166,25 @@ fn wait_gives_up_after_its_time() {
 fn cancel_and_delete_ask_for_it() {
     let master = serving(vec![running("digits")]);
     at(&master, &["cancel", "digits"]).expect_code(0).expect_stderr("job digits is being cancelled");
-    assert_eq!(master.asked(), ["POST /v1/jobs/digits/cancel"]);
+    assert_eq!(master.asked(), ["GET /v1/jobs/digits", "POST /v1/jobs/digits/cancel"]);
     at(&master, &["delete", "digits"]).expect_code(0).expect_stderr("job digits is deleted");
     assert!(master.asked().contains(&"DELETE /v1/jobs/digits".to_owned()), "{:?}", master.asked());
+}
+
+#[test]
+fn a_job_that_has_ended_is_not_said_to_be_cancelled() {
+    for (view, state) in [
+        (succeeded("digits"), "succeeded"),
+        (failed("digits"), "failed"),
+        (finished("digits", JobResult::Cancelled), "cancelled"),
+    ] {
+        let master = serving(vec![view]);
+        let ended = at(&master, &["cancel", "digits"]).expect_code(0);
+        assert_eq!(ended.stderr, format!("job digits has ended already ({state}); nothing was done\n"));
+        assert_eq!(master.asked(), ["GET /v1/jobs/digits"]);
+    }
+    let master = serving(vec![running("digits")]);
+    at(&master, &["cancel", "letters"]).expect_code(2).expect_stderr("error: there is no such job");
 }
 
 #[test]

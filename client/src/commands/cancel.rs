@@ -1,4 +1,4 @@
-//! `cancel`: stops a job and keeps its record.
+//! `cancel`: stops a job and keeps its record. One that has ended is left as it is.
 
 use protocol::ids::JobName;
 
@@ -8,6 +8,15 @@ use crate::master_client::MasterClient;
 use crate::output::Notes;
 
 pub(super) async fn run(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<Exit, Error> {
+    match client.view(name).await {
+        Ok(view) if view.state.is_finished() => {
+            notes.say(&format!("job {name} has ended already ({}); nothing was done", view.state));
+            return Ok(Exit::Done);
+        }
+        // A record that the master cannot read is no job to show, and only who wants it cancelled is told why.
+        Err(error) if !error.is_not_found() => return Err(error.into()),
+        Ok(_) | Err(_) => {}
+    }
     client.cancel(name).await?;
     notes.say(&format!("job {name} is being cancelled; client wait {name} returns when nothing of it runs"));
     Ok(Exit::Done)
