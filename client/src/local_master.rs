@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -61,6 +61,14 @@ pub(crate) enum LocalMasterError {
         /// The end of its log, on lines of its own.
         log: String,
     },
+    /// The same, and its log could not say why.
+    #[error("the local master {what}; there is no room for its log in {}", folder.display())]
+    NoRoom {
+        /// What it did.
+        what: String,
+        /// Where its log is.
+        folder: PathBuf,
+    },
 }
 
 impl LocalMasterError {
@@ -70,7 +78,10 @@ impl LocalMasterError {
             Self::Missing { .. } => {
                 Some("make build puts client, master and agent side by side; or give --master URL".to_owned())
             }
-            Self::OwnFolder(_) | Self::Folder(_) | Self::Start { .. } | Self::Failed { .. } => None,
+            Self::Folder(_) | Self::NoRoom { .. } => {
+                Some("set TMPDIR to a folder that is there, can be written to and has room".to_owned())
+            }
+            Self::OwnFolder(_) | Self::Start { .. } | Self::Failed { .. } => None,
         }
     }
 }
@@ -148,6 +159,9 @@ impl LocalMaster {
     }
 
     fn failed(&self, what: String) -> LocalMasterError {
+        if has_no_room(&log_file(&self.folder)) {
+            return LocalMasterError::NoRoom { what, folder: self.folder.path().to_owned() };
+        }
         LocalMasterError::Failed { what, log: log_tail(&self.folder) }
     }
 }
@@ -199,6 +213,14 @@ fn log_file(folder: &TempDir) -> PathBuf {
 
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(text.as_bytes())
+}
+
+/// Whether a file is empty because nothing can be written to it. One that could be is not empty any more.
+fn has_no_room(path: &Path) -> bool {
+    let is_empty = path.metadata().is_ok_and(|found| found.len() == 0);
+    let written = || OpenOptions::new().append(true).open(path)?.write_all(b"\n");
+    let is_full = |error: io::Error| matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+    is_empty && written().is_err_and(is_full)
 }
 
 fn log_tail(folder: &TempDir) -> String {

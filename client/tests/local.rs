@@ -59,6 +59,25 @@ fn a_master_that_dies_or_says_something_else_is_shown_and_leaves_nothing() {
 }
 
 #[test]
+fn a_folder_for_temporary_files_that_is_of_no_use_is_named() {
+    let _alone = alone();
+    let script = folder_with_script();
+    // Whatever is written to /dev/full, its disk is full.
+    let full = "for folder in \"$TMPDIR\"/muster-*; do ln -sf /dev/full \"$folder/master.log\"; done; exit 2";
+    let (folder, client) = client_beside(&[("master", full), ("agent", "")]);
+    let temporary = folder.path().join("tmp");
+    let ended = |sentence: &str| {
+        let child = command(&client, script.path()).env("TMPDIR", &temporary).spawn().unwrap();
+        let ended = finish(child).expect_code(3).expect_stderr(sentence);
+        ended.expect_stderr("\nhint: set TMPDIR to a folder that is there, can be written to and has room\n");
+    };
+    ended("error: prepare a folder for the local master: No such file or directory");
+    std::fs::create_dir(&temporary).unwrap();
+    let room = format!("; there is no room for its log in {}/muster-", temporary.display());
+    ended(&format!("error: the local master ended before it listened (exit status: 2){room}"));
+}
+
+#[test]
 fn a_local_master_is_not_given_the_variables_of_another() {
     let _alone = alone();
     let script = folder_with_script();
