@@ -51,6 +51,12 @@ impl Member {
         }
     }
 
+    /// Whether the cluster takes its pod away, and has not done so yet.
+    pub fn is_leaving(&self) -> bool {
+        let is_disrupted = matches!(&self.phase, ReplicaPhase::Lost(LostRun { loss: Loss::Disrupted, .. }));
+        is_disrupted && self.pod == Presence::Live
+    }
+
     /// Whether its agent has answered, and may still take a start or has had its own.
     pub fn has_joined(&self) -> bool {
         self.phase.has_joined() && !self.is_spent()

@@ -28,6 +28,9 @@ pub struct Policy {
     pub start_timeout: Duration,
     /// See [`STOP_GRACE`].
     pub stop_grace: Duration,
+    /// Time between SIGTERM and SIGKILL while the cluster takes one of the gang's pods away: what that pod has, and no longer
+    /// than a run is waited for at all.
+    pub leaving_grace: Duration,
     /// See [`RELEASE_TIMEOUT`].
     pub release_timeout: Duration,
     /// What must happen for the job to have succeeded.
@@ -115,6 +118,7 @@ impl Policy {
         Self {
             start_timeout,
             stop_grace: STOP_GRACE,
+            leaving_grace: seconds(spec.pod.termination_grace_seconds()).min(RELEASE_TIMEOUT),
             release_timeout: RELEASE_TIMEOUT,
             success: SuccessRule::of(spec, *success_policy),
             max_restarts: *max_restarts,

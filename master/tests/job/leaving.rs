@@ -1,14 +1,15 @@
 //! Pods that the cluster takes away, while what runs in them has its grace.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::time::Duration;
 
-use master::job::gang::Member;
-use master::job::observation::Presence::Live;
+use master::job::gang::{Gang, Member};
+use master::job::observation::Presence::{Absent, Ended, Live};
 use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState};
-use master::job::replica::ReplicaPhase::{self, Exited};
+use master::job::replica::ReplicaPhase::{self, Exited, Running};
 use protocol::agent::{ExitReport, RunState, RunStatus};
 
-use crate::support::{FIRST, exit, id, stopped};
+use crate::support::{FIRST, POLICY, exit, id, look, running, stop_with, stopped};
 
 const AGENT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 1));
 const ADDRESSES: Addresses = Addresses { agent: AGENT, tensorflow: AGENT };
@@ -60,6 +61,19 @@ fn a_pod_that_this_master_has_had_deleted_takes_no_other_start_though_it_is_stil
         Member::of(id("worker-0"), &seen, Some(FIRST.next())).is_fit()
     };
     assert_eq!((fit(DeletedBy::ThisMaster), fit(DeletedBy::Others)), (false, true));
+}
+
+#[test]
+fn the_rest_of_a_gang_has_the_grace_of_a_pod_that_is_taken_away_and_none_where_one_is_gone() {
+    let member = |name, phase, pod| Member { id: id(name), phase, pod, waits_for: None, deleted_by: DeletedBy::Others };
+    let with_pod = |pod| {
+        let drained = ReplicaPhase::Lost(LostRun::disrupted("its node is drained"));
+        let gang = Gang::new(vec![member("worker-0", drained, pod), member("worker-1", Running(FIRST), Live)]);
+        look(running(), &gang).1
+    };
+    assert_eq!(with_pod(Live), stop_with(POLICY.leaving_grace));
+    assert_eq!(with_pod(Ended), stop_with(Duration::ZERO));
+    assert_eq!(with_pod(Absent), stop_with(Duration::ZERO));
 }
 
 /// An agent whose run in the first start ended so.

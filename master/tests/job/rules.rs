@@ -37,6 +37,7 @@ fn the_rules_of_a_job_are_those_of_its_spec() {
     let expected = Policy {
         start_timeout: Duration::from_secs(60),
         stop_grace: STOP_GRACE,
+        leaving_grace: RELEASE_TIMEOUT,
         release_timeout: RELEASE_TIMEOUT,
         success: SuccessRule::Decider(id("worker-0")),
         max_restarts: 7,

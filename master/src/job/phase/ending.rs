@@ -37,7 +37,7 @@ pub(super) fn stop(phase: &JobPhase, ending: Ending, seen: Seen<'_>) -> (JobPhas
     (Stop { generation, horizon: generation.or(phase.horizon()), next, ending, since: seen.now }.into(), actions)
 }
 
-/// TensorFlow's other members hang or die slowly once one is lost, so there is nothing to wait for.
+/// Ends a start that has failed.
 pub(super) fn fail(phase: &JobPhase, failure: Failure, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     stop(phase, Ending::Failed(failure), seen)
 }
@@ -55,8 +55,11 @@ fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> G
     planned.max(generation.map_or(planned, Generation::next))
 }
 
+/// A pod that the cluster takes away has its grace, and before it is gone there is no other start: so long the rest of the
+/// gang may save its state too. Else TensorFlow's other members hang or die slowly once one is lost.
 fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
     match ending {
+        Ending::Failed(_) if seen.gang.any(Member::is_leaving) => seen.policy.leaving_grace,
         Ending::Failed(_) => Duration::ZERO,
         Ending::Succeeded | Ending::Cancelled => seen.policy.stop_grace,
     }
