@@ -15,6 +15,18 @@ print("ready")
 while True: time.sleep(60)
 "#;
 
+/// Says that it is ready, and saves its state when it is told to end, which takes it a while.
+pub const SAVES: &str = r#"
+import signal, sys, time
+def save(*_):
+    time.sleep(1)
+    print("saved")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("ready")
+while True: time.sleep(60)
+"#;
+
 /// What a script begins with that talks to the other replicas of its job.
 pub const PEERS: &str = r#"
 import json, os, signal, socket, sys, time

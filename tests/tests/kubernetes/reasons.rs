@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use e2e::scripts::STUBBORN;
+use e2e::scripts::{SAVES, STUBBORN};
 use e2e::{Place, Running, Stage, within};
 use protocol::agent::ExitOutcome;
 use protocol::failure::Failure;
@@ -93,6 +93,23 @@ fn a_pod_that_is_deleted_by_hand_is_made_anew_with_that_reason() {
     stage.cluster().namespace.kubectl(&["delete", "pod", "short-worker-1", "--wait=false"]);
     client.until_said("worker-1 was lost: its pod is being deleted");
     runs_again(&stage, "short");
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn all_may_save_their_state_when_pods_are_deleted_whether_one_or_all() {
+    let stage = Stage::new(Place::Cluster, SAVES);
+    let client = Running::of(&mut stage.submitting(&["--task", "drained"]));
+    client.until_printed(2, "ready");
+    stage.cluster().namespace.kubectl(&["delete", "pod", "drained-worker-1", "--wait=false"]);
+    client.until_printed(4, "ready");
+    stage.cluster().namespace.kubectl(&["delete", "pod", "drained-worker-0", "drained-worker-1", "--wait=false"]);
+    client.until_printed(6, "ready");
+    let restarts = stage.status("drained").restarts;
+    assert_eq!((restarts.counted, restarts.uncounted), (0, 2));
+    client.until_printed(4, "saved");
+    stage.verb(&["cancel", "drained"]).code(0);
+    client.ended().code(1);
 }
 
 #[test]
