@@ -18,7 +18,7 @@ pub enum PodState {
     Running(Addresses),
     /// It is still there and may still use something, but it will not run exec.py, or not any more, for this reason.
     Unusable {
-        /// In the back end's words.
+        /// Why not, in the back end's words.
         reason: String,
     },
     /// The cluster is taking it away. What runs in it has its grace to end.
@@ -188,9 +188,9 @@ impl Observation {
     pub fn waits_for(&self) -> Option<&str> {
         match &self.pod {
             Some(PodState::Pending { reason }) => reason.as_deref(),
+            Some(PodState::Unusable { reason }) => Some(reason),
             Some(
                 PodState::Running(_)
-                | PodState::Unusable { .. }
                 | PodState::Leaving { .. }
                 | PodState::Disrupted { .. }
                 | PodState::Terminated { .. },

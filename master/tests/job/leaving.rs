@@ -29,6 +29,16 @@ fn a_pod_that_is_being_taken_away_is_no_pod_for_another_start() {
 }
 
 #[test]
+fn what_a_pod_misses_is_waited_for_where_it_was_there_before() {
+    let pod = Some(PodState::Unusable { reason: "there is no image".to_owned() });
+    let seen = Observation { pod, agent: AgentState::Silent, deleted_by: DeletedBy::Others };
+    let hopeless = ReplicaPhase::Lost(LostRun::hopeless("there is no image"));
+    assert_eq!(Member::of(id("worker-0"), &seen, None).phase, hopeless);
+    let again = Member::of(id("worker-0"), &seen, Some(FIRST.next()));
+    assert_eq!((again.phase, again.waits_for.as_deref()), (ReplicaPhase::Requested, Some("there is no image")));
+}
+
+#[test]
 fn a_run_that_ends_because_its_pod_is_taken_away_is_lost_with_it() {
     let phase = |exit: ExitReport, deleted_by| {
         let pod = Some(PodState::Leaving { reason: "its node is drained".to_owned() });

@@ -97,6 +97,25 @@ fn a_pod_that_is_deleted_by_hand_is_made_anew_with_that_reason() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn what_a_pod_that_is_made_anew_misses_for_a_while_is_said_and_waited_for() {
+    let stage = Stage::new(Place::Cluster, SAVES);
+    let kubectl = |args: &[&str]| stage.cluster().namespace.kubectl(args);
+    kubectl(&["create", "secret", "generic", "rotated"]);
+    let client = Running::of(&mut stage.submitting(&["--task", "waits", "--env-secret", "rotated"]));
+    client.until_printed(2, "ready");
+    kubectl(&["delete", "secret", "rotated"]);
+    kubectl(&["delete", "pod", "waits-worker-1", "--wait=false"]);
+    let reason = || stage.status("waits").replicas[1].reason.clone().filter(|reason| reason.contains("rotated"));
+    within("the reason is known", reason, || stage.cluster().to_string());
+    assert_eq!(stage.status("waits").state, JobState::Pending);
+    kubectl(&["create", "secret", "generic", "rotated"]);
+    client.until_printed(4, "ready");
+    stage.verb(&["cancel", "waits"]).code(0);
+    client.ended().code(1);
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
 fn all_may_save_their_state_when_pods_are_deleted_whether_one_or_all() {
     let stage = Stage::new(Place::Cluster, SAVES);
     let client = Running::of(&mut stage.submitting(&["--task", "drained"]));
