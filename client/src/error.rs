@@ -89,6 +89,9 @@ pub(crate) enum Error {
     /// Someone deleted the job and submitted another under its name.
     #[error("job {0} was deleted, and another has its name now")]
     Replaced(JobName),
+    /// Someone deleted the job that this command has submitted.
+    #[error("job {0} was deleted before it had finished")]
+    Deleted(JobName),
 }
 
 impl Error {
@@ -122,7 +125,8 @@ impl Error {
             | Self::Output(_)
             | Self::WaitTimeout { .. }
             | Self::DeleteTimeout { .. }
-            | Self::Replaced(_) => None,
+            | Self::Replaced(_)
+            | Self::Deleted(_) => None,
         }
     }
 

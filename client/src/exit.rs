@@ -60,9 +60,11 @@ impl From<&Error> for Exit {
             Error::Image(error) => Self::from(error),
             Error::Master(error) => Self::from(error),
             Error::Local(_) | Error::Runtime(_) => Self::MasterFailed,
-            Error::Output(_) | Error::WaitTimeout { .. } | Error::DeleteTimeout { .. } | Error::Replaced(_) => {
-                Self::NotSucceeded
-            }
+            Error::Output(_)
+            | Error::WaitTimeout { .. }
+            | Error::DeleteTimeout { .. }
+            | Error::Replaced(_)
+            | Error::Deleted(_) => Self::NotSucceeded,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A master that stays: several jobs at once, HTTP by curl, its own death.
 
 use e2e::scripts::STUBBORN;
-use e2e::{Finished, Place, Scene, Stage, within};
+use e2e::{Finished, Place, Running, Scene, Stage, within};
 use protocol::view::JobState;
 
 e2e::journeys_at_a_master!(Place::Processes, #[cfg(unix)]);
@@ -27,6 +27,15 @@ fn after_kill_9_of_the_master_nothing_runs_and_the_next_one_starts_the_job_again
     let runs_again = || (stage.status("lost").state == JobState::Running).then_some(());
     within("the job runs again", runs_again, || format!("{:#?}", stage.status("lost")));
     assert_eq!(stage.runs().len(), 2);
+}
+
+#[test]
+fn who_follows_a_job_whose_master_does_not_come_back_is_told_how_to_come_back() {
+    let mut stage = Stage::new(Place::Processes, STUBBORN);
+    let client = Running::of(&mut stage.submitting(&["--task", "alone"]));
+    client.until_printed(2, "ready");
+    stage.kill_master();
+    client.ended().code(3).says(&["job alone may go on all the same", "client logs alone -f --master http://"]);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use crate::image::{self, ImageOrder};
 use crate::interrupt::Interrupts;
 use crate::local_master::LocalMaster;
 use crate::log_stream::From;
-use crate::master_client::{MasterClient, Submitted};
+use crate::master_client::{MasterClient, MasterError, Submitted};
 use crate::narrate;
 use crate::output::{Data, Notes};
 use crate::request::{self, RequestError, Surroundings};
@@ -100,11 +100,27 @@ async fn at_running_master(
     let to = (data, notes.clone());
     let job = (&client, &name);
     let stage = || *standing.borrow();
-    if detach {
+    let outcome = if detach {
         unless_interrupted(hand_over(submission, format, to), job, stage, notes).await
     } else {
         unless_interrupted(submit_and_follow(submission, format, to), job, stage, notes).await
+    };
+    match outcome {
+        Err(Error::Master(error)) if stage() == Stage::Following => Err(lost_sight(error, job, notes)),
+        outcome => outcome,
     }
+}
+
+/// What to say of a job that was accepted and can be followed no further.
+fn lost_sight(error: MasterError, (client, name): (&MasterClient, &JobName), notes: &Notes) -> Error {
+    if error.is_not_found() {
+        return Error::Deleted(name.clone());
+    }
+    if error.is_transient() {
+        let master = client.url();
+        notes.say(&format!("job {name} may go on all the same; to come back: client logs {name} -f --master {master}"));
+    }
+    error.into()
 }
 
 /// A job to submit.

@@ -1,7 +1,7 @@
 //! What is left in the cluster after a job, and after its deletion.
 
 use e2e::scripts::STUBBORN;
-use e2e::{Place, Stage, within};
+use e2e::{Place, Running, Stage, within};
 
 /// What a job of this name and two workers leaves behind, until it is deleted.
 fn kept(job: &str) -> Vec<String> {
@@ -17,6 +17,18 @@ fn assert_forgotten(stage: &Stage, job: &str) {
     assert_eq!(stage.cluster().objects(), Vec::<String>::new());
     let is_gone = || stage.cluster().policies().is_empty().then_some(());
     within("the network policy goes with the job's record", is_gone, || stage.cluster().to_string());
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_job_whose_record_is_deleted_by_hand_ends_and_leaves_nothing() {
+    let stage = Stage::new(Place::Cluster, STUBBORN);
+    let client = Running::of(&mut stage.submitting(&["--task", "struck"]));
+    client.until_printed(2, "ready");
+    stage.cluster().namespace.kubectl(&["delete", "configmap", "muster-struck"]);
+    client.ended().code(1).says(&["error: job struck was deleted before it had finished"]);
+    let is_gone = || stage.cluster().objects().is_empty().then_some(());
+    within("its pods go with its record", is_gone, || stage.cluster().to_string());
 }
 
 #[test]
