@@ -95,6 +95,12 @@ impl Replica {
         self.seen.hear(before.unwrap_or(agent));
     }
 
+    /// Its pod has gone, and what is known of it is the last: nothing more is heard from there.
+    pub(super) fn stop_hearing(&mut self) {
+        self.pods_before += 1;
+        self.listener = Listener::Nobody;
+    }
+
     /// Its pod has gone, and with it all that was known of it.
     pub(super) fn lose_pod(&mut self) {
         *self = Self { pods_before: self.pods_before + 1, ..Self::new() };

@@ -16,6 +16,9 @@ use super::gang::Gang;
 pub const STOP_GRACE: Duration = Duration::from_secs(2);
 /// Time, beyond the grace, after which a pod is deleted that has not said that its run ended, or has not ended itself.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Longest time between SIGTERM and SIGKILL for those whose pods stay. What is left of [`RELEASE_TIMEOUT`] then is for
+/// them to end and to be heard of.
+pub const LEAVING_GRACE_MAX: Duration = Duration::from_secs(10);
 /// Longest pause before a restart that does not count. A job on preemptible machines has many, and none is its fault.
 const FREE_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Longest pause, but for the job's own share of it, before a gang that was given back is asked for again.
@@ -28,8 +31,8 @@ pub struct Policy {
     pub start_timeout: Duration,
     /// See [`STOP_GRACE`].
     pub stop_grace: Duration,
-    /// Time between SIGTERM and SIGKILL while the cluster takes one of the gang's pods away: what that pod has, and no longer
-    /// than a run is waited for at all.
+    /// Time between SIGTERM and SIGKILL while the cluster takes one of the gang's pods away: what that pod has, up to
+    /// [`LEAVING_GRACE_MAX`].
     pub leaving_grace: Duration,
     /// See [`RELEASE_TIMEOUT`].
     pub release_timeout: Duration,
@@ -118,7 +121,7 @@ impl Policy {
         Self {
             start_timeout,
             stop_grace: STOP_GRACE,
-            leaving_grace: seconds(spec.pod.termination_grace_seconds()).min(RELEASE_TIMEOUT),
+            leaving_grace: seconds(spec.pod.termination_grace_seconds()).min(LEAVING_GRACE_MAX),
             release_timeout: RELEASE_TIMEOUT,
             success: SuccessRule::of(spec, *success_policy),
             max_restarts: *max_restarts,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use master::job::policy::Budget::{Counted, Free};
-use master::job::policy::{Deadline, Policy, RELEASE_TIMEOUT, STOP_GRACE, SuccessRule, Verdict};
+use master::job::policy::{Deadline, LEAVING_GRACE_MAX, Policy, RELEASE_TIMEOUT, STOP_GRACE, SuccessRule, Verdict};
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::failure::{Failure, Loss, Restarts};
 use protocol::job::{JobRequest, JobSpec, Strategy};
@@ -37,7 +37,7 @@ fn the_rules_of_a_job_are_those_of_its_spec() {
     let expected = Policy {
         start_timeout: Duration::from_secs(60),
         stop_grace: STOP_GRACE,
-        leaving_grace: RELEASE_TIMEOUT,
+        leaving_grace: LEAVING_GRACE_MAX,
         release_timeout: RELEASE_TIMEOUT,
         success: SuccessRule::Decider(id("worker-0")),
         max_restarts: 7,
