@@ -41,9 +41,11 @@ impl Driver {
         let is_coming_up = matches!(self.phase, JobPhase::Pending { .. } | JobPhase::Starting { .. });
         let is_swept = matches!(self.phase, JobPhase::Restarting { .. });
         let launched = self.stored.record.launched;
+        let has_run = self.stored.record.restarts.newest_failed().is_some();
         for (id, replica) in &mut self.replicas {
-            let pod = table.get(id).cloned();
+            let pod = table.get(id).cloned().map(|pod| if has_run { pod.after_a_start() } else { pod });
             if replica.seen.pod.is_some() && pod.is_none() && is_coming_up {
+                replica.stop_hearing();
                 replica.seen.agent = AgentState::Refused(LostRun::disrupted("its pod was deleted"));
             }
             replica.seen.pod = pod;

@@ -40,6 +40,22 @@ pub enum PodState {
     },
 }
 
+impl PodState {
+    /// What it is to a job that has run before: what was there for the earlier start may soon be there again, and the
+    /// cluster goes on trying.
+    #[must_use]
+    pub fn after_a_start(self) -> Self {
+        match self {
+            Self::Unusable { reason } => Self::Pending { reason: Some(reason) },
+            Self::Pending { .. }
+            | Self::Running(_)
+            | Self::Leaving { .. }
+            | Self::Disrupted { .. }
+            | Self::Terminated { .. } => self,
+        }
+    }
+}
+
 /// Where a pod is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addresses {
@@ -188,9 +204,9 @@ impl Observation {
     pub fn waits_for(&self) -> Option<&str> {
         match &self.pod {
             Some(PodState::Pending { reason }) => reason.as_deref(),
-            Some(PodState::Unusable { reason }) => Some(reason),
             Some(
                 PodState::Running(_)
+                | PodState::Unusable { .. }
                 | PodState::Leaving { .. }
                 | PodState::Disrupted { .. }
                 | PodState::Terminated { .. },

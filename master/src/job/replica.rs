@@ -62,8 +62,6 @@ impl ReplicaPhase {
                 Self::Lost(observation.lost(reason))
             }
             (Some(PodState::Terminated { reason, .. }), _) => Self::Lost(LostRun::broken(reason)),
-            // What could be had for an earlier start may soon be had again, and the cluster goes on trying.
-            (Some(PodState::Unusable { .. }), _) if current.is_some() => Self::Requested,
             (Some(PodState::Unusable { reason }), _) => Self::Lost(LostRun::hopeless(reason)),
             (_, lost @ Self::Lost(_)) => lost,
             (None, Self::Running(_)) => Self::Lost(observation.lost("its pod was deleted")),

@@ -30,12 +30,16 @@ fn a_pod_that_is_being_taken_away_is_no_pod_for_another_start() {
 
 #[test]
 fn what_a_pod_misses_is_waited_for_where_it_was_there_before() {
-    let pod = Some(PodState::Unusable { reason: "there is no image".to_owned() });
-    let seen = Observation { pod, agent: AgentState::Silent, deleted_by: DeletedBy::Others };
-    let hopeless = ReplicaPhase::Lost(LostRun::hopeless("there is no image"));
-    assert_eq!(Member::of(id("worker-0"), &seen, None).phase, hopeless);
-    let again = Member::of(id("worker-0"), &seen, Some(FIRST.next()));
+    let unusable = PodState::Unusable { reason: "there is no image".to_owned() };
+    let member = |pod| {
+        let seen = Observation { pod: Some(pod), agent: AgentState::Silent, deleted_by: DeletedBy::Others };
+        Member::of(id("worker-0"), &seen, None)
+    };
+    assert_eq!(member(unusable.clone()).phase, ReplicaPhase::Lost(LostRun::hopeless("there is no image")));
+    let again = member(unusable.after_a_start());
     assert_eq!((again.phase, again.waits_for.as_deref()), (ReplicaPhase::Requested, Some("there is no image")));
+    let running = PodState::Running(ADDRESSES);
+    assert_eq!(running.clone().after_a_start(), running);
 }
 
 #[test]
