@@ -111,13 +111,21 @@ fn lost_part(statement: &str) -> Option<&'static str> {
             ('\'', Some('\'')) | ('"', Some('"')) => quote = None,
             (_, Some('\'')) => {}
             ('\'' | '"', None) => quote = Some(letter),
-            ('\\', _) if rest.next().is_none() => return Some("a backslash with nothing behind it (two keep one)"),
+            ('\\', _) => match rest.next() {
+                Some(_) => {}
+                None => return Some("a backslash with nothing behind it (two keep one)"),
+            },
             ('$', _) => match behind_reference(rest.as_str()) {
                 Some(behind) => rest = behind.chars(),
                 None => return Some("a dollar that begins no ${NAME} (single quotes keep a dollar as it is)"),
             },
             ('#', None) if before == '=' => return Some("a # right behind the = (quotes keep it)"),
-            ('#', None) if before.is_whitespace() => return None,
+            ('#', None) if before.is_whitespace() => {
+                return rest
+                    .as_str()
+                    .contains('\n')
+                    .then_some("a comment with a quote in it, which hides the lines behind");
+            }
             (_, _) => {}
         }
         before = letter;
@@ -191,6 +199,8 @@ mod tests {
             "\"a$$b\"", "5$", "pa$5word", "a$.b", "$(x)", "$B_C", "\"$B\"", "$B\\ x", "$$B", "'a'$", "\"'$'\"", "C:\\",
             "#ff0000",
         ];
+        let hidden = parsed("A=1\nB=64  # it's per worker\nC=0.1\nD=3  # don't raise\n").unwrap_err();
+        assert!(hidden.starts_with("--env-file: job.env, line 2: a comment with a quote"), "{hidden}");
         for value in lost {
             let error = parsed(&format!("# it's $$\nB=1 # it's $$\nA={value}\nC=1\n")).unwrap_err();
             assert!(error.starts_with("--env-file: job.env, line 3: a "), "{value}: {error}");

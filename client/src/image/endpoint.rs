@@ -64,8 +64,14 @@ impl Endpoint {
     fn of_context(context: String, folder: &Path) -> Result<Self, ImageError> {
         let store = folder.join("contexts");
         let id = hex::encode(Sha256::digest(&context));
-        let kept: Option<Context> = json(&store.join("meta").join(&id).join("meta.json"))?;
-        let Some(kept) = kept else { return Err(ImageError::NoDockerContext { context, store }) };
+        let path = store.join("meta").join(&id).join("meta.json");
+        let kept: Context = match fs::read(&path) {
+            Ok(text) => parsed(&text, &path)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(ImageError::NoDockerContext { context, store });
+            }
+            Err(source) => return Err(ImageError::DockerFile { path, source }),
+        };
         let certificates = store.join("tls").join(&id).join("docker");
         let certificates = certificates.is_dir().then_some(certificates);
         Ok(Self { address: kept.endpoints.docker.host, certificates, context: Some(context) })
@@ -77,20 +83,21 @@ fn context(variables: &DockerVariables) -> Result<Option<(String, PathBuf)>, Ima
     let (None, Some(folder)) = (&variables.host, &variables.folder) else { return Ok(None) };
     let chosen = match &variables.context {
         Some(context) => Some(context.clone()),
-        None => json::<Settings>(&folder.join("config.json"))?.and_then(|settings| settings.current_context),
+        None => in_use(folder)?,
     };
     let chosen = chosen.filter(|context| !context.is_empty() && context != DEFAULT_CONTEXT);
     Ok(chosen.map(|context| (context, folder.clone())))
 }
 
-/// What is in a file of JSON, if there is one.
-fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ImageError> {
-    let parsed = match fs::read(path) {
-        Ok(text) => serde_json::from_slice(&text).map(Some).map_err(io::Error::from),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    };
-    parsed.map_err(|source| ImageError::DockerFile { path: path.to_owned(), source })
+/// The context that is in use. Where the docker command's settings cannot be read, it goes on without them, and so do we.
+fn in_use(folder: &Path) -> Result<Option<String>, ImageError> {
+    let path = folder.join("config.json");
+    let Ok(text) = fs::read(&path) else { return Ok(None) };
+    parsed::<Settings>(&text, &path).map(|settings| settings.current_context)
+}
+
+fn parsed<T: DeserializeOwned>(text: &[u8], path: &Path) -> Result<T, ImageError> {
+    serde_json::from_slice(text).map_err(|error| ImageError::DockerFile { path: path.to_owned(), source: error.into() })
 }
 
 /// What is needed of the docker command's `config.json`.

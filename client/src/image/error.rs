@@ -9,9 +9,9 @@ use super::elf::{ElfFault, Machine};
 use crate::master_client::MasterError;
 use crate::request::SCRIPT;
 
-/// How to find an engine that the docker command finds. The command knows contexts, which this client does not.
-const DOCKER_HINT: &str = "with minikube: eval $(minikube docker-env); else: unset DOCKER_HOST, and docker context use \
-    one that docker context ls shows";
+/// How to choose another engine.
+const DOCKER_HINT: &str = "with minikube: eval $(minikube docker-env); else: unset DOCKER_HOST and DOCKER_CONTEXT, and \
+    docker context use one that docker context ls shows";
 
 /// Why there is no image for pods to run.
 #[derive(Debug, thiserror::Error)]
