@@ -88,7 +88,7 @@ fn complain(error: &str) -> u8 {
 fn be_agent(config: Config) -> u8 {
     if config.supervision == Supervision::Parent {
         // Ctrl-C in the master's terminal is the master's to answer, and a run that asked there for a password would wait
-        // for ever, since it is in the terminal's background. Who leads a group already has no terminal to leave.
+        // for ever, since it is in the terminal's background. Only who leads a group cannot leave it, as no child of a master does.
         let _ = setsid();
     }
     // One thread: runs must be started from one that lives as long as the agent, and there is little to do.

@@ -62,12 +62,15 @@ pub(super) async fn check(work_dir: &Path) -> Result<(), Refusal> {
 
 /// What it means that Python ended so, and said this.
 fn verdict(status: ExitStatus, stderr: &str) -> Result<(), Refusal> {
-    let first_line = stderr.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it gave no reason");
+    let mut lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());
+    // A traceback says what it is about in the end, other programs at the beginning.
+    let is_traceback = stderr.trim_start().starts_with(['T', 'F']) && stderr.contains("File \"");
+    let reason = if is_traceback { lines.next_back() } else { lines.next() }.unwrap_or("it gave no reason");
     let (code, sentence) = match status.code() {
         Some(0) => return Ok(()),
         Some(DOES_NOT_PARSE) => (ErrorCode::BadWorkDir, format!("exec.py does not parse: {}", summary(stderr))),
-        Some(CANNOT_BE_READ) => (ErrorCode::BadWorkDir, format!("exec.py cannot be read: {first_line}")),
-        _ => (ErrorCode::NoPython, format!("python does not work ({status}: {first_line}): {PYTHON_HINT}")),
+        Some(CANNOT_BE_READ) => (ErrorCode::BadWorkDir, format!("exec.py cannot be read: {reason}")),
+        _ => (ErrorCode::NoPython, format!("python does not work ({status}: {reason}): {PYTHON_HINT}")),
     };
     Err(Refusal { code, sentence })
 }
@@ -105,6 +108,8 @@ mod tests {
         let (code, sentence) = said(127, "\npyenv: python: command not found\n\nNote: see its help\n");
         assert_eq!(code, ErrorCode::NoPython);
         assert!(sentence.starts_with("python does not work (exit status: 127: pyenv: python: command"), "{sentence}");
+        let old = said(1, "  File \"<string>\", line 4\n    except OSError\nSyntaxError: invalid syntax\n").1;
+        assert!(old.contains("(exit status: 1: SyntaxError: invalid syntax)"), "{old}");
         let unreadable = "exec.py cannot be read: Permission denied".to_owned();
         assert_eq!(said(CANNOT_BE_READ, "Permission denied\n"), (ErrorCode::BadWorkDir, unreadable));
     }
