@@ -103,7 +103,8 @@ impl Replica {
 
     /// Its pod has gone, and with it all that was known of it.
     pub(super) fn lose_pod(&mut self) {
-        *self = Self { pods_before: self.pods_before + 1, ..Self::new() };
+        self.stop_hearing();
+        *self = Self { pods_before: self.pods_before, ..Self::new() };
     }
 
     /// Lets go of the start that has failed: its agent, if it can serve another, takes the next one.

@@ -62,10 +62,10 @@ pub(super) async fn check(work_dir: &Path) -> Result<(), Refusal> {
 
 /// What it means that Python ended so, and said this.
 fn verdict(status: ExitStatus, stderr: &str) -> Result<(), Refusal> {
-    let mut lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());
     // A traceback says what it is about in the end, other programs at the beginning.
-    let is_traceback = stderr.trim_start().starts_with(['T', 'F']) && stderr.contains("File \"");
-    let reason = if is_traceback { lines.next_back() } else { lines.next() }.unwrap_or("it gave no reason");
+    let first_line = || stderr.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned);
+    let is_traceback = stderr.contains("File \"");
+    let reason = first_line().filter(|_| !is_traceback).unwrap_or_else(|| summary(stderr));
     let (code, sentence) = match status.code() {
         Some(0) => return Ok(()),
         Some(DOES_NOT_PARSE) => (ErrorCode::BadWorkDir, format!("exec.py does not parse: {}", summary(stderr))),
