@@ -13,9 +13,10 @@ pub(super) async fn run(client: &MasterClient, name: &JobName, notes: &Notes) ->
             notes.say(&format!("job {name} has ended already ({}); nothing was done", view.state));
             return Ok(Exit::Done);
         }
+        Ok(_) => {}
         // A record that the master cannot read is no job to show, and only who wants it cancelled is told why.
-        Err(error) if !error.is_not_found() => return Err(error.into()),
-        Ok(_) | Err(_) => {}
+        Err(error) if error.is_not_found() => {}
+        Err(error) => return Err(error.into()),
     }
     client.cancel(name).await?;
     notes.say(&format!("job {name} is being cancelled; client wait {name} returns when nothing of it runs"));

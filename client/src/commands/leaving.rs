@@ -40,6 +40,11 @@ pub(super) async fn unless_interrupted(
     }
 }
 
+/// The command that follows a job.
+pub(super) fn to_follow(name: &JobName, client: &MasterClient) -> String {
+    format!("client logs {name} -f --master {}", client.url())
+}
+
 fn farewell(stage: Stage, name: &JobName, client: &MasterClient) -> String {
     let master = client.url();
     let (standing, come_back) = match stage {
@@ -48,12 +53,11 @@ fn farewell(stage: Stage, name: &JobName, client: &MasterClient) -> String {
                 "it is not known whether job {name} was accepted: client status {name} --master {master} tells"
             );
         }
-        Stage::Following => (format!("left job {name}, which goes on"), format!("client logs {name} -f")),
-        Stage::Waiting => {
-            (format!("no longer waiting for job {name}; it is left alone"), format!("client wait {name}"))
-        }
+        Stage::Following => (format!("left job {name}, which goes on"), to_follow(name, client)),
+        Stage::Waiting => (
+            format!("no longer waiting for job {name}; it is left alone"),
+            format!("client wait {name} --master {master}"),
+        ),
     };
-    format!(
-        "{standing}\nto come back: {come_back} --master {master}\nto cancel it: client cancel {name} --master {master}"
-    )
+    format!("{standing}\nto come back: {come_back}\nto cancel it: client cancel {name} --master {master}")
 }

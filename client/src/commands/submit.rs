@@ -10,7 +10,7 @@ use protocol::view::{BackendKind, JobView};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::leaving::{Stage, unless_interrupted};
+use super::leaving::{Stage, to_follow, unless_interrupted};
 use crate::args::{Format, ImageArgs, SubmitArgs};
 use crate::config::{Config, ImageConfig, LocalBecause, MasterChoice, variable_to_pass_on};
 use crate::error::Error;
@@ -117,8 +117,7 @@ fn lost_sight(error: MasterError, (client, name): (&MasterClient, &JobName), not
         return Error::Deleted(name.clone());
     }
     if error.is_transient() {
-        let master = client.url();
-        notes.say(&format!("job {name} may go on all the same; to come back: client logs {name} -f --master {master}"));
+        notes.say(&format!("job {name} may go on all the same; to come back: {}", to_follow(name, client)));
     }
     error.into()
 }
@@ -147,8 +146,7 @@ async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, 
 /// `--detach`: the job's name is the data, so that a script can go on with it.
 async fn hand_over(submission: Submission, format: Format, (mut data, notes): (Data, Notes)) -> Result<Exit, Error> {
     let (client, view) = submit(submission, &notes).await?;
-    let master = client.url();
-    notes.say(&format!("to follow it: client logs {} -f --master {master}", view.name));
+    notes.say(&format!("to follow it: {}", to_follow(&view.name, &client)));
     if format == Format::Json {
         data.json(&view)?;
     } else {
