@@ -130,7 +130,7 @@ fuzz: ## Try everything that comes in with random input, FUZZ_SECONDS=10 for eac
 .PHONY: abuse
 abuse: ## Send a master 1,000 requests of browsers, 10,000 malformed ones, 10,000 slow connections
 	cargo build --locked --workspace
-	cargo test --locked -p e2e --test abuse -- --ignored --nocapture --test-threads 1
+	cargo test --locked -p e2e --test suite -- abuse:: --ignored --nocapture --test-threads 1
 
 .PHONY: chaos
 chaos: ## Break masters at every instant, kill workers and pods at random, and check that nothing is lost; ROUNDS=n for more

@@ -1,14 +1,17 @@
 //! Talking to agents: one method a route. Every call has a deadline; connections are kept and used again.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use futures_util::{Stream, TryStreamExt};
 use http_body_util::{BodyExt, Collected, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
-use hyper::{Method, Request, Response, StatusCode, header};
+use hyper::{Method, Request, Response, StatusCode, Uri, header};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -19,8 +22,6 @@ use protocol::routes;
 use tokio::time::timeout;
 
 use crate::agent_token::AgentToken;
-#[cfg(feature = "chaos")]
-use crate::chaos::{Chaos, Deed};
 
 /// How long a connection that nobody uses is kept. The agents of a job have addresses of their own, so what is kept of them
 /// is of no use to the next job, and would pile up.
@@ -85,8 +86,17 @@ pub struct LogStream<S> {
 pub struct AgentClient {
     http: Client<HttpConnector, Full<Bytes>>,
     authorization: Option<HeaderValue>,
-    #[cfg(feature = "chaos")]
-    chaos: std::sync::Arc<Chaos>,
+    interceptor: Option<Arc<dyn Interceptor>>,
+}
+
+/// A call to an agent that has not been made yet; resolves to the whole answer.
+pub type PendingCall<'a> = BoxFuture<'a, Result<Bytes, AgentError>>;
+
+/// Runs around every call to an agent but [`AgentClient::logs`]. Tests make calls fail or wait with it.
+#[async_trait]
+pub trait Interceptor: Send + Sync + std::fmt::Debug {
+    /// Makes `call`, which asks for `uri`, or fails in its place.
+    async fn intercept(&self, agent: SocketAddr, uri: &Uri, call: PendingCall<'_>) -> Result<Bytes, AgentError>;
 }
 
 impl AgentClient {
@@ -100,18 +110,12 @@ impl AgentClient {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)
             .build(connector);
-        Self {
-            http,
-            authorization: None,
-            #[cfg(feature = "chaos")]
-            chaos: std::sync::Arc::default(),
-        }
+        Self { http, authorization: None, interceptor: None }
     }
 
-    /// The same, of a master that this strikes.
-    #[cfg(feature = "chaos")]
-    pub fn under(self, chaos: &std::sync::Arc<Chaos>) -> Self {
-        Self { chaos: std::sync::Arc::clone(chaos), ..self }
+    /// The same client, with an interceptor around its calls.
+    pub fn intercepted_by(self, interceptor: Arc<dyn Interceptor>) -> Self {
+        Self { interceptor: Some(interceptor), ..self }
     }
 
     /// The same, for the agents that know this token. Connections are shared.
@@ -209,13 +213,13 @@ impl AgentClient {
     /// One request and its whole answer. The body is read to its end, so that the connection can be used again.
     async fn call(&self, request: Call, limit: Duration) -> Result<Bytes, AgentError> {
         let agent = request.agent;
-        #[cfg(feature = "chaos")]
-        let deed = Deed::of_request(request.request.uri());
+        let uri = request.request.uri().clone();
         let exchange = async { collect(agent, self.send(request).await?).await };
         let answer = async { timeout(limit, exchange).await.map_err(|late| unreachable(agent, late))? };
-        #[cfg(feature = "chaos")]
-        let answer = self.chaos.around(deed, answer, |struck| unreachable(agent, struck));
-        answer.await
+        match &self.interceptor {
+            None => answer.await,
+            Some(interceptor) => interceptor.intercept(agent, &uri, Box::pin(answer)).await,
+        }
     }
 
     async fn send(&self, Call { agent, mut request }: Call) -> Result<Response<Incoming>, AgentError> {

@@ -172,15 +172,6 @@ impl Config {
         names.filter(|name| name.as_encoded_bytes().starts_with(MUSTER_PREFIX.as_bytes())).collect()
     }
 
-    /// What strikes this master on purpose: `MUSTER_CHAOS=POINT:kill:N`.
-    ///
-    /// # Errors
-    /// When it is not written like that.
-    #[cfg(feature = "chaos")]
-    pub fn chaos() -> anyhow::Result<Option<crate::chaos::Strike>> {
-        variable("MUSTER_CHAOS").map(|text| text.parse().context("MUSTER_CHAOS")).transpose()
-    }
-
     /// What shall be logged, in the syntax of tracing's `EnvFilter`.
     pub fn log_filter() -> String {
         variable("RUST_LOG").unwrap_or_else(|| "info".to_owned())

@@ -3,8 +3,6 @@
 pub mod agent_client;
 pub mod agent_token;
 pub mod backend;
-#[cfg(feature = "chaos")]
-pub mod chaos;
 pub mod config;
 pub mod driver;
 mod error_chain;
@@ -48,6 +46,14 @@ use crate::store::{JobStore, StoreError};
 /// # Errors
 /// When it cannot start, with what to do about it, or when what it rests upon breaks.
 pub async fn run(config: Config) -> anyhow::Result<()> {
+    run_with(config, |context| context).await
+}
+
+/// The same with a `change` to what the drivers share, so that a test's program can put faults around the seams.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(Config::log_filter()).context("RUST_LOG")?;
     let colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
@@ -62,12 +68,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     // Those of masters that were started later come later in their order.
     let boot_id = uuid::Uuid::now_v7().to_string();
     let context = Context { store, backend: Arc::clone(&backend), agents: AgentClient::new(), agent_key, boot_id };
-    #[cfg(feature = "chaos")]
-    let context = match Config::chaos()? {
-        Some(strike) => chaos::strike(context, &chaos::Chaos::new([strike])),
-        None => context,
-    };
-    let jobs = Jobs::new(Arc::new(context), state.logs());
+    let jobs = Jobs::new(Arc::new(change(context)), state.logs());
     let mut following = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&jobs).run()));
     tokio::select! {
         () = jobs.complete() => {}

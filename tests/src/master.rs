@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use testkit::chaos::STRIKE_VARIABLE;
+
 use crate::programs::built;
 
 /// A master that runs until it is dropped.
@@ -28,7 +30,8 @@ impl Master {
     }
 
     fn serving(listen: SocketAddr, dir: &Path, args: &[&str], variables: &[(&str, &str)]) -> Result<Self, ExitStatus> {
-        let mut child = Command::new(built("master"))
+        let is_struck = variables.iter().any(|(name, _)| *name == STRIKE_VARIABLE);
+        let mut child = Command::new(built(if is_struck { "chaos-master" } else { "master" }))
             .args(["--listen", &listen.to_string()])
             .args(args)
             .current_dir(dir)

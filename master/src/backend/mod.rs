@@ -1,10 +1,6 @@
 //! Where pods live. The verbs are declarative, so that a retry is free; readiness is not a back end's business, for a
 //! pod is ready when its agent answers.
 
-#[cfg(feature = "fake")]
-pub mod conformance;
-#[cfg(feature = "fake")]
-pub mod fake;
 pub mod kube;
 pub mod process;
 

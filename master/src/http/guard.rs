@@ -32,7 +32,6 @@ const BROWSER_NAME: &[u8] = b"Mozilla/";
 
 impl Guard {
     /// Whether such a request is answered, for fuzzing.
-    #[cfg(feature = "fake")]
     #[doc(hidden)]
     pub fn admits(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
         self.admit(method, uri, headers).is_ok()

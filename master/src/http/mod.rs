@@ -43,7 +43,6 @@ const BACKLOG: u32 = 4096;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What `GET /create` makes of a query, for fuzzing.
-#[cfg(feature = "fake")]
 #[doc(hidden)]
 pub fn spec_of_query(query: &str) -> Option<protocol::job::JobSpec> {
     create::parse(query).ok()

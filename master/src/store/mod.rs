@@ -1,16 +1,10 @@
 //! Where it is written what was asked for, and the little that must be remembered. Creating a record is the commit
 //! point of a submit; everything else about a job is seen, not stored.
 
-#[cfg(feature = "fake")]
-pub mod conformance;
-#[cfg(feature = "fake")]
-pub mod damage;
-#[cfg(feature = "fake")]
-pub mod fake;
 pub mod kube;
 mod reading;
 pub mod sqlite;
-mod watchers;
+pub mod watchers;
 
 use async_trait::async_trait;
 use protocol::failure::Restarts;

@@ -10,11 +10,11 @@ const BACKLOG: usize = 1024;
 
 /// The watchers of one store.
 #[derive(Debug, Default)]
-pub(super) struct Watchers(Vec<mpsc::Sender<StoreEvent>>);
+pub struct Watchers(Vec<mpsc::Sender<StoreEvent>>);
 
 impl Watchers {
     /// A new watcher, told of `present` first.
-    pub(super) fn add(&mut self, present: Vec<Stored>) -> mpsc::Receiver<StoreEvent> {
+    pub fn add(&mut self, present: Vec<Stored>) -> mpsc::Receiver<StoreEvent> {
         let (sender, receiver) = mpsc::channel(BACKLOG + present.len());
         let present = present.into_iter().map(|stored| StoreEvent::Changed(Box::new(stored)));
         for event in present.chain([StoreEvent::Replayed]) {
@@ -25,7 +25,7 @@ impl Watchers {
     }
 
     /// Tells all, and forgets those that have gone. Blocks; not to be called from a task.
-    pub(super) fn tell(&mut self, event: &StoreEvent) {
+    pub fn tell(&mut self, event: &StoreEvent) {
         self.0.retain(|watcher| watcher.blocking_send(event.clone()).is_ok());
     }
 }

@@ -33,7 +33,6 @@ use self::manifest::JOB_UID;
 use self::seen::SeenPods;
 use super::{BackendError, JobKey, PodBackend, PodSpec, PodTable, Refusal};
 use crate::error_chain::error_chain;
-#[cfg(feature = "fake")]
 use crate::job::observation::PodState;
 use crate::job::plan;
 
@@ -49,7 +48,6 @@ const GRACE_SECONDS: u32 = 1;
 const NO_GRACE_SECONDS: u32 = 0;
 
 /// Whose a pod is and how it stands, for fuzzing.
-#[cfg(feature = "fake")]
 #[doc(hidden)]
 pub fn observed(pod: &Pod, before: Option<&PodState>) -> (Option<(JobKey, ReplicaId)>, PodState) {
     (observe::whose(pod), observe::state(pod, before))

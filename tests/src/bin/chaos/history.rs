@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use e2e::cluster::{Namespace, OURS};
-use master::chaos::broken_promises;
 use master::store::{JobRecord, Wish};
 use serde_json::{Deserializer, Value};
+use testkit::chaos::broken_promises;
 
 /// Most time in which a forgotten job's objects go.
 const PATIENCE: Duration = Duration::from_secs(60);

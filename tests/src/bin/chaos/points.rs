@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use e2e::cluster::{Cluster, Image};
 use e2e::{Scene, within};
-use master::chaos::{Deed, Fault, Point, Strike};
 use protocol::view::{JobState, JobView};
+use testkit::chaos::{Deed, Fault, Point, STRIKE_VARIABLE, Strike};
 
 use crate::cluster::request;
 use crate::history::History;
@@ -23,8 +23,6 @@ const LANES: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The signal of `kill -9`.
 const SIGKILL: i32 = 9;
-/// The variable that arms a master.
-const CHAOS: &str = "MUSTER_CHAOS";
 /// At most the how manieth time a master comes to a point is when it is killed there.
 const PASSINGS: u32 = 3;
 /// Kills a master that has taken a job, and does nothing for it.
@@ -97,7 +95,8 @@ impl Trial<'_> {
         let is_of_the_next = matches!(strike.point, Point::Before(Deed::Adopt) | Point::After(Deed::Adopt));
         let first = if is_of_the_next { LOSES_ITS_JOB } else { strike };
         let scene = Scene::new("");
-        let cluster = Cluster::with_variables(&scene, Arc::clone(image), &STATE, &[(CHAOS, &first.to_string())]);
+        let cluster =
+            Cluster::with_variables(&scene, Arc::clone(image), &STATE, &[(STRIKE_VARIABLE, &first.to_string())]);
         let history = History::follow(&cluster.namespace, scene.path())?;
         let mut trial = Trial { scene: &scene, cluster, strike, armed: Some(first), wanted, made: 0 };
         trial.job().with_context(|| trial.cluster.to_string())?;
@@ -173,7 +172,7 @@ impl Trial<'_> {
             self.made += u32::from(self.armed == Some(self.strike));
             self.armed = (self.made < self.wanted).then_some(self.strike);
             let strike = self.armed.map(|strike| strike.to_string());
-            let variables = strike.as_ref().map(|strike| (CHAOS, strike.as_str()));
+            let variables = strike.as_ref().map(|strike| (STRIKE_VARIABLE, strike.as_str()));
             match self.cluster.try_next_master(&STATE, variables.as_slice()) {
                 Ok(()) => return Ok(()),
                 Err(status) => end = status,

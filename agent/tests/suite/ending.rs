@@ -1,0 +1,119 @@
+//! When an agent ends by itself or is told to, and with which code; and what it says to a bad command line.
+
+use std::io::Read;
+use std::process::Stdio;
+
+use crate::support::{Agent, process_state};
+use protocol::agent::RunState;
+
+fn code_after(script: &str) -> Option<i32> {
+    let mut agent = Agent::of_shell(script);
+    agent.go();
+    agent.wait_for_exit();
+    let answer = agent.post("/finish", "");
+    assert_eq!((answer.status, answer.text().as_str()), (200, "OK"));
+    agent.wait_for_end().code()
+}
+
+#[test]
+fn a_finished_agent_exits_as_its_run_did() {
+    assert_eq!(code_after("exit 0"), Some(0));
+    assert_eq!(code_after("exit 3"), Some(3));
+    assert_eq!(code_after("kill -9 $$"), Some(137));
+}
+
+#[test]
+fn a_finished_agent_without_a_run_exits_with_0() {
+    let mut agent = Agent::of_shell("true");
+    assert_eq!(agent.post("/finish", "").status, 200);
+    assert_eq!(agent.wait_for_end().code(), Some(0));
+}
+
+#[test]
+fn a_finished_agent_whose_run_was_stopped_before_it_started_does_not_look_successful() {
+    let mut agent = Agent::of_shell("true");
+    agent.post("/config", "{}");
+    agent.post("/stop", "");
+    assert_eq!(agent.post("/finish", "").status, 200);
+    assert_eq!(agent.wait_for_end().code(), Some(143));
+}
+
+#[test]
+fn an_agent_does_not_finish_while_something_runs() {
+    let agent = Agent::of_shell("exec sleep 1000");
+    agent.go();
+    assert_eq!(agent.post("/finish", "").status, 409);
+    assert_eq!(agent.status().state, RunState::Running);
+}
+
+#[test]
+fn open_answers_end_when_the_agent_does() {
+    let mut agent = Agent::of_shell("true");
+    let mut follower = agent.send("GET", "/logs?follow=true", "");
+    let mut poll = agent.send("GET", "/status?after=1&wait=60", "");
+    // Answered by the same thread, so both of the above have been taken by then.
+    agent.status();
+    assert_eq!(agent.post("/finish", "").status, 200);
+    for stream in [&mut follower, &mut poll] {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        assert_eq!(crate::support::parse_response(&bytes).status, 200);
+    }
+    assert_eq!(agent.wait_for_end().code(), Some(0));
+}
+
+#[test]
+fn an_agent_whom_nobody_asks_ends_as_its_run_did_and_not_while_somebody_listens() {
+    let mut agent = Agent::start(&["--linger", "2"], &["sh", "-c", "exit 4"]);
+    agent.go();
+    agent.wait_for_exit();
+    let mut listening = agent.send("GET", &format!("/status?after={}&wait=4", agent.status().seq), "");
+    let mut bytes = Vec::new();
+    listening.read_to_end(&mut bytes).unwrap();
+    assert_eq!(crate::support::parse_response(&bytes).status, 200, "it stayed for longer than its linger");
+    assert_eq!(agent.wait_for_end().code(), Some(4));
+}
+
+#[test]
+fn a_bad_command_line_is_refused_with_2() {
+    for (flags, message) in [
+        (["--listen", "nowhere"], "error: --listen: \"nowhere\" is not an address and port, such as 0.0.0.0:7896\n"),
+        (
+            ["--termination-grace", "x"],
+            "error: --termination-grace: \"x\" is not a number of seconds, a year at most\n",
+        ),
+        (["--linger", "-1"], "error: --linger: \"-1\" is not a number of seconds, a year at most\n"),
+        (["--log-bytes", "0"], "error: --log-bytes: \"0\" is not a number of bytes, at least 1\n"),
+        (["--frobnicate", "x"], "error: invalid option '--frobnicate'\n"),
+        (["--supervised", "--"], "error: no command stands behind --\n"),
+    ] {
+        let output = crate::support::program().args(flags).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(2), message));
+    }
+    let output =
+        crate::support::program().env("MUSTER_TERMINATION_GRACE_SECONDS", "x").stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        String::from_utf8(output.stderr).unwrap().starts_with("error: MUSTER_TERMINATION_GRACE_SECONDS: \"x\" is not")
+    );
+}
+
+#[test]
+fn help_and_version_go_to_stdout() {
+    for (flag, begin) in [("--help", "Takes an environment"), ("-V", "agent 0.")] {
+        let output = crate::support::program().arg(flag).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert!(String::from_utf8(output.stdout).unwrap().starts_with(begin));
+    }
+}
+
+#[test]
+fn an_agent_whose_port_is_taken_names_it_and_ends_with_2_which_is_not_an_exceptions_code() {
+    let agent = Agent::of_shell("true");
+    let address = agent.address.to_string();
+    let output = crate::support::program().args(["--listen", &address]).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.starts_with(&format!("error: listen on {address}: ")), "{message}");
+    assert!(process_state(agent.pid()).is_some());
+}

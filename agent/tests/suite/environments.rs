@@ -1,0 +1,109 @@
+//! From the body of a config to the environment of a run, and from flags to a configuration.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::time::Duration;
+
+use agent::config::{Config, Invocation, Supervision, parse};
+use agent::run::environment::{Environment, child_environment, parse_config};
+
+fn environment(pairs: &[(&str, &str)]) -> Environment {
+    pairs.iter().map(|(name, value)| (OsString::from(name), OsString::from(value))).collect()
+}
+
+fn value(json: &str) -> Option<String> {
+    let changes = parse_config(format!(r#"{{"A": {json} }}"#).as_bytes()).unwrap();
+    changes.into_values().next().unwrap()
+}
+
+#[test]
+fn json_becomes_text_as_it_was_sent() {
+    for (json, text) in [
+        (r#""plain""#, "plain"),
+        (r#""a \"quoted\" é \ud83d\ude00""#, "a \"quoted\" é 😀"),
+        (r#""""#, ""),
+        ("0", "0"),
+        ("-1.50", "-1.50"),
+        ("12345678901234567890123", "12345678901234567890123"),
+        ("true", "true"),
+        ("false", "false"),
+        ("{ \"b\" : [ 1 ,\n 2 ] , \"a\" : \" { \\\" } \" }", r#"{"b":[1,2],"a":" { \" } "}"#),
+        (r#"[ "ends in a backslash \\" , 1 ]"#, r#"["ends in a backslash \\",1]"#),
+        ("[ ]", "[]"),
+    ] {
+        assert_eq!(value(json).as_deref(), Some(text), "{json}");
+    }
+    assert_eq!(value("null"), None);
+}
+
+#[test]
+fn a_config_adds_replaces_and_removes() {
+    let own = environment(&[("KEPT", "1"), ("REPLACED", "1"), ("REMOVED", "1")]);
+    let changes = parse_config(br#"{"REPLACED": "2", "REMOVED": null, "ADDED": "3", "NEVER_WAS": null}"#).unwrap();
+    let expected = environment(&[("ADDED", "3"), ("KEPT", "1"), ("REPLACED", "2")]);
+    assert_eq!(child_environment(&own, &changes), expected);
+}
+
+/// The agent's own variables, and what the run finds in no_proxy and NO_PROXY.
+type Case = (&'static [(&'static str, &'static str)], Option<&'static str>, Option<&'static str>);
+
+#[test]
+fn peers_are_kept_off_a_proxy_that_is_set() {
+    let peers = br#"{"MUSTER_NO_PROXY": "10.0.0.1,10.0.0.2"}"#;
+    let table: [Case; 6] = [
+        (&[], None, None),
+        (&[("no_proxy", "x")], Some("x"), None),
+        (&[("http_proxy", "")], None, None),
+        (&[("GRPC_PROXY", "p")], Some("10.0.0.1,10.0.0.2"), Some("10.0.0.1,10.0.0.2")),
+        (&[("https_proxy", "p"), ("NO_PROXY", "x")], Some("x,10.0.0.1,10.0.0.2"), Some("x,10.0.0.1,10.0.0.2")),
+        (
+            &[("http_proxy", "p"), ("NO_PROXY", "X"), ("no_proxy", "x")],
+            Some("x,10.0.0.1,10.0.0.2"),
+            Some("X,10.0.0.1,10.0.0.2"),
+        ),
+    ];
+    for (own, lower, upper) in table {
+        let child = child_environment(&environment(own), &parse_config(peers).unwrap());
+        let get = |name: &str| child.get(&OsString::from(name)).map(|v| v.to_str().unwrap());
+        assert_eq!((get("no_proxy"), get("NO_PROXY")), (lower, upper), "{own:?}");
+        assert_eq!(get("no_grpc_proxy"), None);
+    }
+    let own = environment(&[("grpc_proxy", "p"), ("no_grpc_proxy", "x")]);
+    let child = child_environment(&own, &parse_config(peers).unwrap());
+    assert_eq!(child[&OsString::from("no_grpc_proxy")], "x,10.0.0.1,10.0.0.2");
+    let untouched = environment(&[("http_proxy", "p"), ("no_proxy", "x")]);
+    assert_eq!(child_environment(&untouched, &BTreeMap::new()), untouched, "without peers there is nothing to add");
+}
+
+fn configuration(arguments: &[&str], own: &[(&str, &str)]) -> Config {
+    let invocation = parse(arguments.iter().map(OsString::from).collect(), environment(own)).unwrap();
+    let Invocation::Agent(config) = invocation else { panic!("{invocation:?}") };
+    *config
+}
+
+#[test]
+fn a_flag_wins_over_its_variable_and_that_over_the_default() {
+    let default = configuration(&[], &[]);
+    assert_eq!(default.listen.to_string(), "0.0.0.0:7896");
+    assert_eq!(default.command, ["python", "exec.py"]);
+    assert_eq!((default.linger, default.termination_grace), (Duration::from_secs(600), Duration::from_secs(30)));
+    assert_eq!((default.log_bytes.get(), default.supervision), (16_777_216, Supervision::Pod));
+
+    assert_eq!(default.termination_log, Some("/dev/termination-log".into()));
+
+    let variables = [
+        ("MUSTER_LISTEN", "[::]:1"),
+        ("MUSTER_TERMINATION_GRACE_SECONDS", "2"),
+        ("MUSTER_COMMAND", "python -u x.py"),
+        ("MUSTER_JOB", "j"),
+        ("PATH", "p"),
+    ];
+    let config = configuration(&["--termination-grace", "1.5", "--work-dir=/srv"], &variables);
+    assert_eq!((config.listen.to_string().as_str(), config.termination_grace), ("[::]:1", Duration::from_millis(1500)));
+    assert_eq!((config.work_dir.to_str(), config.command.len()), (Some("/srv"), 3));
+    assert_eq!(config.environment, environment(&[("PATH", "p")]), "Muster's own are taken out");
+
+    let config = configuration(&["--supervised", "--", "sh", "--listen", "--", "x"], &variables);
+    assert_eq!(config.termination_log, None, "a local agent may be inside somebody else's container");
+    assert_eq!(config.command, ["sh", "--listen", "--", "x"]);
+}

@@ -1,0 +1,168 @@
+//! Output: kept byte for byte, addressed by offsets, followed to its end.
+
+use std::io::Read;
+use std::thread;
+
+use crate::support::{Agent, parse_response, wait_until};
+use protocol::agent::{ExitOutcome, RunState};
+use protocol::routes::{LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
+
+#[test]
+fn output_is_kept_byte_for_byte_and_each_stream_has_its_offsets() {
+    let agent =
+        Agent::of_python(r#"import os; os.write(1, b"a\xff\x00b\r\n"); os.write(2, b"\xc3("); os.write(1, b"end")"#);
+    assert_eq!(agent.outcome(), ExitOutcome::Code(0));
+    assert_eq!(agent.logs("stdout"), b"a\xff\x00b\r\nend");
+    assert_eq!(agent.logs("stderr"), b"\xc3(");
+    assert_eq!(agent.logs("both").len(), 11);
+    let answer = agent.get("/logs?stream=stdout&offset=4");
+    assert_eq!(
+        (answer.body.as_slice(), answer.headers["content-type"].as_str()),
+        (b"\r\nend".as_slice(), "application/octet-stream")
+    );
+    assert_eq!((answer.number(LOG_OFFSET_HEADER), answer.number(LOG_DROPPED_HEADER)), (4, 0));
+    let answer = agent.get("/logs?stream=stdout&offset=100");
+    assert_eq!((answer.body.len(), answer.number(LOG_OFFSET_HEADER), answer.number(LOG_DROPPED_HEADER)), (0, 9, 0));
+}
+
+#[test]
+fn lines_of_the_two_streams_are_whole_where_they_meet() {
+    let script = r#"
+import os
+for i in range(2000):
+    os.write(1, b"out-"); os.write(2, b"err-")
+    os.write(1, b"line\n"); os.write(2, b"line\n")
+"#;
+    let agent = Agent::of_python(script);
+    assert_eq!(agent.outcome(), ExitOutcome::Code(0));
+    let both = String::from_utf8(agent.logs("both")).unwrap();
+    assert_eq!(both.lines().count(), 4000);
+    assert!(both.lines().all(|line| line == "out-line" || line == "err-line"));
+}
+
+#[test]
+fn the_beginning_of_a_line_is_shown_when_its_end_does_not_come() {
+    let agent = Agent::of_shell("printf 'Password: '; exec sleep 1000");
+    agent.go();
+    assert_eq!(agent.wait_for_output("Pass"), "Password: ");
+}
+
+#[test]
+fn progress_that_is_rewritten_without_a_pause_is_shown_before_its_line_ends() {
+    let script = r#"
+import itertools, os, time
+for i in itertools.count():
+    os.write(1, b"\rp%d" % i)
+    time.sleep(0.005)
+"#;
+    let agent = Agent::of_python(script);
+    agent.go();
+    // It comes in several pieces, so the wait of one that follows another is bounded as well.
+    agent.wait_for_output("p200");
+    assert_eq!(agent.status().state, RunState::Running);
+}
+
+#[test]
+fn what_the_log_cannot_keep_is_said_to_be_dropped() {
+    let agent = Agent::start(&["--log-bytes", "1000"], &["python3", "-c", "for i in range(1000): print(f'{i:09}')"]);
+    assert_eq!(agent.outcome(), ExitOutcome::Code(0));
+    let answer = agent.get("/logs?offset=500");
+    assert_eq!((answer.number(LOG_OFFSET_HEADER), answer.number(LOG_DROPPED_HEADER)), (9000, 8500));
+    assert!(answer.text().starts_with("000000900\n") && answer.text().ends_with("000000999\n"));
+    let answer = agent.get("/logs?offset=9990");
+    assert_eq!((answer.text().as_str(), answer.number(LOG_DROPPED_HEADER)), ("000000999\n", 0));
+}
+
+#[test]
+fn a_reader_that_follows_gets_everything_up_to_the_end_of_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let go = dir.path().join("go");
+    let script = format!("echo first; while ! test -e {go:?}; do sleep 0.01; done; echo last; echo unfinished >&2");
+    let agent = Agent::of_shell(&script);
+    let mut early = agent.send("GET", "/logs?follow=true", "");
+    agent.go();
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains("first") {
+        let mut piece = [0; 4096];
+        let n = early.read(&mut piece).unwrap();
+        assert!(n > 0, "the stream ended before the run");
+        seen.extend_from_slice(&piece[..n]);
+    }
+    std::fs::write(&go, "").unwrap();
+    early.read_to_end(&mut seen).unwrap();
+    let mut lines: Vec<String> = parse_response(&seen).text().lines().map(str::to_owned).collect();
+    lines.sort();
+    assert_eq!(lines, ["first", "last", "unfinished"]);
+    assert_eq!(agent.get("/logs?follow=true&stream=stdout&offset=6").text(), "last\n", "a late reader, too");
+}
+
+#[test]
+fn a_reader_that_is_overtaken_is_cut_off_and_told_when_it_comes_again() {
+    let script = "import os\nfor i in range(400): os.write(1, b'x' * 65535 + b'\\n')";
+    let agent = Agent::start(&["--log-bytes", "200000"], &["python3", "-c", script]);
+    let mut stream = agent.send("GET", "/logs?follow=true&stream=stdout", "");
+    assert_eq!(agent.outcome(), ExitOutcome::Code(0));
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    let first = parse_response(&bytes);
+    let end = first.number(LOG_OFFSET_HEADER) + first.body.len() as u64;
+    assert!(end < 400 * 65536, "the sockets hold less than 26 MB");
+    let second = agent.get(&format!("/logs?follow=true&stream=stdout&offset={end}"));
+    assert_eq!(second.number(LOG_OFFSET_HEADER), 400 * 65536 - 200_000);
+    assert_eq!(second.number(LOG_DROPPED_HEADER), 400 * 65536 - 200_000 - end);
+    assert_eq!(second.body.len(), 200_000);
+}
+
+#[test]
+fn a_gigabyte_without_a_newline_takes_little_memory_and_holds_up_nobody() {
+    let script = "import os\npiece = b'x' * (1 << 20)\nfor i in range(1024):\n  left = len(piece)\n  while left: left -= os.write(1, piece[:left])";
+    let agent = Agent::start(&["--log-bytes", "1048576"], &["python3", "-c", script]);
+    agent.go();
+    thread::scope(|scope| {
+        let end = scope.spawn(|| agent.wait_for_exit());
+        while !end.is_finished() {
+            assert_eq!(agent.get("/healthz").status, 200);
+        }
+        assert_eq!(end.join().unwrap().outcome, ExitOutcome::Code(0));
+    });
+    assert_eq!(agent.get("/logs?stream=stdout&offset=9999999999").number(LOG_OFFSET_HEADER), 1 << 30);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let kilobytes: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(kilobytes < 32 * 1024, "{kilobytes} kB at the peak");
+}
+
+#[test]
+fn output_goes_to_the_agents_own_streams_when_it_is_a_pods_first_process() {
+    let mut program = crate::support::program();
+    program.args([
+        "--listen",
+        "127.0.0.1:0",
+        "--",
+        "sh",
+        "-c",
+        "echo to-stdout; echo to-stderr >&2; printf unfinished",
+    ]);
+    let (mut child, address) = crate::support::start_as_pod(program);
+    let agent = crate::support::Agent::at(address);
+    agent.go();
+    agent.wait_for_exit();
+    assert_eq!(agent.post("/finish", "").status, 200);
+    let mut printed = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+    assert_eq!(printed, "to-stdout\nunfinished");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_pods_log_that_nobody_reads_holds_up_neither_http_nor_the_run_nor_the_end() {
+    let mut program = crate::support::program();
+    program.args(["--listen", "127.0.0.1:0", "--log-bytes", "100000", "--", "python3", "-c", "print('x' * 1000000)"]);
+    let (mut child, address) = crate::support::start_as_pod(program);
+    let agent = crate::support::Agent::at(address);
+    agent.go();
+    assert_eq!(agent.wait_for_exit().outcome, ExitOutcome::Code(0));
+    assert_eq!(agent.post("/finish", "").status, 200);
+    let status = wait_until("the agent's end", || child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(0));
+}

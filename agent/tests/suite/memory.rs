@@ -1,0 +1,134 @@
+//! Which ends of a run are told as a want of memory, and where a cgroup says so.
+
+use std::fs;
+use std::path::Path;
+
+use agent::run::memory::{Memory, ran_out};
+use agent::run::phase::Cause;
+use protocol::agent::ExitOutcome;
+use tempfile::TempDir;
+
+const KILLED: ExitOutcome = ExitOutcome::Signal(9);
+const LIMIT: u64 = 64 << 20;
+
+/// The files of a cgroup of one version.
+struct Version {
+    events: &'static str,
+    limit: &'static str,
+    /// How it says that there is no limit.
+    none: &'static str,
+    /// What stands before the counter.
+    head: &'static str,
+    /// What stands behind it.
+    tail: &'static str,
+}
+
+const VERSIONS: [Version; 2] = [
+    Version {
+        events: "memory/memory.oom_control",
+        limit: "memory/memory.limit_in_bytes",
+        none: "9223372036854771712\n",
+        head: "oom_kill_disable 0\nunder_oom 0\n",
+        tail: "",
+    },
+    Version {
+        events: "memory.events",
+        limit: "memory.max",
+        none: "max\n",
+        head: "low 0\nhigh 0\nmax 812\noom 9\n",
+        tail: "oom_group_kill 7\n",
+    },
+];
+
+impl Version {
+    /// A cgroup that has seen so many kills.
+    fn cgroup(&self, limit: &str) -> TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("memory")).unwrap();
+        fs::write(dir.path().join(self.limit), limit).unwrap();
+        self.count(dir.path(), 3);
+        dir
+    }
+
+    fn count(&self, cgroup: &Path, kills: u64) {
+        fs::write(cgroup.join(self.events), format!("{}oom_kill {kills}\n{}", self.head, self.tail)).unwrap();
+    }
+}
+
+#[test]
+fn only_a_kill_that_nobody_asked_for_and_that_the_kernel_counted_is_a_want_of_memory() {
+    let (own, stopped) = (Cause::Own, Cause::Stopped);
+    let table = [
+        (KILLED, own, Some(0), Some(1), true),
+        (KILLED, own, Some(3), Some(9), true),
+        (KILLED, own, Some(3), Some(3), false),
+        (KILLED, own, Some(3), Some(0), false),
+        (KILLED, own, None, None, false),
+        (KILLED, own, None, Some(1), false),
+        (KILLED, own, Some(1), None, false),
+        (KILLED, stopped, Some(0), Some(1), false),
+        (ExitOutcome::Code(137), own, Some(0), Some(1), true),
+        (ExitOutcome::Code(137), own, Some(0), Some(0), false),
+        (ExitOutcome::Code(137), stopped, Some(0), Some(1), false),
+        (ExitOutcome::Code(0), own, Some(0), Some(1), false),
+        (ExitOutcome::Code(1), own, Some(0), Some(1), false),
+        (ExitOutcome::Code(9), own, Some(0), Some(1), false),
+        (ExitOutcome::Signal(15), own, Some(0), Some(1), false),
+        (ExitOutcome::Signal(6), own, Some(0), Some(1), false),
+        (ExitOutcome::NotStarted("no memory".to_owned()), own, Some(0), Some(1), false),
+    ];
+    for (outcome, cause, before, after, expected) in table {
+        let row = format!("{outcome:?}, {cause:?}, {before:?} → {after:?}");
+        assert_eq!(ran_out(&outcome, cause, before, after), expected, "{row}");
+    }
+}
+
+#[test]
+fn both_versions_of_cgroups_are_understood() {
+    for version in VERSIONS {
+        let cgroup = version.cgroup(&format!("{LIMIT}\n"));
+        let mut memory = Memory::of(cgroup.path());
+        memory.begin();
+        assert_eq!(memory.explain(KILLED, Cause::Own), KILLED, "{}", version.events);
+        version.count(cgroup.path(), 4);
+        let expected = ExitOutcome::OutOfMemory { limit: Some(LIMIT) };
+        assert_eq!(memory.explain(KILLED, Cause::Own), expected, "{}", version.events);
+        assert_eq!(memory.explain(KILLED, Cause::Stopped), KILLED, "{}", version.events);
+    }
+}
+
+#[test]
+fn a_kill_during_an_earlier_run_is_not_that_of_the_present_one() {
+    let [_, version] = VERSIONS;
+    let cgroup = version.cgroup("max\n");
+    let mut memory = Memory::of(cgroup.path());
+    memory.begin();
+    version.count(cgroup.path(), 4);
+    memory.begin();
+    assert_eq!(memory.explain(KILLED, Cause::Own), KILLED);
+}
+
+#[test]
+fn a_cgroup_without_a_limit_names_none() {
+    for version in VERSIONS {
+        let cgroup = version.cgroup(version.none);
+        let mut memory = Memory::of(cgroup.path());
+        memory.begin();
+        version.count(cgroup.path(), 4);
+        assert_eq!(memory.explain(KILLED, Cause::Own), ExitOutcome::OutOfMemory { limit: None }, "{}", version.limit);
+    }
+}
+
+#[test]
+fn without_a_counter_a_kill_is_a_kill() {
+    let nothing = tempfile::tempdir().unwrap();
+    // Kernels before 4.13 do not count.
+    let old = tempfile::tempdir().unwrap();
+    fs::create_dir(old.path().join("memory")).unwrap();
+    fs::write(old.path().join("memory/memory.oom_control"), "oom_kill_disable 0\nunder_oom 0\n").unwrap();
+    for cgroup in [nothing.path().to_owned(), nothing.path().join("absent"), old.path().to_owned()] {
+        let mut memory = Memory::of(&cgroup);
+        memory.begin();
+        assert_eq!(memory.explain(KILLED, Cause::Own), KILLED, "{cgroup:?}");
+    }
+}

@@ -1,0 +1,324 @@
+//! The run's state machine: every message in every phase.
+
+use std::time::{Duration, Instant};
+
+use agent::run::environment::EnvChanges;
+use agent::run::event::{Action, Event, Now, Refusal, Reply};
+use agent::run::phase::{Assignment, Kill, Phase, State, Step, step};
+use protocol::agent::{ExitOutcome, RunState};
+use protocol::ids::{Generation, UnixMillis};
+use rustix::process::Pid;
+
+const PID: i32 = 4242;
+
+fn pid() -> Pid {
+    Pid::from_raw(PID).unwrap()
+}
+
+fn generation(text: &str) -> Option<Generation> {
+    (!text.is_empty()).then(|| text.parse().unwrap())
+}
+
+fn changes(value: &str) -> EnvChanges {
+    [("A".parse().unwrap(), Some(value.to_owned()))].into()
+}
+
+fn config(of: &str, value: &str) -> Event {
+    Event::Config(Assignment { generation: generation(of), changes: changes(value) })
+}
+
+fn run(of: &str) -> Event {
+    Event::Run(generation(of))
+}
+
+fn stop(of: &str, grace_seconds: u64) -> Event {
+    Event::Stop { generation: generation(of), grace: Duration::from_secs(grace_seconds) }
+}
+
+fn gone() -> Event {
+    Event::Gone { stderr_tail: "tail".to_owned(), not_started: None }
+}
+
+fn ended(code: i32) -> Event {
+    Event::MainEnded(ExitOutcome::Code(code))
+}
+
+/// A machine and a clock that stands still unless told.
+struct Machine {
+    state: State,
+    clock: Instant,
+    seconds: u64,
+}
+
+impl Machine {
+    /// One to which all of this has happened.
+    fn after(events: impl IntoIterator<Item = Event>) -> Self {
+        let mut machine = Self { state: State::new(), clock: Instant::now(), seconds: 0 };
+        for event in events {
+            machine.take(event);
+        }
+        machine
+    }
+
+    fn take(&mut self, event: Event) -> (Reply, Option<Action>) {
+        let now =
+            Now { monotonic: self.clock + Duration::from_secs(self.seconds), wall: UnixMillis(self.seconds * 1000) };
+        let Step { state, reply, action } = step(self.state.clone(), event, now);
+        self.state = state;
+        (reply, action)
+    }
+
+    fn wire(&self) -> RunState {
+        self.state.phase.wire_state()
+    }
+}
+
+/// The events that lead to each phase, for generation `of`.
+fn ways(of: &str) -> [(RunState, Vec<Event>); 6] {
+    let configured = vec![config(of, "1")];
+    let running = [configured.clone(), vec![run(of), Event::Started(pid())]].concat();
+    let stopping = [running.clone(), vec![stop("", 10)]].concat();
+    let ending = [running.clone(), vec![ended(3)]].concat();
+    let exited = [ending.clone(), vec![gone()]].concat();
+    [
+        (RunState::Idle, vec![]),
+        (RunState::Configured, configured),
+        (RunState::Running, running),
+        (RunState::Stopping, stopping),
+        (RunState::Stopping, ending),
+        (RunState::Exited, exited),
+    ]
+}
+
+/// Sends each event to a machine in each phase of generation `of`, and compares the replies and the states behind them.
+fn check(of: &str, event: &Event, expected: [(Reply, RunState); 6]) {
+    for ((state, way), (reply, state_behind)) in ways(of).into_iter().zip(expected) {
+        let mut machine = Machine::after(way);
+        assert_eq!(machine.wire(), state);
+        assert_eq!(
+            (machine.take(event.clone()).0, machine.wire()),
+            (reply, state_behind),
+            "{event:?} in {state:?} of {of:?}"
+        );
+    }
+}
+
+fn refused(refusal: Refusal) -> Reply {
+    Reply::Refused(refusal)
+}
+
+#[test]
+fn a_config_without_generation_is_taken_when_nothing_runs() {
+    let active = || refused(Refusal::Active);
+    for of in ["", "1.1"] {
+        let expected = [
+            (Reply::Done, RunState::Configured),
+            (Reply::Done, RunState::Configured),
+            (active(), RunState::Running),
+            (active(), RunState::Stopping),
+            (active(), RunState::Stopping),
+            (Reply::Done, RunState::Configured),
+        ];
+        check(of, &config("", "2"), expected);
+    }
+}
+
+#[test]
+fn a_config_of_a_newer_generation_is_taken_when_nothing_runs() {
+    let active = || refused(Refusal::Active);
+    let expected = [
+        (Reply::Done, RunState::Configured),
+        (Reply::Done, RunState::Configured),
+        (active(), RunState::Running),
+        (active(), RunState::Stopping),
+        (active(), RunState::Stopping),
+        (Reply::Done, RunState::Configured),
+    ];
+    check("1.1", &config("1.2", "1"), expected);
+}
+
+#[test]
+fn the_same_config_of_the_same_generation_changes_nothing_and_another_is_refused() {
+    let generation_1_1 = generation("1.1").unwrap();
+    for (value, reply) in [("1", Reply::Done), ("2", refused(Refusal::ConfiguredOtherwise(generation_1_1)))] {
+        let expected = [
+            (Reply::Done, RunState::Configured),
+            (reply.clone(), RunState::Configured),
+            (reply.clone(), RunState::Running),
+            (reply.clone(), RunState::Stopping),
+            (reply.clone(), RunState::Stopping),
+            (reply, RunState::Exited),
+        ];
+        check("1.1", &config("1.1", value), expected);
+    }
+}
+
+#[test]
+fn a_start_without_generation_starts_what_is_configured_once() {
+    for of in ["", "1.1"] {
+        let expected = [
+            (refused(Refusal::NothingConfigured), RunState::Idle),
+            (Reply::Done, RunState::Configured),
+            (Reply::Done, RunState::Running),
+            (Reply::Done, RunState::Stopping),
+            (Reply::Done, RunState::Stopping),
+            (Reply::Done, RunState::Exited),
+        ];
+        check(of, &run(""), expected);
+    }
+}
+
+#[test]
+fn a_start_of_another_generation_than_the_configured_is_refused() {
+    for of in ["", "1.1"] {
+        let not = || refused(Refusal::GenerationNotConfigured(generation("1.2").unwrap()));
+        let expected = [
+            (not(), RunState::Idle),
+            (not(), RunState::Configured),
+            (not(), RunState::Running),
+            (not(), RunState::Stopping),
+            (not(), RunState::Stopping),
+            (not(), RunState::Exited),
+        ];
+        check(of, &run("1.2"), expected);
+    }
+}
+
+#[test]
+fn only_a_configured_run_is_started() {
+    for (state, way) in ways("1.1") {
+        let (_, action) = Machine::after(way).take(run("1.1"));
+        let expected = (state == RunState::Configured).then(|| Action::Start(changes("1")));
+        assert_eq!(action, expected, "{state:?}");
+    }
+}
+
+#[test]
+fn a_stop_ends_whatever_there_is() {
+    for of in ["", "1.1"] {
+        let expected = [
+            (Reply::Done, RunState::Idle),
+            (Reply::Done, RunState::Exited),
+            (Reply::Underway, RunState::Stopping),
+            (Reply::Underway, RunState::Stopping),
+            (Reply::Underway, RunState::Stopping),
+            (Reply::Done, RunState::Exited),
+        ];
+        check(of, &stop(of, 5), expected.clone());
+        check(of, &stop("1.2", 5), expected);
+    }
+}
+
+#[test]
+fn an_agent_finishes_when_nothing_runs() {
+    for (state, way) in ways("1.1") {
+        let mut machine = Machine::after(way);
+        let active = machine.state.phase.is_active();
+        let expected = if active { (refused(Refusal::Active), None) } else { (Reply::Done, Some(Action::Leave)) };
+        assert_eq!(machine.take(Event::Finish), expected, "{state:?}");
+    }
+}
+
+#[test]
+fn whatever_is_older_than_the_newest_seen_is_refused_and_changes_nothing() {
+    // Each kind of message fences, also one that is refused for another reason.
+    for newer in [config("2.1", "1"), run("2.1"), stop("2.1", 5)] {
+        for (state, way) in ways("1.9") {
+            for older in [config("1.9", "1"), run("1.9"), stop("1.9", 0)] {
+                let mut machine = Machine::after(way.clone());
+                machine.take(newer.clone());
+                let before = machine.state.clone();
+                let stale = Refusal::Stale { asked: generation("1.9").unwrap(), newest: generation("2.1").unwrap() };
+                assert_eq!(
+                    machine.take(older.clone()),
+                    (refused(stale), None),
+                    "{older:?} after {newer:?} in {state:?}"
+                );
+                assert_eq!(machine.state, before);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_end_of_a_run_reports_how_when_and_why() {
+    for (stops, stopped) in [(vec![], false), (vec![stop("", 10)], true)] {
+        let mut machine = Machine::after([config("1.1", "1"), run("1.1"), Event::Started(pid())]);
+        for stop in stops {
+            machine.take(stop);
+        }
+        machine.seconds = 7;
+        machine.take(ended(75));
+        assert_eq!((machine.wire(), machine.state.phase.main_process()), (RunState::Stopping, None));
+        // A stop that comes when the main process has ended already did not end it.
+        machine.take(stop("", 0));
+        machine.seconds = 8;
+        machine.take(gone());
+        let Phase::Exited { started_at, report, .. } = &machine.state.phase else { panic!("{:?}", machine.state) };
+        assert_eq!(*started_at, Some(UnixMillis(0)));
+        assert_eq!((&report.outcome, report.stopped), (&ExitOutcome::Code(75), stopped));
+        assert_eq!((report.ended_at, report.stderr_tail.as_str()), (UnixMillis(7000), "tail"));
+        assert_eq!(machine.state.exit_code, 75);
+    }
+}
+
+#[test]
+fn a_stop_asks_first_and_kills_when_the_grace_is_over() {
+    let mut machine = Machine::after(ways("1.1")[2].1.clone());
+    assert_eq!(machine.take(stop("1.1", 10)), (Reply::Underway, Some(Action::Terminate(pid()))));
+    machine.seconds = 9;
+    assert_eq!(machine.take(Event::Tick).1, None);
+    machine.seconds = 10;
+    assert_eq!(machine.take(Event::Tick).1, Some(Action::Kill(pid())));
+    assert_eq!(machine.take(Event::Tick).1, None, "it is killed once");
+    assert_eq!(machine.take(stop("1.1", 0)), (Reply::Underway, None));
+}
+
+#[test]
+fn a_stop_without_grace_kills_at_once() {
+    let mut machine = Machine::after(ways("1.1")[2].1.clone());
+    assert_eq!(machine.take(stop("", 0)), (Reply::Underway, Some(Action::Kill(pid()))));
+}
+
+#[test]
+fn a_later_stop_can_shorten_the_grace_and_not_lengthen_it() {
+    let mut machine = Machine::after(ways("1.1")[3].1.clone());
+    for (grace, deadline) in [(20, 10), (4, 4), (5, 4)] {
+        assert_eq!(machine.take(stop("", grace)), (Reply::Underway, None));
+        let Phase::Stopping { kill, .. } = &machine.state.phase else { panic!("{:?}", machine.state) };
+        assert_eq!(*kill, Kill::At(machine.clock + Duration::from_secs(deadline)));
+    }
+    assert_eq!(machine.take(stop("", 0)), (Reply::Underway, Some(Action::Kill(pid()))));
+}
+
+#[test]
+fn a_start_that_fails_ends_the_run() {
+    let mut machine = Machine::after([config("1.1", "1"), run("1.1")]);
+    machine.take(Event::StartFailed("no memory".to_owned()));
+    let Phase::Exited { started_at: None, report, .. } = &machine.state.phase else { panic!("{:?}", machine.state) };
+    assert_eq!((&report.outcome, report.stopped), (&ExitOutcome::NotStarted("no memory".to_owned()), false));
+    assert_eq!(machine.state.exit_code, 126);
+    assert_eq!(machine.take(run("1.1")), (Reply::Done, None), "once a generation, also where that was in vain");
+}
+
+#[test]
+fn the_exit_code_is_that_of_the_last_run_also_when_another_is_configured() {
+    let mut machine = Machine::after(ways("1.1")[5].1.clone());
+    assert_eq!(machine.state.exit_code, 3);
+    machine.take(config("1.2", "1"));
+    assert_eq!(machine.state.exit_code, 3);
+    machine.take(stop("1.2", 1));
+    assert_eq!(machine.state.exit_code, 143);
+}
+
+#[test]
+fn late_news_changes_nothing() {
+    for event in [Event::Started(pid()), Event::StartFailed("x".to_owned()), ended(0), gone(), Event::Tick] {
+        for of_phase in [0, 1, 5] {
+            let mut machine = Machine::after(ways("1.1")[of_phase].1.clone());
+            let before = machine.state.clone();
+            assert_eq!(machine.take(event.clone()), (Reply::Done, None));
+            assert_eq!(machine.state, before);
+        }
+    }
+}

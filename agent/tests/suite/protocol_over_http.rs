@@ -1,0 +1,263 @@
+//! What the routes answer, with real runs behind them.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+
+use crate::support::{Agent, PATIENCE, process_state};
+use protocol::agent::{ExitOutcome, RunState, RunStatus};
+use protocol::error::ErrorCode;
+
+const SEED_CONFIG: &str = r#"{"MASTER":"10.1.2.3","SET_ID":0,"NUM_WORKERS":2,"TF_CONFIG":{"cluster":{"worker":["10.1.0.5:1234","10.1.0.6:1234"],"ps":["10.1.0.4:1234"]},"task":{"type":"worker","index":0}}}"#;
+
+#[test]
+fn the_seed_protocol_runs_a_config_and_then_another_one() {
+    let agent = Agent::of_shell("echo $MASTER $SET_ID $NUM_WORKERS $TF_CONFIG");
+    for (config, printed) in [(SEED_CONFIG.to_owned(), "10.1.0.6"), (SEED_CONFIG.replace(".6:", ".7:"), "10.1.0.7")] {
+        let answer = agent.post("/config", &config);
+        assert_eq!((answer.status, answer.text().as_str()), (200, "OK"));
+        let answer = agent.get("/run");
+        assert_eq!((answer.status, answer.text().as_str()), (200, "OK"));
+        assert_eq!(agent.wait_for_exit().outcome, ExitOutcome::Code(0));
+        assert_eq!(agent.get("/run").status, 200, "a second start of the same run is no start");
+        assert!(agent.wait_for_output(printed).starts_with("10.1.2.3 0 2 {\"cluster\":{\"worker\":[\"10.1.0.5:1234\""));
+    }
+    assert_eq!(agent.wait_for_output("10.1.0.7").lines().count(), 2);
+}
+
+#[test]
+fn a_config_is_taken_once_a_generation() {
+    let agent = Agent::of_shell("true");
+    let config = |generation: &str, body: &str| agent.post(&format!("/config?generation={generation}"), body).status;
+    assert_eq!(config("1.2", r#"{"A":"1","B":null}"#), 200);
+    assert_eq!(config("1.2", r#"{"B": null, "A": "1"}"#), 200, "the same again, spelled otherwise");
+    assert_eq!(config("1.2", r#"{"A":"2"}"#), 409);
+    assert_eq!(config("1.1", r#"{"A":"1"}"#), 412);
+    assert_eq!(config("1.x", "{}"), 400);
+    assert_eq!(agent.get("/run?generation=1.1").problem().code, ErrorCode::StaleGeneration);
+    assert_eq!(agent.get("/run?generation=1.3").problem().code, ErrorCode::Conflict);
+    assert_eq!(agent.get("/run?generation=1.2").problem().code, ErrorCode::StaleGeneration, "1.3 has been seen");
+    assert_eq!(config("1.3", "{}"), 200);
+    assert_eq!(agent.get("/run?generation=1.3").status, 200);
+    agent.wait_for_exit();
+    assert_eq!(agent.get("/run?generation=1.3").status, 200, "it has ended, and asking again starts nothing");
+}
+
+#[test]
+fn a_config_that_cannot_be_an_environment_changes_nothing() {
+    const LONGEST: usize = protocol::env::ENTRY_LIMIT - "A=".len() - 1;
+    let agent = Agent::of_shell("test ${#A} -gt 131000");
+    let long = format!(r#"{{"A":"{}"}}"#, "x".repeat(LONGEST + 1));
+    for body in [r#"{"A":"1","B=C":"2"}"#, r#"{"":"1"}"#, r#"{"A":"a\u0000b"}"#, r#"{"A":"\ud800"}"#, &long] {
+        assert_eq!(agent.post("/config", body).problem().code, ErrorCode::BadEnv, "{body:.60}");
+    }
+    for body in ["", "[]", "\"x\"", "{", "null"] {
+        let answer = agent.post("/config", body);
+        assert_eq!((answer.status, answer.problem().code), (400, ErrorCode::BadRequest), "{body}");
+    }
+    assert_eq!(agent.status().state, RunState::Idle);
+    assert_eq!(agent.get("/run").status, 409);
+    let fits = format!(r#"{{"A":"{}"}}"#, "x".repeat(LONGEST));
+    assert_eq!(agent.post("/config", &fits).status, 200);
+    agent.get("/run");
+    assert_eq!(agent.wait_for_exit().outcome, ExitOutcome::Code(0), "the kernel takes what we take");
+}
+
+#[test]
+fn a_body_beyond_the_limit_is_refused_before_it_is_read() {
+    let agent = Agent::of_shell("true");
+    let body = format!(r#"{{"A":"{}"}}"#, "x".repeat(1024 * 1024));
+    assert_eq!(agent.post("/config", &body).problem().code, ErrorCode::TooLarge);
+}
+
+#[test]
+fn what_is_configured_reaches_the_run_and_inherited_variables_of_muster_do_not() {
+    let mut program = crate::support::program();
+    program.args(["--", "sh", "-c", "env | sort"]).env_clear();
+    program.envs([
+        ("PATH", std::env!("PATH")),
+        ("MUSTER_LISTEN", "127.0.0.1:0"),
+        ("MUSTER_SUPERVISED", "1"),
+        ("MUSTER_JOB", "of a master inside another job"),
+        ("MUSTER_TOKEN", "of a client"),
+        ("MUSTER_", "a prefix and no more"),
+        ("KEPT", "k"),
+    ]);
+    program.env("GONE", "g");
+    let agent = Agent::from_program(program);
+    agent.post("/config", r#"{"GONE": null, "T": true, "N": 1.50, "L": [1, "a b"], "S": " é"}"#);
+    agent.get("/run");
+    assert_eq!(agent.wait_for_exit().outcome, ExitOutcome::Code(0));
+    let printed = String::from_utf8(agent.logs("stdout")).unwrap();
+    let ours: Vec<&str> =
+        printed.lines().filter(|l| !["PATH=", "PWD=", "_=", "SHLVL="].iter().any(|p| l.starts_with(p))).collect();
+    assert_eq!(ours, ["KEPT=k", "L=[1,\"a b\"]", "N=1.50", "S= é", "T=true"]);
+}
+
+#[test]
+fn fifty_concurrent_starts_are_one_start() {
+    let agent = Agent::of_shell("echo started; sleep 1000");
+    agent.post("/config?generation=1.1", "{}");
+    thread::scope(|scope| {
+        for _ in 0..50 {
+            scope.spawn(|| assert_eq!(agent.get("/run?generation=1.1").status, 200));
+        }
+    });
+    agent.wait_for_output("started");
+    assert_eq!(agent.post("/stop?grace=0", "").status, 202);
+    agent.wait_for_exit();
+    assert_eq!(agent.logs("stdout"), b"started\n");
+}
+
+#[test]
+fn head_and_other_methods_have_no_effect() {
+    let agent = Agent::of_shell("true");
+    agent.post("/config", "{}");
+    for (method, path) in [
+        ("HEAD", "/run"),
+        ("POST", "/run"),
+        ("OPTIONS", "/run"),
+        ("GET", "/stop"),
+        ("GET", "/finish"),
+        ("PUT", "/config"),
+        ("GET", "/config"),
+        ("HEAD", "/logs"),
+        ("POST", "/status"),
+        ("HEAD", "/healthz"),
+    ] {
+        let answer = agent.request(method, path, "");
+        assert_eq!(answer.status, 405, "{method} {path}");
+        assert!(["GET", "POST"].contains(&answer.headers["allow"].as_str()));
+    }
+    assert_eq!(agent.get("/nothing").problem().code, ErrorCode::UnknownRoute);
+    assert_eq!(agent.get("/healthz").status, 200);
+    let status = agent.status();
+    assert_eq!((status.state, status.started_at), (RunState::Configured, None));
+}
+
+#[test]
+fn a_client_that_sends_half_a_request_is_cut_off() {
+    let agent = Agent::of_shell("true");
+    let mut connection = TcpStream::connect(agent.address).unwrap();
+    connection.write_all(b"GET /status HTTP/1.1\r\nhost: ").unwrap();
+    connection.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).unwrap();
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
+}
+
+#[test]
+fn queries_that_do_not_parse_are_refused() {
+    let agent = Agent::of_shell("true");
+    for path in [
+        "/status?after=x",
+        "/status?after=1&wait=-1",
+        "/logs?offset=-1",
+        "/logs?stream=stdin",
+        "/logs?follow=yes",
+        "/run?generation=1",
+    ] {
+        assert_eq!(agent.get(path).problem().code, ErrorCode::BadRequest, "{path}");
+    }
+    for path in ["/stop?grace=-1", "/stop?grace=x", "/stop?grace=inf", "/stop?grace=1e99", "/stop?grace=NaN"] {
+        assert_eq!(agent.post(path, "").problem().code, ErrorCode::BadRequest, "{path}");
+    }
+}
+
+#[test]
+fn exit_codes_and_signals_are_told_apart() {
+    assert_eq!(Agent::of_shell("exit 75").outcome(), ExitOutcome::Code(75));
+    assert_eq!(Agent::of_shell("kill -SEGV $$").outcome(), ExitOutcome::Signal(11));
+    let agent = Agent::of_shell("kill -9 $$");
+    assert_eq!(agent.outcome(), ExitOutcome::Signal(9));
+    assert!(!agent.wait_for_exit().stopped, "a kill that we did not ask for is no stop");
+}
+
+#[test]
+fn a_command_that_cannot_be_started_says_why_and_its_agent_exits_with_126() {
+    for (command, why) in [
+        ("no-such-python", "cannot start \"no-such-python\": not found on PATH"),
+        ("/etc/passwd", "cannot start \"/etc/passwd\": Permission denied (os error 13)"),
+        ("/nowhere/python", "cannot start \"/nowhere/python\": no such file"),
+    ] {
+        let mut agent = Agent::start(&[], &[command, "exec.py"]);
+        assert_eq!(agent.outcome(), ExitOutcome::NotStarted(why.to_owned()));
+        assert_eq!(agent.wait_for_exit().stderr_tail, format!("{why}\n"));
+        assert_eq!(agent.post("/finish", "").status, 200);
+        assert_eq!(agent.wait_for_end().code(), Some(126));
+    }
+    let agent = Agent::start(&["--work-dir", "/nowhere"], &["true"]);
+    let outcome = agent.outcome();
+    assert!(matches!(&outcome, ExitOutcome::NotStarted(reason) if reason.contains("/nowhere")), "{outcome:?}");
+    assert_eq!(Agent::of_shell("exit 127").outcome(), ExitOutcome::Code(127), "which a script may mean as it likes");
+}
+
+#[test]
+fn the_stderr_tail_is_the_last_of_this_run() {
+    let agent =
+        Agent::of_python("import os,sys; os.write(2, os.environ['T'].encode() * 2000 + b'\\xff last\\n'); sys.exit(3)");
+    for (text, begin) in [("old-", "old-"), ("new-", "new-")] {
+        agent.post("/config", &format!(r#"{{"T":"{text}"}}"#));
+        agent.get("/run");
+        let report = agent.wait_for_exit();
+        assert!(report.stderr_tail.ends_with(&format!("{begin}\u{fffd} last\n")), "{report:?}");
+        assert!(report.stderr_tail.len() <= 4096);
+    }
+    let agent = Agent::of_shell("test $X = 1 && echo first >&2; true");
+    for (x, tail) in [("1", "first\n"), ("2", "")] {
+        agent.post("/config", &format!(r#"{{"X":{x}}}"#));
+        agent.get("/run");
+        assert_eq!(agent.wait_for_exit().stderr_tail, tail);
+    }
+}
+
+#[test]
+fn a_status_tells_the_run_as_it_is() {
+    let agent = Agent::of_shell("echo pid=$$; read x < /dev/stdin || exec sleep 1000");
+    let idle = agent.status();
+    assert_eq!((idle.seq, idle.state), (1, RunState::Idle));
+    agent.post("/config?generation=2.7", "{}");
+    agent.get("/run?generation=2.7");
+    let running = agent.wait_for(RunState::Running);
+    assert_eq!(running.boot_id, idle.boot_id);
+    assert_eq!(running.generation.unwrap().to_string(), "2.7");
+    assert_eq!(running.pid, Some(agent.wait_for_pid("pid")));
+    assert!(running.started_at.is_some() && running.exit.is_none());
+    assert_eq!(process_state(running.pid.unwrap()).map(|s| s != 'Z'), Some(true));
+}
+
+#[test]
+fn a_long_poll_answers_at_the_change_and_not_before() {
+    let agent = Agent::of_shell("true");
+    let seq = agent.status().seq;
+    let still: RunStatus = serde_json::from_slice(&agent.get(&format!("/status?after={seq}&wait=0")).body).unwrap();
+    assert_eq!(still.seq, seq);
+    let next: RunStatus = thread::scope(|scope| {
+        let poll = scope.spawn(|| agent.get(&format!("/status?after={seq}&wait=60")));
+        agent.post("/config", "{}");
+        serde_json::from_slice(&poll.join().unwrap().body).unwrap()
+    });
+    assert_eq!((next.seq, next.state), (seq + 1, RunState::Configured));
+    assert_eq!(agent.get("/status?after=999999&wait=60").status, 200, "a number from another agent's life is news");
+}
+
+#[test]
+fn an_agent_that_was_given_a_hash_answers_whoever_has_the_token() {
+    // The SHA-256 of "abc" (FIPS 180-4's own example).
+    let hash = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    let agent = Agent::start(&["--token-sha256", hash], &["true"]);
+    assert_eq!(agent.get("/healthz").status, 200);
+    for path in ["/status", "/run", "/logs"] {
+        let refused = agent.get(path);
+        assert_eq!((refused.status, refused.problem().code), (401, ErrorCode::Unauthorized), "{path}");
+    }
+    assert_eq!(agent.post("/config", "{}").status, 401);
+    for (value, status) in
+        [("Bearer abc", 200), ("Bearer abd", 401), ("Bearer ", 401), ("abc", 401), ("Basic abc", 401)]
+    {
+        let answer = agent.request_with(&format!("authorization: {value}\r\n"), "GET", "/status", "");
+        assert_eq!(answer.status, status, "{value}");
+    }
+    let twice = "authorization: Bearer abd\r\nauthorization: Bearer abc\r\n";
+    assert_eq!(agent.request_with(twice, "GET", "/status", "").status, 401);
+}

@@ -1,0 +1,168 @@
+//! However a run ends and whatever it has started, nothing of it is left.
+
+use crate::support::{Agent, children_of, process_state, signal, wait_until, wait_until_gone};
+use protocol::agent::{ExitOutcome, RunState};
+use rustix::process::Signal;
+
+/// Ignores SIGTERM, has a child in its group, and a grandchild that has left group, session and family.
+const STUBBORN: &str = r#"
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def sleep_for_ever(name):
+    # In one write, since others write to the same pipe.
+    os.write(1, f"{name}={os.getpid()}\n".encode())
+    while True: time.sleep(1000)
+if os.fork() == 0:
+    sleep_for_ever("child")
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        sleep_for_ever("detached")
+    os._exit(0)
+os.wait()
+if os.environ.get("MODE") == "leave":
+    while not os.path.exists(os.environ["GO"]): time.sleep(0.01)
+    sys.exit(7)
+sleep_for_ever("main")
+"#;
+
+#[test]
+fn a_run_that_ignores_sigterm_is_killed_after_the_grace_with_all_its_descendants() {
+    let agent = Agent::of_python(STUBBORN);
+    agent.go();
+    let pids = ["main", "child", "detached"].map(|name| agent.wait_for_pid(name));
+    assert_eq!(agent.post("/stop?grace=0.3", "").status, 202);
+    let report = agent.wait_for_exit();
+    assert_eq!((report.outcome, report.stopped), (ExitOutcome::Signal(9), true));
+    assert_eq!(pids.map(process_state), [None; 3], "dead and reaped before the run counts as exited");
+    assert_eq!(children_of(agent.pid()), [0; 0]);
+    assert_eq!(agent.post("/stop", "").status, 200, "nothing runs any more");
+}
+
+#[test]
+fn a_run_that_ends_by_itself_takes_what_it_started_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let go = dir.path().join("go");
+    let agent = Agent::of_python(STUBBORN);
+    agent.post("/config", &format!(r#"{{"MODE":"leave","GO":{go:?}}}"#));
+    agent.get("/run");
+    let pids = ["child", "detached"].map(|name| agent.wait_for_pid(name));
+    std::fs::write(&go, "").unwrap();
+    let report = agent.wait_for_exit();
+    assert_eq!((report.outcome, report.stopped), (ExitOutcome::Code(7), false));
+    assert_eq!(pids.map(process_state), [None; 2]);
+}
+
+#[test]
+fn a_run_that_takes_sigterm_ends_in_its_own_way() {
+    let agent = Agent::of_shell("trap 'exit 75' TERM; echo ready; while :; do sleep 0.01; done");
+    agent.go();
+    agent.wait_for_output("ready");
+    assert_eq!(agent.post("/stop?grace=60", "").status, 202);
+    let report = agent.wait_for_exit();
+    assert_eq!((report.outcome, report.stopped), (ExitOutcome::Code(75), true));
+}
+
+#[test]
+fn a_second_stop_with_less_grace_shortens_the_first_and_one_with_more_does_not() {
+    let agent = Agent::of_python(STUBBORN);
+    agent.go();
+    agent.wait_for_pid("main");
+    assert_eq!(agent.post("/stop?grace=1000", "").status, 202);
+    assert_eq!(agent.status().state, RunState::Stopping);
+    assert_eq!(agent.post("/finish", "").status, 409);
+    assert_eq!(agent.post("/config", "{}").status, 409);
+    assert_eq!(agent.post("/stop?grace=0.1", "").status, 202);
+    assert_eq!(agent.post("/stop?grace=2000", "").status, 202);
+    assert_eq!(agent.wait_for_exit().outcome, ExitOutcome::Signal(9));
+}
+
+#[test]
+fn a_start_after_the_stop_of_its_generation_starts_nothing() {
+    let agent = Agent::of_shell("echo started");
+    agent.post("/config?generation=1.1", "{}");
+    assert_eq!(agent.post("/stop?generation=1.1", "").status, 200);
+    let report = agent.wait_for_exit();
+    assert_eq!(
+        (report.outcome, report.stopped),
+        (ExitOutcome::NotStarted("stopped before it started".to_owned()), true)
+    );
+    assert_eq!(agent.get("/run?generation=1.1").status, 200);
+    assert_eq!(agent.post("/stop?generation=1.0", "").status, 412);
+    assert_eq!((agent.status().state, agent.logs("both")), (RunState::Exited, Vec::new()));
+}
+
+#[test]
+fn orphans_of_a_living_run_are_reaped() {
+    // Two hundred processes whose parent ends before them.
+    let agent = Agent::of_shell("for i in $(seq 200); do (true &) ; done; echo done; exec sleep 1000");
+    agent.go();
+    agent.wait_for_output("done");
+    let main = agent.status().pid.unwrap();
+    wait_until("only the main process to be left", || (children_of(agent.pid()) == [main]).then_some(()));
+}
+
+#[test]
+fn a_deep_family_in_which_each_has_a_session_of_its_own_leaves_none() {
+    let script = r#"
+import os, time
+for depth in range(30):
+    if os.fork():
+        time.sleep(1000)
+    os.setsid()
+print("ready")
+time.sleep(1000)
+"#;
+    let agent = Agent::of_python(script);
+    agent.go();
+    agent.wait_for_output("ready");
+    assert_eq!(agent.post("/stop?grace=0", "").status, 202);
+    agent.wait_for_exit();
+    assert_eq!(children_of(agent.pid()), [0; 0]);
+}
+
+#[test]
+fn the_death_of_the_master_ends_everything() {
+    let mut agent = Agent::of_python(STUBBORN);
+    agent.go();
+    let pids = ["main", "child", "detached"].map(|name| agent.wait_for_pid(name));
+    drop(agent.stdin.take());
+    assert_eq!(agent.wait_for_end().code(), Some(137));
+    assert_eq!(pids.map(process_state), [None; 3]);
+}
+
+#[test]
+fn an_agent_that_is_killed_takes_the_main_process_along() {
+    let agent = Agent::of_shell("echo main=$$; exec sleep 1000");
+    agent.go();
+    let main = agent.wait_for_pid("main");
+    signal(agent.pid(), Signal::KILL);
+    wait_until_gone(main);
+}
+
+#[test]
+fn sigterm_stops_the_run_gracefully_and_the_agent_exits_as_it_did() {
+    let script = "trap 'exit 75' TERM; echo ready; while :; do sleep 0.01; done";
+    let mut agent = Agent::start(&["--termination-grace", "60"], &["sh", "-c", script]);
+    agent.go();
+    agent.wait_for_output("ready");
+    signal(agent.pid(), Signal::TERM);
+    assert_eq!(agent.wait_for_end().code(), Some(75));
+}
+
+#[test]
+fn sigterm_kills_a_run_that_ignores_it_after_the_grace() {
+    let mut agent = Agent::start(&["--termination-grace", "0.2"], &["python3", "-u", "-c", STUBBORN]);
+    agent.go();
+    let pids = ["main", "child", "detached"].map(|name| agent.wait_for_pid(name));
+    signal(agent.pid(), Signal::TERM);
+    assert_eq!(agent.wait_for_end().code(), Some(137));
+    assert_eq!(pids.map(process_state), [None; 3]);
+}
+
+#[test]
+fn sigterm_ends_an_idle_agent_with_0() {
+    let mut agent = Agent::of_shell("true");
+    signal(agent.pid(), Signal::TERM);
+    assert_eq!(agent.wait_for_end().code(), Some(0));
+}

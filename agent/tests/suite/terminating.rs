@@ -1,0 +1,199 @@
+//! An agent that is told to end, as a pod is that is preempted, drained or evicted: what its run, its master and
+//! Kubernetes get to know of it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::support::{Agent, process_state, signal, wait_until};
+use agent::last_words::message;
+use protocol::agent::{ExitOutcome, ExitReport, LAST_WORDS_BYTES, LastWords, RunState, RunStatus};
+use protocol::ids::UnixMillis;
+use rustix::process::Signal;
+
+/// Prints `told` when it gets SIGTERM, and ends with 75 when `GO` is there.
+const ORDERLY: &str = r#"
+import os, signal, sys, time
+def end(*_):
+    os.write(1, b"told\n")
+    while not os.path.exists(os.environ["GO"]): time.sleep(0.01)
+    os.write(2, b"saved\n")
+    sys.exit(75)
+signal.signal(signal.SIGTERM, end)
+os.write(1, b"ready\n")
+while True: time.sleep(1000)
+"#;
+
+/// Takes no SIGTERM.
+const STUBBORN: &str =
+    "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready'); time.sleep(1000)";
+
+fn started(flags: &[&str], script: &str, go: &str) -> Agent {
+    let agent = Agent::start(flags, &["python3", "-u", "-c", script]);
+    assert_eq!(agent.post("/config?generation=2.1", &format!(r#"{{"GO":"{go}"}}"#)).status, 200);
+    assert_eq!(agent.get("/run?generation=2.1").status, 200);
+    agent.wait_for_output("ready");
+    agent
+}
+
+/// How the run ends, heard by someone who listens already when `let_go` lets it.
+fn heard(agent: &Agent, let_go: impl FnOnce()) -> RunStatus {
+    thread::scope(|scope| {
+        let listener = scope.spawn(|| agent.wait_for(RunState::Exited));
+        let_go();
+        listener.join().unwrap()
+    })
+}
+
+#[test]
+fn a_run_gets_the_signal_and_its_time_and_whoever_listens_hears_how_it_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let (go, log) = (folder.path().join("go"), folder.path().join("termination-log"));
+    fs::write(&log, "").unwrap();
+    for order in [Signal::TERM, Signal::INT] {
+        let flags = ["--termination-grace", "60", "--termination-log", log.to_str().unwrap()];
+        let mut agent = started(&flags, ORDERLY, go.to_str().unwrap());
+        let mut follower = BufReader::new(agent.send("GET", "/logs?follow=true", ""));
+        signal(agent.pid(), order);
+        agent.wait_for_output("told");
+        assert_eq!(agent.status().state, RunState::Stopping);
+        // A second order changes nothing.
+        signal(agent.pid(), Signal::TERM);
+        let exited = heard(&agent, || fs::write(&go, "").unwrap());
+        // Whoever listened until now reads on.
+        assert_eq!(String::from_utf8(agent.logs("both")).unwrap(), "ready\ntold\nsaved\n");
+        assert_eq!(agent.status(), exited);
+        let mut followed = String::new();
+        follower.read_to_string(&mut followed).unwrap();
+        assert!(followed.contains("saved\n"), "{followed}");
+        assert_eq!(agent.wait_for_end().code(), Some(75));
+
+        let exit = exited.exit.unwrap();
+        assert_eq!((&exit.outcome, exit.stopped, exit.terminated), (&ExitOutcome::Code(75), true, true));
+        let left: LastWords = serde_json::from_str(&fs::read_to_string(&log).unwrap()).unwrap();
+        assert_eq!(left, LastWords { generation: exited.generation, exit });
+        fs::remove_file(&go).unwrap();
+    }
+}
+
+#[test]
+fn a_run_that_does_not_end_is_killed_in_time_for_the_agent_to_say_so() {
+    let mut agent = started(&["--termination-grace", "3"], STUBBORN, "");
+    let run = agent.status().pid.unwrap();
+    let told = Instant::now();
+    let exit = heard(&agent, || signal(agent.pid(), Signal::TERM)).exit.unwrap();
+    assert_eq!((exit.outcome, exit.stopped, exit.terminated), (ExitOutcome::Signal(9), true, true));
+    assert!(told.elapsed() >= Duration::from_millis(2400), "the run has most of the time: {:?}", told.elapsed());
+    assert_eq!((agent.wait_for_end().code(), process_state(run)), (Some(137), None));
+}
+
+#[test]
+fn an_agent_that_is_told_to_end_starts_nothing_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let go = folder.path().join("go");
+    let agent = started(&["--termination-grace", "60"], ORDERLY, go.to_str().unwrap());
+    signal(agent.pid(), Signal::TERM);
+    agent.wait_for_output("told");
+    assert_eq!(agent.post("/config?generation=2.2", "{}").status, 409);
+    heard(&agent, || fs::write(&go, "").unwrap());
+    assert_eq!(agent.post("/config?generation=2.2", "{}").status, 503);
+}
+
+#[test]
+fn a_stop_that_came_before_the_signal_is_a_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let go = folder.path().join("go");
+    let agent = started(&["--termination-grace", "60"], ORDERLY, go.to_str().unwrap());
+    assert_eq!(agent.post("/stop?grace=60", "").status, 202);
+    agent.wait_for_output("told");
+    signal(agent.pid(), Signal::TERM);
+    let exit = heard(&agent, || fs::write(&go, "").unwrap()).exit.unwrap();
+    assert_eq!((exit.outcome, exit.stopped, exit.terminated), (ExitOutcome::Code(75), true, false));
+}
+
+#[test]
+fn a_run_that_was_about_to_start_when_its_pod_ended_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("termination-log");
+    fs::write(&log, "what stood there before, which may be longer than what is written now".repeat(9)).unwrap();
+    let mut agent = Agent::start(&["--termination-log", log.to_str().unwrap()], &["true"]);
+    agent.post("/config?generation=1.1", "{}");
+    signal(agent.pid(), Signal::TERM);
+    assert_eq!(agent.wait_for_end().code(), Some(143));
+    let left: LastWords = serde_json::from_slice(&fs::read(&log).unwrap()).unwrap();
+    assert_eq!(left.generation.unwrap().to_string(), "1.1");
+    assert!(left.exit.stopped && left.exit.terminated, "{left:?}");
+}
+
+#[test]
+fn nobody_who_reads_is_not_waited_for_and_who_reads_for_ever_is_not_either() {
+    let mut agent = Agent::of_shell("exec sleep 1000");
+    agent.go();
+    agent.wait_for(RunState::Running);
+    let told = Instant::now();
+    signal(agent.pid(), Signal::TERM);
+    assert_eq!(agent.wait_for_end().code(), Some(143));
+    assert!(told.elapsed() < Duration::from_secs(10), "{:?}", told.elapsed());
+
+    let mut agent = Agent::of_shell("yes | head -c 12000000; echo done >&2; exec sleep 1000");
+    agent.go();
+    wait_until("all output", || (agent.logs("stderr") == b"done\n").then_some(()));
+    let mut reader = BufReader::new(agent.send("GET", "/logs?follow=true&stream=stdout", ""));
+    reader.fill_buf().unwrap();
+    let told = Instant::now();
+    signal(agent.pid(), Signal::TERM);
+    assert_eq!(agent.wait_for_end().code(), Some(143));
+    assert!(told.elapsed() < Duration::from_secs(5), "{:?}", told.elapsed());
+}
+
+#[test]
+fn last_words_are_left_whoever_ends_the_agent_and_never_in_a_file_of_ones_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("termination-log");
+    for is_there in [false, true] {
+        if is_there {
+            fs::write(&log, "").unwrap();
+        }
+        let mut agent =
+            Agent::start(&["--termination-log", log.to_str().unwrap()], &["sh", "-c", "echo no >&2; exit 3"]);
+        agent.go();
+        agent.wait_for_exit();
+        assert_eq!(agent.post("/finish", "").status, 200);
+        assert_eq!(agent.wait_for_end().code(), Some(3));
+        assert_eq!(log.exists(), is_there);
+    }
+    let left: LastWords = serde_json::from_slice(&fs::read(&log).unwrap()).unwrap();
+    assert_eq!((left.generation, left.exit.stderr_tail.as_str()), (None, "no\n"));
+    assert_eq!((left.exit.outcome, left.exit.terminated), (ExitOutcome::Code(3), false));
+}
+
+#[test]
+fn last_words_fit_with_the_newest_of_stderr_and_the_beginning_of_a_reason() {
+    let words = |outcome, stderr_tail: String| {
+        let exit = ExitReport { outcome, stopped: false, terminated: false, ended_at: UnixMillis(1), stderr_tail };
+        LastWords { generation: None, exit }
+    };
+    for text in ["x", "é", "\u{1b}[1m", "\"\\\n", "\u{0}", "😀"] {
+        for length in [0_usize, 1, 500, 4096] {
+            let long = text.repeat(length.div_ceil(text.len()));
+            for outcome in [ExitOutcome::Code(1), ExitOutcome::NotStarted(long.clone())] {
+                let whole = words(outcome, long.clone());
+                let json = message(whole.clone());
+                assert!(json.len() <= LAST_WORDS_BYTES, "{}", json.len());
+                let left: LastWords = serde_json::from_slice(&json).unwrap();
+                assert!(whole.exit.stderr_tail.ends_with(&left.exit.stderr_tail));
+                if length <= 1 {
+                    assert_eq!(left, whole);
+                }
+                if let (ExitOutcome::NotStarted(kept), ExitOutcome::NotStarted(all)) =
+                    (&left.exit.outcome, &whole.exit.outcome)
+                {
+                    assert!(all.starts_with(kept));
+                }
+            }
+        }
+    }
+    let plain: LastWords = serde_json::from_slice(&message(words(ExitOutcome::Code(1), "x".repeat(4096)))).unwrap();
+    assert!(plain.exit.stderr_tail.len() > 3900, "no more is cut than must be");
+}

@@ -1,0 +1,212 @@
+//! What is wrong with a command line is said in one sentence, before anything is started.
+
+use std::path::Path;
+
+use crate::support::{folder_with_script, run};
+
+/// Runs the client and checks: exit code 2, nothing on stdout, one error line, no more lines than a hint.
+#[track_caller]
+fn refused(folder: &Path, arguments: &[&str], sentence: &str) {
+    let ended = run(folder, arguments).expect_code(2);
+    assert_eq!(ended.stdout, "", "{arguments:?}");
+    let lines: Vec<&str> = ended.stderr.lines().collect();
+    assert!(lines[0].starts_with("error: ") && lines[0].contains(sentence), "{arguments:?}: {}", ended.stderr);
+    let hints = lines[1..].iter().filter(|line| line.starts_with("hint: ")).count();
+    assert_eq!(lines.len() - 1, hints, "{arguments:?}: {}", ended.stderr);
+}
+
+#[test]
+fn numbers_that_make_no_job_are_refused_by_their_flag() {
+    let folder = folder_with_script();
+    for (arguments, sentence) in [
+        (&["--worker-num", "0"][..], "worker-num is 0: a job needs at least one worker"),
+        (&["--worker-num", "-1"], "--worker-num: \"-1\" is not a number of replicas"),
+        (&["--worker-num", "3.5"], "--worker-num: \"3.5\" is not a number of replicas"),
+        (&["--worker-num", "four"], "--worker-num: \"four\" is not a number of replicas"),
+        (&["--worker-num", ""], "--worker-num"),
+        (&["--worker-num", "4294967296"], "\"4294967296\" is too large a number of replicas: give 5457 at most"),
+        (&["--max-restarts", "99999999999999999999"], "is too large a number of restarts: give 4294967295 at most"),
+        (&["--worker-num", "-99999999999"], "--worker-num: \"-99999999999\" is not a number of replicas"),
+        (&["--worker-num", "100000"], "worker-num 100000 is too many"),
+        (&["--worker-num"], "--worker-num <N>"),
+        (&["--ps-num", "1"], "ps-num 1 does not go with AllReduce"),
+        (&["--strategy", "ps", "--ps-num", "0"], "ps-num is 0"),
+        (&["--chief-num", "2"], "chief-num 2 is not allowed"),
+        (&["--evaluator-num", "2"], "evaluator-num 2 is not allowed"),
+    ] {
+        refused(folder.path(), arguments, sentence);
+    }
+}
+
+#[test]
+fn times_that_make_no_job_are_refused_by_their_flag() {
+    let folder = folder_with_script();
+    for (arguments, sentence) in [
+        (
+            ["--deadline", "1ms"],
+            "--deadline: \"1ms\" is not a whole number of seconds: give 1s, 90s or 10m, for example",
+        ),
+        (["--start-timeout", "0.5s"], "--start-timeout: \"0.5s\" is not a whole number of seconds"),
+        (["--backoff", "1500ms"], "--backoff: \"1500ms\" is not a whole number of seconds"),
+        (["--termination-grace", "1ms"], "--termination-grace: \"1ms\" is not a whole number of seconds"),
+        (["--ttl-after-finished", "200years"], "\"200years\" is too long: give 4294967295s at most"),
+        (["--deadline", "0s"], "deadline"),
+    ] {
+        refused(folder.path(), &arguments, sentence);
+    }
+}
+
+#[test]
+fn words_that_make_no_job_are_refused_by_their_flag() {
+    let folder = folder_with_script();
+    let long = "a".repeat(41);
+    for (arguments, sentence) in [
+        (
+            &["--strategy", "Horovod"][..],
+            "--strategy: strategy \"Horovod\" is unknown: use AllReduce or ParameterServer",
+        ),
+        (&["--task", "My_Job"], "--task: task name \"My_Job\" is not a DNS label"),
+        (&["--task", &long], "is not a DNS label"),
+        (&["--task", ""], "--task"),
+        (&["--env", "1A=x"], "--env: environment name \"1A\" is not allowed"),
+        (&["--env", "=x"], "--env: environment name \"\" is not allowed"),
+        (&["--env", "TF_CONFIG={}"], "TF_CONFIG is set by Muster itself"),
+        (&["--env", "MUSTER_JOB=x"], "MUSTER_JOB is set by Muster itself"),
+        (&["--env", "NOBODY_HAS_THIS"], "--env NOBODY_HAS_THIS: there is no variable NOBODY_HAS_THIS to pass on"),
+        (&["--env-file", "missing.env"], "--env-file: read missing.env"),
+        (&["-o", "yaml"], "invalid value 'yaml' for '-o <FORMAT>'"),
+        (&["--workers", "4"], "unexpected argument '--workers' found"),
+        (&["lits"], "no verb \"lits\""),
+        (&["--worker-num", "4", "foo"], "no verb \"foo\""),
+        (&["list", "foo"], "unexpected argument 'foo' found"),
+    ] {
+        refused(folder.path(), arguments, sentence);
+    }
+}
+
+#[test]
+fn a_bad_line_of_an_env_file_is_named() {
+    let folder = folder_with_script();
+    std::fs::write(folder.path().join("job.env"), "A=1\nPASSWORD hunter2\n").unwrap();
+    refused(folder.path(), &["--env-file", "job.env"], "--env-file: job.env, line 2: not of the form NAME=VALUE");
+}
+
+#[test]
+fn a_folder_without_a_script_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().canonicalize().unwrap();
+    refused(&path, &["--master", "local"], &format!("no exec.py in {}", path.display()));
+    std::fs::create_dir(path.join("exec.py")).unwrap();
+    refused(&path, &["--master", "local"], "is not a file");
+}
+
+#[test]
+fn an_address_that_is_none_of_a_master_is_refused() {
+    let folder = folder_with_script();
+    for (url, sentence) in [
+        ("10.0.0.1:31898", "--master: \"10.0.0.1:31898\" is not the address of a master"),
+        ("ftp://host", "begins with neither http:// nor https://"),
+        ("", "--master"),
+        ("http://me:secret@host:1", "--master: a master's address has host, port and path, and nothing else"),
+    ] {
+        refused(folder.path(), &["--master", url], sentence);
+    }
+    let hint = run(folder.path(), &["--master", "10.0.0.1:31898"]);
+    hint.expect_stderr("hint: write http://10.0.0.1:31898");
+}
+
+#[test]
+fn submit_flags_beside_a_verb_are_refused_and_global_ones_are_not() {
+    let folder = folder_with_script();
+    for (arguments, sentence) in [
+        (&["--worker-num", "4", "list"][..], "--worker-num before \"list\" is a flag for submitting a job"),
+        (&["-d", "status", "x"], "--detach before \"status\""),
+        (&["-o", "json", "list"], "-o before \"list\""),
+        (&["--strategy", "AllReduce", "wait", "x"], "--strategy before \"wait\""),
+        (&["list", "--worker-num", "4"], "unexpected argument '--worker-num' found"),
+    ] {
+        refused(folder.path(), arguments, sentence);
+    }
+    // Nothing listens on port 9, so getting as far as asking is what is seen.
+    run(folder.path(), &["--master", "http://127.0.0.1:9", "list"]).expect_code(3);
+    run(folder.path(), &["list", "--master", "http://127.0.0.1:9"]).expect_code(3);
+}
+
+#[test]
+fn verbs_need_a_master_that_outlives_a_command() {
+    let folder = folder_with_script();
+    for arguments in [&["list"][..], &["status", "x"], &["logs", "x"], &["cancel", "x"]] {
+        refused(folder.path(), arguments, "no master is given");
+    }
+    run(folder.path(), &["list"]).expect_stderr("hint: give --master URL or set MUSTER_MASTER");
+    let asked = ["--master", "local", "list"];
+    refused(folder.path(), &asked, "a local master has no jobs to ask about once its job is over");
+    run(folder.path(), &asked).expect_stderr("hint: start a master that stays");
+}
+
+#[test]
+fn a_local_master_cannot_be_left_behind() {
+    let folder = folder_with_script();
+    refused(folder.path(), &["--detach", "--master", "local"], "--detach does not go with a local master");
+}
+
+#[test]
+fn names_and_numbers_of_verbs_are_checked() {
+    let folder = folder_with_script();
+    let at = ["--master", "http://127.0.0.1:9"];
+    for (arguments, sentence) in [
+        (&["status"][..], "<NAME>"),
+        (&["status", "No_Name"], "task name \"No_Name\" is not a DNS label"),
+        (&["logs", "x", "--replica", "boss-1"], "--replica: \"boss-1\" is not a replica"),
+        (&["logs", "x", "--tail", "-3"], "--tail: \"-3\" is not a number of lines: give a whole number"),
+        (&["logs", "x", "--replica", "worker-1", "-o", "json"], "-o json does not go with --replica"),
+        (&["logs", "x", "--tail", "4294967296"], "is too large a number of lines: give 4294967295 at most"),
+        (&["wait", "x", "--timeout", "soon"], "--timeout: \"soon\" is no time: use a number with a unit"),
+        (&["wait", "x", "--timeout", "-5"], "--timeout: \"-5\" is no time"),
+        (&["wait", "x", "--timeout", "5"], "use a number with a unit, for example 90s, 10m or 2h"),
+    ] {
+        refused(folder.path(), &[arguments, &at[..]].concat(), sentence);
+    }
+}
+
+#[test]
+fn the_hint_names_the_help_of_what_was_typed() {
+    let folder = folder_with_script();
+    for (arguments, hint) in [
+        (&["status"][..], "hint: client status --help"),
+        (&["list", "foo"], "hint: client list --help"),
+        (&["logs", "x", "--tail", "-1"], "hint: client logs --help"),
+        (&["foo"], "hint: client --help lists flags and verbs"),
+        (&["exec.py"], "hint: client alone runs the exec.py of the current folder; its own arguments stand behind --"),
+        (&["-d", "train.py"], "hint: client alone runs the exec.py of the current folder"),
+        (&["--worker-num", "-1"], "hint: client --help lists flags and verbs"),
+        (&["status", "--task", "wj"], "hint: client status --help"),
+        (&["--backoff", "-1s"], "hint: client --help lists flags and verbs"),
+        (&["--epochs", "3"], "hint: client --help lists flags and verbs; exec.py's own arguments stand behind --\n"),
+        (&["--worker-nun", "3"], "hint: a similar argument exists: '--worker-num'"),
+        (&["--tail", "3", "logs", "x"], "hint: 'logs --tail' exists"),
+    ] {
+        run(folder.path(), arguments).expect_code(2).expect_stderr(hint);
+    }
+}
+
+#[test]
+fn a_long_flag_with_one_dash_is_told_from_a_short_one() {
+    let folder = folder_with_script();
+    for (arguments, hint) in [
+        (&["-worker-num", "2"][..], "hint: did you mean --worker-num?"),
+        (&["-task=digits"], "hint: did you mean --task?"),
+        (&["logs", "x", "-follow"], "hint: did you mean --follow?"),
+        (&["-workers", "2"], "hint: client --help lists flags and verbs"),
+        (&["-x", "--", "-task"], "hint: client --help lists flags and verbs"),
+    ] {
+        run(folder.path(), arguments).expect_code(2).expect_stderr(hint);
+    }
+}
+
+#[test]
+fn a_token_that_cannot_be_read_is_refused() {
+    let folder = folder_with_script();
+    let at = ["list", "--master", "http://127.0.0.1:9", "--token-file", "missing"];
+    refused(folder.path(), &at, "read the token file missing");
+}

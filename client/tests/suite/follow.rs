@@ -1,0 +1,200 @@
+//! A submitted job is followed to its end: lines, changes, the closing line, the exit code.
+
+use protocol::error::{ErrorCode, Problem};
+use protocol::view::JobView;
+use rustix::process::Signal;
+
+use crate::support::fake_master::{FakeMaster, Logs, Script};
+use crate::support::views::{failed, finished, line, pending, running, succeeded};
+use crate::support::{Ended, client, finish, folder_with_script, signal, until};
+
+fn lines() -> Logs {
+    Logs::Lines(vec![line("worker-0", 6, "hello"), line("worker-1", 8, "\u{1b}[1mwelt\u{1b}[0m")])
+}
+
+fn submit_at(url: &str, more: &[&str]) -> Ended {
+    let folder = folder_with_script();
+    finish(client(folder.path()).args(["--task", "digits", "--master", url]).args(more).spawn().unwrap())
+}
+
+#[test]
+fn a_job_that_succeeds_is_told_from_its_start_to_its_end() {
+    let views = vec![pending("digits"), running("digits"), succeeded("digits")];
+    let master = FakeMaster::start(Script { views, logs: [lines()].into(), ..Script::default() });
+    let ended = submit_at(&master.url, &[]).expect_code(0);
+    assert_eq!(ended.stdout, "worker-0 │ hello\nworker-1 │ \u{1b}[1mwelt\u{1b}[0m\n", "a pipe gets the text as it was");
+    let told: Vec<&str> = ended.stderr.lines().collect();
+    assert_eq!(
+        told,
+        [
+            "job digits accepted: AllReduce, 2 workers",
+            "gang complete: 2 of 2 in 1.8 s",
+            "running: generation 1.1, all 2 started 0.02 s after the gang was complete",
+            "succeeded in 4.9 s: pods 1.8 s, start 0.02 s, training 3.0 s, clean-up 0.1 s",
+        ]
+    );
+}
+
+#[test]
+fn a_job_that_fails_ends_with_the_cause_its_last_words_and_exit_code_1() {
+    let views = vec![pending("digits"), running("digits"), failed("digits")];
+    let master = FakeMaster::start(Script { views, logs: [lines()].into(), ..Script::default() });
+    let ended = submit_at(&master.url, &[]).expect_code(1);
+    let told: Vec<&str> = ended.stderr.lines().skip(3).collect();
+    assert_eq!(
+        told,
+        [
+            "worker-1 exited with code 3",
+            "failed after 4.9 s: worker-1 exited with code 3 (pods 1.8 s, start 0.02 s, training 3.0 s, clean-up 0.1 s)",
+            "last output of worker-1 on stderr:",
+            "  Traceback",
+            "  ValueError: no",
+        ]
+    );
+}
+
+#[test]
+fn a_cancelled_job_has_not_succeeded() {
+    let views = vec![pending("digits"), finished("digits", protocol::view::JobResult::Cancelled)];
+    let master = FakeMaster::start(Script { views, ..Script::default() });
+    submit_at(&master.url, &[]).expect_code(1).expect_stderr("cancelled after 4.9 s");
+}
+
+#[test]
+fn everything_that_was_asked_for_is_submitted() {
+    let master = FakeMaster::start(Script { views: vec![succeeded("digits")], ..Script::default() });
+    let folder = folder_with_script();
+    let arguments =
+        ["--task", "digits", "--strategy", "allreduce", "--worker-num", "3", "--env", "A=1", "--env", "OWN"];
+    let mut command = client(folder.path());
+    command.args(arguments).args(["--master", &master.url, "--", "--epochs", "3"]).env("OWN", "mine");
+    finish(command.spawn().unwrap()).expect_code(0);
+    let expected = serde_json::json!({
+        "name": "digits", "strategy": "AllReduce",
+        "worker_num": 3, "ps_num": 0, "chief_num": 0, "evaluator_num": 0,
+        "work_dir": folder.path().canonicalize().unwrap(),
+        "args": ["--epochs", "3"], "env": {"A": "1", "OWN": "mine"},
+    });
+    assert_eq!(master.submitted(), expected);
+}
+
+#[test]
+fn json_is_the_job_as_it_ended_and_nothing_else() {
+    let views = vec![pending("digits"), running("digits"), succeeded("digits")];
+    let master = FakeMaster::start(Script { views, logs: [lines()].into(), ..Script::default() });
+    let ended = submit_at(&master.url, &["-o", "json"]).expect_code(0).expect_stderr("succeeded in 4.9 s");
+    assert_eq!(serde_json::from_str::<JobView>(&ended.stdout).unwrap(), succeeded("digits"));
+    assert!(!master.asked().iter().any(|request| request.contains("/logs")), "{:?}", master.asked());
+}
+
+#[test]
+fn detached_the_name_is_the_data_and_the_way_back_is_told() {
+    let master = FakeMaster::start(Script { views: vec![pending("digits")], ..Script::default() });
+    let ended = submit_at(&master.url, &["-d"]).expect_code(0);
+    assert_eq!(ended.stdout, "digits\n");
+    ended.expect_stderr(&format!("client logs digits -f --master {}", master.url));
+    assert_eq!(master.asked(), ["GET /v1/master", "POST /v1/jobs"]);
+
+    let ended = submit_at(&master.url, &["-d", "-o", "json"]).expect_code(0);
+    assert_eq!(serde_json::from_str::<JobView>(&ended.stdout).unwrap(), pending("digits"));
+}
+
+#[test]
+fn a_log_stream_that_breaks_off_is_taken_up_behind_its_last_line() {
+    let first =
+        Logs::Lines(vec![line("worker-0", 6, "one"), line("worker-1", 8, "two"), line("worker-0", 12, "three")]);
+    let second = Logs::Lines(vec![line("worker-1", 20, "four")]);
+    // The job is still running when the first stream ends: this view is what the client sees when it looks.
+    let views = vec![running("digits")];
+    let master = FakeMaster::start(Script { views, logs: [first, second].into(), ..Script::default() });
+    let folder = folder_with_script();
+    let mut child = client(folder.path()).args(["--task", "digits", "--master", &master.url]).spawn().unwrap();
+    let mut printed = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    for _ in 0..4 {
+        std::io::BufRead::read_line(&mut printed, &mut text).unwrap();
+    }
+    signal(&child, Signal::INT);
+    drop(finish(child));
+    assert_eq!(text, "worker-0 │ one\nworker-1 │ two\nworker-0 │ three\nworker-1 │ four\n");
+    let asked = master.asked();
+    let again: Vec<&String> = asked.iter().filter(|request| request.contains("from=")).collect();
+    assert_eq!(again[0], "GET /v1/jobs/digits/logs?follow=true&from=worker-0%3A12%2Cworker-1%3A8");
+}
+
+#[test]
+fn an_interrupt_leaves_the_job_alone_and_tells_the_way_back() {
+    for wish in [Signal::INT, Signal::TERM] {
+        let logs = [lines()].into();
+        let master = FakeMaster::start(Script { views: vec![running("digits")], logs, ..Script::default() });
+        let folder = folder_with_script();
+        let mut child = client(folder.path()).args(["--task", "digits", "--master", &master.url]).spawn().unwrap();
+        // The first line says that the job is being followed.
+        let mut printed = std::io::BufReader::new(child.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut printed, &mut String::new()).unwrap();
+        signal(&child, wish);
+        let ended = finish(child).expect_code(1);
+        let ended = ended.expect_stderr(&format!("to come back: client logs digits -f --master {}", master.url));
+        ended.expect_stderr(&format!("to cancel it: client cancel digits --master {}", master.url));
+        assert!(!master.asked().iter().any(|request| request.contains("cancel")), "{:?}", master.asked());
+    }
+}
+
+#[test]
+fn an_interrupt_before_the_submit_is_answered_claims_nothing_about_the_job() {
+    for more in [&[][..], &["--detach"]] {
+        let master = FakeMaster::start(Script { mute: true, ..Script::default() });
+        let folder = folder_with_script();
+        let mut command = client(folder.path());
+        let child = command.args(["--task", "digits", "--master", &master.url]).args(more).spawn().unwrap();
+        until("the job is submitted", || master.asked().contains(&"POST /v1/jobs".to_owned()));
+        signal(&child, Signal::INT);
+        let ended = finish(child).expect_code(1);
+        let sentence = "it is not known whether job digits was accepted: client status digits --master";
+        assert_eq!(ended.stderr, format!("{sentence} {} tells\n", master.url));
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_ends_the_command_quietly() {
+    let many = (1..20_000).map(|index| line("worker-0", index, "a line that is long enough to fill a pipe some day"));
+    let logs = [Logs::Lines(many.collect())].into();
+    let master = FakeMaster::start(Script { views: vec![running("digits")], logs, ..Script::default() });
+    let folder = folder_with_script();
+    let mut child = client(folder.path()).args(["--task", "digits", "--master", &master.url]).spawn().unwrap();
+    drop(child.stdout.take());
+    let ended = finish(child).expect_code(1);
+    assert!(!ended.stderr.contains("error") && !ended.stderr.contains("panic"), "{}", ended.stderr);
+}
+
+#[test]
+fn what_the_master_finds_wrong_with_a_job_is_bad_input() {
+    for (status, code, exit) in [
+        (409, ErrorCode::JobExists, 2),
+        (422, ErrorCode::BadWorkDir, 2),
+        (400, ErrorCode::BadRequest, 2),
+        (403, ErrorCode::Forbidden, 3),
+        (503, ErrorCode::Unavailable, 3),
+        (500, ErrorCode::Internal, 3),
+    ] {
+        let detail = "a sentence of the master".to_owned();
+        let refusal = Some(Problem { status, code, detail });
+        let master = FakeMaster::start(Script { refusal, ..Script::default() });
+        let ended = submit_at(&master.url, &[]).expect_code(exit).expect_stderr("error: a sentence of the master\n");
+        assert_eq!(ended.stdout, "");
+    }
+}
+
+#[test]
+fn colours_are_the_terminals_or_the_users_wish() {
+    let script = || Script { views: vec![succeeded("digits")], logs: [lines()].into(), ..Script::default() };
+    let folder = folder_with_script();
+    let with = |name: &str, master: &FakeMaster| {
+        let mut command = client(folder.path());
+        finish(command.args(["--task", "digits", "--master", &master.url]).env(name, "1").spawn().unwrap()).stdout
+    };
+    let forced = with("CLICOLOR_FORCE", &FakeMaster::start(script()));
+    assert!(forced.starts_with("\u{1b}["), "{forced:?}");
+    let refused = with("NO_COLOR", &FakeMaster::start(script()));
+    assert!(refused.starts_with("worker-0 │ hello\n"), "{refused:?}");
+}

@@ -1,0 +1,68 @@
+//! A master that is not there, is none, or wants a token.
+
+use crate::support::fake_master::{FakeMaster, Script, something_else};
+use crate::support::views::succeeded;
+use crate::support::{client, finish, folder_with_script, run};
+
+/// Nothing listens at the first port, and no program is given it that asks for any.
+const NOBODYS_URL: &str = "http://127.0.0.1:1";
+
+#[test]
+fn a_master_that_is_not_there_is_said_at_once() {
+    let folder = folder_with_script();
+    for arguments in [&["list"][..], &["status", "x"], &["logs", "x", "-f"], &["wait", "x"], &["--task", "x"]] {
+        let ended = run(folder.path(), &[arguments, &["--master", NOBODYS_URL]].concat()).expect_code(3);
+        assert_eq!(ended.stdout, "");
+        let ended =
+            ended.expect_stderr(&format!("error: the master at {NOBODYS_URL} cannot be reached: Connection refused"));
+        ended.expect_stderr("hint: is the master running");
+    }
+}
+
+#[test]
+fn something_that_is_no_master_is_told_from_one() {
+    let folder = folder_with_script();
+    for (status, body) in [(200, "<html>"), (200, "{}"), (404, "not found"), (404, "{\"detail\":\"x\"}"), (302, "")] {
+        let url = something_else(status, body);
+        for arguments in [&["list"][..], &["logs", "x"], &["--task", "x"]] {
+            let ended = run(folder.path(), &[arguments, &["--master", &url]].concat()).expect_code(3);
+            ended.expect_stderr(&format!("error: {url} answers, but not as a Muster master (HTTP status {status})"));
+        }
+    }
+}
+
+#[test]
+fn the_token_comes_from_the_variable_or_the_file() {
+    let folder = folder_with_script();
+    std::fs::write(folder.path().join("token"), "s3cret\n").unwrap();
+    let token = Some("s3cret".to_owned());
+    let master = FakeMaster::start(Script { views: vec![succeeded("digits")], token, ..Script::default() });
+    let list = ["list", "--master", &master.url];
+    let ended = run(folder.path(), &list).expect_code(3);
+    ended.expect_stderr("error: the token is missing or wrong").expect_stderr("hint: give the master's token");
+    finish(client(folder.path()).args(list).env("MUSTER_TOKEN", "s3cret").spawn().unwrap()).expect_code(0);
+    let from_file = [&list[..], &["--token-file", "token"]].concat();
+    finish(client(folder.path()).args(from_file).env("MUSTER_TOKEN", "wrong").spawn().unwrap()).expect_code(0);
+}
+
+#[test]
+fn the_flag_wins_over_the_variable() {
+    let folder = folder_with_script();
+    let master = FakeMaster::start(Script { views: vec![succeeded("digits")], ..Script::default() });
+    let listed = |variable: &str, flags: &[&str]| {
+        let mut command = client(folder.path());
+        finish(command.arg("list").args(flags).env("MUSTER_MASTER", variable).spawn().unwrap()).code
+    };
+    assert_eq!(listed(&master.url, &[]), Some(0));
+    assert_eq!(listed(NOBODYS_URL, &["--master", &master.url]), Some(0));
+    assert_eq!(listed(NOBODYS_URL, &[]), Some(3));
+}
+
+#[test]
+fn no_proxy_stands_before_a_master_on_this_machine() {
+    let folder = folder_with_script();
+    let master = FakeMaster::start(Script { views: vec![succeeded("digits")], ..Script::default() });
+    let mut command = client(folder.path());
+    let child = command.args(["list", "--master", &master.url]).env("http_proxy", NOBODYS_URL).spawn().unwrap();
+    finish(child).expect_code(0);
+}

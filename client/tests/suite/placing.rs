@@ -1,0 +1,147 @@
+//! Where a job's replicas run is the master's to say, and what has no meaning there is refused before it is submitted.
+
+use std::path::Path;
+
+use protocol::view::BackendKind;
+
+use crate::support::fake_master::{FakeMaster, Script};
+use crate::support::views::succeeded;
+use crate::support::{Ended, client, finish, folder_with_script, run};
+
+const POD_FLAGS: [&[&str]; 16] = [
+    &["--image", "digits"],
+    &["--push", "localhost:5000"],
+    &["--load", "kind"],
+    &["--agent-binary", "agent"],
+    &["--cpu", "2"],
+    &["--memory", "1Gi"],
+    &["--gpus", "1"],
+    &["--volume", "empty:/data"],
+    &["--env-secret", "keys"],
+    &["--node-selector", "disk=ssd"],
+    &["--toleration", "spot"],
+    &["--priority-class", "high"],
+    &["--service-account", "trainer"],
+    &["--image-pull-policy", "Never"],
+    &["--termination-grace", "1m"],
+    &["--allow-root"],
+];
+
+fn at(backend: BackendKind) -> FakeMaster {
+    FakeMaster::start(Script { views: vec![succeeded("digits")], backend: Some(backend), ..Script::default() })
+}
+
+#[track_caller]
+fn submit(folder: &Path, master: &FakeMaster, more: &[&str]) -> Ended {
+    let mut command = client(folder);
+    command.args(["--task", "digits", "--master", &master.url]).args(more).env("DOCKER_HOST", "unix:///nowhere");
+    finish(command.spawn().unwrap())
+}
+
+#[test]
+fn flags_for_kubernetes_are_refused_by_name_with_a_local_master() {
+    let folder = folder_with_script();
+    for flags in POD_FLAGS {
+        let ended = run(folder.path(), &[flags, &["--master", "local"]].concat()).expect_code(2);
+        let ended = ended.expect_stderr(&format!("error: {} does not go with a local master", flags[0]));
+        ended.expect_stderr("hint: leave it out, or give --master URL");
+    }
+}
+
+#[test]
+fn flags_for_kubernetes_are_refused_by_name_where_pods_are_processes() {
+    let folder = folder_with_script();
+    for flags in POD_FLAGS {
+        let master = at(BackendKind::Process);
+        let ended = submit(folder.path(), &master, flags).expect_code(2);
+        ended.expect_stderr(&format!("error: {} has no meaning at {}", flags[0], master.url));
+        assert_eq!(master.asked(), ["GET /v1/master"], "nothing is submitted");
+    }
+}
+
+#[test]
+fn values_of_pod_flags_are_refused_by_their_flag() {
+    let folder = folder_with_script();
+    for (flags, sentence) in [
+        (["--image", "Digits"], "--image: \"Digits\" is not the name of an image"),
+        (["--push", "http://r"], "--push: \"http://r\" is no registry: write HOST[:PORT][/PATH]"),
+        (["--load", "helm"], "invalid value 'helm' for '--load <TOOL>'"),
+        (["--cpu", "many"], "--cpu: \"many\" is no amount: write a quantity such as 2, 500m or 4Gi"),
+        (["--memory", "2Gi:1Gi"], "--memory: \"2Gi:1Gi\" is no amount"),
+        (["--cpu", "-1"], "--cpu: \"-1\" is no amount"),
+        (["--memory", "-1"], "--memory: \"-1\" is no amount"),
+        (["--gpus", "-1"], "--gpus: \"-1\" is not a number of GPUs: give a whole number"),
+        (["--volume", "data"], "--volume: \"data\" is no volume: write pvc:CLAIM:/path"),
+        (["--env-secret", "My_Keys"], "--env-secret: \"My_Keys\" is no object's name"),
+        (["--node-selector", "disk"], "--node-selector: \"disk\" is not of the form KEY=VALUE"),
+        (["--toleration", "a=b:Sometimes"], "--toleration: \"a=b:Sometimes\" is no toleration"),
+        (["--termination-grace", "0s"], "--termination-grace: \"0s\" is not a whole number of seconds from 1 on"),
+        (["--termination-grace", "1s 1ms"], "--termination-grace: \"1s 1ms\" is not a whole number of seconds"),
+        (["--image-pull-policy", "Often"], "--image-pull-policy: \"Often\" is no pull policy"),
+    ] {
+        run(folder.path(), &flags).expect_code(2).expect_stderr(&format!("error: {sentence}"));
+    }
+    let both = run(folder.path(), &["--push", "r:1", "--load", "kind"]).expect_code(2);
+    both.expect_stderr("'--push <REGISTRY>' cannot be used with '--load <TOOL>'");
+}
+
+#[test]
+fn in_kubernetes_an_image_is_needed_and_no_script_in_the_folder() {
+    let folder = folder_with_script();
+    let master = at(BackendKind::Kubernetes);
+    let ended = submit(folder.path(), &master, &[]).expect_code(2);
+    let ended = ended.expect_stderr("error: no image to run: --image is not given, and there is no Dockerfile in ");
+    ended.expect_stderr("hint: give --image REF, or put a Dockerfile beside exec.py");
+    // Getting as far as Docker is what is seen.
+    let empty = tempfile::tempdir().unwrap();
+    submit(empty.path(), &master, &["--image", "digits"])
+        .expect_code(4)
+        .expect_stderr("error: Docker cannot be reached");
+    std::fs::write(empty.path().join("Dockerfile"), "FROM x\n").unwrap();
+    let ended = submit(empty.path(), &master, &[]).expect_code(4);
+    let ended = ended.expect_stderr("error: Docker cannot be reached at unix:///nowhere: there is no socket /nowhere");
+    ended.expect_stderr("hint: is Docker running");
+    assert_eq!(master.asked(), ["GET /v1/master", "GET /v1/master", "GET /v1/master"], "nothing is submitted");
+}
+
+#[test]
+fn what_is_no_job_is_said_before_anyone_is_asked() {
+    let folder = folder_with_script();
+    let master = at(BackendKind::Kubernetes);
+    submit(folder.path(), &master, &["--image", "digits", "--worker-num", "0"]).expect_code(2);
+    assert_eq!(master.asked(), Vec::<String>::new());
+}
+
+#[test]
+fn building_needs_no_master_and_says_what_is_missing() {
+    let folder = folder_with_script();
+    let build = |host: &str, more: &[&str]| {
+        let mut command = client(folder.path());
+        finish(command.arg("build").args(more).env("DOCKER_HOST", host).spawn().unwrap())
+    };
+    build("unix:///nowhere", &[]).expect_code(2).expect_stderr("error: no image to run");
+    let wrong = build("ssh://me@there", &["--image", "digits"]).expect_code(2);
+    wrong.expect_stderr("error: DOCKER_HOST: \"ssh://me@there\" is none of unix://PATH, tcp://HOST:PORT");
+    let nobody = build("tcp://127.0.0.1:9", &["--image", "digits"]).expect_code(4);
+    nobody.expect_stderr("error: Docker cannot be reached at tcp://127.0.0.1:9: Connection refused");
+}
+
+#[test]
+fn a_variable_that_names_no_tool_stops_only_who_would_load_by_it() {
+    let folder = folder_with_script();
+    let with_variable = |arguments: &[&str]| {
+        let mut command = client(folder.path());
+        command.args(arguments).env("MUSTER_LOAD", "helm").env("DOCKER_HOST", "unix:///nowhere");
+        finish(command.spawn().unwrap())
+    };
+    let wrong = with_variable(&["build", "--image", "digits"]).expect_code(2);
+    wrong.expect_stderr(
+        "error: MUSTER_LOAD: \"helm\" is none of minikube, kind and k3d\nhint: unset MUSTER_LOAD, or name minikube",
+    );
+    for flags in [["--load", "kind"], ["--push", "localhost:5000"]] {
+        let ended = with_variable(&[["build", "--image"].as_slice(), &["digits"], &flags].concat()).expect_code(4);
+        ended.expect_stderr("error: Docker cannot be reached");
+    }
+    let master = at(BackendKind::Kubernetes);
+    with_variable(&["list", "--master", &master.url]).expect_code(0);
+}

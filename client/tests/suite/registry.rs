@@ -1,0 +1,71 @@
+//! What pods run is pushed to a real registry and named there by its digest. Beside Docker it needs the program
+//! docker-registry (Debian's package): `cargo test -p client --test registry -- --ignored`.
+
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+use protocol::view::BackendKind;
+
+use crate::support::docker::{Image, agent_file, docker};
+use crate::support::fake_master::{FakeMaster, Script};
+use crate::support::views::succeeded;
+use crate::support::{client, finish, until};
+
+/// It ends with its owner.
+struct Registry {
+    process: Child,
+    address: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Registry {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let storage = folder.path().join("data");
+        let config = format!(
+            "version: 0.1\nstorage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: \"127.0.0.1:{port}\"}}\n",
+            storage.display()
+        );
+        std::fs::write(folder.path().join("config.yml"), config).unwrap();
+        let mut command = Command::new("docker-registry");
+        command.args(["serve", "config.yml"]).current_dir(folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
+        let process = command.spawn().expect("docker-registry is installed");
+        until("the registry listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        Self { process, address: format!("localhost:{port}"), _folder: folder }
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+#[ignore = "needs a Docker engine and docker-registry"]
+fn a_pushed_image_is_submitted_by_the_digest_under_which_the_registry_has_it() {
+    let (image, registry) = (Image::built("pushed", "WORKDIR /work\nCOPY exec.py .\nUSER 1000"), Registry::start());
+    let backend = Some(BackendKind::Kubernetes);
+    let master = FakeMaster::start(Script { views: vec![succeeded("digits")], backend, ..Script::default() });
+    let folder = tempfile::tempdir().unwrap();
+    let agent = agent_file(folder.path(), "one");
+    let pushed = format!("{}/team/{}_pod", registry.address, image.name);
+    let mut command = client(folder.path());
+    command.args(["--task", "digits", "--image", &image.name, "--push", &format!("{}/team", registry.address)]);
+    // The flag wins: no kind is needed.
+    command.args(["--master", &master.url, "--agent-binary"]).arg(&agent).env("MUSTER_LOAD", "kind");
+    finish(command.spawn().unwrap()).expect_code(0).expect_stderr(&format!("image {pushed}: pushed in "));
+    let submitted = master.submitted()["image"].as_str().unwrap().to_owned();
+    assert!(submitted.starts_with(&format!("{pushed}@sha256:")), "{submitted}");
+    docker(&["pull", "--quiet", &submitted]);
+
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut command = client(folder.path());
+    command.args(["build", "--image", &image.name, "--push", &nobody.to_string(), "--agent-binary"]).arg(&agent);
+    let failed = finish(command.spawn().unwrap()).expect_code(4);
+    failed
+        .expect_stderr(&format!("error: push {nobody}/{}_pod:latest: ", image.name))
+        .expect_stderr("hint: does Docker");
+}

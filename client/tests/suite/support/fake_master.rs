@@ -1,0 +1,248 @@
+//! A master that serves what it was told to, and remembers what it was asked.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use protocol::error::{ErrorCode, PROBLEM_JSON, Problem};
+use protocol::ids::ReplicaId;
+use protocol::routes::{LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
+use protocol::view::{BackendKind, JobView, LogLine, MasterView};
+
+/// What a fake master serves.
+#[derive(Default)]
+pub(crate) struct Script {
+    /// One after the other to long polls; the first to a submit and to plain requests until it has been passed.
+    pub(crate) views: Vec<JobView>,
+    /// One for each log request. When there are no more, the last again.
+    pub(crate) logs: VecDeque<Logs>,
+    /// The answer to a submit, instead of the first view.
+    pub(crate) refusal: Option<Problem>,
+    /// A submit is remembered and never answered.
+    pub(crate) mute: bool,
+    /// After a delete, the job is unknown.
+    pub(crate) deleted: bool,
+    /// A record that cannot be read has this name: there is no such job, and it can be deleted.
+    pub(crate) unreadable: Option<&'static str>,
+    /// Where its pods live.
+    pub(crate) backend: Option<BackendKind>,
+    /// The agent that it gives away.
+    pub(crate) agent: Option<Vec<u8>>,
+    /// The token that is asked for.
+    pub(crate) token: Option<String>,
+}
+
+/// One answer to a log request.
+#[derive(Clone)]
+pub(crate) enum Logs {
+    /// Lines, and the end.
+    Lines(Vec<LogLine>),
+    /// The bytes of one replica.
+    Raw(Vec<u8>),
+    /// The same without their offset, as no master sends them.
+    RawNowhere(Vec<u8>),
+}
+
+/// It ends with the test's process.
+pub(crate) struct FakeMaster {
+    pub(crate) url: String,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    script: Mutex<Script>,
+    newest: Mutex<usize>,
+    asked: Mutex<Vec<String>>,
+    submitted: Mutex<Option<serde_json::Value>>,
+}
+
+impl FakeMaster {
+    pub(crate) fn start(script: Script) -> Self {
+        let shared = Arc::new(Shared {
+            script: Mutex::new(script),
+            newest: Mutex::new(0),
+            asked: Mutex::default(),
+            submitted: Mutex::default(),
+        });
+        let router = Router::new().fallback(serve).with_state(shared.clone());
+        Self { url: format!("http://{}", serve_aside(router)), shared }
+    }
+
+    /// Method, path and query of every request, in order.
+    pub(crate) fn asked(&self) -> Vec<String> {
+        self.shared.asked.lock().unwrap().clone()
+    }
+
+    /// The body of the submit.
+    pub(crate) fn submitted(&self) -> serde_json::Value {
+        self.shared.submitted.lock().unwrap().clone().expect("something was submitted")
+    }
+}
+
+/// Something that answers every request with the same text.
+pub(crate) fn something_else(status: u16, body: &'static str) -> String {
+    let status = StatusCode::from_u16(status).unwrap();
+    let router = Router::new().fallback(move || async move { (status, body) });
+    format!("http://{}", serve_aside(router))
+}
+
+fn serve_aside(router: Router) -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            axum::serve(listener, router).await.unwrap();
+        });
+    });
+    address
+}
+
+async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let method = request.method().as_str().to_owned();
+    let uri = request.uri().clone();
+    shared.asked.lock().unwrap().push(format!("{method} {uri}"));
+    if !shared.knows(request.headers()) {
+        return problem(401, ErrorCode::Unauthorized, "the token is missing or wrong");
+    }
+    let query = uri.query().unwrap_or_default();
+    match (method.as_str(), uri.path()) {
+        ("POST", "/v1/jobs") => {
+            let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
+            *shared.submitted.lock().unwrap() = Some(serde_json::from_slice(&body).unwrap());
+            if shared.script.lock().unwrap().mute {
+                std::future::pending::<()>().await;
+            }
+            shared.submit()
+        }
+        ("GET", "/v1/jobs") => {
+            let jobs = shared.script.lock().unwrap().views.clone();
+            json(StatusCode::OK, &protocol::view::JobList { jobs })
+        }
+        ("GET", "/v1/master") => {
+            let backend = shared.script.lock().unwrap().backend.unwrap_or(BackendKind::Process);
+            json(StatusCode::OK, &MasterView { version: "0".to_owned(), backend })
+        }
+        ("GET", "/agent") => match shared.script.lock().unwrap().agent.clone() {
+            Some(agent) => answer(StatusCode::OK, "application/octet-stream", agent.into()),
+            None => problem(404, ErrorCode::UnknownRoute, "this master has no agent to give away"),
+        },
+        ("GET", path) if path.ends_with("/logs") => shared.logs(query),
+        ("GET", path) => match shared.view(path, query) {
+            Some(answer) => answer,
+            // Nothing changes any more, and the client's own deadline has to end this.
+            None => std::future::pending().await,
+        },
+        ("DELETE", path) => shared.delete(path),
+        (_, path) => shared.cancel(path),
+    }
+}
+
+impl Shared {
+    fn knows(&self, headers: &HeaderMap) -> bool {
+        let script = self.script.lock().unwrap();
+        let Some(token) = &script.token else { return true };
+        let sent = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        sent == Some(&format!("Bearer {token}"))
+    }
+
+    fn submit(&self) -> Response {
+        let script = self.script.lock().unwrap();
+        match &script.refusal {
+            Some(refusal) => problem(refusal.status, refusal.code, &refusal.detail),
+            None => json(StatusCode::CREATED, &script.views[0]),
+        }
+    }
+
+    fn cancel(&self, path: &str) -> Response {
+        let script = self.script.lock().unwrap();
+        match script.views.first() {
+            Some(view) if path == format!("/v1/jobs/{}/cancel", view.name) => StatusCode::ACCEPTED.into_response(),
+            Some(_) | None => problem(404, ErrorCode::UnknownJob, "there is no such job"),
+        }
+    }
+
+    fn delete(&self, path: &str) -> Response {
+        let mut script = self.script.lock().unwrap();
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let is_job = script.views.first().is_some_and(|view| view.name.as_str() == name);
+        if !is_job && script.unreadable != Some(name) {
+            return problem(404, ErrorCode::UnknownJob, &format!("there is no job \"{name}\""));
+        }
+        script.deleted = true;
+        StatusCode::ACCEPTED.into_response()
+    }
+
+    fn view(&self, path: &str, query: &str) -> Option<Response> {
+        let script = self.script.lock().unwrap();
+        let known = script.views.first().filter(|view| path == format!("/v1/jobs/{}", view.name));
+        if script.deleted || known.is_none() {
+            let name = path.rsplit('/').next().unwrap_or_default();
+            return Some(problem(404, ErrorCode::UnknownJob, &format!("there is no job \"{name}\"")));
+        }
+        let after =
+            query.split('&').find_map(|part| part.strip_prefix("after=")).map(|seq| seq.parse::<u64>().unwrap());
+        let mut newest = self.newest.lock().unwrap();
+        let index = match after {
+            None => *newest,
+            Some(seq) => script.views.iter().position(|view| view.seq > seq)?,
+        };
+        *newest = (*newest).max(index);
+        Some(json(StatusCode::OK, &script.views[index]))
+    }
+
+    fn logs(&self, query: &str) -> Response {
+        let mut script = self.script.lock().unwrap();
+        let is_last = script.logs.len() <= 1;
+        if is_last && query.contains("follow=true") {
+            // The last stream ends when the job has.
+            *self.newest.lock().unwrap() = script.views.len() - 1;
+        }
+        let logs = if is_last { script.logs.front().cloned() } else { script.logs.pop_front() };
+        match logs.unwrap_or_else(|| Logs::Lines(Vec::new())) {
+            Logs::Lines(mut lines) => {
+                lines.retain(|line| line.offset > offset_of(line.replica, query));
+                let body: String = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
+                answer(StatusCode::OK, "application/x-ndjson", body.into())
+            }
+            Logs::Raw(bytes) => {
+                let offset = query.split('&').find_map(|part| part.strip_prefix("offset="));
+                let offset: usize = offset.map(|number| number.parse().unwrap()).unwrap_or(0);
+                let positions = [(LOG_OFFSET_HEADER, offset.to_string()), (LOG_DROPPED_HEADER, "0".to_owned())];
+                let bytes = bytes[offset..].to_vec().into();
+                (positions, answer(StatusCode::OK, "application/octet-stream", bytes)).into_response()
+            }
+            Logs::RawNowhere(bytes) => answer(StatusCode::OK, "application/octet-stream", bytes.into()),
+        }
+    }
+}
+
+/// The offset that `from` names for a replica.
+fn offset_of(replica: ReplicaId, query: &str) -> u64 {
+    let from = query.split('&').find_map(|part| part.strip_prefix("from=")).unwrap_or_default();
+    let from = from.replace("%3A", ":").replace("%2C", ",");
+    let mut offsets = from.split(',').filter_map(|pair| pair.split_once(':'));
+    let found = offsets.find(|(name, _)| *name == replica.to_string());
+    found.map(|(_, offset)| offset.parse().unwrap()).unwrap_or(0)
+}
+
+fn json(status: StatusCode, value: &impl serde::Serialize) -> Response {
+    answer(status, "application/json", serde_json::to_vec(value).unwrap().into())
+}
+
+fn problem(status: u16, code: ErrorCode, detail: &str) -> Response {
+    let problem = Problem { status, code, detail: detail.to_owned() };
+    answer(StatusCode::from_u16(status).unwrap(), PROBLEM_JSON, serde_json::to_vec(&problem).unwrap().into())
+}
+
+fn answer(status: StatusCode, media_type: &'static str, body: Body) -> Response {
+    (status, [(header::CONTENT_TYPE, media_type)], body).into_response()
+}

@@ -1,0 +1,132 @@
+//! What the tests share: canned jobs, a master that serves them, and the real program, run with a deadline.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub(crate) mod docker;
+pub(crate) mod fake_master;
+pub(crate) mod views;
+
+/// No command of these tests takes nearly as long.
+const DEADLINE: Duration = Duration::from_secs(180);
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ended {
+    /// Checks the exit code, and shows everything when it is another.
+    #[track_caller]
+    pub(crate) fn expect_code(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// Checks that a sentence stands on stderr.
+    #[track_caller]
+    pub(crate) fn expect_stderr(self, part: &str) -> Self {
+        assert!(self.stderr.contains(part), "no {part:?} in stderr:\n{}", self.stderr);
+        self
+    }
+}
+
+/// A folder with an exec.py.
+pub(crate) fn folder_with_script() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("exec.py"), "print('hello')\n").unwrap();
+    folder
+}
+
+/// The client that was built with these tests.
+pub(crate) fn client(folder: &Path) -> Command {
+    command(Path::new(env!("CARGO_BIN_EXE_client")), folder)
+}
+
+/// A program in a folder, without Muster's variables and without the terminal.
+pub(crate) fn command(program: &Path, folder: &Path) -> Command {
+    let mut command = Command::new(program);
+    for name in ["MUSTER_MASTER", "MUSTER_TOKEN", "MUSTER_LOAD", "MUSTER_LOAD_CLUSTER", "NO_COLOR", "CLICOLOR_FORCE"] {
+        command.env_remove(name);
+    }
+    command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs the client to its end.
+#[track_caller]
+pub(crate) fn run<S: AsRef<OsStr>>(folder: &Path, arguments: &[S]) -> Ended {
+    finish(client(folder).args(arguments).spawn().unwrap())
+}
+
+/// Waits for a command and collects what it prints; kills it when it takes too long.
+#[track_caller]
+pub(crate) fn finish(mut child: Child) -> Ended {
+    let stdout = child.stdout.take().map(read_aside);
+    let stderr = child.stderr.take().map(read_aside);
+    let status = wait(&mut child);
+    let text = |reader: Option<thread::JoinHandle<String>>| reader.map(|it| it.join().unwrap()).unwrap_or_default();
+    Ended { code: status.code(), stdout: text(stdout), stderr: text(stderr) }
+}
+
+fn read_aside(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+#[track_caller]
+fn wait(child: &mut Child) -> ExitStatus {
+    let (done, watch) = mpsc::channel::<()>();
+    let pid = rustix::process::Pid::from_child(child);
+    let guard = thread::spawn(move || {
+        if watch.recv_timeout(DEADLINE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    });
+    let status = child.wait().unwrap();
+    drop(done);
+    guard.join().unwrap();
+    status
+}
+
+/// Waits for something to become true.
+#[track_caller]
+pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < DEADLINE, "{what}: not within {} s", DEADLINE.as_secs());
+        thread::yield_now();
+    }
+}
+
+/// Sends a signal to a command.
+pub(crate) fn signal(child: &Child, signal: rustix::process::Signal) {
+    rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
+}
+
+/// A folder that holds this client beside other programs, for tests of the local master.
+pub(crate) fn client_beside(programs: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let client = folder.path().join("client");
+    // By another process: what this one holds open for writing cannot be started while a child has not let go of it.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_client")).arg(&client).status().unwrap();
+    assert!(copied.success());
+    for (name, script) in programs {
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    (folder, client)
+}

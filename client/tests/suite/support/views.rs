@@ -1,0 +1,95 @@
+//! Canned jobs.
+
+use protocol::agent::{ExitOutcome, ExitReport};
+use protocol::failure::{Failure, Restarts};
+use protocol::ids::{ReplicaId, Role, UnixMillis};
+use protocol::job::{JobRequest, JobSpec};
+use protocol::view::{JobResult, JobState, JobTimes, JobView, LogLine, ReplicaState, ReplicaView};
+
+pub(crate) fn spec(name: &str) -> JobSpec {
+    let request = JobRequest {
+        worker_num: Some(2),
+        work_dir: Some("/w".into()),
+        ..JobRequest::new(name.parse().unwrap(), "AllReduce".parse().unwrap())
+    };
+    request.try_into().unwrap()
+}
+
+/// Two workers, accepted just now.
+pub(crate) fn pending(name: &str) -> JobView {
+    let replicas = (0..2).map(|index| ReplicaView {
+        replica: ReplicaId { role: Role::Worker, index },
+        state: ReplicaState::Requested,
+        pod: format!("{name}-worker-{index}"),
+        address: None,
+        reason: None,
+        pid: None,
+        started_at: None,
+        exit: None,
+    });
+    JobView {
+        name: name.parse().unwrap(),
+        uid: "uid-1".to_owned(),
+        seq: 1,
+        state: JobState::Pending,
+        generation: None,
+        result: None,
+        restarts: Restarts::default(),
+        spec: spec(name),
+        replicas: replicas.collect(),
+        times: JobTimes { accepted: Some(UnixMillis(1_000)), ..JobTimes::default() },
+    }
+}
+
+/// The same with both running.
+pub(crate) fn running(name: &str) -> JobView {
+    let mut view = pending(name);
+    (view.seq, view.state) = (2, JobState::Running);
+    view.generation = Some("1.1".parse().unwrap());
+    (view.times.joined, view.times.started) = (Some(UnixMillis(2_800)), Some(UnixMillis(2_820)));
+    for replica in &mut view.replicas {
+        replica.state = ReplicaState::Running;
+        replica.address = Some(format!("127.0.0.1:2400{}", replica.replica.index));
+    }
+    view
+}
+
+/// The same with the end.
+pub(crate) fn finished(name: &str, result: JobResult) -> JobView {
+    let mut view = running(name);
+    (view.seq, view.state) = (3, result.state());
+    view.result = Some(result);
+    (view.times.ended, view.times.finished) = (Some(UnixMillis(5_820)), Some(UnixMillis(5_920)));
+    for replica in &mut view.replicas {
+        replica.state = ReplicaState::Exited;
+        replica.exit = Some(exit(0));
+    }
+    view
+}
+
+pub(crate) fn succeeded(name: &str) -> JobView {
+    finished(name, JobResult::Succeeded)
+}
+
+/// Worker 1 exits with 3.
+pub(crate) fn failed(name: &str) -> JobView {
+    let failure = Failure::ReplicaExited { replica: "worker-1".parse().unwrap(), exit: exit(3) };
+    let mut view = finished(name, JobResult::Failed { failure });
+    view.replicas[1].exit = Some(exit(3));
+    view
+}
+
+fn exit(code: i32) -> ExitReport {
+    let stderr_tail = if code == 0 { String::new() } else { "Traceback\nValueError: no\n".to_owned() };
+    ExitReport {
+        outcome: ExitOutcome::Code(code),
+        stopped: false,
+        terminated: false,
+        ended_at: UnixMillis(5_800),
+        stderr_tail,
+    }
+}
+
+pub(crate) fn line(replica: &str, offset: u64, text: &str) -> LogLine {
+    LogLine { replica: replica.parse().unwrap(), offset, line: text.to_owned() }
+}

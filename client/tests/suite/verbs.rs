@@ -1,0 +1,220 @@
+//! The verbs: what they print, what they ask the master, how they exit.
+
+use std::io::Read;
+
+use protocol::view::{JobList, JobResult, JobView};
+
+use crate::support::fake_master::{FakeMaster, Logs, Script};
+use crate::support::views::{failed, finished, line, pending, running, succeeded};
+use crate::support::{Ended, client, finish, folder_with_script, signal, until};
+
+fn at(master: &FakeMaster, arguments: &[&str]) -> Ended {
+    let folder = folder_with_script();
+    finish(client(folder.path()).args(arguments).args(["--master", &master.url]).spawn().unwrap())
+}
+
+fn serving(views: Vec<JobView>) -> FakeMaster {
+    FakeMaster::start(Script { views, ..Script::default() })
+}
+
+#[test]
+fn list_shows_a_line_for_each_job() {
+    let master = serving(vec![succeeded("digits"), failed("letters")]);
+    let ended = at(&master, &["list"]).expect_code(0);
+    let rows: Vec<Vec<&str>> = ended.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["NAME", "STRATEGY", "STATE", "REPLICAS", "TIME", "RESULT"]);
+    // Until its end was decided: when its pods were found gone may be noted anew by a master that was restarted.
+    assert_eq!(rows[1], ["digits", "AllReduce", "succeeded", "2", "4.8", "s", "succeeded"]);
+    assert!(ended.stdout.lines().nth(2).unwrap().ends_with("worker-1 exited with code 3"), "{}", ended.stdout);
+
+    let ended = at(&master, &["list", "-o", "json"]).expect_code(0);
+    let expected = JobList { jobs: vec![succeeded("digits"), failed("letters")] };
+    assert_eq!(serde_json::from_str::<JobList>(&ended.stdout).unwrap(), expected);
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_of_a_list_ends_it_quietly() {
+    // More than a pipe holds, so that the client is still writing when its reader leaves.
+    let master = serving((0..500).map(|_| succeeded("digits")).collect());
+    let folder = folder_with_script();
+    let mut command = client(folder.path());
+    let mut child = command.args(["list", "-o", "json", "--master", &master.url]).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut first = [0];
+    stdout.read_exact(&mut first).unwrap();
+    drop(stdout);
+    assert_eq!(&first, b"{");
+    assert_eq!(finish(child).expect_code(1).stderr, "");
+}
+
+#[test]
+fn status_shows_the_job_and_each_replica() {
+    let master = serving(vec![failed("digits")]);
+    let ended = at(&master, &["status", "digits"]).expect_code(0);
+    for part in ["asked for   AllReduce, 2 workers", "state       failed", "generation  1.1", "EXIT OR REASON"] {
+        assert!(ended.stdout.contains(part), "no {part:?} in\n{}", ended.stdout);
+    }
+    let last = ended.stdout.lines().last().unwrap();
+    let words: Vec<&str> = last.split_whitespace().collect();
+    assert_eq!(words, ["worker-1", "exited", "digits-worker-1", "127.0.0.1:24001", "exited", "with", "code", "3"]);
+
+    let ended = at(&master, &["status", "digits", "-o", "json"]).expect_code(0);
+    assert_eq!(serde_json::from_str::<JobView>(&ended.stdout).unwrap(), failed("digits"));
+}
+
+#[test]
+fn an_unknown_job_is_named() {
+    let master = serving(vec![running("digits")]);
+    for arguments in [&["status", "letters"][..], &["logs", "letters"], &["wait", "letters"], &["delete", "letters"]] {
+        let ended = at(&master, arguments).expect_code(2);
+        ended.expect_stderr("error: there is no job \"letters\"").expect_stderr("hint: client list");
+    }
+}
+
+#[test]
+fn logs_print_what_there_is_merged_or_of_one_replica() {
+    let logs = [Logs::Lines(vec![line("worker-1", 4, "one"), line("worker-0", 4, "two")])];
+    let master = FakeMaster::start(Script { views: vec![running("digits")], logs: logs.into(), ..Script::default() });
+    let ended = at(&master, &["logs", "digits", "--tail", "5"]).expect_code(0);
+    assert_eq!(ended.stdout, "worker-1 │ one\nworker-0 │ two\n");
+    assert_eq!(master.asked().last().unwrap(), "GET /v1/jobs/digits/logs?follow=false&tail=5");
+    let ended = at(&master, &["logs", "digits", "-o", "json"]).expect_code(0);
+    assert_eq!(ended.stdout.lines().next().unwrap(), r#"{"replica":"worker-1","offset":4,"line":"one"}"#);
+
+    let logs = [Logs::Raw(b"raw \x1b[2J\xffbytes\nno end".to_vec())];
+    let master = FakeMaster::start(Script { views: vec![running("digits")], logs: logs.into(), ..Script::default() });
+    let ended = at(&master, &["logs", "digits", "--replica", "worker-1"]).expect_code(0);
+    assert_eq!(ended.stdout, String::from_utf8_lossy(b"raw \x1b[2J\xffbytes\nno end"));
+    assert_eq!(master.asked().last().unwrap(), "GET /v1/jobs/digits/logs?follow=false&replica=worker-1");
+}
+
+#[test]
+fn followed_logs_exit_as_the_job_ended() {
+    for (view, code) in [(succeeded("digits"), 0), (failed("digits"), 1)] {
+        let lines = [Logs::Lines(vec![line("worker-0", 4, "one")])];
+        let views = vec![running("digits"), view.clone()];
+        let master = FakeMaster::start(Script { views, logs: lines.into(), ..Script::default() });
+        let ended = at(&master, &["logs", "digits", "-f"]).expect_code(code);
+        assert_eq!(ended.stdout, "worker-0 │ one\n");
+        ended.expect_stderr("job digits is running: AllReduce, 2 workers");
+
+        let raw = [Logs::Raw(b"one\n".to_vec())];
+        let master =
+            FakeMaster::start(Script { views: vec![running("digits"), view], logs: raw.into(), ..Script::default() });
+        let ended = at(&master, &["logs", "digits", "-f", "--replica", "worker-0"]).expect_code(code);
+        assert_eq!(ended.stdout, "one\n");
+    }
+}
+
+#[test]
+fn one_replicas_stream_that_breaks_off_is_taken_up_behind_its_last_byte() {
+    // The job is still running when the first stream ends, and the last ends with the job.
+    let logs = [Logs::Raw(b"one\n".to_vec()), Logs::Raw(b"one\n".to_vec()), Logs::Raw(b"one\ntwo\n".to_vec())].into();
+    let views = vec![running("digits"), succeeded("digits")];
+    let master = FakeMaster::start(Script { views, logs, ..Script::default() });
+    let ended = at(&master, &["logs", "digits", "-f", "--replica", "worker-0", "--tail", "7"]).expect_code(0);
+    assert_eq!(ended.stdout, "one\ntwo\n");
+    let asked = master.asked();
+    let asked: Vec<&str> = asked.iter().filter_map(|request| request.split_once("logs?")).map(|(_, it)| it).collect();
+    let again = "follow=true&replica=worker-0&offset=4";
+    assert_eq!(asked, ["follow=true&replica=worker-0&tail=7", again, again]);
+}
+
+#[test]
+fn output_without_its_offset_is_none_of_a_master() {
+    let logs = [Logs::RawNowhere(b"one\n".to_vec())].into();
+    let master = FakeMaster::start(Script { views: vec![running("digits")], logs, ..Script::default() });
+    let ended = at(&master, &["logs", "digits", "--replica", "worker-0"]).expect_code(3);
+    ended.expect_stderr("answers, but not as a Muster master (HTTP status 200)");
+}
+
+#[test]
+fn wait_exits_as_the_job_ended() {
+    for (view, code, sentence) in
+        [(succeeded("digits"), 0, "succeeded in 4.9 s"), (failed("digits"), 1, "failed after")]
+    {
+        let master = serving(vec![pending("digits"), running("digits"), view.clone()]);
+        at(&master, &["wait", "digits"]).expect_code(code).expect_stderr(sentence);
+        let ended = at(&master, &["wait", "digits", "-o", "json"]).expect_code(code);
+        assert_eq!(serde_json::from_str::<JobView>(&ended.stdout).unwrap(), view);
+    }
+}
+
+#[test]
+fn an_interrupted_wait_tells_the_way_back() {
+    let master = serving(vec![running("digits")]);
+    let folder = folder_with_script();
+    let child = client(folder.path()).args(["wait", "digits", "--master", &master.url]).spawn().unwrap();
+    until("the end is waited for", || master.asked().iter().any(|request| request.contains("wait=")));
+    signal(&child, rustix::process::Signal::INT);
+    let ended = finish(child).expect_code(1).expect_stderr("no longer waiting for job digits; it is left alone\n");
+    let ended = ended.expect_stderr(&format!("to come back: client wait digits --master {}\n", master.url));
+    ended.expect_stderr(&format!("to cancel it: client cancel digits --master {}\n", master.url));
+}
+
+#[test]
+fn wait_gives_up_after_its_time() {
+    let master = serving(vec![running("digits")]);
+    let ended = at(&master, &["wait", "digits", "--timeout", "300ms"]).expect_code(1);
+    ended.expect_stderr("error: job digits is still running after 0.3 s");
+}
+
+#[test]
+fn cancel_and_delete_ask_for_it() {
+    let master = serving(vec![running("digits")]);
+    at(&master, &["cancel", "digits"]).expect_code(0).expect_stderr("job digits is being cancelled");
+    assert_eq!(master.asked(), ["GET /v1/jobs/digits", "POST /v1/jobs/digits/cancel"]);
+    at(&master, &["delete", "digits"]).expect_code(0).expect_stderr("job digits is deleted");
+    assert!(master.asked().contains(&"DELETE /v1/jobs/digits".to_owned()), "{:?}", master.asked());
+}
+
+#[test]
+fn a_job_that_has_ended_is_not_said_to_be_cancelled() {
+    for (view, state) in [
+        (succeeded("digits"), "succeeded"),
+        (failed("digits"), "failed"),
+        (finished("digits", JobResult::Cancelled), "cancelled"),
+    ] {
+        let master = serving(vec![view]);
+        let ended = at(&master, &["cancel", "digits"]).expect_code(0);
+        assert_eq!(ended.stderr, format!("job digits has ended already ({state}); nothing was done\n"));
+        assert_eq!(master.asked(), ["GET /v1/jobs/digits"]);
+    }
+    let master = serving(vec![running("digits")]);
+    at(&master, &["cancel", "letters"]).expect_code(2).expect_stderr("error: there is no such job");
+}
+
+#[test]
+fn a_record_that_the_master_cannot_read_is_deleted_though_it_is_no_job() {
+    let master = FakeMaster::start(Script { unreadable: Some("digits"), ..Script::default() });
+    let ended = at(&master, &["delete", "digits"]).expect_code(0);
+    ended.expect_stderr("the record of job digits, which could not be read, is deleted");
+    assert_eq!(master.asked(), ["GET /v1/jobs/digits", "DELETE /v1/jobs/digits"]);
+}
+
+#[test]
+fn completions_are_scripts_that_name_the_flags() {
+    let folder = folder_with_script();
+    for shell in ["bash", "zsh", "fish"] {
+        let ended = crate::support::run(folder.path(), &["completions", shell]).expect_code(0);
+        assert!(ended.stdout.contains("worker-num") && ended.stdout.contains("completions"), "{shell}");
+    }
+}
+
+#[test]
+fn completions_need_no_master() {
+    let folder = folder_with_script();
+    let mut command = client(folder.path());
+    let child = command.args(["completions", "bash"]).env("MUSTER_MASTER", "nonsense").spawn();
+    assert_eq!(finish(child.unwrap()).expect_code(0).stderr, "");
+}
+
+#[test]
+fn help_is_data_and_names_defaults_and_exit_codes() {
+    let folder = folder_with_script();
+    let ended = crate::support::run(folder.path(), &["--help"]).expect_code(0);
+    for part in ["[default: 2]", "MUSTER_MASTER", "Examples:", "Exit codes:"] {
+        assert!(ended.stdout.contains(part), "no {part:?} in\n{}", ended.stdout);
+    }
+    assert_eq!(ended.stderr, "");
+}

@@ -1,7 +1,0 @@
-//! The master's program with real agents and a real Python: how it starts, what it refuses, what it leaves behind.
-
-mod admitting;
-mod crashing;
-mod harness;
-mod refusing_to_start;
-mod struck;

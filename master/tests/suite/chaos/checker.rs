@@ -1,0 +1,316 @@
+//! The judge of the matrix. It knows the promises of the master and none of its code: it looks at what store, pods and
+//! agents have noted themselves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use master::store::{JobRecord, Wish};
+use protocol::agent::ExitOutcome;
+use protocol::ids::{Generation, ReplicaId};
+use protocol::view::JobResult;
+use serde_json::Value;
+use testkit::chaos::broken_promises;
+use testkit::fake::AgentEvent;
+use testkit::fake::Written;
+
+use crate::chaos::evidence::{Evidence, Left, Mishaps, PodLife};
+
+/// What a master has sent before it was killed may arrive so much later.
+const UNDERWAY: Duration = Duration::from_secs(1);
+
+/// Every promise that was broken, as a sentence.
+pub(crate) fn violations(evidence: &Evidence) -> Vec<String> {
+    let runs = runs(evidence);
+    let mut found = records(evidence);
+    found.extend(restarts(evidence, &runs));
+    found.extend(pods(&evidence.pods));
+    found.extend(evidence.pods.iter().flat_map(agent));
+    found.extend(gangs(evidence, &runs));
+    found.extend(epochs(evidence));
+    found.extend(result(evidence, &runs));
+    found.extend(calm(evidence));
+    found.extend(remains(evidence));
+    found
+}
+
+/// One execution of exec.py.
+#[derive(Debug)]
+struct Run {
+    replica: ReplicaId,
+    generation: Generation,
+    started: Instant,
+    ended: Option<(Instant, Option<ExitOutcome>)>,
+}
+
+fn runs(evidence: &Evidence) -> Vec<Run> {
+    let mut runs: Vec<Run> = vec![];
+    for pod in &evidence.pods {
+        let mut current: Option<usize> = None;
+        for (at, event) in &pod.journal {
+            match event {
+                AgentEvent::Configured(..) => {}
+                AgentEvent::Started(generation) => {
+                    current = Some(runs.len());
+                    runs.push(Run { replica: pod.replica, generation: *generation, started: *at, ended: None });
+                }
+                AgentEvent::Ended { outcome, stopped, .. } => {
+                    if let Some(run) = current.take() {
+                        runs[run].ended = Some((*at, (!stopped).then(|| outcome.clone())));
+                    }
+                }
+                AgentEvent::Gone => {
+                    if let Some(run) = current.take() {
+                        runs[run].ended = Some((*at, None));
+                    }
+                }
+            }
+        }
+    }
+    runs
+}
+
+/// The versions of records, those of one job after those of another.
+fn versions(evidence: &Evidence) -> impl Iterator<Item = (Instant, &JobRecord)> {
+    evidence.records.iter().filter_map(|(at, written)| match written {
+        Written::Record(stored) => Some((*at, &stored.record)),
+        Written::Nothing(_) => None,
+    })
+}
+
+/// An accepted submit is not lost, a name is one job's, and what is written once stays.
+fn records(evidence: &Evidence) -> Vec<String> {
+    let mut found = vec![];
+    let mut current: Option<&JobRecord> = None;
+    let mut uids: BTreeSet<&str> = BTreeSet::new();
+    for (_, written) in &evidence.records {
+        match written {
+            Written::Record(stored) => {
+                let now = &stored.record;
+                uids.insert(&now.uid);
+                found.extend(current.into_iter().flat_map(|before| broken_promises(before, now)));
+                current = Some(now);
+            }
+            Written::Nothing(_) => {
+                if current.take().is_none_or(|last| last.wish != Wish::Delete) {
+                    found.push("a record is deleted that nobody wished away".to_owned());
+                }
+            }
+        }
+    }
+    let lost = evidence.told.accepted.iter().filter(|uid| !uids.contains(uid.as_str()));
+    found.extend(lost.map(|uid| format!("the accepted job {uid} was never on record")));
+    if uids.len() != 1 {
+        found.push(format!("one job was submitted, and {} were on record", uids.len()));
+    }
+    found
+}
+
+/// A failed start is counted exactly once, and none too many is made up for.
+fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
+    let Some((_, last)) = versions(evidence).last() else { return vec![] };
+    let mut found = vec![];
+    let restarts = &last.restarts;
+    let mut failed: BTreeMap<Generation, usize> = BTreeMap::new();
+    for generation in restarts.failed_starts.iter().filter_map(|start| start.generation) {
+        *failed.entry(generation).or_default() += 1;
+    }
+    found.extend(failed.iter().filter(|(_, count)| **count > 1).map(|(one, _)| format!("start {one} failed twice")));
+    // One that a master began just before it was replaced is no start of the gang, but a few runs that are stopped again.
+    let is_whole =
+        |one: &Generation| runs.iter().filter(|run| run.generation == *one).count() == evidence.replicas.len();
+    let launched: BTreeSet<Generation> = runs.iter().map(|run| run.generation).filter(is_whole).collect();
+    let over = launched.iter().rev().skip(1).filter(|generation| !failed.contains_key(generation));
+    found.extend(over.map(|generation| format!("start {generation} is over, and not on record as failed")));
+    if restarts.counted > evidence.budget {
+        found.push(format!("{} restarts of {} are made", restarts.counted, evidence.budget));
+    }
+    let Mishaps { failures, evictions } = evidence.mishaps;
+    let free = evictions..=evictions + evidence.denied_pods;
+    let is_right = if evidence.is_overlapping {
+        restarts.counted <= failures && restarts.total() >= failures + evictions
+    } else {
+        restarts.counted == failures && free.contains(&restarts.uncounted)
+    };
+    if !is_right {
+        let counts = (restarts.counted, restarts.uncounted);
+        found.push(format!("restarts (counted, free) are {counts:?}, and there was cause for {:?}", (failures, free)));
+    }
+    found
+}
+
+/// Never two live pods for one replica.
+fn pods(pods: &[PodLife]) -> Vec<String> {
+    let overlap = |(index, pod): (usize, &PodLife)| {
+        let is_live_at = |other: &PodLife, at: Instant| {
+            other.created <= at && other.ended.is_none_or(|end| end > at) && other.deleted.is_none_or(|end| end > at)
+        };
+        let others = pods[..index].iter().filter(|other| other.replica == pod.replica);
+        others
+            .filter(|other| is_live_at(other, pod.created))
+            .map(|_| format!("two live pods for {}", pod.replica))
+            .next()
+    };
+    pods.iter().enumerate().filter_map(overlap).collect()
+}
+
+/// An agent takes each generation once and in order, and starts exec.py once for each.
+fn agent(pod: &PodLife) -> Vec<String> {
+    let (mut found, mut newest, mut started) = (vec![], None, BTreeSet::new());
+    for (_, event) in &pod.journal {
+        match event {
+            AgentEvent::Configured(generation, _) => {
+                if newest >= Some(*generation) {
+                    found.push(format!("{} is configured for {generation} after {newest:?}", pod.replica));
+                }
+                newest = Some(*generation);
+            }
+            AgentEvent::Started(generation) => {
+                if newest != Some(*generation) {
+                    found.push(format!("{} starts {generation} and was configured for {newest:?}", pod.replica));
+                }
+                if !started.insert(*generation) {
+                    found.push(format!("{} starts {generation} twice", pod.replica));
+                }
+            }
+            AgentEvent::Ended { .. } | AgentEvent::Gone => {}
+        }
+    }
+    found
+}
+
+/// Nobody runs before everybody has the environment of that start, all see the same cluster, and nothing of an older
+/// start lives.
+fn gangs(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
+    let mut found = vec![];
+    let launched: BTreeSet<Generation> = runs.iter().map(|run| run.generation).collect();
+    for generation in launched {
+        let members: Vec<(ReplicaId, Instant, &Value)> = configured(evidence, generation).collect();
+        let named: BTreeSet<ReplicaId> = members.iter().map(|(replica, ..)| *replica).collect();
+        if named != evidence.replicas.iter().copied().collect() || members.len() != evidence.replicas.len() {
+            found.push(format!("start {generation} has the members {named:?}"));
+        }
+        found.extend(members.iter().flat_map(|(replica, _, told)| environment(evidence, (*replica, generation), told)));
+        let clusters: BTreeSet<String> =
+            members.iter().map(|(.., told)| told["TF_CONFIG"]["cluster"].to_string()).collect();
+        if clusters.len() != 1 {
+            found.push(format!("the members of {generation} see different clusters: {clusters:?}"));
+        }
+        let first = runs.iter().filter(|run| run.generation == generation).map(|run| run.started).min();
+        if members.iter().any(|(_, at, _)| first < Some(*at)) {
+            found.push(format!("someone runs in {generation} before all have its environment"));
+        }
+    }
+    for run in runs {
+        let is_alive = |older: &&Run| {
+            older.generation < run.generation
+                && older.started <= run.started
+                && older.ended.as_ref().is_none_or(|(ended, _)| *ended > run.started)
+        };
+        let alive = runs.iter().filter(is_alive);
+        found.extend(alive.map(|older| {
+            format!(
+                "{} still runs in {} while {} is launched in {}",
+                older.replica, older.generation, run.replica, run.generation
+            )
+        }));
+    }
+    found
+}
+
+/// Who was given the environment of a start, and when.
+fn configured(evidence: &Evidence, wanted: Generation) -> impl Iterator<Item = (ReplicaId, Instant, &Value)> {
+    evidence.pods.iter().flat_map(move |pod| {
+        pod.journal.iter().filter_map(move |(at, event)| match event {
+            AgentEvent::Configured(generation, told) if *generation == wanted => Some((pod.replica, *at, told)),
+            AgentEvent::Configured(..) | AgentEvent::Started(_) | AgentEvent::Ended { .. } | AgentEvent::Gone => None,
+        })
+    })
+}
+
+/// An environment names its own replica, and one distinct address for each of the gang.
+fn environment(evidence: &Evidence, (replica, generation): (ReplicaId, Generation), told: &Value) -> Option<String> {
+    let addresses: Vec<&str> =
+        told["TF_CONFIG"]["cluster"]["worker"].as_array()?.iter().filter_map(Value::as_str).collect();
+    let distinct: BTreeSet<&str> = addresses.iter().copied().collect();
+    let roles = told["TF_CONFIG"]["cluster"].as_object().map_or(0, serde_json::Map::len);
+    let task = &told["TF_CONFIG"]["task"];
+    let is_right = roles == 1
+        && addresses.len() == evidence.replicas.len()
+        && distinct.len() == addresses.len()
+        && task["index"] == replica.index
+        && told["MUSTER_GENERATION"] == generation.to_string();
+    (!is_right).then(|| format!("{replica} was told in {generation}: {told}"))
+}
+
+/// Once a master has taken the job over, no agent takes an environment of those before, but for what was on its way.
+fn epochs(evidence: &Evidence) -> Vec<String> {
+    let mut found = vec![];
+    for (adopted, record) in versions(evidence).filter(|_| !evidence.is_overlapping) {
+        for pod in &evidence.pods {
+            found.extend(pod.journal.iter().filter_map(|(at, event)| match event {
+                AgentEvent::Configured(generation, _)
+                    if *at > adopted + UNDERWAY && generation.epoch < record.epoch =>
+                {
+                    Some(format!("{} takes {generation} after epoch {} has begun", pod.replica, record.epoch))
+                }
+                AgentEvent::Configured(..) | AgentEvent::Started(_) | AgentEvent::Ended { .. } | AgentEvent::Gone => {
+                    None
+                }
+            }));
+        }
+    }
+    found
+}
+
+/// The result is what really happened in the last start, and what was shown.
+fn result(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
+    let Some((_, last)) = versions(evidence).last() else { return vec![] };
+    let mut found = vec![];
+    let newest = runs.iter().map(|run| run.generation).max();
+    let of_newest = || runs.iter().filter(|run| Some(run.generation) == newest);
+    let ended_well = |run: &Run| matches!(&run.ended, Some((_, Some(ExitOutcome::Code(0)))));
+    let has_succeeded = of_newest().count() == evidence.replicas.len() && of_newest().all(ended_well);
+    let result = last.ended.as_ref().map(|ended| &ended.result);
+    let is_true = match result {
+        Some(JobResult::Succeeded) => has_succeeded,
+        Some(JobResult::Cancelled) => {
+            !has_succeeded && versions(evidence).any(|(_, record)| record.wish >= Wish::Cancel)
+        }
+        Some(JobResult::Failed { .. }) | None => false,
+    };
+    if !is_true {
+        found.push(format!(
+            "it ended {result:?}, and in truth all had {}",
+            if has_succeeded { "succeeded" } else { "not" }
+        ));
+    }
+    let otherwise = evidence.told.results.iter().filter(|shown| Some(*shown) != result);
+    found
+        .extend(otherwise.map(|shown| format!("it was shown to have ended {shown:?}, and the record says {result:?}")));
+    found
+}
+
+/// A master that was replaced while it stood still does no harm when it goes on: no record changes, and no agent.
+fn calm(evidence: &Evidence) -> Vec<String> {
+    let is_amid = |at: Instant| evidence.calm.iter().any(|(from, to)| *from <= at && at < *to);
+    let mut found = vec![];
+    if evidence.records.iter().any(|(at, _)| is_amid(*at)) {
+        found.push("a master that was replaced has changed the record".to_owned());
+    }
+    for pod in &evidence.pods {
+        found.extend(pod.journal.iter().filter(|(at, _)| is_amid(*at)).filter_map(|(_, event)| match event {
+            AgentEvent::Configured(..) | AgentEvent::Started(_) => {
+                Some(format!("a master that was replaced has told {} to go on: {event:?}", pod.replica))
+            }
+            AgentEvent::Ended { .. } | AgentEvent::Gone => None,
+        }));
+    }
+    found
+}
+
+/// After the delete nothing is left.
+fn remains(evidence: &Evidence) -> Option<String> {
+    let Left { pods, records, files } = evidence.left;
+    (evidence.left != Left { pods: 0, records: 0, files: 0 })
+        .then(|| format!("left behind: {pods} pods, {records} records, {files} files or folders of logs"))
+}

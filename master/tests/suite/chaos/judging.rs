@@ -1,0 +1,152 @@
+//! That the judge finds what it is there for: the evidence of a faultless run with one thing changed, and a run over a
+//! store that does not compare before it swaps.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use master::store::{JobRecord, JobStore, StoreError, StoreEvent, Stored, Version, Wish};
+use protocol::agent::ExitOutcome;
+use protocol::ids::{Generation, JobName};
+use protocol::view::JobResult;
+use testkit::chaos::{Deed, Fault, Point, Strike};
+use testkit::fake::AgentEvent;
+use testkit::fake::{FakeStore, Written};
+use tokio::sync::mpsc;
+
+use crate::chaos::checker::violations;
+use crate::chaos::evidence::Evidence;
+use crate::chaos::place::Scenario;
+use crate::chaos::play::{Play, Played, Thaw};
+
+/// What must be said when this is changed.
+type Tampering = (&'static str, fn(&mut Evidence));
+
+/// The last version of the record, and all after it that say the same.
+fn last_record(evidence: &mut Evidence) -> &mut JobRecord {
+    let last = evidence.records.iter_mut().rev().find_map(|(_, written)| match written {
+        Written::Record(stored) => Some(&mut stored.record),
+        Written::Nothing(_) => None,
+    });
+    last.expect("there was a record")
+}
+
+/// The first event of a pod's agent that passes `test`.
+fn event(evidence: &mut Evidence, pod: usize, test: impl Fn(&AgentEvent) -> bool) -> &mut (Instant, AgentEvent) {
+    evidence.pods[pod].journal.iter_mut().find(|(_, event)| test(event)).expect("there is such an event")
+}
+
+fn is_config(event: &AgentEvent) -> bool {
+    matches!(event, AgentEvent::Configured(..))
+}
+
+const TAMPERINGS: [Tampering; 19] = [
+    ("was never on record", |evidence| evidence.told.accepted.push("lost".to_owned())),
+    ("2 were on record", |evidence| last_record(evidence).uid = "another".to_owned()),
+    ("two jobs have one name", |evidence| last_record(evidence).uid = "another".to_owned()),
+    ("nobody wished away", |evidence| last_record(evidence).wish = Wish::Cancel),
+    ("the epoch leaps", |evidence| last_record(evidence).epoch += 2),
+    ("from one that began after it", |evidence| last_record(evidence).holder = "master-0".to_owned()),
+    ("how the job ended has changed", |evidence| {
+        last_record(evidence).ended.as_mut().expect("it ended").result = JobResult::Cancelled;
+    }),
+    ("start 1.1 failed twice", |evidence| {
+        let failed = &mut last_record(evidence).restarts.failed_starts;
+        failed.extend(failed.clone());
+    }),
+    ("not on record as failed", |evidence| last_record(evidence).restarts.failed_starts.clear()),
+    ("restarts of 2 are made", |evidence| last_record(evidence).restarts.counted = 3),
+    ("there was cause for (1, 0..=0)", |evidence| last_record(evidence).restarts.uncounted = 1),
+    ("two live pods for worker-0", |evidence| {
+        let twin = evidence.pods.iter().find(|pod| pod.replica.index == 0).expect("it was").clone();
+        evidence.pods.push(twin);
+    }),
+    ("starts 1.1 twice", |evidence| {
+        let again = event(evidence, 0, |event| matches!(event, AgentEvent::Started(_))).clone();
+        evidence.pods[0].journal.insert(2, again);
+    }),
+    ("is configured for 1.2 after", |evidence| {
+        let again = evidence.pods[0].journal.iter().rev().find(|(_, event)| is_config(event)).cloned();
+        evidence.pods[0].journal.push(again.expect("it was configured"));
+    }),
+    ("see different clusters", |evidence| {
+        if let (_, AgentEvent::Configured(_, told)) = event(evidence, 0, is_config) {
+            told["TF_CONFIG"]["cluster"]["worker"][0] = "192.0.2.1:1".into();
+        }
+    }),
+    ("before all have its environment", |evidence| event(evidence, 0, is_config).0 += Duration::from_secs(9)),
+    ("still runs in 1.1", |evidence| {
+        let is_end = |event: &AgentEvent| matches!(event, AgentEvent::Ended { .. });
+        event(evidence, 0, is_end).0 += Duration::from_secs(9);
+    }),
+    ("it ended Some(Succeeded), and in truth", |evidence| {
+        for (_, event) in evidence.pods.iter_mut().flat_map(|pod| &mut pod.journal) {
+            if let AgentEvent::Ended { generation: Some(Generation { sequence: 2, .. }), outcome, .. } = event {
+                *outcome = ExitOutcome::Code(3);
+            }
+        }
+    }),
+    ("left behind: 1 pods", |evidence| evidence.left.pods = 1),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_judge_finds_each_broken_promise() {
+    let faultless = Play { scenario: Scenario::Completes, strikes: vec![], thaw: Thaw::AtTheEnd }.run().await.evidence;
+    assert_eq!(violations(&faultless), Vec::<String>::new());
+    for (sentence, tamper) in TAMPERINGS {
+        let mut evidence = faultless.clone();
+        tamper(&mut evidence);
+        let found = violations(&evidence);
+        assert!(found.iter().any(|one| one.contains(sentence)), "\"{sentence}\" is not among {found:#?}");
+    }
+}
+
+/// Over such a store the masters may come to no end.
+const LONG_ENOUGH: Duration = Duration::from_secs(30);
+
+/// A store whose updates look at no version.
+struct Careless(FakeStore);
+
+#[async_trait]
+impl JobStore for Careless {
+    async fn create(&self, record: JobRecord) -> Result<Stored, StoreError> {
+        self.0.create(record).await
+    }
+
+    async fn get(&self, name: &JobName) -> Result<Option<Stored>, StoreError> {
+        self.0.get(name).await
+    }
+
+    async fn list(&self) -> Result<Vec<Stored>, StoreError> {
+        self.0.list().await
+    }
+
+    async fn update(&self, record: JobRecord, _: &Version) -> Result<Stored, StoreError> {
+        let name = record.spec.name.clone();
+        let now = self.0.get(&name).await?.ok_or(StoreError::NotFound(name))?;
+        self.0.update(record, &now.version).await
+    }
+
+    async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError> {
+        self.0.delete(name, uid).await
+    }
+
+    async fn discard(&self, name: &JobName) -> Result<(), StoreError> {
+        self.0.discard(name).await
+    }
+
+    async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError> {
+        self.0.watch().await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_judge_finds_a_store_that_does_not_compare_before_it_swaps() {
+    let strike = Strike { point: Point::Before(Deed::MakeUp), fault: Fault::Freeze, passing: 1 };
+    let play = Play { scenario: Scenario::Completes, strikes: vec![strike], thaw: Thaw::AtTheEnd };
+    let Played { violations, .. } = play.clone().run_over(LONG_ENOUGH, |store| Arc::new(Careless(store))).await;
+    let says = |sentence: &str| violations.iter().any(|one| one.contains(sentence));
+    assert!(says("a master that was replaced has changed the record"), "{violations:#?}");
+    assert!(says("how the job ended has changed"), "{violations:#?}");
+    assert_eq!(play.run().await.violations, Vec::<String>::new(), "the same over a store as it should be");
+}

@@ -1,0 +1,175 @@
+//! Which runs make the matrix, how many go on at a time, and what is said of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use testkit::chaos::{Deed, Fault, Point, Strike};
+
+use crate::chaos::place::Scenario;
+use crate::chaos::play::{Play, Played, Thaw};
+
+/// Runs at the same time: most of each is waiting.
+const AT_ONCE: usize = 24;
+/// The same of those that wait for half a minute.
+const STALLS_AT_ONCE: usize = 96;
+/// What can happen to a master of this process.
+const FAULTS: [Fault; 6] = [Fault::Crash, Fault::Panic, Fault::Error, Fault::AnswerLost, Fault::Freeze, Fault::Delay];
+
+/// Takes a job, and does nothing for it: else its successor would have none to take over.
+const LOSES_ITS_JOB: Strike = Strike { point: Point::After(Deed::Accept), fault: Fault::Crash, passing: 1 };
+
+/// What a run is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Single(Fault),
+    LongStall,
+    Overlap,
+    CrashPair,
+    MixedPair,
+}
+
+/// Every fault at every point, when it is passed for the `passing`-th time, in every scenario.
+pub(crate) fn single_faults(passing: u32) -> Vec<(Kind, Play)> {
+    faults().flat_map(|at| single_fault(at, passing).map(move |play| (Kind::Single(at.1), play))).collect()
+}
+
+/// A master that stands still at every point until its successor has the job, and then goes on beside it.
+pub(crate) fn overlaps(passing: u32) -> Vec<(Kind, Play)> {
+    let freezes = faults().filter(|(_, fault)| *fault == Fault::Freeze);
+    let at_once = |play| (Kind::Overlap, Play { thaw: Thaw::AtOnce, ..play });
+    freezes.flat_map(|at| single_fault(at, passing).map(at_once)).collect()
+}
+
+/// A master that stands still at every point, and one of which a single deed does, for longer than anything waits for it.
+pub(crate) fn long_stalls(passing: u32) -> Vec<(Kind, Play)> {
+    let stalls = faults().filter(|(_, fault)| matches!(fault, Fault::Freeze | Fault::Delay));
+    let late = |play| (Kind::LongStall, Play { thaw: Thaw::Late, ..play });
+    stalls.flat_map(|at| single_fault(at, passing).map(late)).collect()
+}
+
+fn single_fault((point, fault): (Point, Fault), passing: u32) -> impl Iterator<Item = Play> {
+    let strike = Strike { point, fault, passing };
+    let is_of_the_next = matches!(point, Point::Before(Deed::Adopt) | Point::After(Deed::Adopt));
+    let strikes = if is_of_the_next { vec![LOSES_ITS_JOB, strike] } else { vec![strike] };
+    let play = move |scenario| Play { scenario, strikes: strikes.clone(), thaw: Thaw::AtTheEnd };
+    Scenario::ALL.into_iter().map(play)
+}
+
+/// A crash at every point, and one of the successor at every point, each when it is passed for the `passing`-th time.
+pub(crate) fn crashed_pairs(passing: u32) -> Vec<(Kind, Play)> {
+    let crash = move |point| Strike { point, fault: Fault::Crash, passing };
+    let pairs = Point::all().flat_map(|first| Point::all().map(move |second| vec![crash(first), crash(second)]));
+    // The one scenario that passes every point.
+    let play = |strikes| Play { scenario: Scenario::Evicted, strikes, thaw: Thaw::AtTheEnd };
+    pairs.map(|strikes| (Kind::CrashPair, play(strikes))).collect()
+}
+
+/// One in `of` of the ordered pairs of any two faults but crashes, others for each `round`.
+pub(crate) fn mixed_pairs(round: u32, of: usize) -> Vec<(Kind, Play)> {
+    let strike = |(point, fault)| Strike { point, fault, passing: 1 };
+    let pairs = faults().flat_map(|first| faults().map(move |second| vec![strike(first), strike(second)]));
+    let scenario = |index: usize| Scenario::ALL[index / of % Scenario::ALL.len()];
+    let plays = pairs
+        .enumerate()
+        .map(|(index, strikes)| (index, Play { scenario: scenario(index), strikes, thaw: Thaw::AtTheEnd }));
+    let is_mixed = |play: &Play| play.strikes.iter().any(|strike| strike.fault != Fault::Crash);
+    let chosen = plays.filter(|(index, play)| index % of == round as usize % of && is_mixed(play));
+    chosen.map(|(_, play)| (Kind::MixedPair, play)).collect()
+}
+
+fn faults() -> impl Iterator<Item = (Point, Fault)> {
+    Point::all()
+        .flat_map(|point| FAULTS.into_iter().filter(move |fault| fault.fits(point)).map(move |fault| (point, fault)))
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Single(fault) => write!(f, "single faults by {fault}"),
+            Self::LongStall => f.write_str("long stalls"),
+            Self::Overlap => f.write_str("overlaps of two masters"),
+            Self::CrashPair => f.write_str("crash pairs"),
+            Self::MixedPair => f.write_str("mixed pairs"),
+        }
+    }
+}
+
+/// How many runs there were of one kind.
+#[derive(Debug, Default)]
+struct Count {
+    all: usize,
+    /// Those in which not every strike came, for the point was not passed so often.
+    unreached: usize,
+}
+
+/// What came of many runs.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    counts: BTreeMap<Kind, Count>,
+    struck: BTreeSet<(Point, Fault)>,
+    violations: usize,
+    /// The first few runs that broke a promise, with their whole history.
+    broken: Vec<String>,
+    slowest: Option<(Duration, Play)>,
+}
+
+/// Plays them all; those that wait for long, beside the others.
+pub(crate) async fn play(plays: Vec<(Kind, Play)>) -> Report {
+    let run = async |(kind, play): (Kind, Play)| (kind, play.run().await);
+    let (long, short): (Vec<_>, Vec<_>) = plays.into_iter().partition(|(kind, _)| *kind == Kind::LongStall);
+    let short = stream::iter(short).map(run).buffer_unordered(AT_ONCE);
+    let long = stream::iter(long).map(run).buffer_unordered(STALLS_AT_ONCE);
+    let take = async |mut report: Report, (kind, played)| {
+        report.take(kind, played);
+        report
+    };
+    stream::select(short, long).fold(Report::default(), take).await
+}
+
+impl Report {
+    fn take(&mut self, kind: Kind, played: Played) {
+        let Played { play, struck, took, violations, evidence } = played;
+        let strikes = &play.strikes;
+        let count = self.counts.entry(kind).or_default();
+        count.all += 1;
+        count.unreached += usize::from(struck < strikes.len());
+        self.struck.extend(strikes[..struck].iter().map(|strike| (strike.point, strike.fault)));
+        if !violations.is_empty() {
+            self.violations += violations.len();
+            let strikes: Vec<String> = strikes.iter().map(Strike::to_string).collect();
+            let (what, history) = (violations.join("\n  "), evidence.history());
+            self.broken.push(format!("{kind}: {:?} {}\n  {what}\n{history}", play.scenario, strikes.join(" ")));
+        }
+        if self.slowest.as_ref().is_none_or(|(longest, _)| took > *longest) {
+            self.slowest = Some((took, play));
+        }
+    }
+
+    /// Fails if a promise was broken, or a fault has struck nobody at a point where it can.
+    pub(crate) fn judge(&self) {
+        let missed: Vec<String> = faults()
+            .filter(|fault| !self.struck.contains(fault))
+            .map(|(point, fault)| format!("{point}:{fault}"))
+            .collect();
+        assert_eq!(missed, Vec::<String>::new(), "what has struck in no run");
+        let shown = self.broken.iter().take(5).cloned().collect::<Vec<_>>().join("\n");
+        assert_eq!(self.violations, 0, "{} runs broke promises; the first:\n{shown}", self.broken.len());
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let struck: BTreeSet<Point> = self.struck.iter().map(|(point, _)| *point).collect();
+        write!(f, "crash matrix: {} points, {} faults at them, ", struck.len(), self.struck.len())?;
+        for (kind, Count { all, unreached }) in &self.counts {
+            write!(f, "{all} {kind} ({unreached} not reached), ")?;
+        }
+        write!(f, "{} violations", self.violations)?;
+        match &self.slowest {
+            Some((took, play)) => write!(f, "\nthe slowest took {:.1} s: {play:?}", took.as_secs_f64()),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The crash matrix: every fault at every instant at which a master changes something, over pods and records in memory,
+//! and a judge that looks at what these have noted themselves. `make chaos` plays it whole.
+
+mod checker;
+mod config;
+mod evidence;
+mod judging;
+mod matrix;
+mod place;
+mod play;
+
+use crate::chaos::place::Scenario;
+use crate::chaos::play::{Play, Thaw};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_fault_every_scenario_keeps_every_promise() {
+    for scenario in Scenario::ALL {
+        let played = Play { scenario, strikes: vec![], thaw: Thaw::AtTheEnd }.run().await;
+        assert_eq!(played.violations, Vec::<String>::new(), "{}", played.evidence.history());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fault_at_any_point_breaks_no_promise() {
+    let mut plays = matrix::single_faults(1);
+    plays.extend(matrix::overlaps(1));
+    plays.extend(matrix::crashed_pairs(1).into_iter().step_by(11));
+    let report = matrix::play(plays).await;
+    println!("{report}");
+    report.judge();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "minutes: make chaos"]
+async fn the_whole_matrix_breaks_no_promise() {
+    let rounds: u32 = config::rounds();
+    let mut plays = vec![];
+    for round in 1..=rounds {
+        plays.extend(matrix::single_faults(round));
+        plays.extend(matrix::overlaps(round));
+        plays.extend(matrix::long_stalls(round));
+        plays.extend(matrix::crashed_pairs(round));
+        plays.extend(matrix::mixed_pairs(round, 20));
+    }
+    let report = matrix::play(plays).await;
+    println!("{report}");
+    report.judge();
+}

@@ -1,0 +1,264 @@
+//! One run of the matrix: a client that wants one job done, masters that are struck and replaced, and what came of it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use master::jobs::{Jobs, JobsError, Submitted};
+use master::store::{JobStore, Wish};
+use protocol::view::{JobState, JobView};
+use testkit::chaos::{Deed, Fault, Point, Strike};
+use testkit::fake::FakeStore;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use crate::chaos::checker;
+use crate::chaos::evidence::{Evidence, Told};
+use crate::chaos::place::{Master, Place, Scenario, ticks};
+
+/// Most time that a run may take, but for [`LONG`]. Nothing in it waits longer than for a pod that is late to end, which is
+/// 15 s.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// How long a master stands still that is thawed late: nothing that waits for it waits so long.
+const LONG: Duration = Duration::from_secs(31);
+
+/// How long the masters may take to remove what they keep.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+
+/// What is played.
+#[derive(Debug, Clone)]
+pub(crate) struct Play {
+    pub(crate) scenario: Scenario,
+    pub(crate) strikes: Vec<Strike>,
+    pub(crate) thaw: Thaw,
+}
+
+/// When a master that stands still is let go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Thaw {
+    /// When its successor has brought the job to its end.
+    AtTheEnd,
+    /// As soon as its successor has the job: both are at it for a moment.
+    AtOnce,
+    /// At the end as well, and not within half a minute.
+    Late,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) struct Played {
+    pub(crate) play: Play,
+    /// How many of the strikes came.
+    pub(crate) struck: usize,
+    /// How long it took.
+    pub(crate) took: Duration,
+    /// Every promise that was broken.
+    pub(crate) violations: Vec<String>,
+    pub(crate) evidence: Evidence,
+}
+
+impl Play {
+    /// Plays it over a store as it should be.
+    pub(crate) async fn run(self) -> Played {
+        let deadline = if self.thaw == Thaw::Late { DEADLINE + LONG } else { DEADLINE };
+        self.run_over(deadline, |store| Arc::new(store)).await
+    }
+
+    /// Plays it, and the masters see the store like this; not for longer than `deadline`.
+    pub(crate) async fn run_over(
+        self,
+        deadline: Duration,
+        seen: impl FnOnce(FakeStore) -> Arc<dyn JobStore>,
+    ) -> Played {
+        let began = Instant::now();
+        let stage = Stage::new(&self, Place::new(seen));
+        let done = timeout(deadline, stage.play()).await;
+        let mut evidence = Evidence::gather(&stage.place, self.scenario.expected()).await;
+        evidence.told = stage.told();
+        evidence.calm = stage.calm();
+        evidence.is_overlapping = self.thaw == Thaw::AtOnce;
+        let struck = self.strikes.len() - stage.current.borrow().chaos.left().len();
+        let denies =
+            |strike: &&Strike| (strike.point, strike.fault) == (Point::After(Deed::CreatePod), Fault::AnswerLost);
+        evidence.denied_pods = u32::try_from(self.strikes[..struck].iter().filter(denies).count()).expect("few");
+        let mut violations = checker::violations(&evidence);
+        if done.is_err() {
+            violations.insert(0, format!("not done in {deadline:?}"));
+        }
+        Played { play: self, struck, took: began.elapsed(), violations, evidence }
+    }
+}
+
+/// A run while it goes on.
+struct Stage {
+    scenario: Scenario,
+    thaw: Thaw,
+    place: Place,
+    current: watch::Sender<Arc<Master>>,
+    frozen: Mutex<Vec<Arc<Master>>>,
+    /// Those that go on beside their successor.
+    thawed: Mutex<Vec<Arc<Master>>>,
+    told: Mutex<Told>,
+    calm: Mutex<Vec<(Instant, Instant)>>,
+}
+
+impl Stage {
+    fn new(play: &Play, place: Place) -> Self {
+        let first = place.master("master-1", "logs-1", play.strikes.clone());
+        Self {
+            scenario: play.scenario,
+            thaw: play.thaw,
+            place,
+            current: watch::Sender::new(first),
+            frozen: Mutex::default(),
+            thawed: Mutex::default(),
+            told: Mutex::default(),
+            calm: Mutex::default(),
+        }
+    }
+
+    fn told(&self) -> Told {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn calm(&self) -> Vec<(Instant, Instant)> {
+        self.calm.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn play(&self) {
+        tokio::select! {
+            () = self.client() => {}
+            () = self.supervise() => {}
+            () = self.place.train(self.scenario) => {}
+        }
+    }
+
+    /// Replaces each master that answers no more, and lets go on what has been delayed long enough.
+    async fn supervise(&self) {
+        let mut folder = "logs-1".to_owned();
+        for number in 2.. {
+            let master = self.current.borrow().clone();
+            let stands_still = loop {
+                match master.chaos.struck().await {
+                    Fault::Crash | Fault::Kill => {
+                        master.die().await;
+                        break false;
+                    }
+                    Fault::Freeze => {
+                        self.frozen.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&master));
+                        // A folder is one living master's.
+                        folder = format!("logs-{number}");
+                        break true;
+                    }
+                    Fault::Delay => {
+                        self.stall().await;
+                        master.chaos.release();
+                    }
+                    Fault::Panic | Fault::Error | Fault::AnswerLost => {}
+                }
+            };
+            let boot_id = format!("master-{number}");
+            self.current.send_replace(self.place.master(&boot_id, &folder, master.chaos.left()));
+            if self.thaw == Thaw::AtOnce && stands_still {
+                self.place.held_by(&boot_id).await;
+                master.chaos.release();
+            }
+        }
+    }
+
+    /// Wants the job done, and then gone, whichever master is there.
+    async fn client(&self) {
+        let spec = &self.place.spec;
+        let uid = self.ask(async |jobs| match jobs.submit(spec.clone()).await {
+            Ok(Submitted::Created(job) | Submitted::Existing(job)) => Some(job.view.borrow().uid.clone()),
+            Err(_) => None,
+        });
+        let uid = uid.await;
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).accepted.push(uid);
+        if self.scenario == Scenario::Cancelled {
+            let over = |view: &JobView| view.result.is_some();
+            self.shown(|view| view.state == JobState::Running && view.restarts.counted == 1 || over(view)).await;
+            self.wish(Wish::Cancel).await;
+        }
+        let is_over = |view: &JobView| view.result.is_some() && view.state != JobState::Stopping;
+        let view = self.shown(is_over).await;
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).results.extend(view.result);
+        self.thaw().await;
+        self.wish(Wish::Delete).await;
+        self.ask(async |jobs| {
+            let is_gone = jobs.find(&spec.name).is_none();
+            let record = self.place.store.get(&spec.name).await.expect("a store in memory answers");
+            (is_gone && record.is_none()).then_some(())
+        })
+        .await;
+        self.thaw().await;
+        let master = self.current.borrow().clone();
+        master.chaos.undelayed().await;
+        self.place.quiet().await;
+        // A master that has only just gone on hears of it last.
+        let _ = timeout(LAST_WORDS, self.place.cleared()).await;
+    }
+
+    /// Returns when what stands still has done so for long enough.
+    async fn stall(&self) {
+        if self.thaw == Thaw::Late {
+            sleep(LONG).await;
+        }
+        self.place.quiet().await;
+    }
+
+    /// Lets the masters that were replaced go on, and waits for what they do.
+    async fn thaw(&self) {
+        let frozen = std::mem::take(&mut *self.frozen.lock().unwrap_or_else(PoisonError::into_inner));
+        if frozen.is_empty() {
+            return;
+        }
+        if self.thaw == Thaw::AtOnce {
+            return self.thawed.lock().unwrap_or_else(PoisonError::into_inner).extend(frozen);
+        }
+        self.stall().await;
+        let begin = Instant::now();
+        frozen.iter().for_each(|master| master.chaos.release());
+        self.place.quiet().await;
+        self.calm.lock().unwrap_or_else(PoisonError::into_inner).push((begin, Instant::now()));
+        self.thawed.lock().unwrap_or_else(PoisonError::into_inner).extend(frozen);
+    }
+
+    async fn wish(&self, wish: Wish) {
+        self.ask(async |jobs| match jobs.wish(&self.place.spec.name, wish).await {
+            Ok(()) | Err(JobsError::Unknown(_)) => Some(()),
+            Err(_) => None,
+        })
+        .await;
+    }
+
+    /// Waits until a master shows the job as `test` wants it.
+    async fn shown(&self, test: impl Fn(&JobView) -> bool) -> JobView {
+        self.ask(async |jobs| {
+            let mut view = jobs.find(&self.place.spec.name)?.view;
+            let seen = view.wait_for(&test).await.ok()?.clone();
+            Some(seen)
+        })
+        .await
+    }
+
+    /// Asks the master that is there until one has an answer.
+    async fn ask<T>(&self, ask: impl AsyncFn(&Jobs) -> Option<T>) -> T {
+        let (mut masters, mut ticks) = (self.current.subscribe(), ticks());
+        loop {
+            let master = masters.borrow_and_update().clone();
+            let answer = async {
+                master.jobs.complete().await;
+                ask(&master.jobs).await
+            };
+            tokio::select! {
+                answer = answer => match answer {
+                    Some(answer) => return answer,
+                    None => drop(ticks.tick().await),
+                },
+                // A client that hears nothing asks the next.
+                _ = masters.changed() => {}
+            }
+        }
+    }
+}

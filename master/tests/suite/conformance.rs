@@ -1,0 +1,175 @@
+//! Every store passes the stores' suite, and every back end the back ends'.
+
+use crate::process::harness::built;
+use master::backend::PodBackend;
+use master::backend::process::ProcessBackend;
+use master::store::sqlite::SqliteStore;
+use master::store::{JobRecord, JobStore, StoreError, StoreEvent};
+use testkit::fake::FakeStore;
+use testkit::fake::{Arrival, FakeBackend};
+
+fn is_unavailable<T>(outcome: &Result<T, StoreError>) -> bool {
+    matches!(outcome, Err(StoreError::Unavailable(_)))
+}
+
+#[tokio::test]
+async fn the_fake_store_conforms() {
+    testkit::conformance::store::check(&FakeStore::default()).await;
+}
+
+#[tokio::test]
+async fn the_sqlite_store_conforms() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let store = SqliteStore::open(&dir.path().join("jobs.sqlite")).expect("open");
+    testkit::conformance::store::check(&store).await;
+}
+
+#[tokio::test]
+async fn the_sqlite_store_keeps_records_and_versions_when_it_is_opened_again() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("jobs.sqlite");
+    let first = SqliteStore::open(&path).expect("open");
+    let created = first.create(testkit::conformance::store::record("kept")).await.expect("create");
+    let raised = JobRecord { epoch: 2, ..created.record };
+    let updated = first.update(raised.clone(), &created.version).await.expect("update");
+    drop(first);
+
+    let second = SqliteStore::open(&path).expect("open again");
+    assert_eq!(second.list().await.expect("list"), [updated]);
+    let late = second.update(raised, &created.version).await;
+    assert!(matches!(late, Err(StoreError::Conflict(_))), "{late:?}");
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_is_unavailable() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("jobs.sqlite");
+    std::fs::write(&path, "this is no database, whatever its name says\n".repeat(100)).expect("write");
+    let opened = SqliteStore::open(&path);
+    assert!(is_unavailable(&opened), "{opened:?}");
+}
+
+#[tokio::test]
+async fn a_damaged_record_is_unreadable_and_does_not_hide_the_others() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("jobs.sqlite");
+    let store = SqliteStore::open(&path).expect("open");
+    let record = testkit::conformance::store::record("damaged");
+    let name = record.spec.name.clone();
+    store.create(record).await.expect("create");
+    let file = rusqlite::Connection::open(&path).expect("open beside");
+    file.execute("UPDATE jobs SET record = substr(record, 1, 40)", []).expect("damage");
+
+    store.create(testkit::conformance::store::record("whole")).await.expect("create");
+
+    let got = store.get(&name).await;
+    assert!(matches!(&got, Err(StoreError::Unreadable { job, .. }) if job.name.as_str() == "damaged"), "{got:?}");
+    let listed = store.list().await.expect("what can be read");
+    assert_eq!(listed.iter().map(|stored| stored.name().as_str()).collect::<Vec<_>>(), ["whole"]);
+    let first = store.watch().await.expect("what can be read").recv().await;
+    assert!(matches!(&first, Some(StoreEvent::Changed(stored)) if stored.name().as_str() == "whole"), "{first:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_fake_back_end_conforms() {
+    let spec = testkit::conformance::store::record("pods").spec;
+    testkit::conformance::backend::check(&FakeBackend::new(Arrival::AtOnce), &spec, "uid").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_process_back_end_conforms() {
+    let (work, state) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    std::fs::write(work.path().join("exec.py"), "print(\"hello\")\n").expect("write");
+    let pods = ProcessBackend::new(built("agent"), work.path().to_owned(), vec![], state.path()).expect("no pods yet");
+    let spec = testkit::conformance::store::record("pods").spec;
+    testkit::conformance::backend::check(&pods, &spec, "uid").await;
+    pods.shutdown().await;
+    let left: Vec<_> = std::fs::read_dir(state.path().join("pods")).expect("the pods' folder").collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn an_end_of_very_many_replicas_is_short_enough_for_every_store() {
+    use master::store::Ended;
+    use protocol::view::{JobResult, JobTimes, ReplicaState, ReplicaView};
+    let replica = |index: u32| ReplicaView {
+        replica: format!("worker-{index}").parse().expect("a replica"),
+        state: ReplicaState::Lost,
+        pod: format!("a-job-of-a-long-name-worker-{index}"),
+        address: Some("10.0.0.1:1234".to_owned()),
+        reason: Some("ErrImagePull: ".repeat(30)),
+        pid: None,
+        started_at: None,
+        exit: None,
+    };
+    let ended = |count: u32| Ended {
+        result: JobResult::Cancelled,
+        times: JobTimes::default(),
+        generation: None,
+        replicas: (0..count).map(replica).collect(),
+    };
+    assert_eq!(ended(100).bounded(), ended(100), "few are kept as they are");
+    for count in [1000, 5457] {
+        let bounded = ended(count).bounded();
+        assert!(serde_json::to_string(&bounded).expect("JSON").len() <= 256 * 1024, "{count}");
+        assert_eq!(bounded.replicas.is_empty(), count > 1000, "of a thousand it is kept how each ended");
+    }
+}
+
+#[test]
+fn a_record_with_all_that_it_may_hold_fits_into_a_config_map() {
+    use master::logs::JobLogs;
+    use master::store::Ended;
+    use protocol::agent::{ExitOutcome, ExitReport, STDERR_TAIL_BYTES};
+    use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAST_LINES_MAX};
+    use protocol::ids::{Generation, ReplicaId, UnixMillis};
+    use protocol::job::INPUT_BYTES_MAX;
+    use protocol::view::{JobResult, JobTimes, ReplicaState, ReplicaView};
+
+    let replica: ReplicaId = "evaluator-1000".parse().expect("a replica");
+    let dir = tempfile::tempdir().expect("a folder");
+    let logs = JobLogs::new(dir.path().to_owned(), &[replica]);
+    let log = logs.of(replica).expect("it has one");
+    let (line, at) = ("\u{1b}".repeat(1000) + "\n", UnixMillis(u64::MAX));
+    log.append(0, line.repeat(LAST_LINES_MAX).as_bytes()).expect("it is kept");
+    let last_lines = log.last_lines(LAST_LINES_MAX, 0);
+    assert!(!last_lines.is_empty(), "it printed something");
+
+    let exit = ExitReport {
+        outcome: ExitOutcome::OutOfMemory { limit: Some(u64::MAX) },
+        stopped: true,
+        terminated: true,
+        ended_at: at,
+        stderr_tail: "\u{1b}".repeat(STDERR_TAIL_BYTES),
+    };
+    let failure = Failure::ReplicaExited { replica, exit };
+    let consequence = Consequence { replica, how: format!("was lost: {}", "r".repeat(1024)), stopped: false };
+    let consequences = vec![consequence; CONSEQUENCES_MAX];
+    let mut record = testkit::conformance::store::record("full");
+    for sequence in 0..20 {
+        let generation = Some(Generation { epoch: u32::MAX, sequence: u32::MAX - sequence });
+        let (failure, last_lines, consequences) = (failure.clone(), last_lines.clone(), consequences.clone());
+        let failed = FailedStart { generation, at, failure, counted: false, last_lines, consequences };
+        record.restarts.note(failed);
+        record.restarts.make_up();
+    }
+    let replica = ReplicaView {
+        replica,
+        state: ReplicaState::Lost,
+        pod: "p".repeat(63),
+        address: None,
+        reason: Some("r".repeat(300)),
+        pid: None,
+        started_at: None,
+        exit: None,
+    };
+    let replicas = vec![replica; 500];
+    let ended = Ended { result: JobResult::Failed { failure }, times: JobTimes::default(), generation: None, replicas };
+    assert_eq!(ended.clone().bounded(), ended, "it is as long as an end may be");
+    record.ended = Some(ended);
+    let texts = 8;
+    record.spec.args = vec!["a".repeat(INPUT_BYTES_MAX / texts - 1); texts];
+    let length = serde_json::to_string(&record).expect("JSON").len();
+    assert!(length <= 1 << 20, "{length} bytes");
+    assert!(length > 900 * 1024, "a record can hold more than these {length} bytes");
+}

@@ -1,0 +1,130 @@
+//! What is said of a failed start: when, whether it counts, what the first to fail printed, and who failed only after it.
+
+use master::job::diagnosis::{Evidence, diagnose};
+use master::job::gang::Gang;
+use master::job::observation::LostRun;
+use master::job::policy::Budget;
+use master::job::replica::ReplicaPhase::{self, Exited, Joined, Lost, Running};
+use protocol::agent::ExitReport;
+use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAST_LINES_MAX, Restarts};
+use protocol::ids::{Generation, ReplicaId, UnixMillis};
+
+use crate::job::support::{FIRST, exit, exited, id, lost, stopped, was_lost, workers};
+
+const NOW: UnixMillis = UnixMillis(1000);
+
+fn evidence(budget: Option<Budget>) -> Evidence {
+    Evidence { generation: Some(FIRST), now: NOW, budget, last_lines: vec![] }
+}
+
+fn diagnosed(failure: Failure, gang: &Gang) -> FailedStart {
+    diagnose(failure, gang, evidence(None))
+}
+
+fn consequence(replica: &str, how: &str, stopped: bool) -> Consequence {
+    Consequence { replica: id(replica), how: how.to_owned(), stopped }
+}
+
+#[test]
+fn consequences_are_those_that_failed_after_the_first_and_those_that_were_stopped_come_last() {
+    let gang = workers(&[
+        Exited(FIRST, stopped(9)),
+        Exited(FIRST, exit(3, 5)),
+        Exited(FIRST, exit(0, 4)),
+        Exited(FIRST, exit(134, 6)),
+        lost(),
+        Running(FIRST),
+        Joined,
+    ]);
+    let expected = [
+        consequence("worker-3", "exited with code 134", false),
+        consequence("worker-4", "was lost: its node died", false),
+        consequence("worker-0", "was killed by signal 9 (SIGKILL)", true),
+    ];
+    assert_eq!(diagnosed(exited("worker-1", exit(3, 5)), &gang).consequences, expected);
+}
+
+#[test]
+fn one_that_ended_well_only_because_it_was_stopped_is_a_consequence() {
+    let saved = ExitReport { stopped: true, ..exit(0, 9) };
+    let gang = workers(&[Exited(FIRST, exit(3, 5)), Exited(FIRST, saved)]);
+    let expected = [consequence("worker-1", "exited with code 0", true)];
+    assert_eq!(diagnosed(exited("worker-0", exit(3, 5)), &gang).consequences, expected);
+}
+
+#[test]
+fn of_very_many_consequences_those_that_failed_by_themselves_are_kept() {
+    let mut phases = vec![Exited(FIRST, exit(3, 1))];
+    phases.extend(vec![Exited(FIRST, stopped(9)); 50]);
+    phases.extend(vec![Exited(FIRST, exit(134, 6)); 3]);
+    let consequences = diagnosed(exited("worker-0", exit(3, 1)), &workers(&phases)).consequences;
+    assert_eq!(consequences.len(), CONSEQUENCES_MAX);
+    let own: Vec<ReplicaId> = consequences.iter().filter(|one| !one.stopped).map(|one| one.replica).collect();
+    assert_eq!(own, [id("worker-51"), id("worker-52"), id("worker-53")]);
+}
+
+#[test]
+fn of_a_start_or_a_job_that_took_too_long_nobody_has_failed() {
+    let gang = workers(&[Exited(FIRST, stopped(9)), lost()]);
+    let missing = vec![id("worker-1")];
+    let failures = [
+        Failure::StartTimeout { missing, after_seconds: 1, reason: None },
+        Failure::DeadlineExceeded { after_seconds: 1 },
+    ];
+    for failure in failures {
+        assert_eq!(diagnosed(failure.clone(), &gang).consequences, [], "{failure}");
+    }
+}
+
+#[test]
+fn a_failure_was_when_its_agent_says_and_else_now() {
+    let gang = workers(&[Joined]);
+    assert_eq!(diagnosed(exited("worker-0", exit(3, 5)), &gang).at, UnixMillis(5));
+    assert_eq!(diagnosed(was_lost("worker-0"), &gang).at, NOW);
+    assert_eq!(diagnosed(Failure::DeadlineExceeded { after_seconds: 1 }, &gang).at, NOW);
+}
+
+#[test]
+fn only_a_failure_that_uses_the_budget_counts() {
+    for (budget, counted) in [(Some(Budget::Counted), true), (Some(Budget::Free), false), (None, false)] {
+        let failed = diagnose(was_lost("worker-0"), &workers(&[lost()]), evidence(budget));
+        assert_eq!((failed.counted, failed.generation), (counted, Some(FIRST)), "{budget:?}");
+    }
+}
+
+#[test]
+fn the_last_lines_are_those_of_the_output_and_where_there_are_none_those_of_stderr() {
+    let stderr_tail: String = (0..30).map(|line| format!("line {line}\n")).collect();
+    let failure = exited("worker-0", ExitReport { stderr_tail, ..exit(3, 5) });
+    let from_stderr = diagnosed(failure.clone(), &workers(&[Joined])).last_lines;
+    assert_eq!(from_stderr.len(), LAST_LINES_MAX);
+    assert_eq!((from_stderr[0].as_str(), from_stderr[19].as_str()), ("line 10", "line 29"));
+
+    let last_lines = vec!["what it printed last".to_owned()];
+    let evidence = Evidence { last_lines: last_lines.clone(), ..evidence(None) };
+    assert_eq!(diagnose(failure, &workers(&[Joined]), evidence).last_lines, last_lines);
+}
+
+#[test]
+fn of_failed_starts_the_newest_eight_are_kept_and_the_last_output_of_one() {
+    let mut restarts = Restarts::default();
+    for sequence in 1..=10 {
+        let start = Generation { epoch: 1, sequence };
+        let failure = exited("worker-0", ExitReport { stderr_tail: "no memory left".to_owned(), ..exit(3, 5) });
+        let budget = Some(if sequence > 4 { Budget::Counted } else { Budget::Free });
+        restarts.note(diagnose(failure, &workers(&[Joined]), Evidence { generation: Some(start), ..evidence(budget) }));
+        restarts.make_up();
+    }
+    assert_eq!((restarts.counted, restarts.uncounted, restarts.total()), (6, 4, 10));
+    assert_eq!(restarts.newest_failed(), Some(Generation { epoch: 1, sequence: 10 }));
+    let lines: Vec<usize> = restarts.failed_starts.iter().map(|failed| failed.last_lines.len()).collect();
+    assert_eq!(lines, [0, 0, 0, 0, 0, 0, 0, 1]);
+}
+
+#[test]
+fn a_lost_pod_that_follows_says_why_it_was_lost() {
+    let drained: ReplicaPhase = Lost(LostRun::disrupted("its node is drained"));
+    let gang = workers(&[Exited(FIRST, exit(3, 5)), drained]);
+    let expected = [consequence("worker-1", "was lost: its node is drained", false)];
+    assert_eq!(diagnosed(exited("worker-0", exit(3, 5)), &gang).consequences, expected);
+}

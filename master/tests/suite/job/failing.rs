@@ -1,0 +1,186 @@
+//! What makes a job fail, which failure is named, and what a wish to cancel does in each phase.
+
+use std::time::Duration;
+
+use master::job::observation::LostRun;
+use master::job::phase::{Action, Ending, JobPhase, StartStage};
+use master::job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Running, Scheduled};
+use protocol::failure::Failure;
+use protocol::view::JobResult;
+
+use crate::job::support::{
+    FIRST, POLICY, SINCE, SOON, cancel, exit, exited, gang, look, lost, pending, running, starting, stop_with, stopped,
+    stopping, was_lost, workers,
+};
+
+/// What comes of a failure: everyone is stopped at once, without grace.
+fn failed(failure: Failure) -> (JobPhase, Vec<Action>) {
+    (stopping(Ending::Failed(failure)), stop_with(Duration::ZERO))
+}
+
+fn conclusion(ending: Ending, phases: &[ReplicaPhase]) -> JobResult {
+    let (phase, _) = look(stopping(ending), &workers(phases));
+    let JobPhase::Releasing { result, .. } = phase else { panic!("all are dead, and yet it is {phase:?}") };
+    result
+}
+
+#[test]
+fn a_pod_lost_before_the_gang_is_complete_fails_the_job_at_once() {
+    let ending = Ending::Failed(was_lost("worker-1"));
+    let expected = JobPhase::Stopping { generation: None, horizon: None, next: FIRST, ending, since: SOON };
+    let stop = vec![Action::StopRuns { grace: Duration::ZERO }];
+    assert_eq!(look(pending(), &workers(&[Joined, lost(), Scheduled])), (expected, stop));
+}
+
+#[test]
+fn a_pod_lost_while_the_gang_is_started_fails_the_job_at_once() {
+    for stage in [StartStage::Configuring, StartStage::Launching] {
+        let moved = look(starting(stage), &workers(&[Configured(FIRST), lost()]));
+        assert_eq!(moved, failed(was_lost("worker-1")), "{stage:?}");
+    }
+}
+
+#[test]
+fn a_run_that_fails_before_the_last_was_started_fails_the_job_at_once() {
+    let moved = look(starting(StartStage::Launching), &workers(&[Exited(FIRST, exit(3, 9)), Configured(FIRST)]));
+    assert_eq!(moved, failed(exited("worker-0", exit(3, 9))));
+}
+
+#[test]
+fn a_failure_seen_with_the_last_start_fails_the_job_at_once() {
+    let moved = look(starting(StartStage::Launching), &workers(&[Exited(FIRST, exit(3, 9)), Running(FIRST)]));
+    assert_eq!(moved, failed(exited("worker-0", exit(3, 9))));
+}
+
+#[test]
+fn while_all_run_nothing_is_done() {
+    let seen = workers(&[Running(FIRST), Exited(FIRST, exit(0, 1)), Running(FIRST)]);
+    assert_eq!(look(running(), &seen), (running(), vec![]));
+}
+
+#[test]
+fn a_failed_run_fails_the_job() {
+    let moved = look(running(), &workers(&[Running(FIRST), Exited(FIRST, exit(1, 9))]));
+    assert_eq!(moved, failed(exited("worker-1", exit(1, 9))));
+}
+
+#[test]
+fn a_lost_pod_fails_the_job() {
+    let moved = look(running(), &workers(&[lost(), Running(FIRST)]));
+    assert_eq!(moved, failed(was_lost("worker-0")));
+}
+
+#[test]
+fn a_failed_server_or_evaluator_fails_the_job() {
+    for name in ["ps-0", "evaluator-0"] {
+        let seen = gang(&[("worker-0", Running(FIRST)), (name, Exited(FIRST, exit(1, 9)))]);
+        assert_eq!(look(running(), &seen), failed(exited(name, exit(1, 9))), "{name}");
+    }
+}
+
+#[test]
+fn the_first_failure_in_time_is_named_whatever_the_order_of_replicas() {
+    let echo = Exited(FIRST, exit(134, 20));
+    let first = Exited(FIRST, exit(1, 10));
+    let moved = look(running(), &workers(&[echo.clone(), first, echo]));
+    assert_eq!(moved, failed(exited("worker-1", exit(1, 10))));
+}
+
+#[test]
+fn an_exit_is_named_before_a_lost_pod() {
+    let moved = look(running(), &workers(&[lost(), Exited(FIRST, exit(1, 10))]));
+    assert_eq!(moved, failed(exited("worker-1", exit(1, 10))));
+}
+
+#[test]
+fn a_run_that_someone_else_stopped_fails_the_job_too() {
+    let moved = look(running(), &workers(&[Running(FIRST), Exited(FIRST, stopped(9))]));
+    assert_eq!(moved, failed(exited("worker-1", stopped(9))));
+}
+
+#[test]
+fn a_lost_pod_is_named_before_a_run_that_was_stopped() {
+    let moved = look(running(), &workers(&[Exited(FIRST, stopped(9)), lost()]));
+    assert_eq!(moved, failed(was_lost("worker-1")));
+}
+
+#[test]
+fn a_failure_that_was_earlier_and_is_learned_later_is_the_cause() {
+    let known = Ending::Failed(exited("worker-0", exit(134, 20)));
+    let result = conclusion(known, &[Exited(FIRST, exit(134, 20)), Exited(FIRST, exit(1, 10))]);
+    assert_eq!(result, JobResult::Failed { failure: exited("worker-1", exit(1, 10)) });
+}
+
+#[test]
+fn an_echo_that_is_learned_later_is_not_the_cause() {
+    let known = Ending::Failed(exited("worker-1", exit(1, 10)));
+    let result = conclusion(known, &[Exited(FIRST, exit(134, 11)), Exited(FIRST, exit(1, 10))]);
+    assert_eq!(result, JobResult::Failed { failure: exited("worker-1", exit(1, 10)) });
+}
+
+#[test]
+fn an_exit_that_is_learned_later_is_named_before_a_lost_pod() {
+    let result = conclusion(Ending::Failed(was_lost("worker-0")), &[lost(), Exited(FIRST, exit(1, 10))]);
+    assert_eq!(result, JobResult::Failed { failure: exited("worker-1", exit(1, 10)) });
+}
+
+#[test]
+fn what_we_stop_ourselves_is_no_failure() {
+    let known = || Ending::Failed(was_lost("worker-1"));
+    let result = conclusion(known(), &[Exited(FIRST, stopped(1)), lost(), Exited(FIRST, stopped(2))]);
+    assert_eq!(result, JobResult::Failed { failure: was_lost("worker-1") });
+}
+
+#[test]
+fn a_pod_that_we_delete_while_stopping_is_not_the_cause() {
+    let deleted = ReplicaPhase::Lost(LostRun::broken("its pod was deleted"));
+    let result = conclusion(Ending::Failed(was_lost("worker-1")), &[deleted, lost()]);
+    assert_eq!(result, JobResult::Failed { failure: was_lost("worker-1") });
+}
+
+#[test]
+fn neither_a_success_nor_a_cancel_turns_into_a_failure_while_the_rest_is_stopped() {
+    let dead = [Exited(FIRST, exit(1, 1)), Exited(FIRST, stopped(2)), lost()];
+    assert_eq!(conclusion(Ending::Succeeded, &dead), JobResult::Succeeded);
+    assert_eq!(conclusion(Ending::Cancelled, &dead), JobResult::Cancelled);
+}
+
+#[test]
+fn a_cancel_before_any_start_stops_what_there_is() {
+    for seen in [workers(&[Scheduled, Joined]), workers(&[Joined, Joined])] {
+        let stopping =
+            JobPhase::Stopping { generation: None, horizon: None, next: FIRST, ending: Ending::Cancelled, since: SOON };
+        let stop = vec![Action::StopRuns { grace: POLICY.stop_grace }];
+        assert_eq!(cancel(pending(), &seen), (stopping, stop));
+    }
+}
+
+#[test]
+fn a_cancel_stops_a_start_and_a_run_in_good_order() {
+    let seen = workers(&[Configured(FIRST), Running(FIRST)]);
+    for phase in [starting(StartStage::Configuring), starting(StartStage::Launching), running()] {
+        let expected = (stopping(Ending::Cancelled), stop_with(POLICY.stop_grace));
+        assert_eq!(cancel(phase, &seen), expected);
+    }
+}
+
+#[test]
+fn a_cancel_that_comes_with_the_last_exit_is_in_time() {
+    let seen = workers(&[Exited(FIRST, exit(0, 1))]);
+    assert_eq!(cancel(running(), &seen), (stopping(Ending::Cancelled), stop_with(POLICY.stop_grace)));
+}
+
+#[test]
+fn a_cancel_comes_too_late_once_the_end_is_decided() {
+    let seen = workers(&[Running(FIRST)]);
+    let failure = exited("worker-0", exit(1, 1));
+    let decided =
+        [(stopping(Ending::Succeeded), POLICY.stop_grace), (stopping(Ending::Failed(failure.clone())), Duration::ZERO)];
+    for (phase, grace) in decided {
+        assert_eq!(cancel(phase.clone(), &seen), (phase, stop_with(grace)));
+    }
+    let releasing = JobPhase::Releasing { result: JobResult::Failed { failure }, since: SINCE };
+    assert_eq!(cancel(releasing.clone(), &seen), (releasing, vec![Action::ReleasePods]));
+    let finished = JobPhase::Finished { result: JobResult::Succeeded };
+    assert_eq!(cancel(finished.clone(), &workers(&[lost()])), (finished, vec![]));
+}

@@ -1,0 +1,102 @@
+//! Pods that the cluster takes away, while what runs in them has its grace.
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::time::Duration;
+
+use master::job::gang::{Gang, Member};
+use master::job::observation::Presence::{Absent, Ended, Live};
+use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState};
+use master::job::replica::ReplicaPhase::{self, Exited, Running};
+use protocol::agent::{ExitReport, RunState, RunStatus};
+
+use crate::job::support::{FIRST, POLICY, exit, id, look, running, stop_with, stopped};
+
+const AGENT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 1));
+const ADDRESSES: Addresses = Addresses { agent: AGENT, tensorflow: AGENT };
+
+#[test]
+fn a_pod_that_is_being_taken_away_is_no_pod_for_another_start() {
+    let leaving = |agent| Observation {
+        pod: Some(PodState::Leaving { reason: "its node is drained".to_owned() }),
+        agent,
+        deleted_by: DeletedBy::Others,
+    };
+    for agent in [AgentState::Silent, AgentState::Configured(FIRST), AgentState::Started(FIRST)] {
+        let member = Member::of(id("worker-0"), &leaving(agent), None);
+        assert_eq!(member.phase, ReplicaPhase::Lost(LostRun::disrupted("its node is drained")));
+        assert_eq!((member.pod, member.is_fit()), (Live, false));
+    }
+}
+
+#[test]
+fn what_a_pod_misses_is_waited_for_where_it_was_there_before() {
+    let unusable = PodState::Unusable { reason: "there is no image".to_owned() };
+    let member = |pod| {
+        let seen = Observation { pod: Some(pod), agent: AgentState::Silent, deleted_by: DeletedBy::Others };
+        Member::of(id("worker-0"), &seen, None)
+    };
+    assert_eq!(member(unusable.clone()).phase, ReplicaPhase::Lost(LostRun::hopeless("there is no image")));
+    let again = member(unusable.after_a_start());
+    assert_eq!((again.phase, again.waits_for.as_deref()), (ReplicaPhase::Requested, Some("there is no image")));
+    let running = PodState::Running(ADDRESSES);
+    assert_eq!(running.clone().after_a_start(), running);
+}
+
+#[test]
+fn a_run_that_ends_because_its_pod_is_taken_away_is_lost_with_it() {
+    let phase = |exit: ExitReport, deleted_by| {
+        let pod = Some(PodState::Leaving { reason: "its node is drained".to_owned() });
+        ReplicaPhase::of(&Observation { pod, agent: ended(exit), deleted_by }, Some(FIRST))
+    };
+    let drained = ReplicaPhase::Lost(LostRun::disrupted("its node is drained"));
+    assert_eq!(phase(with_its_pod(stopped(9)), DeletedBy::Others), drained);
+    assert_eq!(phase(with_its_pod(exit(0, 9)), DeletedBy::Others), drained);
+    for by_itself in [exit(3, 9), exit(0, 9), stopped(9)] {
+        assert_eq!(phase(by_itself.clone(), DeletedBy::Others), Exited(FIRST, by_itself));
+    }
+    let by_us = ReplicaPhase::Lost(LostRun::broken("its node is drained"));
+    assert_eq!(phase(with_its_pod(stopped(9)), DeletedBy::ThisMaster), by_us);
+}
+
+#[test]
+fn an_agent_that_was_told_to_end_takes_no_other_start_though_its_pod_still_runs() {
+    let fit = |exit: ExitReport| {
+        let pod = Some(PodState::Running(ADDRESSES));
+        let seen = Observation { pod, agent: ended(exit), deleted_by: DeletedBy::Others };
+        Member::of(id("worker-0"), &seen, Some(FIRST.next())).is_fit()
+    };
+    assert_eq!((fit(with_its_pod(stopped(9))), fit(stopped(9)), fit(exit(3, 9))), (false, true, true));
+}
+
+#[test]
+fn a_pod_that_this_master_has_had_deleted_takes_no_other_start_though_it_is_still_there() {
+    let fit = |deleted_by| {
+        let seen = Observation { pod: Some(PodState::Running(ADDRESSES)), agent: ended(stopped(9)), deleted_by };
+        Member::of(id("worker-0"), &seen, Some(FIRST.next())).is_fit()
+    };
+    assert_eq!((fit(DeletedBy::ThisMaster), fit(DeletedBy::Others)), (false, true));
+}
+
+#[test]
+fn the_rest_of_a_gang_has_the_grace_of_a_pod_that_is_taken_away_and_none_where_one_is_gone() {
+    let member = |name, phase, pod| Member { id: id(name), phase, pod, waits_for: None, deleted_by: DeletedBy::Others };
+    let with_pod = |pod| {
+        let drained = ReplicaPhase::Lost(LostRun::disrupted("its node is drained"));
+        let gang = Gang::new(vec![member("worker-0", drained, pod), member("worker-1", Running(FIRST), Live)]);
+        look(running(), &gang).1
+    };
+    assert_eq!(with_pod(Live), stop_with(POLICY.leaving_grace));
+    assert_eq!(with_pod(Ended), stop_with(Duration::ZERO));
+    assert_eq!(with_pod(Absent), stop_with(Duration::ZERO));
+}
+
+/// An agent whose run in the first start ended so.
+fn ended(exit: ExitReport) -> AgentState {
+    let (boot_id, state, generation) = ("boot".to_owned(), RunState::Exited, Some(FIRST));
+    let run = RunStatus { seq: 1, boot_id, state, generation, pid: None, started_at: None, exit: Some(exit) };
+    AgentState::Status(Box::new(run))
+}
+
+fn with_its_pod(exit: ExitReport) -> ExitReport {
+    ExitReport { stopped: true, terminated: true, ..exit }
+}

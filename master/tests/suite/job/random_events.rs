@@ -1,0 +1,371 @@
+//! Whatever is seen in whatever order, the state machine keeps its promises.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use master::job::diagnosis::{Evidence, diagnose};
+use master::job::gang::{Gang, Member};
+use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState, Presence};
+use master::job::phase::{Action, JobEvent, JobPhase, Known, Leftovers, Seen, StartStage, Which, begin, step};
+use master::job::policy::{Deadline, Policy, SuccessRule};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
+use protocol::agent::{ExitReport, LastWords, RunState, RunStatus};
+use protocol::failure::Restarts;
+use protocol::ids::{Generation, ReplicaId, UnixMillis};
+use protocol::run_policy::{CleanPods, OnStartTimeout};
+use protocol::view::JobResult;
+
+use crate::job::support::{FIRST, POLICY, SECOND, cases, exit, id, stopped};
+
+/// One call of `step`.
+#[derive(Debug)]
+struct Move {
+    before: JobPhase,
+    after: JobPhase,
+    actions: Vec<Action>,
+    gang: Gang,
+    now: Duration,
+    counted: u32,
+}
+
+/// What a driver is fed at one moment.
+#[derive(Debug, Clone)]
+struct Moment {
+    observations: Vec<Observation>,
+    event: JobEvent,
+    passed: Duration,
+}
+
+#[derive(Debug, Clone)]
+struct Script {
+    members: Vec<ReplicaId>,
+    policy: Policy,
+    newest_failed: Option<Generation>,
+    moments: Vec<Moment>,
+}
+
+impl Script {
+    /// Feeds each moment as a driver does: again until nothing moves.
+    fn play(&self) -> Vec<Move> {
+        let leftovers = if self.newest_failed.is_some() { Leftovers::Possible } else { Leftovers::None };
+        let known = Known { first: SECOND, newest_failed: self.newest_failed, leftovers, result: None };
+        let (mut phase, actions) = begin(known, &self.policy, Duration::ZERO);
+        let (mut now, mut restarts) = (Duration::ZERO, Restarts::default());
+        let (gang, counted) = (Gang::new(vec![]), 0);
+        let mut moves = vec![Move { before: phase.clone(), after: phase.clone(), actions, gang, now, counted }];
+        for moment in &self.moments {
+            now += moment.passed;
+            let (mut event, mut observations) = (moment.event, moment.observations.clone());
+            for moved in 0.. {
+                assert!(moved < 1000, "it moves for ever: {:?}", &moves[moves.len() - 4..]);
+                let gang = self.gang(&observations, phase.horizon());
+                let before = phase.clone();
+                let seen = Seen { gang: &gang, policy: &self.policy, restarts: &restarts, epoch: SECOND.epoch, now };
+                let (after, actions) = step(phase, event, seen);
+                self.note(&actions, &gang, &mut restarts);
+                let has_moved = before != after;
+                if has_moved && matches!(after, JobPhase::Restarting { .. }) {
+                    observations.iter_mut().for_each(let_go);
+                }
+                phase = after.clone();
+                moves.push(Move { before, after, actions, gang, now, counted: restarts.counted });
+                event = JobEvent::Observed;
+                if !has_moved {
+                    break;
+                }
+            }
+        }
+        moves
+    }
+
+    fn note(&self, actions: &[Action], gang: &Gang, restarts: &mut Restarts) {
+        for action in actions {
+            if let Action::MakeUpFor(failure) = action {
+                let budget = self.policy.budget_of(failure);
+                let evidence = Evidence { generation: None, now: UnixMillis(0), budget, last_lines: vec![] };
+                restarts.note(diagnose(failure.clone(), gang, evidence));
+                restarts.make_up();
+            }
+        }
+    }
+
+    fn gang(&self, observations: &[Observation], horizon: Option<Generation>) -> Gang {
+        let member = |(id, seen): (&ReplicaId, &Observation)| Member::of(*id, seen, horizon);
+        Gang::new(self.members.iter().zip(observations).map(member).collect())
+    }
+}
+
+/// As a driver lets go of a pod that is gone.
+fn let_go(seen: &mut Observation) {
+    if seen.pod.is_none() {
+        *seen = Observation::NEW;
+    }
+}
+
+fn any_observation() -> impl Strategy<Value = Observation> {
+    let address = SocketAddr::from(([127, 0, 0, 1], 1));
+    let addresses = Addresses { agent: address, tensorflow: address };
+    let reason = || "it is gone".to_owned();
+    let pod = prop_oneof![
+        2 => Just(None),
+        1 => Just(Some(PodState::Pending { reason: None })),
+        16 => Just(Some(PodState::Running(addresses))),
+        1 => any_last_words().prop_map(move |told| {
+            Some(PodState::Terminated { exit: told, reason: reason() })
+        }),
+        1 => Just(Some(PodState::Leaving { reason: reason() })),
+        1 => Just(Some(PodState::Disrupted { reason: reason() })),
+        1 => Just(Some(PodState::Unusable { reason: reason() })),
+    ];
+    let deleted_by = prop_oneof![5 => Just(DeletedBy::Others), 1 => Just(DeletedBy::ThisMaster)];
+    (pod, any_agent(), deleted_by).prop_map(|(pod, agent, deleted_by)| Observation { pod, agent, deleted_by })
+}
+
+fn any_last_words() -> impl Strategy<Value = Option<LastWords>> {
+    let generation = prop_oneof![Just(None), Just(Some(FIRST)), Just(Some(SECOND))];
+    let words = generation.prop_map(|generation| LastWords { generation, exit: exit(1, 3) });
+    prop_oneof![Just(None), words.prop_map(Some)]
+}
+
+fn any_agent() -> impl Strategy<Value = AgentState> {
+    let generation = || prop_oneof![1 => Just(FIRST), 3 => Just(SECOND), 2 => (2..5_u32).prop_map(start)];
+    prop_oneof![
+        1 => Just(AgentState::Silent),
+        1 => Just(AgentState::SeedOnly),
+        3 => generation().prop_map(AgentState::Configured),
+        3 => generation().prop_map(AgentState::Started),
+        1 => any_loss().prop_map(AgentState::Refused),
+        12 => (generation(), 0..5_usize, 0..2_i32, 1..9_u64, any::<bool>()).prop_map(|(generation, state, code, at, own)| {
+            let state = [RunState::Idle, RunState::Configured, RunState::Running, RunState::Stopping, RunState::Exited][state];
+            let report = (state == RunState::Exited).then(|| if own { exit(code, at) } else { stopped(at) });
+            AgentState::Status(Box::new(status(state, generation, report)))
+        }),
+    ]
+}
+
+fn start(sequence: u32) -> Generation {
+    Generation { sequence, ..SECOND }
+}
+
+fn any_loss() -> impl Strategy<Value = LostRun> {
+    prop_oneof![
+        Just(LostRun::broken("it is broken")),
+        Just(LostRun::hopeless("it is hopeless")),
+        Just(LostRun::disrupted("it was taken away")),
+    ]
+}
+
+fn status(state: RunState, generation: Generation, exit: Option<ExitReport>) -> RunStatus {
+    let generation = (state != RunState::Idle).then_some(generation);
+    RunStatus { seq: 1, boot_id: "boot".to_owned(), state, generation, pid: None, started_at: None, exit }
+}
+
+/// Moments in which everything is random, and some in which all members agree, so that the later phases are reached.
+fn any_moment(members: usize) -> impl Strategy<Value = Moment> {
+    let agree = any_observation().prop_map(move |observation| vec![observation; members]);
+    let observations = prop_oneof![vec(any_observation(), members), agree];
+    let event = prop_oneof![15 => Just(JobEvent::Observed), 1 => Just(JobEvent::CancelWished)];
+    let passed = prop_oneof![5 => 0..3_u64, 1 => 0..400_u64].prop_map(Duration::from_secs);
+    (observations, event, passed).prop_map(|(observations, event, passed)| Moment { observations, event, passed })
+}
+
+fn any_policy() -> impl Strategy<Value = Policy> {
+    let on_start_timeout = prop_oneof![Just(OnStartTimeout::Fail), Just(OnStartTimeout::Requeue)];
+    let clean_pods = prop_oneof![Just(CleanPods::Running), Just(CleanPods::All), Just(CleanPods::None)];
+    let rule = prop_oneof![Just(SuccessRule::AllThatTrain), Just(SuccessRule::Decider(id("worker-0")))];
+    let times = (option::of(1..900_u64), prop_oneof![Just(0), 1..9_u64]);
+    (0..4_u32, on_start_timeout, clean_pods, rule, times).prop_map(
+        |(max_restarts, on_start_timeout, clean_pods, success, (deadline, backoff))| Policy {
+            max_restarts,
+            on_start_timeout,
+            clean_pods,
+            success,
+            deadline: deadline.map(Duration::from_secs).map(|given| Deadline { at: given, given }),
+            backoff: Duration::from_secs(backoff),
+            ..POLICY
+        },
+    )
+}
+
+fn any_script() -> impl Strategy<Value = Script> {
+    let members = prop_oneof![
+        Just(vec!["worker-0"]),
+        Just(vec!["worker-0", "worker-1", "worker-2"]),
+        Just(vec!["chief-0", "worker-0", "ps-0", "evaluator-0"]),
+    ];
+    let newest_failed = prop_oneof![Just(None), Just(Some(FIRST))];
+    (members, any_policy(), newest_failed).prop_flat_map(|(members, policy, newest_failed)| {
+        let members: Vec<ReplicaId> = members.into_iter().map(id).collect();
+        vec(any_moment(members.len()), 1..25).prop_map(move |moments| Script {
+            members: members.clone(),
+            policy: policy.clone(),
+            newest_failed,
+            moments,
+        })
+    })
+}
+
+fn result_of(phase: &JobPhase) -> Option<&JobResult> {
+    match phase {
+        JobPhase::Releasing { result, .. } | JobPhase::Finished { result } => Some(result),
+        JobPhase::Pending { .. }
+        | JobPhase::Starting { .. }
+        | JobPhase::Running { .. }
+        | JobPhase::Stopping { .. }
+        | JobPhase::Restarting { .. } => None,
+    }
+}
+
+/// Whether the diagram has this way, or it is none.
+fn is_allowed(before: &JobPhase, after: &JobPhase) -> bool {
+    use JobPhase::{Finished, Pending, Releasing, Restarting, Running, Starting, Stopping};
+    use StartStage::{Configuring, Launching};
+    match (before, after) {
+        (Pending { .. }, Pending { .. } | Starting { .. } | Running { .. } | Stopping { .. } | Restarting { .. })
+        | (Starting { stage: Configuring, .. }, Starting { .. } | Stopping { .. })
+        | (Starting { stage: Launching, .. }, Starting { stage: Launching, .. } | Running { .. } | Stopping { .. })
+        | (Running { .. }, Running { .. } | Stopping { .. })
+        | (Stopping { .. }, Stopping { .. } | Restarting { .. } | Releasing { .. } | Finished { .. })
+        | (Restarting { .. }, Restarting { .. } | Pending { .. } | Stopping { .. })
+        | (Releasing { .. }, Releasing { .. } | Finished { .. })
+        | (Finished { .. }, Finished { .. }) => true,
+        (
+            Pending { .. }
+            | Starting { .. }
+            | Running { .. }
+            | Stopping { .. }
+            | Restarting { .. }
+            | Releasing { .. }
+            | Finished { .. },
+            _,
+        ) => false,
+    }
+}
+
+/// What must be done about pods that are there after the end.
+fn late(clean_pods: CleanPods, gang: &Gang) -> Vec<Action> {
+    let has = |presence: Presence| gang.any(|member| member.pod == presence);
+    match clean_pods {
+        CleanPods::All if has(Presence::Live) || has(Presence::Ended) => vec![Action::DeletePods(Which::All)],
+        CleanPods::Running if has(Presence::Live) => vec![Action::DeletePods(Which::Live)],
+        CleanPods::None if gang.any(Member::is_idle) => vec![Action::DeletePods(Which::Idle)],
+        CleanPods::All | CleanPods::Running | CleanPods::None => vec![],
+    }
+}
+
+/// The starts of which `choose` finds one in an action.
+fn starts(moves: &[Move], choose: impl Fn(&Action) -> Option<Generation>) -> Vec<Generation> {
+    moves.iter().flat_map(|moved| &moved.actions).filter_map(choose).collect()
+}
+
+fn configured(action: &Action) -> Option<Generation> {
+    if let Action::Configure(generation) = action { Some(*generation) } else { None }
+}
+
+fn launched(action: &Action) -> Option<Generation> {
+    if let Action::Launch(generation) = action { Some(*generation) } else { None }
+}
+
+/// Whether a gang is brought together or started.
+fn begins(action: &Action) -> bool {
+    matches!(action, Action::CreatePods | Action::Configure(_) | Action::Launch(_))
+}
+
+proptest! {
+    #![proptest_config(cases(300))]
+
+    #[test]
+    fn phases_move_only_as_the_diagram_says(script in any_script()) {
+        for moved in script.play() {
+            prop_assert!(is_allowed(&moved.before, &moved.after), "{moved:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_changes_after_the_end_but_that_late_pods_are_deleted(script in any_script()) {
+        for moved in script.play() {
+            if matches!(moved.before, JobPhase::Finished { .. }) {
+                let expected = late(script.policy.clean_pods, &moved.gang);
+                prop_assert_eq!((&moved.after, &moved.actions), (&moved.before, &expected));
+            }
+        }
+    }
+
+    #[test]
+    fn a_result_is_concluded_once_and_never_changes(script in any_script()) {
+        let moves = script.play();
+        let concluded: Vec<_> = moves.iter().flat_map(|moved| &moved.actions).filter_map(|action| match action {
+            Action::Conclude(result) => Some(result.clone()),
+            Action::CreatePods | Action::Configure(_) | Action::Launch(_) | Action::Follow(_) | Action::StopRuns { .. }
+            | Action::MakeUpFor(_) | Action::ReleasePods | Action::DeletePods(_) => None,
+        }).collect();
+        let reached: Vec<_> = moves.iter().filter_map(|moved| result_of(&moved.after)).collect();
+        prop_assert_eq!(concluded.len(), usize::from(!reached.is_empty()));
+        prop_assert!(reached.iter().all(|result| **result == concluded[0]), "{reached:?} after {concluded:?}");
+    }
+
+    #[test]
+    fn a_gang_is_launched_only_when_each_was_configured_for_that_start(script in any_script()) {
+        for moved in script.play() {
+            for generation in moved.actions.iter().filter_map(launched) {
+                // An agent that has seen a newer generation refuses this one; it never goes back.
+                let ready = |member: &Member| member.phase.generation() >= Some(generation);
+                prop_assert!(moved.gang.members().iter().all(ready), "{generation} for {:?}", moved.gang);
+            }
+        }
+    }
+
+    #[test]
+    fn from_a_stop_to_the_next_gathering_nothing_is_begun(script in any_script()) {
+        let ends = |phase: &JobPhase| !matches!(
+            phase, JobPhase::Pending { .. } | JobPhase::Starting { .. } | JobPhase::Running { .. }
+        );
+        for moved in script.play() {
+            prop_assert!(!(ends(&moved.after) && moved.actions.iter().any(begins)), "{moved:?}");
+        }
+    }
+
+    #[test]
+    fn no_number_is_given_to_two_starts_and_none_is_lower_than_one_before(script in any_script()) {
+        let moves = script.play();
+        let configured = starts(&moves, configured);
+        prop_assert!(configured.is_sorted_by(|one, other| one < other), "{configured:?}");
+        prop_assert!(configured.iter().all(|generation| generation.epoch == SECOND.epoch), "{configured:?}");
+        let launched = starts(&moves, launched);
+        prop_assert!(launched.is_sorted_by(|one, other| one < other), "{launched:?}");
+        let phases: Vec<Generation> = moves.iter().filter_map(|moved| moved.after.generation()).collect();
+        prop_assert!(phases.is_sorted(), "{phases:?}");
+    }
+
+    #[test]
+    fn no_more_restarts_are_counted_than_there_may_be(script in any_script()) {
+        for moved in script.play() {
+            prop_assert!(moved.counted <= script.policy.max_restarts, "{moved:?}");
+        }
+    }
+
+    #[test]
+    fn the_next_gathering_waits_for_the_pause_and_for_all_that_goes(script in any_script()) {
+        for moved in script.play() {
+            if let (JobPhase::Restarting { without, until, .. }, JobPhase::Pending { .. }) = (&moved.before, &moved.after) {
+                let is_gone = |member: &Member| match without {
+                    Which::All => member.pod == Presence::Absent,
+                    Which::Unfit | Which::Unended | Which::Idle | Which::Live => member.is_fit(),
+                };
+                prop_assert!(moved.now >= *until && moved.gang.members().iter().all(is_gone), "{moved:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_made_up_for_is_dead(script in any_script()) {
+        for moved in script.play() {
+            if moved.actions.iter().any(|action| matches!(action, Action::MakeUpFor(_) | Action::Conclude(_))) {
+                let may_run = |member: &Member| member.phase.was_configured() && !member.phase.is_dead();
+                prop_assert!(!moved.gang.any(may_run), "{moved:?}");
+            }
+        }
+    }
+}

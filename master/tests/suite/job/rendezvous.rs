@@ -1,0 +1,243 @@
+//! What each member is told: the cluster, its place, and the variables beside them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use master::job::plan;
+use master::job::rendezvous::Rendezvous;
+use proptest::prelude::{Strategy as _, prop_assert, prop_assert_eq, proptest};
+use protocol::env::EnvName;
+use protocol::ids::{ReplicaId, Role};
+use protocol::job::{JobRequest, JobSpec, Strategy};
+use serde_json::{Value, json};
+
+use crate::job::support::{FIRST, cases, id};
+
+fn request(strategy: Strategy, worker_num: u32) -> JobRequest {
+    JobRequest { worker_num: Some(worker_num), ..JobRequest::new("digits".parse().expect("a job's name"), strategy) }
+}
+
+fn spec(request: JobRequest) -> JobSpec {
+    JobSpec::try_from(request).expect("a valid request")
+}
+
+/// An address for each replica, no two alike.
+fn members(spec: &JobSpec) -> BTreeMap<ReplicaId, SocketAddr> {
+    let address = |(place, id): (usize, ReplicaId)| {
+        let place = u16::try_from(place).expect("gangs of tests are small");
+        (id, SocketAddr::from(([10, 0, (place >> 8) as u8, place as u8], 1234)))
+    };
+    plan::replicas(spec).into_iter().enumerate().map(address).collect()
+}
+
+/// What every member is told, as it goes over the wire.
+fn told(spec: &JobSpec) -> BTreeMap<ReplicaId, Value> {
+    let members = members(spec);
+    let rendezvous = Rendezvous::new(spec, FIRST, &members);
+    let body = |id: &ReplicaId| {
+        let text = serde_json::to_string(&rendezvous.environment(*id)).expect("it serializes");
+        (*id, serde_json::from_str(&text).expect("it is JSON"))
+    };
+    members.keys().map(body).collect()
+}
+
+#[test]
+fn each_of_four_workers_is_told_of_all_four_and_of_its_place() {
+    let cluster = json!({"worker": ["10.0.0.0:1234", "10.0.0.1:1234", "10.0.0.2:1234", "10.0.0.3:1234"]});
+    for (place, (id, told)) in told(&spec(request(Strategy::AllReduce, 4))).into_iter().enumerate() {
+        let tf_config = json!({"cluster": cluster, "task": {"type": "worker", "index": place}});
+        assert_eq!(told["TF_CONFIG"], tf_config, "{id}");
+        assert_eq!((&told["RANK"], &told["WORLD_SIZE"]), (&json!(place), &json!(4)), "{id}");
+        assert_eq!((&told["WORKER_NUMBER"], &told["TOT_WORKERS"]), (&json!(place), &json!(4)), "{id}");
+        assert_eq!(told["NUM_WORKERS"], json!(4), "{id}");
+    }
+}
+
+#[test]
+fn a_single_worker_is_told_of_a_cluster_of_its_own() {
+    let told = &told(&spec(request(Strategy::AllReduce, 1)))[&id("worker-0")];
+    let expected = json!({"cluster": {"worker": ["10.0.0.0:1234"]}, "task": {"type": "worker", "index": 0}});
+    assert_eq!(told["TF_CONFIG"], expected);
+    assert_eq!((&told["RANK"], &told["WORLD_SIZE"], &told["NUM_WORKERS"]), (&json!(0), &json!(1), &json!(1)));
+}
+
+#[test]
+fn a_body_is_exactly_what_the_wire_describes() {
+    let told = &told(&spec(request(Strategy::AllReduce, 1)))[&id("worker-0")];
+    let expected = json!({
+        "TF_CONFIG": {"cluster": {"worker": ["10.0.0.0:1234"]}, "task": {"type": "worker", "index": 0}},
+        "NUM_WORKERS": 1, "TOT_WORKERS": 1, "WORKER_NUMBER": 0, "RANK": 0, "WORLD_SIZE": 1,
+        "MUSTER_JOB": "digits", "MUSTER_ROLE": "worker", "MUSTER_INDEX": 0, "MUSTER_GENERATION": "1.1",
+        "MUSTER_RESTART_COUNT": 0, "MUSTER_NO_PROXY": "10.0.0.0", "PYTHONUNBUFFERED": "1",
+        "TF_GRPC_WORKER_CACHE_THREADS": "1", "TF_GRPC_WORKER_CACHE_QUEUES": "1",
+    });
+    assert_eq!(told, &expected);
+}
+
+#[test]
+fn a_parameter_server_job_has_chief_workers_and_servers_in_one_cluster() {
+    let spec = spec(JobRequest { ps_num: Some(1), ..request(Strategy::ParameterServer, 2) });
+    let cluster =
+        json!({"chief": ["10.0.0.0:1234"], "worker": ["10.0.0.1:1234", "10.0.0.2:1234"], "ps": ["10.0.0.3:1234"]});
+    let told = told(&spec);
+    for (name, role, index, rank) in
+        [("chief-0", "chief", 0, json!(0)), ("worker-1", "worker", 1, json!(2)), ("ps-0", "ps", 0, Value::Null)]
+    {
+        let told = &told[&id(name)];
+        assert_eq!(told["TF_CONFIG"], json!({"cluster": cluster, "task": {"type": role, "index": index}}), "{name}");
+        assert_eq!(told["RANK"], rank, "{name}");
+        assert_eq!((&told["NUM_WORKERS"], &told["WORLD_SIZE"]), (&json!(2), &json!(3)), "{name}");
+    }
+}
+
+#[test]
+fn without_a_chief_the_cluster_is_workers_and_servers_alone() {
+    let request = JobRequest { ps_num: Some(1), chief_num: Some(0), ..request(Strategy::ParameterServer, 2) };
+    let told = &told(&spec(request))[&id("worker-0")];
+    let cluster = json!({"worker": ["10.0.0.0:1234", "10.0.0.1:1234"], "ps": ["10.0.0.2:1234"]});
+    assert_eq!(told["TF_CONFIG"]["cluster"], cluster);
+    assert_eq!(told["RANK"], json!(0));
+}
+
+#[test]
+fn an_evaluator_has_a_task_and_is_in_nobodys_cluster() {
+    let request = JobRequest { evaluator_num: Some(1), ..request(Strategy::ParameterServer, 1) };
+    let told = told(&spec(request));
+    let evaluator = &told[&id("evaluator-0")];
+    assert_eq!(evaluator["TF_CONFIG"]["task"], json!({"type": "evaluator", "index": 0}));
+    assert_eq!(evaluator.get("RANK"), None);
+    for (id, told) in &told {
+        let cluster = told["TF_CONFIG"]["cluster"].as_object().expect("an object");
+        assert_eq!(cluster.keys().collect::<Vec<_>>(), ["chief", "ps", "worker"], "{id}");
+    }
+}
+
+#[test]
+fn only_those_that_serve_in_a_parameter_server_cluster_fail_fast() {
+    let request = JobRequest { evaluator_num: Some(1), ..request(Strategy::ParameterServer, 1) };
+    let told = told(&spec(request));
+    let told_so = |name: &str| told[&id(name)].get("GRPC_FAIL_FAST").cloned();
+    assert_eq!(told_so("worker-0"), Some(json!("use_caller")));
+    assert_eq!(told_so("ps-0"), Some(json!("use_caller")));
+    assert_eq!((told_so("chief-0"), told_so("evaluator-0")), (None, None));
+}
+
+#[test]
+fn the_jobs_own_variables_win_over_defaults() {
+    let name = |text: &str| text.parse::<EnvName>().expect("a variable's name");
+    let env = BTreeMap::from([
+        (name("PYTHONUNBUFFERED"), String::new()),
+        (name("GRPC_FAIL_FAST"), "false".to_owned()),
+        (name("TF_GRPC_WORKER_CACHE_THREADS"), "8".to_owned()),
+        (name("LEARNING_RATE"), "0.1".to_owned()),
+    ]);
+    let told = &told(&spec(JobRequest { env, ..request(Strategy::ParameterServer, 1) }))[&id("worker-0")];
+    assert_eq!(told["PYTHONUNBUFFERED"], json!(""));
+    assert_eq!(told["GRPC_FAIL_FAST"], json!("false"));
+    assert_eq!(told["TF_GRPC_WORKER_CACHE_THREADS"], json!("8"));
+    assert_eq!(told["LEARNING_RATE"], json!("0.1"));
+}
+
+#[test]
+fn the_jobs_own_variables_never_win_over_computed_ones() {
+    let honest = spec(request(Strategy::AllReduce, 2));
+    let expected = told(&honest);
+    // No request becomes such a spec; this is the second of two locks on the door.
+    let mut forged = honest.clone();
+    let is_default = |key: &str| key == "PYTHONUNBUFFERED" || key.starts_with("TF_GRPC_");
+    for (id, told) in &expected {
+        for key in told.as_object().expect("an object").keys().filter(|key| !is_default(key)) {
+            forged.env = BTreeMap::from([(key.parse().expect("a variable's name"), "forged".to_owned())]);
+            let text = serde_json::to_string(&Rendezvous::new(&forged, FIRST, &members(&forged)).environment(*id));
+            let text = text.expect("it serializes");
+            assert!(!text.contains("forged"), "{key}: {text}");
+        }
+    }
+}
+
+#[test]
+fn the_restart_count_is_the_number_of_restarts_under_all_masters() {
+    let spec = spec(request(Strategy::AllReduce, 1));
+    let members = members(&spec);
+    for (generation, restarts) in [("1.1", 0), ("3.1", 0), ("1.4", 3), ("3.2", 5)] {
+        let parsed = generation.parse().expect("a generation");
+        let rendezvous = Rendezvous::new(&spec, parsed, &members).after_restarts(restarts);
+        let told = serde_json::to_value(rendezvous.environment(id("worker-0"))).expect("it serializes");
+        assert_eq!(told["MUSTER_GENERATION"], json!(generation));
+        assert_eq!(told["MUSTER_RESTART_COUNT"], json!(restarts), "{generation}");
+    }
+}
+
+#[test]
+fn hosts_that_no_proxy_may_stand_before_are_named_once_each() {
+    let spec = spec(request(Strategy::AllReduce, 3));
+    let address = |text: &str| text.parse::<SocketAddr>().expect("an address");
+    let members = BTreeMap::from([
+        (id("worker-0"), address("127.0.0.1:20001")),
+        (id("worker-1"), address("127.0.0.1:20002")),
+        (id("worker-2"), address("10.0.0.9:20001")),
+    ]);
+    let body = serde_json::to_value(Rendezvous::new(&spec, FIRST, &members).environment(id("worker-1")));
+    assert_eq!(body.expect("it serializes")["MUSTER_NO_PROXY"], json!("10.0.0.9,127.0.0.1"));
+}
+
+fn any_spec() -> impl proptest::strategy::Strategy<Value = JobSpec> {
+    let counts = (1..40_u32, 1..6_u32, 0..2_u32, 0..2_u32, proptest::bool::ANY);
+    counts.prop_map(|(workers, servers, chief, evaluator, all_reduce)| {
+        let strategy = if all_reduce { Strategy::AllReduce } else { Strategy::ParameterServer };
+        spec(JobRequest {
+            ps_num: (!all_reduce).then_some(servers),
+            chief_num: Some(chief),
+            evaluator_num: Some(evaluator),
+            ..request(strategy, workers)
+        })
+    })
+}
+
+proptest! {
+    #![proptest_config(cases(300))]
+
+    #[test]
+    fn every_member_is_told_of_the_same_cluster_and_of_its_own_place_in_it(spec in any_spec()) {
+        let (told, members) = (told(&spec), members(&spec));
+        let cluster = &told.values().next().expect("a worker at least")["TF_CONFIG"]["cluster"];
+        for (id, told) in &told {
+            prop_assert_eq!(&told["TF_CONFIG"]["cluster"], cluster);
+            let task = &told["TF_CONFIG"]["task"];
+            prop_assert_eq!(task, &json!({"type": id.role, "index": id.index}));
+            if id.role != Role::Evaluator {
+                let own = &cluster[id.role.as_str()][id.index as usize];
+                prop_assert_eq!(own, &json!(members[id].to_string()));
+            }
+        }
+        let listed: usize = cluster.as_object().expect("an object").values().map(|of_role| of_role.as_array().map_or(0, Vec::len)).sum();
+        prop_assert_eq!(listed, members.keys().filter(|id| id.role != Role::Evaluator).count());
+    }
+
+    #[test]
+    fn ranks_count_those_that_train_in_order_and_nobody_else(spec in any_spec()) {
+        let told = told(&spec);
+        let (with, without): (Vec<_>, Vec<_>) = told.iter().partition(|(_, told)| told.get("RANK").is_some());
+        prop_assert!(with.iter().all(|(id, _)| matches!(id.role, Role::Chief | Role::Worker)));
+        prop_assert!(without.iter().all(|(id, _)| matches!(id.role, Role::Ps | Role::Evaluator)));
+        let ranks: Vec<u64> = with.iter().filter_map(|(_, told)| told["RANK"].as_u64()).collect();
+        let world = u64::from(spec.chief_num + spec.worker_num);
+        prop_assert_eq!(ranks, (0..world).collect::<Vec<_>>());
+        prop_assert!(told.values().all(|told| told["WORLD_SIZE"] == json!(world)));
+    }
+
+    #[test]
+    fn every_variable_can_be_passed_to_a_program(spec in any_spec()) {
+        for told in told(&spec).values() {
+            let told = told.as_object().expect("a body is one object");
+            prop_assert!(told["TF_CONFIG"].is_object());
+            let names: BTreeSet<&String> = told.keys().collect();
+            prop_assert_eq!(names.len(), told.len());
+            for (name, value) in told {
+                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                let name: EnvName = name.parse().expect("a variable's name");
+                prop_assert_eq!(name.check_value(&text), Ok(()));
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! From a spec to the rules of its job, and what they say of each failure.
+
+use std::time::Duration;
+
+use master::job::policy::Budget::{Counted, Free};
+use master::job::policy::{Deadline, LEAVING_GRACE_MAX, Policy, RELEASE_TIMEOUT, STOP_GRACE, SuccessRule, Verdict};
+use protocol::agent::{ExitOutcome, ExitReport};
+use protocol::failure::{Failure, Loss, Restarts};
+use protocol::job::{JobRequest, JobSpec, Strategy};
+use protocol::run_policy::{CleanPods, OnStartTimeout, RunPolicy, SuccessPolicy};
+
+use crate::job::support::{NO_RESTARTS, exit, exited, id, stopped};
+
+fn spec(strategy: Strategy, chief_num: Option<u32>, run_policy: RunPolicy) -> JobSpec {
+    let request = JobRequest::new("job".parse().expect("a job's name"), strategy);
+    let request = JobRequest { worker_num: Some(2), chief_num, evaluator_num: Some(1), run_policy, ..request };
+    JobSpec::try_from(request).expect("a valid request")
+}
+
+fn of(run_policy: RunPolicy, age: u64, share: u8) -> Policy {
+    Policy::of(&spec(Strategy::AllReduce, None, run_policy), Duration::from_secs(age), share)
+}
+
+#[test]
+fn the_rules_of_a_job_are_those_of_its_spec() {
+    let chosen = RunPolicy {
+        max_restarts: 7,
+        backoff_seconds: 11,
+        no_retry_exit_codes: [2, 3].into(),
+        start_timeout_seconds: 60,
+        on_start_timeout: OnStartTimeout::Requeue,
+        deadline_seconds: Some(3600),
+        ttl_after_finished_seconds: Some(5),
+        clean_pods: CleanPods::All,
+        success_policy: Some(SuccessPolicy::Worker0),
+    };
+    let expected = Policy {
+        start_timeout: Duration::from_secs(60),
+        stop_grace: STOP_GRACE,
+        leaving_grace: LEAVING_GRACE_MAX,
+        release_timeout: RELEASE_TIMEOUT,
+        success: SuccessRule::Decider(id("worker-0")),
+        max_restarts: 7,
+        backoff: Duration::from_secs(11),
+        no_retry_exit_codes: [2, 3].into(),
+        on_start_timeout: OnStartTimeout::Requeue,
+        requeue_pause: Duration::from_secs(60),
+        deadline: Some(Deadline { at: Duration::from_secs(3600), given: Duration::from_secs(3600) }),
+        clean_pods: CleanPods::All,
+    };
+    assert_eq!(of(chosen, 0, 128), expected);
+}
+
+#[test]
+fn a_deadline_counts_from_the_moment_the_job_was_accepted() {
+    let hurried = RunPolicy { deadline_seconds: Some(3600), ..RunPolicy::default() };
+    let given = Duration::from_secs(3600);
+    for (age, left) in [(0, 3600), (3000, 600), (3600, 0), (9999, 0)] {
+        let deadline = of(hurried.clone(), age, 0).deadline;
+        assert_eq!(deadline, Some(Deadline { at: Duration::from_secs(left), given }), "after {age} s");
+    }
+    assert_eq!(of(RunPolicy::default(), 3000, 0).deadline, None);
+}
+
+#[test]
+fn two_jobs_that_give_their_pods_back_come_back_at_different_times() {
+    let pause = |start_timeout_seconds, share| {
+        of(RunPolicy { start_timeout_seconds, ..RunPolicy::default() }, 0, share).requeue_pause.as_millis()
+    };
+    assert_eq!((pause(100, 0), pause(100, 128), pause(100, 255)), (50_000, 100_000, 149_609));
+    assert_eq!((pause(3600, 0), pause(3600, 128)), (150_000, 300_000), "five minutes or so at most");
+}
+
+#[test]
+fn whose_end_decides_follows_from_strategy_and_roles_where_nobody_chose() {
+    let rule =
+        |strategy, chief_num| Policy::of(&spec(strategy, chief_num, RunPolicy::default()), Duration::ZERO, 0).success;
+    assert_eq!(rule(Strategy::AllReduce, None), SuccessRule::AllThatTrain);
+    assert_eq!(rule(Strategy::AllReduce, Some(1)), SuccessRule::Decider(id("chief-0")));
+    assert_eq!(rule(Strategy::ParameterServer, None), SuccessRule::Decider(id("chief-0")));
+    assert_eq!(rule(Strategy::ParameterServer, Some(0)), SuccessRule::Decider(id("worker-0")));
+}
+
+#[test]
+fn whose_end_decides_can_be_chosen() {
+    let chosen = [
+        (SuccessPolicy::All, SuccessRule::AllThatTrain),
+        (SuccessPolicy::Chief, SuccessRule::Decider(id("chief-0"))),
+        (SuccessPolicy::Worker0, SuccessRule::Decider(id("worker-0"))),
+    ];
+    for (choice, rule) in chosen {
+        let run_policy = RunPolicy { success_policy: Some(choice), ..RunPolicy::default() };
+        let policy = Policy::of(&spec(Strategy::AllReduce, Some(1), run_policy), Duration::ZERO, 0);
+        assert_eq!(policy.success, rule, "{choice}");
+    }
+}
+
+fn ended(outcome: ExitOutcome) -> Failure {
+    exited("worker-0", ExitReport { outcome, ..exit(0, 1) })
+}
+
+fn lost(loss: Loss) -> Failure {
+    Failure::ReplicaLost { replica: id("worker-0"), reason: "its node died".to_owned(), loss }
+}
+
+fn timed_out() -> Failure {
+    Failure::StartTimeout { missing: vec![id("worker-0")], after_seconds: 1, reason: None }
+}
+
+#[test]
+fn each_failure_has_its_verdict() {
+    let run_policy = RunPolicy { backoff_seconds: 4, no_retry_exit_codes: [2, 200].into(), ..RunPolicy::default() };
+    let policy = of(run_policy, 0, 0);
+    let restart = |budget| Verdict::Restart { budget, pause: Duration::from_secs(4) };
+    let called_back = ExitReport { outcome: ExitOutcome::NotStarted("stopped".to_owned()), ..stopped(1) };
+    let verdicts = [
+        (ended(ExitOutcome::Code(1)), restart(Counted)),
+        (ended(ExitOutcome::Code(2)), Verdict::GiveUp),
+        (ended(ExitOutcome::Code(200)), Verdict::GiveUp),
+        // 200 - 256: no code of a process, and none of those.
+        (ended(ExitOutcome::Code(-56)), restart(Counted)),
+        (ended(ExitOutcome::Signal(2)), restart(Counted)),
+        (ended(ExitOutcome::OutOfMemory { limit: None }), restart(Counted)),
+        (ended(ExitOutcome::NotStarted("there is no python3".to_owned())), Verdict::GiveUp),
+        (exited("worker-0", called_back), restart(Counted)),
+        (lost(Loss::Disrupted), restart(Free)),
+        (lost(Loss::Broken), restart(Counted)),
+        (lost(Loss::Hopeless), Verdict::GiveUp),
+        (timed_out(), Verdict::GiveUp),
+        (Failure::DeadlineExceeded { after_seconds: 1 }, Verdict::GiveUp),
+    ];
+    for (failure, verdict) in verdicts {
+        assert_eq!(policy.verdict(&failure, &NO_RESTARTS), verdict, "{failure}");
+    }
+}
+
+#[test]
+fn only_a_start_that_took_too_long_is_requeued() {
+    let requeue = RunPolicy { on_start_timeout: OnStartTimeout::Requeue, ..RunPolicy::default() };
+    let policy = of(requeue, 0, 128);
+    let spent = Restarts { counted: 3, uncounted: 90, ..NO_RESTARTS.clone() };
+    assert_eq!(policy.verdict(&timed_out(), &spent), Verdict::Requeue { pause: policy.requeue_pause });
+    for failure in [lost(Loss::Hopeless), Failure::DeadlineExceeded { after_seconds: 1 }, lost(Loss::Broken)] {
+        assert_eq!(policy.verdict(&failure, &spent), Verdict::GiveUp, "{failure}");
+    }
+}
+
+#[test]
+fn without_restarts_a_failure_is_final_and_a_disruption_is_not() {
+    let policy = of(RunPolicy { max_restarts: 0, ..RunPolicy::default() }, 0, 0);
+    assert_eq!(policy.verdict(&ended(ExitOutcome::Code(1)), &NO_RESTARTS), Verdict::GiveUp);
+    let free = Verdict::Restart { budget: Free, pause: Duration::from_secs(1) };
+    assert_eq!(policy.verdict(&lost(Loss::Disrupted), &NO_RESTARTS), free);
+}

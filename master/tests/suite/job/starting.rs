@@ -1,0 +1,156 @@
+//! From the wish for pods to a gang that runs.
+
+use std::time::Duration;
+
+use master::job::phase::{Action, Ending, JobPhase, StartStage};
+use master::job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
+use protocol::failure::Failure;
+use protocol::view::{JobResult, JobState};
+
+use crate::job::support::{
+    FIRST, POLICY, SINCE, SOON, begun, exit, id, look, look_at, lost, pending, restarting, running, starting,
+    stop_with, stopping, workers,
+};
+
+fn starting_since(since: Duration, stage: StartStage) -> JobPhase {
+    JobPhase::Starting { generation: FIRST, stage, since }
+}
+
+#[test]
+fn a_new_job_begins_by_asking_for_its_pods() {
+    assert_eq!(begun(FIRST, None, SINCE), (pending(), vec![Action::CreatePods]));
+}
+
+#[test]
+fn a_job_whose_result_is_on_record_begins_by_releasing_its_pods() {
+    for result in [JobResult::Succeeded, JobResult::Cancelled] {
+        let begun = begun(FIRST, Some(result.clone()), SINCE);
+        assert_eq!(begun, (JobPhase::Releasing { result, since: SINCE }, vec![Action::ReleasePods]));
+    }
+}
+
+#[test]
+fn a_gang_is_not_started_before_its_last_agent_has_answered() {
+    for late in [Requested, Scheduled] {
+        assert_eq!(look(pending(), &workers(&[Joined, late, Joined])), (pending(), vec![]));
+    }
+}
+
+#[test]
+fn a_complete_gang_is_configured() {
+    let moved = look(pending(), &workers(&[Joined, Joined]));
+    assert_eq!(moved, (starting_since(SOON, StartStage::Configuring), vec![Action::Configure(FIRST)]));
+}
+
+#[test]
+fn a_gang_is_complete_in_its_last_moment_too() {
+    let last = SINCE + POLICY.start_timeout;
+    let moved = look_at(last, pending(), &workers(&[Joined, Joined]));
+    assert_eq!(moved, (starting_since(last, StartStage::Configuring), vec![Action::Configure(FIRST)]));
+}
+
+#[test]
+fn nothing_is_launched_while_one_has_not_acknowledged_its_environment() {
+    let waiting = starting(StartStage::Configuring);
+    let seen = workers(&[Configured(FIRST), Joined, Configured(FIRST)]);
+    assert_eq!(look(waiting.clone(), &seen), (waiting, vec![]));
+}
+
+#[test]
+fn when_all_have_acknowledged_all_are_launched() {
+    let moved = look(starting(StartStage::Configuring), &workers(&[Configured(FIRST), Configured(FIRST)]));
+    assert_eq!(moved, (starting_since(SOON, StartStage::Launching), vec![Action::Launch(FIRST)]));
+}
+
+#[test]
+fn a_launch_is_ordered_once() {
+    let waiting = starting(StartStage::Launching);
+    let seen = workers(&[Running(FIRST), Configured(FIRST)]);
+    assert_eq!(look(waiting.clone(), &seen), (waiting, vec![]));
+}
+
+#[test]
+fn when_all_run_the_job_runs_and_is_followed() {
+    let moved = look(starting(StartStage::Launching), &workers(&[Running(FIRST), Running(FIRST)]));
+    assert_eq!(moved, (running(), vec![Action::Follow(FIRST)]));
+}
+
+#[test]
+fn one_that_ended_well_before_the_last_was_started_is_no_reason_to_stop() {
+    let ended = Exited(FIRST, exit(0, 1));
+    let waiting = starting(StartStage::Launching);
+    assert_eq!(look(waiting.clone(), &workers(&[ended.clone(), Configured(FIRST)])), (waiting.clone(), vec![]));
+    assert_eq!(look(waiting, &workers(&[ended, Running(FIRST)])), (running(), vec![Action::Follow(FIRST)]));
+}
+
+#[test]
+fn a_gang_that_ended_well_before_it_was_seen_to_run_has_succeeded() {
+    let ended = Exited(FIRST, exit(0, 1));
+    let moved = look(starting(StartStage::Launching), &workers(&[ended.clone(), ended]));
+    assert_eq!(moved, (stopping(Ending::Succeeded), stop_with(POLICY.stop_grace)));
+}
+
+#[test]
+fn a_gang_that_is_not_complete_in_time_fails_and_names_the_missing() {
+    let seen = workers(&[Joined, Scheduled, Requested]);
+    let deadline = SINCE + POLICY.start_timeout;
+    assert_eq!(look_at(deadline - Duration::from_nanos(1), pending(), &seen), (pending(), vec![]));
+
+    let failure =
+        Failure::StartTimeout { missing: vec![id("worker-1"), id("worker-2")], after_seconds: 600, reason: None };
+    let ending = Ending::Failed(failure);
+    let stopping = JobPhase::Stopping { generation: None, horizon: None, next: FIRST, ending, since: deadline };
+    let stop = vec![Action::StopRuns { grace: Duration::ZERO }];
+    assert_eq!(look_at(deadline, pending(), &seen), (stopping, stop));
+}
+
+#[test]
+fn only_what_waits_for_the_cluster_has_a_deadline() {
+    let since = |phase: JobPhase| phase.deadline(&POLICY).map(|deadline| deadline.as_secs());
+    let releasing = JobPhase::Releasing { result: JobResult::Succeeded, since: SINCE };
+    assert_eq!(since(pending()), Some(700));
+    assert_eq!(since(starting(StartStage::Configuring)), Some(700));
+    assert_eq!(since(starting(StartStage::Launching)), Some(700));
+    assert_eq!(since(restarting()), Some(105));
+    assert_eq!(since(running()), None);
+    assert_eq!(since(stopping(Ending::Cancelled)), Some(SOON.as_secs() + 3 + 20));
+    assert_eq!(since(releasing), Some(120));
+    assert_eq!(since(JobPhase::Finished { result: JobResult::Succeeded }), None);
+}
+
+#[test]
+fn each_phase_is_shown_as_the_state_that_users_know() {
+    let failure = Failure::StartTimeout { missing: vec![], after_seconds: 1, reason: None };
+    let shown = [
+        (pending(), JobState::Pending),
+        (starting(StartStage::Launching), JobState::Starting),
+        (running(), JobState::Running),
+        (restarting(), JobState::Restarting),
+        (stopping(Ending::Cancelled), JobState::Stopping),
+        (JobPhase::Releasing { result: JobResult::Succeeded, since: SINCE }, JobState::Stopping),
+        (JobPhase::Finished { result: JobResult::Succeeded }, JobState::Succeeded),
+        (JobPhase::Finished { result: JobResult::Cancelled }, JobState::Cancelled),
+        (JobPhase::Finished { result: JobResult::Failed { failure } }, JobState::Failed),
+    ];
+    for (phase, state) in shown {
+        assert_eq!(phase.state(), state, "{phase:?}");
+    }
+}
+
+#[test]
+fn a_phase_of_a_replica_says_what_has_been_reached() {
+    // joined, configured, launched, dead
+    let reached: [(ReplicaPhase, [bool; 4]); 7] = [
+        (Requested, [false, false, false, false]),
+        (Scheduled, [false, false, false, false]),
+        (Joined, [true, false, false, false]),
+        (Configured(FIRST), [true, true, false, false]),
+        (Running(FIRST), [true, true, true, false]),
+        (Exited(FIRST, exit(1, 1)), [true, true, true, true]),
+        (lost(), [false, false, false, true]),
+    ];
+    for (phase, expected) in reached {
+        let seen = [phase.has_joined(), phase.was_configured(), phase.was_launched(), phase.is_dead()];
+        assert_eq!(seen, expected, "{phase:?}");
+    }
+}

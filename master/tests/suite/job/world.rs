@@ -1,0 +1,230 @@
+//! A tiny world in which actions have their effects: pods come up and are taken away, agents acknowledge, runs end,
+//! masters die. What the master sees lags behind, and every order may come late. Whatever happens, it keeps account of
+//! what must never be.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use master::job::observation::{AgentState, LostRun, Presence};
+use master::job::phase::{Action, JobEvent, JobPhase};
+use master::job::policy::Policy;
+use protocol::agent::{ExitOutcome, RunState};
+use protocol::failure::Restarts;
+use protocol::ids::{Generation, ReplicaId};
+use protocol::run_policy::CleanPods;
+use protocol::view::JobResult;
+
+use crate::job::world_pods::{Cluster, Effect, Fate, Pod, Remains};
+
+/// What outlives a master.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) epoch: u32,
+    pub(crate) restarts: Restarts,
+    pub(crate) result: Option<JobResult>,
+    pub(crate) wish: JobEvent,
+}
+
+/// When a master dies that is about to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Death {
+    /// Its write is lost.
+    BeforeWrite,
+    /// Whatever it would have done next is not done.
+    AfterWrite,
+}
+
+/// The run that a master finds at a replica's agent, if there is a pod.
+pub(crate) type Found = Option<(RunState, Generation)>;
+
+/// The whole of it.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) policy: Policy,
+    pub(crate) pods: Vec<Pod>,
+    pub(crate) phase: JobPhase,
+    pub(crate) record: Record,
+    /// What the masters did, in order.
+    pub(crate) done: Vec<Action>,
+    /// Whether pods of runs that did not end were deleted.
+    pub(crate) used_force: bool,
+    /// How many masters have died.
+    pub(crate) deaths: u32,
+    pub(crate) now: Duration,
+    pub(crate) current_start: Option<Generation>,
+    pub(crate) doom: Option<Death>,
+    told: BTreeMap<Generation, Cluster>,
+    launched: BTreeSet<(ReplicaId, Generation)>,
+    pub(crate) newest_launch: Option<Generation>,
+}
+
+impl World {
+    /// A world in which a master of this epoch begins, and finds what it finds.
+    pub(crate) fn new(policy: Policy, epoch: u32, found: &[(ReplicaId, Found)]) -> Self {
+        let pod = |(place, (id, found)): (usize, &(ReplicaId, Found))| match found {
+            Some(found) => Pod::found(*id, place, *found),
+            None => Pod::absent(*id, place),
+        };
+        let mut pods: Vec<Pod> = found.iter().enumerate().map(pod).collect();
+        let cluster: Cluster = pods.iter().map(|pod| pod.addresses().tensorflow).collect();
+        pods.iter_mut().for_each(|pod| pod.cluster.clone_from(&cluster));
+        let generations = pods.iter().filter_map(|pod| pod.run().generation);
+        let launched = pods.iter().filter(|pod| pod.runs());
+        let mut world = Self {
+            told: generations.map(|generation| (generation, cluster.clone())).collect(),
+            launched: launched.filter_map(|pod| Some((pod.id, pod.run().generation?))).collect(),
+            newest_launch: None,
+            record: Record { epoch, restarts: Restarts::default(), result: None, wish: JobEvent::Observed },
+            phase: JobPhase::Finished { result: JobResult::Cancelled }, // until its master begins
+            policy,
+            pods,
+            done: vec![],
+            used_force: false,
+            deaths: epoch - 1,
+            now: Duration::ZERO,
+            current_start: None,
+            doom: None,
+        };
+        world.begin();
+        world
+    }
+
+    /// The master will die when it writes something down.
+    pub(crate) fn doom(&mut self, death: Death) {
+        self.doom = Some(death);
+    }
+
+    /// Time passes; no two things happen at once.
+    pub(crate) fn wait(&mut self, time: Duration) {
+        self.now += time + Duration::from_nanos(1);
+        self.advance();
+    }
+
+    pub(crate) fn cancel(&mut self) {
+        self.record.wish = JobEvent::CancelWished;
+        self.advance();
+    }
+
+    /// A pod does what it was told first.
+    pub(crate) fn obey(&mut self, place: usize) {
+        self.now += Duration::from_nanos(1);
+        // A watch of pods is quicker than the patience with an agent that cannot be reached.
+        if self.pods[place].is_out_of_reach() {
+            self.look(place);
+        }
+        let id = self.pods[place].id;
+        match self.pods[place].obey(self.now) {
+            Effect::Nothing => {}
+            Effect::Told(generation, cluster) => {
+                let told = self.told.entry(generation).or_insert_with(|| cluster.clone());
+                assert_eq!(*told, cluster, "{id} is told of another cluster than others of start {generation}");
+            }
+            Effect::Launched(generation) => self.check_start(id, generation),
+            Effect::Defied => self.delete_unstopped(place),
+        }
+    }
+
+    fn check_start(&mut self, id: ReplicaId, generation: Generation) {
+        assert!(self.launched.insert((id, generation)), "{id} is started twice in start {generation}");
+        assert_eq!(self.record.result, None, "{id} is started after the end");
+        for pod in self.pods.iter().filter(|pod| pod.runs()) {
+            assert_eq!(pod.run().generation, Some(generation), "{} still runs as {id} is started", pod.id);
+        }
+    }
+
+    /// A run ends by itself.
+    pub(crate) fn exit(&mut self, place: usize, code: i32) {
+        self.now += Duration::from_nanos(1);
+        if self.pods[place].runs() {
+            // The agent of a pod that has to go passes that on.
+            let stopped = self.pods[place].is_leaving();
+            self.pods[place].end_run(ExitOutcome::Code(code), stopped, self.now);
+        }
+    }
+
+    /// The cluster begins to take a pod away. One that comes and goes unseen is asked for again by nobody: it is missed
+    /// when the gang's time is over.
+    pub(crate) fn disrupt(&mut self, place: usize) {
+        let pod = &mut self.pods[place];
+        if pod.seen.presence() == Presence::Live {
+            pod.leave(Fate::Disrupted);
+        }
+    }
+
+    /// The master sees how a pod is.
+    pub(crate) fn look(&mut self, place: usize) {
+        let pod = &mut self.pods[place];
+        let was_there = pod.seen.pod.is_some();
+        pod.show();
+        let is_absent = pod.seen.presence() == Presence::Absent;
+        match &self.phase {
+            JobPhase::Pending { .. } | JobPhase::Starting { .. } if was_there && is_absent => {
+                pod.seen.agent = AgentState::Refused(LostRun::disrupted("its pod was deleted"));
+            }
+            JobPhase::Restarting { .. } if is_absent => pod.begin_anew(),
+            JobPhase::Pending { .. }
+            | JobPhase::Starting { .. }
+            | JobPhase::Running { .. }
+            | JobPhase::Stopping { .. }
+            | JobPhase::Restarting { .. }
+            | JobPhase::Releasing { .. }
+            | JobPhase::Finished { .. } => {}
+        }
+        self.advance();
+    }
+
+    /// All that was ordered is done and seen.
+    pub(crate) fn progress(&mut self) {
+        for place in 0..self.pods.len() {
+            while !self.pods[place].orders.is_empty() {
+                self.obey(place);
+            }
+            self.look(place);
+        }
+    }
+
+    /// Lets everything go well until the job is finished and nothing is left of it; says whether it came to that.
+    pub(crate) fn settle(&mut self) -> bool {
+        for _ in 0..200 {
+            self.progress();
+            for place in 0..self.pods.len() {
+                self.pods[place].go(Remains::Nothing);
+                if self.pods[place].id.role.trains() {
+                    self.exit(place, 0);
+                }
+            }
+            let pause = match &self.phase {
+                JobPhase::Restarting { until, .. } if *until > self.now => *until - self.now,
+                // A pod that was leaving is asked to go once more.
+                JobPhase::Restarting { .. } => self.policy.release_timeout,
+                JobPhase::Pending { .. }
+                | JobPhase::Starting { .. }
+                | JobPhase::Running { .. }
+                | JobPhase::Stopping { .. }
+                | JobPhase::Releasing { .. }
+                | JobPhase::Finished { .. } => Duration::from_millis(10),
+            };
+            self.wait(pause);
+            if matches!(self.phase, JobPhase::Finished { .. }) && self.pods.iter().all(|pod| self.is_over(pod)) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn is_over(&self, pod: &Pod) -> bool {
+        let stays = self.policy.clean_pods == CleanPods::None && !pod.runs();
+        pod.orders.is_empty() && (stays || !pod.is_up())
+    }
+
+    /// What was concluded.
+    pub(crate) fn conclusions(&self) -> Vec<&JobResult> {
+        let mut results = vec![];
+        for action in &self.done {
+            if let Action::Conclude(result) = action {
+                results.push(result);
+            }
+        }
+        results
+    }
+}

@@ -1,0 +1,260 @@
+//! The master of the tiny world: it feeds `step` what is seen, and carries out the actions as a driver does. What it
+//! must never do is asserted where it would do it.
+
+use std::mem;
+
+use master::job::diagnosis::{Evidence, diagnose};
+use master::job::gang::{Gang, Member};
+use master::job::observation::{AgentState, DeletedBy, PodState, Presence};
+use master::job::phase::{Action, JobEvent, JobPhase, Known, Leftovers, Seen, Which, begin, step};
+use master::job::policy::{SuccessRule, Verdict};
+use master::job::replica::ReplicaPhase;
+use protocol::failure::Failure;
+use protocol::ids::{Generation, UnixMillis};
+use protocol::view::JobResult;
+
+use crate::job::untruth::untruth;
+use crate::job::world::{Death, Record, World};
+use crate::job::world_pods::{Cluster, Fate, Order, Pod};
+
+/// How a master goes on after an action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    GoOn,
+    Die,
+}
+
+impl World {
+    /// A master begins, with what is on record and what a watch of pods begins with.
+    pub(crate) fn begin(&mut self) {
+        self.pods.iter_mut().for_each(Pod::begin_anew);
+        let Record { epoch, restarts, result, .. } = &self.record;
+        let first = Generation { epoch: *epoch, sequence: 1 };
+        let leftovers = if restarts.is_empty() { Leftovers::None } else { Leftovers::Possible };
+        let known = Known { first, newest_failed: restarts.newest_failed(), leftovers, result: result.clone() };
+        let (phase, actions) = begin(known, &self.policy, self.now);
+        (self.phase, self.current_start) = (phase, None);
+        let gang = self.gang();
+        for action in actions {
+            self.act(action, &gang);
+        }
+        self.advance();
+    }
+
+    /// The master dies, and another takes over.
+    pub(crate) fn die(&mut self) {
+        self.deaths += 1;
+        self.doom = None;
+        if self.record.result.is_none() {
+            self.record.epoch += 1;
+        }
+        self.pods.iter_mut().for_each(|pod| pod.orders.clear());
+        self.begin();
+    }
+
+    fn gang(&self) -> Gang {
+        let horizon = self.phase.horizon();
+        Gang::new(self.pods.iter().map(|pod| Member::of(pod.id, &pod.seen, horizon)).collect())
+    }
+
+    pub(crate) fn advance(&mut self) {
+        loop {
+            let gang = self.gang();
+            let Record { epoch, restarts, wish, .. } = &self.record;
+            let seen = Seen { gang: &gang, policy: &self.policy, restarts, epoch: *epoch, now: self.now };
+            let (phase, actions) = step(self.phase.clone(), *wish, seen);
+            let has_moved = phase != self.phase;
+            if has_moved {
+                self.enter(phase);
+            }
+            for action in actions {
+                if self.act(action, &gang) == Next::Die {
+                    return self.die();
+                }
+            }
+            if !has_moved {
+                return;
+            }
+        }
+    }
+
+    fn enter(&mut self, phase: JobPhase) {
+        if matches!(phase, JobPhase::Restarting { .. }) {
+            self.pods.iter_mut().for_each(Pod::let_go);
+        }
+        let generation = phase.generation();
+        if generation.is_some() || matches!(phase, JobPhase::Pending { .. }) {
+            self.current_start = generation;
+        }
+        self.phase = phase;
+    }
+
+    fn act(&mut self, action: Action, gang: &Gang) -> Next {
+        self.done.push(action.clone());
+        match action {
+            Action::CreatePods => {
+                self.begin_start(|_| Order::Create, |pod| pod.seen.presence() == Presence::Absent);
+            }
+            Action::Configure(generation) => self.configure(generation),
+            Action::Launch(generation) => self.launch(generation),
+            Action::Follow(_) => self.follow(),
+            Action::StopRuns { .. } => self.stop(),
+            Action::MakeUpFor(failure) => return self.make_up_for(failure, gang),
+            Action::Conclude(result) => return self.conclude(result, gang),
+            Action::ReleasePods => self.release(),
+            Action::DeletePods(which) => self.delete(which),
+        }
+        Next::GoOn
+    }
+
+    /// What an earlier part of the start has asked for is done, or called back.
+    fn begin_start(&mut self, order: impl Fn(&Pod) -> Order, test: impl Fn(&Pod) -> bool) {
+        assert_eq!(self.record.result, None, "a start after the end");
+        for pod in &mut self.pods {
+            pod.call_back();
+            if test(pod) {
+                let order = order(pod);
+                pod.order(order);
+            }
+        }
+    }
+
+    fn configure(&mut self, generation: Generation) {
+        let address = |pod: &Pod| pod.seen.addresses().map(|addresses| addresses.tensorflow);
+        let cluster: Cluster = self.pods.iter().filter_map(address).collect();
+        assert_eq!(cluster.len(), self.pods.len(), "not all members have an address");
+        self.begin_start(|_| Order::Configure(generation, cluster.clone()), |_| true);
+    }
+
+    fn launch(&mut self, generation: Generation) {
+        assert!(Some(generation) >= self.newest_launch, "{generation} is launched after {:?}", self.newest_launch);
+        self.newest_launch = Some(generation);
+        for pod in &self.pods {
+            assert_eq!(pod.run().generation, Some(generation), "{} is launched unconfigured", pod.id);
+        }
+        let horizon = self.phase.horizon();
+        let was_launched = |pod: &Pod| ReplicaPhase::of(&pod.seen, horizon).was_launched();
+        self.begin_start(|_| Order::Launch(generation), |pod| !was_launched(pod));
+    }
+
+    fn follow(&mut self) {
+        let horizon = self.phase.horizon();
+        for pod in &mut self.pods {
+            let may_run = ReplicaPhase::of(&pod.seen, horizon).was_configured();
+            pod.is_followed |= may_run && pod.seen.addresses().is_some();
+        }
+    }
+
+    /// A start that is still on its way is called back.
+    fn stop(&mut self) {
+        let (horizon, generation) = (self.phase.horizon(), self.phase.generation());
+        for pod in &mut self.pods {
+            pod.call_back();
+            let phase = ReplicaPhase::of(&pod.seen, horizon);
+            let is_target = phase.was_configured() && !phase.is_dead() && pod.seen.addresses().is_some();
+            if is_target && !mem::replace(&mut pod.is_stopped, true) {
+                pod.order(Order::Stop(generation));
+            }
+        }
+    }
+
+    fn release(&mut self) {
+        for pod in &mut self.pods {
+            pod.call_back();
+            if pod.seen.presence() != Presence::Live || mem::replace(&mut pod.is_released, true) {
+                continue;
+            }
+            let is_unheard = matches!(pod.seen.agent, AgentState::Silent | AgentState::Refused(_));
+            if is_unheard || pod.seen.addresses().is_none() {
+                pod.leave(Fate::Deleted);
+            } else {
+                pod.order(Order::Finish);
+            }
+        }
+    }
+
+    pub(crate) fn delete_unstopped(&mut self, place: usize) {
+        let pod = &mut self.pods[place];
+        if pod.seen.presence() == Presence::Live {
+            pod.seen.deleted_by = DeletedBy::ThisMaster;
+            pod.leave(Fate::Deleted);
+        }
+    }
+
+    fn delete(&mut self, which: Which) {
+        let is_force = matches!(which, Which::Live | Which::Unended);
+        self.used_force |= is_force && !matches!(self.phase, JobPhase::Finished { .. });
+        let horizon = self.phase.horizon();
+        for pod in &mut self.pods {
+            pod.call_back();
+            let member = Member::of(pod.id, &pod.seen, horizon);
+            let is_leaving = matches!(pod.seen.pod, Some(PodState::Leaving { .. }));
+            let is_chosen = match which {
+                Which::Live => member.pod == Presence::Live,
+                Which::Unfit => !is_leaving && !member.is_fit(),
+                Which::Unended => !is_leaving && member.is_unended(),
+                Which::Idle => member.is_idle(),
+                Which::All => true,
+            };
+            if is_chosen {
+                if pod.seen.pod.is_some() {
+                    pod.seen.deleted_by = DeletedBy::ThisMaster;
+                }
+                pod.leave(Fate::Deleted);
+            }
+        }
+    }
+
+    fn make_up_for(&mut self, failure: Failure, gang: &Gang) -> Next {
+        assert_eq!(untruth(self, &failure, gang), None, "{:?}", self.pods);
+        self.check_all_dead(gang);
+        let verdict = self.policy.verdict(&failure, &self.record.restarts);
+        assert_ne!(verdict, Verdict::GiveUp, "{failure} is made up for");
+        let (generation, now, budget) = (self.current_start, UnixMillis(0), self.policy.budget_of(&failure));
+        let failed = diagnose(failure, gang, Evidence { generation, now, budget, last_lines: vec![] });
+        self.write(|record| {
+            record.restarts.note(failed);
+            record.restarts.make_up();
+        })
+    }
+
+    fn conclude(&mut self, result: JobResult, gang: &Gang) -> Next {
+        self.check_all_dead(gang);
+        match &result {
+            JobResult::Cancelled => assert_eq!(self.record.wish, JobEvent::CancelWished),
+            JobResult::Succeeded => self.check_success(),
+            JobResult::Failed { failure } => {
+                assert_eq!(untruth(self, failure, gang), None, "{:?}", self.pods);
+                assert_eq!(self.policy.verdict(failure, &self.record.restarts), Verdict::GiveUp, "{failure}");
+            }
+        }
+        assert_eq!(self.record.result, None, "it is concluded twice");
+        self.write(|record| record.result = Some(result))
+    }
+
+    fn write(&mut self, change: impl FnOnce(&mut Record)) -> Next {
+        let doom = self.doom.take();
+        if doom != Some(Death::BeforeWrite) {
+            change(&mut self.record);
+            assert!(self.record.restarts.counted <= self.policy.max_restarts, "the budget is overdrawn");
+        }
+        if doom.is_some() { Next::Die } else { Next::GoOn }
+    }
+
+    /// When a start is over, nothing of it runs any more but what cannot be asked and goes with its pod.
+    fn check_all_dead(&self, gang: &Gang) {
+        for (pod, member) in self.pods.iter().zip(gang.members()) {
+            let is_lost = matches!(member.phase, ReplicaPhase::Lost(_));
+            assert!(is_lost || !pod.runs(), "{} still runs when its start is said to be over", pod.id);
+        }
+    }
+
+    fn check_success(&self) {
+        let succeeded = |pod: &Pod| pod.run().exit.as_ref().is_some_and(|exit| exit.is_success() && !exit.stopped);
+        let mut deciding = self.pods.iter().filter(|pod| match self.policy.success {
+            SuccessRule::AllThatTrain => pod.id.role.trains(),
+            SuccessRule::Decider(decider) => pod.id == decider,
+        });
+        assert!(deciding.all(succeeded), "a false success");
+    }
+}

@@ -1,0 +1,270 @@
+//! Every path through the tiny world ends, with the result that the world bears out.
+
+use std::time::Duration;
+
+use master::job::phase::JobPhase;
+use master::job::policy::{Deadline, Policy, SuccessRule};
+use proptest::collection::vec;
+use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
+use protocol::agent::RunState;
+use protocol::ids::ReplicaId;
+use protocol::run_policy::{CleanPods, OnStartTimeout};
+use protocol::view::JobResult;
+
+use crate::job::support::{FIRST, POLICY, SECOND, cases, id};
+use crate::job::world::{Death, Found, World};
+use crate::job::world_pods::Remains;
+
+/// What happens next, to the pod at a place that is taken modulo their number.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Chance {
+    /// All that was ordered is done and seen.
+    Progress,
+    Obey(usize),
+    Look(usize),
+    Exit(usize, i32),
+    /// Its node dies.
+    Lose(usize),
+    /// The cluster begins to take it away.
+    Disrupt(usize),
+    /// What is being taken away is gone.
+    Go(usize, Remains),
+    Wait(u64),
+    Cancel,
+    Die,
+    DieAtWrite(Death),
+}
+
+#[derive(Debug, Clone)]
+struct Story {
+    policy: Policy,
+    epoch: u32,
+    found: Vec<(ReplicaId, Found)>,
+    chances: Vec<Chance>,
+}
+
+impl Story {
+    fn play(&self) -> World {
+        let mut world = World::new(self.policy.clone(), self.epoch, &self.found);
+        let count = self.found.len();
+        for chance in &self.chances {
+            match *chance {
+                Chance::Progress => world.progress(),
+                Chance::Obey(place) => world.obey(place % count),
+                Chance::Look(place) => world.look(place % count),
+                Chance::Exit(place, code) => world.exit(place % count, code),
+                Chance::Lose(place) => world.pods[place % count].lose(),
+                Chance::Disrupt(place) => world.disrupt(place % count),
+                Chance::Go(place, remains) => world.pods[place % count].go(remains),
+                Chance::Wait(millis) => world.wait(Duration::from_millis(millis)),
+                Chance::Cancel => world.cancel(),
+                Chance::Die => world.die(),
+                Chance::DieAtWrite(death) => world.doom(death),
+            }
+        }
+        world
+    }
+
+    /// The same without what is not wanted.
+    fn without(self, is_unwanted: impl Fn(&Chance) -> bool) -> Self {
+        Self { chances: self.chances.into_iter().filter(|chance| !is_unwanted(chance)).collect(), ..self }
+    }
+}
+
+/// Chances, of which the longest wait lasts this many milliseconds.
+fn any_chance(longest_wait: u64) -> impl Strategy<Value = Chance> {
+    let place = any::<usize>;
+    let death = prop_oneof![Just(Death::BeforeWrite), Just(Death::AfterWrite)];
+    let remains = prop_oneof![Just(Remains::Nothing), Just(Remains::Listed)];
+    prop_oneof![
+        12 => Just(Chance::Progress),
+        30 => place().prop_map(Chance::Obey),
+        30 => place().prop_map(Chance::Look),
+        5 => (place(), 0..3_i32).prop_map(|(place, code)| Chance::Exit(place, code)),
+        2 => place().prop_map(Chance::Lose),
+        2 => place().prop_map(Chance::Disrupt),
+        4 => (place(), remains).prop_map(|(place, remains)| Chance::Go(place, remains)),
+        6 => (0..=longest_wait).prop_map(Chance::Wait),
+        // A story of which most is told after its job was cancelled tells little.
+        1 => (0..4_u8).prop_map(|chance| if chance == 0 { Chance::Cancel } else { Chance::Progress }),
+        2 => Just(Chance::Die),
+        2 => death.prop_map(Chance::DieAtWrite),
+    ]
+}
+
+/// What a master finds: nothing, a gang that was being configured, or one that was being launched.
+fn any_found(members: usize) -> impl Strategy<Value = Vec<Found>> {
+    let of = |states: &'static [RunState]| {
+        let state = proptest::sample::select(states);
+        vec(state.prop_map(|state| Some((state, FIRST))), members)
+    };
+    prop_oneof![
+        2 => Just(vec![None; members]),
+        1 => of(&[RunState::Idle, RunState::Configured]),
+        1 => of(&[RunState::Configured, RunState::Running]),
+    ]
+}
+
+fn any_policy() -> impl Strategy<Value = Policy> {
+    let on_start_timeout = prop_oneof![Just(OnStartTimeout::Fail), Just(OnStartTimeout::Requeue)];
+    let deadline = prop_oneof![3 => Just(None), 1 => (1..2000_u64).prop_map(Some)];
+    let clean_pods = prop_oneof![2 => Just(CleanPods::Running), 1 => Just(CleanPods::All), 1 => Just(CleanPods::None)];
+    let backoff = prop_oneof![Just(0_u64), Just(5)];
+    let no_retry = prop_oneof![3 => Just(None), 1 => Just(Some(2_u8))];
+    let choices = (0..4_u32, on_start_timeout, deadline, clean_pods, backoff, no_retry);
+    choices.prop_map(|(max_restarts, on_start_timeout, deadline, clean_pods, backoff, no_retry)| Policy {
+        max_restarts,
+        on_start_timeout,
+        deadline: deadline.map(Duration::from_secs).map(|given| Deadline { at: given, given }),
+        clean_pods,
+        backoff: Duration::from_secs(backoff),
+        no_retry_exit_codes: no_retry.into_iter().collect(),
+        ..POLICY
+    })
+}
+
+fn any_story(longest_wait: u64) -> impl Strategy<Value = Story> {
+    let gangs = prop_oneof![
+        Just((vec!["worker-0", "worker-1", "worker-2"], SuccessRule::AllThatTrain)),
+        Just((vec!["worker-0", "evaluator-0"], SuccessRule::AllThatTrain)),
+        Just((vec!["chief-0", "worker-0", "ps-0"], SuccessRule::Decider(id("chief-0")))),
+        Just((vec!["worker-0", "ps-0"], SuccessRule::Decider(id("worker-0")))),
+    ];
+    (gangs, any_policy()).prop_flat_map(move |((names, success), policy)| {
+        let members: Vec<ReplicaId> = names.into_iter().map(id).collect();
+        let chances = vec(any_chance(longest_wait), 0..100);
+        (any_found(members.len()), chances).prop_map(move |(found, chances)| {
+            let epoch = if found[0].is_some() { SECOND.epoch } else { FIRST.epoch };
+            let policy = Policy { success, ..policy.clone() };
+            Story { policy, epoch, found: members.iter().copied().zip(found).collect(), chances }
+        })
+    })
+}
+
+fn check(story: &Story) -> Result<World, proptest::test_runner::TestCaseError> {
+    let mut world = story.play();
+    let has_finished = world.settle();
+    prop_assert!(has_finished, "it comes to no end: {:?}\n{:?}\n{:?}", world.phase, world.done, world.pods);
+    let JobPhase::Finished { result } = &world.phase else { panic!("it has finished: {:?}", world.phase) };
+    prop_assert_eq!(world.record.result.as_ref(), Some(result));
+    Ok(world)
+}
+
+/// A pod that this master deletes by force, and that it has not seen go when the next start begins.
+#[test]
+fn a_pod_that_was_deleted_by_force_is_no_disruption_of_the_next_start() {
+    let members = ["chief-0", "worker-0", "ps-0"].map(|name| (id(name), None));
+    let policy = Policy { max_restarts: 1, success: SuccessRule::Decider(id("chief-0")), ..POLICY };
+    let chances = vec![
+        Chance::Progress,
+        Chance::Lose(0),
+        Chance::Obey(1),
+        Chance::Obey(0),
+        Chance::Wait(23_000),
+        Chance::Go(2, Remains::Nothing),
+        Chance::Look(1),
+        Chance::Wait(5000),
+        Chance::Lose(1),
+        Chance::Look(0),
+        Chance::Obey(1),
+        Chance::Look(1),
+        Chance::Progress,
+    ];
+    check(&Story { policy, epoch: FIRST.epoch, found: members.to_vec(), chances }).expect("it ends truly");
+}
+
+/// A replica whose start was called back by a master that died then, and whose node died before the next start.
+#[test]
+fn a_pod_that_ends_after_its_start_was_called_back_is_replaced() {
+    use Chance::{Die, DieAtWrite, Disrupt, Go, Look, Lose, Obey, Progress};
+    let three = ["worker-0", "worker-1", "worker-2"].map(|name| (id(name), None)).to_vec();
+    let of_three = vec![
+        Progress,
+        DieAtWrite(Death::BeforeWrite),
+        Progress,
+        Disrupt(1),
+        Look(1),
+        Progress,
+        Disrupt(1),
+        Go(1, Remains::Nothing),
+        Die,
+        Look(0),
+        Lose(0),
+    ];
+    let two = ["worker-0", "ps-0"].map(|name| (id(name), None)).to_vec();
+    let of_two = vec![
+        Progress,
+        Progress,
+        Lose(1),
+        Look(1),
+        Die,
+        Progress,
+        Progress,
+        Progress,
+        DieAtWrite(Death::BeforeWrite),
+        Obey(0),
+        Lose(1),
+        Progress,
+        Progress,
+        Progress,
+        Progress,
+        Die,
+        Look(0),
+        Lose(0),
+    ];
+    let policy = |success| Policy { max_restarts: 3, backoff: Duration::ZERO, success, ..POLICY };
+    let stories = [(three, of_three, SuccessRule::AllThatTrain), (two, of_two, SuccessRule::Decider(id("worker-0")))];
+    for (found, chances, success) in stories {
+        check(&Story { policy: policy(success), epoch: FIRST.epoch, found, chances }).expect("it ends truly");
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(600))]
+
+    #[test]
+    fn every_path_ends_with_a_result_that_is_true(story in any_story(300_000)) {
+        check(&story)?;
+    }
+
+    #[test]
+    fn where_nothing_is_slow_no_pod_is_deleted_by_force(story in any_story(150)) {
+        let world = check(&story)?;
+        prop_assert!(!world.used_force, "{:?}", world.done);
+    }
+
+    #[test]
+    fn where_no_master_dies_a_result_is_concluded_once(story in any_story(300_000)) {
+        let story = story.without(|chance| matches!(chance, Chance::Die | Chance::DieAtWrite(_)));
+        let world = check(&story)?;
+        prop_assert_eq!(world.conclusions().len(), 1);
+    }
+
+    #[test]
+    fn where_nothing_fails_the_job_succeeds_in_its_first_start_whatever_becomes_of_its_masters(story in any_story(150)) {
+        let story = story.without(|chance| match chance {
+            Chance::Exit(_, code) => *code != 0,
+            Chance::Lose(_) | Chance::Disrupt(_) | Chance::Cancel => true,
+            Chance::Progress | Chance::Obey(_) | Chance::Look(_) | Chance::Go(..) | Chance::Wait(_) => false,
+            Chance::Die | Chance::DieAtWrite(_) => false,
+        });
+        let story = Story { policy: Policy { deadline: None, ..story.policy }, ..story };
+        let world = check(&story)?;
+        prop_assert_eq!(world.record.result, Some(JobResult::Succeeded));
+        prop_assert_eq!(world.record.restarts.total(), 0);
+    }
+
+    #[test]
+    fn what_the_cluster_takes_away_costs_a_job_nothing(story in any_story(150)) {
+        let mut left = 4;
+        let chances = story.chances.into_iter().filter(|chance| match chance {
+            Chance::Exit(_, code) => *code == 0,
+            Chance::Lose(_) | Chance::Cancel | Chance::Die | Chance::DieAtWrite(_) => false,
+            Chance::Disrupt(_) => { left -= 1; left >= 0 }
+            Chance::Progress | Chance::Obey(_) | Chance::Look(_) | Chance::Go(..) | Chance::Wait(_) => true,
+        }).collect();
+        let world = check(&Story { policy: Policy { deadline: None, ..story.policy }, chances, ..story })?;
+        prop_assert_eq!(world.record.result, Some(JobResult::Succeeded));
+        prop_assert_eq!(world.record.restarts.counted, 0);
+    }
+}

@@ -1,0 +1,206 @@
+//! ConfigMaps that are no records: each is set aside, and the jobs beside them do not notice.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use master::agent_client::AgentClient;
+use master::agent_token::AgentKey;
+use master::driver::Context;
+use master::job::plan;
+use master::jobs::{JobHandle, Jobs, JobsError, Submitted};
+use master::store::kube::KubeStore;
+use master::store::{JobRecord, JobStore, StoreError, Wish};
+use protocol::agent::ExitOutcome;
+use protocol::ids::JobName;
+use protocol::view::JobState;
+use serde_json::{Value, json};
+use testkit::conformance::store as conformance;
+use testkit::damage::damaged;
+use testkit::fake::{Arrival, FakeBackend};
+use tokio::time::timeout;
+
+use super::server::{ApiServer, Kind, gone};
+
+const MUTATIONS: u64 = 500;
+/// Here time is real.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What these tests log, all of them: whether a place in the code is logged at all is decided once for all threads.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no writer panics").write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    fn begin() -> Self {
+        let log = Self::default();
+        let writer = log.clone();
+        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).init();
+        log
+    }
+
+    /// The lines that hold all of these.
+    fn count(&self, texts: &[&str]) -> usize {
+        let log = String::from_utf8(self.0.lock().expect("no writer panics").clone()).expect("a log is text");
+        log.lines().filter(|line| texts.iter().all(|text| line.contains(text))).count()
+    }
+}
+
+/// A master over the records of a server, with pods in memory.
+struct Master {
+    jobs: Arc<Jobs>,
+    backend: FakeBackend,
+    _logs: tempfile::TempDir,
+}
+
+impl Master {
+    async fn over(server: &ApiServer) -> Self {
+        let backend = FakeBackend::new(Arrival::AtOnce);
+        let context = Context {
+            store: Arc::new(KubeStore::new(&server.cluster())),
+            backend: Arc::new(backend.clone()),
+            agents: AgentClient::new(),
+            agent_key: AgentKey::random(),
+            boot_id: "first".to_owned(),
+        };
+        let logs = tempfile::tempdir().expect("a folder");
+        let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
+        tokio::spawn(Arc::clone(&jobs).run());
+        timeout(LIMIT, jobs.complete()).await.expect("it knows its jobs in time");
+        Self { jobs, backend, _logs: logs }
+    }
+
+    async fn start(&self, name: &str) -> JobHandle {
+        let submitted = self.jobs.submit(conformance::record(name).spec).await;
+        let Ok(Submitted::Created(job)) = submitted else { panic!("{submitted:?}") };
+        reach(&job, JobState::Running).await;
+        job
+    }
+
+    async fn end(&self, name: &str) {
+        let spec = conformance::record(name).spec;
+        for replica in plan::replicas(&spec) {
+            self.backend.agent(&spec.name, replica).await.exit(ExitOutcome::Code(0));
+        }
+    }
+}
+
+async fn reach(job: &JobHandle, state: JobState) {
+    let mut view = job.view.clone();
+    let reached = timeout(LIMIT, view.wait_for(|view| view.state == state)).await.is_ok();
+    assert!(reached, "not {state:?} in time: {:#?}", job.view.borrow());
+}
+
+fn config_map(name: &str, text: &str) -> Value {
+    let labels =
+        json!({ "app.kubernetes.io/managed-by": "muster", "app.kubernetes.io/name": "muster-job", "muster/job": name });
+    json!({
+        "kind": "ConfigMap", "apiVersion": "v1", "data": { "record": text },
+        "metadata": { "name": format!("muster-{name}"), "namespace": super::server::NAMESPACE, "labels": labels },
+    })
+}
+
+fn name(text: &str) -> JobName {
+    text.parse().expect("a job's name")
+}
+
+#[tokio::test]
+async fn damaged_records_are_set_aside_once_each_and_a_healthy_job_runs_to_its_end() {
+    let log = Log::begin();
+    let server = ApiServer::new();
+    let store = KubeStore::new(&server.cluster());
+    let mut unreadable = vec![];
+    for seed in 0..MUTATIONS {
+        let job = format!("bad-{seed:03}");
+        // One that can be read all the same is soon over.
+        let record = JobRecord { wish: Wish::Cancel, ..conformance::record(&job) };
+        let mut map = config_map(&job, &String::from_utf8_lossy(&damaged(&record, seed)));
+        match seed % 50 {
+            0 => map["data"] = Value::Null,
+            1 => map["data"] = json!({ "another": "key" }),
+            2 => map["metadata"]["labels"]["muster/job"] = json!("Not A Name"),
+            3 => map["metadata"]["labels"]["muster/job"] = json!("another"),
+            _ => {}
+        }
+        server.put("configmaps", map);
+        match store.get(&name(&job)).await {
+            Ok(Some(_)) => {}
+            Err(StoreError::Unreadable { job: key, .. }) if !key.uid.is_empty() => unreadable.push(job),
+            other => panic!("seed {seed}: {other:?}"),
+        }
+    }
+    assert!((200..450).contains(&unreadable.len()), "{} of {MUTATIONS}", unreadable.len());
+
+    let master = Master::over(&server).await;
+    let healthy = master.start("healthy").await;
+    let lists = server.count(Kind::List);
+    server.end_watches(Some(gone()));
+    let lists_again = |asked: &[super::server::Asked]| asked.iter().filter(|a| a.kind == Kind::List).count() > lists;
+    server.until("all is listed anew", lists_again).await;
+    master.end("healthy").await;
+    reach(&healthy, JobState::Succeeded).await;
+    for job in &unreadable {
+        assert!(master.backend.table(&name(job)).borrow().is_empty(), "{job} has no pods");
+        assert_eq!(log.count(&["set aside", &format!("config_map=\"muster-{job}\"")]), 1, "{job} is told of once");
+    }
+    let told = log.count(&["set aside", "config_map=\"muster-bad-"]);
+    assert_eq!((told, log.count(&["driver broke"]), log.count(&["panicked"])), (unreadable.len(), 0, 0));
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_keeps_its_name_until_it_is_deleted() {
+    let server = ApiServer::new();
+    server.put("configmaps", config_map("taken", "{"));
+    let master = Master::over(&server).await;
+    let spec = conformance::record("taken").spec;
+    let refused = master.jobs.submit(spec.clone()).await;
+    assert!(matches!(&refused, Err(JobsError::Unreadable { job, .. }) if job.name == spec.name), "{refused:?}");
+    let refused = master.jobs.wish(&spec.name, Wish::Cancel).await;
+    assert!(matches!(&refused, Err(JobsError::Unreadable { .. })), "{refused:?}");
+    assert!(server.object("configmaps", "muster-taken").is_some());
+
+    master.jobs.wish(&spec.name, Wish::Delete).await.expect("it is deleted");
+    let journal = server.journal();
+    let deleted = journal.iter().rfind(|asked| asked.kind == Kind::Delete).expect("it is asked for");
+    assert!(deleted.body["preconditions"]["resourceVersion"].is_string(), "{deleted:?}");
+    master.start("taken").await;
+}
+
+#[tokio::test]
+async fn a_config_map_that_is_not_labelled_as_the_jobs_is_not_deleted() {
+    let server = ApiServer::new();
+    let mut copy = config_map("copy", "{}");
+    copy["metadata"]["labels"]["muster/job"] = json!("original");
+    server.put("configmaps", copy);
+    let master = Master::over(&server).await;
+    let refused = master.jobs.wish(&name("copy"), Wish::Delete).await.expect_err("it is left alone").to_string();
+    assert!(refused.contains("ConfigMap muster-copy is not named and labelled as a record"), "{refused}");
+    assert!(server.object("configmaps", "muster-copy").is_some());
+}
+
+#[tokio::test]
+async fn a_job_whose_record_is_damaged_while_it_runs_goes_on_and_ends_when_it_is_mended() {
+    let server = ApiServer::new();
+    let master = Master::over(&server).await;
+    let job = master.start("digits").await;
+    let whole = server.object("configmaps", "muster-digits").expect("it is there");
+    let mut broken = whole.clone();
+    broken["data"]["record"] = json!("{\"uid\"");
+    server.put("configmaps", broken);
+    let reads = server.count(Kind::Get);
+    master.end("digits").await;
+    let reads_again = |asked: &[super::server::Asked]| asked.iter().filter(|a| a.kind == Kind::Get).count() > reads + 1;
+    server.until("its end is to be written, again and again", reads_again).await;
+    assert_eq!(job.view.borrow().result, None);
+    server.put("configmaps", whole);
+    reach(&job, JobState::Succeeded).await;
+}

@@ -1,0 +1,130 @@
+//! Whatever ends the watch of the records, its reader hears of each change once, and of all that vanished.
+
+use master::store::kube::KubeStore;
+use master::store::{JobRecord, JobStore, StoreEvent};
+use serde_json::json;
+use testkit::conformance::store as conformance;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::objects::failure;
+use super::server::{ApiServer, DEADLINE, Kind, Reply, gone};
+use super::world::internal_error;
+
+/// A store with records of these names, and a watch that has told of them.
+async fn watched(server: &ApiServer, names: &[&str]) -> (KubeStore, mpsc::Receiver<StoreEvent>) {
+    let store = KubeStore::new(&server.cluster());
+    for name in names {
+        store.create(conformance::record(name)).await.expect("create");
+    }
+    let mut watch = store.watch().await.expect("watch");
+    for name in names {
+        assert_eq!(next(&mut watch).await, format!("changed {name}, epoch 1"));
+    }
+    assert_eq!(next(&mut watch).await, "replayed");
+    server.until("the watch is open", |asked| asked.iter().any(|asked| asked.kind == Kind::Watch)).await;
+    (store, watch)
+}
+
+/// What the reader hears next, in words.
+async fn next(watch: &mut mpsc::Receiver<StoreEvent>) -> String {
+    match timeout(DEADLINE, watch.recv()).await.expect("something is told in time") {
+        Some(StoreEvent::Changed(stored)) => format!("changed {}, epoch {}", stored.name(), stored.record.epoch),
+        Some(StoreEvent::Deleted(name)) => format!("deleted {name}"),
+        Some(StoreEvent::Replayed) => "replayed".to_owned(),
+        None => "the end".to_owned(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_listed_anew_is_told_once() {
+    let server = ApiServer::new();
+    let (store, mut watch) = watched(&server, &["one", "two"]).await;
+    let lists = server.count(Kind::List);
+    server.end_watches(Some(gone()));
+    server
+        .until("it is listed anew", |asked| asked.iter().filter(|asked| asked.kind == Kind::List).count() > lists)
+        .await;
+    store.create(conformance::record("zuletzt")).await.expect("create");
+    assert_eq!(next(&mut watch).await, "changed zuletzt, epoch 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_happened_while_the_watch_was_down_is_told() {
+    let server = ApiServer::new();
+    let (store, mut watch) = watched(&server, &["gone", "kept", "raised"]).await;
+    server.end_watches(None);
+    server.script_times(2, Kind::Watch, &Reply::Instead(internal_error()));
+    server.script(Kind::Watch, Reply::Instead(failure(410, "Expired", "too old resource version")));
+    let raised = store.get(&"raised".parse().expect("a name")).await.expect("get").expect("it is there");
+    store.update(JobRecord { epoch: 2, ..raised.record }, &raised.version).await.expect("update");
+    let lost = store.get(&"gone".parse().expect("a name")).await.expect("get").expect("it is there");
+    store.delete(lost.name(), &lost.record.uid).await.expect("delete");
+    assert_eq!(next(&mut watch).await, "changed raised, epoch 2");
+    assert_eq!(next(&mut watch).await, "deleted gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_record_is_passed_over_and_delays_no_other() {
+    let server = ApiServer::new();
+    let (store, mut watch) = watched(&server, &["damaged"]).await;
+    let mut object = server.object("configmaps", "muster-damaged").expect("it is there");
+    object["data"] = json!({ "record": "nonsense" });
+    server.put("configmaps", object.clone());
+    object["metadata"]["name"] = json!("muster-other");
+    object["metadata"]["labels"]["muster/job"] = json!("other");
+    server.put("configmaps", object);
+    store.create(conformance::record("whole")).await.expect("create");
+    assert_eq!(next(&mut watch).await, "changed whole, epoch 1");
+    server.end_watches(Some(gone()));
+    server.remove("configmaps", "muster-other");
+    server.remove("configmaps", "muster-damaged");
+    assert_eq!(next(&mut watch).await, "deleted damaged", "of one that was never told nothing is told");
+    store.create(conformance::record("later")).await.expect("create");
+    assert_eq!(next(&mut watch).await, "changed later, epoch 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_is_made_anew_under_its_name_is_told_with_its_new_uid() {
+    let server = ApiServer::new();
+    let (store, mut watch) = watched(&server, &["again"]).await;
+    let first = store.get(&"again".parse().expect("a name")).await.expect("get").expect("it is there");
+    server.end_watches(Some(gone()));
+    store.delete(first.name(), &first.record.uid).await.expect("delete");
+    let second = store.create(conformance::record("again")).await.expect("create");
+    assert_ne!(second.record.uid, first.record.uid);
+    let told = timeout(DEADLINE, watch.recv()).await.expect("in time");
+    assert_eq!(told, Some(StoreEvent::Changed(Box::new(second))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_watch_ends_when_its_reader_has_gone() {
+    let server = ApiServer::new();
+    let (_, watch) = watched(&server, &["one"]).await;
+    drop(watch);
+    server.is_unwatched().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_is_slow_misses_nothing() {
+    let server = ApiServer::new();
+    let (store, mut watch) = watched(&server, &[]).await;
+    let many = 1500;
+    for place in 0..many {
+        store.create(conformance::record(&format!("job-{place:04}"))).await.expect("create");
+    }
+    for place in 0..many {
+        assert_eq!(next(&mut watch).await, format!("changed job-{place:04}, epoch 1"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_of_a_record_under_another_name_is_no_record() {
+    let server = ApiServer::new();
+    let (store, mut watch) = watched(&server, &["real"]).await;
+    let mut copy = server.object("configmaps", "muster-real").expect("it is there");
+    copy["metadata"]["name"] = json!("muster-copy");
+    server.put("configmaps", copy);
+    store.create(conformance::record("next")).await.expect("create");
+    assert_eq!(next(&mut watch).await, "changed next, epoch 1");
+}

@@ -1,0 +1,170 @@
+//! Records as ConfigMaps: what the API answers, as the store's callers are to understand it.
+
+use master::store::kube::KubeStore;
+use master::store::{JobRecord, JobStore, StoreError, Version};
+use serde_json::json;
+use testkit::conformance::store as conformance;
+
+use super::objects::{failure, status_object};
+use super::server::{ApiServer, Kind, NAMESPACE, Reply};
+use super::world::chain;
+
+/// The record of the job `digits`, before a cluster has given it a uid.
+fn record() -> JobRecord {
+    conformance::record("digits")
+}
+
+fn store(server: &ApiServer) -> KubeStore {
+    KubeStore::new(&server.cluster())
+}
+
+fn is_unavailable<T>(outcome: &Result<T, StoreError>) -> bool {
+    matches!(outcome, Err(StoreError::Unavailable(_)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_store_conforms_over_this_server_too() {
+    conformance::check(&store(&ApiServer::new())).await;
+}
+
+#[tokio::test]
+async fn a_create_whose_answer_was_lost_is_accepted_as_its_own() {
+    let server = ApiServer::new();
+    let store = KubeStore::new(&server.cluster_over_http().await);
+    // kube itself repeats after such an answer, and finds the name taken.
+    server.script(Kind::Create, Reply::DoneAnd(failure(504, "Timeout", "request did not complete in time")));
+    let created = store.create(record()).await.expect("it is there");
+    assert_eq!(server.mutations(), ["Create configmaps", "Create configmaps"]);
+    let object = server.object("configmaps", "muster-digits").expect("it was written");
+    assert_eq!(json!(created.record.uid), object["metadata"]["uid"]);
+    assert_eq!(json!(created.version.0), object["metadata"]["resourceVersion"]);
+    assert_eq!(created.record, JobRecord { uid: created.record.uid.clone(), ..record() });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_another_record_has_is_taken() {
+    let server = ApiServer::new();
+    let store = store(&server);
+    store.create(record()).await.expect("the first");
+    let other = JobRecord { uid: "another".to_owned(), ..record() };
+    let refused = store.create(other).await;
+    assert!(matches!(&refused, Err(StoreError::Exists(name)) if name.as_str() == "digits"), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_something_else_has_is_taken() {
+    let server = ApiServer::new();
+    let metadata = json!({ "name": "muster-digits", "namespace": NAMESPACE });
+    server.put(
+        "configmaps",
+        json!({ "kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata, "data": { "a": "b" } }),
+    );
+    let refused = store(&server).create(record()).await;
+    assert!(matches!(&refused, Err(StoreError::Exists(name)) if name.as_str() == "digits"), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quota_that_changes_at_the_same_time_is_no_taken_name() {
+    let server = ApiServer::new();
+    let sentence = "Operation cannot be fulfilled on resourcequotas \"team\": the object has been modified";
+    server.script(Kind::Create, Reply::Instead(failure(409, "Conflict", sentence)));
+    let refused = store(&server).create(record()).await;
+    assert!(is_unavailable(&refused), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_cluster_will_never_take_is_refused_in_its_words() {
+    for (code, sentence) in [
+        (400, "the object provided is unrecognized"),
+        (403, "configmaps \"muster-digits\" is forbidden: exceeded quota: team"),
+        (413, "Request entity too large: limit is 3145728"),
+        (422, "ConfigMap \"muster-digits\" is invalid: []: Too long: must have at most 1048576 bytes"),
+    ] {
+        let server = ApiServer::new();
+        let store = store(&server);
+        server.script(Kind::Create, Reply::Instead(failure(code, "Invalid", sentence)));
+        let created = store.create(record()).await;
+        assert!(matches!(&created, Err(StoreError::Refused(said)) if said == sentence), "{created:?}");
+        server.script(Kind::Replace, Reply::Instead(failure(code, "Invalid", sentence)));
+        let updated = store.update(record(), &Version("1".to_owned())).await;
+        // A right that is missing may be given, and a job that runs waits for it.
+        match code {
+            403 => assert!(is_unavailable(&updated), "{updated:?}"),
+            _ => assert!(matches!(&updated, Err(StoreError::Refused(said)) if said == sentence), "{updated:?}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_update_of_what_has_changed_or_gone_says_so() {
+    let server = ApiServer::new();
+    let store = store(&server);
+    let absent = store.update(record(), &Version("1".to_owned())).await;
+    assert!(matches!(&absent, Err(StoreError::NotFound(name)) if name.as_str() == "digits"), "{absent:?}");
+    let first = store.create(record()).await.expect("create");
+    store.update(first.record.clone(), &first.version).await.expect("update");
+    let late = store.update(first.record, &first.version).await;
+    assert!(matches!(&late, Err(StoreError::Conflict(name)) if name.as_str() == "digits"), "{late:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delete_names_the_uid_and_leaves_another_jobs_record_alone() {
+    let server = ApiServer::new();
+    let store = store(&server);
+    let stored = store.create(record()).await.expect("create");
+    store.delete(stored.name(), "of another").await.expect("nothing to delete");
+    assert!(server.object("configmaps", "muster-digits").is_some());
+    store.delete(stored.name(), &stored.record.uid).await.expect("delete");
+    assert_eq!(server.object("configmaps", "muster-digits"), None);
+    store.delete(stored.name(), &stored.record.uid).await.expect("an absent one succeeds");
+    let journal = server.journal();
+    let bodies = journal.iter().filter(|asked| asked.kind == Kind::Delete).map(|asked| &asked.body);
+    let sent: Vec<_> = bodies.map(|body| (&body["preconditions"]["uid"], &body["propagationPolicy"])).collect();
+    let (other, own, background) = (json!("of another"), json!(stored.record.uid), json!("Background"));
+    assert_eq!(sent, [(&other, &background), (&own, &background), (&own, &background)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_does_not_answer_is_unavailable_after_its_deadline() {
+    let server = ApiServer::new();
+    let store = store(&server);
+    for kind in [Kind::Create, Kind::Get, Kind::List, Kind::List, Kind::Replace, Kind::Delete] {
+        server.script(kind, Reply::Silence);
+    }
+    let name = record().spec.name;
+    let began = tokio::time::Instant::now();
+    assert!(is_unavailable(&store.create(record()).await));
+    assert!(is_unavailable(&store.get(&name).await));
+    assert!(is_unavailable(&store.list().await));
+    assert!(is_unavailable(&store.watch().await));
+    assert!(is_unavailable(&store.update(record(), &Version("1".to_owned())).await));
+    assert!(is_unavailable(&store.delete(&name, "uid").await));
+    assert_eq!(began.elapsed().as_secs(), 6 * 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_not_allowed_says_so_at_once() {
+    let server = ApiServer::new();
+    let sentence = "configmaps is forbidden: User \"muster\" cannot list resource \"configmaps\"";
+    server.script(
+        Kind::List,
+        Reply::Instead((axum::http::StatusCode::FORBIDDEN, status_object(403, "Forbidden", sentence))),
+    );
+    let error = store(&server).watch().await.expect_err("not allowed");
+    assert_eq!(chain(&error), format!("the store of records: {sentence}"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_record_is_unreadable_and_does_not_hide_the_others() {
+    let server = ApiServer::new();
+    let store = store(&server);
+    store.create(record()).await.expect("create");
+    store.create(conformance::record("whole")).await.expect("create");
+    let mut object = server.object("configmaps", "muster-digits").expect("it is there");
+    object["data"]["record"] = json!("{\"uid\": 1");
+    server.put("configmaps", object);
+    let got = store.get(&record().spec.name).await;
+    assert!(matches!(&got, Err(StoreError::Unreadable { job, .. }) if job.name.as_str() == "digits"), "{got:?}");
+    let listed = store.list().await.expect("what can be read");
+    assert_eq!(listed.iter().map(|stored| stored.name().as_str()).collect::<Vec<_>>(), ["whole"]);
+}

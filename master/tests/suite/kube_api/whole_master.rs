@@ -1,0 +1,161 @@
+//! What a whole master writes to the API: a job costs its record, its network policy and its
+//! pods, and nothing while it runs.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hmac::{Hmac, KeyInit, Mac};
+use master::agent_client::AgentClient;
+use master::agent_token::AgentKey;
+use master::backend::PodBackend;
+use master::driver::Context;
+use master::job::plan;
+use master::jobs::{JobHandle, Jobs, Submitted};
+use master::store::kube::KubeStore;
+use protocol::ids::ReplicaId;
+use protocol::job::{JobRequest, JobSpec, Strategy};
+use protocol::routes::AGENT_PORT;
+use protocol::view::JobState;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use testkit::fake::{Arrival, FakeBackend};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+use super::server::{ApiServer, Kind, gone};
+use super::world::{begin, wanted};
+
+const WORKERS: u32 = 4;
+/// Here time is real.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn spec() -> JobSpec {
+    let request = JobRequest {
+        worker_num: Some(WORKERS),
+        image: Some("digits:1".parse().expect("an image")),
+        ..JobRequest::new("digits".parse().expect("a job's name"), Strategy::AllReduce)
+    };
+    JobSpec::try_from(request).expect("a valid request")
+}
+
+/// A pod's address: one of this host's own, for each index, and not that of another run of these tests.
+fn address(index: u32) -> IpAddr {
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    IpAddr::from([127, 64 + high % 64, low, u8::try_from(index + 1).expect("few workers")])
+}
+
+/// As if every pod ran as soon as it is there.
+fn run_at_once(pod: &mut Value) {
+    let index = pod["metadata"]["labels"]["muster/index"].as_str().and_then(|index| index.parse().ok());
+    pod["status"] = json!({ "phase": "Running", "podIP": address(index.expect("an index")) });
+}
+
+/// Agents at the addresses that the pods will have.
+async fn agents() -> FakeBackend {
+    let agents = FakeBackend::new(Arrival::AtOnce);
+    for replica in plan::replicas(&spec()) {
+        agents.create(master::backend::PodSpec { replica, ..wanted("any") }).await.expect("an agent");
+        let agent = agents.agent(&spec().name, replica).await.address();
+        let listener = TcpListener::bind((address(replica.index), AGENT_PORT)).await.expect("the agents' port is free");
+        tokio::spawn(forward(listener, agent));
+    }
+    agents
+}
+
+async fn forward(listener: TcpListener, to: SocketAddr) {
+    while let Ok((mut here, _)) = listener.accept().await {
+        tokio::spawn(async move {
+            let mut there = TcpStream::connect(to).await?;
+            copy_bidirectional(&mut here, &mut there).await
+        });
+    }
+}
+
+async fn submit(server: &ApiServer, logs: &tempfile::TempDir) -> JobHandle {
+    submit_with(AgentKey::random(), server, logs).await
+}
+
+async fn submit_with(agent_key: AgentKey, server: &ApiServer, logs: &tempfile::TempDir) -> JobHandle {
+    let context = Context {
+        store: Arc::new(KubeStore::new(&server.cluster())),
+        backend: Arc::new(begin(server).await),
+        agents: AgentClient::new(),
+        agent_key,
+        boot_id: "first".to_owned(),
+    };
+    let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
+    tokio::spawn(Arc::clone(&jobs).run());
+    match jobs.submit(spec()).await.expect("it is accepted") {
+        Submitted::Created(handle) => handle,
+        Submitted::Existing(_) => panic!("there is one already"),
+    }
+}
+
+async fn reach(job: &JobHandle, state: JobState) {
+    let mut view = job.view.clone();
+    let reached = timeout(LIMIT, view.wait_for(|view| view.state == state)).await.is_ok();
+    assert!(reached, "not {state:?} in time: {:#?}", job.view.borrow());
+}
+
+#[tokio::test]
+async fn a_job_of_n_pods_costs_n_and_2_writes_and_a_trial_that_writes_nothing_and_nothing_while_it_runs() {
+    let (server, logs) = (ApiServer::new(), tempfile::tempdir().expect("a folder"));
+    server.on_pod(run_at_once);
+    let agents = agents().await;
+    let job = submit(&server, &logs).await;
+    reach(&job, JobState::Running).await;
+    let mut expected = vec!["Create pods (dry run)", "Create configmaps", "Create networkpolicies"];
+    expected.extend(vec!["Create pods"; WORKERS as usize]);
+    assert_eq!(server.mutations(), expected);
+    assert_eq!(
+        server.journal().iter().filter(|asked| asked.mutates() && !asked.is_trial()).count(),
+        WORKERS as usize + 2
+    );
+
+    // Both watches begin anew, which is much for a quiet job to see.
+    let lists = server.count(Kind::List);
+    server.end_watches(Some(gone()));
+    server
+        .until("both are listed anew", |asked| {
+            asked.iter().filter(|asked| asked.kind == Kind::List).count() >= lists + 2
+        })
+        .await;
+    assert_eq!(server.mutations(), expected);
+    assert_eq!(job.view.borrow().state, JobState::Running);
+
+    let first: ReplicaId = "worker-0".parse().expect("a replica");
+    let told = agents.agent(&spec().name, first).await.history();
+    assert_eq!((told.configs.len(), told.starts.len()), (1, 1), "it was told once");
+    let paths: Vec<String> = server.journal().into_iter().map(|asked| asked.path).collect();
+    let known =
+        |path: &String| ["pods", "configmaps", "networkpolicies"].contains(&path.split('/').next().unwrap_or_default());
+    assert!(paths.iter().all(known), "of services and all else it knows nothing: {paths:?}");
+}
+
+#[tokio::test]
+async fn neither_the_agents_key_nor_a_token_is_in_anything_that_the_api_is_sent() {
+    const KEY: &str = "canary-of-the-agents-key-0123456789abcdef";
+    let (server, folder) = (ApiServer::new(), tempfile::tempdir().expect("a folder"));
+    let file = folder.path().join("agent-key");
+    std::fs::write(&file, KEY).expect("write the key");
+    let job = submit_with(AgentKey::read(&file).expect("a key"), &server, &folder).await;
+    server
+        .until("its pods are asked for", |asked| {
+            asked.iter().filter(|asked| asked.mutates() && !asked.is_trial()).count() >= 2 + WORKERS as usize
+        })
+        .await;
+
+    // The token as its agents are asked with it, RFC 2104 over the key's SHA-256.
+    let mut mac = Hmac::<Sha256>::new_from_slice(&Sha256::digest(KEY)).expect("a key may have any length");
+    mac.update(job.view.borrow().uid.as_bytes());
+    let token = hex::encode(mac.finalize().into_bytes());
+    let sent: Vec<String> = server.journal().iter().map(|asked| asked.body.to_string()).collect();
+    let holding = |secret: &str| sent.iter().filter(|body| body.contains(secret)).count();
+    let key = AgentKey::read(&file).expect("a key");
+    let (key_sha256, token_sha256) = (hex::encode(Sha256::digest(KEY)), hex::encode(Sha256::digest(&token)));
+    assert_eq!(key.token(&job.view.borrow().uid).sha256(), token_sha256, "that is the token");
+    assert_eq!(holding(&token_sha256), WORKERS as usize, "each pod is told the hash of its token: {sent:?}");
+    assert_eq!((holding(KEY), holding(&key_sha256), holding(&token)), (0, 0, 0), "{sent:?}");
+}

@@ -1,0 +1,121 @@
+//! Jobs, pods and waiting, as these tests need them.
+
+use std::error::Error;
+
+use master::backend::kube::KubeBackend;
+use master::backend::{JobKey, PodBackend, PodSpec, PodTable};
+use master::job::observation::PodState;
+use protocol::ids::ReplicaId;
+use protocol::job::JobSpec;
+use serde_json::{Value, json};
+use testkit::conformance::store as conformance;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::objects::{Answer, failure};
+use super::server::{ApiServer, DEADLINE, NAMESPACE};
+
+/// A back end that knows all that the server has.
+pub(crate) async fn begin(server: &ApiServer) -> KubeBackend {
+    KubeBackend::begin(&server.cluster()).await.expect("the server answers")
+}
+
+/// The job `digits` with this uid.
+pub(crate) fn job(uid: &str) -> JobKey {
+    JobKey { name: "digits".parse().expect("a job's name"), uid: uid.to_owned() }
+}
+
+pub(crate) fn worker(index: u32) -> ReplicaId {
+    format!("worker-{index}").parse().expect("a replica")
+}
+
+/// A spec with an image and two workers.
+pub(crate) fn spec(name: &str) -> JobSpec {
+    JobSpec { image: Some("digits:1".parse().expect("an image")), ..conformance::record(name).spec }
+}
+
+/// What is asked for worker 0 of the job with this uid.
+pub(crate) fn wanted(uid: &str) -> PodSpec {
+    PodSpec {
+        job: job(uid),
+        replica: worker(0),
+        image: Some("digits:1".parse().expect("an image")),
+        work_dir: None,
+        args: vec![],
+        options: protocol::pod::PodOptions::default(),
+        agent_token_sha256: "0".repeat(64),
+    }
+}
+
+/// A worker of the job with this uid, as its master made it.
+pub(crate) fn pod(uid: &str, index: u32, status: &Value) -> Value {
+    let labels = json!({
+        "app.kubernetes.io/managed-by": "muster", "muster/job": "digits", "muster/job-uid": uid,
+        "muster/role": "worker", "muster/index": index.to_string(),
+    });
+    let owner =
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": "muster-digits", "uid": uid, "controller": true });
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": format!("digits-worker-{index}"), "namespace": NAMESPACE, "labels": labels, "ownerReferences": [owner],
+        },
+        "spec": { "containers": [{ "name": "agent", "image": "digits:1" }] },
+        "status": status,
+    })
+}
+
+/// A pod of the same name that no master has made.
+pub(crate) fn foreign_pod() -> Value {
+    let metadata = json!({ "name": "digits-worker-0", "namespace": NAMESPACE });
+    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": { "containers": [{ "name": "web" }] } })
+}
+
+pub(crate) fn running(ip: &str) -> Value {
+    json!({ "phase": "Running", "podIP": ip })
+}
+
+pub(crate) fn pending() -> Value {
+    json!({ "phase": "Pending" })
+}
+
+pub(crate) fn evicted() -> Value {
+    json!({ "phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory." })
+}
+
+/// An answer that may be another one a moment later.
+pub(crate) fn internal_error() -> Answer {
+    failure(500, "InternalError", "etcdserver: leader changed")
+}
+
+/// Waits until the pods of a job are as `test` wants them.
+pub(crate) async fn until(
+    pods: &KubeBackend,
+    job: &JobKey,
+    what: &str,
+    test: impl FnMut(&PodTable) -> bool,
+) -> PodTable {
+    let mut table: watch::Receiver<PodTable> = pods.watch(job);
+    match timeout(DEADLINE, table.wait_for(test)).await {
+        Ok(seen) => seen.expect("the back end keeps its table").clone(),
+        Err(_) => panic!("not so in time: {what}; the pods are {:?}", pods.watch(job).borrow()),
+    }
+}
+
+/// The address at which a worker runs.
+pub(crate) fn ip(table: &PodTable, index: u32) -> Option<String> {
+    match table.get(&worker(index))? {
+        PodState::Running(addresses) => Some(addresses.agent.ip().to_string()),
+        PodState::Pending { .. }
+        | PodState::Unusable { .. }
+        | PodState::Leaving { .. }
+        | PodState::Disrupted { .. }
+        | PodState::Terminated { .. } => None,
+    }
+}
+
+/// An error and its causes.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let causes = std::iter::successors(Some(error), |error: &&dyn Error| (*error).source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

@@ -1,0 +1,10 @@
+//! The tests of the master, in one program: linking it is most of what building tests costs.
+
+mod chaos;
+mod conformance;
+mod damaged_records;
+mod job;
+mod kube_api;
+mod kubernetes;
+mod process;
+mod service;

@@ -1,0 +1,75 @@
+//! What the process back end refuses before it creates anything, and the first thing that it runs.
+
+use serde_json::{Value, json};
+
+use crate::process::harness::{Folders, Master, descendants};
+
+fn job() -> Value {
+    json!({"name": "job", "strategy": "AllReduce", "worker_num": 2})
+}
+
+/// Asserts that it is refused with this code and these texts, and that nothing came of it.
+async fn refused(master: &Master, job: &Value, code: &str, texts: &[&str]) {
+    let (status, problem) = master.submit(job).await;
+    assert_eq!((status, problem["code"].as_str()), (422, Some(code)), "{problem}");
+    let detail = problem["detail"].as_str().unwrap_or_default();
+    for text in texts {
+        assert!(detail.contains(text), "{detail:?} does not say {text:?}");
+    }
+    assert_eq!(master.get("/v1/jobs").await.1, json!({"jobs": []}));
+    assert_eq!(descendants(master.id()), [0; 0], "something was started");
+}
+
+#[tokio::test]
+async fn a_folder_without_exec_py_is_refused() {
+    let folders = Folders::without_exec_py();
+    let master = folders.master();
+    let here = folders.work.path().canonicalize().expect("it is there");
+    refused(&master, &job(), "bad_work_dir", &["no exec.py", here.to_str().expect("text")]).await;
+}
+
+#[tokio::test]
+async fn the_folder_that_the_job_names_is_the_one_that_counts() {
+    let (folders, other) = (Folders::new("print('hello')"), tempfile::tempdir().expect("a folder"));
+    let master = folders.master();
+    let mut job = job();
+    job["work_dir"] = json!(other.path());
+    refused(&master, &job, "bad_work_dir", &["no exec.py", other.path().to_str().expect("text")]).await;
+}
+
+#[tokio::test]
+async fn an_exec_py_that_does_not_parse_is_refused_with_its_line() {
+    let folders = Folders::new("import os\n\nprint('hello'\n");
+    refused(&folders.master(), &job(), "bad_work_dir", &["exec.py does not parse", "SyntaxError", "line 3"]).await;
+}
+
+#[tokio::test]
+async fn an_image_has_no_meaning_and_is_refused() {
+    let master = Folders::new("print('hello')").master();
+    let mut job = job();
+    job["image"] = json!("ubuntu:24.04");
+    refused(&master, &job, "bad_image", &["ubuntu:24.04"]).await;
+}
+
+#[tokio::test]
+async fn a_job_of_two_runs_to_its_end_and_leaves_no_process() {
+    let folders = Folders::new("import os\nprint('rank', os.environ['RANK'])\n");
+    let master = folders.master();
+    let (status, _) = master.submit(&job()).await;
+    assert_eq!(status, 201);
+    let view = master.until("job", |view| view["result"].is_object() && view["times"]["finished"].is_u64()).await;
+    assert_eq!(view["state"], "succeeded", "{view:#}");
+    assert_eq!(descendants(master.id()), [0; 0], "something lives on");
+}
+
+#[tokio::test]
+async fn an_exec_py_that_fails_fails_the_job_with_its_code_and_last_words() {
+    let folders = Folders::new("import sys\nprint('it is over', file=sys.stderr)\nsys.exit(3)\n");
+    let master = folders.master();
+    let job = json!({"name": "job", "strategy": "AllReduce", "worker_num": 1});
+    assert_eq!(master.submit(&job).await.0, 201);
+    let view = master.until("job", |view| view["state"] == "failed").await;
+    let failure = &view["result"]["failure"];
+    assert_eq!((&failure["replica"], &failure["exit"]["code"]), (&json!("worker-0"), &json!(3)), "{view:#}");
+    assert_eq!(failure["exit"]["stderr_tail"], "it is over\n");
+}

@@ -1,0 +1,7 @@
+//! The master's program with real agents and a real Python: how it starts, what it refuses, what it leaves behind.
+
+mod admitting;
+mod crashing;
+pub(crate) mod harness;
+mod refusing_to_start;
+mod struck;

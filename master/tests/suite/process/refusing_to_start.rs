@@ -1,0 +1,106 @@
+//! What a master cannot start with ends it with 2 and a sentence that names the thing.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::process::harness::{Folders, built, run_to_its_end};
+
+/// Asserts that it ends with 2, and with one line on stderr that begins with `error: ` and holds these texts.
+fn refuses(command: &mut Command, texts: &[&str]) {
+    let (code, said) = run_to_its_end(command);
+    assert_eq!(code, Some(2), "{said}");
+    let errors: Vec<&str> = said.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert_eq!(errors.len(), 1, "{said}");
+    for text in texts {
+        assert!(errors[0].contains(text), "{:?} does not say {text:?}", errors[0]);
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("temporary folders have names of text")
+}
+
+#[tokio::test]
+async fn a_second_master_on_one_state_directory_is_refused() {
+    let folders = Folders::new("");
+    let first = folders.master();
+    let holder = format!("process {}", first.id());
+    refuses(folders.command().args(["--listen", "127.0.0.1:0"]), &[text(folders.state.path()), &holder, "--state-dir"]);
+    let (status, list) = first.get("/v1/jobs").await;
+    assert_eq!((status, list["jobs"].as_array().map(Vec::len)), (200, Some(0)));
+}
+
+#[tokio::test]
+async fn a_state_directory_is_free_again_when_its_master_was_killed() {
+    let folders = Folders::new("");
+    folders.master().kill();
+    let (status, _) = folders.master().get("/v1/jobs").await;
+    assert_eq!(status, 200);
+}
+
+#[test]
+fn what_has_a_meaning_in_kubernetes_alone_is_refused_by_its_flag() {
+    let folders = Folders::new("");
+    for flag in [["--namespace", "a"].as_slice(), &["--agent-key-file", "a"], &["--allow-host-volumes"]] {
+        refuses(folders.command().args(flag), &[flag[0], "has no meaning with --backend process"]);
+    }
+    let by_variable = folders.command().env("MUSTER_ALLOW_HOST_VOLUMES", "1").output().expect("it runs");
+    assert!(String::from_utf8_lossy(&by_variable.stderr).contains("--allow-host-volumes has no meaning"));
+}
+
+#[test]
+fn a_state_directory_that_cannot_be_made_is_refused() {
+    let folders = Folders::new("");
+    let file = folders.state.path().join("file");
+    std::fs::write(&file, "").expect("write");
+    let below = file.join("state");
+    let mut command = Command::new(built("master"));
+    command.args(["--listen", "127.0.0.1:0", "--state-dir", text(&below)]).stderr(Stdio::piped());
+    refuses(&mut command, &[text(&below), "--state-dir"]);
+}
+
+#[test]
+fn records_that_are_damaged_are_refused() {
+    let folders = Folders::new("");
+    std::fs::write(folders.state.path().join("jobs.sqlite"), "no database at all\n".repeat(100)).expect("write");
+    refuses(folders.command().args(["--listen", "127.0.0.1:0"]), &["records", "not a database"]);
+}
+
+#[test]
+fn a_port_that_is_taken_is_refused() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("it was bound").to_string();
+    refuses(Folders::new("").command().args(["--listen", &address]), &[&address, "--listen"]);
+}
+
+#[test]
+fn to_be_reached_from_everywhere_takes_a_token() {
+    refuses(Folders::new("").command().args(["--listen", "0.0.0.0:0"]), &["0.0.0.0:0", "--token-file"]);
+}
+
+#[test]
+fn an_empty_or_absent_token_file_is_refused() {
+    let folders = Folders::new("");
+    let (empty, absent) = (folders.work.path().join("empty"), folders.work.path().join("absent"));
+    std::fs::write(&empty, "\n").expect("write");
+    for file in [empty, absent] {
+        let arguments = ["--listen", "127.0.0.1:0", "--token-file", text(&file)];
+        refuses(folders.command().args(arguments), &[text(&file)]);
+    }
+}
+
+#[test]
+fn an_agent_that_is_not_there_is_refused() {
+    let folders = Folders::new("");
+    let absent = folders.work.path().join("no-agent");
+    let mut command = Command::new(built("master"));
+    command.args(["--listen", "127.0.0.1:0", "--state-dir", text(folders.state.path())]);
+    command.args(["--agent-binary", text(&absent)]).stderr(Stdio::piped());
+    refuses(&mut command, &[text(&absent), "--agent-binary"]);
+}
+
+#[test]
+fn a_flag_that_does_not_exist_is_refused() {
+    refuses(Folders::new("").command().arg("--no-such-flag"), &["--no-such-flag"]);
+}

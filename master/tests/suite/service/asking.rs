@@ -1,0 +1,144 @@
+//! Asking over HTTP: views, long polls, cancel, delete, and what is not there.
+
+use std::time::{Duration, Instant};
+
+use protocol::agent::ExitOutcome;
+use protocol::view::JobState;
+use serde_json::json;
+
+use crate::service::harness::{Answer, Master, client, reach, spec};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_are_listed_in_the_order_of_their_names() {
+    let master = Master::serving(None).await;
+    for name in ["zeta", "alpha", "middle"] {
+        master.submit(spec(name, 1)).await;
+    }
+    let list = master.get("/v1/jobs").await.json();
+    let names: Vec<_> = list["jobs"].as_array().expect("a list").iter().map(|job| job["name"].clone()).collect();
+    assert_eq!(names, ["alpha", "middle", "zeta"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_view_shows_state_generation_and_each_replica() {
+    let master = Master::serving(None).await;
+    let spec = spec("shown", 2);
+    let job = master.submit(spec.clone()).await;
+    master.started(&spec).await;
+    reach(&job, JobState::Running).await;
+    let view = master.get("/v1/jobs/shown").await.json();
+    assert_eq!((&view["state"], &view["generation"]), (&json!("running"), &json!("1.1")));
+    assert_eq!(
+        (&view["replicas"][1]["replica"], &view["replicas"][1]["pod"]),
+        (&json!("worker-1"), &json!("shown-worker-1"))
+    );
+    assert!(view["replicas"][1]["address"].as_str().is_some_and(|address| address.ends_with(":1234")), "{view}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_poll_answers_when_something_changes() {
+    let master = Master::serving(None).await;
+    let spec = spec("polled", 1);
+    let job = master.submit(spec.clone()).await;
+    let agents = master.started(&spec).await;
+    // What a run's status adds to the view comes a moment after the state.
+    let running = crate::service::harness::until(&job, |view| view.replicas[0].started_at.is_some()).await;
+    let path = format!("/v1/jobs/polled?after={}&wait=60", running.seq);
+    let poll = master.get(&path);
+    let change = async { agents[0].exit(ExitOutcome::Code(0)) };
+    let (answer, ()) = tokio::join!(poll, change);
+    let seq = answer.json()["seq"].as_u64().expect("a number");
+    assert!(seq > running.seq, "{seq} after {}", running.seq);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_poll_without_a_change_answers_at_the_end_of_its_wait() {
+    let master = Master::serving(None).await;
+    let view = master.succeed(&spec("quiet", 1)).await;
+    let begin = Instant::now();
+    let answer = master.get(&format!("/v1/jobs/quiet?after={}&wait=1", view.seq)).await;
+    assert_eq!((answer.status, &answer.json()["seq"]), (200, &json!(view.seq)));
+    assert!(begin.elapsed() >= Duration::from_secs(1), "{:?}", begin.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poll_for_what_has_changed_already_answers_at_once() {
+    let master = Master::serving(None).await;
+    let view = master.succeed(&spec("changed", 1)).await;
+    let answer = master.get("/v1/jobs/changed?after=0&wait=60").await;
+    assert_eq!(answer.json()["seq"], json!(view.seq));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poll_that_does_not_parse_is_refused() {
+    let master = Master::serving(None).await;
+    master.submit(spec("job", 1)).await;
+    for query in ["after=x", "after=-1", "wait=1s", "unknown=1"] {
+        let answer = master.get(&format!("/v1/jobs/job?{query}")).await;
+        assert_eq!((answer.status, answer.code().as_str()), (400, "bad_request"), "{query}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_job_ends_and_is_still_shown() {
+    let master = Master::serving(None).await;
+    let spec = spec("cancelled", 2);
+    let job = master.submit(spec.clone()).await;
+    master.started(&spec).await;
+    let answer = Answer::of(client().post(master.url("/v1/jobs/cancelled/cancel"))).await;
+    assert_eq!(answer.status, 202);
+    reach(&job, JobState::Cancelled).await;
+    let view = master.get("/v1/jobs/cancelled").await.json();
+    assert_eq!(view["result"], json!({"outcome": "cancelled"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_job_is_unknown_once_it_is_gone() {
+    let master = Master::serving(None).await;
+    let view = master.succeed(&spec("deleted", 1)).await;
+    assert_eq!(master.delete("/v1/jobs/deleted").await.status, 202);
+    master.forgotten(&view.name).await;
+    let answers = [master.get("/v1/jobs/deleted").await, master.delete("/v1/jobs/deleted").await];
+    for answer in answers {
+        assert_eq!((answer.status, answer.code().as_str()), (404, "unknown_job"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_names_no_job_is_unknown() {
+    let master = Master::serving(None).await;
+    for name in ["absent", "Not-A-Name", "a.b", "%FF", "%00"] {
+        let cancel = Answer::of(client().post(master.url(&format!("/v1/jobs/{name}/cancel")))).await;
+        let answers = [
+            master.get(&format!("/v1/jobs/{name}")).await,
+            master.delete(&format!("/v1/jobs/{name}")).await,
+            master.get(&format!("/v1/jobs/{name}/logs")).await,
+            cancel,
+        ];
+        for answer in answers {
+            assert_eq!((answer.status, answer.code().as_str()), (404, "unknown_job"), "{name}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unknown_path_and_a_wrong_method_are_problems_too() {
+    let master = Master::serving(None).await;
+    for path in ["/", "/v1", "/v1/job", "/create/", "/v1/jobs/a/b"] {
+        let answer = master.get(path).await;
+        assert_eq!((answer.status, answer.code().as_str()), (404, "unknown_route"), "{path}");
+    }
+    for path in ["/v1/jobs", "/create", "/healthz"] {
+        let answer = master.delete(path).await;
+        assert_eq!((answer.status, answer.code().as_str()), (405, "method_not_allowed"), "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_lives_says_so() {
+    let master = Master::serving(None).await;
+    for path in ["/healthz", "/readyz"] {
+        let answer = master.get(path).await;
+        assert_eq!((answer.status, answer.body.as_str()), (200, "OK"), "{path}");
+    }
+}

@@ -1,0 +1,79 @@
+//! A handler that panics.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use master::store::{JobRecord, JobStore, StoreError, StoreEvent, Stored, Version};
+use protocol::ids::JobName;
+use testkit::fake::FakeStore;
+use tokio::sync::mpsc;
+
+use crate::service::harness::Master;
+
+/// A store that breaks whoever asks it for a job.
+struct Broken(FakeStore);
+
+#[async_trait]
+impl JobStore for Broken {
+    async fn create(&self, record: JobRecord) -> Result<Stored, StoreError> {
+        self.0.create(record).await
+    }
+
+    async fn get(&self, _name: &JobName) -> Result<Option<Stored>, StoreError> {
+        panic!("a bug of ours")
+    }
+
+    async fn list(&self) -> Result<Vec<Stored>, StoreError> {
+        self.0.list().await
+    }
+
+    async fn update(&self, record: JobRecord, version: &Version) -> Result<Stored, StoreError> {
+        self.0.update(record, version).await
+    }
+
+    async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError> {
+        self.0.delete(name, uid).await
+    }
+
+    async fn discard(&self, name: &JobName) -> Result<(), StoreError> {
+        self.0.discard(name).await
+    }
+
+    async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError> {
+        self.0.watch().await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_in_a_handler_is_a_500_and_is_counted_and_the_next_request_is_served() {
+    let master = Master::serving_over(Arc::new(Broken(FakeStore::default()))).await;
+    for _ in 0..2 {
+        let answer = master.get("/create?strategy=AllReduce&n_worker=1&name=breaks").await;
+        assert_eq!((answer.status, answer.code().as_str()), (500, "internal"));
+    }
+    assert_eq!(master.get("/v1/jobs").await.status, 200);
+    let metrics = master.get("/metrics").await;
+    assert!(metrics.header("content-type").starts_with("application/openmetrics-text"), "{metrics:?}");
+    for line in [
+        "muster_http_handler_panics_total 2\n",
+        "muster_http_requests_total{route=\"/create\",status=\"500\"} 2\n",
+        "muster_http_requests_total{route=\"/v1/jobs\",status=\"200\"} 1\n",
+    ] {
+        assert!(metrics.body.contains(line), "{line}{}", metrics.body);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_are_counted_by_state_and_none_is_named() {
+    let master = Master::serving(Some("the-token")).await;
+    let spec = crate::service::harness::spec("secret-plan", 2);
+    master.succeed(&spec).await;
+    let metrics = master.get("/metrics").await.body;
+    assert!(metrics.contains("muster_jobs{state=\"succeeded\"} 1\n"), "{metrics}");
+    assert!(metrics.contains("muster_jobs{state=\"running\"} 0\n"), "{metrics}");
+    assert!(metrics.contains("muster_http_connections_open 1\n"), "{metrics}");
+    assert_eq!(master.get("/v1/jobs/secret-plan").await.status, 401);
+    let metrics = master.get("/metrics").await.body;
+    assert!(metrics.contains("{route=\"/v1/jobs/{name}\",status=\"401\"} 1\n"), "{metrics}");
+    assert!(!metrics.contains("secret-plan"), "{metrics}");
+}

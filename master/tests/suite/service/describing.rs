@@ -1,0 +1,89 @@
+//! `/openapi.json` is the list of routes, and says of each what is true.
+
+use std::collections::BTreeSet;
+
+use protocol::error::ErrorCode;
+use protocol::tf_config::MEMBERS_MAX;
+use serde_json::{Value, json};
+
+use crate::service::harness::{Answer, Master, client};
+
+async fn document(master: &Master) -> Value {
+    let answer = master.get("/openapi.json").await;
+    assert_eq!((answer.status, answer.header("content-type")), (200, "application/json"));
+    answer.json()
+}
+
+/// Every value of a key, wherever it stands.
+fn all<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
+    if let Some(object) = value.as_object() {
+        found.extend(object.get(key));
+        object.values().for_each(|value| all(value, key, found));
+    }
+    value.as_array().into_iter().flatten().for_each(|value| all(value, key, found));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_route_is_described_and_no_other_is() {
+    let master = Master::serving(None).await;
+    let document = document(&master).await;
+    let paths = document["paths"].as_object().expect("routes");
+    let routes = [
+        "/agent",
+        "/create",
+        "/healthz",
+        "/metrics",
+        "/openapi.json",
+        "/readyz",
+        "/v1/jobs",
+        "/v1/jobs/{name}",
+        "/v1/jobs/{name}/cancel",
+        "/v1/jobs/{name}/logs",
+        "/v1/master",
+    ];
+    assert_eq!(paths.keys().collect::<Vec<_>>(), routes);
+    for (path, methods) in paths {
+        for method in ["get", "post", "put", "delete", "patch"] {
+            let described = methods.get(method).is_some();
+            let verb = method.to_uppercase().parse().expect("a method");
+            let answer = Answer::of(client().request(verb, master.url(&path.replace("{name}", "none")))).await;
+            assert_eq!(answer.status != 405, described, "{method} {path}: {answer:?}");
+            let statuses = &methods[method]["responses"];
+            assert!(!described || statuses.get(answer.status.to_string()).is_some(), "{method} {path}: {answer:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_reference_leads_somewhere_and_every_error_is_a_problem() {
+    let document = document(&Master::serving(None).await).await;
+    let mut references = vec![];
+    all(&document, "$ref", &mut references);
+    assert!(references.len() > 50, "{references:?}");
+    for reference in references {
+        let pointer = reference.as_str().and_then(|text| text.strip_prefix('#')).expect("into the document");
+        assert!(document.pointer(pointer).is_some(), "{pointer}");
+    }
+    let mut responses = vec![];
+    all(&document["paths"], "responses", &mut responses);
+    let errors = responses.iter().flat_map(|of_route| of_route.as_object().expect("statuses"));
+    for (status, response) in errors.filter(|(status, _)| status.starts_with('4')) {
+        let problem = &response["content"]["application/problem+json"]["schema"]["$ref"];
+        assert_eq!(problem, "#/components/schemas/Problem", "{status}: {response}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_limits_are_those_that_are_kept() {
+    let document = document(&Master::serving(None).await).await;
+    let request = &document["components"]["schemas"]["JobRequest"];
+    assert_eq!(request["properties"]["worker_num"]["maximum"], MEMBERS_MAX);
+    assert_eq!(request["properties"]["ps_num"]["maximum"], MEMBERS_MAX);
+    assert_eq!((&request["additionalProperties"], &request["required"]), (&json!(false), &json!(["name", "strategy"])));
+    let codes: BTreeSet<&str> = document["components"]["schemas"]["ErrorCode"]["enum"]
+        .as_array()
+        .map(|codes| codes.iter().filter_map(Value::as_str).collect())
+        .expect("codes");
+    let internal = serde_json::to_value(ErrorCode::Internal).expect("a code");
+    assert!(codes.contains("job_exists") && codes.contains(internal.as_str().expect("text")), "{codes:?}");
+}

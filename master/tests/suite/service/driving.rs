@@ -1,0 +1,140 @@
+//! From a submit to a gang that runs and succeeds.
+
+use std::collections::HashSet;
+
+use futures_util::future::join_all;
+use protocol::agent::ExitOutcome;
+use protocol::ids::Generation;
+use protocol::view::{JobResult, JobState, JobTimes, ReplicaState};
+use testkit::fake::FakeStore;
+use testkit::fake::{Arrival, FakeBackend};
+
+use crate::service::harness::{Master, in_time, reach, spec, until, worker};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_of_four_succeeds_when_all_four_have() {
+    let master = Master::new();
+    let spec = spec("four", 4);
+    let job = master.submit(spec.clone()).await;
+    let agents = master.started(&spec).await;
+    reach(&job, JobState::Running).await;
+    for agent in &agents[..3] {
+        agent.exit(ExitOutcome::Code(0));
+    }
+    let three = |view: &protocol::view::JobView| {
+        view.replicas.iter().filter(|replica| replica.state == ReplicaState::Exited).count() == 3
+    };
+    assert_eq!(until(&job, three).await.state, JobState::Running);
+    agents[3].exit(ExitOutcome::Code(0));
+    let view = reach(&job, JobState::Succeeded).await;
+    assert_eq!(view.result, Some(JobResult::Succeeded));
+    assert_eq!(view.generation, Some(Generation { epoch: 1, sequence: 1 }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_agent_is_configured_once_and_started_once() {
+    let master = Master::new();
+    let spec = spec("once", 4);
+    let job = master.submit(spec.clone()).await;
+    let agents = master.started(&spec).await;
+    agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
+    reach(&job, JobState::Succeeded).await;
+    for agent in &agents {
+        let history = agent.history();
+        assert_eq!((history.configs.len(), history.starts.len(), history.stops.len()), (1, 1, 0), "{history:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_are_told_of_the_same_cluster_and_each_of_its_own_place() {
+    let master = Master::new();
+    let spec = spec("told", 4);
+    master.submit(spec.clone()).await;
+    let told: Vec<_> = master.started(&spec).await.iter().map(|agent| agent.history().configs[0].clone()).collect();
+    let cluster = &told[0].1["TF_CONFIG"]["cluster"];
+    let addresses: HashSet<_> = cluster["worker"].as_array().expect("a list").iter().cloned().collect();
+    assert_eq!(addresses.len(), 4, "{cluster}");
+    for (index, (generation, environment)) in told.iter().enumerate() {
+        assert_eq!(&environment["TF_CONFIG"]["cluster"], cluster);
+        assert_eq!(environment["TF_CONFIG"]["task"]["index"], index);
+        assert_eq!(generation.to_string(), "1.1");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_agent_is_started_before_all_have_their_environment() {
+    let master = Master::new();
+    let spec = spec("phases", 8);
+    master.submit(spec.clone()).await;
+    let histories: Vec<_> = master.started(&spec).await.iter().map(|agent| agent.history()).collect();
+    let last_config = histories.iter().flat_map(|history| &history.configured_at).max();
+    let first_start = histories.iter().flat_map(|history| &history.starts).min();
+    assert!(last_config < first_start, "{last_config:?} and {first_start:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_view_says_when_each_step_was_reached() {
+    let view = Master::new().succeed(&spec("times", 2)).await;
+    let JobTimes { accepted, joined, configured, started, ended, finished } = view.times;
+    let times = [accepted, joined, configured, started, ended, finished];
+    assert!(times.iter().all(Option::is_some) && times.is_sorted(), "{times:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_that_never_come_show_why_they_wait() {
+    let backend = FakeBackend::new(Arrival::Never("0/3 nodes have room"));
+    let master = Master::over("first", backend, FakeStore::default());
+    let job = master.submit(spec("waiting", 2)).await;
+    let view = until(&job, |view| view.replicas.iter().all(|replica| replica.reason.is_some())).await;
+    assert_eq!(view.state, JobState::Pending);
+    for replica in view.replicas {
+        assert_eq!(replica.reason.as_deref(), Some("0/3 nodes have room"));
+        assert_eq!(replica.state, ReplicaState::Requested);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_jobs_at_once_all_succeed_and_no_two_replicas_share_an_address() {
+    let master = Master::new();
+    let specs: Vec<_> = (0..20).map(|index| spec(&format!("job-{index}"), 4)).collect();
+    let jobs = join_all(specs.iter().map(|spec| master.submit(spec.clone()))).await;
+    let agents = in_time("all start", join_all(specs.iter().map(|spec| master.started(spec)))).await;
+    let views: Vec<_> = jobs.iter().map(|job| job.view.borrow().clone()).collect();
+    let addresses: HashSet<_> = views.iter().flat_map(|view| &view.replicas).map(|r| r.address.clone()).collect();
+    assert_eq!(addresses.len(), 80, "{addresses:?}");
+    agents.iter().flatten().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
+    for job in &jobs {
+        reach(job, JobState::Succeeded).await;
+    }
+    assert_eq!(master.jobs.list().len(), 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_submitted_while_one_of_its_name_is_forgotten_is_answered_with_its_own_view() {
+    use master::store::JobStore;
+    let mut master = Master::new();
+    let old = master.succeed(&spec("again", 1)).await;
+    // As if the registry had not heard yet that the record is gone.
+    master.stop_following().await;
+    master.store.delete(&old.name, &old.uid).await.expect("delete");
+    let submit = {
+        let jobs = std::sync::Arc::clone(&master.jobs);
+        tokio::spawn(async move { jobs.submit(spec("again", 1)).await })
+    };
+    // Once the record is there, and the submit has had its turn, the registry hears of both changes.
+    let recorded = async {
+        while master.store.get(&old.name).await.expect("get").is_none() {}
+        for _ in 0..10 {
+            master.store.list().await.expect("list");
+        }
+    };
+    in_time("it is on record", recorded).await;
+    master.follow_again();
+    let handle = match in_time("it is answered", submit).await.expect("no panic").expect("it is accepted") {
+        master::jobs::Submitted::Created(handle) => handle,
+        master::jobs::Submitted::Existing(_) => panic!("the old one is gone"),
+    };
+    assert_ne!(handle.view.borrow().uid, old.uid);
+    let id = worker(0);
+    until(&handle, |view| view.replicas.iter().any(|replica| replica.replica == id)).await;
+}

@@ -1,0 +1,164 @@
+//! Failures, cancels and deletes, and what is left after them.
+
+use std::time::Duration;
+
+use master::store::{JobStore, Wish};
+use protocol::agent::{ExitOutcome, ExitReport};
+use protocol::failure::{Failure, Loss};
+use protocol::view::{JobResult, JobState, ReplicaState};
+
+use crate::service::harness::{Master, files_below, reach, spec, until, worker};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_failure_stops_everyone_at_once_and_is_named() {
+    let master = Master::new();
+    let spec = spec("fails", 4);
+    let job = master.submit(spec.clone()).await;
+    let agents = master.started(&spec).await;
+    agents[2].exit(ExitOutcome::Code(3));
+    let view = reach(&job, JobState::Failed).await;
+    let Some(JobResult::Failed { failure: Failure::ReplicaExited { replica, exit } }) = view.result else {
+        panic!("{:?}", view.result)
+    };
+    assert_eq!((replica, exit.outcome, exit.stopped), (worker(2), ExitOutcome::Code(3), false));
+    for (index, agent) in agents.iter().enumerate() {
+        let expected = if index == 2 { vec![] } else { vec![Duration::ZERO] };
+        assert_eq!(agent.history().stops, expected, "worker-{index}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_that_were_stopped_are_shown_as_stopped() {
+    let master = Master::new();
+    let spec = spec("shown", 2);
+    let job = master.submit(spec.clone()).await;
+    master.started(&spec).await[0].exit(ExitOutcome::Signal(11));
+    let view = reach(&job, JobState::Failed).await;
+    let exit = |index: usize| view.replicas[index].exit.clone();
+    let how = |exit: Option<ExitReport>| exit.map(|exit| (exit.outcome, exit.stopped));
+    assert_eq!(how(exit(0)), Some((ExitOutcome::Signal(11), false)));
+    assert_eq!(how(exit(1)), Some((ExitOutcome::Signal(9), true)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_pod_fails_the_job_with_its_reason() {
+    let master = Master::new();
+    let spec = spec("loses", 3);
+    let job = master.submit(spec.clone()).await;
+    let agents = master.started(&spec).await;
+    reach(&job, JobState::Running).await;
+    master.backend.lose(&spec.name, worker(1), "the node was drained");
+    let view = reach(&job, JobState::Failed).await;
+    let failure =
+        Failure::ReplicaLost { replica: worker(1), reason: "the node was drained".to_owned(), loss: Loss::Broken };
+    assert_eq!(view.result, Some(JobResult::Failed { failure }));
+    assert_eq!(view.replicas[1].state, ReplicaState::Lost);
+    assert_eq!(agents[0].history().stops, [Duration::ZERO]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_someone_else_stopped_fails_the_job() {
+    let master = Master::new();
+    let spec = spec("meddled", 2);
+    let job = master.submit(spec.clone()).await;
+    let agents = master.started(&spec).await;
+    reach(&job, JobState::Running).await;
+    let client = master::agent_client::AgentClient::new();
+    client.stop(agents[1].address(), None, Duration::ZERO).await.expect("it stops");
+    let view = reach(&job, JobState::Failed).await;
+    let Some(JobResult::Failed { failure: Failure::ReplicaExited { replica, exit } }) = view.result else {
+        panic!("{:?}", view.result)
+    };
+    assert_eq!((replica, exit.stopped), (worker(1), true));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_stops_everyone_with_grace_and_keeps_the_record() {
+    let master = Master::new();
+    let spec = spec("cancelled", 2);
+    let job = master.submit(spec.clone()).await;
+    let agents = master.started(&spec).await;
+    reach(&job, JobState::Running).await;
+    master.wish(&spec.name, Wish::Cancel).await;
+    let view = reach(&job, JobState::Cancelled).await;
+    assert_eq!(view.result, Some(JobResult::Cancelled));
+    for agent in &agents {
+        assert_eq!(agent.history().stops, [master::job::policy::STOP_GRACE]);
+    }
+    let record = master.store.get(&spec.name).await.expect("get").expect("it is kept").record;
+    assert_eq!(record.ended.map(|ended| ended.result), Some(JobResult::Cancelled));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delete_right_after_the_submit_leaves_no_pod_behind() {
+    let master = Master::new();
+    let spec = spec("regretted", 16);
+    master.submit(spec.clone()).await;
+    master.wish(&spec.name, Wish::Delete).await;
+    master.forgotten(&spec.name).await;
+    assert_eq!(master.backend.pods(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delete_leaves_no_pods_no_record_and_no_logs() {
+    let master = Master::new();
+    let spec = spec("deleted", 2);
+    let job = master.submit(spec.clone()).await;
+    for agent in master.started(&spec).await {
+        agent.print("a line\n");
+        agent.exit(ExitOutcome::Code(0));
+    }
+    reach(&job, JobState::Succeeded).await;
+    // For each replica its output, and where its agent's begins in it.
+    assert_eq!(files_below(master.logs.path()), 4);
+    master.wish(&spec.name, Wish::Delete).await;
+    master.forgotten(&spec.name).await;
+    assert_eq!(master.backend.pods(), 0);
+    assert_eq!(files_below(master.logs.path()), 0);
+    assert_eq!(master.store.get(&spec.name).await.expect("get"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_job_that_is_deleted_is_stopped_first() {
+    let master = Master::new();
+    let spec = spec("running", 2);
+    master.submit(spec.clone()).await;
+    let agents = master.started(&spec).await;
+    master.wish(&spec.name, Wish::Delete).await;
+    master.forgotten(&spec.name).await;
+    assert!(agents.iter().all(|agent| agent.history().stops.len() == 1));
+    assert_eq!(master.backend.pods(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_jobs_name_can_be_used_again() {
+    let master = Master::new();
+    let spec = spec("reused", 2);
+    let first = master.succeed(&spec).await;
+    master.wish(&spec.name, Wish::Delete).await;
+    master.forgotten(&spec.name).await;
+    let second = master.succeed(&spec).await;
+    assert_ne!(first.uid, second.uid);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_finished_job_has_released_its_pods() {
+    let master = Master::new();
+    let view = master.succeed(&spec("released", 2)).await;
+    assert_eq!(view.state, JobState::Succeeded);
+    let table = master.backend.table(&view.name).borrow().clone();
+    for (id, pod) in table {
+        assert!(matches!(pod, master::job::observation::PodState::Terminated { .. }), "{id} is {pod:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_of_a_finished_job_changes_nothing() {
+    let master = Master::new();
+    let before = master.succeed(&spec("over", 1)).await;
+    master.wish(&before.name, Wish::Cancel).await;
+    let record = master.store.get(&before.name).await.expect("get").expect("it is kept").record;
+    assert_eq!((record.wish, record.ended.map(|ended| ended.result)), (Wish::Run, Some(JobResult::Succeeded)));
+    let job = master.jobs.find(&before.name).expect("it is kept");
+    assert_eq!(until(&job, |_| true).await, before);
+}

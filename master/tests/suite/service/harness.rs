@@ -1,0 +1,275 @@
+//! A master in this process: registry, drivers and HTTP over pods and records in memory.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use master::agent_client::AgentClient;
+use master::agent_token::AgentKey;
+use master::driver::Context;
+use master::http::{About, Guard, Server};
+use master::jobs::{JobHandle, Jobs, Submitted};
+use master::store::{JobStore, Wish};
+use protocol::agent::ExitOutcome;
+use protocol::ids::{JobName, ReplicaId};
+use protocol::job::{JobRequest, JobSpec, Strategy};
+use protocol::run_policy::RunPolicy;
+use protocol::view::{BackendKind, JobState, JobView};
+use serde_json::Value;
+use tempfile::TempDir;
+use testkit::fake::FakeStore;
+use testkit::fake::{Arrival, FakeAgent, FakeBackend};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+/// Most time that anything in these tests may take.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A master, and what stands behind it, which a second one may share.
+pub(crate) struct Master {
+    pub(crate) jobs: Arc<Jobs>,
+    pub(crate) backend: FakeBackend,
+    pub(crate) store: FakeStore,
+    pub(crate) logs: TempDir,
+    following: AbortHandle,
+    url: Option<String>,
+}
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        self.following.abort();
+    }
+}
+
+impl Master {
+    pub(crate) fn new() -> Self {
+        Self::over("first", FakeBackend::new(Arrival::AtOnce), FakeStore::default())
+    }
+
+    /// A master with this boot id over these pods and records.
+    pub(crate) fn over(boot_id: &str, backend: FakeBackend, store: FakeStore) -> Self {
+        Self::with_key(boot_id, AgentKey::random(), backend, store)
+    }
+
+    /// The same, with this key of its agents' tokens.
+    pub(crate) fn with_key(boot_id: &str, agent_key: AgentKey, backend: FakeBackend, store: FakeStore) -> Self {
+        Self::with((boot_id, agent_key), backend, store.clone(), Arc::new(store))
+    }
+
+    fn with(
+        (boot_id, agent_key): (&str, AgentKey),
+        backend: FakeBackend,
+        store: FakeStore,
+        asked: Arc<dyn JobStore>,
+    ) -> Self {
+        let context = Context {
+            store: asked,
+            backend: Arc::new(backend.clone()),
+            agents: AgentClient::new(),
+            agent_key,
+            boot_id: boot_id.to_owned(),
+        };
+        let logs = tempfile::tempdir().expect("a folder");
+        let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
+        let following = tokio::spawn(Arc::clone(&jobs).run()).abort_handle();
+        Self { jobs, backend, store, logs, following, url: None }
+    }
+
+    /// The same, and it serves.
+    pub(crate) async fn serving(token: Option<&str>) -> Self {
+        Self::new().serve(token).await
+    }
+
+    /// A master that serves over a store that is no ordinary one.
+    pub(crate) async fn serving_over(asked: Arc<dyn JobStore>) -> Self {
+        let backend = FakeBackend::new(Arrival::AtOnce);
+        Self::with(("first", AgentKey::random()), backend, FakeStore::default(), asked).serve(None).await
+    }
+
+    async fn serve(self, token: Option<&str>) -> Self {
+        let mut master = self;
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        master.url = Some(format!("http://{}", listener.local_addr().expect("it was bound")));
+        let guard = token.map_or(Guard::ThisMachine, |token| Guard::Token(token.to_owned()));
+        let about = About { backend: BackendKind::Process, agent_binary: None };
+        let server = Server::new(Arc::clone(&master.jobs), guard, about, CancellationToken::new());
+        tokio::spawn(async move { server.serve(listener).await });
+        master
+    }
+
+    /// Follows the records no more, nor drives any job: what happens from now on, this master does not see.
+    pub(crate) async fn stop_following(&self) {
+        self.following.abort();
+        for view in self.jobs.list() {
+            let mut view = self.jobs.find(&view.name).expect("it was listed").view;
+            // A driver that is gone has dropped the view's sender.
+            in_time("its driver is gone", async { while view.changed().await.is_ok() {} }).await;
+        }
+    }
+
+    /// Follows them again.
+    pub(crate) fn follow_again(&mut self) {
+        self.following = tokio::spawn(Arc::clone(&self.jobs).run()).abort_handle();
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.url.as_ref().expect("this master serves"))
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        Answer::of(client().get(self.url(path))).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        Answer::of(client().post(self.url(path)).json(body)).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Answer {
+        Answer::of(client().delete(self.url(path))).await
+    }
+
+    /// What comes back for these bytes, until the master closes the connection.
+    pub(crate) async fn raw(&self, request: &[u8]) -> String {
+        let url = self.url("");
+        let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("ours")).await.expect("it listens");
+        let mut answer = vec![];
+        // It may close the connection before it has read all.
+        let _ = stream.write_all(request).await;
+        let _ = in_time("it closes the connection", stream.read_to_end(&mut answer)).await;
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// Submits a job that is new.
+    pub(crate) async fn submit(&self, spec: JobSpec) -> JobHandle {
+        match self.jobs.submit(spec).await.expect("it is accepted") {
+            Submitted::Created(handle) => handle,
+            Submitted::Existing(handle) => panic!("there is one already: {:?}", handle.view.borrow()),
+        }
+    }
+
+    pub(crate) async fn wish(&self, job: &JobName, wish: Wish) {
+        self.jobs.wish(job, wish).await.expect("the job is on record");
+    }
+
+    /// All agents of a job, as soon as they were told to run.
+    pub(crate) async fn started(&self, spec: &JobSpec) -> Vec<FakeAgent> {
+        let mut agents = Vec::new();
+        for id in master::job::plan::replicas(spec) {
+            let agent = self.backend.agent(&spec.name, id).await;
+            in_time(&format!("{id} starts"), agent.started()).await;
+            agents.push(agent);
+        }
+        agents
+    }
+
+    /// Runs a job of this many workers to its success.
+    pub(crate) async fn succeed(&self, spec: &JobSpec) -> JobView {
+        let job = self.submit(spec.clone()).await;
+        for agent in self.started(spec).await {
+            agent.exit(ExitOutcome::Code(0));
+        }
+        reach(&job, JobState::Succeeded).await
+    }
+
+    /// Waits until nothing of this name is there any more.
+    pub(crate) async fn forgotten(&self, name: &JobName) {
+        let gone = async {
+            while self.jobs.find(name).is_some() {
+                tokio::task::yield_now().await;
+            }
+        };
+        in_time("the job is forgotten", gone).await;
+    }
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: reqwest::header::HeaderMap,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    pub(crate) async fn of(request: reqwest::RequestBuilder) -> Self {
+        let response = in_time("an answer comes", request.send()).await.expect("the master answers");
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let body = in_time("the answer ends", response.text()).await.expect("a whole answer");
+        Self { status, headers, body }
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("")
+    }
+
+    /// The code of a problem, whose form is checked on the way.
+    pub(crate) fn code(&self) -> String {
+        let problem = self.json();
+        assert_eq!(self.header("content-type"), "application/problem+json", "{self:?}");
+        assert_eq!(problem["status"], self.status, "{self:?}");
+        assert!(problem["detail"].as_str().is_some_and(|detail| detail.len() > 10), "{self:?}");
+        problem["code"].as_str().unwrap_or_else(|| panic!("no code: {self:?}")).to_owned()
+    }
+}
+
+/// The status of each answer on a connection.
+pub(crate) fn statuses(answers: &str) -> Vec<u16> {
+    let after = answers.split("HTTP/1.").skip(1);
+    after.map(|answer| answer.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status")).collect()
+}
+
+pub(crate) fn client() -> reqwest::Client {
+    // The crate `client` asks reqwest for TLS, and a workspace's features are everyone's. A second call changes nothing.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder().no_proxy().build().expect("a client without TLS")
+}
+
+pub(crate) fn worker(index: u32) -> ReplicaId {
+    format!("worker-{index}").parse().expect("a replica")
+}
+
+/// A job of this many workers, for which a failure is final.
+pub(crate) fn spec(name: &str, worker_num: u32) -> JobSpec {
+    spec_with(name, worker_num, RunPolicy { max_restarts: 0, ..RunPolicy::default() })
+}
+
+/// A job of this many workers under these rules.
+pub(crate) fn spec_with(name: &str, worker_num: u32, run_policy: RunPolicy) -> JobSpec {
+    let request = JobRequest {
+        worker_num: Some(worker_num),
+        run_policy,
+        ..JobRequest::new(name.parse().expect("a job's name"), Strategy::AllReduce)
+    };
+    JobSpec::try_from(request).expect("a valid request")
+}
+
+/// Waits until the job is in this state.
+pub(crate) async fn reach(job: &JobHandle, state: JobState) -> JobView {
+    until(job, |view| view.state == state).await
+}
+
+/// Waits until the job is as `test` wants it.
+pub(crate) async fn until(job: &JobHandle, test: impl FnMut(&JobView) -> bool) -> JobView {
+    let mut view = job.view.clone();
+    let found = timeout(DEADLINE, view.wait_for(test)).await.map(|view| view.expect("its driver lives").clone());
+    found.unwrap_or_else(|_| panic!("it does not come to that: {:#?}", job.view.borrow()))
+}
+
+/// Waits for what must happen.
+pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
+    timeout(DEADLINE, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
+}
+
+/// How many files there are below a folder.
+pub(crate) fn files_below(dir: &Path) -> usize {
+    let entries = std::fs::read_dir(dir).map(|entries| entries.flatten().collect()).unwrap_or(vec![]);
+    let count = |path: &Path| if path.is_dir() { files_below(path) } else { 1 };
+    entries.iter().map(|entry| count(&entry.path())).sum()
+}

@@ -1,0 +1,149 @@
+//! Output over HTTP: one replica's bytes, or all replicas' lines.
+
+use std::collections::BTreeMap;
+
+use protocol::agent::ExitOutcome;
+use protocol::job::JobSpec;
+use protocol::view::{JobState, LogLine};
+
+use crate::service::harness::{Answer, Master, client, in_time, reach, spec};
+
+/// A finished job of two, each of which printed two lines.
+async fn with_output() -> (Master, JobSpec) {
+    let master = Master::serving(None).await;
+    let spec = spec("printed", 2);
+    let job = master.submit(spec.clone()).await;
+    for (index, agent) in master.started(&spec).await.iter().enumerate() {
+        agent.print(&format!("hello {index}\nbye {index}\n"));
+        agent.exit(ExitOutcome::Code(0));
+    }
+    reach(&job, JobState::Succeeded).await;
+    (master, spec)
+}
+
+/// Lines by replica, `offset text`, each replica's in its order.
+fn lines(answer: &Answer) -> BTreeMap<String, Vec<String>> {
+    assert_eq!((answer.status, answer.header("content-type")), (200, "application/x-ndjson"), "{answer:?}");
+    let mut lines: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for text in answer.body.lines() {
+        let line: LogLine = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        lines.entry(line.replica.to_string()).or_default().push(format!("{} {}", line.offset, line.line));
+    }
+    lines
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_replicas_output_comes_as_it_was_printed() {
+    let (master, _) = with_output().await;
+    let answer = master.get("/v1/jobs/printed/logs?replica=worker-1").await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, "hello 1\nbye 1\n"));
+    assert_eq!((answer.header("muster-log-offset"), answer.header("muster-log-dropped")), ("0", "0"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_replicas_output_can_be_had_from_an_offset() {
+    let (master, _) = with_output().await;
+    let answer = master.get("/v1/jobs/printed/logs?replica=worker-0&offset=8").await;
+    assert_eq!((answer.body.as_str(), answer.header("muster-log-offset")), ("bye 0\n", "8"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_replicas_last_lines_can_be_had() {
+    let (master, _) = with_output().await;
+    let answer = master.get("/v1/jobs/printed/logs?replica=worker-0&tail=1").await;
+    assert_eq!((answer.body.as_str(), answer.header("muster-log-offset")), ("bye 0\n", "8"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_output_comes_as_lines_that_say_whose_they_are() {
+    let (master, _) = with_output().await;
+    let lines = lines(&master.get("/v1/jobs/printed/logs").await);
+    let expected = [
+        ("worker-0".to_owned(), vec!["8 hello 0".to_owned(), "14 bye 0".to_owned()]),
+        ("worker-1".to_owned(), vec!["8 hello 1".to_owned(), "14 bye 1".to_owned()]),
+    ];
+    assert_eq!(lines, BTreeMap::from(expected));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_output_can_be_had_from_an_offset_of_each() {
+    let (master, _) = with_output().await;
+    let lines = lines(&master.get("/v1/jobs/printed/logs?from=worker-0:14,worker-1:8").await);
+    assert_eq!(lines, BTreeMap::from([("worker-1".to_owned(), vec!["14 bye 1".to_owned()])]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_lines_of_each_can_be_had() {
+    let (master, _) = with_output().await;
+    let lines = lines(&master.get("/v1/jobs/printed/logs?tail=1").await);
+    assert_eq!(lines.values().cloned().collect::<Vec<_>>(), [["14 bye 0"], ["14 bye 1"]]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_follows_hears_everything_and_then_the_end() {
+    let master = Master::serving(None).await;
+    let spec = spec("followed", 2);
+    master.submit(spec.clone()).await;
+    let agents = master.started(&spec).await;
+    let merged = Answer::of(client().get(master.url("/v1/jobs/followed/logs?follow=true")));
+    let one = Answer::of(client().get(master.url("/v1/jobs/followed/logs?replica=worker-1&follow=true")));
+    let run = async {
+        for agent in &agents {
+            agent.print("a line\nthe last");
+            agent.exit(ExitOutcome::Code(0));
+        }
+    };
+    let (merged, one, ()) = in_time("both end", async { tokio::join!(merged, one, run) }).await;
+    assert_eq!(one.body, "a line\nthe last");
+    assert_eq!(lines(&merged)["worker-0"], ["7 a line", "15 the last"]);
+    assert_eq!(lines(&merged)["worker-1"], ["7 a line", "15 the last"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_follow_is_not_kept_waiting_by_a_job_that_runs() {
+    let master = Master::serving(None).await;
+    let spec = spec("runs", 1);
+    master.submit(spec.clone()).await;
+    master.started(&spec).await;
+    let answer = master.get("/v1/jobs/runs/logs?replica=worker-0").await;
+    assert_eq!((answer.status, answer.body.as_str()), (200, ""));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn output_is_kept_until_the_job_is_deleted() {
+    let (master, spec) = with_output().await;
+    master.wish(&spec.name, master::store::Wish::Delete).await;
+    master.forgotten(&spec.name).await;
+    let answer = master.get("/v1/jobs/printed/logs").await;
+    assert_eq!((answer.status, answer.code().as_str()), (404, "unknown_job"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_the_job_does_not_have_is_unknown() {
+    let (master, _) = with_output().await;
+    for replica in ["worker-2", "ps-0"] {
+        let answer = master.get(&format!("/v1/jobs/printed/logs?replica={replica}")).await;
+        assert_eq!((answer.status, answer.code().as_str()), (404, "unknown_replica"), "{replica}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_query_that_makes_no_sense_is_refused() {
+    let (master, _) = with_output().await;
+    let queries = [
+        "from=worker-0",
+        "from=worker-0:x",
+        "from=worker:1",
+        "from=worker-0:1&replica=worker-0",
+        "offset=1",
+        "offset=x&replica=worker-0",
+        "tail=-1",
+        "replica=worker",
+        "follow=maybe",
+        "unknown=1",
+    ];
+    for query in queries {
+        let answer = master.get(&format!("/v1/jobs/printed/logs?{query}")).await;
+        assert_eq!((answer.status, answer.code().as_str()), (400, "bad_request"), "{query}");
+    }
+}

@@ -1,0 +1,306 @@
+//! Failures that another start makes up for.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use axum::http::StatusCode;
+use master::job::policy::RELEASE_TIMEOUT;
+use master::jobs::JobHandle;
+use master::logs::JobLogs;
+use master::store::{JobStore, Wish};
+use protocol::agent::ExitOutcome;
+use protocol::ids::{Generation, JobName};
+use protocol::run_policy::{CleanPods, OnStartTimeout, RunPolicy};
+use protocol::view::{JobState, JobView};
+use serde_json::json;
+use testkit::fake::FakeStore;
+use testkit::fake::{Arrival, FakeAgent, FakeBackend};
+
+use crate::service::harness::{Master, files_below, in_time, reach, spec_with, until, worker};
+
+/// Restarts without a pause.
+fn at_once(max_restarts: u32) -> RunPolicy {
+    RunPolicy { max_restarts, backoff_seconds: 0, ..RunPolicy::default() }
+}
+
+/// The job once its gang runs in this start of its first master.
+async fn running(job: &JobHandle, sequence: u32) -> JobView {
+    let generation = Some(Generation { epoch: 1, sequence });
+    until(job, |view| view.state == JobState::Running && view.generation == generation).await
+}
+
+async fn agents(master: &Master, job: &JobName, count: u32) -> Vec<FakeAgent> {
+    let mut agents = vec![];
+    for index in 0..count {
+        agents.push(master.backend.agent(job, worker(index)).await);
+    }
+    agents
+}
+
+fn told(agent: &FakeAgent, variable: &str) -> Vec<serde_json::Value> {
+    agent.history().configs.iter().map(|(_, environment)| environment[variable].clone()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_restarts_the_whole_gang_in_its_pods() {
+    let master = Master::new();
+    let spec = spec_with("again", 3, at_once(1));
+    let job = master.submit(spec.clone()).await;
+    running(&job, 1).await;
+    let before = agents(&master, &spec.name, 3).await;
+    before[1].exit(ExitOutcome::Code(3));
+    let view = running(&job, 2).await;
+    assert_eq!((view.restarts.counted, view.restarts.uncounted), (1, 0));
+    let failed = &view.restarts.failed_starts[0];
+    assert_eq!(failed.failure.to_string(), "worker-1 exited with code 3");
+    assert_eq!(failed.consequences.len(), 2, "the others were stopped: {failed:?}");
+    let after = agents(&master, &spec.name, 3).await;
+    for (old, new) in before.iter().zip(&after) {
+        assert_eq!(old.address(), new.address());
+        assert_eq!(new.history().starts.len(), 2);
+        assert_eq!(told(new, "MUSTER_RESTART_COUNT"), [json!(0), json!(1)]);
+        assert_eq!(told(new, "MUSTER_GENERATION"), [json!("1.1"), json!("1.2")]);
+    }
+    after.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
+    reach(&job, JobState::Succeeded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_the_budget_is_spent_the_job_has_failed_and_says_why_of_each_start() {
+    let master = Master::new();
+    let spec = spec_with("spent", 2, at_once(2));
+    let job = master.submit(spec.clone()).await;
+    for start in 1..=3 {
+        running(&job, start).await;
+        let agent = master.backend.agent(&spec.name, worker(0)).await;
+        agent.exit(ExitOutcome::Code(i32::try_from(start).expect("a small number")));
+    }
+    let view = reach(&job, JobState::Failed).await;
+    let failures: Vec<String> = view.restarts.failed_starts.iter().map(|start| start.failure.to_string()).collect();
+    assert_eq!(failures, [1, 2, 3].map(|code| format!("worker-0 exited with code {code}")));
+    assert!(view.restarts.failed_starts.iter().all(|start| start.counted), "{view:?}");
+    assert_eq!((view.restarts.counted, view.restarts.uncounted), (2, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_the_cluster_takes_is_replaced_and_costs_nothing() {
+    let master = Master::new();
+    let spec = spec_with("evicted", 2, at_once(0));
+    let job = master.submit(spec.clone()).await;
+    running(&job, 1).await;
+    let before = agents(&master, &spec.name, 2).await;
+    master.backend.evict(&spec.name, worker(1), "Evicted: the node was low on memory");
+    let view = running(&job, 2).await;
+    assert_eq!((view.restarts.counted, view.restarts.uncounted), (0, 1));
+    let after = agents(&master, &spec.name, 2).await;
+    assert_eq!(before[0].address(), after[0].address());
+    assert_ne!(before[1].address(), after[1].address());
+    assert_eq!(told(&after[1], "TF_CONFIG")[0]["cluster"], told(&after[0], "TF_CONFIG")[1]["cluster"]);
+    after.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
+    reach(&job, JobState::Succeeded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_is_ending_costs_no_restart_and_what_stands_before_one_does() {
+    let ending = r#"{"status":503,"code":"unavailable","detail":"the agent is ending"}"#;
+    for (body, counts) in [(ending, (1, 1)), ("no healthy upstream", (2, 0))] {
+        let master = Master::new();
+        let spec = spec_with("ending", 2, at_once(2));
+        let job = master.submit(spec.clone()).await;
+        running(&job, 1).await;
+        let before = agents(&master, &spec.name, 2).await;
+        before[1].refuse_environments((StatusCode::SERVICE_UNAVAILABLE, body));
+        before[0].exit(ExitOutcome::Code(3));
+        let view = running(&job, 3).await;
+        assert_eq!((view.restarts.counted, view.restarts.uncounted), counts, "{view:?}");
+        let after = agents(&master, &spec.name, 2).await;
+        assert_eq!(before[0].address(), after[0].address());
+        assert_ne!(before[1].address(), after[1].address());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_is_replaced_at_once_although_another_was_a_moment_before() {
+    let master = Master::new();
+    let spec = spec_with("twice", 2, at_once(2));
+    let job = master.submit(spec.clone()).await;
+    let begin = Instant::now();
+    for (start, lost) in [(1, worker(0)), (2, worker(1))] {
+        running(&job, start).await;
+        master.backend.lose(&spec.name, lost, "its agent was killed");
+    }
+    running(&job, 3).await;
+    assert!(begin.elapsed() < RELEASE_TIMEOUT, "after {:?}", begin.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_start_would_not_change_fails_the_job_at_once() {
+    for outcome in [ExitOutcome::Code(2), ExitOutcome::NotStarted("there is no python".to_owned())] {
+        let master = Master::new();
+        let policy = RunPolicy { no_retry_exit_codes: BTreeSet::from([2]), ..at_once(3) };
+        let spec = spec_with("hopeless", 2, policy);
+        let job = master.submit(spec.clone()).await;
+        running(&job, 1).await;
+        master.backend.agent(&spec.name, worker(0)).await.exit(outcome);
+        let view = reach(&job, JobState::Failed).await;
+        assert_eq!(view.restarts.total(), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_during_the_pause_ends_the_job() {
+    let master = Master::new();
+    let spec = spec_with("paused", 2, RunPolicy { backoff_seconds: 300, ..RunPolicy::default() });
+    let job = master.submit(spec.clone()).await;
+    running(&job, 1).await;
+    master.backend.agent(&spec.name, worker(0)).await.exit(ExitOutcome::Code(1));
+    reach(&job, JobState::Restarting).await;
+    master.wish(&spec.name, Wish::Cancel).await;
+    reach(&job, JobState::Cancelled).await;
+}
+
+#[test]
+fn the_output_of_another_agent_begins_where_that_of_the_one_before_ended() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let logs = || JobLogs::new(dir.path().to_owned(), &[worker(0)]);
+    let first = logs();
+    let log = first.of(worker(0)).expect("it has one");
+    assert_eq!(log.base_of("one").expect("it is written down"), 0);
+    log.append(0, b"of one\n").expect("it is kept");
+    assert_eq!(log.base_of("one").expect("it is known"), 0);
+    assert_eq!(log.base_of("two").expect("it is written down"), 7);
+    log.append(7, b"of two\n").expect("it is kept");
+    // Another master, which finds what the first has kept.
+    let second = logs();
+    let log = second.of(worker(0)).expect("it has one");
+    assert_eq!(log.base_of("two").expect("it is known"), 7);
+    assert_eq!(log.last_lines(9, 7), ["of two"]);
+}
+
+#[test]
+fn the_last_lines_of_much_output_are_whole() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let logs = JobLogs::new(dir.path().to_owned(), &[worker(0)]);
+    let log = logs.of(worker(0)).expect("it has one");
+    let output: String = (0..100).map(|line| format!("line {line:02} {}\n", "x".repeat(1000))).collect();
+    log.append(0, output.as_bytes()).expect("it is kept");
+    let expected: Vec<&str> = output.lines().collect();
+    assert_eq!(log.last_lines(20, 0), expected[84..], "of 20 lines, those for which there is room");
+    assert_eq!(log.last_lines(3, 0), expected[97..]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_lines_of_the_replica_that_failed_first_are_kept() {
+    let master = Master::new();
+    let spec = spec_with("lines", 2, at_once(0));
+    let job = master.submit(spec.clone()).await;
+    running(&job, 1).await;
+    let agent = master.backend.agent(&spec.name, worker(1)).await;
+    (0..30).for_each(|line| agent.print(&format!("line {line}\n")));
+    agent.exit(ExitOutcome::Code(3));
+    let view = reach(&job, JobState::Failed).await;
+    let last = view.restarts.failed_starts.last().expect("it failed");
+    assert_eq!(last.last_lines, (10..30).map(|line| format!("line {line}")).collect::<Vec<_>>());
+    let consequences: Vec<_> = last.consequences.iter().map(|one| (one.replica, one.stopped)).collect();
+    assert_eq!(consequences, [(worker(0), true)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gang_that_is_not_complete_in_time_gives_its_pods_back_and_comes_again() {
+    let master = Master::over("first", FakeBackend::new(Arrival::Never("no room")), FakeStore::default());
+    let policy =
+        RunPolicy { start_timeout_seconds: 1, on_start_timeout: OnStartTimeout::Requeue, ..RunPolicy::default() };
+    let spec = spec_with("queued", 2, policy);
+    let job = master.submit(spec.clone()).await;
+    let view = reach(&job, JobState::Restarting).await;
+    let failure = view.restarts.failed_starts[0].failure.to_string();
+    assert_eq!(failure, "2 of the gang did not come within 1 s: worker-0, worker-1 (no room)");
+    in_time("all pods are given back", master.backend.table(&spec.name).wait_for(|table| table.is_empty()))
+        .await
+        .expect("the table is kept");
+    reach(&job, JobState::Pending).await;
+    in_time("they are asked for again", master.backend.table(&spec.name).wait_for(|table| table.len() == 2))
+        .await
+        .expect("the table is kept");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_is_not_done_by_its_deadline_has_failed() {
+    let master = Master::new();
+    let spec = spec_with("slow", 2, RunPolicy { deadline_seconds: Some(1), ..at_once(3) });
+    let job = master.submit(spec.clone()).await;
+    let view = reach(&job, JobState::Failed).await;
+    let failure = view.restarts.failed_starts.last().expect("it failed").failure.to_string();
+    assert_eq!(failure, "the job was not done within its deadline of 1 s");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_finished_job_is_forgotten_when_its_time_is_over() {
+    let master = Master::new();
+    let spec = spec_with("brief", 1, RunPolicy { ttl_after_finished_seconds: Some(0), ..at_once(0) });
+    master.submit(spec.clone()).await;
+    let agent = master.backend.agent(&spec.name, worker(0)).await;
+    in_time("it starts", agent.started()).await;
+    agent.exit(ExitOutcome::Code(0));
+    master.forgotten(&spec.name).await;
+    assert_eq!((master.backend.pods(), files_below(master.logs.path())), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_go_or_stay_at_the_end_as_the_job_wants_it() {
+    for (clean_pods, left) in [(CleanPods::All, 0), (CleanPods::Running, 2), (CleanPods::None, 2)] {
+        let master = Master::new();
+        let spec = spec_with("cleaned", 2, RunPolicy { clean_pods, ..at_once(0) });
+        master.succeed(&spec).await;
+        let table = master.backend.table(&spec.name);
+        let is_so = |table: &master::backend::PodTable| table.len() == left;
+        in_time("so many are left", table.clone().wait_for(is_so)).await.expect("the table is kept");
+        let lives =
+            |pod: &master::job::observation::PodState| matches!(pod, master::job::observation::PodState::Running(_));
+        let living = table.borrow().values().filter(|pod| lives(pod)).count();
+        assert_eq!(living, if clean_pods == CleanPods::None { 2 } else { 0 }, "{clean_pods:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_master_counts_a_failed_start_once_and_numbers_its_own_higher() {
+    let first = Master::new();
+    let spec = spec_with("counted", 2, RunPolicy { max_restarts: 1, backoff_seconds: 2, ..RunPolicy::default() });
+    let job = first.submit(spec.clone()).await;
+    running(&job, 1).await;
+    first.backend.agent(&spec.name, worker(0)).await.exit(ExitOutcome::Code(1));
+    reach(&job, JobState::Restarting).await;
+    first.stop_following().await;
+
+    let second = Master::over("second", first.backend.clone(), first.store.clone());
+    let find = async {
+        loop {
+            if let Some(job) = second.jobs.find(&spec.name) {
+                return job;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let job = in_time("the job is found", find).await;
+    let view = reach(&job, JobState::Running).await;
+    assert_eq!(view.generation, Some(Generation { epoch: 2, sequence: 1 }));
+    assert_eq!(view.restarts.counted, 1);
+    let record = first.store.get(&spec.name).await.expect("get").expect("it is there").record;
+    assert_eq!(record.restarts.failed_starts.len(), 1);
+    let agent = first.backend.agent(&spec.name, worker(1)).await;
+    assert_eq!((agent.history().starts.len(), agent.history().stops.as_slice()), (2, &[Duration::ZERO][..]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_agent_of_the_replica_that_failed_the_job_is_told_to_finish() {
+    let master = Master::new();
+    let spec = spec_with("ends", 2, at_once(0));
+    let job = master.submit(spec.clone()).await;
+    running(&job, 1).await;
+    master.backend.agent(&spec.name, worker(1)).await.exit(ExitOutcome::Code(3));
+    reach(&job, JobState::Failed).await;
+    let table = master.backend.table(&spec.name).borrow().clone();
+    let ended =
+        |pod: &master::job::observation::PodState| matches!(pod, master::job::observation::PodState::Terminated { .. });
+    assert!(table.len() == 2 && table.values().all(ended), "none had to be deleted: {table:?}");
+}

@@ -1,0 +1,193 @@
+//! Submitting over HTTP: `POST /v1/jobs`, and the prototype's `GET /create`.
+
+use protocol::view::JobState;
+use serde_json::{Value, json};
+
+use crate::service::harness::{Answer, Master, client, reach};
+
+fn job(name: &str) -> Value {
+    json!({"name": name, "strategy": "AllReduce", "worker_num": 2})
+}
+
+/// Asserts that the request is refused with this status and code, in a sentence that holds this text, and that no
+/// job came of it.
+async fn refused(master: &Master, answer: Answer, expected: (u16, &str), text: &str) {
+    assert_eq!((answer.status, answer.code().as_str()), expected, "{answer:?}");
+    let detail = answer.json()["detail"].as_str().unwrap_or_default().to_owned();
+    assert!(detail.contains(text), "{detail:?} does not say {text:?}");
+    assert_eq!(master.get("/v1/jobs").await.json(), json!({"jobs": []}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_job_is_created_and_shown_with_every_default() {
+    let master = Master::serving(None).await;
+    let answer = master.post("/v1/jobs", &json!({"name": "new", "strategy": "ParameterServer"})).await;
+    assert_eq!((answer.status, answer.header("content-type")), (201, "application/json"));
+    let view = answer.json();
+    let spec = json!({"name": "new", "strategy": "ParameterServer", "worker_num": 2, "ps_num": 1, "chief_num": 1, "evaluator_num": 0});
+    assert_eq!(view["spec"], spec);
+    assert_eq!(view["name"], "new");
+    let replicas: Vec<&str> =
+        view["replicas"].as_array().expect("a list").iter().filter_map(|r| r["replica"].as_str()).collect();
+    assert_eq!(replicas, ["chief-0", "worker-0", "worker-1", "ps-0"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_job_again_is_the_same_job() {
+    let master = Master::serving(None).await;
+    let first = master.post("/v1/jobs", &job("same")).await;
+    let second = master.post("/v1/jobs", &job("same")).await;
+    assert_eq!((first.status, second.status), (201, 200));
+    assert_eq!(first.json()["uid"], second.json()["uid"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_job_under_a_taken_name_conflicts() {
+    let master = Master::serving(None).await;
+    let first = master.post("/v1/jobs", &job("taken")).await;
+    let other = master.post("/v1/jobs", &json!({"name": "taken", "strategy": "AllReduce", "worker_num": 3})).await;
+    assert_eq!((other.status, other.code().as_str()), (409, "job_exists"));
+    assert_eq!(master.get("/v1/jobs/taken").await.json()["uid"], first.json()["uid"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_who_submit_the_same_job_at_once_one_creates_it() {
+    let master = Master::serving(None).await;
+    let body = job("race");
+    let answers = futures_util::future::join_all((0..16).map(|_| master.post("/v1/jobs", &body))).await;
+    let mut statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [vec![200; 15], vec![201]].concat());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_job_is_refused_with_its_code() {
+    let master = Master::serving(None).await;
+    let cases = [
+        (json!({"name": "a", "strategy": "AllReduce", "worker_num": 0}), "bad_worker_num", "worker-num is 0"),
+        (json!({"name": "a", "strategy": "AllReduce", "worker_num": 100_000}), "bad_worker_num", "worker-num 100000"),
+        (json!({"name": "a", "strategy": "AllReduce", "ps_num": 1}), "bad_ps_num", "ps-num 1"),
+        (json!({"name": "a", "strategy": "ParameterServer", "ps_num": 0}), "bad_ps_num", "ps-num is 0"),
+        (json!({"name": "a", "strategy": "AllReduce", "chief_num": 2}), "bad_chief_num", "chief-num 2"),
+        (json!({"name": "a", "strategy": "AllReduce", "evaluator_num": 2}), "bad_evaluator_num", "evaluator-num 2"),
+        (json!({"name": "a", "strategy": "AllReduce", "env": {"RANK": "0"}}), "bad_env", "RANK"),
+        (json!({"name": "a", "strategy": "AllReduce", "env": {"OK": "a\0b"}}), "bad_env", "NUL"),
+        (json!({"name": "a", "strategy": "AllReduce", "args": ["a\0b"]}), "bad_args", "argument 1"),
+        (json!({"name": "a", "strategy": "AllReduce", "work_dir": "here"}), "bad_work_dir", "here"),
+        (json!({"name": "A.b", "strategy": "AllReduce"}), "bad_request", "A.b"),
+        (json!({"name": "a", "strategy": "Ring"}), "bad_request", "Ring"),
+        (json!({"name": "a", "strategy": "AllReduce", "env": {"A=B": "0"}}), "bad_request", "A=B"),
+        (json!({"name": "a", "strategy": "AllReduce", "worker_num": -1}), "bad_request", "-1"),
+        (json!({"name": "a", "strategy": "AllReduce", "worker_num": 3.5}), "bad_request", "3.5"),
+        (json!({"name": "a", "strategy": "AllReduce", "workers": 4}), "bad_request", "workers"),
+        (json!({"strategy": "AllReduce"}), "bad_request", "name"),
+    ];
+    for (body, code, text) in cases {
+        let answer = master.post("/v1/jobs", &body).await;
+        refused(&master, answer, (422, code), text).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_no_json_is_refused() {
+    let master = Master::serving(None).await;
+    for body in ["", "{", "[]", "name=a", "\u{0}"] {
+        let answer = Answer::of(client().post(master.url("/v1/jobs")).body(body)).await;
+        refused(&master, answer, (422, "bad_request"), "the body is no job").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_too_long_is_refused() {
+    let master = Master::serving(None).await;
+    let body = vec![b' '; 4 * 1024 * 1024 + 1];
+    let answer = Answer::of(client().post(master.url("/v1/jobs")).body(body)).await;
+    refused(&master, answer, (413, "too_large"), "the body").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_prototypes_submit_is_answered_with_200_each_time() {
+    let master = Master::serving(None).await;
+    let path = "/create?strategy=ParameterServer&n_worker=3&n_ps=1&img=ubuntu&name=seed";
+    let (first, second) = (master.get(path).await, master.get(path).await);
+    assert_eq!((first.status, second.status), (200, 200));
+    let spec = &first.json()["spec"];
+    assert_eq!((&spec["worker_num"], &spec["ps_num"], &spec["image"]), (&json!(3), &json!(1), &json!("ubuntu")));
+    assert_eq!(first.json()["uid"], second.json()["uid"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_of_the_prototypes_client_may_run_as_root_unless_the_query_says_otherwise() {
+    let master = Master::serving(None).await;
+    for (query, pod) in [
+        ("name=a&img=ubuntu", json!({"allow_root": true})),
+        ("name=b&img=ubuntu&allow_root=false", json!(null)),
+        ("name=c&img=ubuntu&allow_root=true", json!({"allow_root": true})),
+        ("name=d", json!(null)),
+        ("name=e&img=", json!(null)),
+    ] {
+        let answer = master.get(&format!("/create?strategy=AllReduce&n_worker=1&{query}")).await;
+        assert_eq!((answer.status, &answer.json()["spec"]["pod"]), (200, &pod), "{query}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_parameters_have_our_names_too() {
+    let master = Master::serving(None).await;
+    let seed = master.get("/create?strategy=ParameterServer&n_worker=3&n_ps=1&img=ubuntu&name=seed").await;
+    let ours = master.get("/create?strategy=ps&worker_num=3&ps_num=1&image=ubuntu&task=seed").await;
+    assert_eq!((ours.status, &ours.json()["uid"]), (200, &seed.json()["uid"]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_job_created_under_a_taken_name_conflicts() {
+    let master = Master::serving(None).await;
+    assert_eq!(master.get("/create?strategy=AllReduce&n_worker=2&name=taken").await.status, 200);
+    let other = master.get("/create?strategy=AllReduce&n_worker=3&name=taken").await;
+    assert_eq!((other.status, other.code().as_str()), (409, "job_exists"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parameters_that_are_missing_or_bad_are_refused_with_a_sentence() {
+    let master = Master::serving(None).await;
+    let cases = [
+        ("", "bad_task", "\"name\" is missing"),
+        ("name=a", "bad_strategy", "\"strategy\" is missing"),
+        ("strategy=AllReduce", "bad_task", "\"name\" is missing"),
+        ("name=a&strategy=Ring", "bad_strategy", "strategy \"Ring\""),
+        ("name=A.b&strategy=AllReduce", "bad_task", "A.b"),
+        ("name=abcdefghijabcdefghijabcdefghijabcdefghijk&strategy=AllReduce", "bad_task", "abcdefghij"),
+        ("name=a&strategy=AllReduce&n_worker=0", "bad_worker_num", "worker-num is 0"),
+        ("name=a&strategy=AllReduce&n_worker=-1", "bad_worker_num", "n_worker \"-1\""),
+        ("name=a&strategy=AllReduce&n_worker=3.5", "bad_worker_num", "n_worker \"3.5\""),
+        ("name=a&strategy=AllReduce&n_worker=abc", "bad_worker_num", "n_worker \"abc\""),
+        ("name=a&strategy=AllReduce&n_worker=", "bad_worker_num", "n_worker \"\""),
+        ("name=a&strategy=AllReduce&n_worker=100000", "bad_worker_num", "worker-num 100000"),
+        ("name=a&strategy=AllReduce&n_ps=1", "bad_ps_num", "ps-num 1"),
+        ("name=a&strategy=AllReduce&n_ps=x", "bad_ps_num", "n_ps \"x\""),
+        ("name=a&strategy=ParameterServer&n_ps=0", "bad_ps_num", "ps-num is 0"),
+        ("name=a&strategy=AllReduce&img=a&allow_root=yes", "bad_pod", "allow_root \"yes\""),
+        ("name=a&strategy=AllReduce&workers=4", "bad_request", "\"workers\" is unknown"),
+        ("name=a&strategy=AllReduce&n_worker=1&worker_num=2", "bad_request", "given twice"),
+    ];
+    for (query, code, text) in cases {
+        let answer = master.get(&format!("/create?{query}")).await;
+        refused(&master, answer, (400, code), text).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn head_of_create_has_no_effect() {
+    let master = Master::serving(None).await;
+    let answer = Answer::of(client().head(master.url("/create?strategy=AllReduce&name=a"))).await;
+    assert_eq!(answer.status, 405);
+    assert_eq!(master.get("/v1/jobs").await.json(), json!({"jobs": []}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_created_job_runs() {
+    let master = Master::serving(None).await;
+    master.get("/create?strategy=AllReduce&n_worker=2&name=curl1").await;
+    let job = master.jobs.find(&"curl1".parse().expect("a name")).expect("it is there");
+    reach(&job, JobState::Running).await;
+}

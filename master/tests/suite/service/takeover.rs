@@ -1,0 +1,238 @@
+//! A second master over the same pods and records.
+
+use master::agent_token::AgentKey;
+use master::store::JobStore;
+use protocol::agent::ExitOutcome;
+use protocol::view::{JobResult, JobState, ReplicaState};
+use testkit::fake::FakeStore;
+use testkit::fake::{Arrival, FakeBackend};
+
+use crate::service::harness::{Master, in_time, reach, spec};
+
+/// Another master over what this one has.
+fn successor(master: &Master) -> Master {
+    Master::over("second", master.backend.clone(), master.store.clone())
+}
+
+/// The job as this master has it, as soon as it has.
+async fn found(master: &Master, name: &protocol::ids::JobName) -> master::jobs::JobHandle {
+    let find = async {
+        loop {
+            if let Some(handle) = master.jobs.find(name) {
+                return handle;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time("the job is found", find).await
+}
+
+/// A key that is kept, and no other's.
+fn kept_key() -> AgentKey {
+    let dir = tempfile::tempdir().expect("a folder");
+    AgentKey::read_or_make(&dir.path().join("agent-key")).expect("made")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_with_another_key_leaves_a_job_alone_until_it_is_over_and_says_so() {
+    let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
+    let first = Master::with_key("first", kept_key(), backend, store);
+    let spec = spec("foreign", 2);
+    let job = first.submit(spec.clone()).await;
+    let agents = first.started(&spec).await;
+    reach(&job, JobState::Running).await;
+
+    let second = Master::with_key("second", kept_key(), first.backend.clone(), first.store.clone());
+    let shown = found(&second, &spec.name).await;
+    let view =
+        crate::service::harness::until(&shown, |view| view.replicas.iter().all(|replica| replica.reason.is_some()))
+            .await;
+    let reason = view.replicas[0].reason.clone().unwrap_or_default();
+    let record = first.store.get(&spec.name).await.expect("get").expect("it is there").record;
+    let theirs = record.agent_key.expect("it is on record");
+    assert!(reason.starts_with("left to the master whose agent key") && reason.contains(&theirs), "{reason}");
+    assert_eq!((view.state, record.epoch, record.holder.as_str()), (JobState::Pending, 1, "first"));
+
+    agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
+    reach(&job, JobState::Succeeded).await;
+    assert_eq!(reach(&shown, JobState::Succeeded).await.result, Some(JobResult::Succeeded));
+    for agent in &agents {
+        let history = agent.history();
+        assert_eq!((history.configs.len(), history.starts.len(), history.stops.len()), (1, 1, 0), "{history:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_user_wishes_of_a_job_at_a_master_with_another_key_is_done_by_the_one_that_has_it() {
+    let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
+    let first = Master::with_key("first", kept_key(), backend, store);
+    let spec = spec("wished", 2);
+    let job = first.submit(spec.clone()).await;
+    reach(&job, JobState::Running).await;
+    let second = Master::with_key("second", kept_key(), first.backend.clone(), first.store.clone());
+    let shown = found(&second, &spec.name).await;
+    second.wish(&spec.name, master::store::Wish::Cancel).await;
+    reach(&job, JobState::Cancelled).await;
+    reach(&shown, JobState::Cancelled).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_master_goes_on_with_a_running_job_without_starting_it_again() {
+    let first = Master::new();
+    let spec = spec("goes-on", 3);
+    let job = first.submit(spec.clone()).await;
+    let agents = first.started(&spec).await;
+    reach(&job, JobState::Running).await;
+
+    let second = successor(&first);
+    let job = found(&second, &spec.name).await;
+    let view = reach(&job, JobState::Running).await;
+    assert_eq!(view.generation.map(|generation| generation.to_string()).as_deref(), Some("1.1"));
+    agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
+    assert_eq!(reach(&job, JobState::Succeeded).await.result, Some(JobResult::Succeeded));
+    for agent in &agents {
+        let history = agent.history();
+        assert_eq!((history.configs.len(), history.starts.len(), history.stops.len()), (1, 1, 0), "{history:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_of_the_prototype_are_started_once_whoever_drives_them_and_their_pods_tell_the_end() {
+    let prototypes = FakeBackend::new(Arrival::Prototypes);
+    let first = Master::over("first", prototypes, FakeStore::default());
+    let spec = spec("prototype", 2);
+    let job = first.submit(spec.clone()).await;
+    let agents = first.started(&spec).await;
+    reach(&job, JobState::Running).await;
+    first.stop_following().await;
+
+    let second = successor(&first);
+    let job = found(&second, &spec.name).await;
+    reach(&job, JobState::Running).await;
+    agents[0].exit(ExitOutcome::Code(0));
+    agents[1].exit(ExitOutcome::Code(3));
+    let view = reach(&job, JobState::Failed).await;
+    let Some(JobResult::Failed { failure }) = view.result else { panic!("{view:?}") };
+    assert_eq!(failure.to_string(), "worker-1 exited with code 3");
+    for agent in &agents {
+        assert_eq!(agent.history().starts.len(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_of_the_prototypes_agents_that_no_master_saw_is_read_from_their_pods() {
+    let first = Master::over("first", FakeBackend::new(Arrival::Prototypes), FakeStore::default());
+    let spec = spec("unseen", 2);
+    let job = first.submit(spec.clone()).await;
+    let agents = first.started(&spec).await;
+    reach(&job, JobState::Running).await;
+    first.stop_following().await;
+    agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
+    let ended = |table: &master::backend::PodTable| {
+        table.values().all(|pod| matches!(pod, master::job::observation::PodState::Terminated { .. }))
+    };
+    in_time("the pods have ended", first.backend.table(&spec.name).wait_for(ended)).await.expect("the table is kept");
+
+    let second = successor(&first);
+    reach(&found(&second, &spec.name).await, JobState::Succeeded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_is_deleted_before_it_came_up_is_made_anew() {
+    let master = Master::over("first", FakeBackend::new(Arrival::Never("no room")), FakeStore::default());
+    let spec = spec("deleted", 2);
+    let job = master.submit(spec.clone()).await;
+    crate::service::harness::until(&job, |view| view.replicas.iter().all(|replica| replica.reason.is_some())).await;
+    let key = master::backend::JobKey { name: spec.name.clone(), uid: String::new() };
+    let backend: &dyn master::backend::PodBackend = &master.backend;
+    backend.delete(&key, crate::service::harness::worker(1)).await.expect("it is there");
+    let is_there = |table: &master::backend::PodTable| table.contains_key(&crate::service::harness::worker(1));
+    in_time("it is there again", master.backend.table(&spec.name).wait_for(is_there)).await.expect("the table is kept");
+    assert!(job.view.borrow().restarts.is_empty(), "nothing had been started: {:?}", job.view.borrow());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_epoch_is_raised_once_and_the_first_master_yields() {
+    let first = Master::new();
+    let spec = spec("yields", 2);
+    let job = first.submit(spec.clone()).await;
+    first.started(&spec).await;
+    reach(&job, JobState::Running).await;
+
+    let second = successor(&first);
+    reach(&found(&second, &spec.name).await, JobState::Running).await;
+    let record = first.store.get(&spec.name).await.expect("get").expect("it is there").record;
+    assert_eq!((record.epoch, record.holder.as_str()), (2, "second"));
+    // A driver that has ended drops the view's sender.
+    let mut view = job.view.clone();
+    in_time("the first master lets go", async { while view.changed().await.is_ok() {} }).await;
+    assert_eq!(view.borrow().state, JobState::Running);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_ended_while_no_master_was_there_has_ended_as_it_did() {
+    let first = Master::new();
+    let spec = spec("meanwhile", 2);
+    let job = first.submit(spec.clone()).await;
+    let agents = first.started(&spec).await;
+    reach(&job, JobState::Running).await;
+    first.stop_following().await;
+    agents[0].exit(ExitOutcome::Code(0));
+    agents[1].exit(ExitOutcome::Code(0));
+
+    let second = successor(&first);
+    let view = reach(&found(&second, &spec.name).await, JobState::Succeeded).await;
+    assert_eq!(view.replicas[1].state, ReplicaState::Exited);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_cancelled_while_no_master_was_there_is_cancelled_by_the_next() {
+    let first = Master::new();
+    let spec = spec("cancelled", 2);
+    let job = first.submit(spec.clone()).await;
+    first.started(&spec).await;
+    reach(&job, JobState::Running).await;
+    first.stop_following().await;
+    first.wish(&spec.name, master::store::Wish::Cancel).await;
+
+    let second = successor(&first);
+    reach(&found(&second, &spec.name).await, JobState::Cancelled).await;
+    let table = second.backend.table(&spec.name).borrow().clone();
+    let lives =
+        |pod: &master::job::observation::PodState| matches!(pod, master::job::observation::PodState::Running(_));
+    assert!(!table.values().any(lives), "{table:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_that_the_first_master_stopped_by_a_users_wish_are_no_failure_to_the_second() {
+    let first = Master::new();
+    let spec = spec("half-way", 2);
+    let job = first.submit(spec.clone()).await;
+    let agents = first.started(&spec).await;
+    reach(&job, JobState::Running).await;
+    first.stop_following().await;
+    first.wish(&spec.name, master::store::Wish::Cancel).await;
+    let client = master::agent_client::AgentClient::new();
+    for agent in &agents {
+        client.stop(agent.address(), None, std::time::Duration::ZERO).await.expect("it stops");
+    }
+
+    let second = successor(&first);
+    let job = found(&second, &spec.name).await;
+    let view = crate::service::harness::until(&job, |view| view.result.is_some()).await;
+    assert_eq!(view.result, Some(JobResult::Cancelled));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_finished_job_stays_as_it_finished() {
+    let first = Master::new();
+    let before = first.succeed(&spec("stays", 2)).await;
+    first.stop_following().await;
+
+    let second = successor(&first);
+    let after = reach(&found(&second, &before.name).await, JobState::Succeeded).await;
+    assert_eq!((&after.uid, &after.result, &after.spec), (&before.uid, &before.result, &before.spec));
+    let times =
+        |view: &protocol::view::JobView| (view.times.accepted, view.times.joined, view.times.started, view.times.ended);
+    assert_eq!(times(&after), times(&before));
+}

@@ -1,0 +1,177 @@
+//! The messages of the agent: golden JSON.
+
+use crate::common::{assert_golden, assert_tolerates_new_fields, read};
+use protocol::agent::{ExitOutcome, ExitReport, LastWords, RunState, RunStatus};
+use protocol::ids::{Generation, UnixMillis};
+use serde_json::{Value, json};
+
+const STARTED: UnixMillis = UnixMillis(1_700_000_000_000);
+const ENDED: UnixMillis = UnixMillis(1_700_000_042_000);
+
+fn status(state: RunState) -> RunStatus {
+    RunStatus {
+        seq: 3,
+        boot_id: "6f1c".into(),
+        state,
+        generation: Some(Generation { epoch: 2, sequence: 1 }),
+        pid: None,
+        started_at: None,
+        exit: None,
+    }
+}
+
+fn report(outcome: ExitOutcome) -> ExitReport {
+    ExitReport { outcome, stopped: false, terminated: false, ended_at: ENDED, stderr_tail: "Killed\n".into() }
+}
+
+#[test]
+fn an_idle_status_has_no_generation() {
+    let idle = RunStatus { seq: 0, generation: None, ..status(RunState::Idle) };
+    assert_golden(&idle, &json!({"seq": 0, "boot_id": "6f1c", "state": "idle"}));
+}
+
+#[test]
+fn a_configured_status_names_its_generation() {
+    let golden = json!({"seq": 3, "boot_id": "6f1c", "state": "configured", "generation": "2.1"});
+    assert_golden(&status(RunState::Configured), &golden);
+}
+
+#[test]
+fn a_running_or_stopping_status_has_a_pid_and_a_start() {
+    for (state, name) in [(RunState::Running, "running"), (RunState::Stopping, "stopping")] {
+        let active = RunStatus { pid: Some(417), started_at: Some(STARTED), ..status(state) };
+        let golden = json!({
+            "seq": 3, "boot_id": "6f1c", "state": name, "generation": "2.1", "pid": 417, "started_at": 1_700_000_000_000_u64,
+        });
+        assert_golden(&active, &golden);
+    }
+}
+
+#[test]
+fn an_exited_status_has_a_start_and_an_exit() {
+    let exit = Some(report(ExitOutcome::Code(1)));
+    let exited = RunStatus { started_at: Some(STARTED), exit, ..status(RunState::Exited) };
+    let golden = json!({
+        "seq": 3, "boot_id": "6f1c", "state": "exited", "generation": "2.1", "started_at": 1_700_000_000_000_u64,
+        "exit": {"code": 1, "stopped": false, "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n"},
+    });
+    assert_golden(&exited, &golden);
+    assert_tolerates_new_fields::<RunStatus>(&golden);
+    assert_tolerates_new_fields::<ExitReport>(&golden["exit"]);
+}
+
+#[test]
+fn a_status_without_generation_may_be_active() {
+    // An environment that came without a generation, as the prototype's master sends it.
+    let running = RunStatus { generation: None, pid: Some(9), started_at: Some(STARTED), ..status(RunState::Running) };
+    let golden =
+        json!({"seq": 3, "boot_id": "6f1c", "state": "running", "pid": 9, "started_at": 1_700_000_000_000_u64});
+    assert_golden(&running, &golden);
+}
+
+#[test]
+fn an_unknown_run_state_is_refused() {
+    let error = read::<RunStatus>(&json!({"seq": 0, "boot_id": "6f1c", "state": "dreaming"})).expect_err("refused");
+    assert!(error.contains("unknown variant `dreaming`"), "{error}");
+}
+
+#[test]
+fn an_exit_has_one_of_three_forms() {
+    let forms = [
+        (ExitOutcome::Code(0), "code", json!(0)),
+        (ExitOutcome::Code(75), "code", json!(75)),
+        (ExitOutcome::Signal(9), "signal", json!(9)),
+        (ExitOutcome::NotStarted("no such file: python".into()), "not_started", json!("no such file: python")),
+    ];
+    for (outcome, key, value) in forms {
+        let mut golden = json!({"stopped": false, "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n"});
+        golden[key] = value;
+        assert_golden(&report(outcome), &golden);
+    }
+}
+
+#[test]
+fn why_a_run_ended_stands_beside_how() {
+    let stopped = ExitReport { stopped: true, ..report(ExitOutcome::Signal(15)) };
+    let golden = json!({"signal": 15, "stopped": true, "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n"});
+    assert_golden(&stopped, &golden);
+}
+
+#[test]
+fn an_end_with_its_pod_is_a_stop_that_says_so_and_is_silent_otherwise() {
+    let terminated = ExitReport { stopped: true, terminated: true, ..report(ExitOutcome::Code(0)) };
+    let golden = json!({
+        "code": 0, "stopped": true, "terminated": true, "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n",
+    });
+    assert_golden(&terminated, &golden);
+}
+
+#[test]
+fn last_words_name_the_generation_and_the_exit() {
+    let exit = report(ExitOutcome::Code(3));
+    let golden = json!({
+        "generation": "2.1",
+        "exit": {"code": 3, "stopped": false, "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n"},
+    });
+    assert_golden(&LastWords { generation: Some(Generation { epoch: 2, sequence: 1 }), exit: exit.clone() }, &golden);
+    assert_tolerates_new_fields::<LastWords>(&golden);
+    let seed = json!({"exit": golden["exit"]});
+    assert_golden(&LastWords { generation: None, exit }, &seed);
+}
+
+#[test]
+fn an_exit_may_leave_out_what_has_a_default() {
+    let expected = ExitReport { stderr_tail: String::new(), ..report(ExitOutcome::Code(0)) };
+    assert_eq!(read(&json!({"code": 0, "ended_at": ENDED.0})), Ok(expected));
+}
+
+#[test]
+fn an_exit_of_no_form_or_several_is_refused() {
+    let ambiguous: [Value; 4] = [
+        json!({"ended_at": 1}),
+        json!({"ended_at": 1, "code": 1, "signal": 9}),
+        json!({"ended_at": 1, "signal": 9, "not_started": "x"}),
+        json!({"ended_at": 1, "code": 1, "signal": 9, "not_started": "x"}),
+    ];
+    for exit in ambiguous {
+        let error = read::<ExitReport>(&exit).expect_err("refused");
+        assert!(error.starts_with("an exit needs exactly one of code, signal and not_started"), "{error}");
+    }
+}
+
+#[test]
+fn only_code_zero_is_a_success() {
+    assert!(report(ExitOutcome::Code(0)).is_success());
+    for outcome in [ExitOutcome::Code(1), ExitOutcome::Signal(15), ExitOutcome::NotStarted(String::new())] {
+        assert!(!report(outcome.clone()).is_success(), "{outcome}");
+    }
+}
+
+#[test]
+fn an_outcome_reads_as_the_end_of_a_sentence() {
+    let sentences = [
+        (ExitOutcome::Code(3), "exited with code 3"),
+        (ExitOutcome::Signal(9), "was killed by signal 9 (SIGKILL)"),
+        (ExitOutcome::Signal(40), "was killed by signal 40"),
+        (ExitOutcome::NotStarted("no python".into()), "was not started: no python"),
+    ];
+    for (outcome, sentence) in sentences {
+        assert_eq!(outcome.to_string(), sentence);
+    }
+}
+
+#[test]
+fn an_end_for_want_of_memory_is_a_signal_with_its_limit() {
+    let killed = |limit| report(ExitOutcome::OutOfMemory { limit });
+    let golden = json!({
+        "signal": 9, "out_of_memory": {"limit_bytes": 67_108_864}, "stopped": false,
+        "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n",
+    });
+    assert_golden(&killed(Some(64 << 20)), &golden);
+    let sentence = |limit| killed(limit).outcome.to_string();
+    assert_eq!(sentence(Some(64 << 20)), "was killed because it needed more memory than its limit of 64 MiB");
+    assert_eq!(sentence(Some(1000)), "was killed because it needed more memory than its limit of 1000 bytes");
+    assert_eq!(sentence(None), "was killed because memory ran out");
+    let other = json!({"signal": 15, "out_of_memory": {}, "ended_at": 0});
+    assert!(read::<ExitReport>(&other).is_err(), "only SIGKILL is the kernel's answer");
+}

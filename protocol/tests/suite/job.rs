@@ -1,0 +1,373 @@
+//! What is asked for: golden JSON, the defaults of each strategy, and every way a request is refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use crate::common::{assert_golden, assert_tolerates_new_fields, read};
+use proptest::prelude::*;
+use protocol::env::EnvName;
+use protocol::error::ErrorCode;
+use protocol::ids::Role;
+use protocol::job::{JobRequest, JobSpec, SpecError, Strategy};
+use protocol::pod::PodOptions;
+use protocol::run_policy::{CleanPods, RunPolicy, SuccessPolicy};
+use protocol::tf_config::MEMBERS_MAX;
+use serde_json::json;
+
+fn request(strategy: Strategy) -> JobRequest {
+    JobRequest::new("digits".parse().expect("a job name"), strategy)
+}
+
+fn full_request() -> JobRequest {
+    JobRequest {
+        worker_num: Some(4),
+        ps_num: Some(2),
+        chief_num: Some(1),
+        evaluator_num: Some(1),
+        image: Some("registry.example/digits:1".parse().expect("an image")),
+        pod: options(),
+        work_dir: Some("/home/user/digits".into()),
+        args: vec!["--steps".into(), "9".into()],
+        env: variable("STEPS", "9"),
+        run_policy: RunPolicy {
+            max_restarts: 7,
+            no_retry_exit_codes: BTreeSet::from([2, 3]),
+            deadline_seconds: Some(3600),
+            success_policy: Some(SuccessPolicy::Chief),
+            ..RunPolicy::default()
+        },
+        allow_env: allowed(&["LD_PRELOAD"]),
+        ..request(Strategy::ParameterServer)
+    }
+}
+
+fn options() -> PodOptions {
+    PodOptions { gpus: Some(1), memory: Some("2Gi:4Gi".parse().expect("an amount")), ..PodOptions::default() }
+}
+
+fn variable(name: &str, value: &str) -> BTreeMap<EnvName, String> {
+    BTreeMap::from([(name.parse().expect(name), value.to_owned())])
+}
+
+fn allowed(names: &[&str]) -> BTreeSet<EnvName> {
+    names.iter().map(|name| name.parse().expect("a name")).collect()
+}
+
+fn spec(request: JobRequest) -> JobSpec {
+    request.try_into().expect("a valid request")
+}
+
+fn counts(spec: &JobSpec) -> [u32; 4] {
+    Role::ALL.map(|role| spec.count(role))
+}
+
+#[test]
+fn a_request_says_only_what_was_asked_for() {
+    assert_golden(&request(Strategy::AllReduce), &json!({"name": "digits", "strategy": "AllReduce"}));
+}
+
+#[test]
+fn a_full_request_and_its_spec_are_written_alike() {
+    let golden = json!({
+        "name": "digits", "strategy": "ParameterServer",
+        "worker_num": 4, "ps_num": 2, "chief_num": 1, "evaluator_num": 1,
+        "image": "registry.example/digits:1", "work_dir": "/home/user/digits",
+        "args": ["--steps", "9"], "env": {"STEPS": "9"}, "allow_env": ["LD_PRELOAD"],
+        "pod": {"memory": "2Gi:4Gi", "gpus": 1},
+        "run_policy": {
+            "max_restarts": 7, "backoff_seconds": 1, "no_retry_exit_codes": [2, 3], "start_timeout_seconds": 600,
+            "on_start_timeout": "fail", "deadline_seconds": 3600, "clean_pods": "running", "success_policy": "chief",
+        },
+    });
+    assert_golden(&full_request(), &golden);
+    assert_golden(&spec(full_request()), &golden);
+}
+
+#[test]
+fn a_spec_has_every_default_filled_in() {
+    let golden = json!({
+        "name": "digits", "strategy": "AllReduce",
+        "worker_num": 2, "ps_num": 0, "chief_num": 0, "evaluator_num": 0,
+    });
+    assert_golden(&spec(request(Strategy::AllReduce)), &golden);
+    let golden = json!({
+        "name": "digits", "strategy": "ParameterServer",
+        "worker_num": 2, "ps_num": 1, "chief_num": 1, "evaluator_num": 0,
+    });
+    assert_golden(&spec(request(Strategy::ParameterServer)), &golden);
+}
+
+#[test]
+fn counts_are_by_role_in_the_order_of_ranks() {
+    assert_eq!(counts(&spec(full_request())), [1, 4, 2, 1]);
+    let seed = JobRequest { chief_num: Some(0), ..request(Strategy::ParameterServer) };
+    assert_eq!(counts(&spec(seed)), [0, 2, 1, 0], "the prototype's jobs have no chief");
+    let with_chief = JobRequest { chief_num: Some(1), ps_num: Some(0), ..request(Strategy::AllReduce) };
+    assert_eq!(counts(&spec(with_chief)), [1, 2, 0, 0]);
+}
+
+#[test]
+fn a_request_with_an_unknown_field_is_refused() {
+    let error =
+        read::<JobRequest>(&json!({"name": "a", "strategy": "AllReduce", "worker_nmu": 4})).expect_err("refused");
+    assert!(error.starts_with("unknown field `worker_nmu`"), "{error}");
+}
+
+#[test]
+fn a_spec_in_an_answer_or_a_record_may_have_new_fields() {
+    assert_tolerates_new_fields::<JobSpec>(&serde_json::to_value(spec(full_request())).expect("JSON"));
+}
+
+#[test]
+fn a_spec_is_checked_when_it_is_read() {
+    let error = read::<JobSpec>(&json!({"name": "a", "strategy": "AllReduce", "worker_num": 0})).expect_err("refused");
+    assert!(error.starts_with("worker-num is 0: a job needs at least one worker"), "{error}");
+}
+
+#[test]
+fn values_of_the_wrong_kind_are_refused() {
+    for (field, value) in [
+        ("worker_num", json!(-1)),
+        ("worker_num", json!("4")),
+        ("worker_num", json!(4_294_967_296_u64)),
+        ("name", json!("No Label")),
+        ("strategy", json!("allreduce")),
+        ("env", json!({"1A": "x"})),
+        ("env", json!({"A": 1})),
+        ("args", json!("--steps")),
+    ] {
+        let mut body = json!({"name": "digits", "strategy": "AllReduce"});
+        body[field] = value;
+        assert!(read::<JobRequest>(&body).is_err(), "{body}");
+    }
+}
+
+#[test]
+fn a_strategy_is_read_in_any_case() {
+    for text in ["AllReduce", "allreduce", "ALLREDUCE"] {
+        assert_eq!(text.parse(), Ok(Strategy::AllReduce));
+    }
+    for text in ["ParameterServer", "parameterserver", "ps", "PS"] {
+        assert_eq!(text.parse(), Ok(Strategy::ParameterServer));
+    }
+    for strategy in [Strategy::AllReduce, Strategy::ParameterServer] {
+        assert_eq!(strategy.to_string().parse(), Ok(strategy));
+        assert_eq!(serde_json::to_value(strategy).expect("JSON"), strategy.as_str());
+    }
+}
+
+#[test]
+fn an_unknown_strategy_is_refused_with_the_known_ones() {
+    let error = "Horovod".parse::<Strategy>().expect_err("refused");
+    assert_eq!(error.code(), ErrorCode::BadStrategy);
+    assert_eq!(error.to_string(), "strategy \"Horovod\" is unknown: use AllReduce or ParameterServer");
+}
+
+/// The request is refused with this code and exactly this sentence.
+#[track_caller]
+fn assert_refused(request: JobRequest, code: ErrorCode, sentence: &str) {
+    let error = JobSpec::try_from(request).expect_err("refused");
+    assert_eq!((error.code(), error.to_string().as_str()), (code, sentence));
+}
+
+#[test]
+fn counts_that_tensorflow_does_not_take_are_refused() {
+    let (all_reduce, ps) = (request(Strategy::AllReduce), request(Strategy::ParameterServer));
+    assert_refused(
+        JobRequest { worker_num: Some(0), ..all_reduce.clone() },
+        ErrorCode::BadWorkerNum,
+        "worker-num is 0: a job needs at least one worker",
+    );
+    assert_refused(
+        JobRequest { ps_num: Some(1), ..all_reduce.clone() },
+        ErrorCode::BadPsNum,
+        "ps-num 1 does not go with AllReduce: leave it out, or use --strategy ParameterServer",
+    );
+    assert_refused(
+        JobRequest { ps_num: Some(0), ..ps.clone() },
+        ErrorCode::BadPsNum,
+        "ps-num is 0: ParameterServer needs at least one parameter server",
+    );
+    assert_refused(
+        JobRequest { chief_num: Some(2), ..ps },
+        ErrorCode::BadChiefNum,
+        "chief-num 2 is not allowed: use 0 or 1",
+    );
+    assert_refused(
+        JobRequest { evaluator_num: Some(2), ..all_reduce },
+        ErrorCode::BadEvaluatorNum,
+        "evaluator-num 2 is not allowed: use 0 or 1",
+    );
+}
+
+#[test]
+fn inputs_that_no_program_can_get_are_refused() {
+    let all_reduce = request(Strategy::AllReduce);
+    assert_refused(
+        JobRequest { env: variable("TF_CONFIG", "{}"), ..all_reduce.clone() },
+        ErrorCode::BadEnv,
+        "TF_CONFIG is set by Muster itself and cannot be set by a job",
+    );
+    assert_refused(
+        JobRequest { env: variable("A", "x\0y"), ..all_reduce.clone() },
+        ErrorCode::BadEnv,
+        "the value of A holds a NUL byte",
+    );
+    assert_refused(
+        JobRequest { env: variable("A", &"x".repeat(131_072)), ..all_reduce.clone() },
+        ErrorCode::BadEnv,
+        "A would be 131075 bytes long; Linux passes at most 131072 to a program",
+    );
+    assert_refused(
+        JobRequest { args: vec!["fine".into(), "a\0b".into()], ..all_reduce.clone() },
+        ErrorCode::BadArgs,
+        "argument 2 for exec.py holds a NUL byte",
+    );
+    assert_refused(
+        JobRequest { args: vec!["x".repeat(131_072)], ..all_reduce.clone() },
+        ErrorCode::BadArgs,
+        "arguments and variables are 131073 bytes long together: 524288 bytes fit, and less than 131072 in one of them; \
+         put large input into a file",
+    );
+    let many = |count: usize| JobRequest { args: vec!["x".repeat(65_535); count], ..all_reduce.clone() };
+    assert_eq!(JobSpec::try_from(many(8)).map(|spec| spec.args.len()), Ok(8), "just as many as fit");
+    assert_refused(
+        many(9),
+        ErrorCode::BadArgs,
+        "arguments and variables are 589824 bytes long together: 524288 bytes fit, and less than 131072 in one of them; \
+         put large input into a file",
+    );
+    assert_refused(
+        JobRequest { work_dir: Some(PathBuf::from("digits")), ..all_reduce },
+        ErrorCode::BadWorkDir,
+        "work_dir \"digits\" is not an absolute path",
+    );
+}
+
+#[test]
+fn a_variable_that_runs_other_code_is_refused_unless_it_is_allowed_by_name() {
+    let request = JobRequest { env: variable("LD_PRELOAD", "/tmp/x.so"), ..request(Strategy::AllReduce) };
+    let sentence = "LD_PRELOAD makes a program load or run code that its command does not name: leave it out, or name \
+        it in allow_env too (--allow-env LD_PRELOAD)";
+    assert_refused(request.clone(), ErrorCode::BadEnv, sentence);
+    let other = JobRequest { allow_env: allowed(&["LD_AUDIT"]), ..request.clone() };
+    assert_refused(other, ErrorCode::BadEnv, sentence);
+    let spec = spec(JobRequest { allow_env: allowed(&["LD_PRELOAD", "BASH_ENV"]), ..request });
+    assert_eq!((spec.env.len(), spec.allow_env.len()), (1, 2));
+}
+
+#[test]
+fn no_permission_lets_a_job_set_what_muster_sets() {
+    let (env, allow_env) = (variable("TF_CONFIG", "{}"), allowed(&["TF_CONFIG"]));
+    assert_refused(
+        JobRequest { env, allow_env, ..request(Strategy::AllReduce) },
+        ErrorCode::BadEnv,
+        "TF_CONFIG is set by Muster itself and cannot be set by a job",
+    );
+}
+
+#[test]
+fn a_record_of_before_a_name_was_refused_is_still_read() {
+    let record = json!({"name": "digits", "strategy": "AllReduce", "env": {"LD_PRELOAD": "/tmp/x.so"}});
+    assert_eq!(read::<JobSpec>(&record).map(|spec| spec.env), Ok(variable("LD_PRELOAD", "/tmp/x.so")));
+}
+
+#[test]
+fn a_cluster_too_large_for_tf_config_is_refused_with_what_fits() {
+    let most = MEMBERS_MAX;
+    let workers = |worker_num, ps_num| JobRequest {
+        worker_num: Some(worker_num),
+        ps_num: Some(ps_num),
+        ..request(if ps_num == 0 { Strategy::AllReduce } else { Strategy::ParameterServer })
+    };
+    let sentence = |role: &str, asked: u32, fits: u32, what: &str| {
+        let reason = "TF_CONFIG would be too long for Linux to pass on";
+        format!("{role}-num {asked} is too many: {reason}; at most {fits} {what} fit")
+    };
+    let cases = [
+        (workers(most + 1, 0), ErrorCode::BadWorkerNum, sentence("worker", most + 1, most, "workers")),
+        // A ParameterServer job has a chief too.
+        (workers(most, 3), ErrorCode::BadWorkerNum, sentence("worker", most, most - 4, "workers")),
+        (workers(most - 5, 5), ErrorCode::BadPsNum, sentence("ps", 5, 4, "parameter servers")),
+        (workers(4, u32::MAX), ErrorCode::BadPsNum, sentence("ps", u32::MAX, most - 5, "parameter servers")),
+        (workers(u32::MAX, u32::MAX), ErrorCode::BadWorkerNum, sentence("worker", u32::MAX, most - 2, "workers")),
+    ];
+    for (request, code, sentence) in cases {
+        assert_refused(request, code, &sentence);
+    }
+    for fits in [workers(most, 0), workers(most - 4, 3), workers(most - 5, 4), workers(4, most - 5)] {
+        assert!(JobSpec::try_from(fits).is_ok());
+    }
+}
+
+proptest! {
+    /// No request panics; what is accepted keeps TensorFlow's rules and reads back; the advice in a refusal is good.
+    #[test]
+    fn an_accepted_spec_is_one_that_tensorflow_can_run(
+        strategy in prop::sample::select(vec![Strategy::AllReduce, Strategy::ParameterServer]),
+        worker_num in count(), ps_num in count(), chief_num in count(), evaluator_num in count(),
+    ) {
+        let asked_for = JobRequest { worker_num, ps_num, chief_num, evaluator_num, ..request(strategy) };
+        match JobSpec::try_from(asked_for.clone()) {
+            Ok(spec) => {
+                prop_assert!(spec.worker_num >= 1 && spec.chief_num <= 1 && spec.evaluator_num <= 1);
+                prop_assert_eq!(spec.ps_num >= 1, strategy == Strategy::ParameterServer);
+                prop_assert!(spec.chief_num + spec.worker_num + spec.ps_num <= MEMBERS_MAX);
+                let json = serde_json::to_value(&spec).expect("JSON");
+                prop_assert_eq!(read::<JobSpec>(&json), Ok(spec));
+            }
+            Err(SpecError::TooManyWorkers { asked, fits }) => {
+                prop_assert!(1 <= fits && fits < asked);
+                let advised = JobSpec::try_from(JobRequest { worker_num: Some(fits), ..asked_for });
+                prop_assert!(matches!(advised, Ok(_) | Err(SpecError::TooManyPs { .. })), "{:?}", advised);
+            }
+            Err(SpecError::TooManyPs { asked, fits }) => {
+                prop_assert!(1 <= fits && fits < asked);
+                let advised = JobSpec::try_from(JobRequest { ps_num: Some(fits), ..asked_for });
+                prop_assert!(advised.is_ok(), "{:?}", advised);
+            }
+            Err(error) => prop_assert!(!error.to_string().is_empty()),
+        }
+    }
+}
+
+/// Absent, small, near the limit, or anything.
+fn count() -> impl proptest::strategy::Strategy<Value = Option<u32>> {
+    prop::option::of(prop_oneof![0..4_u32, (MEMBERS_MAX - 3)..(MEMBERS_MAX + 3), any::<u32>()])
+}
+
+#[test]
+fn rules_that_cannot_be_kept_are_refused() {
+    let with = |strategy, run_policy| JobRequest { run_policy, ..request(strategy) };
+    let refused = |request: JobRequest| JobSpec::try_from(request).map_err(|error| (error.code(), error.to_string()));
+    let deciding = |policy| RunPolicy { success_policy: Some(policy), ..RunPolicy::default() };
+    for (request, sentence) in [
+        (
+            with(Strategy::AllReduce, RunPolicy { start_timeout_seconds: 0, ..RunPolicy::default() }),
+            "start-timeout is 0: nothing can happen in that time",
+        ),
+        (
+            with(Strategy::AllReduce, RunPolicy { deadline_seconds: Some(0), ..RunPolicy::default() }),
+            "deadline is 0: nothing can happen in that time",
+        ),
+        (
+            with(Strategy::AllReduce, deciding(SuccessPolicy::Chief)),
+            "success-policy chief needs a chief: the job has none",
+        ),
+        (
+            with(Strategy::ParameterServer, deciding(SuccessPolicy::All)),
+            "success-policy all does not go with a chief in ParameterServer: workers are servers there, which never end",
+        ),
+    ] {
+        assert_eq!(refused(request), Err((ErrorCode::BadRunPolicy, sentence.to_owned())));
+    }
+}
+
+#[test]
+fn a_request_with_an_unknown_rule_is_refused_and_a_record_with_one_is_read() {
+    let json = json!({"name": "digits", "strategy": "AllReduce", "run_policy": {"clean_pods": "all", "luck": 1}});
+    let refused = read::<JobRequest>(&json).expect_err("a rule that is unknown");
+    assert!(refused.to_string().contains("unknown field `luck`"), "{refused}");
+    let tolerated: JobSpec = read(&json).expect("what a newer program wrote");
+    assert_eq!(tolerated.run_policy, RunPolicy { clean_pods: CleanPods::All, ..RunPolicy::default() });
+}

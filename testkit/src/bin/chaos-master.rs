@@ -1,0 +1,16 @@
+//! A master that a fault strikes: `MUSTER_CHAOS=POINT:FAULT:N`, as `before-create-pod:kill:3`. Otherwise the program `master`.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use master::config::Config;
+use testkit::chaos::{Chaos, STRIKE_VARIABLE, Strike, strike};
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    #[expect(clippy::disallowed_methods, reason = "a test's program has no flags of its own")]
+    let armed = std::env::var(STRIKE_VARIABLE).expect("MUSTER_CHAOS says what strikes this master");
+    let armed: Strike = armed.parse().expect("MUSTER_CHAOS is POINT:FAULT:N");
+    let chaos = Chaos::new([armed]);
+    master::exit_code(master::run_with(Config::parse(), |context| strike(context, &chaos)).await)
+}

@@ -1,0 +1,85 @@
+//! A back end whose master can be struck before and after each change of a pod.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use protocol::ids::{PodName, ReplicaId};
+use protocol::job::JobSpec;
+use tokio::sync::watch;
+
+use super::{Chaos, Deed};
+use master::backend::{BackendError, JobKey, PodBackend, PodSpec, PodTable, Refusal};
+
+/// See the file's first line.
+pub struct ChaosBackend {
+    inner: Arc<dyn PodBackend>,
+    chaos: Arc<Chaos>,
+}
+
+impl ChaosBackend {
+    /// This back end, under these faults.
+    pub fn new(inner: Arc<dyn PodBackend>, chaos: Arc<Chaos>) -> Self {
+        Self { inner, chaos }
+    }
+}
+
+/// As a back end says it whose own retries have come to nothing.
+fn for_now(error: BackendError) -> BackendError {
+    BackendError::Unavailable(Box::new(error))
+}
+
+#[async_trait]
+impl PodBackend for ChaosBackend {
+    async fn admit(&self, spec: &JobSpec) -> Result<(), Refusal> {
+        self.chaos.gate().await;
+        self.inner.admit(spec).await
+    }
+
+    async fn prepare(&self, job: &JobKey) -> Result<(), BackendError> {
+        let error = |struck| for_now(BackendError::Prepare { job: job.name.clone(), source: Box::new(struck) });
+        self.chaos.around(Some(Deed::Prepare), self.inner.prepare(job), error).await
+    }
+
+    async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
+        let name = pod.name();
+        let error = |struck| for_now(BackendError::Create { pod: name.clone(), source: Box::new(struck) });
+        self.chaos.around(Some(Deed::CreatePod), self.inner.create(pod), error).await
+    }
+
+    async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
+        let pod = PodName::new(&job.name, replica);
+        let error = |struck| BackendError::Delete { pod: pod.clone(), source: Box::new(struck) };
+        self.chaos.around(Some(Deed::DeletePod), self.inner.delete(job, replica), error).await
+    }
+
+    async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError> {
+        let error = |struck| BackendError::DeleteAll { job: job.name.clone(), source: Box::new(struck) };
+        self.chaos.around(Some(Deed::DeleteAll), self.inner.delete_all(job), error).await
+    }
+
+    /// A master that stands still sees nothing.
+    fn watch(&self, job: &JobKey) -> watch::Receiver<PodTable> {
+        let mut pods = self.inner.watch(job);
+        let (sender, seen) = watch::channel(pods.borrow_and_update().clone());
+        let chaos = Arc::clone(&self.chaos);
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    changed = pods.changed() => if changed.is_err() { return },
+                    () = sender.closed() => return,
+                }
+                chaos.gate().await;
+                sender.send_replace(pods.borrow_and_update().clone());
+            }
+        });
+        seen
+    }
+
+    async fn blind(&self) {
+        self.inner.blind().await;
+    }
+
+    async fn shutdown(&self) {
+        self.inner.shutdown().await;
+    }
+}

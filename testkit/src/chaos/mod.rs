@@ -1,0 +1,178 @@
+//! Faults on purpose: a master can be struck at each instant at which it changes
+//! something outside itself. What decides when that happens is here; the decorators of the seams ask it.
+
+mod agents;
+mod backend;
+mod point;
+mod promises;
+mod store;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rustix::process::{Signal, getpid, kill_process};
+use tokio::sync::watch;
+use tracing::warn;
+
+pub use self::backend::ChaosBackend;
+pub use self::point::{Deed, Fault, NoStrike, Point, Strike};
+pub use self::promises::broken_promises;
+pub use self::store::ChaosStore;
+use master::agent_client::Interceptor;
+use master::driver::Context;
+
+/// The variable of the program `chaos-master` that says what strikes it, as [`Strike`] is written.
+pub const STRIKE_VARIABLE: &str = "MUSTER_CHAOS";
+
+/// What strikes one master. By itself, nothing does.
+#[derive(Debug, Default)]
+pub struct Chaos(watch::Sender<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// What is to come, one after the other.
+    armed: VecDeque<Strike>,
+    /// How often the point of the first of them was passed so far.
+    passed: u32,
+    condition: Condition,
+    /// What has come and was not yet told.
+    struck: Option<Fault>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Condition {
+    #[default]
+    Sound,
+    Delayed,
+    Frozen,
+    Dead,
+}
+
+/// A failure that nothing caused but this module.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("struck {0} on purpose")]
+pub struct Struck(Point);
+
+impl Chaos {
+    /// What strikes as said, one after the other; each passing is counted from the strike before.
+    pub fn new(strikes: impl IntoIterator<Item = Strike>) -> Arc<Self> {
+        let armed = strikes.into_iter().collect();
+        Arc::new(Self(watch::Sender::new(State { armed, ..State::default() })))
+    }
+
+    /// What has not come yet.
+    pub fn left(&self) -> Vec<Strike> {
+        self.0.borrow().armed.iter().copied().collect()
+    }
+
+    /// Waits until a fault has struck. Each is told once.
+    pub async fn struck(&self) -> Fault {
+        let mut state = self.0.subscribe();
+        // The sender lives as long as this does.
+        let _ = state.wait_for(|state| state.struck.is_some()).await;
+        let mut struck = None;
+        self.0.send_if_modified(|state| {
+            struck = state.struck.take();
+            false
+        });
+        struck.expect("one waits for it")
+    }
+
+    /// Waits until the master will answer no more, or not soon.
+    pub async fn silenced(&self) {
+        let is_silent = |state: &State| matches!(state.condition, Condition::Dead | Condition::Frozen);
+        let _ = self.0.subscribe().wait_for(is_silent).await;
+    }
+
+    /// Waits until no single deed stands still.
+    pub async fn undelayed(&self) {
+        let _ = self.0.subscribe().wait_for(|state| state.condition != Condition::Delayed).await;
+    }
+
+    /// Lets what stands still go on.
+    pub fn release(&self) {
+        self.0.send_modify(|state| match state.condition {
+            Condition::Delayed | Condition::Frozen => state.condition = Condition::Sound,
+            Condition::Sound | Condition::Dead => {}
+        });
+    }
+
+    /// Does something, unless it is struck before, or after.
+    pub(crate) async fn around<T, E>(
+        &self,
+        deed: Option<Deed>,
+        work: impl Future<Output = Result<T, E>>,
+        error: impl Fn(Struck) -> E,
+    ) -> Result<T, E> {
+        self.gate().await;
+        let Some(deed) = deed else { return work.await };
+        self.pass(Point::Before(deed)).await.map_err(&error)?;
+        let answer = work.await?;
+        self.pass(Point::After(deed)).await.map_err(&error)?;
+        Ok(answer)
+    }
+
+    /// Returns while the master lives and does not stand still.
+    pub(crate) async fn gate(&self) {
+        let moves = |state: &State| matches!(state.condition, Condition::Sound | Condition::Delayed);
+        let _ = self.0.subscribe().wait_for(moves).await;
+    }
+
+    async fn pass(&self, point: Point) -> Result<(), Struck> {
+        self.gate().await;
+        match self.strike(point) {
+            None => Ok(()),
+            Some(Fault::Error | Fault::AnswerLost) => Err(Struck(point)),
+            // As `panic!` does it, but without a word: it is meant.
+            Some(Fault::Panic) => std::panic::resume_unwind(Box::new(Struck(point))),
+            Some(Fault::Kill) => {
+                // Nothing is left that could tell of a failure.
+                let _ = kill_process(getpid(), Signal::KILL);
+                std::future::pending().await
+            }
+            Some(Fault::Crash | Fault::Freeze | Fault::Delay) => {
+                let _ = self.0.subscribe().wait_for(|state| state.condition == Condition::Sound).await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Counts a passing, and says what happens at it.
+    fn strike(&self, point: Point) -> Option<Fault> {
+        let mut struck = None;
+        self.0.send_if_modified(|state| {
+            let Some(strike) = state.armed.front().filter(|strike| strike.point == point) else { return false };
+            let (fault, passing) = (strike.fault, strike.passing);
+            state.passed += 1;
+            if state.passed < passing {
+                return false;
+            }
+            state.armed.pop_front();
+            state.passed = 0;
+            state.condition = match fault {
+                Fault::Crash | Fault::Kill => Condition::Dead,
+                Fault::Freeze => Condition::Frozen,
+                Fault::Delay => Condition::Delayed,
+                Fault::Panic | Fault::Error | Fault::AnswerLost => Condition::Sound,
+            };
+            (state.struck, struck) = (Some(fault), Some(fault));
+            true
+        });
+        if let Some(fault) = struck {
+            warn!(%point, %fault, "struck on purpose");
+        }
+        struck
+    }
+}
+
+/// A master's drivers, struck by this.
+pub fn strike(context: Context, chaos: &Arc<Chaos>) -> Context {
+    let Context { store, backend, agents, agent_key, boot_id } = context;
+    Context {
+        store: Arc::new(ChaosStore::new(store, Arc::clone(chaos))),
+        backend: Arc::new(ChaosBackend::new(backend, Arc::clone(chaos))),
+        agents: agents.intercepted_by(Arc::clone(chaos) as Arc<dyn Interceptor>),
+        agent_key,
+        boot_id,
+    }
+}

@@ -1,0 +1,72 @@
+//! A store whose master can be struck before and after each change of a record.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use protocol::ids::JobName;
+use tokio::sync::mpsc;
+
+use super::{Chaos, Deed, Struck};
+use master::store::{JobRecord, JobStore, StoreError, StoreEvent, Stored, Version};
+
+/// See the file's first line.
+pub struct ChaosStore {
+    inner: Arc<dyn JobStore>,
+    chaos: Arc<Chaos>,
+}
+
+impl ChaosStore {
+    /// This store, under these faults.
+    pub fn new(inner: Arc<dyn JobStore>, chaos: Arc<Chaos>) -> Self {
+        Self { inner, chaos }
+    }
+}
+
+fn unavailable(struck: Struck) -> StoreError {
+    StoreError::Unavailable(Box::new(struck))
+}
+
+#[async_trait]
+impl JobStore for ChaosStore {
+    async fn create(&self, record: JobRecord) -> Result<Stored, StoreError> {
+        self.chaos.around(Some(Deed::Accept), self.inner.create(record), unavailable).await
+    }
+
+    async fn get(&self, name: &JobName) -> Result<Option<Stored>, StoreError> {
+        self.chaos.around(None, self.inner.get(name), unavailable).await
+    }
+
+    async fn list(&self) -> Result<Vec<Stored>, StoreError> {
+        self.chaos.around(None, self.inner.list(), unavailable).await
+    }
+
+    async fn update(&self, record: JobRecord, version: &Version) -> Result<Stored, StoreError> {
+        let before = self.inner.get(&record.spec.name).await?;
+        let deed = before.and_then(|before| Deed::of_update(&before.record, &record));
+        self.chaos.around(deed, self.inner.update(record, version), unavailable).await
+    }
+
+    async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError> {
+        self.chaos.around(Some(Deed::Forget), self.inner.delete(name, uid), unavailable).await
+    }
+
+    async fn discard(&self, name: &JobName) -> Result<(), StoreError> {
+        self.chaos.around(None, self.inner.discard(name), unavailable).await
+    }
+
+    /// A master that stands still hears of nothing.
+    async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError> {
+        let mut events = self.chaos.around(None, self.inner.watch(), unavailable).await?;
+        let (sender, heard) = mpsc::channel(1);
+        let chaos = Arc::clone(&self.chaos);
+        tokio::spawn(async move {
+            while let Some(event) = events.recv().await {
+                chaos.gate().await;
+                if sender.send(event).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(heard)
+    }
+}

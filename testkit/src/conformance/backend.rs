@@ -1,0 +1,152 @@
+//! What every back end must do. Each implementation's tests run all of it.
+
+use std::time::Duration;
+
+use protocol::ids::ReplicaId;
+use protocol::job::JobSpec;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use master::agent_client::{AgentAnswer, AgentClient};
+use master::agent_token::{AgentKey, AgentToken};
+use master::backend::{JobKey, PodBackend, PodSpec, PodTable};
+use master::job::observation::PodState;
+use master::job::plan;
+
+/// Most time that a back end may take to do what it was asked.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Runs the suite over a back end that has no pods of this job. The spec needs two replicas at least, and its exec.py
+/// must exit with 0 when it is run without anything; `uid` is that of its record, where there is one.
+///
+/// # Panics
+/// With the rule that is broken.
+pub async fn check(backend: &dyn PodBackend, spec: &JobSpec, uid: &str) {
+    let token = AgentKey::random().token(uid);
+    let agents = AgentClient::new().with_token(&token);
+    let job = JobKey { name: spec.name.clone(), uid: uid.to_owned() };
+    let suite = Suite { backend, spec, job, replicas: plan::replicas(spec), agents, token };
+    suite.a_spec_that_it_serves_is_admitted().await;
+    suite.a_job_is_prepared_as_often_as_it_is_asked_for().await;
+    suite.a_created_pod_gets_an_agent_that_answers().await;
+    suite.creating_it_again_changes_nothing().await;
+    suite.every_pod_has_addresses_of_its_own().await;
+    suite.a_new_watch_begins_with_everything_as_it_is().await;
+    suite.a_pod_whose_agent_finishes_stays_listed_as_ended().await;
+    suite.a_deleted_pod_is_gone_and_may_be_deleted_again().await;
+    suite.a_name_can_be_used_again().await;
+    suite.all_pods_of_a_job_can_be_deleted_at_once().await;
+}
+
+struct Suite<'a> {
+    backend: &'a dyn PodBackend,
+    spec: &'a JobSpec,
+    job: JobKey,
+    replicas: Vec<ReplicaId>,
+    agents: AgentClient,
+    token: AgentToken,
+}
+
+impl Suite<'_> {
+    async fn a_spec_that_it_serves_is_admitted(&self) {
+        assert_eq!(self.backend.admit(self.spec).await, Ok(()));
+    }
+
+    async fn a_job_is_prepared_as_often_as_it_is_asked_for(&self) {
+        for _ in 0..2 {
+            self.backend.prepare(&self.job).await.expect("prepare");
+        }
+    }
+
+    async fn a_created_pod_gets_an_agent_that_answers(&self) {
+        for replica in &self.replicas {
+            self.create(*replica).await;
+        }
+        let table = self.until("all run", |table| self.replicas.iter().all(|id| is_running(table, *id))).await;
+        for (id, state) in &table {
+            let PodState::Running(addresses) = state else { panic!("{id} is {state:?}") };
+            let answer = self.agents.status(addresses.agent, None).await;
+            assert!(matches!(answer, Ok(AgentAnswer::Status(_))), "{id} answers {answer:?}");
+        }
+    }
+
+    async fn creating_it_again_changes_nothing(&self) {
+        let before = self.table();
+        self.create(self.replicas[0]).await;
+        assert_eq!(self.table(), before);
+    }
+
+    async fn every_pod_has_addresses_of_its_own(&self) {
+        let mut seen = std::collections::HashSet::new();
+        for (id, state) in self.table() {
+            let PodState::Running(addresses) = state else { panic!("{id} is {state:?}") };
+            assert!(seen.insert(addresses.agent), "{id} shares its agent's address");
+            assert!(seen.insert(addresses.tensorflow), "{id} shares its TensorFlow's address");
+        }
+    }
+
+    async fn a_new_watch_begins_with_everything_as_it_is(&self) {
+        let listed: Vec<ReplicaId> = self.table().keys().copied().collect();
+        assert_eq!(listed, self.replicas);
+    }
+
+    async fn a_pod_whose_agent_finishes_stays_listed_as_ended(&self) {
+        let first = self.replicas[0];
+        let PodState::Running(addresses) = self.table()[&first].clone() else { panic!("it ran a moment ago") };
+        self.agents.finish(addresses.agent).await.expect("an idle agent finishes");
+        self.until("the pod has ended", |table| matches!(table.get(&first), Some(PodState::Terminated { .. }))).await;
+        self.create(first).await;
+        assert!(matches!(self.table()[&first], PodState::Terminated { .. }), "what has ended is not started again");
+    }
+
+    async fn a_deleted_pod_is_gone_and_may_be_deleted_again(&self) {
+        for replica in &self.replicas {
+            self.delete(*replica).await;
+        }
+        self.until("none is listed", PodTable::is_empty).await;
+        self.delete(self.replicas[0]).await;
+    }
+
+    async fn a_name_can_be_used_again(&self) {
+        let first = self.replicas[0];
+        self.create(first).await;
+        self.until("it runs again", |table| is_running(table, first)).await;
+        self.delete(first).await;
+        self.until("none is listed", PodTable::is_empty).await;
+    }
+
+    async fn all_pods_of_a_job_can_be_deleted_at_once(&self) {
+        for replica in &self.replicas {
+            self.create(*replica).await;
+        }
+        self.until("all are listed", |table| table.len() == self.replicas.len()).await;
+        self.backend.delete_all(&self.job).await.expect("delete all");
+        self.until("none is listed", PodTable::is_empty).await;
+        self.backend.delete_all(&self.job).await.expect("none is left to delete");
+    }
+
+    async fn create(&self, replica: ReplicaId) {
+        let pod = PodSpec::new(self.job.clone(), self.spec, replica, self.token.sha256());
+        self.backend.create(pod).await.expect("create");
+    }
+
+    async fn delete(&self, replica: ReplicaId) {
+        self.backend.delete(&self.job, replica).await.expect("delete");
+    }
+
+    fn table(&self) -> PodTable {
+        self.backend.watch(&self.job).borrow().clone()
+    }
+
+    async fn until(&self, what: &str, test: impl FnMut(&PodTable) -> bool) -> PodTable {
+        let mut table: watch::Receiver<PodTable> = self.backend.watch(&self.job);
+        match timeout(DEADLINE, table.wait_for(test)).await {
+            Ok(seen) => seen.expect("the back end keeps its table").clone(),
+            Err(_) => panic!("not so in time: {what}; the pods are {:?}", self.table()),
+        }
+    }
+}
+
+fn is_running(table: &PodTable, id: ReplicaId) -> bool {
+    matches!(table.get(&id), Some(PodState::Running(_)))
+}

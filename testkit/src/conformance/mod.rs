@@ -1,0 +1,4 @@
+//! The suites that every implementation of a seam passes.
+
+pub mod backend;
+pub mod store;

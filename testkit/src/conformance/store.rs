@@ -1,0 +1,114 @@
+//! What every store must do. Each implementation's tests run all of it.
+
+use protocol::failure::Restarts;
+use protocol::ids::UnixMillis;
+use protocol::job::{JobRequest, JobSpec, Strategy};
+
+use master::store::{Change, JobRecord, JobStore, StoreError, StoreEvent, Version, Wish, amend};
+
+/// Runs the suite over an empty store.
+///
+/// # Panics
+/// With the rule that is broken.
+pub async fn check(store: &dyn JobStore) {
+    a_created_record_is_read_back(store).await;
+    a_taken_name_is_refused(store).await;
+    an_update_needs_the_version_that_was_read(store).await;
+    of_two_who_amend_at_once_neither_is_lost(store).await;
+    a_watch_replays_and_then_follows(store).await;
+    deleting_is_for_good_and_may_be_repeated(store).await;
+}
+
+/// A record such as a submit writes.
+///
+/// # Panics
+/// When `name` is no job's name.
+pub fn record(name: &str) -> JobRecord {
+    let request =
+        JobRequest { worker_num: Some(2), ..JobRequest::new(name.parse().expect("a job's name"), Strategy::AllReduce) };
+    let spec = JobSpec::try_from(request).expect("a valid request");
+    let (uid, holder) = (format!("uid-of-{name}"), "a-master".to_owned());
+    JobRecord {
+        uid,
+        spec,
+        accepted_at: UnixMillis(1),
+        epoch: 1,
+        holder,
+        agent_key: None,
+        wish: Wish::Run,
+        launched: None,
+        restarts: Restarts::default(),
+        ended: None,
+    }
+}
+
+async fn a_created_record_is_read_back(store: &dyn JobStore) {
+    let name = &record("first").spec.name;
+    assert_eq!(store.get(name).await.expect("get"), None, "an absent record is None");
+    let created = store.create(record("first")).await.expect("create");
+    let given = JobRecord { uid: created.record.uid.clone(), ..record("first") };
+    assert_eq!(created.record, given, "but for the uid it is what was written");
+    assert_eq!(store.get(name).await.expect("get"), Some(created.clone()));
+    store.create(record("another")).await.expect("create");
+    let names: Vec<String> = store.list().await.expect("list").iter().map(|s| s.name().to_string()).collect();
+    assert_eq!(names, ["another", "first"], "a list is in the order of names");
+}
+
+async fn a_taken_name_is_refused(store: &dyn JobStore) {
+    let mut other = record("first");
+    other.uid = "another".to_owned();
+    let refused = store.create(other).await;
+    assert!(matches!(&refused, Err(StoreError::Exists(name)) if name.as_str() == "first"), "{refused:?}");
+}
+
+async fn an_update_needs_the_version_that_was_read(store: &dyn JobStore) {
+    let read = store.get(&record("first").spec.name).await.expect("get").expect("it is there");
+    let raised = JobRecord { epoch: 2, ..read.record.clone() };
+    let updated = store.update(raised.clone(), &read.version).await.expect("update");
+    assert_eq!(updated.record.epoch, 2);
+    assert_ne!(updated.version, read.version);
+    let late = store.update(raised.clone(), &read.version).await;
+    assert!(matches!(late, Err(StoreError::Conflict(_))), "{late:?}");
+    let absent = store.update(record("absent"), &Version("1".to_owned())).await;
+    assert!(matches!(absent, Err(StoreError::NotFound(_))), "{absent:?}");
+}
+
+async fn of_two_who_amend_at_once_neither_is_lost(store: &dyn JobStore) {
+    let name = record("first").spec.name;
+    let before = store.get(&name).await.expect("get").expect("it is there").record.epoch;
+    let raise = || {
+        amend(store, &name, |record| {
+            record.epoch += 1;
+            Change::Write
+        })
+    };
+    let (one, two) = tokio::join!(raise(), raise());
+    assert_eq!((one.is_ok(), two.is_ok()), (true, true));
+    assert_eq!(store.get(&name).await.expect("get").expect("it is there").record.epoch, before + 2);
+}
+
+async fn a_watch_replays_and_then_follows(store: &dyn JobStore) {
+    let mut watch = store.watch().await.expect("watch");
+    for expected in ["another", "first"] {
+        let event = watch.recv().await;
+        assert!(matches!(&event, Some(StoreEvent::Changed(s)) if s.name().as_str() == expected), "{event:?}");
+    }
+    assert_eq!(watch.recv().await, Some(StoreEvent::Replayed));
+    let later = store.create(record("later")).await.expect("create").record;
+    store.delete(&later.spec.name, &later.uid).await.expect("delete");
+    let created = watch.recv().await;
+    assert!(matches!(&created, Some(StoreEvent::Changed(s)) if s.name().as_str() == "later"), "{created:?}");
+    assert_eq!(watch.recv().await, Some(StoreEvent::Deleted(record("later").spec.name)));
+}
+
+async fn deleting_is_for_good_and_may_be_repeated(store: &dyn JobStore) {
+    for name in ["first", "another"] {
+        let name = record(name).spec.name;
+        let uid = store.get(&name).await.expect("get").expect("it is there").record.uid;
+        store.delete(&name, "another uid").await.expect("another job's is left alone");
+        assert!(store.get(&name).await.expect("get").is_some());
+        store.delete(&name, &uid).await.expect("delete");
+        store.delete(&name, &uid).await.expect("an absent one succeeds");
+        assert_eq!(store.get(&name).await.expect("get"), None);
+    }
+}

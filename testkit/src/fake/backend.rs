@@ -1,0 +1,234 @@
+//! Pods in memory, each with an agent that answers over real HTTP on a loopback address of its own. For tests, which
+//! say when a run ends, and for the benchmark.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use async_trait::async_trait;
+use protocol::ids::{JobName, ReplicaId};
+use protocol::job::JobSpec;
+use protocol::routes::TENSORFLOW_PORT;
+use tokio::sync::watch;
+
+use master::backend::{BackendError, JobKey, PodBackend, PodSpec, PodTable, Refusal};
+use master::job::observation::{Addresses, PodState};
+
+use super::agent::{AgentKind, FakeAgent};
+
+/// How pods come up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// With an agent that answers at once.
+    AtOnce,
+    /// The same, and the agent is the first prototype's.
+    Prototypes,
+    /// Never: they wait, for this reason.
+    Never(&'static str),
+}
+
+/// A back end in memory.
+#[derive(Debug, Clone)]
+pub struct FakeBackend(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    arrival: Arrival,
+    jobs: Mutex<HashMap<JobName, JobPods>>,
+    history: Mutex<Vec<PodEvent>>,
+}
+
+/// What happened to a pod.
+#[derive(Debug, Clone)]
+pub struct PodEvent {
+    /// When.
+    pub at: Instant,
+    /// Whose.
+    pub job: JobName,
+    /// Which.
+    pub replica: ReplicaId,
+    /// What.
+    pub change: PodChange,
+}
+
+/// See [`PodEvent`].
+#[derive(Debug, Clone)]
+pub enum PodChange {
+    /// It came up, with this agent if it has one.
+    Created(Option<FakeAgent>),
+    /// It ended, and is still listed.
+    Ended,
+    /// It is gone.
+    Deleted,
+}
+
+#[derive(Debug)]
+struct JobPods {
+    table: watch::Sender<PodTable>,
+    agents: BTreeMap<ReplicaId, FakeAgent>,
+}
+
+impl Default for JobPods {
+    fn default() -> Self {
+        Self { table: watch::Sender::new(PodTable::new()), agents: BTreeMap::new() }
+    }
+}
+
+/// Distinct for each pod of this process, so that all agents may have the same port.
+static NEXT_ADDRESS: AtomicU32 = AtomicU32::new(u32::from_be_bytes([127, 1, 0, 1]));
+
+impl FakeBackend {
+    /// A back end without pods.
+    pub fn new(arrival: Arrival) -> Self {
+        Self(Arc::new(Shared { arrival, jobs: Mutex::default(), history: Mutex::default() }))
+    }
+
+    /// The agent of a pod, once the pod was created.
+    pub async fn agent(&self, job: &JobName, replica: ReplicaId) -> FakeAgent {
+        let mut table = self.table(job);
+        let is_up = |table: &PodTable| matches!(table.get(&replica), Some(PodState::Running(_)));
+        table.wait_for(is_up).await.expect("the table lives as long as the back end");
+        self.lock()[job].agents[&replica].clone()
+    }
+
+    /// Lets a pod break down.
+    pub fn lose(&self, job: &JobName, replica: ReplicaId, reason: &str) {
+        self.end(job, replica, PodState::Terminated { exit: None, reason: reason.to_owned() });
+    }
+
+    /// Lets the cluster take a pod away.
+    pub fn evict(&self, job: &JobName, replica: ReplicaId, reason: &str) {
+        self.end(job, replica, PodState::Disrupted { reason: reason.to_owned() });
+    }
+
+    fn end(&self, job: &JobName, replica: ReplicaId, ended: PodState) {
+        let mut jobs = self.lock();
+        let pods = jobs.entry(job.clone()).or_default();
+        if let Some(agent) = pods.agents.remove(&replica) {
+            agent.vanish();
+        }
+        pods.table.send_modify(|table| drop(table.insert(replica, ended)));
+        self.note(job, replica, PodChange::Ended);
+    }
+
+    /// All that happened to pods, in order.
+    pub fn history(&self) -> Vec<PodEvent> {
+        self.0.history.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note(&self, job: &JobName, replica: ReplicaId, change: PodChange) {
+        let event = PodEvent { at: Instant::now(), job: job.clone(), replica, change };
+        self.0.history.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+    }
+
+    /// The agents of a job's pods that are there.
+    pub fn agents(&self, job: &JobName) -> BTreeMap<ReplicaId, FakeAgent> {
+        self.lock().get(job).map(|pods| pods.agents.clone()).unwrap_or_default()
+    }
+
+    /// How many pods there are in all, ended ones too.
+    pub fn pods(&self) -> usize {
+        self.lock().values().map(|pods| pods.table.borrow().len()).sum()
+    }
+
+    /// When the agent finishes, the pod has ended.
+    fn end_with(&self, agent: FakeAgent, job: JobName, replica: ReplicaId) {
+        let backend = self.clone();
+        tokio::spawn(async move {
+            agent.finished().await;
+            let mut jobs = backend.lock();
+            let Some(pods) = jobs.get_mut(&job) else { return };
+            if pods.agents.get(&replica).is_some_and(|current| current.is(&agent)) {
+                let reason = "its agent finished".to_owned();
+                let ended = PodState::Terminated { exit: agent.last_words(), reason };
+                pods.table.send_modify(|table| drop(table.insert(replica, ended)));
+                backend.note(&job, replica, PodChange::Ended);
+            }
+        });
+    }
+
+    /// The pods of a job as they are now, and as they change.
+    pub fn table(&self, job: &JobName) -> watch::Receiver<PodTable> {
+        self.lock().entry(job.clone()).or_default().table.subscribe()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<JobName, JobPods>> {
+        self.0.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl PodBackend for FakeBackend {
+    async fn admit(&self, _: &JobSpec) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    async fn prepare(&self, _: &JobKey) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
+        let PodSpec { job, replica, image: _, work_dir: _, args: _, options: _, agent_token_sha256: _ } = pod;
+        let job = job.name;
+        if self.table(&job).borrow().contains_key(&replica) {
+            return Ok(());
+        }
+        let ip = Ipv4Addr::from_bits(NEXT_ADDRESS.fetch_add(1, Ordering::Relaxed));
+        let (state, agent) = match self.0.arrival {
+            Arrival::Never(reason) => (PodState::Pending { reason: Some(reason.to_owned()) }, None),
+            Arrival::AtOnce | Arrival::Prototypes => {
+                let is_ours = self.0.arrival == Arrival::AtOnce;
+                let kind = if is_ours { AgentKind::Ours } else { AgentKind::Prototype };
+                let agent = FakeAgent::serve(SocketAddr::from((ip, 0)), kind).await;
+                let tensorflow = SocketAddr::from((ip, TENSORFLOW_PORT));
+                (PodState::Running(Addresses { agent: agent.address(), tensorflow }), Some(agent))
+            }
+        };
+        if let Some(agent) = &agent {
+            self.end_with(agent.clone(), job.clone(), replica);
+        }
+        let mut jobs = self.lock();
+        let pods = jobs.entry(job.clone()).or_default();
+        // Another master was faster.
+        if pods.table.borrow().contains_key(&replica) {
+            agent.iter().for_each(FakeAgent::vanish);
+            return Ok(());
+        }
+        pods.agents.extend(agent.clone().map(|agent| (replica, agent)));
+        pods.table.send_modify(|table| drop(table.insert(replica, state)));
+        self.note(&job, replica, PodChange::Created(agent));
+        Ok(())
+    }
+
+    async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
+        if let Some(pods) = self.lock().get_mut(&job.name) {
+            if let Some(agent) = pods.agents.remove(&replica) {
+                agent.vanish();
+            }
+            if pods.table.send_if_modified(|table| table.remove(&replica).is_some()) {
+                self.note(&job.name, replica, PodChange::Deleted);
+            }
+        }
+        Ok(())
+    }
+
+    async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError> {
+        let there: Vec<ReplicaId> = self.table(&job.name).borrow().keys().copied().collect();
+        for replica in there {
+            self.delete(job, replica).await?;
+        }
+        Ok(())
+    }
+
+    fn watch(&self, job: &JobKey) -> watch::Receiver<PodTable> {
+        self.table(&job.name)
+    }
+
+    async fn shutdown(&self) {
+        for pods in self.lock().values() {
+            pods.agents.values().for_each(FakeAgent::vanish);
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Pods and records in memory.
+
+mod agent;
+mod backend;
+mod store;
+
+pub use self::agent::{AgentEvent, FakeAgent, History};
+pub use self::backend::{Arrival, FakeBackend, PodChange, PodEvent};
+pub use self::store::{FakeStore, Written};

@@ -1,0 +1,172 @@
+//! Connections that say half of a request and then nothing, or a byte now and then, or take no answer: others are served
+//! meanwhile, and the slow ones are dropped.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use e2e::Scene;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{interval, timeout};
+
+use crate::abuse::caller::{address, assert_untouched, runtime, statuses};
+
+/// Most time until a slow connection is dropped.
+const DROPPED_WITHIN: Duration = Duration::from_secs(15);
+/// Most time until one that takes no answer is dropped. Its bytes wait in the kernel, which gives up after a minute.
+const UNREAD_DROPPED_WITHIN: Duration = Duration::from_secs(120);
+/// What it asks for: more than the kernel keeps of the answers.
+const UNREAD_REQUESTS: usize = 1_000;
+/// Most time that a caller with a whole request waits for its answer.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+/// Connections that are opened at a time: more than a system's queue of new ones has room for are tried again after
+/// seconds, which is no matter of the master's.
+const CONNECTING: usize = 256;
+/// How far the slow ones come before they say nothing more.
+const HALVES: [&str; 5] = [
+    "",
+    "GET /v1/jo",
+    "POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Le",
+    "POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{",
+    "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+];
+
+/// As many descriptors as this process may have, for itself and for the master that it starts.
+fn take_all_descriptors() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).expect("up to the maximum");
+    limit.maximum.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX)
+}
+
+/// Connects from one of many addresses, so that no single one runs out of ports.
+async fn slow(to: SocketAddr, index: usize, connecting: Arc<Semaphore>) -> Duration {
+    let turn = connecting.acquire().await.expect("it is never closed");
+    let socket = TcpSocket::new_v4().expect("a descriptor");
+    let last = u8::try_from(2 + index % 50).expect("small");
+    socket.bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, last)), 0)).expect("an address of this machine");
+    let begin = Instant::now();
+    let stream = socket.connect(to).await.expect("the master listens");
+    drop(turn);
+    let (mut reader, mut writer) = stream.into_split();
+    let _ = writer.write_all(HALVES[index % HALVES.len()].as_bytes()).await;
+    let read = async {
+        let mut answer = vec![];
+        let _ = reader.read_to_end(&mut answer).await;
+    };
+    let drip = async {
+        let mut tick = interval(Duration::from_secs(1));
+        // Half of them say another byte each second.
+        while index.is_multiple_of(2) && writer.write_all(b"x").await.is_ok() {
+            tick.tick().await;
+        }
+        std::future::pending::<()>().await
+    };
+    tokio::select! {
+        () = read => {}
+        () = drip => {}
+        () = tokio::time::sleep(DROPPED_WITHIN) => panic!("connection {index} was not dropped in time"),
+    }
+    begin.elapsed()
+}
+
+/// How long whole requests took, one after the other, each on a connection of its own.
+async fn legitimate(to: SocketAddr, mut end: watch::Receiver<bool>) -> Vec<Duration> {
+    let mut times = vec![];
+    let mut tick = interval(Duration::from_millis(20));
+    while !*end.borrow_and_update() {
+        tick.tick().await;
+        let begin = Instant::now();
+        let answer = timeout(ANSWERED_WITHIN, ask(to)).await.expect("a whole request is answered in time");
+        assert_eq!(statuses(&answer), [200], "{}", String::from_utf8_lossy(&answer));
+        times.push(begin.elapsed());
+    }
+    times.sort();
+    times
+}
+
+async fn ask(to: SocketAddr) -> Vec<u8> {
+    let mut stream = TcpStream::connect(to).await.expect("the master listens");
+    let request = b"GET /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).await.expect("it reads");
+    let mut answer = vec![];
+    stream.read_to_end(&mut answer).await.expect("it answers");
+    answer
+}
+
+/// Opens so many, and says how those with whole requests fared meanwhile.
+fn abuse(count: usize) -> String {
+    let most = take_all_descriptors();
+    assert!(
+        count <= most / 4 * 3,
+        "{count} connections are too many for {most} descriptors: raise the limit (ulimit -Hn)"
+    );
+    let scene = Scene::new("");
+    let master = scene.master();
+    let to = address(&master);
+    let (times, dropped) = runtime().block_on(async {
+        let (end, is_over) = watch::channel(false);
+        let legitimate = tokio::spawn(legitimate(to, is_over));
+        let connecting = Arc::new(Semaphore::new(CONNECTING));
+        let mut slow_ones: JoinSet<Duration> =
+            (0..count).map(|index| slow(to, index, Arc::clone(&connecting))).collect();
+        let mut dropped = vec![];
+        while let Some(time) = slow_ones.join_next().await {
+            dropped.push(time.expect("dropped in time"));
+        }
+        end.send_replace(true);
+        (legitimate.await.expect("all were answered"), dropped)
+    });
+    assert_eq!(dropped.len(), count);
+    assert_untouched(&scene, &master);
+    let longest = dropped.iter().max().expect("some");
+    let milliseconds = |time: Duration| format!("{:.1} ms", time.as_secs_f64() * 1e3);
+    let metrics = scene.curl(&[&format!("{}/metrics", master.url)]);
+    let counted: Vec<&str> = metrics.lines().filter(|line| line.starts_with("muster_http_connections")).collect();
+    format!(
+        "{count} slow connections: all dropped, the last after {:.1} s; {} whole requests meanwhile: all answered, median {}, \
+         p99 {}, longest {}\n{}",
+        longest.as_secs_f64(),
+        times.len(),
+        milliseconds(times[times.len() / 2]),
+        milliseconds(times[times.len() * 99 / 100]),
+        milliseconds(times[times.len() - 1]),
+        counted.join("\n"),
+    )
+}
+
+#[test]
+fn slow_connections_are_dropped_and_keep_nobody_from_being_served() {
+    println!("{}", abuse(500));
+}
+
+#[test]
+#[ignore = "it takes a minute: --ignored"]
+fn a_caller_that_takes_no_answer_is_dropped() {
+    let scene = Scene::new("");
+    let master = scene.master();
+    let begin = Instant::now();
+    runtime().block_on(async {
+        let mut stream = TcpStream::connect(address(&master)).await.expect("the master listens");
+        let asked = "GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".repeat(UNREAD_REQUESTS);
+        stream.write_all(asked.as_bytes()).await.expect("it reads");
+        let mut tick = interval(Duration::from_secs(1));
+        let refused = async {
+            while stream.write_all(b"G").await.is_ok() {
+                tick.tick().await;
+            }
+        };
+        timeout(UNREAD_DROPPED_WITHIN, refused).await.expect("dropped in time");
+    });
+    println!("dropped after {:.1} s", begin.elapsed().as_secs_f64());
+    assert_untouched(&scene, &master);
+}
+
+#[test]
+#[ignore = "the full number: --ignored"]
+fn ten_thousand_slow_connections_are_dropped_and_keep_nobody_from_being_served() {
+    println!("{}", abuse(10_000));
+}
