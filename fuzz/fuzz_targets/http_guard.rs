@@ -1,9 +1,8 @@
 //! Who may ask the master: one that answers without a token answers no browser and no other host's name, and one that
 //! has a token answers that alone. The first line is the method and the target, each other one a header.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
-use libfuzzer_sys::fuzz_target;
 use master::http::Guard;
 
 /// Whether a Host header, or the authority of a target, names loopback, by the grammar of RFC 3986 (3.2.2 and 3.2.3).
@@ -28,7 +27,14 @@ fn octet(text: &str) -> Option<u8> {
     text.parse().ok().filter(|octet: &u8| octet.to_string() == text)
 }
 
-fuzz_target!(|request: &[u8]| {
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|request: &[u8]| check(request));
+
+/// Tries one input.
+///
+/// # Panics
+/// When it breaks what the first line of this file says.
+pub(crate) fn check(request: &[u8]) {
     let mut lines = request.split(|byte| *byte == b'\n');
     let mut first = lines.next().unwrap_or_default().splitn(2, |byte| *byte == b' ');
     let Ok(method) = Method::from_bytes(first.next().unwrap_or_default()) else { return };
@@ -55,4 +61,4 @@ fuzz_target!(|request: &[u8]| {
     assert_eq!(Guard::Anyone.admits(&method, &uri, &headers), is_safe && is_no_browser);
     assert_eq!(Guard::Token("secret".to_owned()).admits(&method, &uri, &headers), is_safe && token);
     assert_eq!(Guard::ThisMachine.admits(&method, &uri, &headers), is_safe && is_no_browser && is_here);
-});
+}

@@ -1,7 +1,6 @@
 //! Names of images: what is one is written as it was read, and so is every name that follows from it.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::fuzz_target;
 use protocol::image::ImageRef;
 
 /// A repository's name may be this long, and the pods' image has one that is longer by `_pod`.
@@ -11,7 +10,15 @@ fn reads_back(image: &ImageRef) {
     assert_eq!(image.to_string().parse().as_ref(), Ok(image));
 }
 
-fuzz_target!(|text: &str| {
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|text: &[u8]| check(text));
+
+/// Tries one input.
+///
+/// # Panics
+/// When it breaks what the first line of this file says.
+pub(crate) fn check(text: &[u8]) {
+    let Ok(text) = std::str::from_utf8(text) else { return };
     let Ok(image) = text.parse::<ImageRef>() else { return };
     assert_eq!(image.to_string(), text);
     // It stands in a Dockerfile's FROM and in URLs.
@@ -22,4 +29,4 @@ fuzz_target!(|text: &str| {
     }
     image.below("localhost:5000/team").iter().for_each(reads_back);
     image.at(&format!("sha256:{}", "0".repeat(64))).iter().for_each(reads_back);
-});
+}

@@ -1,14 +1,20 @@
 //! A pod as Kubernetes shows it: one that stays the same keeps its state, and it is over when Kubernetes says so.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use k8s_openapi::api::core::v1::Pod;
-use libfuzzer_sys::fuzz_target;
 use master::backend::kube::observed;
 use master::job::observation::PodState;
 use protocol::ids::PodName;
 use protocol::routes::AGENT_PORT;
 
-fuzz_target!(|json: &[u8]| {
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|json: &[u8]| check(json));
+
+/// Tries one input.
+///
+/// # Panics
+/// When it breaks what the first line of this file says.
+pub(crate) fn check(json: &[u8]) {
     let Ok(pod) = serde_json::from_slice::<Pod>(json) else { return };
     let (owner, state) = observed(&pod, None);
     assert_eq!(observed(&pod, Some(&state)), (owner.clone(), state.clone()));
@@ -23,4 +29,4 @@ fuzz_target!(|json: &[u8]| {
     if let Some((job, replica)) = owner {
         assert_eq!(pod.metadata.name, Some(PodName::new(&job.name, replica).to_string()));
     }
-});
+}

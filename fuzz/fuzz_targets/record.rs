@@ -1,14 +1,20 @@
 //! A record as a store holds it: what is read is the job of that name, is written back the same, and can be shown.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::fuzz_target;
 use master::driver::initial_view;
 use master::job::plan;
 use master::store::JobRecord;
 use protocol::ids::JobName;
 use protocol::view::JobView;
 
-fuzz_target!(|text: &[u8]| {
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|text: &[u8]| check(text));
+
+/// Tries one input.
+///
+/// # Panics
+/// When it breaks what the first line of this file says.
+pub(crate) fn check(text: &[u8]) {
     let name: JobName = "digits".parse().expect("a job's name");
     let Ok(record) = JobRecord::read(&name, text) else { return };
     assert_eq!(record.spec.name, name);
@@ -25,4 +31,4 @@ fuzz_target!(|text: &[u8]| {
         ended.times_of_finished();
         ended.bounded();
     }
-});
+}

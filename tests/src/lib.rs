@@ -2,6 +2,7 @@
 
 pub mod client;
 pub mod cluster;
+pub mod config;
 pub mod journeys;
 pub mod master;
 pub mod place;

@@ -12,7 +12,6 @@ use crate::client::{Finished, Running};
 use crate::cluster::{Cluster, FaultProxy, Image};
 use crate::master::Master;
 use crate::processes::{pids, signal};
-use crate::programs::static_agent;
 use crate::scene::Scene;
 
 /// What a master is told about its state, by default.
@@ -119,10 +118,9 @@ impl Stage {
     /// The client, told to submit a job with these flags and to follow it.
     pub fn submitting(&self, flags: &[&str]) -> Command {
         let Site::Cluster(cluster) = &self.site else { return self.client(flags) };
-        let agent = static_agent().display().to_string();
-        let image = ["--image", cluster.image.name(), "--agent-binary", &agent];
-        let script = self.script.as_deref().map(|script| ["--env", script]);
-        self.client(&[&image, script.as_ref().map(<[_; 2]>::as_slice).unwrap_or_default(), flags].concat())
+        let mut own = cluster.image.flags();
+        own.extend(self.script.iter().flat_map(|script| ["--env".to_owned(), script.clone()]));
+        self.client(&own.iter().map(String::as_str).chain(flags.iter().copied()).collect::<Vec<_>>())
     }
 
     /// Submits a job with these flags and follows it to its end.

@@ -22,27 +22,13 @@ pub fn built(name: &str) -> PathBuf {
     dir.join(name)
 }
 
-/// The agent that starts in any image: the static one, built beside the others, or that of `make build`.
+/// The agent that starts in any image: the static one, built in a folder beside the others, or that of `make build`.
 ///
 /// # Panics
 /// When it was not built.
 pub fn static_agent() -> PathBuf {
-    built_statically("agent", "agent")
-}
-
-/// The master that starts in an image of its own: built beside the others, or that of `make images`.
-///
-/// # Panics
-/// When it was not built.
-pub fn static_master() -> PathBuf {
-    built_statically("debug", "master")
-}
-
-fn built_statically(profile: &str, name: &str) -> PathBuf {
-    let target = format!("{}-unknown-linux-musl/{profile}/{name}", std::env::consts::ARCH);
+    let target = format!("{}-unknown-linux-musl/debug/agent", std::env::consts::ARCH);
     let test = std::env::current_exe().expect("a test knows its own program");
-    let beside = test.ancestors().skip(1).map(|dir| dir.join(&target));
-    let mut known = beside.chain(["dist", "dist/image"].map(|dir| root().join(dir).join(name)));
-    let found = known.find(|path| path.is_file());
-    found.unwrap_or_else(|| panic!("there is no static {name}: run `make build image-programs`"))
+    let mut known = test.ancestors().skip(1).map(|dir| dir.join(&target)).chain([root().join("dist/agent")]);
+    known.find(|path| path.is_file()).expect("there is no static agent: run `make test` or `make build`")
 }

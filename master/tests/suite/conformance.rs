@@ -1,20 +1,14 @@
 //! Every store passes the stores' suite, and every back end the back ends'.
 
-use crate::process::harness::built;
 use master::backend::PodBackend;
 use master::backend::process::ProcessBackend;
 use master::store::sqlite::SqliteStore;
 use master::store::{JobRecord, JobStore, StoreError, StoreEvent};
-use testkit::fake::FakeStore;
-use testkit::fake::{Arrival, FakeBackend};
+
+use crate::process::harness::built;
 
 fn is_unavailable<T>(outcome: &Result<T, StoreError>) -> bool {
     matches!(outcome, Err(StoreError::Unavailable(_)))
-}
-
-#[tokio::test]
-async fn the_fake_store_conforms() {
-    testkit::conformance::store::check(&FakeStore::default()).await;
 }
 
 #[tokio::test]
@@ -68,12 +62,6 @@ async fn a_damaged_record_is_unreadable_and_does_not_hide_the_others() {
     assert_eq!(listed.iter().map(|stored| stored.name().as_str()).collect::<Vec<_>>(), ["whole"]);
     let first = store.watch().await.expect("what can be read").recv().await;
     assert!(matches!(&first, Some(StoreEvent::Changed(stored)) if stored.name().as_str() == "whole"), "{first:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_fake_back_end_conforms() {
-    let spec = testkit::conformance::store::record("pods").spec;
-    testkit::conformance::backend::check(&FakeBackend::new(Arrival::AtOnce), &spec, "uid").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,6 +5,5 @@ mod conformance;
 mod damaged_records;
 mod job;
 mod kube_api;
-mod kubernetes;
 mod process;
 mod service;

@@ -1,12 +1,12 @@
 //! The master in the cluster, as users get it: its image, the manifests, the Secret and env.sh, reached by a port of the node.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use e2e::cluster::{Image, Namespace};
-use e2e::programs::{root, static_agent, static_master};
+use e2e::programs::{built, root, static_agent};
 use e2e::scripts::{AWAITS_ITS_END, tell, with_peers};
 use e2e::{Finished, Running, Scene, within};
 use protocol::view::{JobState, JobView};
@@ -30,7 +30,7 @@ impl Site {
         fs::write(&kubeconfig, namespace.kubeconfig().to_string()).expect("write");
         script(&kubeconfig, "scripts/token");
         let master = image(&scene);
-        namespace.kubectl_with(&["apply", "-f", "-"], &rendered(&namespace, manifests, master.name()));
+        namespace.kubectl_with(&["apply", "-f", "-"], &rendered(&namespace, manifests, &master.of_nodes()));
         namespace.kubectl(&["rollout", "status", "deployment/muster", "--timeout=120s"]);
 
         let told = script(&kubeconfig, "source env.sh; printf '%s\\n' \"$MUSTER_MASTER\" \"$MUSTER_TOKEN\"");
@@ -81,15 +81,29 @@ fn script(kubeconfig: &Path, line: &str) -> String {
     run.stdout
 }
 
-/// The master's image, by its own Dockerfile, under a name that no other test and no user has.
+/// The master's image, by its own Dockerfile, under a name that no other test and no user has. The master of a release is
+/// static; the one under test is not, so the libraries that it loads are added.
 fn image(scene: &Scene) -> Image {
     let context = scene.path().join("image");
     fs::create_dir_all(context.join("state")).expect("a folder");
-    for (program, path) in [("master", static_master()), ("agent", static_agent())] {
+    for (program, path) in [("master", built("master")), ("agent", static_agent())] {
         fs::copy(path, context.join(program)).expect("copy");
     }
-    fs::copy(root().join("images/master.Dockerfile"), context.join("Dockerfile")).expect("copy");
+    for library in libraries(&built("master")) {
+        let copy = context.join("libraries").join(library.strip_prefix("/").expect("an absolute path"));
+        fs::create_dir_all(copy.parent().expect("it is in a folder")).expect("a folder");
+        fs::copy(library, copy).expect("copy");
+    }
+    let dockerfile = fs::read_to_string(root().join("images/master.Dockerfile")).expect("a Dockerfile");
+    fs::write(context.join("Dockerfile"), dockerfile + "COPY libraries /\n").expect("write");
     Image::unwrapped(&context)
+}
+
+/// The files that a program loads, as `ldd` lists them.
+fn libraries(program: &Path) -> Vec<PathBuf> {
+    let ldd = Command::new("ldd").arg(program).output().expect("ldd is on the path");
+    let listed = String::from_utf8(ldd.stdout).expect("paths are text");
+    listed.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
 }
 
 /// The manifests, with this image of the master, and with any port of the node: theirs may be in use.
@@ -108,10 +122,9 @@ fn rendered(namespace: &Namespace, manifests: &str, image: &str) -> String {
 fn a_job_and_who_follows_it_outlive_the_masters_pod() {
     let site = Site::new("manifests");
     let image = Image::shared();
-    let (agent, script) = (static_agent(), format!("EXEC_PY={}", with_peers(AWAITS_ITS_END)));
-    let agent = agent.display().to_string();
-    let submit = ["--image", image.name(), "--agent-binary", &agent, "--env", &script, "--worker-num", "2"];
-    let client = Running::of(&mut site.client(&[&submit, ["--task", "goes-on"].as_slice()].concat()));
+    let script = format!("EXEC_PY={}", with_peers(AWAITS_ITS_END));
+    let mut client = site.client(&["--env", &script, "--worker-num", "2", "--task", "goes-on"]);
+    let client = Running::of(client.args(image.flags()));
     client.until_printed(2, "begun");
     let before = site.status("goes-on");
     assert_eq!(site.epoch("goes-on"), 1);

@@ -5,6 +5,7 @@ mod abuse;
 mod architecture;
 mod bad_input;
 mod kubernetes;
+mod kubernetes_conformance;
 mod kubernetes_in_cluster;
 mod kubernetes_rights;
 mod local;

@@ -1,0 +1,73 @@
+//! Every fuzz target, over its corpus. `make fuzz` looks for new inputs.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+#[path = "../../../fuzz/fuzz_targets/config_body.rs"]
+mod config_body;
+#[path = "../../../fuzz/fuzz_targets/http_guard.rs"]
+mod http_guard;
+#[path = "../../../fuzz/fuzz_targets/image_reference.rs"]
+mod image_reference;
+#[path = "../../../fuzz/fuzz_targets/pod_status.rs"]
+mod pod_status;
+#[path = "../../../fuzz/fuzz_targets/query.rs"]
+mod query;
+#[path = "../../../fuzz/fuzz_targets/record.rs"]
+mod record;
+
+fn fuzz() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("fuzz")
+}
+
+fn files(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    entries.map(|entry| entry.expect("an entry").path())
+}
+
+/// Runs `check` over the corpus of the target of that name.
+fn replay(target: &str, check: fn(&[u8])) {
+    let mut tried = 0;
+    for file in files(&fuzz().join("corpus").join(target)) {
+        let input = std::fs::read(&file).expect("a readable file");
+        let outcome = std::panic::catch_unwind(|| check(&input));
+        assert!(outcome.is_ok(), "{} breaks {target}", file.display());
+        tried += 1;
+    }
+    assert!(tried > 0, "the corpus of {target} holds no file");
+}
+
+/// Makes a test of each target.
+macro_rules! replayed {
+    ($($target:ident,)*) => {
+        const REPLAYED: &[&str] = &[$(stringify!($target)),*];
+        $(
+            #[test]
+            fn $target() {
+                replay(stringify!($target), crate::fuzz_corpus::$target::check);
+            }
+        )*
+    };
+}
+
+mod the_corpus_holds_for {
+    use super::replay;
+
+    replayed! {
+        config_body,
+        http_guard,
+        image_reference,
+        pod_status,
+        query,
+        record,
+    }
+
+    pub(super) const ALL: &[&str] = REPLAYED;
+}
+
+#[test]
+fn no_target_is_left_out() {
+    let name = |path: PathBuf| path.file_stem().expect("a name").to_string_lossy().into_owned();
+    let targets: BTreeSet<String> = files(&fuzz().join("fuzz_targets")).map(name).collect();
+    assert_eq!(targets, the_corpus_holds_for::ALL.iter().map(|name| (*name).to_owned()).collect());
+}

@@ -1,0 +1,8 @@
+//! What the environment says of the tests; its only reader.
+
+/// `MUSTER_TEST_REGISTRY`, such as `localhost:5000`: the registry from which the cluster's nodes pull. Without it they use
+/// this machine's Docker.
+pub fn registry() -> Option<String> {
+    #[expect(clippy::disallowed_methods, reason = "this is the file that reads the environment")]
+    std::env::var("MUSTER_TEST_REGISTRY").ok().filter(|registry| !registry.is_empty())
+}

@@ -1,0 +1,33 @@
+//! The store and the back end of Kubernetes pass the suites of all stores and back ends, each in a namespace of its own.
+
+use e2e::cluster::{Image, Namespace};
+use master::backend::kube::{Cluster, KubeBackend};
+use master::store::kube::KubeStore;
+use master::store::{JobRecord, JobStore};
+use protocol::job::JobSpec;
+use testkit::conformance;
+
+async fn reach(namespace: &Namespace) -> Cluster {
+    Cluster::connect(Some(namespace.name().to_owned())).await.expect("KUBECONFIG names a cluster")
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG)"]
+async fn the_store_conforms() {
+    let namespace = Namespace::new();
+    conformance::store::check(&KubeStore::new(&reach(&namespace).await)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+async fn the_back_end_conforms() {
+    let (namespace, image) = (Namespace::new(), Image::shared());
+    let cluster = reach(&namespace).await;
+    let image = image.wrapped().parse().expect("an image's name");
+    let record = conformance::store::record("pods");
+    let spec = JobSpec { image: Some(image), ..record.spec.clone() };
+    let record = JobRecord { spec: spec.clone(), ..record };
+    let stored = KubeStore::new(&cluster).create(record).await.expect("the record that owns the pods");
+    let pods = KubeBackend::begin(&cluster).await.expect("watch the pods");
+    conformance::backend::check(&pods, &spec, &stored.record.uid).await;
+}
