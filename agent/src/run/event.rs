@@ -114,9 +114,9 @@ pub enum Refusal {
 pub enum Action {
     /// Start the main process and report by [`Event::Started`] or [`Event::StartFailed`].
     Start(EnvChanges),
-    /// Send SIGTERM to the process group of this process.
+    /// Send SIGTERM to the main process; to its process group if it is a shell.
     Terminate(Pid),
-    /// Send SIGKILL to it.
+    /// Send SIGKILL to its process group.
     Kill(Pid),
     /// End the agent.
     Leave,

@@ -24,7 +24,7 @@ use tracing::{info, warn};
 
 use crate::log::{Output, Stream};
 use crate::pump::pump;
-use crate::reaper::{Children, Reaper, kill_group, terminate_group};
+use crate::reaper::{Children, Reaper, kill_group, terminate};
 use child::{Recipe, describe_failure};
 use environment::EnvChanges;
 use event::{Action, Event, Now, Reply};
@@ -205,7 +205,7 @@ impl Runner {
         self.state = state;
         match action {
             Some(Action::Start(changes)) => self.start(&changes),
-            Some(Action::Terminate(pid)) => terminate_group(pid),
+            Some(Action::Terminate(pid)) => terminate(pid),
             Some(Action::Kill(pid)) => kill_group(pid),
             Some(Action::Leave) => self.leave = Leave::Now,
             None => {}
