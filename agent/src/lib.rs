@@ -17,6 +17,7 @@ pub mod shim;
 
 use std::convert::Infallible;
 use std::io::{self, Write};
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::process::ExitCode;
@@ -36,11 +37,14 @@ use tracing::{info, warn};
 use activity::Activity;
 use config::{Config, HELP, Invocation, Supervision};
 use http::Agent;
-use log::Output;
+use log::{LogSize, Output};
 use reaper::Reaper;
 use run::event::Event;
 use run::memory::{CGROUP, Memory};
 use run::{Command, Left, Runner, child::Recipe};
+
+/// Disk space that an agent on a machine shared with others reserves for each log.
+const LOCAL_RESERVE_BYTES: u64 = 256 * 1024;
 
 /// Requests that wait for the runner at most; more of them wait in their connections.
 const COMMANDS_MAX: usize = 64;
@@ -127,7 +131,8 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
     };
     let reaper = Reaper::new().context("become the parent of orphans")?;
     let folders = [std::env::temp_dir(), PathBuf::from("/dev/shm"), work_dir.clone()];
-    let output = Output::create(&folders, log_bytes).map(Arc::new).context("create the files for the output")?;
+    let size = log_size(log_bytes, supervision);
+    let output = Output::create(&folders, size).map(Arc::new).context("create the files for the output")?;
     let listener = http::listen(listen).with_context(|| format!("listen on {listen}"))?;
     let address = listener.local_addr().context("read the own address")?;
 
@@ -161,6 +166,16 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
     wind_down(left, &activity, Http { end: end_http, task: http }, mirror).await;
     info!(code = left.code, "ends");
     Ok(left.code)
+}
+
+/// A pod's agent reserves all of its disk space. Local agents share a disk, and most of them print little: each
+/// reserves enough for the traceback of a script that fails because that disk is full.
+fn log_size(capacity: NonZeroU64, supervision: Supervision) -> LogSize {
+    let reserved = match supervision {
+        Supervision::Pod => capacity.get(),
+        Supervision::Parent => LOCAL_RESERVE_BYTES,
+    };
+    LogSize { capacity, reserved }
 }
 
 /// The task that answers requests.

@@ -24,6 +24,16 @@ pub enum Stream {
     Stderr,
 }
 
+/// The size of each of the three logs, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct LogSize {
+    /// Newest bytes that are kept.
+    pub capacity: NonZeroU64,
+    /// Disk space that is taken at once, at most the capacity. A script often fails because the disk is full; its
+    /// traceback comes after that.
+    pub reserved: u64,
+}
+
 /// The output of all runs of this agent.
 #[derive(Debug)]
 pub struct Output {
@@ -33,17 +43,20 @@ pub struct Output {
 }
 
 impl Output {
-    /// Empty logs of `capacity` bytes each, in the first of `folders` that takes them: a container's root may be
-    /// read-only.
+    /// Empty logs of `size`, in the first of `folders` that takes them: a container's root may be read-only.
     ///
     /// # Errors
     /// What the last of the folders said.
-    pub fn create(folders: &[PathBuf], capacity: NonZeroU64) -> io::Result<Self> {
+    pub fn create(folders: &[PathBuf], size: LogSize) -> io::Result<Self> {
         let mut failure = io::Error::from(io::ErrorKind::NotFound);
         for folder in folders {
-            let create = || BoundedLog::create_anonymous(folder, capacity).map(StreamLog::new);
+            let create = || BoundedLog::create_anonymous(folder, size.capacity);
             match (create(), create(), create()) {
-                (Ok(both), Ok(stdout), Ok(stderr)) => return Ok(Self { both, stdout, stderr }),
+                (Ok(both), Ok(stdout), Ok(stderr)) => {
+                    reserve([&both, &stdout, &stderr], size.reserved);
+                    let [both, stdout, stderr] = [both, stdout, stderr].map(StreamLog::new);
+                    return Ok(Self { both, stdout, stderr });
+                }
                 (Err(error), _, _) | (_, Err(error), _) | (_, _, Err(error)) => failure = error,
             }
         }
@@ -80,6 +93,13 @@ impl Output {
     }
 }
 
+/// Reserves the disk space of the logs. Without it they work until the disk is full.
+fn reserve(logs: [&BoundedLog; 3], bytes: u64) {
+    if let Err(error) = logs.into_iter().try_for_each(|log| log.reserve(bytes)) {
+        warn!(%error, bytes, "could not reserve disk space for the output; a full disk may lose some of it");
+    }
+}
+
 /// The bytes as text of at most [`STDERR_TAIL_BYTES`]; each replaced byte takes three, so some may have to go.
 fn tail_text(bytes: &[u8]) -> String {
     // The cut may have gone through a character; its rest says nothing.
@@ -104,8 +124,8 @@ impl StreamLog {
         Self { log: Mutex::new(log), end }
     }
 
-    /// Adds bytes. Where the disk takes none, they are dropped as if they were old: exec.py must not be held up by
-    /// its own output, and offsets must stay true.
+    /// Appends bytes. If the disk takes none, they become a gap: exec.py must not wait for its own output, and offsets
+    /// must stay true.
     fn append(&self, bytes: &[u8]) {
         let mut log = self.lock();
         let end = log.end() + bytes.len() as u64;
@@ -118,12 +138,12 @@ impl StreamLog {
         self.end.send_replace(end);
     }
 
-    /// The offset of the oldest byte that is kept.
-    pub fn start(&self) -> u64 {
-        self.lock().start()
+    /// The offset of the first kept byte from `offset` on; the end if there is none.
+    pub fn next_kept(&self, offset: u64) -> u64 {
+        self.lock().next_kept(offset)
     }
 
-    /// The offset behind the newest byte.
+    /// The offset after the newest byte.
     pub fn end(&self) -> u64 {
         self.lock().end()
     }

@@ -128,6 +128,11 @@ impl BoundedLog {
         self.extent.end
     }
 
+    /// The offset of the first kept byte from `offset` on; [`BoundedLog::end`] if there is none.
+    pub fn next_kept(&self, offset: u64) -> u64 {
+        self.extent.run_from(offset).0
+    }
+
     /// The gaps between [`BoundedLog::start`] and [`BoundedLog::end`], oldest first. There is a kept byte before each,
     /// and between two of them; the last may reach to the end.
     pub fn gaps(&self) -> impl Iterator<Item = Gap> {

@@ -34,7 +34,9 @@ impl Model {
 
     /// The first kept byte from `offset` on.
     fn next_kept(&self, offset: usize) -> usize {
-        (offset..self.bytes.len()).find(|offset| self.bytes[*offset].is_some()).unwrap_or(self.bytes.len())
+        (offset.min(self.bytes.len())..self.bytes.len())
+            .find(|offset| self.bytes[*offset].is_some())
+            .unwrap_or(self.bytes.len())
     }
 
     fn read(&self, offset: usize, length: usize) -> (usize, Vec<u8>) {
@@ -79,6 +81,7 @@ fn check(log: &BoundedLog, model: &Model) -> Result<(), TestCaseError> {
     prop_assert_eq!(log.gaps().collect::<Vec<_>>(), model.gaps());
     let around_gaps = model.gaps().into_iter().flat_map(|gap| [gap.offset as usize - 1, gap.offset as usize + 1]);
     for offset in [0, start, start + 7, end, end + 5].into_iter().chain(around_gaps) {
+        prop_assert_eq!(log.next_kept(offset as u64), model.next_kept(offset) as u64);
         for length in [0, 1, 13, 200] {
             let mut buffer = vec![0; length];
             let (from, n) = log.read(offset as u64, &mut buffer).unwrap();
