@@ -13,6 +13,12 @@ use protocol::agent::STDERR_TAIL_BYTES;
 use tokio::sync::watch;
 use tracing::warn;
 
+/// How far back stderr is searched for the exception that ended a run.
+const LOOK_BACK_BYTES: u64 = 1024 * 1024;
+
+/// Bytes that are read back at once.
+const PIECE_BYTES: usize = 64 * 1024;
+
 /// Which of exec.py's outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
@@ -78,16 +84,23 @@ impl Output {
         self.both.append(bytes);
     }
 
-    /// The last of stderr from `from` on, as an exit report carries it.
-    pub fn stderr_tail(&self, from: u64) -> String {
-        let mut buffer = vec![0; STDERR_TAIL_BYTES];
+    /// What is kept of stderr from `from` on, of a lot the newest [`LOOK_BACK_BYTES`].
+    pub fn stderr_from(&self, from: u64) -> Vec<u8> {
         let log = &self.stderr;
-        let from = from.max(log.end().saturating_sub(STDERR_TAIL_BYTES as u64));
-        match log.read(from, &mut buffer) {
-            Ok((_, n)) => tail_text(&buffer[..n]),
-            Err(error) => {
-                warn!(%error, "stderr could not be read back");
-                String::new()
+        let mut offset = from.max(log.end().saturating_sub(LOOK_BACK_BYTES));
+        let mut stderr = vec![];
+        let mut buffer = vec![0; PIECE_BYTES];
+        loop {
+            match log.read(offset, &mut buffer) {
+                Ok((_, 0)) => return stderr,
+                Ok((first, n)) => {
+                    stderr.extend_from_slice(&buffer[..n]);
+                    offset = first + n as u64;
+                }
+                Err(error) => {
+                    warn!(%error, "stderr could not be read back");
+                    return stderr;
+                }
             }
         }
     }
@@ -100,11 +113,13 @@ fn reserve(logs: [&BoundedLog; 3], bytes: u64) {
     }
 }
 
-/// The bytes as text of at most [`STDERR_TAIL_BYTES`]; each replaced byte takes three, so some may have to go.
-fn tail_text(bytes: &[u8]) -> String {
+/// The last bytes of stderr as text of at most [`STDERR_TAIL_BYTES`].
+pub fn stderr_tail(stderr: &[u8]) -> String {
+    let bytes = &stderr[stderr.len().saturating_sub(STDERR_TAIL_BYTES)..];
     // The cut may have gone through a character; its rest says nothing.
     let cut = bytes.iter().take(3).take_while(|byte| **byte & 0b1100_0000 == 0b1000_0000).count();
     let text = String::from_utf8_lossy(&bytes[cut..]);
+    // Each replaced byte takes three.
     let surplus = text.len().saturating_sub(STDERR_TAIL_BYTES);
     let begin = (surplus..).find(|index| text.is_char_boundary(*index)).expect("the end is a boundary");
     text[begin..].to_owned()
@@ -169,14 +184,14 @@ impl StreamLog {
 
 #[cfg(test)]
 mod tests {
-    use super::tail_text;
+    use super::stderr_tail;
 
     #[test]
     fn a_tail_begins_at_a_character_and_fits_although_bad_bytes_grow() {
-        assert_eq!(tail_text("…x".as_bytes()), "…x");
-        assert_eq!(tail_text(&"…x".as_bytes()[1..]), "x");
-        assert_eq!(tail_text(b""), "");
-        let grown = tail_text(&[0xff; 4096]);
+        assert_eq!(stderr_tail("…x".as_bytes()), "…x");
+        assert_eq!(stderr_tail(&"…x".as_bytes()[1..]), "x");
+        assert_eq!(stderr_tail(b""), "");
+        let grown = stderr_tail(&[0xff; 4096]);
         assert_eq!(grown.len(), 4095);
         assert!(grown.chars().all(|c| c == '\u{fffd}'));
     }

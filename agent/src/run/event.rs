@@ -38,6 +38,8 @@ pub enum Event {
     MainEnded(ExitOutcome),
     /// Everything that the run started is dead, and its output read.
     Gone {
+        /// The first line of the exception that ended it.
+        exception: Option<String>,
         /// The last of its stderr.
         stderr_tail: String,
         /// Why not a line of exec.py ran, if that is so.

@@ -215,3 +215,21 @@ fn a_pods_log_that_nobody_reads_holds_up_neither_http_nor_the_run_nor_the_end() 
     let status = wait_until("the agent's end", || child.try_wait().unwrap());
     assert_eq!(status.code(), Some(0));
 }
+
+#[test]
+fn a_report_names_the_exception_whose_text_is_longer_than_what_is_shown_of_it() {
+    let script = "raise ValueError('Attempt to convert (PerReplica:{\\n' + '[[1. 2. 3.]\\n' * 20_000 + '})')";
+    let agent = Agent::of_python(script);
+    agent.go();
+    let report = agent.wait_for_exit();
+    assert_eq!(report.exception.as_deref(), Some("ValueError: Attempt to convert (PerReplica:{"));
+    assert!(report.stderr_tail.ends_with("[[1. 2. 3.]\n})\n") && !report.stderr_tail.contains("PerReplica"));
+}
+
+#[test]
+fn a_report_of_control_characters_is_as_short_as_another() {
+    let agent = Agent::of_python(r"raise ValueError('\x1b' * 500_000)");
+    assert_eq!(agent.outcome(), ExitOutcome::Code(1));
+    let length = agent.get("/status").body.len();
+    assert!((9_000..10_000).contains(&length), "{length}");
+}
