@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use lexopt::{Arg, Parser};
+use protocol::agent::PYTHONS;
 use protocol::env::{MUSTER_PREFIX, MUSTER_TERMINATION_GRACE_SECONDS, MUSTER_TOKEN_SHA256};
 use protocol::routes::AGENT_PORT;
 
@@ -291,7 +292,7 @@ impl Default for Config {
             termination_log: None,
             token: None,
             supervision: Supervision::Pod,
-            command: ["python", "exec.py"].map(OsString::from).to_vec(),
+            command: [PYTHONS[0], "exec.py"].map(OsString::from).to_vec(),
             environment: Environment::new(),
         }
     }

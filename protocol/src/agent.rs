@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{Generation, UnixMillis};
 use crate::text;
 
+/// The names of Python, in the order in which PATH is searched for them. A run whose command begins with the first gets
+/// the second where only that is installed.
+pub const PYTHONS: [&str; 2] = ["python", "python3"];
+
 /// Most bytes of the last output on stderr that an [`ExitReport`] carries.
 pub const STDERR_TAIL_BYTES: usize = 4096;
 

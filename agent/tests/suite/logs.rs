@@ -191,15 +191,15 @@ fn output_goes_to_the_agents_own_streams_when_it_is_a_pods_first_process() {
 
 #[test]
 fn a_pods_agent_takes_the_disk_space_of_its_output_at_once() {
-    let mut program = support::program();
+    let mut program = crate::support::program();
     program.args(["--listen", "127.0.0.1:0", "--log-bytes", "1048576", "--", "true"]);
-    let (mut child, address) = support::start_as_pod(program);
+    let (mut child, address) = crate::support::start_as_pod(program);
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap().flatten();
     let files = descriptors.filter_map(|fd| std::fs::metadata(fd.path()).ok()).filter(|file| file.nlink() == 0);
     let taken: Vec<u64> = files.map(|file| file.blocks() * 512).collect();
     // In memory there is nothing to reserve.
     assert!(taken.len() == 3 && taken.iter().all(|bytes| *bytes == 0 || *bytes >= 1 << 20), "{taken:?}");
-    assert_eq!(support::Agent::at(address).post("/finish", "").status, 200);
+    assert_eq!(crate::support::Agent::at(address).post("/finish", "").status, 200);
     wait_until("the agent's end", || child.try_wait().unwrap());
 }
 

@@ -214,7 +214,7 @@ fn sigterm_stops_the_run_gracefully_and_the_agent_exits_as_it_did() {
 
 #[test]
 fn sigterm_kills_a_run_that_ignores_it_after_the_grace() {
-    let mut agent = Agent::start(&["--termination-grace", "0.2"], &["python3", "-u", "-c", STUBBORN]);
+    let mut agent = Agent::start(&["--termination-grace", "3"], &["python3", "-u", "-c", STUBBORN]);
     agent.go();
     let pids = ["main", "child", "detached"].map(|name| agent.wait_for_pid(name));
     signal(agent.pid(), Signal::TERM);

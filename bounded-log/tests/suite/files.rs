@@ -169,7 +169,7 @@ fn limit_files(bytes: u64) {
 
 #[test]
 fn a_log_that_cannot_grow_keeps_the_newest_bytes_in_the_room_that_it_has() {
-    run_with_limited_files("in_a_process_with_limited_files_a_log_keeps_the_newest_bytes");
+    run_with_limited_files("files::in_a_process_with_limited_files_a_log_keeps_the_newest_bytes");
 }
 
 #[test]
