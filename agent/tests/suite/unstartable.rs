@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::symlink;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::support::{Agent, program};
@@ -123,9 +124,8 @@ fn python3_runs_where_there_is_no_python_and_an_error_names_both_where_there_is_
     let neither = "cannot start \"python\": neither python nor python3 is on PATH; install Python 3, or set PATH";
     assert_eq!(run(), (ExitOutcome::NotStarted(neither.to_owned()), vec![]));
 
-    let script = format!("#!/bin/sh\nPATH={} exec python3 \"$@\"\n", std::env::var("PATH").unwrap());
-    fs::write(bin.join("python3"), script).unwrap();
-    fs::set_permissions(bin.join("python3"), fs::Permissions::from_mode(0o755)).unwrap();
+    let real = Command::new("python3").args(["-c", "import sys; print(sys.executable, end='')"]).output().unwrap();
+    symlink(String::from_utf8(real.stdout).unwrap(), bin.join("python3")).unwrap();
     assert_eq!(run(), (ExitOutcome::Code(0), b"ran\n".to_vec()));
 }
 
