@@ -39,14 +39,14 @@ pub struct Follower {
 pub enum Piece {
     /// The next bytes.
     Bytes(Bytes),
-    /// So many bytes were dropped before they could be read; the next piece begins behind them.
+    /// So many bytes were dropped before they were read, or never kept; the next piece begins after them.
     Dropped(u64),
     /// There will be no more.
     End,
 }
 
 impl Follower {
-    /// A reader from `offset`, or from the oldest or the newest byte if the log has no such offset.
+    /// A reader from `offset`, or from the first kept byte after it.
     pub fn new(
         output: Arc<Output>,
         status: watch::Receiver<RunStatus>,
@@ -56,7 +56,7 @@ impl Follower {
     ) -> Self {
         let log = output.log(stream);
         let end = log.subscribe();
-        let offset = offset.clamp(log.start(), log.end());
+        let offset = log.next_kept(offset);
         Self { output, stream, offset, until, end, status }
     }
 

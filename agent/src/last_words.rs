@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use protocol::agent::{ExitOutcome, LAST_WORDS_BYTES, LastWords, RunStatus};
+use protocol::text;
 use tracing::warn;
 
 /// Writes how the run ended, if it has, into a file that is there already.
@@ -20,28 +21,23 @@ pub fn leave(status: &RunStatus, file: &Path) {
     }
 }
 
-/// The words as JSON of at most [`LAST_WORDS_BYTES`]: of stderr what is newest, then of a reason what stands first.
+/// The words as JSON of at most [`LAST_WORDS_BYTES`]: of stderr the end, of a reason the beginning.
 pub fn message(mut words: LastWords) -> Vec<u8> {
-    let json = |words: &LastWords| serde_json::to_vec(words).expect("messages have text keys and no failing parts");
-    let surplus = |message: &[u8]| message.len().saturating_sub(LAST_WORDS_BYTES);
-    let message = json(&words);
-    // Each byte of a text is at least one of its JSON.
-    let tail = &mut words.exit.stderr_tail;
-    tail.drain(..boundary(tail, surplus(&message)));
-    let message = json(&words);
-    let ExitOutcome::NotStarted(reason) = &mut words.exit.outcome else { return message };
-    let kept = reason.len().saturating_sub(surplus(&message));
-    *reason = reason
-        .chars()
-        .scan(0, |bytes, c| {
-            *bytes += c.len_utf8();
-            (*bytes <= kept).then_some(c)
-        })
-        .collect();
+    let tail = &words.exit.stderr_tail;
+    words.exit.stderr_tail = text::end(tail, room(&words, tail)).to_owned();
+    if let ExitOutcome::NotStarted(reason) = &words.exit.outcome {
+        let kept = text::beginning(reason, room(&words, reason)).to_owned();
+        words.exit.outcome = ExitOutcome::NotStarted(kept);
+    }
     json(&words)
 }
 
-/// The first boundary between characters from `index` on.
-fn boundary(text: &str, index: usize) -> usize {
-    (index..text.len()).find(|index| text.is_char_boundary(*index)).unwrap_or(text.len())
+/// How many bytes of JSON there are for `text`, which is one of these words, beside the others.
+fn room(words: &LastWords, text: &str) -> usize {
+    let surplus = json(words).len().saturating_sub(LAST_WORDS_BYTES);
+    text::json_length(text).saturating_sub(surplus)
+}
+
+fn json(words: &LastWords) -> Vec<u8> {
+    serde_json::to_vec(words).expect("messages have text keys and no failing parts")
 }

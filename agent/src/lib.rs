@@ -17,13 +17,14 @@ pub mod shim;
 
 use std::convert::Infallible;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use rustix::process::setsid;
 use tokio::io::AsyncReadExt;
 use tokio::runtime;
@@ -34,13 +35,16 @@ use tokio::time::timeout_at;
 use tracing::{info, warn};
 
 use activity::Activity;
-use config::{Config, HELP, Invocation, Supervision};
+use config::{Config, Invocation, Supervision};
 use http::Agent;
-use log::Output;
+use log::{LogSize, Output};
 use reaper::Reaper;
 use run::event::Event;
 use run::memory::{CGROUP, Memory};
 use run::{Command, Left, Runner, child::Recipe};
+
+/// Disk space that an agent on a machine shared with others reserves for each log.
+const LOCAL_RESERVE_BYTES: u64 = 256 * 1024;
 
 /// Requests that wait for the runner at most; more of them wait in their connections.
 const COMMANDS_MAX: usize = 64;
@@ -67,7 +71,7 @@ pub fn main() -> ExitCode {
     let code = match config::from_process() {
         Ok(Invocation::Agent(config)) => be_agent(*config),
         Ok(Invocation::Shim(shim)) => shim::become_command(shim),
-        Ok(Invocation::Help) => print(HELP),
+        Ok(Invocation::Help) => print(&config::help()),
         Ok(Invocation::Version) => print(concat!("agent ", env!("CARGO_PKG_VERSION"), "\n")),
         Err(error) => complain(&error.to_string()),
     };
@@ -107,8 +111,9 @@ fn be_agent(config: Config) -> u8 {
 /// Is an agent until it is to end. Returns the code to exit with. All that can fail comes before a run can be started,
 /// so a failure means that the agent has not started.
 async fn serve(config: Config) -> anyhow::Result<u8> {
+    let addresses = config.addresses(std::process::id() == 1);
     let Config {
-        listen,
+        listen: _,
         work_dir,
         log_bytes,
         linger,
@@ -119,6 +124,7 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
         command,
         environment,
     } = config;
+    check_work_dir(&work_dir)?;
     let orders = Orders {
         terminate: signal(SignalKind::terminate())?,
         interrupt: signal(SignalKind::interrupt())?,
@@ -127,8 +133,9 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
     };
     let reaper = Reaper::new().context("become the parent of orphans")?;
     let folders = [std::env::temp_dir(), PathBuf::from("/dev/shm"), work_dir.clone()];
-    let output = Output::create(&folders, log_bytes).map(Arc::new).context("create the files for the output")?;
-    let listener = http::listen(listen).with_context(|| format!("listen on {listen}"))?;
+    let size = log_size(log_bytes, supervision);
+    let output = Output::create(&folders, size).map(Arc::new).context("create the files for the output")?;
+    let listener = http::listen(&addresses)?;
     let address = listener.local_addr().context("read the own address")?;
 
     let recipe = Recipe { command, work_dir, environment };
@@ -161,6 +168,26 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
     wind_down(left, &activity, Http { end: end_http, task: http }, mirror).await;
     info!(code = left.code, "ends");
     Ok(left.code)
+}
+
+/// Refuses a working directory in which no run could start.
+fn check_work_dir(work_dir: &Path) -> anyhow::Result<()> {
+    let hint = "create it, or name another directory with --work-dir";
+    match work_dir.metadata() {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(anyhow!("the working directory {work_dir:?} is not a directory\nhint: {hint}")),
+        Err(error) => Err(anyhow!("cannot use the working directory {work_dir:?}: {error}\nhint: {hint}")),
+    }
+}
+
+/// A pod's agent reserves all of its disk space. Local agents share a disk, and most of them print little: each
+/// reserves enough for the traceback of a script that fails because that disk is full.
+fn log_size(capacity: NonZeroU64, supervision: Supervision) -> LogSize {
+    let reserved = match supervision {
+        Supervision::Pod => capacity.get(),
+        Supervision::Parent => LOCAL_RESERVE_BYTES,
+    };
+    LogSize { capacity, reserved }
 }
 
 /// The task that answers requests.

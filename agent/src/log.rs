@@ -13,6 +13,12 @@ use protocol::agent::STDERR_TAIL_BYTES;
 use tokio::sync::watch;
 use tracing::warn;
 
+/// How far back stderr is searched for the exception that ended a run.
+const LOOK_BACK_BYTES: u64 = 1024 * 1024;
+
+/// Bytes that are read back at once.
+const PIECE_BYTES: usize = 64 * 1024;
+
 /// Which of exec.py's outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
@@ -24,6 +30,16 @@ pub enum Stream {
     Stderr,
 }
 
+/// The size of each of the three logs, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct LogSize {
+    /// Newest bytes that are kept.
+    pub capacity: NonZeroU64,
+    /// Disk space that is taken at once, at most the capacity. A script often fails because the disk is full; its
+    /// traceback comes after that.
+    pub reserved: u64,
+}
+
 /// The output of all runs of this agent.
 #[derive(Debug)]
 pub struct Output {
@@ -33,17 +49,20 @@ pub struct Output {
 }
 
 impl Output {
-    /// Empty logs of `capacity` bytes each, in the first of `folders` that takes them: a container's root may be
-    /// read-only.
+    /// Empty logs of `size`, in the first of `folders` that takes them: a container's root may be read-only.
     ///
     /// # Errors
     /// What the last of the folders said.
-    pub fn create(folders: &[PathBuf], capacity: NonZeroU64) -> io::Result<Self> {
+    pub fn create(folders: &[PathBuf], size: LogSize) -> io::Result<Self> {
         let mut failure = io::Error::from(io::ErrorKind::NotFound);
         for folder in folders {
-            let create = || BoundedLog::create_anonymous(folder, capacity).map(StreamLog::new);
+            let create = || BoundedLog::create_anonymous(folder, size.capacity);
             match (create(), create(), create()) {
-                (Ok(both), Ok(stdout), Ok(stderr)) => return Ok(Self { both, stdout, stderr }),
+                (Ok(both), Ok(stdout), Ok(stderr)) => {
+                    reserve([&both, &stdout, &stderr], size.reserved);
+                    let [both, stdout, stderr] = [both, stdout, stderr].map(StreamLog::new);
+                    return Ok(Self { both, stdout, stderr });
+                }
                 (Err(error), _, _) | (_, Err(error), _) | (_, _, Err(error)) => failure = error,
             }
         }
@@ -65,26 +84,42 @@ impl Output {
         self.both.append(bytes);
     }
 
-    /// The last of stderr from `from` on, as an exit report carries it.
-    pub fn stderr_tail(&self, from: u64) -> String {
-        let mut buffer = vec![0; STDERR_TAIL_BYTES];
+    /// What is kept of stderr from `from` on, of a lot the newest [`LOOK_BACK_BYTES`].
+    pub fn stderr_from(&self, from: u64) -> Vec<u8> {
         let log = &self.stderr;
-        let from = from.max(log.end().saturating_sub(STDERR_TAIL_BYTES as u64));
-        match log.read(from, &mut buffer) {
-            Ok((_, n)) => tail_text(&buffer[..n]),
-            Err(error) => {
-                warn!(%error, "stderr could not be read back");
-                String::new()
+        let mut offset = from.max(log.end().saturating_sub(LOOK_BACK_BYTES));
+        let mut stderr = vec![];
+        let mut buffer = vec![0; PIECE_BYTES];
+        loop {
+            match log.read(offset, &mut buffer) {
+                Ok((_, 0)) => return stderr,
+                Ok((first, n)) => {
+                    stderr.extend_from_slice(&buffer[..n]);
+                    offset = first + n as u64;
+                }
+                Err(error) => {
+                    warn!(%error, "stderr could not be read back");
+                    return stderr;
+                }
             }
         }
     }
 }
 
-/// The bytes as text of at most [`STDERR_TAIL_BYTES`]; each replaced byte takes three, so some may have to go.
-fn tail_text(bytes: &[u8]) -> String {
+/// Reserves the disk space of the logs. Without it they work until the disk is full.
+fn reserve(logs: [&BoundedLog; 3], bytes: u64) {
+    if let Err(error) = logs.into_iter().try_for_each(|log| log.reserve(bytes)) {
+        warn!(%error, bytes, "could not reserve disk space for the output; a full disk may lose some of it");
+    }
+}
+
+/// The last bytes of stderr as text of at most [`STDERR_TAIL_BYTES`].
+pub fn stderr_tail(stderr: &[u8]) -> String {
+    let bytes = &stderr[stderr.len().saturating_sub(STDERR_TAIL_BYTES)..];
     // The cut may have gone through a character; its rest says nothing.
     let cut = bytes.iter().take(3).take_while(|byte| **byte & 0b1100_0000 == 0b1000_0000).count();
     let text = String::from_utf8_lossy(&bytes[cut..]);
+    // Each replaced byte takes three.
     let surplus = text.len().saturating_sub(STDERR_TAIL_BYTES);
     let begin = (surplus..).find(|index| text.is_char_boundary(*index)).expect("the end is a boundary");
     text[begin..].to_owned()
@@ -104,8 +139,8 @@ impl StreamLog {
         Self { log: Mutex::new(log), end }
     }
 
-    /// Adds bytes. Where the disk takes none, they are dropped as if they were old: exec.py must not be held up by
-    /// its own output, and offsets must stay true.
+    /// Appends bytes. If the disk takes none, they become a gap: exec.py must not wait for its own output, and offsets
+    /// must stay true.
     fn append(&self, bytes: &[u8]) {
         let mut log = self.lock();
         let end = log.end() + bytes.len() as u64;
@@ -118,12 +153,12 @@ impl StreamLog {
         self.end.send_replace(end);
     }
 
-    /// The offset of the oldest byte that is kept.
-    pub fn start(&self) -> u64 {
-        self.lock().start()
+    /// The offset of the first kept byte from `offset` on; the end if there is none.
+    pub fn next_kept(&self, offset: u64) -> u64 {
+        self.lock().next_kept(offset)
     }
 
-    /// The offset behind the newest byte.
+    /// The offset after the newest byte.
     pub fn end(&self) -> u64 {
         self.lock().end()
     }
@@ -149,14 +184,14 @@ impl StreamLog {
 
 #[cfg(test)]
 mod tests {
-    use super::tail_text;
+    use super::stderr_tail;
 
     #[test]
     fn a_tail_begins_at_a_character_and_fits_although_bad_bytes_grow() {
-        assert_eq!(tail_text("…x".as_bytes()), "…x");
-        assert_eq!(tail_text(&"…x".as_bytes()[1..]), "x");
-        assert_eq!(tail_text(b""), "");
-        let grown = tail_text(&[0xff; 4096]);
+        assert_eq!(stderr_tail("…x".as_bytes()), "…x");
+        assert_eq!(stderr_tail(&"…x".as_bytes()[1..]), "x");
+        assert_eq!(stderr_tail(b""), "");
+        let grown = stderr_tail(&[0xff; 4096]);
         assert_eq!(grown.len(), 4095);
         assert!(grown.chars().all(|c| c == '\u{fffd}'));
     }

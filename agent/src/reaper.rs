@@ -5,8 +5,10 @@
 //! task that also starts them: `Command::spawn` waits for a child of its own when it fails, and would lose it to a
 //! reaper in between.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::path::PathBuf;
 
 use protocol::agent::ExitOutcome;
 use rustix::io::Errno;
@@ -89,10 +91,26 @@ impl Reaper {
     }
 }
 
-/// Sends SIGTERM to the process group of a main process that has not been reaped.
-pub fn terminate_group(main: Pid) {
-    // Without a member that takes it there is nobody to tell.
-    let _ = kill_process_group(main, Signal::TERM);
+/// Programs that wait for the command that they have started and do not pass signals on to it.
+const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ash", "ksh", "zsh"];
+
+/// Sends SIGTERM to a main process that has not been reaped. Its children get none: a handler that was set before a
+/// fork would run in each of them, and several would save the same state. A shell passes no signal on, so its whole
+/// process group gets it.
+pub fn terminate(main: Pid) {
+    let send = if is_shell(main) { kill_process_group } else { kill_process };
+    // The process may have ended.
+    let _ = send(main, Signal::TERM);
+}
+
+/// Whether a process runs a shell: by its program, which for a script is the interpreter, or by the name under which
+/// busybox was started.
+fn is_shell(process: Pid) -> bool {
+    let folder = PathBuf::from(format!("/proc/{}", process.as_raw_nonzero()));
+    let program = fs::read_link(folder.join("exe")).unwrap_or_default();
+    let program = program.file_name().and_then(OsStr::to_str).unwrap_or_default().to_owned();
+    let name = if program == "busybox" { fs::read_to_string(folder.join("comm")) } else { Ok(program) };
+    name.is_ok_and(|name| SHELLS.contains(&name.trim_end()))
 }
 
 /// Sends SIGKILL to the process group of a main process that has not been reaped, and to itself, should it have left

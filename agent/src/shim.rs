@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use protocol::agent::PYTHONS;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 /// The hidden flag; the agent's process id, `--` and the command follow.
@@ -37,11 +38,17 @@ pub fn become_command(shim: Shim) -> u8 {
         return fail("the agent that started this run is gone", CANNOT_EXECUTE);
     }
     let (program, arguments) = command.split_first().expect("the command line was checked when it was parsed");
-    let error = Command::new(program).args(arguments).exec();
+    let [python, python3] = PYTHONS;
+    let mut error = Command::new(program).args(arguments).exec();
+    if program == python && error.kind() == io::ErrorKind::NotFound {
+        error = Command::new(python3).args(arguments).exec();
+    }
     let (why, code) = if error.kind() != io::ErrorKind::NotFound {
         (error.to_string(), CANNOT_EXECUTE)
     } else if program.to_string_lossy().contains('/') {
         ("no such file".to_owned(), NOT_FOUND)
+    } else if program == python {
+        (format!("neither {python} nor {python3} is on PATH; install Python 3, or set PATH"), NOT_FOUND)
     } else {
         ("not found on PATH".to_owned(), NOT_FOUND)
     };

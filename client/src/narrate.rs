@@ -225,16 +225,17 @@ pub(crate) fn between(from: Option<UnixMillis>, to: Option<UnixMillis>) -> Optio
     Some(Duration::from_millis(to.saturating_sub(from)))
 }
 
-/// The last output on stderr of the replica whose end failed the job.
+/// The last output on stderr of the replica whose end failed the job, with the exception's first line before it.
 pub(crate) fn last_words(view: &JobView) -> Option<(ReplicaId, Vec<&str>)> {
-    match &view.result {
-        Some(JobResult::Failed { failure: Failure::ReplicaExited { replica, exit } }) => {
-            let lines: Vec<&str> = exit.stderr_tail.trim_end().lines().collect();
-            let first = lines.len().saturating_sub(LAST_WORDS_MAX);
-            if lines.is_empty() { None } else { Some((*replica, lines[first..].to_vec())) }
-        }
-        Some(_) | None => None,
+    let Some(JobResult::Failed { failure: Failure::ReplicaExited { replica, exit } }) = &view.result else {
+        return None;
+    };
+    let mut lines: Vec<&str> = exit.stderr_tail.trim_end().lines().collect();
+    lines.drain(..lines.len().saturating_sub(LAST_WORDS_MAX));
+    if let Some(exception) = exit.exception_before(lines.iter().copied()) {
+        lines.splice(..0, [exception, "…"]);
     }
+    if lines.is_empty() { None } else { Some((*replica, lines)) }
 }
 
 #[cfg(test)]

@@ -51,13 +51,7 @@ fn running(workers: u32) -> JobView {
 
 fn exited(code: i32, stopped: bool) -> ExitReport {
     let stderr_tail = "Traceback\nValueError: no\n".to_owned();
-    ExitReport {
-        outcome: ExitOutcome::Code(code),
-        stopped,
-        terminated: false,
-        ended_at: UnixMillis(4_000),
-        stderr_tail,
-    }
+    ExitReport { stopped, stderr_tail, ..ExitReport::new(ExitOutcome::Code(code), UnixMillis(4_000)) }
 }
 
 fn finished(result: JobResult) -> JobView {
@@ -201,6 +195,17 @@ fn the_last_words_are_those_of_whoever_failed_first_and_few() {
     let view = failed_by("worker-2", exit);
     let (_, lines) = last_words(&view).unwrap();
     assert_eq!((lines.len(), lines[0], lines[19]), (20, "line 31", "line 50"));
+
+    // An exception whose text goes on for so many lines that the last of them do not name it.
+    let mut exit = exited(1, false);
+    exit.exception = Some("ValueError: Attempt to convert a value (PerReplica:{".to_owned());
+    exit.stderr_tail = "[1. 2. 3.]\n".repeat(50);
+    let view = failed_by("worker-2", exit.clone());
+    let (_, lines) = last_words(&view).unwrap();
+    assert_eq!(lines[..3], ["ValueError: Attempt to convert a value (PerReplica:{", "…", "[1. 2. 3.]"]);
+    exit.stderr_tail = "ValueError: Attempt to convert a value (PerReplica:{0: 1})\n".to_owned();
+    let view = failed_by("worker-2", exit);
+    assert_eq!(last_words(&view).unwrap().1, ["ValueError: Attempt to convert a value (PerReplica:{0: 1})"]);
 
     assert_eq!(last_words(&finished(JobResult::Succeeded)), None);
 }

@@ -5,9 +5,19 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Generation, UnixMillis};
+use crate::text;
+
+/// The names of Python, in the order in which PATH is searched for them. A run whose command begins with the first gets
+/// the second where only that is installed.
+pub const PYTHONS: [&str; 2] = ["python", "python3"];
 
 /// Most bytes of the last output on stderr that an [`ExitReport`] carries.
 pub const STDERR_TAIL_BYTES: usize = 4096;
+
+/// Most bytes that an [`ExitReport`]'s texts take in JSON, whoever sends it.
+const STDERR_TAIL_JSON_BYTES: usize = 8192;
+const REASON_JSON_BYTES: usize = 4096;
+const EXCEPTION_JSON_BYTES: usize = 1024;
 
 /// Where a run stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +71,9 @@ pub struct ExitReport {
     pub terminated: bool,
     /// When, by the agent's clock.
     pub ended_at: UnixMillis,
+    /// The first line of the exception that ended exec.py: the line after the stack of the last traceback. Its text may
+    /// go on for many lines, so that the tail does not show it.
+    pub exception: Option<String>,
     /// The last output on stderr, at most [`STDERR_TAIL_BYTES`], invalid UTF-8 replaced.
     pub stderr_tail: String,
 }
@@ -97,6 +110,38 @@ pub struct LastWords {
 pub const LAST_WORDS_BYTES: usize = 4096;
 
 impl ExitReport {
+    /// A report of a run that ended by itself, without any output.
+    pub fn new(outcome: ExitOutcome, ended_at: UnixMillis) -> Self {
+        Self { outcome, stopped: false, terminated: false, ended_at, exception: None, stderr_tail: String::new() }
+    }
+
+    /// The same report with texts of bounded length: of a reason and an exception the beginning, of stderr the end.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        if let ExitOutcome::NotStarted(reason) = &mut self.outcome {
+            reason.truncate(text::beginning(reason, REASON_JSON_BYTES).len());
+        }
+        if let Some(exception) = &mut self.exception {
+            exception.truncate(text::beginning(exception, EXCEPTION_JSON_BYTES).len());
+        }
+        let surplus = self.stderr_tail.len() - text::end(&self.stderr_tail, STDERR_TAIL_JSON_BYTES).len();
+        self.stderr_tail.drain(..surplus);
+        self
+    }
+
+    /// Forgets what the run printed.
+    pub fn forget_output(&mut self) {
+        self.exception = None;
+        self.stderr_tail.clear();
+    }
+
+    /// The exception's first line, if `lines` of the run's output do not show it.
+    pub fn exception_before<'a>(&self, mut lines: impl Iterator<Item = &'a str>) -> Option<&str> {
+        let exception = self.exception.as_deref()?;
+        // A long line is cut here, and may be whole there.
+        (!lines.any(|line| line.starts_with(exception))).then_some(exception)
+    }
+
     /// Whether the run did what it should: it exited with 0.
     pub fn is_success(&self) -> bool {
         self.outcome == ExitOutcome::Code(0)
@@ -167,6 +212,8 @@ pub(crate) struct ExitReportWire {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     terminated: bool,
     ended_at: UnixMillis,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    exception: Option<String>,
     #[serde(default)]
     stderr_tail: String,
 }
@@ -191,8 +238,17 @@ impl TryFrom<ExitReportWire> for ExitReport {
     type Error = AmbiguousExit;
 
     fn try_from(wire: ExitReportWire) -> Result<Self, Self::Error> {
-        let ExitReportWire { code, signal, out_of_memory, not_started, stopped, terminated, ended_at, stderr_tail } =
-            wire;
+        let ExitReportWire {
+            code,
+            signal,
+            out_of_memory,
+            not_started,
+            stopped,
+            terminated,
+            ended_at,
+            exception,
+            stderr_tail,
+        } = wire;
         let outcome = match (code, signal, out_of_memory, not_started) {
             (Some(code), None, None, None) => ExitOutcome::Code(code),
             (None, Some(SIGKILL), Some(OutOfMemoryWire { limit_bytes: limit }), None) => {
@@ -202,13 +258,13 @@ impl TryFrom<ExitReportWire> for ExitReport {
             (None, None, None, Some(reason)) => ExitOutcome::NotStarted(reason),
             (_, _, _, _) => return Err(AmbiguousExit),
         };
-        Ok(Self { outcome, stopped, terminated, ended_at, stderr_tail })
+        Ok(Self { outcome, stopped, terminated, ended_at, exception, stderr_tail }.bounded())
     }
 }
 
 impl From<ExitReport> for ExitReportWire {
     fn from(report: ExitReport) -> Self {
-        let ExitReport { outcome, stopped, terminated, ended_at, stderr_tail } = report;
+        let ExitReport { outcome, stopped, terminated, ended_at, exception, stderr_tail } = report;
         let (code, signal, out_of_memory, not_started) = match outcome {
             ExitOutcome::Code(code) => (Some(code), None, None, None),
             ExitOutcome::Signal(signal) => (None, Some(signal), None, None),
@@ -217,6 +273,6 @@ impl From<ExitReport> for ExitReportWire {
             }
             ExitOutcome::NotStarted(reason) => (None, None, None, Some(reason)),
         };
-        Self { code, signal, out_of_memory, not_started, stopped, terminated, ended_at, stderr_tail }
+        Self { code, signal, out_of_memory, not_started, stopped, terminated, ended_at, exception, stderr_tail }
     }
 }

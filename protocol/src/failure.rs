@@ -168,7 +168,7 @@ impl Restarts {
         for older in &mut self.failed_starts {
             older.last_lines.clear();
             match &mut older.failure {
-                Failure::ReplicaExited { exit, .. } => exit.stderr_tail.clear(),
+                Failure::ReplicaExited { exit, .. } => exit.forget_output(),
                 Failure::StartTimeout { missing, .. } => missing.truncate(CONSEQUENCES_MAX),
                 Failure::ReplicaLost { .. } | Failure::DeadlineExceeded { .. } => {}
             }

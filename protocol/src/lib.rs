@@ -15,5 +15,6 @@ pub mod pod;
 pub mod routes;
 pub mod run_policy;
 mod spec_error;
+pub mod text;
 pub mod tf_config;
 pub mod view;

@@ -42,8 +42,9 @@ impl AgentBody {
     }
 }
 
-/// Passes a log on until there is no more of it or no reader. A reader that was overtaken by the log is cut off, so
-/// that it asks again and is told what was dropped, for headers have been sent and bytes have no place for a note.
+/// Passes a log on until there is no more of it or no reader. It ends before bytes that are missing, because they were
+/// not kept or the reader was too slow: headers have been sent, and bytes have no place for a note. When the reader asks
+/// again from there, the headers of that answer say what is missing.
 async fn deliver(mut follower: Follower, sender: mpsc::Sender<Bytes>, _open: Option<OpenRequest>) {
     loop {
         let piece = tokio::select! {

@@ -23,6 +23,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use protocol::agent::RunStatus;
 use protocol::routes;
+use rustix::io::Errno;
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -75,12 +76,37 @@ pub struct Agent {
     pub token: Option<TokenHash>,
 }
 
-/// Takes a port.
+/// Why no address could be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error("listen on {address}")]
+pub struct ListenError {
+    address: SocketAddr,
+    #[source]
+    source: io::Error,
+}
+
+/// Listens on the first of the addresses whose kind this machine has.
 ///
 /// # Errors
-/// What the kernel says.
-pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+/// What the kernel says of that one, or of the last.
+pub fn listen(addresses: &[SocketAddr]) -> Result<TcpListener, ListenError> {
+    let (last, others) = addresses.split_last().expect("there is an address");
+    for address in others {
+        match listen_on(*address) {
+            // A machine without IPv6 does not know such sockets, or has no such address.
+            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL)) => {}
+            done => return done.map_err(|source| ListenError { address: *address, source }),
+        }
+    }
+    listen_on(*last).map_err(|source| ListenError { address: *last, source })
+}
+
+fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    if address.is_ipv6() {
+        // [::] takes IPv4 as well, whatever the machine's default is.
+        sockopt::set_ipv6_v6only(&socket, false)?;
+    }
     // An agent that ended a moment ago may have left connections behind.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;

@@ -38,6 +38,8 @@ pub enum Event {
     MainEnded(ExitOutcome),
     /// Everything that the run started is dead, and its output read.
     Gone {
+        /// The first line of the exception that ended it.
+        exception: Option<String>,
         /// The last of its stderr.
         stderr_tail: String,
         /// Why not a line of exec.py ran, if that is so.
@@ -114,9 +116,9 @@ pub enum Refusal {
 pub enum Action {
     /// Start the main process and report by [`Event::Started`] or [`Event::StartFailed`].
     Start(EnvChanges),
-    /// Send SIGTERM to the process group of this process.
+    /// Send SIGTERM to the main process; to its process group if it is a shell.
     Terminate(Pid),
-    /// Send SIGKILL to it.
+    /// Send SIGKILL to its process group.
     Kill(Pid),
     /// End the agent.
     Leave,

@@ -3,6 +3,7 @@
 pub mod child;
 pub mod environment;
 pub mod event;
+pub mod exception;
 pub mod memory;
 pub mod phase;
 pub mod report;
@@ -15,16 +16,16 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use protocol::agent::RunStatus;
+use protocol::agent::{ExitOutcome, RunStatus};
 use protocol::ids::UnixMillis;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep_until;
 use tracing::{info, warn};
 
-use crate::log::{Output, Stream};
+use crate::log::{Output, Stream, stderr_tail};
 use crate::pump::pump;
-use crate::reaper::{Children, Reaper, kill_group, terminate_group};
+use crate::reaper::{Children, Reaper, kill_group, terminate};
 use child::{Recipe, describe_failure};
 use environment::EnvChanges;
 use event::{Action, Event, Now, Reply};
@@ -191,11 +192,14 @@ impl Runner {
         if reaped.children == Children::Some {
             self.reaper.kill_children();
         } else if let Some(stderr_from) = self.pumping.finish(Instant::now()) {
-            let stderr_tail = self.output.stderr_tail(stderr_from);
+            let stderr = self.output.stderr_from(stderr_from);
+            let tail = stderr_tail(&stderr);
             let lasted = Duration::from_millis(ended_at.0.saturating_sub(run.started_at.0));
-            let attempt = Attempt { command: &self.recipe.command, outcome, stderr: &stderr_tail, lasted };
+            let attempt = Attempt { command: &self.recipe.command, outcome, stderr: &tail, lasted };
             let not_started = if *cause == Cause::Own { attempt.why_nothing_ran() } else { None };
-            self.happen(Event::Gone { stderr_tail, not_started });
+            let has_failed = matches!(outcome, ExitOutcome::Code(1..));
+            let exception = if has_failed { exception::first_line(&String::from_utf8_lossy(&stderr)) } else { None };
+            self.happen(Event::Gone { exception, stderr_tail: tail, not_started });
         }
     }
 
@@ -205,7 +209,7 @@ impl Runner {
         self.state = state;
         match action {
             Some(Action::Start(changes)) => self.start(&changes),
-            Some(Action::Terminate(pid)) => terminate_group(pid),
+            Some(Action::Terminate(pid)) => terminate(pid),
             Some(Action::Kill(pid)) => kill_group(pid),
             Some(Action::Leave) => self.leave = Leave::Now,
             None => {}

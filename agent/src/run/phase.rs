@@ -330,9 +330,9 @@ fn progress(phase: Phase, event: Event, now: Now) -> Moved {
             to(Phase::Ending { run, outcome, cause, ended_at: now.wall })
         }
         (Phase::Stopping { run, kill, cause }, Event::Tick) => kill_when_due(run, kill, cause, now),
-        (Phase::Ending { run, outcome, cause, ended_at }, Event::Gone { stderr_tail, not_started }) => {
+        (Phase::Ending { run, outcome, cause, ended_at }, Event::Gone { exception, stderr_tail, not_started }) => {
             let outcome = not_started.map_or(outcome, ExitOutcome::NotStarted);
-            let report = report(outcome, cause, ended_at, stderr_tail);
+            let report = ExitReport { exception, stderr_tail, ..report(outcome, cause, ended_at) }.bounded();
             to(Phase::Exited { assignment: run.assignment, started_at: Some(run.started_at), report })
         }
         (

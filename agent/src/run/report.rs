@@ -24,11 +24,11 @@ pub fn exit_code(report: &ExitReport) -> u8 {
     }
 }
 
-pub(super) fn report(outcome: ExitOutcome, cause: Cause, ended_at: UnixMillis, stderr_tail: String) -> ExitReport {
+pub(super) fn report(outcome: ExitOutcome, cause: Cause, ended_at: UnixMillis) -> ExitReport {
     let (stopped, terminated) = (cause != Cause::Own, cause == Cause::Terminated);
-    ExitReport { outcome, stopped, terminated, ended_at, stderr_tail }
+    ExitReport { stopped, terminated, ..ExitReport::new(outcome, ended_at) }.bounded()
 }
 
 pub(super) fn not_started(reason: String, cause: Cause, now: Now) -> ExitReport {
-    report(ExitOutcome::NotStarted(reason), cause, now.wall, String::new())
+    report(ExitOutcome::NotStarted(reason), cause, now.wall)
 }

@@ -85,7 +85,7 @@ fn a_bad_command_line_is_refused_with_2() {
         (["--linger", "-1"], "error: --linger: \"-1\" is not a number of seconds, a year at most\n"),
         (["--log-bytes", "0"], "error: --log-bytes: \"0\" is not a number of bytes, at least 1\n"),
         (["--frobnicate", "x"], "error: invalid option '--frobnicate'\n"),
-        (["--supervised", "--"], "error: no command stands behind --\n"),
+        (["--supervised", "--"], "error: no command after --\n"),
     ] {
         let output = crate::support::program().args(flags).stderr(Stdio::piped()).output().unwrap();
         assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(2), message));
@@ -96,6 +96,20 @@ fn a_bad_command_line_is_refused_with_2() {
     assert!(
         String::from_utf8(output.stderr).unwrap().starts_with("error: MUSTER_TERMINATION_GRACE_SECONDS: \"x\" is not")
     );
+}
+
+#[test]
+fn a_working_directory_that_does_not_exist_is_refused_with_2() {
+    let hint = "hint: create it, or name another directory with --work-dir\n";
+    for (dir, why) in [
+        ("/nowhere", "cannot use the working directory \"/nowhere\": No such file or directory (os error 2)"),
+        ("/etc/passwd", "the working directory \"/etc/passwd\" is not a directory"),
+    ] {
+        let flags = ["--listen", "127.0.0.1:0", "--work-dir", dir];
+        let output = crate::support::program().args(flags).stderr(Stdio::piped()).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), told), (Some(2), format!("error: {why}\n{hint}")));
+    }
 }
 
 #[test]

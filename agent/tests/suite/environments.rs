@@ -82,9 +82,26 @@ fn configuration(arguments: &[&str], own: &[(&str, &str)]) -> Config {
 }
 
 #[test]
+fn an_agent_without_a_token_listens_for_this_machine_alone_unless_it_is_told_or_process_1() {
+    let listens = |arguments: &[&str], own: &[(&str, &str)], first: bool| {
+        let addresses = configuration(arguments, own).addresses(first);
+        addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    };
+    let (local, open) = ("127.0.0.1:7896 [::1]:7896", "[::]:7896 0.0.0.0:7896");
+    let token = "0".repeat(64);
+    assert_eq!(listens(&[], &[], false), local);
+    assert_eq!(listens(&["--supervised"], &[], false), local);
+    assert_eq!(listens(&[], &[], true), open);
+    assert_eq!(listens(&["--token-sha256", &token], &[], false), open);
+    assert_eq!(listens(&[], &[("MUSTER_TOKEN_SHA256", &token)], false), open);
+    assert_eq!(listens(&["--listen", "0.0.0.0:1"], &[], false), "0.0.0.0:1");
+    assert_eq!(listens(&["--listen", "127.0.0.1:1"], &[], true), "127.0.0.1:1");
+}
+
+#[test]
 fn a_flag_wins_over_its_variable_and_that_over_the_default() {
     let default = configuration(&[], &[]);
-    assert_eq!(default.listen.to_string(), "0.0.0.0:7896");
+    assert_eq!(default.listen, None);
     assert_eq!(default.command, ["python", "exec.py"]);
     assert_eq!((default.linger, default.termination_grace), (Duration::from_secs(600), Duration::from_secs(30)));
     assert_eq!((default.log_bytes.get(), default.supervision), (16_777_216, Supervision::Pod));
@@ -99,7 +116,10 @@ fn a_flag_wins_over_its_variable_and_that_over_the_default() {
         ("PATH", "p"),
     ];
     let config = configuration(&["--termination-grace", "1.5", "--work-dir=/srv"], &variables);
-    assert_eq!((config.listen.to_string().as_str(), config.termination_grace), ("[::]:1", Duration::from_millis(1500)));
+    assert_eq!(
+        (config.listen.unwrap().to_string().as_str(), config.termination_grace),
+        ("[::]:1", Duration::from_millis(1500))
+    );
     assert_eq!((config.work_dir.to_str(), config.command.len()), (Some("/srv"), 3));
     assert_eq!(config.environment, environment(&[("PATH", "p")]), "Muster's own are taken out");
 

@@ -1,6 +1,8 @@
 //! Output: kept byte for byte, addressed by offsets, followed to its end.
 
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::process::Stdio;
 use std::thread;
 
 use crate::support::{Agent, parse_response, wait_until};
@@ -71,6 +73,39 @@ fn what_the_log_cannot_keep_is_said_to_be_dropped() {
     assert!(answer.text().starts_with("000000900\n") && answer.text().ends_with("000000999\n"));
     let answer = agent.get("/logs?offset=9990");
     assert_eq!((answer.text().as_str(), answer.number(LOG_DROPPED_HEADER)), ("000000999\n", 0));
+}
+
+/// An agent whose output files cannot grow beyond this many bytes.
+fn agent_with_limited_files(bytes: u64, script: &str) -> Agent {
+    let mut program = std::process::Command::new("sh");
+    let agent = env!("CARGO_BIN_EXE_agent");
+    let limit = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", bytes / 512);
+    program.args(["-c", &limit, agent, "--supervised", "--listen", "127.0.0.1:0", "--", "python3", "-c", script]);
+    program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    Agent::from_program(program)
+}
+
+#[test]
+fn the_output_of_a_script_whose_disk_fills_up_is_kept_and_so_is_its_traceback() {
+    let script = "import sys\nfor i in range(100_000): print(f'{i:09}')\nsys.exit('no space is left')";
+    let agent = agent_with_limited_files(600_000, script);
+    assert_eq!(agent.outcome(), ExitOutcome::Code(1));
+    let kept = String::from_utf8(agent.logs("stdout")).unwrap();
+    assert!(kept.ends_with("000099998\n000099999\n") && kept.len() > 200_000, "{}", kept.len());
+    assert_eq!(agent.logs("stderr"), b"no space is left\n");
+}
+
+#[test]
+fn what_could_not_be_kept_is_a_gap_behind_which_a_reader_goes_on() {
+    // 512 bytes behind the header have no room for the long line, and are too few to go on with them alone.
+    let script = "import os\nos.write(1, b'before\\n')\nos.write(1, b'x' * 65535 + b'\\n')\nos.write(1, b'after\\n')";
+    let agent = agent_with_limited_files(4096 + 512, script);
+    assert_eq!(agent.outcome(), ExitOutcome::Code(0));
+    let first = agent.get("/logs?stream=stdout");
+    assert_eq!((first.text().as_str(), first.number(LOG_DROPPED_HEADER)), ("before\n", 0));
+    let second = agent.get("/logs?stream=stdout&offset=7");
+    assert_eq!((second.number(LOG_OFFSET_HEADER), second.number(LOG_DROPPED_HEADER)), (7 + 65_536, 65_536));
+    assert_eq!(second.text(), "after\n");
 }
 
 #[test]
@@ -155,6 +190,20 @@ fn output_goes_to_the_agents_own_streams_when_it_is_a_pods_first_process() {
 }
 
 #[test]
+fn a_pods_agent_takes_the_disk_space_of_its_output_at_once() {
+    let mut program = crate::support::program();
+    program.args(["--listen", "127.0.0.1:0", "--log-bytes", "1048576", "--", "true"]);
+    let (mut child, address) = crate::support::start_as_pod(program);
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap().flatten();
+    let files = descriptors.filter_map(|fd| std::fs::metadata(fd.path()).ok()).filter(|file| file.nlink() == 0);
+    let taken: Vec<u64> = files.map(|file| file.blocks() * 512).collect();
+    // In memory there is nothing to reserve.
+    assert!(taken.len() == 3 && taken.iter().all(|bytes| *bytes == 0 || *bytes >= 1 << 20), "{taken:?}");
+    assert_eq!(crate::support::Agent::at(address).post("/finish", "").status, 200);
+    wait_until("the agent's end", || child.try_wait().unwrap());
+}
+
+#[test]
 fn a_pods_log_that_nobody_reads_holds_up_neither_http_nor_the_run_nor_the_end() {
     let mut program = crate::support::program();
     program.args(["--listen", "127.0.0.1:0", "--log-bytes", "100000", "--", "python3", "-c", "print('x' * 1000000)"]);
@@ -165,4 +214,22 @@ fn a_pods_log_that_nobody_reads_holds_up_neither_http_nor_the_run_nor_the_end() 
     assert_eq!(agent.post("/finish", "").status, 200);
     let status = wait_until("the agent's end", || child.try_wait().unwrap());
     assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn a_report_names_the_exception_whose_text_is_longer_than_what_is_shown_of_it() {
+    let script = "raise ValueError('Attempt to convert (PerReplica:{\\n' + '[[1. 2. 3.]\\n' * 20_000 + '})')";
+    let agent = Agent::of_python(script);
+    agent.go();
+    let report = agent.wait_for_exit();
+    assert_eq!(report.exception.as_deref(), Some("ValueError: Attempt to convert (PerReplica:{"));
+    assert!(report.stderr_tail.ends_with("[[1. 2. 3.]\n})\n") && !report.stderr_tail.contains("PerReplica"));
+}
+
+#[test]
+fn a_report_of_control_characters_is_as_short_as_another() {
+    let agent = Agent::of_python(r"raise ValueError('\x1b' * 500_000)");
+    assert_eq!(agent.outcome(), ExitOutcome::Code(1));
+    let length = agent.get("/status").body.len();
+    assert!((9_000..10_000).contains(&length), "{length}");
 }

@@ -36,7 +36,7 @@ fn stop(of: &str, grace_seconds: u64) -> Event {
 }
 
 fn gone() -> Event {
-    Event::Gone { stderr_tail: "tail".to_owned(), not_started: None }
+    Event::Gone { exception: None, stderr_tail: "tail".to_owned(), not_started: None }
 }
 
 fn ended(code: i32) -> Event {

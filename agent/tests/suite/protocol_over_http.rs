@@ -186,9 +186,12 @@ fn a_command_that_cannot_be_started_says_why_and_its_agent_exits_with_126() {
         assert_eq!(agent.post("/finish", "").status, 200);
         assert_eq!(agent.wait_for_end().code(), Some(126));
     }
-    let agent = Agent::start(&["--work-dir", "/nowhere"], &["true"]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().display().to_string();
+    let agent = Agent::start(&["--work-dir", &path], &["true"]);
+    drop(folder);
     let outcome = agent.outcome();
-    assert!(matches!(&outcome, ExitOutcome::NotStarted(reason) if reason.contains("/nowhere")), "{outcome:?}");
+    assert!(matches!(&outcome, ExitOutcome::NotStarted(reason) if reason.contains(&path)), "{outcome:?}");
     assert_eq!(Agent::of_shell("exit 127").outcome(), ExitOutcome::Code(127), "which a script may mean as it likes");
 }
 
@@ -260,4 +263,18 @@ fn an_agent_that_was_given_a_hash_answers_whoever_has_the_token() {
     }
     let twice = "authorization: Bearer abd\r\nauthorization: Bearer abc\r\n";
     assert_eq!(agent.request_with(twice, "GET", "/status", "").status, 401);
+}
+
+#[test]
+fn an_agent_in_a_cluster_is_reached_by_ipv4_and_by_ipv6_where_there_is_one() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let _entered = runtime.enter();
+    let listener = agent::http::listen(&["[::]:0", "0.0.0.0:0"].map(|address| address.parse().unwrap())).unwrap();
+    let address = listener.local_addr().unwrap();
+    TcpStream::connect(("127.0.0.1", address.port())).unwrap();
+    if address.is_ipv6() {
+        TcpStream::connect(("::1", address.port())).unwrap();
+    }
+    let taken = agent::http::listen(&[address, "127.0.0.1:0".parse().unwrap()]).unwrap_err();
+    assert_eq!(taken.to_string(), format!("listen on {address}"), "a port that is taken has no substitute");
 }

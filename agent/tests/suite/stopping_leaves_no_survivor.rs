@@ -1,5 +1,8 @@
 //! However a run ends and whatever it has started, nothing of it is left.
 
+use std::os::unix::fs::PermissionsExt;
+use std::thread;
+
 use crate::support::{Agent, children_of, process_state, signal, wait_until, wait_until_gone};
 use protocol::agent::{ExitOutcome, RunState};
 use rustix::process::Signal;
@@ -61,6 +64,65 @@ fn a_run_that_takes_sigterm_ends_in_its_own_way() {
     assert_eq!(agent.post("/stop?grace=60", "").status, 202);
     let report = agent.wait_for_exit();
     assert_eq!((report.outcome, report.stopped), (ExitOutcome::Code(75), true));
+}
+
+/// Sets a handler for SIGTERM, then forks two children as a DataLoader does. The handler of the main process saves a
+/// state in two halves, with a pause between them in which a second writer would tear it.
+const WITH_LOADERS: &str = r#"
+import os, signal, sys, time
+def save(*_):
+    os.write(1, f"saved by {os.getpid()}\n".encode())
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+for _ in range(2):
+    if os.fork() == 0:
+        while True: time.sleep(1000)
+os.write(1, f"main={os.getpid()}\n".encode())
+while True: time.sleep(1000)
+"#;
+
+#[test]
+fn a_handler_set_before_a_fork_runs_in_the_main_process_alone() {
+    let stop: fn(&Agent) = |agent| assert_eq!(agent.post("/stop?grace=60", "").status, 202);
+    for stop in [stop, |agent| signal(agent.pid(), Signal::TERM)] {
+        let agent = Agent::start(&["--termination-grace", "60"], &["python3", "-u", "-c", WITH_LOADERS]);
+        agent.go();
+        let main = agent.wait_for_pid("main");
+        let report = thread::scope(|scope| {
+            let exit = scope.spawn(|| agent.wait_for_exit());
+            stop(&agent);
+            exit.join().unwrap()
+        });
+        assert_eq!((report.outcome, report.stopped), (ExitOutcome::Code(75), true));
+        let output = String::from_utf8(agent.logs("both")).unwrap();
+        assert_eq!(output, format!("main={main}\nsaved by {main}\n"));
+    }
+}
+
+#[test]
+fn sigterm_reaches_the_script_behind_a_shell_that_waits_for_it() {
+    let python = r#"
+import os, signal, sys
+def save(*_):
+    os.write(1, b"saved\n")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+os.write(1, b"ready\n")
+while True: signal.pause()
+"#;
+    let dir = tempfile::tempdir().unwrap();
+    let entry = dir.path().join("entry");
+    let script = format!("#!/bin/sh\ntrap : TERM\npython3 -c '{python}'\nexit 9\n");
+    std::fs::write(&entry, &script).unwrap();
+    std::fs::set_permissions(&entry, std::fs::Permissions::from_mode(0o755)).unwrap();
+    for command in [vec!["sh", "-c", &script], vec!["bash", "-c", &script], vec![entry.to_str().unwrap()]] {
+        let agent = Agent::start(&[], &command);
+        agent.go();
+        agent.wait_for_output("ready");
+        assert_eq!(agent.post("/stop?grace=60", "").status, 202);
+        assert_eq!(agent.wait_for_exit().outcome, ExitOutcome::Code(9), "{command:?}");
+        assert_eq!(agent.logs("both"), b"ready\nsaved\n");
+    }
 }
 
 #[test]
@@ -152,7 +214,7 @@ fn sigterm_stops_the_run_gracefully_and_the_agent_exits_as_it_did() {
 
 #[test]
 fn sigterm_kills_a_run_that_ignores_it_after_the_grace() {
-    let mut agent = Agent::start(&["--termination-grace", "0.2"], &["python3", "-u", "-c", STUBBORN]);
+    let mut agent = Agent::start(&["--termination-grace", "3"], &["python3", "-u", "-c", STUBBORN]);
     agent.go();
     let pids = ["main", "child", "detached"].map(|name| agent.wait_for_pid(name));
     signal(agent.pid(), Signal::TERM);

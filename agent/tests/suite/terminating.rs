@@ -171,7 +171,7 @@ fn last_words_are_left_whoever_ends_the_agent_and_never_in_a_file_of_ones_own() 
 #[test]
 fn last_words_fit_with_the_newest_of_stderr_and_the_beginning_of_a_reason() {
     let words = |outcome, stderr_tail: String| {
-        let exit = ExitReport { outcome, stopped: false, terminated: false, ended_at: UnixMillis(1), stderr_tail };
+        let exit = ExitReport { stderr_tail, ..ExitReport::new(outcome, UnixMillis(1)) };
         LastWords { generation: None, exit }
     };
     for text in ["x", "é", "\u{1b}[1m", "\"\\\n", "\u{0}", "😀"] {
@@ -182,7 +182,7 @@ fn last_words_fit_with_the_newest_of_stderr_and_the_beginning_of_a_reason() {
                 let json = message(whole.clone());
                 assert!(json.len() <= LAST_WORDS_BYTES, "{}", json.len());
                 let left: LastWords = serde_json::from_slice(&json).unwrap();
-                assert!(whole.exit.stderr_tail.ends_with(&left.exit.stderr_tail));
+                assert!(whole.exit.stderr_tail.ends_with(&left.exit.stderr_tail), "{text:?} {length}");
                 if length <= 1 {
                     assert_eq!(left, whole);
                 }

@@ -2,9 +2,11 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
 use std::time::Duration;
 
-use crate::support::Agent;
+use crate::support::{Agent, program};
 use agent::run::unstartable::Attempt;
 use protocol::agent::{ExitOutcome, STDERR_TAIL_BYTES};
 
@@ -105,6 +107,26 @@ fn real(exec_py: Option<&[u8]>) -> ExitOutcome {
         fs::write(folder.path().join("exec.py"), text).unwrap();
     }
     Agent::start(&["--work-dir", folder.path().to_str().unwrap()], &["python3", "exec.py"]).outcome()
+}
+
+#[test]
+fn python3_runs_where_there_is_no_python_and_an_error_names_both_where_there_is_neither() {
+    let folder = tempfile::tempdir().unwrap();
+    let bin = folder.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    fs::write(folder.path().join("exec.py"), "print('ran')").unwrap();
+    let run = || {
+        let mut program = program();
+        program.args(["--supervised", "--listen", "127.0.0.1:0"]).current_dir(folder.path()).env("PATH", &bin);
+        let agent = Agent::from_program(program);
+        (agent.outcome(), agent.logs("stdout"))
+    };
+    let neither = "cannot start \"python\": neither python nor python3 is on PATH; install Python 3, or set PATH";
+    assert_eq!(run(), (ExitOutcome::NotStarted(neither.to_owned()), vec![]));
+
+    let real = Command::new("python3").args(["-c", "import sys; print(sys.executable, end='')"]).output().unwrap();
+    symlink(String::from_utf8(real.stdout).unwrap(), bin.join("python3")).unwrap();
+    assert_eq!(run(), (ExitOutcome::Code(0), b"ran\n".to_vec()));
 }
 
 #[test]

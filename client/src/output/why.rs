@@ -55,10 +55,21 @@ fn in_full(view: &JobView, start: &FailedStart) -> String {
     lines.push(format!("when           {}", when.join(", ")));
     if let Some(replica) = failure.replica().filter(|_| !last_lines.is_empty()) {
         lines.push(format!("last lines of {replica}:"));
+        if let Some(exception) = exception_before(failure, last_lines) {
+            lines.extend([format!("  │ {exception}"), "  │ …".to_owned()]);
+        }
         lines.extend(last_lines.iter().map(|line| format!("  │ {line}")));
     }
     lines.extend(of_consequences(consequences));
     lines.join("\n")
+}
+
+/// The first line of the exception that ended the replica, if its last lines do not show it.
+fn exception_before<'a>(failure: &'a Failure, last_lines: &[String]) -> Option<&'a str> {
+    match failure {
+        Failure::ReplicaExited { exit, .. } => exit.exception_before(last_lines.iter().map(String::as_str)),
+        Failure::ReplicaLost { .. } | Failure::StartTimeout { .. } | Failure::DeadlineExceeded { .. } => None,
+    }
 }
 
 /// Those that failed by themselves one by one, those that were stopped in one line.

@@ -26,14 +26,7 @@ fn view(result: Option<JobResult>, failed_starts: Vec<FailedStart>) -> JobView {
 
 fn exited(code: i32) -> Failure {
     let outcome = ExitOutcome::Code(code);
-    let exit = ExitReport {
-        outcome,
-        stopped: false,
-        terminated: false,
-        ended_at: UnixMillis(4_000),
-        stderr_tail: String::new(),
-    };
-    Failure::ReplicaExited { replica: "worker-1".parse().unwrap(), exit }
+    Failure::ReplicaExited { replica: "worker-1".parse().unwrap(), exit: ExitReport::new(outcome, UnixMillis(4_000)) }
 }
 
 fn failed(failure: Failure) -> FailedStart {
@@ -75,6 +68,17 @@ because of it  stopped: worker-2, worker-3
 before that:
   start 1.2: worker-1 exited with code 7";
     assert_eq!(why_text(&view), text);
+}
+
+#[test]
+fn an_exception_that_the_last_lines_do_not_name_comes_before_them() {
+    let Failure::ReplicaExited { replica, mut exit } = exited(1) else { panic!("it exited") };
+    exit.exception = Some("ValueError: Attempt to convert a value (PerReplica:{".to_owned());
+    let last =
+        FailedStart { last_lines: vec!["[1. 2.]".to_owned()], ..failed(Failure::ReplicaExited { replica, exit }) };
+    let text = why_text(&view(Some(JobResult::Failed { failure: exited(1) }), vec![last]));
+    let shown = "last lines of worker-1:\n  │ ValueError: Attempt to convert a value (PerReplica:{\n  │ …\n  │ [1. 2.]";
+    assert!(text.ends_with(shown), "{text}");
 }
 
 #[test]

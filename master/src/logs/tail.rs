@@ -1,5 +1,7 @@
 //! The last lines of a replica's output, as far as there is room for them in the record of its job.
 
+use protocol::text;
+
 /// Most bytes of a replica's last lines, written as JSON: twenty of eight hundred characters. Only the newest of the
 /// failed starts keeps its lines, so a record has room for them beside a spec and an end of the greatest size: a
 /// ConfigMap holds 1 MiB, of which half may be the spec's and a quarter the end's.
@@ -13,11 +15,11 @@ const CUT: char = '…';
 
 /// The last lines of a text for which there is room, each of them whole; of a last line that is too long alone, its end.
 /// Nothing is missed in a text that begins inside of a line, if it is as long as there is room for, or longer.
-pub(super) fn that_fits(text: &str) -> Vec<String> {
+pub(super) fn that_fits(output: &str) -> Vec<String> {
     let mut room = LAST_LINES_BYTES;
     let mut kept = vec![];
-    for line in text.lines().rev() {
-        let length = FRAME_BYTES + line.chars().map(written_bytes).sum::<usize>();
+    for line in output.lines().rev() {
+        let length = FRAME_BYTES + text::json_length(line);
         if length > room && kept.is_empty() {
             kept.push(end_of(line));
         }
@@ -30,23 +32,7 @@ pub(super) fn that_fits(text: &str) -> Vec<String> {
 }
 
 fn end_of(line: &str) -> String {
-    let mut room = LAST_LINES_BYTES - FRAME_BYTES - CUT.len_utf8();
-    let fits = |(_, character): &(usize, char)| {
-        let left = room.checked_sub(written_bytes(*character));
-        room = left.unwrap_or(0);
-        left.is_some()
-    };
-    let begin = line.char_indices().rev().take_while(fits).last().map_or(line.len(), |(begin, _)| begin);
-    format!("{CUT}{}", &line[begin..])
-}
-
-/// How long a character is in a text of JSON, as `serde_json` writes it.
-fn written_bytes(character: char) -> usize {
-    match character {
-        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
-        '\0'..' ' => 6,
-        other => other.len_utf8(),
-    }
+    format!("{CUT}{}", text::end(line, LAST_LINES_BYTES - FRAME_BYTES - CUT.len_utf8()))
 }
 
 #[cfg(test)]
@@ -85,7 +71,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_as_long_as_is_said_once_it_is_written() {
         let all: String = (0..0x300).filter_map(char::from_u32).filter(|one| *one != '\n').collect();
-        let length = all.chars().map(written_bytes).sum::<usize>() + FRAME_BYTES;
+        let length = text::json_length(&all) + FRAME_BYTES;
         assert_eq!(written(&[all]), length + 1, "two brackets, and one comma less");
     }
 }

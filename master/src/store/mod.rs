@@ -101,7 +101,7 @@ impl Ended {
 fn shorten_view(replica: &mut ReplicaView) {
     (replica.address, replica.pid, replica.started_at) = (None, None, None);
     if let Some(exit) = &mut replica.exit {
-        exit.stderr_tail.clear();
+        exit.forget_output();
     }
     if let Some(reason) = &mut replica.reason {
         *reason = reason.chars().take(REASON_CHARS_MAX).collect();

@@ -124,12 +124,13 @@ fn a_record_with_all_that_it_may_hold_fits_into_a_config_map() {
     assert!(!last_lines.is_empty(), "it printed something");
 
     let exit = ExitReport {
-        outcome: ExitOutcome::OutOfMemory { limit: Some(u64::MAX) },
         stopped: true,
         terminated: true,
-        ended_at: at,
+        exception: Some("\u{1b}".repeat(STDERR_TAIL_BYTES)),
         stderr_tail: "\u{1b}".repeat(STDERR_TAIL_BYTES),
-    };
+        ..ExitReport::new(ExitOutcome::OutOfMemory { limit: Some(u64::MAX) }, at)
+    }
+    .bounded();
     let failure = Failure::ReplicaExited { replica, exit };
     let consequence = Consequence { replica, how: format!("was lost: {}", "r".repeat(1024)), stopped: false };
     let consequences = vec![consequence; CONSEQUENCES_MAX];

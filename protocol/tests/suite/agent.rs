@@ -21,7 +21,7 @@ fn status(state: RunState) -> RunStatus {
 }
 
 fn report(outcome: ExitOutcome) -> ExitReport {
-    ExitReport { outcome, stopped: false, terminated: false, ended_at: ENDED, stderr_tail: "Killed\n".into() }
+    ExitReport { stderr_tail: "Killed\n".into(), ..ExitReport::new(outcome, ENDED) }
 }
 
 #[test]
@@ -117,6 +117,34 @@ fn last_words_name_the_generation_and_the_exit() {
     assert_tolerates_new_fields::<LastWords>(&golden);
     let seed = json!({"exit": golden["exit"]});
     assert_golden(&LastWords { generation: None, exit }, &seed);
+}
+
+#[test]
+fn an_exit_names_the_exception_that_ended_the_run() {
+    let exit = ExitReport { exception: Some("ValueError: no".into()), ..report(ExitOutcome::Code(1)) };
+    let golden = json!({
+        "code": 1, "stopped": false, "ended_at": 1_700_000_042_000_u64, "exception": "ValueError: no",
+        "stderr_tail": "Killed\n",
+    });
+    assert_golden(&exit, &golden);
+}
+
+#[test]
+fn an_exit_that_is_read_is_short_whatever_an_agent_sends() {
+    for character in ["x", "\u{1b}", "\"", "é", "\u{0}"] {
+        let long = character.repeat(300_000);
+        for end in ["code", "not_started"] {
+            let mut sent = json!({"ended_at": 1, "exception": &long, "stderr_tail": format!("{long}end")});
+            sent[end] = if end == "code" { json!(1) } else { json!(&long) };
+            let exit: ExitReport = read(&sent).unwrap();
+            let length = serde_json::to_string(&exit).unwrap().len();
+            assert!(
+                (13_000..14_000).contains(&length) || end == "code" && (9_000..10_000).contains(&length),
+                "{length}"
+            );
+            assert!(exit.stderr_tail.ends_with("end"));
+        }
+    }
 }
 
 #[test]

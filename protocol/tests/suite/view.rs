@@ -14,11 +14,8 @@ fn replica(text: &str) -> ReplicaId {
 
 fn killed() -> ExitReport {
     ExitReport {
-        outcome: ExitOutcome::Signal(9),
-        stopped: false,
-        terminated: false,
-        ended_at: UnixMillis(1_700_000_009_000),
         stderr_tail: "out of memory\n".into(),
+        ..ExitReport::new(ExitOutcome::Signal(9), UnixMillis(1_700_000_009_000))
     }
 }
 

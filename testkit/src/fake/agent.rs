@@ -221,7 +221,7 @@ impl FakeAgent {
     fn end(&self, history: &mut History, outcome: ExitOutcome, stopped: bool) {
         let ended_at = master::driver::now();
         history.note(AgentEvent::Ended { generation: self.status().generation, outcome: outcome.clone(), stopped });
-        let exit = ExitReport { outcome, stopped, terminated: false, ended_at, stderr_tail: String::new() };
+        let exit = ExitReport { stopped, ..ExitReport::new(outcome, ended_at) };
         self.change(|status| {
             status.state = RunState::Exited;
             status.exit = Some(exit);

@@ -81,13 +81,7 @@ pub(crate) fn failed(name: &str) -> JobView {
 
 fn exit(code: i32) -> ExitReport {
     let stderr_tail = if code == 0 { String::new() } else { "Traceback\nValueError: no\n".to_owned() };
-    ExitReport {
-        outcome: ExitOutcome::Code(code),
-        stopped: false,
-        terminated: false,
-        ended_at: UnixMillis(5_800),
-        stderr_tail,
-    }
+    ExitReport { stderr_tail, ..ExitReport::new(ExitOutcome::Code(code), UnixMillis(5_800)) }
 }
 
 pub(crate) fn line(replica: &str, offset: u64, text: &str) -> LogLine {

@@ -197,13 +197,7 @@ fn report(pod: &Pod, terminated: &ContainerStateTerminated) -> ExitReport {
         code => ExitOutcome::Code(code),
     };
     let ended_at = terminated.finished_at.as_ref().map_or(0, |time| time.0.as_millisecond());
-    ExitReport {
-        outcome,
-        stopped: false,
-        terminated: false,
-        ended_at: UnixMillis(u64::try_from(ended_at).unwrap_or(0)),
-        stderr_tail: String::new(),
-    }
+    ExitReport::new(outcome, UnixMillis(u64::try_from(ended_at).unwrap_or(0)))
 }
 
 /// The limit in bytes.

@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use protocol::agent::ExitOutcome;
+use protocol::agent::{ExitOutcome, PYTHONS};
 use protocol::env::MUSTER_TOKEN_SHA256;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
@@ -114,7 +114,7 @@ fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, ChildError> {
     let mut child = command
         .args(["--supervised", "--listen", "127.0.0.1:0", "--work-dir"])
         .arg(launcher.work_dir_of(work_dir.as_deref()))
-        .args(["--", "python", "exec.py"])
+        .args(["--", PYTHONS[0], "exec.py"])
         .args(args)
         .env(MUSTER_TOKEN_SHA256, agent_token_sha256)
         .stdin(Stdio::piped())

@@ -1,18 +1,20 @@
 //! Whether a folder holds an exec.py that this host's Python can begin to run: asked before anything is created, so
 //! that a typing error costs no start.
 
+use std::io;
 use std::path::Path;
-use std::process::{ExitStatus, Stdio};
+use std::process::{ExitStatus, Output, Stdio};
 use std::time::Duration;
 
+use protocol::agent::PYTHONS;
 use protocol::error::ErrorCode;
 use tokio::process::Command;
 use tokio::time::timeout;
 
 use crate::backend::Refusal;
 
-/// What to do about a python that is missing or broken.
-const PYTHON_HINT: &str = "put a Python 3 of that name first on its PATH, as an activated virtual environment does";
+/// What to do about a Python that is missing or broken.
+const PYTHON_HINT: &str = "put a Python 3 first on the master's PATH, as an activated virtual environment does";
 
 /// How long Python may take to parse one file.
 const PARSE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -41,22 +43,30 @@ pub(super) async fn check(work_dir: &Path) -> Result<(), Refusal> {
         let sentence = format!("there is no exec.py in {}", work_dir.display());
         return Err(Refusal { code: ErrorCode::BadWorkDir, sentence });
     }
-    let parse = Command::new("python")
-        .args(["-I", "-S", "-c", PARSE, "exec.py"])
-        .current_dir(work_dir)
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output();
-    match timeout(PARSE_TIMEOUT, parse).await {
+    match timeout(PARSE_TIMEOUT, parse(work_dir)).await {
         Err(_) => {
             let sentence = format!("python took more than {} s to parse exec.py", PARSE_TIMEOUT.as_secs());
             Err(Refusal { code: ErrorCode::BadWorkDir, sentence })
         }
         Ok(Err(error)) => {
-            let sentence = format!("there is no \"python\" that the master can start ({error}): {PYTHON_HINT}");
+            let sentence = format!("cannot start {} ({error}): {PYTHON_HINT}", PYTHONS.join(" or "));
             Err(Refusal { code: ErrorCode::NoPython, sentence })
         }
         Ok(Ok(output)) => verdict(output.status, &String::from_utf8_lossy(&output.stderr)),
+    }
+}
+
+/// Lets Python parse the exec.py of this folder: the one that its agent will run.
+async fn parse(work_dir: &Path) -> io::Result<Output> {
+    let with = |python: &str| {
+        let mut command = Command::new(python);
+        command.args(["-I", "-S", "-c", PARSE, "exec.py"]).current_dir(work_dir).stdin(Stdio::null());
+        command.kill_on_drop(true).output()
+    };
+    let [python, python3] = PYTHONS;
+    match with(python).await {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => with(python3).await,
+        parsed => parsed,
     }
 }
 

@@ -75,13 +75,7 @@ pub(crate) fn gang(members: &[(&str, ReplicaPhase)]) -> Gang {
 
 /// An exit by itself, at this time.
 pub(crate) fn exit(code: i32, ended_at: u64) -> ExitReport {
-    ExitReport {
-        outcome: ExitOutcome::Code(code),
-        stopped: false,
-        terminated: false,
-        ended_at: UnixMillis(ended_at),
-        stderr_tail: String::new(),
-    }
+    ExitReport::new(ExitOutcome::Code(code), UnixMillis(ended_at))
 }
 
 /// An exit because somebody stopped it, at this time.

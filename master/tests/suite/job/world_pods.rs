@@ -142,7 +142,7 @@ impl Pod {
         self.run.state = RunState::Exited;
         // What is stopped in a pod that is being taken away is stopped because of that.
         let terminated = stopped && self.is_leaving();
-        self.run.exit = Some(ExitReport { outcome, stopped, terminated, ended_at, stderr_tail: String::new() });
+        self.run.exit = Some(ExitReport { stopped, terminated, ..ExitReport::new(outcome, ended_at) });
     }
 
     /// Its node dies.

@@ -1,0 +1,204 @@
+//! Everything that can be set: flag, variable, default and help, each once.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write;
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use protocol::env::{MUSTER_TERMINATION_GRACE_SECONDS, MUSTER_TOKEN_SHA256};
+
+use super::{Config, Supervision, UsageError};
+
+/// Longest time that can be set: a year.
+const SECONDS_MAX: u64 = 366 * 86_400;
+
+/// Column of the help where a flag's description begins.
+const HELP_COLUMN: usize = 37;
+
+/// One thing that can be set.
+pub(super) struct Setting {
+    /// How the command line says it.
+    pub(super) flag: Flag,
+    /// How the environment says it.
+    pub(super) variable: &'static str,
+    pub(super) default: Default,
+    /// A noun phrase or an imperative.
+    pub(super) help: &'static str,
+    /// Applies a value.
+    pub(super) set: fn(&mut Config, Given<'_>) -> Result<(), UsageError>,
+}
+
+/// A flag, with its dashes.
+pub(super) enum Flag {
+    /// Takes a value, for which the help has this name.
+    Valued(&'static str, &'static str),
+    /// Takes no value, and stands for `1`.
+    Switch(&'static str),
+    /// The command after `--`.
+    Command,
+}
+
+/// What holds where nothing is set.
+pub(super) enum Default {
+    /// This value.
+    Value(&'static str),
+    /// What these words describe.
+    Described(&'static str),
+    /// It is off.
+    Off,
+}
+
+/// Every setting, in the order of the help.
+pub(super) const SETTINGS: [Setting; 9] = [
+    Setting {
+        flag: Flag::Command,
+        variable: "MUSTER_COMMAND",
+        default: Default::Value("python exec.py"),
+        help: "What a run executes; the variable is split at spaces",
+        set: |config, given| {
+            config.command = given.text.to_string_lossy().split_whitespace().map(OsString::from).collect();
+            Ok(())
+        },
+    },
+    Setting {
+        flag: Flag::Valued("--listen", "ADDR"),
+        variable: "MUSTER_LISTEN",
+        default: Default::Described("127.0.0.1:7896; [::]:7896 with a token or as process 1 of a container"),
+        help: "Address and port for HTTP; port 0 takes a free one, and [::] takes IPv4 too",
+        set: |config, given| {
+            given.parsed("an address and port, such as 0.0.0.0:7896").map(|listen| config.listen = Some(listen))
+        },
+    },
+    Setting {
+        flag: Flag::Valued("--work-dir", "DIR"),
+        variable: "MUSTER_WORK_DIR",
+        default: Default::Value("."),
+        help: "Working directory of the command",
+        set: |config, given| {
+            config.work_dir = PathBuf::from(given.text);
+            Ok(())
+        },
+    },
+    Setting {
+        flag: Flag::Valued("--log-bytes", "N"),
+        variable: "MUSTER_LOG_BYTES",
+        default: Default::Value("16777216"),
+        help: "Newest bytes of output to keep: of stdout, of stderr, and of both together",
+        set: |config, given| given.log_bytes().map(|bytes| config.log_bytes = bytes),
+    },
+    Setting {
+        flag: Flag::Valued("--linger", "SECONDS"),
+        variable: "MUSTER_LINGER",
+        default: Default::Value("600"),
+        help: "How long to stay after a run without any request",
+        set: |config, given| given.seconds().map(|linger| config.linger = linger),
+    },
+    Setting {
+        flag: Flag::Valued("--termination-grace", "SECONDS"),
+        variable: MUSTER_TERMINATION_GRACE_SECONDS,
+        default: Default::Value("30"),
+        help: "Time from SIGTERM to SIGKILL for the agent itself; its run gets most of it",
+        set: |config, given| given.seconds().map(|grace| config.termination_grace = grace),
+    },
+    Setting {
+        flag: Flag::Valued("--termination-log", "FILE"),
+        variable: "MUSTER_TERMINATION_LOG",
+        default: Default::Described("/dev/termination-log unless supervised"),
+        help: "Existing file to write how the run ended to",
+        set: |config, given| {
+            config.termination_log = Some(PathBuf::from(given.text));
+            Ok(())
+        },
+    },
+    Setting {
+        flag: Flag::Valued("--token-sha256", "HEX"),
+        variable: MUSTER_TOKEN_SHA256,
+        default: Default::Described("no token needed"),
+        help: "SHA-256 of the bearer token that requests must carry",
+        set: |config, given| given.parsed("64 hexadecimal digits").map(|token| config.token = Some(token)),
+    },
+    Setting {
+        flag: Flag::Switch("--supervised"),
+        variable: "MUSTER_SUPERVISED",
+        default: Default::Off,
+        help: "Print the address on stdout, print no output, and end when stdin does",
+        set: |config, given| given.supervision().map(|supervision| config.supervision = supervision),
+    },
+];
+
+impl Flag {
+    /// Whether the flag has this name, which comes without dashes.
+    pub(super) fn is(&self, name: &str) -> bool {
+        match self {
+            Self::Valued(flag, _) | Self::Switch(flag) => flag.strip_prefix("--") == Some(name),
+            Self::Command => false,
+        }
+    }
+
+    /// As the help shows it.
+    fn usage(&self) -> String {
+        match self {
+            Self::Valued(flag, value) => format!("      {flag} {value}"),
+            Self::Switch(flag) => format!("      {flag}"),
+            Self::Command => "  COMMAND...".to_owned(),
+        }
+    }
+}
+
+/// The settings' part of `--help`.
+pub(super) fn help() -> String {
+    let mut text = String::new();
+    for Setting { flag, variable, default, help, set: _ } in &SETTINGS {
+        let default = match default {
+            Default::Value(words) | Default::Described(words) => format!(" [default: {words}]"),
+            Default::Off => String::new(),
+        };
+        let usage = flag.usage();
+        writeln!(text, "{usage:HELP_COLUMN$}{help}{default} [env: {variable}]").expect("a String takes everything");
+    }
+    text
+}
+
+/// What was said of one setting.
+#[derive(Clone, Copy)]
+pub(super) struct Given<'a> {
+    /// The flag or variable.
+    pub(super) origin: &'static str,
+    /// Its value.
+    pub(super) text: &'a OsStr,
+}
+
+impl Given<'_> {
+    pub(super) fn parsed<T: FromStr>(self, expected: &'static str) -> Result<T, UsageError> {
+        let parsed = self.text.to_str().and_then(|text| text.parse().ok());
+        parsed.ok_or_else(|| self.is_not(expected))
+    }
+
+    fn is_not(self, expected: &'static str) -> UsageError {
+        UsageError::Value { origin: self.origin, text: self.text.to_owned(), expected }
+    }
+
+    fn log_bytes(self) -> Result<NonZeroU64, UsageError> {
+        let expected = "a number of bytes, at least 1";
+        let bytes: NonZeroU64 = self.parsed(expected)?;
+        // A file cannot be longer than this, and offsets must not overflow.
+        let fits = i64::try_from(bytes.get()).is_ok();
+        if fits { Ok(bytes) } else { Err(self.is_not(expected)) }
+    }
+
+    fn seconds(self) -> Result<Duration, UsageError> {
+        let expected = "a number of seconds, a year at most";
+        let seconds = Duration::try_from_secs_f64(self.parsed(expected)?).map_err(|_| self.is_not(expected))?;
+        if seconds.as_secs() <= SECONDS_MAX { Ok(seconds) } else { Err(self.is_not(expected)) }
+    }
+
+    fn supervision(self) -> Result<Supervision, UsageError> {
+        match self.text.to_str() {
+            Some("1" | "true") => Ok(Supervision::Parent),
+            Some("" | "0" | "false") => Ok(Supervision::Pod),
+            Some(_) | None => Err(self.is_not("1, true, 0 or false")),
+        }
+    }
+}

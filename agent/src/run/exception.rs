@@ -1,0 +1,66 @@
+//! Which exception a Python script ended with, by what it has left on stderr.
+
+/// Begins the stack of an exception that nobody caught (Python's `traceback` module).
+const TRACEBACK: &str = "Traceback (most recent call last):";
+
+/// Comes before the traceback of an exception that ended nothing, in `__del__` for instance: often the last on stderr.
+const IGNORED: &str = "Exception ignored ";
+
+/// The first line of the exception that the last traceback tells of. Its text may go on for many lines.
+pub fn first_line(stderr: &str) -> Option<String> {
+    let mut found = None;
+    let (mut is_ignored, mut in_stack) = (false, false);
+    for line in stderr.lines() {
+        if line == TRACEBACK {
+            in_stack = !is_ignored;
+        } else if in_stack && is_exception(line) {
+            (found, in_stack) = (Some(line), false);
+        }
+        is_ignored = line.starts_with(IGNORED);
+    }
+    found.map(str::to_owned)
+}
+
+/// `ValueError: no`, `tensorflow.python.framework.errors_impl.AbortedError: …`, `KeyboardInterrupt`. Lines of the stack
+/// begin with spaces, and lines of a log that come between with a letter and a number.
+fn is_exception(line: &str) -> bool {
+    let name = line.split_once(':').map_or(line, |(name, _)| name);
+    let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+    name.starts_with(|c: char| c.is_alphabetic() || c == '_') && name.chars().all(is_part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::first_line;
+
+    const STACK: &str =
+        "Traceback (most recent call last):\n  File \"exec.py\", line 3, in <module>\n    fit()\n    ~~~^^\n";
+
+    #[test]
+    fn the_line_after_the_last_stack_is_the_exception_however_many_lines_follow() {
+        let values = "[[1. 2. 3.]\n [4. 5. 6.]]\n".repeat(1000);
+        let stderr = format!(
+            "W0000 loading\n{STACK}ValueError: Attempt to convert a value (PerReplica:{{\n  0: tf.Tensor(\n{values}"
+        );
+        assert_eq!(first_line(&stderr).as_deref(), Some("ValueError: Attempt to convert a value (PerReplica:{"));
+        let chained = format!(
+            "{STACK}KeyError: 1\n\nDuring handling of the above exception, another exception occurred:\n\n{STACK}my.own_Error\n"
+        );
+        assert_eq!(first_line(&chained).as_deref(), Some("my.own_Error"));
+    }
+
+    #[test]
+    fn lines_of_a_log_between_a_stack_and_its_exception_are_passed_over() {
+        let logs = "2026-11-21 12:00:00.1: W tensorflow/core/x.cc:1\nW0000 00:00:1.2  1 x.cc:2] gone: away\n\n";
+        assert_eq!(first_line(&format!("{STACK}{logs}OSError: full\n")).as_deref(), Some("OSError: full"));
+    }
+
+    #[test]
+    fn an_exception_that_was_ignored_or_has_no_stack_is_none() {
+        let ignored = format!("Exception ignored in: <function A.__del__>\n{STACK}TypeError: late\n");
+        assert_eq!(first_line(&format!("{STACK}ValueError: first\n{ignored}")).as_deref(), Some("ValueError: first"));
+        assert_eq!(first_line(&ignored), None);
+        assert_eq!(first_line("ValueError: only said\n"), None);
+        assert_eq!(first_line(STACK), None);
+    }
+}
