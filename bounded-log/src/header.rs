@@ -1,61 +1,77 @@
-//! The first bytes of a log's file: what makes it a log, and which offsets it holds.
+//! The first bytes of a log's file: what makes it a log, and which bytes of the stream it holds.
 
-/// Length of the header; the stream's bytes follow it.
-pub(crate) const HEADER_BYTES: u64 = 32;
+use std::collections::VecDeque;
+
+use crate::Gap;
+use crate::extent::{Extent, GAPS_MAX};
+
+/// Where the stream's bytes begin: after the header, however many gaps it names.
+pub(crate) const DATA_BEGIN: u64 = 4096;
+
+/// Numbers before the first gap.
+const FIXED: usize = 6;
+
+/// Bytes of a number.
+const NUMBER_BYTES: usize = 8;
+
+/// Length of a header without gaps.
+pub(crate) const LEAST_BYTES: usize = FIXED * NUMBER_BYTES;
 
 /// The first eight bytes; the last of them is the format's version.
-const MAGIC: [u8; 8] = *b"MUSTLOG\x01";
+const MAGIC: u64 = u64::from_le_bytes(*b"MUSTLOG\x02");
 
-/// What is said of the log: four little-endian numbers of eight bytes, the magic first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Header {
-    pub(crate) capacity: u64,
-    pub(crate) start: u64,
-    pub(crate) end: u64,
+/// Offsets and lengths stay below this, so that their sums do not overflow. No stream comes near.
+const NUMBER_MAX: u64 = u64::MAX / 4;
+
+const _: () = assert!(LEAST_BYTES + GAPS_MAX * 2 * NUMBER_BYTES <= DATA_BEGIN as usize);
+
+/// The header as bytes: little-endian numbers of eight bytes. Write them with one call, so that a killed writer leaves
+/// the old header or this one.
+pub(crate) fn encode(extent: &Extent) -> Vec<u8> {
+    let Extent { capacity, start, end, forgotten, gaps } = extent;
+    let fixed = [MAGIC, *capacity, *start, *end, *forgotten, gaps.len() as u64];
+    let gaps = gaps.iter().flat_map(|gap| [gap.offset, gap.length]);
+    fixed.into_iter().chain(gaps).flat_map(u64::to_le_bytes).collect()
 }
 
-impl Header {
-    /// The header's bytes. They are written by one call, so that a killed writer leaves the old ones or these.
-    pub(crate) fn encode(self) -> [u8; HEADER_BYTES as usize] {
-        let Self { capacity, start, end } = self;
-        let mut bytes = [0; HEADER_BYTES as usize];
-        for (field, value) in
-            bytes.chunks_exact_mut(8).zip([MAGIC, capacity.to_le_bytes(), start.to_le_bytes(), end.to_le_bytes()])
-        {
-            field.copy_from_slice(&value);
-        }
-        bytes
+/// Reads a header from a file's first [`DATA_BEGIN`] bytes, or from all bytes of a shorter file.
+///
+/// # Errors
+/// What is wrong, as the rest of a sentence.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Extent, &'static str> {
+    let (numbers, _rest) = bytes.as_chunks::<NUMBER_BYTES>();
+    let mut numbers = numbers.iter().map(|number| u64::from_le_bytes(*number));
+    let mut next = || numbers.next().ok_or("it is shorter than its header");
+    if next()? != MAGIC {
+        return Err("it is not a log, or one of another version");
     }
+    let (capacity, start, end, forgotten, count) = (next()?, next()?, next()?, next()?, next()?);
+    if capacity == 0 || [capacity, end].iter().any(|number| *number > NUMBER_MAX) || count > GAPS_MAX as u64 {
+        return Err("its header holds impossible numbers");
+    }
+    let gaps: VecDeque<Gap> =
+        (0..count).map(|_| Ok(Gap { offset: next()?, length: next()? })).collect::<Result<_, &'static str>>()?;
+    let extent = Extent { capacity, start, end, forgotten, gaps };
+    if is_consistent(&extent) { Ok(extent) } else { Err("its header contradicts itself") }
+}
 
-    /// Reads a header.
-    ///
-    /// # Errors
-    /// What does not fit, as the rest of a sentence.
-    pub(crate) fn decode(bytes: &[u8; HEADER_BYTES as usize]) -> Result<Self, &'static str> {
-        let [magic, capacity, start, end] = [0, 8, 16, 24].map(|at| {
-            let mut field = [0; 8];
-            field.copy_from_slice(&bytes[at..at + 8]);
-            field
-        });
-        if magic != MAGIC {
-            return Err("it does not begin as a log does");
+fn is_consistent(extent: &Extent) -> bool {
+    let mut run_start = extent.start;
+    for gap in &extent.gaps {
+        // A gap has bytes before it, and ends where the log ends at the latest.
+        if gap.offset <= run_start || gap.length == 0 || gap.length > extent.end.saturating_sub(gap.offset) {
+            return false;
         }
-        let [capacity, start, end] = [capacity, start, end].map(u64::from_le_bytes);
-        // Beyond this, sums of offsets could overflow; no stream comes near.
-        if capacity == 0 || capacity > u64::MAX / 4 || end > u64::MAX / 4 {
-            return Err("its header holds impossible numbers");
-        }
-        if start > end || end - start > capacity {
-            return Err("its header contradicts itself");
-        }
-        Ok(Self { capacity, start, end })
+        run_start = gap.end();
     }
+    extent.forgotten <= extent.start && extent.start <= extent.end && extent.kept() <= extent.capacity
+}
 
-    /// How long the file must be to hold every byte that the header promises.
-    pub(crate) fn least_file_length(self) -> u64 {
-        let Self { capacity, start, end } = self;
-        let kept = end - start;
-        let place = start % capacity;
-        HEADER_BYTES + if kept == 0 { 0 } else { (place + kept).min(capacity) }
+/// How long the file must be to hold every byte that the header names.
+pub(crate) fn least_file_length(extent: &Extent) -> u64 {
+    let kept = extent.kept();
+    if kept == 0 {
+        return LEAST_BYTES as u64;
     }
+    DATA_BEGIN + (extent.place(extent.start) + kept).min(extent.capacity)
 }

@@ -1,11 +1,12 @@
 //! A file that keeps the newest bytes of an endless stream.
 //!
-//! Every byte of the stream has an absolute offset, counted from 0 for as long as the log lives; the newest `capacity`
-//! bytes are kept, the rest is dropped. The bytes of offset `o` stand in the file at `HEADER_BYTES + o % capacity`, so
-//! the file never grows beyond its capacity and nothing is ever moved.
+//! Each byte of the stream has an absolute offset, counted from 0 for as long as the log lives. The log keeps the newest
+//! `capacity` bytes and drops older ones. Bytes that were lost before they came here leave a [`Gap`]: what is kept
+//! before it stays. The file never grows beyond its header and the capacity, and no byte in it is ever moved.
 //!
-//! All calls block for as long as the file system takes; who lives in an async runtime decides where to make them.
+//! All calls block for as long as the file system takes; an async caller decides where to make them.
 
+mod extent;
 mod header;
 
 use std::fs::{File, OpenOptions};
@@ -14,25 +15,40 @@ use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use header::{HEADER_BYTES, Header};
+use extent::Extent;
+use header::DATA_BEGIN;
 
-/// Bytes that are looked through at once when lines are counted from the end.
+/// Bytes that are searched at once when lines are counted from the end.
 const SCAN_BYTES: u64 = 64 * 1024;
 
 /// The newest bytes of one stream.
 #[derive(Debug)]
 pub struct BoundedLog {
     file: File,
-    capacity: u64,
-    start: u64,
-    end: u64,
+    extent: Extent,
     kind: Kind,
+}
+
+/// Bytes of the stream that were lost before they came to the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gap {
+    /// The offset of the first lost byte.
+    pub offset: u64,
+    /// Number of lost bytes, at least 1.
+    pub length: u64,
+}
+
+impl Gap {
+    /// The offset of the first byte after the gap.
+    pub fn end(&self) -> u64 {
+        self.offset + self.length
+    }
 }
 
 /// Whether the log outlives its process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// The file has no name, so its header would have no reader.
+    /// The file has no name, so nobody could read its header.
     Anonymous,
     /// The header follows each change, so that the file can be opened again.
     Named,
@@ -50,29 +66,29 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
-    /// The file is no log, or a damaged one.
+    /// The file is not a log, or a damaged one.
     #[error("the log \"{path}\" is damaged: {reason}; remove it to begin a new one")]
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What does not fit.
+        /// What is wrong, as the rest of a sentence.
         reason: &'static str,
     },
 }
 
 impl BoundedLog {
-    /// A log in a file without a name in `dir`, which vanishes with the process.
+    /// Creates a log in a file without a name in `dir`, which vanishes with the process.
     ///
     /// # Errors
     /// What the file system says.
     pub fn create_anonymous(dir: &Path, capacity: NonZeroU64) -> io::Result<Self> {
         let file = tempfile::tempfile_in(dir)?;
-        Ok(Self { file, capacity: capacity.get(), start: 0, end: 0, kind: Kind::Anonymous })
+        Ok(Self { file, extent: Extent::empty(capacity.get()), kind: Kind::Anonymous })
     }
 
-    /// The log in the file `path`, made with `capacity` if it does not exist. One that exists goes on where it ended,
-    /// also after a crash of its writer, and keeps the capacity that it was made with. Only one writer may have it
-    /// open.
+    /// Opens the log in the file `path`, and creates it with `capacity` if it does not exist. A log that exists
+    /// continues where it ended, also after a crash of its writer, and keeps its own capacity. Only one writer may
+    /// have it open.
     ///
     /// # Errors
     /// [`OpenError::Io`], and [`OpenError::Corrupt`] for a file that is not such a log.
@@ -82,137 +98,166 @@ impl BoundedLog {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
         let length = file.metadata().map_err(failed)?.len();
         if length == 0 {
-            let log = Self { file, capacity: capacity.get(), start: 0, end: 0, kind: Kind::Named };
-            log.write_header(0).map_err(failed)?;
+            let log = Self { file, extent: Extent::empty(capacity.get()), kind: Kind::Named };
+            log.write_header(&log.extent).map_err(failed)?;
             return Ok(log);
         }
-        if length < HEADER_BYTES {
-            return Err(corrupt("it is shorter than its header"));
-        }
-        let mut bytes = [0; HEADER_BYTES as usize];
+        let mut bytes = vec![0; length.min(DATA_BEGIN) as usize];
         file.read_exact_at(&mut bytes, 0).map_err(failed)?;
-        let header = Header::decode(&bytes).map_err(corrupt)?;
-        if length < header.least_file_length() {
+        let extent = header::decode(&bytes).map_err(corrupt)?;
+        if length < header::least_file_length(&extent) {
             return Err(corrupt("it is shorter than its header says"));
         }
-        let Header { capacity, start, end } = header;
-        Ok(Self { file, capacity, start, end, kind: Kind::Named })
+        Ok(Self { file, extent, kind: Kind::Named })
     }
 
-    /// The offset of the oldest byte that is kept; as many bytes have been dropped.
+    /// The offset of the oldest kept byte, or [`BoundedLog::end`] if no byte is kept.
     pub fn start(&self) -> u64 {
-        self.start
+        self.extent.start
     }
 
-    /// The offset behind the newest byte; as many bytes have been appended or skipped.
+    /// The offset after the newest byte: the number of bytes that were appended or skipped.
     pub fn end(&self) -> u64 {
-        self.end
+        self.extent.end
     }
 
-    /// Adds `bytes` to the end.
+    /// The gaps between [`BoundedLog::start`] and [`BoundedLog::end`], oldest first. There is a kept byte before each,
+    /// and between two of them; the last may reach to the end.
+    pub fn gaps(&self) -> impl Iterator<Item = Gap> {
+        self.extent.gaps.iter().copied()
+    }
+
+    /// Appends `bytes` to the end.
     ///
     /// # Errors
-    /// What the file system says (it may be full). None of `bytes` is in the log then; the oldest bytes may be dropped.
+    /// What the file system says (it may be full). The log has none of `bytes` then; the oldest bytes may be dropped.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let end = self.end + bytes.len() as u64;
-        let oldest_kept = end.saturating_sub(self.capacity);
-        if oldest_kept > self.start {
-            // What is about to be overwritten must be gone from the header before: a crash between the two would
-            // otherwise leave a log whose oldest bytes are newer ones in disguise.
-            self.start = oldest_kept.min(self.end);
-            self.write_header(self.end)?;
+        let length = bytes.len() as u64;
+        let mut room = self.extent.clone();
+        room.make_room(length);
+        if room != self.extent {
+            // The header must give up the bytes before they are overwritten. After a crash between the two, the log
+            // would otherwise present newer bytes as its oldest.
+            self.write_header(&room)?;
+            self.extent = room;
         }
-        let kept = bytes.len().min(usize::try_from(self.capacity).unwrap_or(usize::MAX));
-        self.write_at(&bytes[bytes.len() - kept..], end - kept as u64)?;
-        self.write_header(end)?;
-        self.start = self.start.max(oldest_kept);
-        self.end = end;
+        let mut extended = self.extent.clone();
+        extended.extend(length);
+        let kept = length.min(extended.capacity);
+        self.write_data(&bytes[(length - kept) as usize..], extended.place(extended.end - kept))?;
+        self.write_header(&extended)?;
+        self.extent = extended;
         Ok(())
     }
 
-    /// Moves the end on to `offset` without bytes: what lies between was lost before it came here. What was kept is
-    /// dropped, since a log holds one piece of its stream without holes. An `offset` at or before the end changes
-    /// nothing.
+    /// Appends `bytes`, the first of which has this `offset`: bytes before the end are in the log already and are passed
+    /// over; an offset after the end leaves a gap.
     ///
     /// # Errors
-    /// What the file system says.
-    pub fn skip_to(&mut self, offset: u64) -> io::Result<()> {
-        if offset <= self.end {
-            return Ok(());
-        }
-        self.start = offset;
-        self.end = offset;
-        self.write_header(offset)
+    /// What the file system says, as for [`BoundedLog::append`].
+    pub fn append_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.skip_to(offset)?;
+        let known = (self.end() - offset).min(bytes.len() as u64) as usize;
+        self.append(&bytes[known..])
     }
 
-    /// Fills `buffer` from `offset`, or from [`BoundedLog::start`] if that is later, or not at all if `offset` is at
-    /// or behind the end. Returns the offset of the first byte read, and how many were.
+    /// Moves the end to `offset` without bytes and leaves a [`Gap`]. Kept bytes stay, except that a log remembers 250
+    /// gaps: one more drops the oldest gap and all bytes before it. An `offset` at or before the end changes nothing.
+    ///
+    /// # Errors
+    /// What the file system says; then nothing has changed.
+    pub fn skip_to(&mut self, offset: u64) -> io::Result<()> {
+        if offset <= self.end() {
+            return Ok(());
+        }
+        let mut skipped = self.extent.clone();
+        skipped.skip_to(offset);
+        self.write_header(&skipped)?;
+        self.extent = skipped;
+        Ok(())
+    }
+
+    /// Fills `buffer` from `offset`, or from the first kept byte after it, up to the next gap or the end. Returns the
+    /// offset of the first byte read and the number of bytes.
+    ///
+    /// A returned offset after `offset` says that the bytes between are dropped or lost, also when the number is 0. A
+    /// number smaller than the buffer does not mean the end: the next call continues after the gap.
     ///
     /// # Errors
     /// What the file system says.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<(u64, usize)> {
-        let from = offset.clamp(self.start, self.end);
-        let wanted = (self.end - from).min(buffer.len() as u64) as usize;
-        let place = from % self.capacity;
-        let before_wrap = (self.capacity - place).min(wanted as u64) as usize;
+        let (from, run_end) = self.extent.run_from(offset);
+        let wanted = (run_end - from).min(buffer.len() as u64) as usize;
+        if wanted == 0 {
+            return Ok((from, 0));
+        }
+        let place = self.extent.place(from);
+        let before_wrap = (self.extent.capacity - place).min(wanted as u64) as usize;
         let (first, second) = buffer[..wanted].split_at_mut(before_wrap);
-        self.file.read_exact_at(first, HEADER_BYTES + place)?;
-        self.file.read_exact_at(second, HEADER_BYTES)?;
+        self.file.read_exact_at(first, DATA_BEGIN + place)?;
+        self.file.read_exact_at(second, DATA_BEGIN)?;
         Ok((from, wanted))
     }
 
     /// The offset where the last `lines` lines begin; [`BoundedLog::start`] if fewer are kept. A last line without a
-    /// newline counts.
+    /// newline counts, and so does the rest of a line before or after a gap.
     ///
     /// # Errors
     /// What the file system says.
     pub fn tail_offset(&self, lines: u64) -> io::Result<u64> {
         if lines == 0 {
-            return Ok(self.end);
+            return Ok(self.end());
         }
-        let mut buffer = vec![0; SCAN_BYTES as usize];
         let mut left = lines;
-        let mut block_end = self.end;
-        while block_end > self.start {
-            let block_start = block_end.saturating_sub(SCAN_BYTES).max(self.start);
+        for run in self.extent.runs().rev() {
+            if let Some(offset) = self.tail_of_run(run, &mut left)? {
+                return Ok(offset);
+            }
+        }
+        Ok(self.start())
+    }
+
+    /// Counts the lines of one run from its end, down from `left`. Returns where the last of them begins, if the run has
+    /// as many.
+    fn tail_of_run(&self, (run_start, run_end): (u64, u64), left: &mut u64) -> io::Result<Option<u64>> {
+        let mut buffer = vec![0; SCAN_BYTES as usize];
+        let mut block_end = run_end;
+        while block_end > run_start {
+            let block_start = block_end.saturating_sub(SCAN_BYTES).max(run_start);
             let (_, n) = self.read(block_start, &mut buffer[..(block_end - block_start) as usize])?;
             for index in (0..n).rev() {
-                let behind = block_start + index as u64 + 1;
+                let after = block_start + index as u64 + 1;
                 // The newline that ends the last line begins none.
-                if buffer[index] != b'\n' || behind == self.end {
+                if buffer[index] != b'\n' || after == run_end {
                     continue;
                 }
-                left -= 1;
-                if left == 0 {
-                    return Ok(behind);
+                *left -= 1;
+                if *left == 0 {
+                    return Ok(Some(after));
                 }
             }
             block_end = block_start;
         }
-        Ok(self.start)
+        *left -= 1;
+        Ok((*left == 0).then_some(run_start))
     }
 
-    /// Writes `bytes`, at most the capacity, to where `offset` stands.
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let place = offset % self.capacity;
-        let before_wrap = (self.capacity - place).min(bytes.len() as u64) as usize;
+    /// Writes `bytes`, at most the capacity, to `place` in the data.
+    fn write_data(&self, bytes: &[u8], place: u64) -> io::Result<()> {
+        let before_wrap = (self.extent.capacity - place).min(bytes.len() as u64) as usize;
         let (first, second) = bytes.split_at(before_wrap);
-        self.file.write_all_at(first, HEADER_BYTES + place)?;
-        self.file.write_all_at(second, HEADER_BYTES)
+        self.file.write_all_at(first, DATA_BEGIN + place)?;
+        self.file.write_all_at(second, DATA_BEGIN)
     }
 
-    /// Says in the file that the log ends at `end`.
-    fn write_header(&self, end: u64) -> io::Result<()> {
+    /// Writes what the log keeps into its file.
+    fn write_header(&self, extent: &Extent) -> io::Result<()> {
         match self.kind {
             Kind::Anonymous => Ok(()),
-            Kind::Named => {
-                let start = self.start.max(end.saturating_sub(self.capacity));
-                let header = Header { capacity: self.capacity, start, end };
-                self.file.write_all_at(&header.encode(), 0)
-            }
+            Kind::Named => self.file.write_all_at(&header::encode(extent), 0),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use bounded_log::BoundedLog;
+use bounded_log::{BoundedLog, Gap};
 use proptest::prelude::*;
 
 /// What is done to a log.
@@ -13,36 +13,53 @@ enum Step {
     Reopen,
 }
 
-/// The whole stream, where a byte that was never there is `None`.
+/// The whole stream, where a byte that is dropped or was lost is `None`.
 #[derive(Default)]
 struct Model {
     bytes: Vec<Option<u8>>,
-    start: usize,
 }
 
 impl Model {
     fn apply(&mut self, step: &Step, capacity: usize) {
         match step {
             Step::Append(bytes) => self.bytes.extend(bytes.iter().copied().map(Some)),
-            Step::Skip(0) | Step::Reopen => {}
-            Step::Skip(n) => {
-                self.bytes.extend(std::iter::repeat_n(None, *n as usize));
-                self.start = self.bytes.len();
-            }
+            Step::Reopen => {}
+            Step::Skip(n) => self.bytes.extend(std::iter::repeat_n(None, *n as usize)),
         }
-        self.start = self.start.max(self.bytes.len().saturating_sub(capacity));
+        let kept: Vec<usize> = (0..self.bytes.len()).filter(|offset| self.bytes[*offset].is_some()).collect();
+        for dropped in &kept[..kept.len().saturating_sub(capacity)] {
+            self.bytes[*dropped] = None;
+        }
+    }
+
+    /// The first kept byte from `offset` on.
+    fn next_kept(&self, offset: usize) -> usize {
+        (offset..self.bytes.len()).find(|offset| self.bytes[*offset].is_some()).unwrap_or(self.bytes.len())
     }
 
     fn read(&self, offset: usize, length: usize) -> (usize, Vec<u8>) {
-        let from = offset.clamp(self.start, self.bytes.len());
-        let to = (from + length).min(self.bytes.len());
-        (from, self.bytes[from..to].iter().map(|b| b.expect("kept bytes were appended")).collect())
+        let from = self.next_kept(offset);
+        (from, self.bytes[from..].iter().take(length).map_while(|byte| *byte).collect())
+    }
+
+    fn gaps(&self) -> Vec<Gap> {
+        let mut gaps: Vec<Gap> = vec![];
+        for offset in self.next_kept(0)..self.bytes.len() {
+            match gaps.last_mut() {
+                _ if self.bytes[offset].is_some() => {}
+                Some(gap) if gap.end() == offset as u64 => gap.length += 1,
+                _ => gaps.push(Gap { offset: offset as u64, length: 1 }),
+            }
+        }
+        gaps
     }
 
     fn tail_offset(&self, lines: usize) -> usize {
-        let begins = |o: &usize| *o == self.start || self.bytes[o - 1] == Some(b'\n');
-        let starts: Vec<usize> = (self.start..self.bytes.len()).filter(begins).collect();
-        if lines == 0 { self.bytes.len() } else { starts.iter().rev().nth(lines - 1).copied().unwrap_or(self.start) }
+        let begins =
+            |o: &usize| self.bytes[*o].is_some() && (*o == 0 || matches!(self.bytes[o - 1], None | Some(b'\n')));
+        let starts: Vec<usize> = (0..self.bytes.len()).filter(begins).collect();
+        let last = |lines: usize| starts.iter().rev().nth(lines - 1).copied().unwrap_or(self.next_kept(0));
+        if lines == 0 { self.bytes.len() } else { last(lines) }
     }
 }
 
@@ -50,15 +67,18 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let byte = prop_oneof![Just(b'\n'), any::<u8>()];
     let step = prop_oneof![
         8 => prop::collection::vec(byte, 0..60).prop_map(Step::Append),
-        1 => (0u64..80).prop_map(Step::Skip),
+        2 => (0u64..80).prop_map(Step::Skip),
         1 => Just(Step::Reopen),
     ];
     prop::collection::vec(step, 0..40)
 }
 
 fn check(log: &BoundedLog, model: &Model) -> Result<(), TestCaseError> {
-    prop_assert_eq!((log.start(), log.end()), (model.start as u64, model.bytes.len() as u64));
-    for offset in [0, model.start, model.start + 7, model.bytes.len(), model.bytes.len() + 5] {
+    let (start, end) = (model.next_kept(0), model.bytes.len());
+    prop_assert_eq!((log.start(), log.end()), (start as u64, end as u64));
+    prop_assert_eq!(log.gaps().collect::<Vec<_>>(), model.gaps());
+    let around_gaps = model.gaps().into_iter().flat_map(|gap| [gap.offset as usize - 1, gap.offset as usize + 1]);
+    for offset in [0, start, start + 7, end, end + 5].into_iter().chain(around_gaps) {
         for length in [0, 1, 13, 200] {
             let mut buffer = vec![0; length];
             let (from, n) = log.read(offset as u64, &mut buffer).unwrap();
@@ -92,7 +112,7 @@ proptest! {
             model.apply(step, capacity.get() as usize);
             check(&log, &model)?;
         }
-        prop_assert!(std::fs::metadata(&path).unwrap().len() <= 32 + capacity.get());
+        prop_assert!(std::fs::metadata(&path).unwrap().len() <= 4096 + capacity.get());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
-use bounded_log::{BoundedLog, OpenError};
+use bounded_log::{BoundedLog, Gap, OpenError};
 
 const CAPACITY: NonZeroU64 = NonZeroU64::new(100).unwrap();
 
@@ -28,19 +28,86 @@ fn refusal(content: &[u8]) -> String {
     }
 }
 
-fn header(capacity: u64, start: u64, end: u64) -> Vec<u8> {
-    let numbers = [capacity, start, end].map(u64::to_le_bytes).concat();
-    [b"MUSTLOG\x01".as_slice(), &numbers].concat()
+/// A header with these numbers: capacity, start, end, forgotten, and the gaps.
+fn header(fixed: [u64; 4], gaps: &[[u64; 2]]) -> Vec<u8> {
+    let numbers: Vec<u64> = fixed.into_iter().chain([gaps.len() as u64]).chain(gaps.as_flattened().to_vec()).collect();
+    [b"MUSTLOG\x02".to_vec(), numbers.into_iter().flat_map(u64::to_le_bytes).collect()].concat()
+}
+
+fn all(log: &BoundedLog) -> Vec<(u64, String)> {
+    let mut pieces = vec![];
+    let mut offset = 0;
+    loop {
+        let mut buffer = [0; 100];
+        let (from, n) = log.read(offset, &mut buffer).unwrap();
+        if n == 0 {
+            return pieces;
+        }
+        pieces.push((from, String::from_utf8_lossy(&buffer[..n]).into_owned()));
+        offset = from + n as u64;
+    }
 }
 
 #[test]
 fn a_file_that_is_no_log_is_refused_with_its_reason() {
     assert_eq!(refusal(b"hello"), "it is shorter than its header");
-    assert_eq!(refusal(&[b'x'; 64]), "it does not begin as a log does");
-    assert_eq!(refusal(&header(0, 0, 0)), "its header holds impossible numbers");
-    assert_eq!(refusal(&header(100, 5, 4)), "its header contradicts itself");
-    assert_eq!(refusal(&header(100, 0, 101)), "its header contradicts itself");
-    assert_eq!(refusal(&header(100, 0, 50)), "it is shorter than its header says");
+    assert_eq!(refusal(&[b'x'; 64]), "it is not a log, or one of another version");
+    assert_eq!(refusal(&[b"MUSTLOG\x01".as_slice(), &[0; 24]].concat()), "it is not a log, or one of another version");
+    assert_eq!(refusal(&header([0; 4], &[])), "its header holds impossible numbers");
+    assert_eq!(refusal(&header([100, 0, u64::MAX, 0], &[])), "its header holds impossible numbers");
+    for (fixed, gaps) in [
+        ([100, 5, 4, 0], vec![]),
+        ([100, 0, 101, 0], vec![]),
+        ([100, 5, 9, 6], vec![]),
+        ([100, 0, 101, 0], vec![[50, 0]]),
+        ([100, 50, 60, 0], vec![[50, 5]]),
+        ([100, 0, 60, 0], vec![[50, 11]]),
+        ([100, 0, 60, 0], vec![[50, u64::MAX]]),
+        ([100, 0, 60, 0], vec![[40, 10], [50, 5]]),
+    ] {
+        assert_eq!(refusal(&header(fixed, &gaps)), "its header contradicts itself", "{fixed:?} {gaps:?}");
+    }
+    assert_eq!(refusal(&header([100, 0, 50, 0], &[])), "it is shorter than its header says");
+    assert_eq!(refusal(&header([100, 0, 60, 0], &[[50, 10]])), "it is shorter than its header says");
+    assert_eq!(refusal(&header([100, 0, 60, 0], &[[50, 10]])[..60]), "it is shorter than its header");
+}
+
+#[test]
+fn a_gap_keeps_what_is_before_it_and_is_told_also_by_the_next_writer() {
+    let folder = folder();
+    let mut log = BoundedLog::open(&folder.path, CAPACITY).unwrap();
+    log.append_at(0, b"before\n").unwrap();
+    log.append_at(1_000_007, b"after\n").unwrap();
+    log.append_at(1_000_009, b"ter\nlast\n").unwrap();
+    drop(log);
+
+    let log = BoundedLog::open(&folder.path, CAPACITY).unwrap();
+    assert_eq!(all(&log), [(0, "before\n".to_owned()), (1_000_007, "after\nlast\n".to_owned())]);
+    assert_eq!(log.gaps().collect::<Vec<_>>(), [Gap { offset: 7, length: 1_000_000 }]);
+    assert_eq!((log.start(), log.end()), (0, 1_000_018));
+    assert_eq!(log.tail_offset(3).unwrap(), 0);
+}
+
+#[test]
+fn a_gap_at_the_end_is_told_and_one_that_follows_it_is_the_same_gap() {
+    let mut log = BoundedLog::create_anonymous(&std::env::temp_dir(), CAPACITY).unwrap();
+    log.append(b"kept").unwrap();
+    log.skip_to(10).unwrap();
+    log.skip_to(20).unwrap();
+    assert_eq!(log.gaps().collect::<Vec<_>>(), [Gap { offset: 4, length: 16 }]);
+    assert_eq!(log.read(4, &mut [0; 10]).unwrap(), (20, 0));
+}
+
+#[test]
+fn a_log_with_more_gaps_than_it_can_remember_drops_what_is_oldest() {
+    let folder = folder();
+    let mut log = BoundedLog::open(&folder.path, NonZeroU64::new(1000).unwrap()).unwrap();
+    for piece in 0..300 {
+        log.append_at(10 * piece, b"x").unwrap();
+    }
+    drop(log);
+    let log = BoundedLog::open(&folder.path, CAPACITY).unwrap();
+    assert_eq!((log.start(), log.gaps().count(), all(&log).len()), (490, 250, 251));
 }
 
 #[test]
@@ -57,7 +124,7 @@ fn a_log_whose_writer_was_killed_between_data_and_header_ends_where_the_header_s
     let before = fs::read(&folder.path).unwrap();
     BoundedLog::open(&folder.path, CAPACITY).unwrap().append(b"half").unwrap();
     let mut after = fs::read(&folder.path).unwrap();
-    after[..32].copy_from_slice(&before[..32]);
+    after[..48].copy_from_slice(&before[..48]);
     fs::write(&folder.path, after).unwrap();
 
     let mut log = BoundedLog::open(&folder.path, CAPACITY).unwrap();
