@@ -39,8 +39,21 @@ impl Extent {
 
     /// Where the byte at `offset` stands in the data. `offset` lies in no gap and not before `start`.
     pub(crate) fn place(&self, offset: u64) -> u64 {
+        self.position(offset) % self.capacity
+    }
+
+    /// How many bytes were ever stored before `offset`.
+    fn position(&self, offset: u64) -> u64 {
         let skipped: u64 = self.gaps.iter().take_while(|gap| gap.offset < offset).map(|gap| gap.length).sum();
-        (offset - self.forgotten - skipped) % self.capacity
+        offset - self.forgotten - skipped
+    }
+
+    /// The same extent with room for no more than the file holds by now, for a file that cannot grow. `None` if the file
+    /// has its full length already, or is shorter than `least`.
+    pub(crate) fn shrunk(&self, least: u64) -> Option<Self> {
+        // Positions below the new capacity keep their places, and no byte stands at another one yet.
+        let capacity = self.position(self.end);
+        (least <= capacity && capacity < self.capacity).then(|| Self { capacity, ..self.clone() })
     }
 
     /// The first kept run of bytes that ends after `offset`, from `offset` on if that lies in it; an empty run at `end`

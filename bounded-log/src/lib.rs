@@ -17,6 +17,13 @@ use std::path::{Path, PathBuf};
 
 use extent::Extent;
 use header::DATA_BEGIN;
+use rustix::fs::{FallocateFlags, fallocate, fstatfs};
+
+/// The type of a file system in memory (statfs(2), TMPFS_MAGIC).
+const TMPFS: i64 = 0x0102_1994;
+
+/// A log that its file system gives no more room goes on with what it has, if that is at least so many bytes.
+const LEAST_SHRUNK_BYTES: u64 = 64 * 1024;
 
 /// Bytes that are searched at once when lines are counted from the end.
 const SCAN_BYTES: u64 = 64 * 1024;
@@ -127,11 +134,33 @@ impl BoundedLog {
         self.extent.gaps.iter().copied()
     }
 
-    /// Appends `bytes` to the end.
+    /// Takes disk space for the next `bytes` bytes, at most the capacity, so that a disk that fills up later does not
+    /// refuse them. In a file system in memory it does nothing: the space would be taken from the programs' memory.
     ///
     /// # Errors
-    /// What the file system says (it may be full). The log has none of `bytes` then; the oldest bytes may be dropped.
+    /// What the file system says: it has not so much space, or cannot reserve any. The log works all the same.
+    pub fn reserve(&self, bytes: u64) -> io::Result<()> {
+        if fstatfs(&self.file)?.f_type as i64 == TMPFS {
+            return Ok(());
+        }
+        Ok(fallocate(&self.file, FallocateFlags::KEEP_SIZE, DATA_BEGIN, bytes.min(self.extent.capacity))?)
+    }
+
+    /// Appends `bytes` to the end. When the disk is full before the file has its full length, the log's capacity shrinks
+    /// to what it holds by then (if that is at least 64 KiB), and newer bytes take the place of the oldest.
+    ///
+    /// # Errors
+    /// What the file system says. The log has none of `bytes` then; the oldest bytes may be dropped.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let error = match self.append_in_place(bytes) {
+            Err(error) if is_full(&error) => error,
+            done => return done,
+        };
+        self.extent = self.extent.shrunk(LEAST_SHRUNK_BYTES).ok_or(error)?;
+        self.append_in_place(bytes)
+    }
+
+    fn append_in_place(&mut self, bytes: &[u8]) -> io::Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -260,4 +289,10 @@ impl BoundedLog {
             Kind::Named => self.file.write_all_at(&header::encode(extent), 0),
         }
     }
+}
+
+/// Whether a file can grow no more.
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    [StorageFull, QuotaExceeded, FileTooLarge].contains(&error.kind())
 }

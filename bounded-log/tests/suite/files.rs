@@ -1,10 +1,14 @@
 //! What a log makes of the file it finds, and of large streams.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::num::NonZeroU64;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::process::Command;
 
 use bounded_log::{BoundedLog, Gap, OpenError};
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 const CAPACITY: NonZeroU64 = NonZeroU64::new(100).unwrap();
 
@@ -149,4 +153,52 @@ fn the_tail_is_found_across_scan_blocks() {
     }
     assert_eq!(log.tail_offset(2).unwrap(), 18 * 200_001);
     assert_eq!(log.tail_offset(1000).unwrap(), log.start());
+}
+
+/// Runs this test executable's ignored test of this name in a process that survives reaching the limit of a file's size.
+fn run_with_limited_files(test: &str) {
+    let script = r#"trap '' XFSZ; exec "$0" --exact --ignored "$1" "#;
+    let status = Command::new("sh").args(["-c", script]).arg(std::env::current_exe().unwrap()).arg(test).status();
+    assert!(status.unwrap().success());
+}
+
+/// What the file system refuses from now on, in this process: files longer than this.
+fn limit_files(bytes: u64) {
+    setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), maximum: Some(bytes) }).unwrap();
+}
+
+#[test]
+fn a_log_that_cannot_grow_keeps_the_newest_bytes_in_the_room_that_it_has() {
+    run_with_limited_files("in_a_process_with_limited_files_a_log_keeps_the_newest_bytes");
+}
+
+#[test]
+#[ignore = "run by a_log_that_cannot_grow_keeps_the_newest_bytes_in_the_room_that_it_has"]
+fn in_a_process_with_limited_files_a_log_keeps_the_newest_bytes() {
+    let folder = folder();
+    limit_files(4096 + 100_000);
+    let mut log = BoundedLog::open(&folder.path, NonZeroU64::new(1 << 20).unwrap()).unwrap();
+    for line in 0..20_000 {
+        log.append(format!("line {line:06}\n").as_bytes()).unwrap();
+    }
+    assert_eq!((log.start(), log.end()), (12 * 20_000 - 99_996, 12 * 20_000));
+    drop(log);
+    let log = BoundedLog::open(&folder.path, CAPACITY).unwrap();
+    let mut kept = vec![0; 200_000];
+    let (from, n) = log.read(0, &mut kept).unwrap();
+    let lines = (11_667..20_000).map(|line| format!("line {line:06}\n")).collect::<String>();
+    assert_eq!((from, String::from_utf8_lossy(&kept[..n])), (12 * 11_667, lines.into()));
+}
+
+#[test]
+fn reserved_space_belongs_to_the_log_before_it_is_written() {
+    let folder = folder();
+    let log = BoundedLog::open(&folder.path, NonZeroU64::new(1 << 20).unwrap()).unwrap();
+    match log.reserve(1 << 30) {
+        Ok(()) => {
+            let taken = fs::metadata(&folder.path).unwrap().blocks() * 512;
+            assert!(taken == 0 || (1 << 20..2 << 20).contains(&taken), "nothing in memory, else the capacity: {taken}");
+        }
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Unsupported),
+    }
 }
