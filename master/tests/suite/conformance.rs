@@ -116,8 +116,8 @@ fn an_end_of_very_many_replicas_is_short_enough_for_every_store() {
     }
 }
 
-#[test]
-fn a_record_with_all_that_it_may_hold_fits_into_a_config_map() {
+#[tokio::test]
+async fn a_record_with_all_that_it_may_hold_fits_into_a_config_map() {
     use master::logs::JobLogs;
     use master::store::Ended;
     use protocol::agent::{ExitOutcome, ExitReport, STDERR_TAIL_BYTES};
@@ -131,8 +131,8 @@ fn a_record_with_all_that_it_may_hold_fits_into_a_config_map() {
     let logs = JobLogs::new(dir.path().to_owned(), &[replica]);
     let log = logs.of(replica).expect("it has one");
     let (line, at) = ("\u{1b}".repeat(1000) + "\n", UnixMillis(u64::MAX));
-    log.append(0, line.repeat(LAST_LINES_MAX).as_bytes()).expect("it is kept");
-    let last_lines = log.last_lines(LAST_LINES_MAX, 0);
+    log.append(0, line.repeat(LAST_LINES_MAX).into()).await.expect("it is kept");
+    let last_lines = log.last_lines(LAST_LINES_MAX, 0).await;
     assert!(!last_lines.is_empty(), "it printed something");
 
     let exit = ExitReport {
