@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use futures_util::{FutureExt, StreamExt, stream};
+use protocol::failure::NEVER_STARTED;
 use protocol::ids::{Generation, ReplicaId};
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -242,6 +243,6 @@ fn not_created(error: &BackendError) -> LostRun {
         BackendError::Prepare { .. }
         | BackendError::Create { .. }
         | BackendError::Delete { .. }
-        | BackendError::DeleteAll { .. } => LostRun::hopeless(error_chain(error)),
+        | BackendError::DeleteAll { .. } => LostRun::hopeless(format!("{NEVER_STARTED}{}", error_chain(error))),
     }
 }

@@ -3,6 +3,7 @@
 use crate::process::harness::built;
 use master::backend::PodBackend;
 use master::backend::process::ProcessBackend;
+use master::descriptors::Descriptors;
 use master::store::sqlite::SqliteStore;
 use master::store::{JobRecord, JobStore, StoreError, StoreEvent};
 use testkit::fake::FakeStore;
@@ -80,7 +81,9 @@ async fn the_fake_back_end_conforms() {
 async fn the_process_back_end_conforms() {
     let (work, state) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     std::fs::write(work.path().join("exec.py"), "print(\"hello\")\n").expect("write");
-    let pods = ProcessBackend::new(built("agent"), work.path().to_owned(), vec![], state.path()).expect("no pods yet");
+    let limits = Descriptors::raise().expect("up to the hard limit");
+    let pods = ProcessBackend::new(built("agent"), work.path().to_owned(), vec![], state.path(), limits);
+    let pods = pods.expect("no pods yet");
     let spec = testkit::conformance::store::record("pods").spec;
     testkit::conformance::backend::check(&pods, &spec, "uid").await;
     pods.shutdown().await;

@@ -5,8 +5,8 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
 use kube::{Client, Config};
 use master::backend::kube::{Cluster, KubeBackend};
-use master::store::{JobRecord, JobStore};
 use master::store::kube::KubeStore;
+use master::store::{JobRecord, JobStore};
 use protocol::job::JobSpec;
 
 /// A namespace that goes with its test.

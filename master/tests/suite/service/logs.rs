@@ -114,6 +114,31 @@ async fn output_is_copied_however_often_its_connection_breaks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_cannot_be_opened_is_tried_again() {
+    let master = Master::serving(None).await;
+    let folder = master.logs.path().to_owned();
+    std::fs::remove_dir(&folder).expect("it is empty");
+    std::fs::write(&folder, "in the way of the logs").expect("a file");
+    let spec = spec("tried", 1);
+    let job = master.submit(spec.clone()).await;
+    let agents = master.started(&spec).await;
+    agents[0].print("it came\n");
+    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("it has one");
+    let until = async |is_missed: bool| {
+        while log.missing().is_some() != is_missed {
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time("the file cannot be opened", until(true)).await;
+    std::fs::remove_file(&folder).expect("it is there");
+    in_time("the file is opened", until(false)).await;
+    agents[0].exit(ExitOutcome::Code(0));
+    reach(&job, JobState::Succeeded).await;
+    let answer = Answer::of(client().get(master.url("/v1/jobs/tried/logs?replica=worker-0&follow=true"))).await;
+    assert_eq!(answer.body, "it came\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn output_before_a_gap_is_kept_and_the_gap_is_said() {
     let (master, spec) = with_output().await;
     let job = master.jobs.find(&spec.name).expect("it is known");
