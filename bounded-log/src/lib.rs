@@ -52,6 +52,20 @@ impl Gap {
     }
 }
 
+/// How far a search for the last lines has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tail {
+    /// The lines begin at this offset.
+    Begins(u64),
+    /// The search goes on before `offset`, for so many more lines.
+    Before {
+        /// Where the next step ends.
+        offset: u64,
+        /// At least 1.
+        lines: u64,
+    },
+}
+
 /// Whether the log outlives its process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -242,41 +256,44 @@ impl BoundedLog {
     /// # Errors
     /// What the file system says.
     pub fn tail_offset(&self, lines: u64) -> io::Result<u64> {
-        if lines == 0 {
-            return Ok(self.end());
-        }
-        let mut left = lines;
-        for run in self.extent.runs().rev() {
-            if let Some(offset) = self.tail_of_run(run, &mut left)? {
-                return Ok(offset);
+        let mut tail = Tail::Before { offset: self.end(), lines };
+        loop {
+            match tail {
+                Tail::Begins(offset) => return Ok(offset),
+                Tail::Before { offset, lines } => tail = self.tail_step(offset, lines)?,
             }
         }
-        Ok(self.start())
     }
 
-    /// Counts the lines of one run from its end, down from `left`. Returns where the last of them begins, if the run has
-    /// as many.
-    fn tail_of_run(&self, (run_start, run_end): (u64, u64), left: &mut u64) -> io::Result<Option<u64>> {
-        let mut buffer = vec![0; SCAN_BYTES as usize];
-        let mut block_end = run_end;
-        while block_end > run_start {
-            let block_start = block_end.saturating_sub(SCAN_BYTES).max(run_start);
-            let (_, n) = self.read(block_start, &mut buffer[..(block_end - block_start) as usize])?;
-            for index in (0..n).rev() {
-                let after = block_start + index as u64 + 1;
-                // The newline that ends the last line begins none.
-                if buffer[index] != b'\n' || after == run_end {
-                    continue;
-                }
-                *left -= 1;
-                if *left == 0 {
-                    return Ok(Some(after));
-                }
-            }
-            block_end = block_start;
+    /// One step of [`BoundedLog::tail_offset`], which searches 64 KiB at most. The first step begins at the end, each other
+    /// one where the step before it says. Between two steps the log may grow and drop bytes.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn tail_step(&self, offset: u64, lines: u64) -> io::Result<Tail> {
+        let offset = offset.min(self.end());
+        let Some((run_start, run_end)) = self.extent.runs().rfind(|(run_start, _)| *run_start < offset) else {
+            return Ok(Tail::Begins(self.start()));
+        };
+        if lines == 0 {
+            return Ok(Tail::Begins(offset));
         }
-        *left -= 1;
-        Ok((*left == 0).then_some(run_start))
+        let block_end = offset.min(run_end);
+        let block_start = block_end.saturating_sub(SCAN_BYTES).max(run_start);
+        let mut block = vec![0; (block_end - block_start) as usize];
+        self.read(block_start, &mut block)?;
+        let begins =
+            (0..block.len()).rev().filter(|index| block[*index] == b'\n').map(|index| block_start + index as u64 + 1);
+        // The newline that ends the last line begins none.
+        let begins = begins.filter(|begin| *begin != run_end).chain((block_start == run_start).then_some(run_start));
+        let mut left = lines;
+        for begin in begins {
+            left -= 1;
+            if left == 0 {
+                return Ok(Tail::Begins(begin));
+            }
+        }
+        Ok(Tail::Before { offset: block_start, lines: left })
     }
 
     /// Writes `bytes`, at most the capacity, to `place` in the data.

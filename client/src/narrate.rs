@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use protocol::agent::ExitReport;
-use protocol::failure::Failure;
+use protocol::failure::{Failure, was_lost};
 use protocol::ids::{ReplicaId, Role, UnixMillis};
 use protocol::job::JobSpec;
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaState, ReplicaView};
@@ -163,8 +163,8 @@ fn failures(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     let failed = beside(before, now).filter_map(|(old, new)| match (new.state, &new.exit) {
         (ReplicaState::Exited, Some(exit)) if is_news(old, exit) => Some(format!("{} {}", new.replica, exit.outcome)),
         (ReplicaState::Lost, _) if old.is_none_or(|view| view.state != ReplicaState::Lost) => {
-            let reason = new.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
-            Some(format!("{} was lost{reason}", new.replica))
+            let how = new.reason.as_deref().map_or("was lost".to_owned(), was_lost);
+            Some(format!("{} {how}", new.replica))
         }
         (_, _) => None,
     });

@@ -30,8 +30,11 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most bytes of an answer that is no output. What runs beside an agent may answer in its place.
 const ANSWER_BYTES: usize = 1024 * 1024;
-/// Silence after which the kernel asks whether an agent is still there.
+/// Silence after which the kernel asks whether an agent is still there, and how often it asks until it gives up. Output may
+/// be silent for hours, and a connection that was cut on its way would never bring any again.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_PROBE: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_PROBES: u32 = 3;
 /// How long one long poll waits. Under the minute after which an idle connection may be cut on its way.
 const POLL_WAIT: Duration = Duration::from_secs(30);
 
@@ -106,6 +109,8 @@ impl AgentClient {
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CALL_TIMEOUT));
         connector.set_keepalive(Some(KEEP_ALIVE));
+        connector.set_keepalive_interval(Some(KEEP_ALIVE_PROBE));
+        connector.set_keepalive_retries(Some(KEEP_ALIVE_PROBES));
         let http = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)

@@ -13,6 +13,7 @@ use protocol::view::{JobState, JobView};
 use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
+use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 use crate::backend::{BackendError, JobKey, Refusal};
@@ -114,6 +115,8 @@ pub struct Jobs {
     arrivals: watch::Sender<()>,
     /// Whether every job on record is known.
     is_complete: watch::Sender<bool>,
+    /// Output that is being removed.
+    removals: TaskTracker,
 }
 
 impl Jobs {
@@ -125,6 +128,7 @@ impl Jobs {
             handles: Mutex::default(),
             arrivals: watch::Sender::new(()),
             is_complete: watch::Sender::new(false),
+            removals: TaskTracker::new(),
         })
     }
 
@@ -207,10 +211,8 @@ impl Jobs {
             StoreEvent::Deleted(name) => {
                 if let Some(handle) = self.lock().remove(&name) {
                     handle.record.send_replace(None);
-                    // Whoever has forgotten the job had its own copy.
-                    if let Err(error) = handle.logs.remove() {
-                        warn!(job = %name, %error, "its kept output stays behind");
-                    }
+                    // Another master that deleted the record had its own copy.
+                    self.removals.spawn(remove_output(name.clone(), handle.logs));
                     info!(job = %name, "record deleted");
                 }
             }
@@ -315,10 +317,9 @@ impl Jobs {
     /// Removes what is left of a job whose record cannot be read. As ever, the record goes last.
     async fn discard(&self, job: &JobKey) -> Result<(), JobsError> {
         self.context.backend.delete_all(job).await.map_err(JobsError::Pods)?;
-        if !job.uid.is_empty()
-            && let Err(error) = JobLogs::new(self.logs_dir.join(&job.uid), &[]).remove()
-        {
-            warn!(job = %job.name, %error, "its kept output stays behind");
+        if !job.uid.is_empty() {
+            let logs = JobLogs::new(self.logs_dir.join(&job.uid), &[]);
+            remove_output(job.name.clone(), Arc::new(logs)).await;
         }
         self.context.store.discard(&job.name).await.map_err(of_store)?;
         info!(job = %job.name, "a record that cannot be read was deleted");
@@ -342,6 +343,12 @@ impl Jobs {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<JobName, JobHandle>> {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn remove_output(job: JobName, logs: Arc<JobLogs>) {
+    if let Err(error) = logs.remove().await {
+        warn!(%job, %error, "the job's output could not be removed");
     }
 }
 

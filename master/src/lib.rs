@@ -4,6 +4,7 @@ pub mod agent_client;
 pub mod agent_token;
 pub mod backend;
 pub mod config;
+pub mod descriptors;
 pub mod driver;
 mod error_chain;
 pub mod http;
@@ -33,6 +34,7 @@ use crate::backend::PodBackend;
 use crate::backend::kube::{Cluster, HostVolumes, KubeBackend};
 use crate::backend::process::ProcessBackend;
 use crate::config::{Backend, Config};
+use crate::descriptors::Descriptors;
 use crate::driver::Context;
 use crate::http::{About, Server};
 use crate::jobs::Jobs;
@@ -59,9 +61,11 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
     config.check()?;
     let guard = config.guard()?;
+    // Before anything asks for the limit.
+    let descriptors = Descriptors::raise().context("raise the limit of open files")?;
     let state = StateDir::claim(&config.state_dir()?)?;
     let World { store, backend, agent_key } = match config.backend() {
-        Backend::Process => on_this_host(&config, &state)?,
+        Backend::Process => on_this_host(&config, &state, descriptors)?,
         Backend::Kubernetes => in_cluster(&config, &state).await?,
     };
     let listener = http::listen(config.listen).with_context(|| format!("listen on {} (--listen)", config.listen))?;
@@ -114,11 +118,12 @@ struct World {
     agent_key: AgentKey,
 }
 
-fn on_this_host(config: &Config, state: &StateDir) -> anyhow::Result<World> {
+fn on_this_host(config: &Config, state: &StateDir, descriptors: Descriptors) -> anyhow::Result<World> {
     let store = SqliteStore::open(&state.records()).context("open the records")?;
     let here = std::env::current_dir().context("find the current folder")?;
-    let backend = ProcessBackend::new(config.agent_binary()?, here, Config::own_variables(), state.path())
-        .context("read the pods' folders")?;
+    let (agent, not_inherited) = (config.agent_binary()?, Config::own_variables());
+    let backend =
+        ProcessBackend::new(agent, here, not_inherited, state.path(), descriptors).context("read the pods' folders")?;
     // These agents do not outlive this master, so its key need not either.
     Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key: AgentKey::random() })
 }

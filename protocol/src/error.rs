@@ -38,6 +38,8 @@ pub enum ErrorCode {
     BadWorkDir,
     /// The host has no `python`.
     NoPython,
+    /// The host has room for fewer replicas.
+    TooManyReplicas,
     /// Another job has this name.
     JobExists,
     /// No job has this name.

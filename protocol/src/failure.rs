@@ -71,11 +71,22 @@ impl Failure {
     }
 }
 
+/// How the reason begins of a pod that never came to be.
+pub const NEVER_STARTED: &str = "never started: ";
+
+/// What to say of a replica whose pod was lost for this reason: `was lost: …`, or `was never started: …`.
+pub fn was_lost(reason: &str) -> String {
+    match reason.strip_prefix(NEVER_STARTED) {
+        Some(_) => format!("was {reason}"),
+        None => format!("was lost: {reason}"),
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ReplicaExited { replica, exit } => write!(f, "{replica} {}", exit.outcome),
-            Self::ReplicaLost { replica, reason, loss: _ } => write!(f, "{replica} was lost: {reason}"),
+            Self::ReplicaLost { replica, reason, loss: _ } => write!(f, "{replica} {}", was_lost(reason)),
             Self::StartTimeout { missing, after_seconds, reason } => {
                 let first: Vec<String> = missing.iter().take(5).map(ReplicaId::to_string).collect();
                 write!(f, "{} of the gang did not come within {after_seconds} s: {}", missing.len(), first.join(", "))?;

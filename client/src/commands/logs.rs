@@ -76,7 +76,7 @@ async fn follow_merged(
 
 async fn print_raw(mut reading: RawReading) -> Result<Exit, Error> {
     let opened = reading.open().await?;
-    reading.print(opened).await?;
+    reading.print_all(opened).await?;
     reading.data.end_partial_line()?;
     Ok(Exit::Done)
 }
@@ -108,6 +108,17 @@ enum RawBegin {
 }
 
 impl RawReading {
+    /// Prints what is kept. A stream ends before bytes that are not kept; the next one begins after them and says how many
+    /// they are.
+    async fn print_all(&mut self, opened: (RawPosition, Pieces)) -> Result<(), Error> {
+        let mut next = Some(opened);
+        while let Some(opened) = next {
+            self.print(opened).await?;
+            next = Some(self.open().await?).filter(|(position, _)| position.dropped > 0);
+        }
+        Ok(())
+    }
+
     async fn print(&mut self, (position, mut pieces): (RawPosition, Pieces)) -> Result<(), Error> {
         // Whoever asks for the last lines does not ask for what stood before them.
         let wants_all_before = !matches!(self.begin, RawBegin::Asked { tail: Some(_) });
@@ -137,7 +148,7 @@ impl Resumable for RawReading {
     }
 
     async fn read(&mut self, opened: Self::Opened) -> Result<JobView, Error> {
-        self.print(opened).await?;
+        self.print_all(opened).await?;
         Ok(log_stream::ended_with(&self.client, &self.name).await?)
     }
 }

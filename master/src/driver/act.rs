@@ -6,12 +6,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{StreamExt, stream};
+use futures_util::future::OptionFuture;
+use futures_util::{FutureExt, StreamExt, stream};
+use protocol::failure::NEVER_STARTED;
 use protocol::ids::{Generation, ReplicaId};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::replica::{Listener, Replica, Subject};
+use super::follower::Follower;
+use super::replica::{Replica, Subject};
 use super::tasks::{self, Meeting};
 use super::{Driver, Next, Report};
 use crate::backend::{BackendError, PodSpec};
@@ -30,7 +33,6 @@ impl Driver {
             Action::CreatePods => self.create_pods(),
             Action::Configure(generation) => self.configure(generation),
             Action::Launch(generation) => return self.launch(generation).await,
-            Action::Follow(_) => self.follow(),
             Action::StopRuns { grace } => self.stop_runs(grace).await,
             // What is to be said of it was gathered before the step.
             Action::MakeUpFor(_) => return self.make_up_for_the_failed().await,
@@ -102,26 +104,6 @@ impl Driver {
         self.start = Some(tasks::spawn(&self.reporter, work));
     }
 
-    /// Follows whatever has, or may have, a run and is not followed yet.
-    fn follow(&mut self) {
-        let horizon = self.phase.horizon();
-        for (id, replica) in &mut self.replicas {
-            let may_run = ReplicaPhase::of(&replica.seen, horizon).was_configured();
-            let is_followed = matches!(replica.listener, Listener::OfRun { .. });
-            let Some(addresses) = replica.seen.addresses() else { continue };
-            if !may_run || is_followed || replica.is_seed_only {
-                continue;
-            }
-            let listen =
-                tasks::follow(self.agents.clone(), replica.subject(*id), addresses.agent, self.reporter.clone());
-            replica.listener = Listener::OfRun { _task: tasks::spawn(&self.reporter, listen) };
-            if let Some(log) = self.wires.logs.of(*id) {
-                let copy = tasks::copy_output(self.agents.clone(), addresses.agent, log.clone());
-                replica.copy = Some(tasks::spawn(&self.reporter, copy));
-            }
-        }
-    }
-
     /// A start that is still on its way is called back first: its agents refuse it once they were told to stop.
     async fn stop_runs(&mut self, grace: Duration) {
         self.call_start_back().await;
@@ -163,20 +145,8 @@ impl Driver {
         self.tasks.spawn(async move { tasks::delete(context.backend.as_ref(), &job, id).await });
     }
 
-    /// Stays with the agents that wait for the next start.
-    pub(super) fn keep_company(&mut self) {
-        for replica in self.replicas.values_mut() {
-            if let Some(agent) = replica.agent() {
-                let keep = tasks::keep_company(self.agents.clone(), agent);
-                replica.listener = Listener::OfKept { _task: tasks::spawn(&self.reporter, keep) };
-            }
-        }
-    }
-
     async fn release_pods(&mut self) {
         self.call_start_back().await;
-        // A master that takes over has copied nothing yet.
-        self.follow();
         for (id, replica) in &mut self.replicas {
             // It answers soon, or its time is over.
             let is_unheard = replica.seen.agent == AgentState::Silent && replica.seen.addresses().is_some();
@@ -188,10 +158,11 @@ impl Driver {
             let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.key());
             // The output of a run that was never started has no end to wait for.
             let was_launched = ReplicaPhase::of(&replica.seen, None).was_launched();
-            let copy = replica.copy.take().filter(|_| was_launched);
+            let copied = replica.follower.as_ref().filter(|_| was_launched).map(Follower::caught_up);
+            let copied = OptionFuture::from(copied).map(drop);
             self.tasks.spawn(async move {
                 let has_finished = match agent {
-                    Some(agent) => tasks::finish(&agents, agent, copy).await,
+                    Some(agent) => tasks::finish(&agents, agent, copied).await,
                     None => false,
                 };
                 if !has_finished {
@@ -272,6 +243,6 @@ fn not_created(error: &BackendError) -> LostRun {
         BackendError::Prepare { .. }
         | BackendError::Create { .. }
         | BackendError::Delete { .. }
-        | BackendError::DeleteAll { .. } => LostRun::hopeless(error_chain(error)),
+        | BackendError::DeleteAll { .. } => LostRun::hopeless(format!("{NEVER_STARTED}{}", error_chain(error))),
     }
 }

@@ -2,12 +2,14 @@
 
 use std::cmp::Ordering;
 
+use protocol::agent::{RunState, RunStatus};
 use tracing::{info, warn};
 
-use super::replica::{Listener, Subject};
-use super::{Driver, Next, Report, tasks};
-use crate::job::observation::{AgentState, LostRun};
-use crate::job::phase::{JobEvent, JobPhase};
+use super::follower::{Followed, Follower};
+use super::replica::Subject;
+use super::{Driver, Next, Report};
+use crate::job::observation::{AgentState, LostRun, Presence};
+use crate::job::phase::{JobEvent, JobPhase, StartStage};
 use crate::store::Wish;
 
 impl Driver {
@@ -39,6 +41,7 @@ impl Driver {
     pub(super) fn take_pods(&mut self) {
         let table = self.pods.borrow_and_update().clone();
         let is_coming_up = matches!(self.phase, JobPhase::Pending { .. } | JobPhase::Starting { .. });
+        let has_finished = matches!(self.phase, JobPhase::Finished { .. });
         let is_swept = matches!(self.phase, JobPhase::Restarting { .. });
         let launched = self.stored.record.launched;
         let has_run = self.stored.record.restarts.newest_failed().is_some();
@@ -53,13 +56,14 @@ impl Driver {
                 replica.lose_pod();
             }
             replica.count_as_launched(launched);
-            if let (AgentState::Silent, Some(addresses)) = (&replica.seen.agent, replica.seen.addresses())
-                && !replica.listener.asks_at(addresses.agent)
-            {
-                let join =
-                    tasks::join(self.agents.clone(), replica.subject(*id), addresses.agent, self.reporter.clone());
-                let _task = tasks::spawn(&self.reporter, join);
-                replica.listener = Listener::OfAgent { address: addresses.agent, _task };
+            if replica.seen.presence() != Presence::Live {
+                replica.follower.iter().for_each(Follower::pod_has_ended);
+            }
+            if let (Some(address), Some(log), false) = (replica.to_follow(), self.wires.logs.of(*id), has_finished) {
+                let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
+                let subject = replica.subject(*id);
+                replica.follower =
+                    Some(Follower::begin(Followed { agents, subject, address, log: log.clone(), reporter }));
             }
         }
     }
@@ -80,7 +84,20 @@ impl Driver {
     }
 
     fn take_agent(&mut self, subject: Subject, agent: AgentState) {
+        if self.is_being_configured_anew(&agent) {
+            return;
+        }
         let launched = self.stored.record.launched;
         self.replicas.entry(subject.id).and_modify(|replica| replica.hear(subject, agent, launched));
+    }
+
+    /// Whether an agent says that it runs an earlier start while it is given the environment of the next one. That call
+    /// stops such a run, and its answer counts.
+    fn is_being_configured_anew(&self, agent: &AgentState) -> bool {
+        let JobPhase::Starting { generation, stage: StartStage::Configuring, .. } = &self.phase else { return false };
+        let runs_earlier = |status: &RunStatus| {
+            matches!(status.state, RunState::Running | RunState::Stopping) && status.generation < Some(*generation)
+        };
+        agent.status().is_some_and(runs_earlier)
     }
 }

@@ -2,6 +2,7 @@
 
 mod act;
 mod adopt;
+mod follower;
 mod hear;
 mod record;
 mod replica;
@@ -24,7 +25,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info};
 
 pub use self::adopt::Tenure;
-use self::replica::{Listener, Replica, Subject};
+use self::replica::{Replica, Subject};
 use self::times::Launches;
 pub use self::view::initial as initial_view;
 
@@ -141,6 +142,7 @@ pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, mut wi
         Ok(stored) => stored,
         Err(driven) => return driven,
     };
+    wires.logs.load().await;
     let record = &stored.record;
     let known = Known {
         first: Generation { epoch: record.epoch, sequence: 1 },
@@ -280,13 +282,9 @@ impl Driver {
             | JobPhase::Running { .. }
             | JobPhase::Stopping { .. }
             | JobPhase::Releasing { .. } => {}
-            JobPhase::Restarting { .. } => {
-                self.replicas.values_mut().for_each(Replica::begin_again);
-                self.keep_company();
-            }
+            JobPhase::Restarting { .. } => self.replicas.values_mut().for_each(Replica::begin_again),
             JobPhase::Finished { .. } => {
                 self.complete_logs();
-                self.replicas.values_mut().for_each(|replica| replica.listener = Listener::Nobody);
                 self.forget_at = self.time_left().map(|left| Instant::now() + left);
             }
         }
@@ -345,7 +343,6 @@ fn judged(actions: &[Action]) -> Option<&Failure> {
         | Action::CreatePods
         | Action::Configure(_)
         | Action::Launch(_)
-        | Action::Follow(_)
         | Action::StopRuns { .. }
         | Action::ReleasePods
         | Action::DeletePods(_) => None,

@@ -84,16 +84,13 @@ impl Driver {
     pub(super) async fn failed_start(&mut self, failure: Failure, gang: &Gang) -> FailedStart {
         let mut last_lines = vec![];
         if let Some(id) = failure.replica()
-            && let (Some(replica), Some(log)) = (self.replicas.get_mut(&id), self.wires.logs.of(id))
+            && let (Some(replica), Some(log)) = (self.replicas.get(&id), self.wires.logs.of(id))
         {
-            // What has not come by then is missing in these lines, and is still copied. What has ended must not be
-            // waited for once more: tasks panic at that.
-            if let (Failure::ReplicaExited { .. }, Some(copy)) = (&failure, &mut replica.copy)
-                && timeout(LAST_OUTPUT_TIMEOUT, copy).await.is_ok()
-            {
-                replica.copy = None;
+            // What has not come by then is missing in these lines, and is still copied.
+            if let (Failure::ReplicaExited { .. }, Some(follower)) = (&failure, &replica.follower) {
+                let _ = timeout(LAST_OUTPUT_TIMEOUT, follower.caught_up()).await;
             }
-            last_lines = log.last_lines(LAST_LINES_MAX, replica.output_from);
+            last_lines = log.last_lines(LAST_LINES_MAX, replica.output_from).await;
         }
         let budget = self.policy.budget_of(&failure);
         let evidence = Evidence { generation: self.current_start, now: super::now(), budget, last_lines };
@@ -102,11 +99,11 @@ impl Driver {
 
     /// Says that no output will follow, once the copies that are under way have come to their end.
     pub(super) fn complete_logs(&mut self) {
-        let copies: Vec<_> = self.replicas.values_mut().filter_map(|replica| replica.copy.take()).collect();
+        let followers: Vec<_> = self.replicas.values_mut().filter_map(|replica| replica.follower.take()).collect();
         let logs = Arc::clone(&self.wires.logs);
         self.tasks.spawn(async move {
-            tasks::await_copies(copies).await;
-            logs.complete();
+            tasks::await_copies(followers).await;
+            logs.complete().await;
         });
     }
 
@@ -120,7 +117,7 @@ impl Driver {
         }
         // One that was created a moment ago may not have been told of yet.
         self.delete_all_pods().await;
-        if let Err(error) = self.wires.logs.remove() {
+        if let Err(error) = self.wires.logs.remove().await {
             warn!(job = %self.stored.name(), %error, "its kept output stays behind");
         }
         let (store, name, uid) = (self.context.store.as_ref(), self.stored.name(), &self.stored.record.uid);

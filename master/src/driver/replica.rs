@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use protocol::ids::{Generation, ReplicaId};
 use tokio::time::Instant;
-use tokio_util::task::AbortOnDropHandle;
 
+use super::follower::Follower;
 use crate::job::observation::{AgentState, Observation, PodState};
 
 /// A replica with the pod that it has, or is to have: what is heard of one with an earlier pod is history.
@@ -31,36 +31,10 @@ pub(super) struct Replica {
     pub(super) is_released: bool,
     /// When its pod was last asked to go.
     pub(super) deletion_asked_at: Option<Instant>,
-    /// Who asks its agent how it is.
-    pub(super) listener: Listener,
-    /// Who copies its output.
-    pub(super) copy: Option<AbortOnDropHandle<()>>,
+    /// The task that asks its agent for its status and copies its output.
+    pub(super) follower: Option<Follower>,
     /// Where the output of its newest start begins in what is kept.
     pub(super) output_from: u64,
-}
-
-/// A task that asks an agent how it is. It ends with the value, so that nobody goes on asking at an address that
-/// another pod may get.
-pub(super) enum Listener {
-    /// Nobody asks.
-    Nobody,
-    /// Until the agent has answered for the first time. A pod may get another address before that.
-    OfAgent { address: SocketAddr, _task: AbortOnDropHandle<()> },
-    /// Until the run has ended.
-    OfRun { _task: AbortOnDropHandle<()> },
-    /// For nothing but to be there: an agent whose run has ended leaves when nobody asks it for long.
-    OfKept { _task: AbortOnDropHandle<()> },
-}
-
-impl Listener {
-    /// Whether an agent is asked there, or one has answered.
-    pub(super) fn asks_at(&self, agent: SocketAddr) -> bool {
-        match self {
-            Self::Nobody => false,
-            Self::OfAgent { address, .. } => *address == agent,
-            Self::OfRun { .. } | Self::OfKept { .. } => true,
-        }
-    }
 }
 
 impl Replica {
@@ -84,6 +58,15 @@ impl Replica {
         Subject { id, pod: self.pods_before }
     }
 
+    /// Where its agent is to be followed from now on, if it is not followed yet. An agent that was refused stays refused,
+    /// and one of the first prototype has nothing to say.
+    pub(super) fn to_follow(&self) -> Option<SocketAddr> {
+        let is_followable = !self.is_seed_only && !matches!(self.seen.agent, AgentState::Refused(_));
+        let address = self.seen.addresses().filter(|_| is_followable)?.agent;
+        let is_followed = self.follower.as_ref().is_some_and(|follower| follower.is_at(address));
+        (!is_followed).then_some(address)
+    }
+
     /// Hears of its agent, unless that was an earlier pod's.
     pub(super) fn hear(&mut self, subject: Subject, agent: AgentState, launched: Option<Generation>) {
         if subject.pod != self.pods_before {
@@ -98,7 +81,7 @@ impl Replica {
     /// Its pod has gone, and what is known of it is the last: nothing more is heard from there.
     pub(super) fn stop_hearing(&mut self) {
         self.pods_before += 1;
-        self.listener = Listener::Nobody;
+        self.follower = None;
     }
 
     /// Its pod has gone, and with it all that was known of it.
@@ -125,8 +108,7 @@ impl Replica {
             is_stopped: false,
             is_released: false,
             deletion_asked_at: None,
-            listener: Listener::Nobody,
-            copy: None,
+            follower: None,
             output_from: 0,
         }
     }

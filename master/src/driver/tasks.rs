@@ -1,13 +1,13 @@
 //! What a driver has done on the side: each function talks to agents or the back end and reports what came of it.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
+use futures_util::future::join_all;
 use futures_util::{FutureExt, StreamExt, stream};
 use protocol::agent::RunState;
 use protocol::ids::{Generation, ReplicaId};
@@ -18,20 +18,18 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use super::Report;
+use super::follower::Follower;
 use super::replica::Subject;
 use crate::agent_client::{AgentAnswer, AgentClient, AgentError};
 use crate::backend::{JobKey, PodBackend};
 use crate::error_chain::error_chain;
 use crate::job::observation::{AgentState, LostRun};
 use crate::job::rendezvous::Rendezvous;
-use crate::logs::ReplicaLog;
 
 /// Agents that are talked to at the same time.
 pub(super) const AGENTS_AT_ONCE: usize = 64;
 /// How long the rest of a dead run's output may take to be copied before its pod ends.
 const COPY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest pause, but for jitter, before an agent that has never answered is asked again: the gang waits for the last.
-const JOIN_DELAY_MAX: Duration = Duration::from_millis(200);
 /// Attempts to reach an agent that has answered before, about two seconds in all.
 const ATTEMPTS: usize = 6;
 
@@ -81,19 +79,6 @@ pub(super) fn spawn(
     }))
 }
 
-/// Waits until an agent answers.
-pub(super) async fn join(agents: AgentClient, subject: Subject, agent: SocketAddr, reporter: mpsc::Sender<Report>) {
-    let ask = async || agents.status(agent, None).await;
-    let impatience = patience().with_max_delay(JOIN_DELAY_MAX).without_max_times();
-    let answer = ask.retry(impatience).when(is_unreachable).await;
-    let state = match answer {
-        Ok(AgentAnswer::Status(status)) => AgentState::Status(status),
-        Ok(AgentAnswer::SeedOnly) => AgentState::SeedOnly,
-        Err(error) => refused(error_chain(&error)),
-    };
-    report(&reporter, subject, state).await;
-}
-
 /// Gives every agent its environment.
 pub(super) async fn configure(call: Fanout, targets: Vec<(Subject, SocketAddr)>, meeting: Meeting) {
     let Meeting { spec, members, restarts } = meeting;
@@ -137,106 +122,6 @@ pub(super) async fn launch(call: Fanout, targets: Vec<(Subject, SocketAddr)>) {
     stream::iter(targets).for_each_concurrent(AGENTS_AT_ONCE, launch).await;
 }
 
-/// Reports a run's status whenever it changes, until the run has ended.
-pub(super) async fn follow(agents: AgentClient, subject: Subject, agent: SocketAddr, reporter: mpsc::Sender<Report>) {
-    let mut after = None;
-    loop {
-        let poll = async || agents.status(agent, after).await;
-        // An agent that cannot be reached may be cut off for a while; if it is dead, its pod will say so.
-        let status = match poll.retry(patience().without_max_times()).when(is_unreachable).await {
-            Ok(AgentAnswer::Status(status)) => status,
-            Ok(AgentAnswer::SeedOnly) => return,
-            Err(error) => {
-                let reason = format!("its agent did not say how it is: {}", error_chain(&error));
-                return report(&reporter, subject, refused(reason)).await;
-            }
-        };
-        if after == Some(status.seq) {
-            continue;
-        }
-        after = Some(status.seq);
-        let has_ended = status.state == RunState::Exited;
-        report(&reporter, subject, AgentState::Status(status)).await;
-        if has_ended {
-            return;
-        }
-    }
-}
-
-/// Asks an agent how it is as long as it answers, so that it stays.
-pub(super) async fn keep_company(agents: AgentClient, agent: SocketAddr) {
-    let mut after = None;
-    while let Ok(AgentAnswer::Status(status)) = agents.status(agent, after).await {
-        after = Some(status.seq);
-    }
-}
-
-/// Copies a run's output as it comes, until the run has ended and all of it is here.
-pub(super) async fn copy_output(agents: AgentClient, agent: SocketAddr, log: ReplicaLog) {
-    loop {
-        let before = log.progress().end;
-        let attempt = async || copy_rest(&agents, agent, &log).await;
-        match attempt.retry(patience()).await {
-            Ok(()) => return,
-            // The patience is for an agent that cannot be reached at all, and begins anew with whatever came.
-            Err(_) if log.progress().end > before => {}
-            Err(error) => return warn!(%agent, error = error_chain(&error), "the rest of a run's output is lost"),
-        }
-    }
-}
-
-async fn copy_rest(agents: &AgentClient, agent: SocketAddr, log: &ReplicaLog) -> Result<(), AgentError> {
-    // An agent also ends the stream when it is read too slowly. Only one that begins after the run has ended
-    // is sure to end with the run's last byte.
-    loop {
-        let AgentAnswer::Status(status) = agents.status(agent, None).await? else { return Ok(()) };
-        let has_ended = matches!(status.state, RunState::Exited | RunState::Idle);
-        let base = match log.base_of(&status.boot_id) {
-            Ok(base) => base,
-            Err(error) => {
-                cannot_keep(agent, log, &error);
-                return Ok(());
-            }
-        };
-        if copy_some(agents, agent, (log, base)).await? == Copied::NotKept || has_ended {
-            return Ok(());
-        }
-    }
-}
-
-/// Says that a run's output is copied no further, to those who read it as well.
-fn cannot_keep(agent: SocketAddr, log: &ReplicaLog, error: &io::Error) {
-    warn!(%agent, %error, "a run's output cannot be kept");
-    log.note_missing(error);
-}
-
-/// What became of the bytes of one stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Copied {
-    Kept,
-    /// They cannot be written, and those after them could not either.
-    NotKept,
-}
-
-/// Copies until the agent ends the stream. What the agent counts from 0 is kept from `base` on.
-async fn copy_some(
-    agents: &AgentClient,
-    agent: SocketAddr,
-    (log, base): (&ReplicaLog, u64),
-) -> Result<Copied, AgentError> {
-    let mut stream = agents.logs(agent, log.progress().end.saturating_sub(base)).await?;
-    let mut offset = stream.offset + base;
-    while let Some(bytes) = stream.bytes.next().await {
-        let bytes = bytes?;
-        if let Err(error) = log.append(offset, &bytes) {
-            cannot_keep(agent, log, &error);
-            return Ok(Copied::NotKept);
-        }
-        offset += bytes.len() as u64;
-    }
-    Ok(Copied::Kept)
-}
-
 /// Stops a run. One whose agent is ending has been told to stop.
 pub(super) async fn stop(
     agents: &AgentClient,
@@ -251,21 +136,18 @@ pub(super) async fn stop(
     }
 }
 
-/// Waits for what is still being copied.
-pub(super) async fn await_copies(copies: Vec<AbortOnDropHandle<()>>) {
-    let all = futures_util::future::join_all(copies);
+/// Waits for what is still being copied. The followers end with this.
+pub(super) async fn await_copies(followers: Vec<Follower>) {
+    let all = join_all(followers.iter().map(Follower::caught_up));
     if timeout(COPY_TIMEOUT, all).await.is_err() {
         warn!("the rest of a job's output took too long to copy");
     }
 }
 
 /// Ends an agent whose run is over, once its output is here. Says whether the agent agreed.
-pub(super) async fn finish(agents: &AgentClient, agent: SocketAddr, copy: Option<AbortOnDropHandle<()>>) -> bool {
-    if let Some(mut copy) = copy
-        && timeout(COPY_TIMEOUT, &mut copy).await.is_err()
-    {
+pub(super) async fn finish(agents: &AgentClient, agent: SocketAddr, copied: impl Future<Output = ()>) -> bool {
+    if timeout(COPY_TIMEOUT, copied).await.is_err() {
         warn!(%agent, "the rest of a run's output took too long to copy");
-        copy.abort();
     }
     agents.finish(agent).await.is_ok()
 }
@@ -292,11 +174,11 @@ pub(super) async fn report(reporter: &mpsc::Sender<Report>, subject: Subject, st
     let _ = reporter.send(Report::Agent(subject, state)).await;
 }
 
-fn refused(reason: String) -> AgentState {
+pub(super) fn refused(reason: String) -> AgentState {
     AgentState::Refused(LostRun::broken(reason))
 }
 
-fn patience() -> ExponentialBuilder {
+pub(super) fn patience() -> ExponentialBuilder {
     ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(10))
         .with_max_delay(Duration::from_secs(1))
@@ -305,6 +187,6 @@ fn patience() -> ExponentialBuilder {
         .with_jitter()
 }
 
-fn is_unreachable(error: &AgentError) -> bool {
+pub(super) fn is_unreachable(error: &AgentError) -> bool {
     matches!(error, AgentError::Unreachable { .. })
 }

@@ -27,8 +27,11 @@ pub(super) fn reach(
         JobPhase::Restarting { .. } => times.ended = None,
         JobPhase::Starting { stage: StartStage::Configuring, .. } => stamp(&mut times.joined),
         JobPhase::Starting { stage: StartStage::Launching, .. } => stamp(&mut times.configured),
-        // A master that takes over has it from the agents.
-        JobPhase::Running { .. } => times.started = times.started.or(launches.last).or(Some(now)),
+        JobPhase::Running { .. } => {
+            // A master that takes over a running gang has it from the agents.
+            let earlier = launches.last.filter(|_| !matches!(before, JobPhase::Starting { .. }));
+            times.started = times.started.or(earlier).or(Some(now));
+        }
         JobPhase::Stopping { .. } => {
             if matches!(before, JobPhase::Starting { .. }) && launches.are_complete {
                 stamp(&mut times.started);

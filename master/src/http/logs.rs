@@ -8,6 +8,7 @@ use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use futures_util::future::try_join_all;
 use futures_util::{Stream, StreamExt, stream};
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::{JobName, ReplicaId};
@@ -72,12 +73,12 @@ pub(super) async fn logs(
     let job = find(&state, name)?;
     let ended = state.end.clone().cancelled_owned();
     match query.replica {
-        Some(replica) => one(&job, replica, &query, ended),
-        None => merged(&job, &query, ended),
+        Some(replica) => one(&job, replica, &query, ended).await,
+        None => merged(&job, &query, ended).await,
     }
 }
 
-fn one(
+async fn one(
     job: &JobHandle,
     replica: ReplicaId,
     query: &LogQuery,
@@ -91,8 +92,8 @@ fn one(
         ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownReplica, detail)
     };
     let log = job.logs.of(replica).ok_or_else(unknown)?;
-    let asked = start(log, query.offset, query.tail)?;
-    let first = log.read(asked).map_err(unreadable)?.offset;
+    let asked = start(log, query.offset, query.tail).await?;
+    let first = log.read(asked).await.map_err(unreadable)?.offset;
     let bytes = unbroken(log.clone(), first, query.follow).take_until(Box::pin(ended));
     let mut response = Body::from_stream(bytes).into_response();
     let headers = response.headers_mut();
@@ -102,7 +103,7 @@ fn one(
     Ok(response)
 }
 
-fn merged(
+async fn merged(
     job: &JobHandle,
     query: &LogQuery,
     ended: impl Future<Output = ()> + Send + 'static,
@@ -111,11 +112,11 @@ fn merged(
         return Err(bad("\"offset\" is for one replica: use \"from\" with merged output"));
     }
     let offsets = parse_from(query.from.as_deref().unwrap_or_default())?;
-    let mut streams = Vec::new();
-    for (replica, log) in job.logs.all() {
-        let first = start(log, offsets.get(&replica).copied(), query.tail)?;
-        streams.push(encoded(replica, log.clone(), first, query.follow).boxed());
-    }
+    let begin = async |(replica, log): (ReplicaId, &ReplicaLog)| {
+        let first = start(log, offsets.get(&replica).copied(), query.tail).await?;
+        Ok::<_, ApiError>(encoded(replica, log.clone(), first, query.follow).boxed())
+    };
+    let streams = try_join_all(job.logs.all().map(begin)).await?;
     let body = Body::from_stream(stream::select_all(streams).take_until(Box::pin(ended)));
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
@@ -147,10 +148,10 @@ fn encoded(
     })
 }
 
-fn start(log: &ReplicaLog, offset: Option<u64>, tail: Option<u64>) -> Result<u64, ApiError> {
+async fn start(log: &ReplicaLog, offset: Option<u64>, tail: Option<u64>) -> Result<u64, ApiError> {
     match (offset, tail) {
         (Some(offset), _) => Ok(offset),
-        (None, Some(lines)) => log.tail_offset(lines).map_err(unreadable),
+        (None, Some(lines)) => log.tail_offset(lines).await.map_err(unreadable),
         (None, None) => Ok(0),
     }
 }

@@ -1,7 +1,7 @@
 //! From a failure and the gang as it was then to what people are told: what followed from what.
 
 use protocol::agent::ExitReport;
-use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAST_LINES_MAX};
+use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAST_LINES_MAX, was_lost};
 use protocol::ids::{Generation, UnixMillis};
 
 use super::gang::{Gang, Member};
@@ -57,7 +57,7 @@ fn consequence(member: &Member) -> Option<Consequence> {
     let (how, stopped) = match &member.phase {
         succeeded if succeeded.has_succeeded() => return None,
         ReplicaPhase::Exited(_, ExitReport { outcome, stopped, .. }) => (outcome.to_string(), *stopped),
-        ReplicaPhase::Lost(lost) => (format!("was lost: {}", lost.reason), false),
+        ReplicaPhase::Lost(lost) => (was_lost(&lost.reason), false),
         ReplicaPhase::Requested
         | ReplicaPhase::Scheduled
         | ReplicaPhase::Joined

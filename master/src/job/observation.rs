@@ -158,20 +158,24 @@ impl Observation {
     /// Nothing is known yet.
     pub const NEW: Self = Self { pod: None, agent: AgentState::Silent, deleted_by: DeletedBy::Others };
 
-    /// Takes in what its agent is now known to be. An acknowledgement that is heard late does not undo a status that
-    /// has gone on from there.
+    /// Takes in what its agent is now known to be. Acknowledgements and statuses come in different ways: what comes late
+    /// does not undo what has gone on from there.
     pub fn hear(&mut self, heard: AgentState) {
-        let acknowledged = match &heard {
-            AgentState::Configured(generation) | AgentState::Started(generation) => Some(*generation),
-            AgentState::Silent | AgentState::SeedOnly | AgentState::Status(_) | AgentState::Refused(_) => None,
+        let is_late = match (&self.agent, &heard) {
+            (AgentState::Status(known), AgentState::Configured(late) | AgentState::Started(late)) => {
+                let has_gone_on = matches!(known.state, RunState::Running | RunState::Stopping | RunState::Exited);
+                known.generation >= Some(*late) && has_gone_on
+            }
+            (AgentState::Configured(known), AgentState::Status(late)) => late.generation < Some(*known),
+            (AgentState::Started(known), AgentState::Status(late)) => {
+                let is_before_start = matches!(late.state, RunState::Idle | RunState::Configured);
+                late.generation < Some(*known) || late.generation == Some(*known) && is_before_start
+            }
+            _ => false,
         };
-        if let (Some(_), AgentState::Status(status)) = (acknowledged, &self.agent)
-            && status.generation >= acknowledged
-            && matches!(status.state, RunState::Running | RunState::Stopping | RunState::Exited)
-        {
-            return;
+        if !is_late {
+            self.agent = heard;
         }
-        self.agent = heard;
     }
 
     /// Its addresses, while its pod runs.

@@ -182,8 +182,6 @@ pub enum Action {
     Configure(Generation),
     /// Tell every agent to run.
     Launch(Generation),
-    /// Follow every run's status and output.
-    Follow(Generation),
     /// Stop every run that is not dead and was not told.
     StopRuns {
         /// Time between SIGTERM and SIGKILL.

@@ -1,19 +1,23 @@
-//! The output of every replica, copied from its agent as it comes and kept here, so that it can be read by many and
-//! after the pod is gone. Offsets are the agent's own, so a copy that was interrupted goes on where it stopped.
+//! The output of every replica, copied from its agent as it comes and kept here for many readers, also after the pod has
+//! gone. Offsets are the agent's own, so a copy that was interrupted goes on where it stopped.
 
+mod disk;
+mod file;
 mod read;
 mod tail;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroU64;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bounded_log::BoundedLog;
+use bounded_log::Tail;
+use bytes::Bytes;
 use protocol::ids::ReplicaId;
 use tokio::sync::watch;
 
+use self::file::{LogFile, Then};
 pub use self::read::{lines, reader};
 
 /// Bytes kept of one replica's output: the newest ones.
@@ -22,7 +26,7 @@ pub const KEPT_BYTES: NonZeroU64 = NonZeroU64::new(64 * 1024 * 1024).expect("not
 /// Most bytes in one [`Chunk`].
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// The output of one job's replicas.
+/// The output of one job's replicas. Files are touched on blocking threads alone.
 #[derive(Debug)]
 pub struct JobLogs {
     dir: PathBuf,
@@ -35,27 +39,17 @@ pub struct ReplicaLog(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    path: PathBuf,
-    file: Mutex<KeptFile>,
+    /// Locked on blocking threads alone, for one piece of work each.
+    file: Mutex<LogFile>,
     progress: watch::Sender<Progress>,
     /// Why not all of it is kept, since this master lives.
-    incomplete: OnceLock<String>,
-}
-
-/// The file of one replica's output.
-#[derive(Debug)]
-enum KeptFile {
-    /// It is opened when it is needed.
-    Closed,
-    Open(BoundedLog),
-    /// It is gone, and neither those who still copy nor those who still read make it anew.
-    Removed,
+    incomplete: Mutex<Option<String>>,
 }
 
 /// How far the copy of a replica's output has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// The offset behind the last byte.
+    /// The offset behind the last byte, as far as the file was opened.
     pub end: u64,
     /// Whether nothing will follow.
     pub is_complete: bool,
@@ -64,17 +58,25 @@ pub struct Progress {
 /// Some consecutive bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
-    /// The offset of the first, which is later than asked for when older bytes were dropped.
+    /// The offset of the first, which is later than asked for when the bytes between are not kept.
     pub offset: u64,
-    /// The bytes; none at the end.
+    /// The bytes; none at the end, also where the last bytes of the output are not kept.
     pub bytes: Vec<u8>,
 }
 
 impl JobLogs {
-    /// The logs of a job with these replicas, in a folder that is made when there is something to keep.
+    /// The logs of a job with these replicas, in a folder that is made when there is something to keep. Touches no file.
     pub fn new(dir: PathBuf, replicas: &[ReplicaId]) -> Self {
         let log = |id: &ReplicaId| (*id, ReplicaLog::new(dir.join(format!("{id}.log"))));
         Self { replicas: replicas.iter().map(log).collect(), dir }
+    }
+
+    /// Looks how far an earlier master has come.
+    pub async fn load(&self) {
+        for log in self.replicas.values() {
+            // A file that cannot be opened says so to those who read or write it.
+            let _ = log.on_file(|file, _| file.end(Then::Close)).await.map(|end| log.reach(end));
+        }
     }
 
     /// One replica's.
@@ -87,134 +89,133 @@ impl JobLogs {
         self.replicas.iter().map(|(id, log)| (*id, log))
     }
 
-    /// Says of all that nothing will follow.
-    pub fn complete(&self) {
+    /// Says of all that nothing will follow, and closes their files: a master keeps the output of more jobs than it may
+    /// have files open.
+    pub async fn complete(&self) {
         for log in self.replicas.values() {
             log.0.progress.send_modify(|progress| progress.is_complete = true);
-            // A master keeps the output of many jobs, and may not keep as many files open.
-            let mut file = log.file();
-            if matches!(*file, KeptFile::Open(_)) {
-                *file = KeptFile::Closed;
-            }
         }
+        self.with_each(LogFile::close).await;
     }
 
-    /// Removes what is kept. Those who still read see the end.
+    /// Removes what is kept. Readers see the end.
     ///
     /// # Errors
     /// When the folder cannot be removed.
-    pub fn remove(&self) -> io::Result<()> {
-        self.complete();
-        self.replicas.values().for_each(|log| *log.file() = KeptFile::Removed);
-        match std::fs::remove_dir_all(&self.dir) {
+    pub async fn remove(&self) -> io::Result<()> {
+        self.complete().await;
+        self.with_each(LogFile::remove).await;
+        let dir = self.dir.clone();
+        disk::run(move || match std::fs::remove_dir_all(dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             done => done,
-        }
+        })
+        .await
+    }
+
+    async fn with_each(&self, change: fn(&mut LogFile)) {
+        let logs: Vec<ReplicaLog> = self.replicas.values().cloned().collect();
+        // It only fails while the runtime shuts down, which closes every file.
+        let _ = disk::run(move || {
+            logs.iter().for_each(|log| change(&mut log.0.file()));
+            Ok(())
+        })
+        .await;
     }
 }
 
 impl ReplicaLog {
     fn new(path: PathBuf) -> Self {
         let progress = watch::Sender::new(Progress { end: 0, is_complete: false });
-        // What an earlier master kept counts; a file that cannot be read is met again, with its error, when it is.
-        if path.exists()
-            && let Ok(kept) = open(&path)
-        {
-            progress.send_modify(|progress| progress.end = kept.end());
-        }
-        Self(Arc::new(Shared { path, file: Mutex::new(KeptFile::Closed), progress, incomplete: OnceLock::new() }))
+        Self(Arc::new(Shared { file: Mutex::new(LogFile::new(path)), progress, incomplete: Mutex::default() }))
     }
 
-    /// Keeps bytes whose first is at `offset`. What is there already is passed over; a gap is kept as a gap.
+    /// Keeps bytes whose first is at `offset`. Bytes that are known already are passed over, a gap is kept as a gap, also
+    /// without bytes after it.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn append(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let end = self.with(|file| {
-            if offset > file.end() {
-                file.skip_to(offset)?;
-            }
-            let known = usize::try_from(file.end() - offset).unwrap_or(usize::MAX).min(bytes.len());
-            file.append(&bytes[known..])?;
-            Ok(file.end())
-        })?;
-        self.0.progress.send_modify(|progress| progress.end = end);
+    pub async fn append(&self, offset: u64, bytes: Bytes) -> io::Result<()> {
+        let end = self.on_file(move |file, then| file.append(offset, &bytes, then)).await?;
+        self.reach(end);
         Ok(())
     }
 
-    /// Notes that some of it could not be kept, and why. Who reads its lines is told behind the last one.
+    /// Notes that output cannot be kept now, and why. Readers of lines are told at the end, unless
+    /// [`ReplicaLog::note_kept`] was called meanwhile.
     pub fn note_missing(&self, error: &io::Error) {
-        // What was removed misses nothing.
-        if !matches!(*self.file(), KeptFile::Removed) {
-            self.0.incomplete.get_or_init(|| error.to_string());
+        // Output that was removed with its job misses nothing.
+        if error.kind() != io::ErrorKind::NotFound {
+            *self.incomplete() = Some(error.to_string());
         }
     }
 
-    /// Why not all of it is kept, where that is known.
-    pub fn missing(&self) -> Option<&str> {
-        self.0.incomplete.get().map(String::as_str)
+    /// Notes that output is kept again.
+    pub fn note_kept(&self) {
+        *self.incomplete() = None;
     }
 
-    /// Reads from `offset`, or from the oldest byte that is still kept.
+    /// Why the newest output is not kept.
+    pub fn missing(&self) -> Option<String> {
+        self.incomplete().clone()
+    }
+
+    /// Reads from `offset`, or from the first kept byte after it, up to the next gap at most.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn read(&self, offset: u64) -> io::Result<Chunk> {
-        if self.progress().end == 0 {
-            return Ok(Chunk { offset, bytes: vec![] });
-        }
-        let mut bytes = vec![0; CHUNK_BYTES];
-        match self.with(|file| file.read(offset, &mut bytes)) {
-            Ok((offset, length)) => {
-                bytes.truncate(length);
-                Ok(Chunk { offset, bytes })
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Chunk { offset, bytes: vec![] }),
-            Err(error) => Err(error),
-        }
+    pub async fn read(&self, offset: u64) -> io::Result<Chunk> {
+        self.on_file(move |file, then| file.read(offset, then)).await
     }
 
-    /// Where the first byte of the agent with this boot id stands: each agent counts its output from 0, and a replica
-    /// gets another agent when its pod is replaced. What is found out once is written down, for a later master.
+    /// Where the first byte of the agent with this boot id stands: each agent counts its output from 0, and a replica gets
+    /// another agent when its pod is replaced. The answer is written down, for a later master.
     ///
     /// # Errors
     /// When it cannot be written down.
-    pub fn base_of(&self, boot_id: &str) -> io::Result<u64> {
-        let file = self.file();
-        if matches!(*file, KeptFile::Removed) {
-            return Err(removed());
-        }
-        let path = self.0.path.with_extension("base");
-        let known = std::fs::read_to_string(&path).unwrap_or_default();
-        let newest = known.split_once(' ').filter(|(known, _)| *known == boot_id);
-        if let Some(base) = newest.and_then(|(_, base)| base.trim_end().parse().ok()) {
-            return Ok(base);
-        }
-        // Where nothing is written down, there was one agent so far.
-        let base = if known.is_empty() { 0 } else { self.progress().end };
-        if let Some(dir) = path.parent() {
-            std::fs::create_dir_all(dir)?;
-        }
-        std::fs::write(&path, format!("{boot_id} {base}\n"))?;
+    pub async fn base_of(&self, boot_id: &str) -> io::Result<u64> {
+        let boot_id = boot_id.to_owned();
+        let (base, end) = self.on_file(move |file, then| Ok((file.base_of(&boot_id)?, file.end(then)?))).await?;
+        self.reach(end);
         Ok(base)
     }
 
     /// The last lines, of those that begin at `from` or behind it; fewer where they are very long, and of one that is
     /// too long alone its end behind a `…`. None when they cannot be read.
-    pub fn last_lines(&self, count: usize, from: u64) -> Vec<String> {
-        let begin = self.tail_offset(count as u64).unwrap_or(0).max(from);
+    pub async fn last_lines(&self, count: usize, from: u64) -> Vec<String> {
+        let begin = self.tail_offset(count as u64).await.unwrap_or(0).max(from);
         // There is no room for more.
         let begin = begin.max(self.progress().end.saturating_sub(tail::LAST_LINES_BYTES as u64));
-        let Ok(chunk) = self.read(begin) else { return vec![] };
-        tail::that_fits(&String::from_utf8_lossy(&chunk.bytes))
+        tail::that_fits(&String::from_utf8_lossy(&self.read_to_end(begin).await.unwrap_or_default()))
     }
 
-    /// The offset at which the last `lines` lines begin.
+    /// Reads everything from `offset` on, across gaps.
+    async fn read_to_end(&self, mut offset: u64) -> io::Result<Vec<u8>> {
+        let mut all = vec![];
+        loop {
+            let chunk = self.read(offset).await?;
+            if chunk.bytes.is_empty() {
+                return Ok(all);
+            }
+            offset = chunk.offset + chunk.bytes.len() as u64;
+            all.extend(chunk.bytes);
+        }
+    }
+
+    /// The offset at which the last `lines` lines begin; that of the oldest byte if fewer are kept.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn tail_offset(&self, lines: u64) -> io::Result<u64> {
-        if self.progress().end == 0 { Ok(0) } else { self.with(|file| file.tail_offset(lines)) }
+    pub async fn tail_offset(&self, lines: u64) -> io::Result<u64> {
+        let mut tail = Tail::Before { offset: u64::MAX, lines };
+        loop {
+            match tail {
+                Tail::Begins(offset) => return Ok(offset),
+                Tail::Before { offset, lines } => {
+                    tail = self.on_file(move |file, then| file.tail_step(offset, lines, then)).await?;
+                }
+            }
+        }
     }
 
     /// How far the copy is.
@@ -227,35 +228,34 @@ impl ReplicaLog {
         self.0.progress.subscribe()
     }
 
-    /// Does one short thing with the file, which is opened when it is first needed and kept open while it grows.
-    fn with<T>(&self, work: impl FnOnce(&mut BoundedLog) -> io::Result<T>) -> io::Result<T> {
-        let mut file = self.file();
-        match &mut *file {
-            KeptFile::Open(log) => work(log),
-            KeptFile::Removed => Err(removed()),
-            KeptFile::Closed => {
-                let mut log = open(&self.0.path)?;
-                let done = work(&mut log);
-                if !self.progress().is_complete {
-                    *file = KeptFile::Open(log);
-                }
-                done
-            }
-        }
+    fn reach(&self, end: u64) {
+        self.0.progress.send_if_modified(|progress| {
+            let has_moved = end > progress.end;
+            progress.end = progress.end.max(end);
+            has_moved
+        });
     }
 
-    fn file(&self) -> MutexGuard<'_, KeptFile> {
-        self.0.file.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Does one short piece of work with the file, which stays open while output comes.
+    async fn on_file<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut LogFile, Then) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let log = self.clone();
+        disk::run(move || {
+            let then = if log.progress().is_complete { Then::Close } else { Then::StayOpen };
+            work(&mut log.0.file(), then)
+        })
+        .await
+    }
+
+    fn incomplete(&self) -> MutexGuard<'_, Option<String>> {
+        self.0.incomplete.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn removed() -> io::Error {
-    io::Error::new(io::ErrorKind::NotFound, "the job was forgotten, and its output with it")
-}
-
-fn open(path: &Path) -> io::Result<BoundedLog> {
-    if let Some(dir) = path.parent() {
-        std::fs::create_dir_all(dir)?;
+impl Shared {
+    fn file(&self) -> MutexGuard<'_, LogFile> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    BoundedLog::open(path, KEPT_BYTES).map_err(io::Error::other)
 }

@@ -10,7 +10,8 @@ use protocol::view::{LOG_LINE_BYTES, LogLine};
 use super::{Chunk, ReplicaLog};
 
 /// The output from `offset` on: what is there, and with `follow` what comes, until nothing will follow.
-/// A chunk whose offset is not where the one before it ended stands behind bytes that were dropped meanwhile.
+/// A chunk whose offset is not where the one before it ended stands behind bytes that are not kept; where these are the
+/// last ones so far, it is empty.
 pub fn reader(log: ReplicaLog, offset: u64, follow: bool) -> impl Stream<Item = io::Result<Chunk>> + Send {
     let progress = log.watch();
     stream::unfold(Some((log, progress, offset)), move |state| async move {
@@ -18,9 +19,9 @@ pub fn reader(log: ReplicaLog, offset: u64, follow: bool) -> impl Stream<Item = 
         loop {
             // Asked before reading, so that what is written meanwhile is read in the next turn.
             let seen = *progress.borrow_and_update();
-            match log.read(offset) {
+            match log.read(offset).await {
                 Err(error) => return Some((Err(error), None)),
-                Ok(chunk) if !chunk.bytes.is_empty() => {
+                Ok(chunk) if chunk.offset > offset || !chunk.bytes.is_empty() => {
                     let next = chunk.offset + chunk.bytes.len() as u64;
                     return Some((Ok(chunk), Some((log, progress, next))));
                 }
@@ -43,7 +44,7 @@ pub fn lines(
     let mut splitter = Splitter { replica, offset, pending: Vec::new(), has_begun: false };
     chunks.map(move |chunk| match chunk {
         Some(chunk) => Ok(splitter.split(&chunk?)),
-        None => Ok(splitter.end(log.missing())),
+        None => Ok(splitter.end(log.missing().as_deref())),
     })
 }
 
@@ -84,7 +85,7 @@ impl Splitter {
         let mut lines = self.rest();
         self.offset = chunk.offset;
         let why = if self.has_begun {
-            "were dropped here: they came faster than they were read"
+            "are missing here: they came faster than they could be kept"
         } else {
             "before this are no longer kept"
         };
@@ -168,7 +169,7 @@ mod tests {
         let mut splitter = splitter();
         assert_eq!(split(&mut splitter, b"half"), []);
         let lines = splitter.split(&Chunk { offset: 100, bytes: b"whole\n".to_vec() });
-        let gap = "[86 bytes of output were dropped here: they came faster than they were read]";
+        let gap = "[86 bytes of output are missing here: they came faster than they could be kept]";
         assert_eq!(texts(&lines), [(14, "half"), (100, gap), (106, "whole")]);
     }
 

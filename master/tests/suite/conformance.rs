@@ -2,6 +2,7 @@
 
 use master::backend::PodBackend;
 use master::backend::process::ProcessBackend;
+use master::descriptors::Descriptors;
 use master::store::sqlite::SqliteStore;
 use master::store::{JobRecord, JobStore, StoreError, StoreEvent};
 
@@ -68,7 +69,9 @@ async fn a_damaged_record_is_unreadable_and_does_not_hide_the_others() {
 async fn the_process_back_end_conforms() {
     let (work, state) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     std::fs::write(work.path().join("exec.py"), "print(\"hello\")\n").expect("write");
-    let pods = ProcessBackend::new(built("agent"), work.path().to_owned(), vec![], state.path()).expect("no pods yet");
+    let limits = Descriptors::raise().expect("up to the hard limit");
+    let pods = ProcessBackend::new(built("agent"), work.path().to_owned(), vec![], state.path(), limits);
+    let pods = pods.expect("no pods yet");
     let spec = testkit::conformance::store::record("pods").spec;
     testkit::conformance::backend::check(&pods, &spec, "uid").await;
     pods.shutdown().await;
@@ -104,8 +107,8 @@ fn an_end_of_very_many_replicas_is_short_enough_for_every_store() {
     }
 }
 
-#[test]
-fn a_record_with_all_that_it_may_hold_fits_into_a_config_map() {
+#[tokio::test]
+async fn a_record_with_all_that_it_may_hold_fits_into_a_config_map() {
     use master::logs::JobLogs;
     use master::store::Ended;
     use protocol::agent::{ExitOutcome, ExitReport, STDERR_TAIL_BYTES};
@@ -119,8 +122,8 @@ fn a_record_with_all_that_it_may_hold_fits_into_a_config_map() {
     let logs = JobLogs::new(dir.path().to_owned(), &[replica]);
     let log = logs.of(replica).expect("it has one");
     let (line, at) = ("\u{1b}".repeat(1000) + "\n", UnixMillis(u64::MAX));
-    log.append(0, line.repeat(LAST_LINES_MAX).as_bytes()).expect("it is kept");
-    let last_lines = log.last_lines(LAST_LINES_MAX, 0);
+    log.append(0, line.repeat(LAST_LINES_MAX).into()).await.expect("it is kept");
+    let last_lines = log.last_lines(LAST_LINES_MAX, 0).await;
     assert!(!last_lines.is_empty(), "it printed something");
 
     let exit = ExitReport {

@@ -200,6 +200,15 @@ fn a_failure_is_tagged_with_its_cause_and_names_the_replica() {
         "ps-0 was lost: its agent was killed",
     );
     assert_failure(
+        Failure::ReplicaLost {
+            replica: replica("ps-0"),
+            reason: "never started: no room".into(),
+            loss: Loss::Hopeless,
+        },
+        &json!({"cause": "replica_lost", "replica": "ps-0", "reason": "never started: no room", "loss": "hopeless"}),
+        "ps-0 was never started: no room",
+    );
+    assert_failure(
         Failure::StartTimeout {
             missing: vec![replica("worker-1"), replica("ps-0")],
             after_seconds: 60,

@@ -1,12 +1,14 @@
 //! An agent without a child: it answers as agents do, and its run ends when the test says so.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::http::{HeaderName, StatusCode};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
@@ -30,6 +32,11 @@ struct Shared {
     status: watch::Sender<RunStatus>,
     history: Mutex<History>,
     output: watch::Sender<Vec<u8>>,
+    /// How many connections for output break before they bring any.
+    logs_to_cut: AtomicU32,
+    /// How often it was asked for its status, and how often such requests were cut off.
+    polls: watch::Sender<u64>,
+    cuts: watch::Sender<u64>,
     finished: CancellationToken,
     gone: CancellationToken,
     kind: AgentKind,
@@ -124,6 +131,9 @@ impl FakeAgent {
             status: watch::Sender::new(idle),
             history: Mutex::default(),
             output: watch::Sender::new(vec![]),
+            logs_to_cut: AtomicU32::new(0),
+            polls: watch::Sender::new(0),
+            cuts: watch::Sender::new(0),
             finished: CancellationToken::new(),
             gone: CancellationToken::new(),
             kind,
@@ -177,6 +187,19 @@ impl FakeAgent {
     /// Lets its run print.
     pub fn print(&self, text: &str) {
         self.0.output.send_modify(|output| output.extend_from_slice(text.as_bytes()));
+    }
+
+    /// Lets so many connections for its output break.
+    pub fn cut_logs(&self, times: u32) {
+        self.0.logs_to_cut.store(times, Ordering::Relaxed);
+    }
+
+    /// Lets every request for its status break that is under way, and waits until it is asked again.
+    pub async fn cut_polls(&self) {
+        let mut polls = self.0.polls.subscribe();
+        let before = *polls.borrow_and_update();
+        self.0.cuts.send_modify(|cuts| *cuts += 1);
+        polls.wait_for(|polls| *polls > before).await.expect("the sender lives in the agent");
     }
 
     /// Lets its run end. One that has ended stays as it ended.
@@ -303,26 +326,41 @@ async fn run(State(agent): State<FakeAgent>, Query(asked): Query<OfGeneration>) 
     DONE
 }
 
-async fn status(State(agent): State<FakeAgent>, Query(poll): Query<Poll>) -> Json<RunStatus> {
-    let mut status = agent.0.status.subscribe();
+async fn status(State(agent): State<FakeAgent>, Query(poll): Query<Poll>) -> Response {
+    let (mut status, mut cuts) = (agent.0.status.subscribe(), agent.0.cuts.subscribe());
+    agent.0.polls.send_modify(|polls| *polls += 1);
     if let Some(after) = poll.after {
         let wait = Duration::from_secs(poll.wait.unwrap_or(1));
-        // A wait that ends without a change answers with what is known.
-        let _ = tokio::time::timeout(wait, status.wait_for(|status| status.seq > after)).await;
+        tokio::select! {
+            // A wait that ends without a change answers with what is known.
+            _ = tokio::time::timeout(wait, status.wait_for(|status| status.seq > after)) => {}
+            _ = cuts.changed() => return broken().into_response(),
+        }
     }
     let now = status.borrow().clone();
-    Json(now)
+    Json(now).into_response()
 }
 
 /// What was printed until the run ended, in one piece.
 async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 1], Body) {
+    let headers = [(HeaderName::from_static(routes::LOG_OFFSET_HEADER), "0")];
+    let cut = |left: u32| left.checked_sub(1);
+    if agent.0.logs_to_cut.fetch_update(Ordering::Relaxed, Ordering::Relaxed, cut).is_ok() {
+        return (headers, broken());
+    }
     let bytes = stream::once(async move {
         let mut status = agent.0.status.subscribe();
         let _ = status.wait_for(|status| status.state == RunState::Exited).await;
         let output = agent.0.output.borrow().clone();
         Ok::<_, std::io::Error>(Bytes::from(output))
     });
-    ([(HeaderName::from_static(routes::LOG_OFFSET_HEADER), "0")], Body::from_stream(bytes.boxed()))
+    (headers, Body::from_stream(bytes.boxed()))
+}
+
+/// A body whose connection breaks.
+fn broken() -> Body {
+    let error = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+    Body::from_stream(stream::iter([Err::<Bytes, _>(error)]))
 }
 
 async fn stop(State(agent): State<FakeAgent>, Query(stop): Query<Stop>) -> (StatusCode, &'static str) {

@@ -38,7 +38,7 @@ pub(super) enum Order {
 
 /// Why an agent did not come up.
 #[derive(Debug, thiserror::Error)]
-enum ChildError {
+pub(super) enum ChildError {
     #[error("start the agent \"{program}\"")]
     Spawn { program: String, source: io::Error },
     #[error("find a free port for TensorFlow")]
@@ -56,15 +56,12 @@ enum ChildError {
 /// Runs one pod to its end, telling `state` on the way, and returns its last state.
 pub(super) async fn run(
     launcher: &Launcher,
-    pod: &PodSpec,
+    (pod, started): (&PodSpec, Started),
     mut orders: watch::Receiver<Order>,
     state: impl Fn(PodState),
 ) -> PodState {
-    let Started { mut child, lifeline, claim } = match start(launcher, pod) {
-        Ok(started) => started,
-        Err(error) => return ended(error_chain(&error)),
-    };
-    let pid = child.id();
+    let Started { mut child, lifeline, claim } = started;
+    let pid = pid_of(&child);
     let announced = tokio::select! {
         announced = timeout(ANNOUNCE_TIMEOUT, announced(&mut child)) => announced.unwrap_or(Err(ChildError::Silent)),
         () = told_to_end(&mut orders, pid) => Err(ChildError::Silent),
@@ -93,14 +90,15 @@ pub(super) async fn run(
 }
 
 /// A child, what it lives by, and its port.
-struct Started {
+pub(super) struct Started {
     child: Child,
     /// Its stdin. It is kept apart from the child, for waiting for a child closes its stdin.
     lifeline: Option<ChildStdin>,
     claim: Claim,
 }
 
-fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, ChildError> {
+/// Starts the agent of one pod.
+pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, ChildError> {
     // Admitted without an image, and named by its job and replica alone.
     let PodSpec { job, replica, image: _, work_dir, args, options: _, agent_token_sha256 } = pod;
     let job = &job.name;
@@ -123,6 +121,8 @@ fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, ChildError> {
         .kill_on_drop(true)
         .spawn()
         .map_err(|source| ChildError::Spawn { program: launcher.agent_binary.display().to_string(), source })?;
+    // It may have ended already.
+    let _ = pid_of(&child).map(|pid| launcher.descriptors.give_back(pid));
     let lifeline = child.stdin.take();
     Ok(Started { child, lifeline, claim })
 }
@@ -142,12 +142,15 @@ async fn announced(child: &mut Child) -> Result<SocketAddr, ChildError> {
 }
 
 /// Waits for the order to end, and passes it on as SIGTERM.
-async fn told_to_end(orders: &mut watch::Receiver<Order>, pid: Option<u32>) {
+async fn told_to_end(orders: &mut watch::Receiver<Order>, pid: Option<Pid>) {
     // Without anyone to give an order, it ends as well.
     let _ = orders.wait_for(|order| *order != Order::Live).await;
     // It may have ended just now, which is as well.
-    let pid = pid.and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
     let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
+}
+
+fn pid_of(child: &Child) -> Option<Pid> {
+    child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 
 /// Ends an agent. Closing its stdin lets it kill what it started, which SIGKILL would orphan.

@@ -19,11 +19,13 @@ use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use self::child::Order;
+use self::child::{Order, Started};
 use self::ports::Ports;
 use self::run_dir::RunDirs;
 use super::{BackendError, JobKey, PodBackend, PodSpec, PodTable, Refusal};
+use crate::descriptors::Descriptors;
 use crate::job::observation::PodState;
+use crate::job::plan;
 
 /// The embedded back end.
 #[derive(Debug, Clone)]
@@ -41,6 +43,7 @@ struct Launcher {
     not_inherited: Vec<OsString>,
     run_dirs: RunDirs,
     ports: Ports,
+    descriptors: Descriptors,
 }
 
 /// The pods of one job.
@@ -58,7 +61,8 @@ impl Default for JobPods {
 
 impl ProcessBackend {
     /// A back end that keeps its pods' folders below `state_dir` and runs jobs that name no folder in
-    /// `default_work_dir`. Agents inherit this process's environment but for the variables `not_inherited`.
+    /// `default_work_dir`. Agents inherit this process's environment but for the variables `not_inherited`, and have the
+    /// limits of before this process raised its own.
     /// Pods that a former master left folders of are listed as ended: they died with it.
     ///
     /// # Errors
@@ -68,6 +72,7 @@ impl ProcessBackend {
         default_work_dir: PathBuf,
         not_inherited: Vec<OsString>,
         state_dir: &Path,
+        descriptors: Descriptors,
     ) -> io::Result<Self> {
         let run_dirs = RunDirs::new(state_dir);
         let mut jobs: HashMap<JobName, JobPods> = HashMap::new();
@@ -77,7 +82,8 @@ impl ProcessBackend {
             jobs.entry(job).or_default().table.send_modify(|table| drop(table.insert(replica, ended)));
         }
         let ports = Ports::new(std::process::id());
-        let launcher = Arc::new(Launcher { agent_binary, default_work_dir, not_inherited, run_dirs, ports });
+        let launcher =
+            Arc::new(Launcher { agent_binary, default_work_dir, not_inherited, run_dirs, ports, descriptors });
         Ok(Self { launcher, jobs: Arc::new(Mutex::new(jobs)), tasks: TaskTracker::new() })
     }
 
@@ -92,13 +98,13 @@ impl ProcessBackend {
         changed
     }
 
-    async fn carry(self, pod: PodSpec, orders: watch::Receiver<Order>) {
+    async fn carry(self, pod: PodSpec, started: Started, orders: watch::Receiver<Order>) {
         let set = |state: PodState| {
             self.with_job(&pod.job.name, |pods| {
                 pods.table.send_modify(|table| drop(table.insert(pod.replica, state)));
             });
         };
-        let last = child::run(&self.launcher, &pod, orders.clone(), set).await;
+        let last = child::run(&self.launcher, (&pod, started), orders.clone(), set).await;
         info!(job = %pod.job.name, pod = %pod.name(), "pod ended");
         // Whoever orders the deletion from here on finds that the pod has ended, and removes it.
         let stays = self.with_job(&pod.job.name, |pods| {
@@ -144,6 +150,11 @@ impl PodBackend for ProcessBackend {
             );
             return Err(Refusal { code: ErrorCode::BadPod, sentence });
         }
+        let replicas = plan::replicas(spec).len() as u64;
+        self.launcher
+            .descriptors
+            .admit(replicas)
+            .map_err(|too_many| Refusal { code: ErrorCode::TooManyReplicas, sentence: too_many.to_string() })?;
         python::check(self.launcher.work_dir_of(spec.work_dir.as_deref())).await
     }
 
@@ -162,8 +173,13 @@ impl PodBackend for ProcessBackend {
             pods.table.send_modify(|table| drop(table.insert(pod.replica, PodState::Pending { reason: None })));
             Some(receiver)
         });
-        if let Some(orders) = orders {
-            self.tasks.spawn(self.clone().carry(pod, orders));
+        let Some(orders) = orders else { return Ok(()) };
+        match child::start(&self.launcher, &pod) {
+            Ok(started) => drop(self.tasks.spawn(self.clone().carry(pod, started, orders))),
+            Err(error) => {
+                self.remove(&pod.job.name, pod.replica);
+                return Err(BackendError::Create { pod: pod.name(), source: Box::new(error) });
+            }
         }
         Ok(())
     }

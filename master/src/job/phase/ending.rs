@@ -32,7 +32,7 @@ impl From<Stop> for JobPhase {
 /// Ends what a phase has begun.
 pub(super) fn stop(phase: &JobPhase, ending: Ending, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let generation = phase.generation().or_else(|| seen.gang.newest_generation());
-    let actions = stop_actions(generation, grace(&ending, seen));
+    let actions = vec![Action::StopRuns { grace: grace(&ending, seen) }];
     let next = next_start(phase, generation, seen.epoch);
     (Stop { generation, horizon: generation.or(phase.horizon()), next, ending, since: seen.now }.into(), actions)
 }
@@ -65,10 +65,6 @@ fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
     }
 }
 
-fn stop_actions(generation: Option<Generation>, grace: Duration) -> Vec<Action> {
-    Vec::from_iter(generation.map(Action::Follow).into_iter().chain([Action::StopRuns { grace }]))
-}
-
 pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Seen { gang, policy, now, .. } = seen;
     // A master that takes over may hear of a run only now.
@@ -78,7 +74,7 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
         let actions = if overdue {
             vec![Action::DeletePods(Which::Unended)]
         } else {
-            stop_actions(generation, grace(&stop.ending, seen))
+            vec![Action::StopRuns { grace: grace(&stop.ending, seen) }]
         };
         let next = stop.next.max(generation.map_or(stop.next, Generation::next));
         return (Stop { generation, horizon: generation.or(stop.horizon), next, ..stop }.into(), actions);

@@ -64,7 +64,7 @@ fn resume_or_start(gathering: Gathering, seen: Seen<'_>) -> (JobPhase, Vec<Actio
         return fail(&phase, Failure::ReplicaLost { replica, reason, loss }, seen);
     }
     if seen.gang.all(ReplicaPhase::was_launched) {
-        return run(generation, seen);
+        return running(generation, seen);
     }
     start(generation, StartStage::Launching, seen)
 }
@@ -86,7 +86,7 @@ pub(super) fn starting(
     let Seen { gang, policy, now, .. } = seen;
     let phase = JobPhase::Starting { generation, stage, since };
     if stage == StartStage::Launching && gang.all(ReplicaPhase::was_launched) {
-        return run(generation, seen);
+        return running(generation, seen);
     }
     if let Some(failure) = gang.first_failure().or_else(|| overdue(seen)) {
         return fail(&phase, failure, seen);
@@ -102,14 +102,6 @@ pub(super) fn starting(
         return fail(&phase, gang.start_timeout(policy.start_timeout, has_come), seen);
     }
     (phase, vec![])
-}
-
-/// Every exec.py has been started; some may have ended already.
-fn run(generation: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
-    match running(generation, seen) {
-        (phase @ JobPhase::Running { .. }, _) => (phase, vec![Action::Follow(generation)]),
-        ended => ended,
-    }
 }
 
 /// See [`JobPhase::Restarting`].

@@ -298,7 +298,7 @@ proptest! {
         let moves = script.play();
         let concluded: Vec<_> = moves.iter().flat_map(|moved| &moved.actions).filter_map(|action| match action {
             Action::Conclude(result) => Some(result.clone()),
-            Action::CreatePods | Action::Configure(_) | Action::Launch(_) | Action::Follow(_) | Action::StopRuns { .. }
+            Action::CreatePods | Action::Configure(_) | Action::Launch(_) | Action::StopRuns { .. }
             | Action::MakeUpFor(_) | Action::ReleasePods | Action::DeletePods(_) => None,
         }).collect();
         let reached: Vec<_> = moves.iter().filter_map(|moved| result_of(&moved.after)).collect();

@@ -70,9 +70,9 @@ fn a_launch_is_ordered_once() {
 }
 
 #[test]
-fn when_all_run_the_job_runs_and_is_followed() {
+fn when_all_run_the_job_runs() {
     let moved = look(starting(StartStage::Launching), &workers(&[Running(FIRST), Running(FIRST)]));
-    assert_eq!(moved, (running(), vec![Action::Follow(FIRST)]));
+    assert_eq!(moved, (running(), vec![]));
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn one_that_ended_well_before_the_last_was_started_is_no_reason_to_stop() {
     let ended = Exited(FIRST, exit(0, 1));
     let waiting = starting(StartStage::Launching);
     assert_eq!(look(waiting.clone(), &workers(&[ended.clone(), Configured(FIRST)])), (waiting.clone(), vec![]));
-    assert_eq!(look(waiting, &workers(&[ended, Running(FIRST)])), (running(), vec![Action::Follow(FIRST)]));
+    assert_eq!(look(waiting, &workers(&[ended, Running(FIRST)])), (running(), vec![]));
 }
 
 #[test]

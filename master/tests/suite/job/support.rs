@@ -130,7 +130,7 @@ pub(crate) fn stopping(ending: Ending) -> JobPhase {
 
 /// What a decided end asks for.
 pub(crate) fn stop_with(grace: Duration) -> Vec<Action> {
-    vec![Action::Follow(FIRST), Action::StopRuns { grace }]
+    vec![Action::StopRuns { grace }]
 }
 
 /// One step upon a look at the gang.

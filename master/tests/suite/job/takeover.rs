@@ -46,7 +46,7 @@ fn nothing_is_decided_before_every_agent_has_answered() {
 #[test]
 fn a_gang_that_runs_goes_on_in_its_generation() {
     let moved = look(pending(), &workers(&[Running(FIRST), Running(FIRST)]));
-    assert_eq!(moved, (JobPhase::Running { generation: FIRST }, vec![Action::Follow(FIRST)]));
+    assert_eq!(moved, (JobPhase::Running { generation: FIRST }, vec![]));
 }
 
 #[test]
@@ -90,6 +90,24 @@ fn an_acknowledgement_that_is_heard_late_does_not_undo_what_came_of_it() {
     assert_eq!(after(AgentState::Started(SECOND)), AgentState::Started(SECOND));
     let refused = || AgentState::Refused(LostRun::broken("no"));
     assert_eq!(after(refused()), refused());
+}
+
+#[test]
+fn a_status_that_is_heard_late_does_not_undo_an_acknowledgement() {
+    let after = |known: AgentState, heard: &AgentState| {
+        let mut seen = Observation { agent: known, ..running_pod() };
+        seen.hear(heard.clone());
+        seen.agent
+    };
+    let (configured, started) = (AgentState::Configured(SECOND), AgentState::Started(SECOND));
+    let (before, at_start) = (status(RunState::Exited, FIRST), status(RunState::Configured, SECOND));
+    assert_eq!(after(configured.clone(), &before), configured);
+    assert_eq!(after(started.clone(), &before), started);
+    assert_eq!(after(started.clone(), &at_start), started);
+    for newer in [status(RunState::Running, SECOND), status(RunState::Exited, SECOND)] {
+        assert_eq!(after(configured.clone(), &newer), newer);
+        assert_eq!(after(started.clone(), &newer), newer);
+    }
 }
 
 fn status(state: RunState, generation: Generation) -> AgentState {
@@ -193,7 +211,7 @@ fn a_cancel_before_all_have_answered_stops_and_follows_what_is_known_to_run() {
 }
 
 #[test]
-fn a_run_that_is_heard_of_only_while_stopping_is_followed_and_stopped() {
+fn a_run_that_is_reported_only_while_stopping_is_stopped() {
     let moved = look(stopping(None, Ending::Cancelled), &workers(&[Joined, Running(FIRST)]));
     assert_eq!(moved, (stopping(Some(FIRST), Ending::Cancelled), stop_with(POLICY.stop_grace)));
 }
@@ -268,7 +286,7 @@ fn nothing_is_swept_before_a_silent_agent_has_said_what_it_runs() {
 #[test]
 fn a_newer_start_than_the_failed_one_on_record_goes_on() {
     let moved = look(gathering_after_a_failure(Leftovers::Possible), &workers(&[Running(AGAIN), Running(AGAIN)]));
-    assert_eq!(moved, (JobPhase::Running { generation: AGAIN }, vec![Action::Follow(AGAIN)]));
+    assert_eq!(moved, (JobPhase::Running { generation: AGAIN }, vec![]));
 }
 
 #[test]

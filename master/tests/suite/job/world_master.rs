@@ -97,7 +97,6 @@ impl World {
             }
             Action::Configure(generation) => self.configure(generation),
             Action::Launch(generation) => self.launch(generation),
-            Action::Follow(_) => self.follow(),
             Action::StopRuns { .. } => self.stop(),
             Action::MakeUpFor(failure) => return self.make_up_for(failure, gang),
             Action::Conclude(result) => return self.conclude(result, gang),
@@ -135,14 +134,6 @@ impl World {
         let horizon = self.phase.horizon();
         let was_launched = |pod: &Pod| ReplicaPhase::of(&pod.seen, horizon).was_launched();
         self.begin_start(|_| Order::Launch(generation), |pod| !was_launched(pod));
-    }
-
-    fn follow(&mut self) {
-        let horizon = self.phase.horizon();
-        for pod in &mut self.pods {
-            let may_run = ReplicaPhase::of(&pod.seen, horizon).was_configured();
-            pod.is_followed |= may_run && pod.seen.addresses().is_some();
-        }
     }
 
     /// A start that is still on its way is called back.

@@ -49,7 +49,6 @@ pub(crate) struct Pod {
     pub(crate) id: ReplicaId,
     pub(crate) seen: Observation,
     pub(crate) orders: VecDeque<(u16, Order)>,
-    pub(crate) is_followed: bool,
     pub(crate) is_stopped: bool,
     pub(crate) is_released: bool,
     place: u16,
@@ -74,7 +73,6 @@ impl Pod {
             id,
             seen: Observation::NEW,
             orders: VecDeque::new(),
-            is_followed: false,
             is_stopped: false,
             is_released: false,
             place: u16::try_from(place).expect("a gang of tests is small"),
@@ -273,23 +271,24 @@ impl Pod {
         Effect::Nothing
     }
 
-    /// What the back end now says of it, and its agent if it answers and is asked.
+    /// What the back end now says of it, and its agent, which is asked from its first answer on.
     pub(crate) fn show(&mut self) {
         self.seen.pod = self.truth.clone();
-        if self.is_up() && (self.is_followed || self.seen.agent == AgentState::Silent && !self.is_leaving()) {
+        let begins = self.seen.agent == AgentState::Silent && !self.is_leaving();
+        if self.is_up() && (begins || self.seen.agent.has_answered()) {
             self.seen.agent = AgentState::Status(Box::new(self.run.clone()));
         }
     }
 
     /// Forgets all that was known of it, but what a watch of pods begins with.
     pub(crate) fn begin_anew(&mut self) {
-        (self.is_followed, self.is_stopped, self.is_released) = (false, false, false);
+        (self.is_stopped, self.is_released) = (false, false);
         self.seen = Observation { pod: self.truth.clone(), ..Observation::NEW };
     }
 
     /// As a driver lets go of a start that has failed.
     pub(crate) fn let_go(&mut self) {
-        (self.is_followed, self.is_stopped) = (false, false);
+        self.is_stopped = false;
         if self.seen.presence() == Presence::Absent {
             self.seen = Observation::NEW;
         }

@@ -52,6 +52,41 @@ async fn an_image_has_no_meaning_and_is_refused() {
 }
 
 #[tokio::test]
+async fn a_job_with_more_replicas_than_there_are_descriptors_for_is_refused_with_the_number() {
+    let folders = Folders::new("print('hello')");
+    let master = folders.limited_master("ulimit -n 128");
+    let mut job = job();
+    job["worker_num"] = json!(10);
+    refused(&master, &job, "too_many_replicas", &["10 replicas", "9 at most", "128 files"]).await;
+}
+
+#[tokio::test]
+async fn the_soft_limit_of_open_files_bounds_scripts_and_not_the_master() {
+    let folders = Folders::new("import resource\nprint(resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n");
+    let master = folders.limited_master("ulimit -S -n 64");
+    let mut job = job();
+    job["worker_num"] = json!(16);
+    assert_eq!(master.submit(&job).await.0, 201);
+    let view = master.until("job", |view| view["result"].is_object()).await;
+    assert_eq!(view["result"], json!({"outcome": "succeeded"}), "{view:#}");
+    let printed = master.get("/v1/jobs/job/logs?replica=worker-15&follow=true").await;
+    assert_eq!(printed, (200, json!(64)));
+}
+
+#[tokio::test]
+async fn a_replica_whose_agent_cannot_be_started_was_never_started() {
+    let folders = Folders::new("print('hello')");
+    let master = folders.master();
+    let pods = folders.state.path().join("pods");
+    std::fs::create_dir_all(&pods).expect("a folder");
+    std::fs::write(pods.join("job"), "in the way of the pods' folders").expect("a file");
+    assert_eq!(master.submit(&job()).await.0, 201);
+    let view = master.until("job", |view| view["state"] == "failed").await;
+    let reason = view["result"]["failure"]["reason"].as_str().unwrap_or_default();
+    assert!(reason.starts_with("never started: create pod \"job-worker-0\": make the pod's folder: "), "{view:#}");
+}
+
+#[tokio::test]
 async fn a_job_of_two_runs_to_its_end_and_leaves_no_process() {
     let folders = Folders::new("import os\nprint('rank', os.environ['RANK'])\n");
     let master = folders.master();

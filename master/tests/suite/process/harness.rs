@@ -56,6 +56,16 @@ impl Folders {
         Self::serving(&mut self.command()).expect("it lives")
     }
 
+    /// The same, started by a shell that sets limits before.
+    pub(crate) fn limited_master(&self, limits: &str) -> Master {
+        let command = self.command();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{limits} && exec \"$@\""), "sh"]);
+        shell.arg(command.get_program()).args(command.get_args()).current_dir(self.work.path());
+        shell.stdin(Stdio::null()).stdout(Stdio::piped());
+        Self::serving(&mut shell).expect("it lives")
+    }
+
     /// The same, and it is struck like this; or by which signal it has ended before it served.
     pub(crate) fn struck_master(&self, strike: &Strike) -> Result<Master, Option<i32>> {
         Self::serving(self.command_of("chaos-master").env(STRIKE_VARIABLE, strike.to_string()))

@@ -100,6 +100,68 @@ async fn who_follows_hears_everything_and_then_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn output_is_copied_however_often_its_connection_breaks() {
+    let master = Master::serving(None).await;
+    let spec = spec("cut", 1);
+    let job = master.submit(spec.clone()).await;
+    let agents = master.started(&spec).await;
+    agents[0].cut_logs(8);
+    agents[0].print("it came\n");
+    agents[0].exit(ExitOutcome::Code(0));
+    reach(&job, JobState::Succeeded).await;
+    let answer = Answer::of(client().get(master.url("/v1/jobs/cut/logs?replica=worker-0&follow=true"))).await;
+    assert_eq!(answer.body, "it came\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_cannot_be_opened_is_tried_again() {
+    let master = Master::serving(None).await;
+    let folder = master.logs.path().to_owned();
+    std::fs::remove_dir(&folder).expect("it is empty");
+    std::fs::write(&folder, "in the way of the logs").expect("a file");
+    let spec = spec("tried", 1);
+    let job = master.submit(spec.clone()).await;
+    let agents = master.started(&spec).await;
+    agents[0].print("it came\n");
+    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("it has one");
+    let until = async |is_missed: bool| {
+        while log.missing().is_some() != is_missed {
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time("the file cannot be opened", until(true)).await;
+    std::fs::remove_file(&folder).expect("it is there");
+    in_time("the file is opened", until(false)).await;
+    agents[0].exit(ExitOutcome::Code(0));
+    reach(&job, JobState::Succeeded).await;
+    let answer = Answer::of(client().get(master.url("/v1/jobs/tried/logs?replica=worker-0&follow=true"))).await;
+    assert_eq!(answer.body, "it came\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn output_before_a_gap_is_kept_and_the_gap_is_said() {
+    let (master, spec) = with_output().await;
+    let job = master.jobs.find(&spec.name).expect("it is known");
+    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("it has one");
+    log.append(114, "after\n".into()).await.expect("it is kept");
+    log.append(130, "".into()).await.expect("it is kept");
+
+    let lines = lines(&master.get("/v1/jobs/printed/logs").await);
+    let gap =
+        |bytes: u32| format!("[{bytes} bytes of output are missing here: they came faster than they could be kept]");
+    let expected = ["8 hello 0".to_owned(), "14 bye 0".to_owned(), format!("114 {}", gap(100)), "120 after".to_owned()];
+    assert_eq!(lines["worker-0"], [&expected[..], &[format!("130 {}", gap(10))]].concat());
+
+    let first = master.get("/v1/jobs/printed/logs?replica=worker-0").await;
+    assert_eq!((first.body.as_str(), first.header("muster-log-offset")), ("hello 0\nbye 0\n", "0"));
+    let second = master.get("/v1/jobs/printed/logs?replica=worker-0&offset=14").await;
+    assert_eq!((second.body.as_str(), second.header("muster-log-dropped")), ("after\n", "100"));
+    let last = master.get("/v1/jobs/printed/logs?replica=worker-0&offset=120").await;
+    assert_eq!((last.body.as_str(), last.header("muster-log-dropped")), ("", "10"));
+    assert_eq!(log.last_lines(2, 0).await, ["bye 0", "after"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_does_not_follow_is_not_kept_waiting_by_a_job_that_runs() {
     let master = Master::serving(None).await;
     let spec = spec("runs", 1);

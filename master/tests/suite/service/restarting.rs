@@ -159,34 +159,46 @@ async fn a_cancel_during_the_pause_ends_the_job() {
     reach(&job, JobState::Cancelled).await;
 }
 
-#[test]
-fn the_output_of_another_agent_begins_where_that_of_the_one_before_ended() {
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_between_two_starts_is_asked_again_after_its_connection_broke() {
+    let master = Master::new();
+    let spec = spec_with("kept", 1, RunPolicy { backoff_seconds: 300, ..RunPolicy::default() });
+    let job = master.submit(spec.clone()).await;
+    running(&job, 1).await;
+    let agent = master.backend.agent(&spec.name, worker(0)).await;
+    agent.exit(ExitOutcome::Code(1));
+    reach(&job, JobState::Restarting).await;
+    in_time("it is asked again", agent.cut_polls()).await;
+}
+
+#[tokio::test]
+async fn the_output_of_another_agent_begins_where_that_of_the_one_before_ended() {
     let dir = tempfile::tempdir().expect("a folder");
     let logs = || JobLogs::new(dir.path().to_owned(), &[worker(0)]);
     let first = logs();
     let log = first.of(worker(0)).expect("it has one");
-    assert_eq!(log.base_of("one").expect("it is written down"), 0);
-    log.append(0, b"of one\n").expect("it is kept");
-    assert_eq!(log.base_of("one").expect("it is known"), 0);
-    assert_eq!(log.base_of("two").expect("it is written down"), 7);
-    log.append(7, b"of two\n").expect("it is kept");
+    assert_eq!(log.base_of("one").await.expect("it is written down"), 0);
+    log.append(0, "of one\n".into()).await.expect("it is kept");
+    assert_eq!(log.base_of("one").await.expect("it is known"), 0);
+    assert_eq!(log.base_of("two").await.expect("it is written down"), 7);
+    log.append(7, "of two\n".into()).await.expect("it is kept");
     // Another master, which finds what the first has kept.
     let second = logs();
     let log = second.of(worker(0)).expect("it has one");
-    assert_eq!(log.base_of("two").expect("it is known"), 7);
-    assert_eq!(log.last_lines(9, 7), ["of two"]);
+    assert_eq!(log.base_of("two").await.expect("it is known"), 7);
+    assert_eq!(log.last_lines(9, 7).await, ["of two"]);
 }
 
-#[test]
-fn the_last_lines_of_much_output_are_whole() {
+#[tokio::test]
+async fn the_last_lines_of_much_output_are_whole() {
     let dir = tempfile::tempdir().expect("a folder");
     let logs = JobLogs::new(dir.path().to_owned(), &[worker(0)]);
     let log = logs.of(worker(0)).expect("it has one");
     let output: String = (0..100).map(|line| format!("line {line:02} {}\n", "x".repeat(1000))).collect();
-    log.append(0, output.as_bytes()).expect("it is kept");
+    log.append(0, output.clone().into()).await.expect("it is kept");
     let expected: Vec<&str> = output.lines().collect();
-    assert_eq!(log.last_lines(20, 0), expected[84..], "of 20 lines, those for which there is room");
-    assert_eq!(log.last_lines(3, 0), expected[97..]);
+    assert_eq!(log.last_lines(20, 0).await, expected[84..], "of 20 lines, those for which there is room");
+    assert_eq!(log.last_lines(3, 0).await, expected[97..]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

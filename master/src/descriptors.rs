@@ -1,0 +1,76 @@
+//! File descriptors: how many this process may have open, and how many pods of this host fit into that.
+
+use std::io;
+
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
+
+/// Descriptors of this process that serve no pod: records, runtime, listener, some callers.
+const OWN: u64 = 64;
+/// Descriptors that one pod of this host takes: its stdin, a handle of its process, its port for TensorFlow, the file of
+/// its output, and connections for its status, its output and one call.
+const PER_POD: u64 = 7;
+
+/// The limits of this process.
+#[derive(Debug, Clone, Copy)]
+pub struct Descriptors {
+    inherited: Rlimit,
+    most: u64,
+}
+
+/// A job that this process has too few descriptors for.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the job has {replicas} replicas, and this master can run {fit} at most: it may have {most} files open, and each \
+     replica takes {PER_POD}; ask for fewer replicas, or raise the limit and start the master again (ulimit -Hn)"
+)]
+pub struct TooMany {
+    replicas: u64,
+    fit: u64,
+    most: u64,
+}
+
+impl Descriptors {
+    /// Raises the soft limit of this process to its hard limit.
+    ///
+    /// # Errors
+    /// Returns what the kernel says.
+    pub fn raise() -> io::Result<Self> {
+        let inherited = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: inherited.maximum, maximum: inherited.maximum })?;
+        // Without a hard limit there is none at all.
+        Ok(Self { inherited, most: inherited.maximum.unwrap_or(u64::MAX) })
+    }
+
+    /// Gives a child the limits that this process was started with: programs that close every descriptor up to their limit,
+    /// or use select(2), expect the usual one.
+    ///
+    /// # Errors
+    /// Returns what the kernel says, for example that the child has ended.
+    pub(crate) fn give_back(self, child: Pid) -> io::Result<()> {
+        prlimit(Some(child), Resource::Nofile, self.inherited)?;
+        Ok(())
+    }
+
+    /// Refuses a job that has more replicas than fit beside nothing else.
+    ///
+    /// # Errors
+    /// [`TooMany`].
+    pub(crate) fn admit(self, replicas: u64) -> Result<(), TooMany> {
+        let fit = self.most.saturating_sub(OWN) / PER_POD;
+        if replicas <= fit { Ok(()) } else { Err(TooMany { replicas, fit, most: self.most }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_replicas_are_admitted_as_there_are_descriptors_for() {
+        let inherited = Rlimit { current: Some(1024), maximum: Some(1024) };
+        let limits = Descriptors { inherited, most: 1024 };
+        assert_eq!(limits.admit(137), Ok(()));
+        assert_eq!(limits.admit(138), Err(TooMany { replicas: 138, fit: 137, most: 1024 }));
+        assert_eq!(Descriptors { most: 10, ..limits }.admit(1), Err(TooMany { replicas: 1, fit: 0, most: 10 }));
+    }
+}

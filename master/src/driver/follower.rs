@@ -1,0 +1,281 @@
+//! One task for each pod, from its agent's first answer to the pod's end: it asks for the agent's status by long poll,
+//! reports each change to the driver, and copies the output. What cannot be reached is asked again until the pod has ended.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use backon::{ExponentialBuilder, Retryable};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use protocol::agent::{RunState, RunStatus};
+use protocol::ids::Generation;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{info, warn};
+
+use super::Report;
+use super::replica::Subject;
+use super::tasks::{is_unreachable, patience, refused, report, spawn};
+use crate::agent_client::{AgentAnswer, AgentClient, AgentError};
+use crate::error_chain::error_chain;
+use crate::job::observation::AgentState;
+use crate::logs::ReplicaLog;
+
+/// Longest pause, but for jitter, before an agent that has never answered is asked again: the gang waits for the last.
+const JOIN_DELAY_MAX: Duration = Duration::from_millis(200);
+
+/// Follows one pod. The task ends with this value, so that nobody asks at an address that another pod may get.
+pub(super) struct Follower {
+    address: SocketAddr,
+    copied: watch::Receiver<Copied>,
+    pod_ended: CancellationToken,
+    _task: AbortOnDropHandle<()>,
+}
+
+/// What is followed, and where news of it goes.
+pub(super) struct Followed {
+    pub(super) agents: AgentClient,
+    pub(super) subject: Subject,
+    pub(super) address: SocketAddr,
+    pub(super) log: ReplicaLog,
+    pub(super) reporter: mpsc::Sender<Report>,
+}
+
+/// How far the output is copied, in runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Copied {
+    /// The newest run that the agent has started.
+    started: Option<Generation>,
+    /// The newest run of which everything is here, or nothing more can be had.
+    complete: Option<Generation>,
+    /// Whether no other run will be reported.
+    is_last: bool,
+    /// Whether the file takes nothing now.
+    is_stuck: bool,
+}
+
+impl Follower {
+    /// Begins to follow a pod.
+    pub(super) fn begin(followed: Followed) -> Self {
+        let (news, copied) = watch::channel(Copied::default());
+        let (address, pod_ended) = (followed.address, CancellationToken::new());
+        let reporter = followed.reporter.clone();
+        let pod = Pod { followed, news, ended: pod_ended.clone() };
+        let work = async move {
+            tokio::join!(pod.report_changes(), pod.copy_output());
+        };
+        let _task = spawn(&reporter, work);
+        Self { address, copied, pod_ended, _task }
+    }
+
+    /// Whether it asks there.
+    pub(super) fn is_at(&self, address: SocketAddr) -> bool {
+        self.address == address
+    }
+
+    /// Tells it that the pod has ended: it still reads what was sent, and ends when the agent cannot be reached.
+    pub(super) fn pod_has_ended(&self) {
+        self.pod_ended.cancel();
+    }
+
+    /// Resolves when all output of the runs that the agent has reported is here, or no more of it will come.
+    pub(super) fn caught_up(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut copied = self.copied.clone();
+        async move {
+            // An error says that the task has ended.
+            let _ = copied.wait_for(|copied| copied.is_stuck || copied.complete >= copied.started).await;
+        }
+    }
+}
+
+/// The task's side of a [`Follower`].
+struct Pod {
+    followed: Followed,
+    news: watch::Sender<Copied>,
+    ended: CancellationToken,
+}
+
+/// Whether a stream brought anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progressed {
+    Yes,
+    No,
+}
+
+/// Why a copy stopped.
+#[derive(Debug, thiserror::Error)]
+enum CopyError {
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    #[error("keep the output")]
+    File(#[source] io::Error),
+}
+
+impl Pod {
+    /// Reports the agent's status whenever it changes, and says when no report will follow.
+    async fn report_changes(&self) {
+        let mut heard: Option<Box<RunStatus>> = None;
+        while let Some(state) = self.next_state(heard.as_deref()).await {
+            let is_last = match &state {
+                AgentState::Status(status) => {
+                    self.note_started(status);
+                    heard = Some(status.clone());
+                    false
+                }
+                AgentState::Silent
+                | AgentState::SeedOnly
+                | AgentState::Configured(_)
+                | AgentState::Started(_)
+                | AgentState::Refused(_) => true,
+            };
+            report(&self.followed.reporter, self.followed.subject, state).await;
+            if is_last {
+                break;
+            }
+        }
+        self.news.send_modify(|copied| copied.is_last = true);
+    }
+
+    /// Waits for a change of the agent's state. `None` when none will follow.
+    async fn next_state(&self, heard: Option<&RunStatus>) -> Option<AgentState> {
+        loop {
+            let answer = match self.ask(heard).await {
+                Err(AgentError::Unreachable { .. }) => return None,
+                // A long poll was answered when its time was over.
+                Ok(AgentAnswer::Status(status)) if heard == Some(&*status) => continue,
+                answer => answer,
+            };
+            let state = state_of(answer, heard);
+            // How a run has ended does not change any more, whatever answers now.
+            let is_known = self.ended.is_cancelled() || heard.is_some_and(|heard| heard.exit.is_some());
+            let is_refusal = matches!(state, AgentState::Refused(_));
+            return Some(state).filter(|_| !(is_refusal && is_known));
+        }
+    }
+
+    /// Asks for the agent's status. An agent that cannot be reached may be cut off for a while; only its pod says that it
+    /// is dead.
+    async fn ask(&self, heard: Option<&RunStatus>) -> Result<AgentAnswer, AgentError> {
+        let Followed { agents, address, .. } = &self.followed;
+        let ask = async || agents.status(*address, heard.map(|heard| heard.seq)).await;
+        let pauses = match heard {
+            None => persistent().with_max_delay(JOIN_DELAY_MAX),
+            Some(_) => persistent(),
+        };
+        ask.retry(pauses).when(|error| is_unreachable(error) && !self.ended.is_cancelled()).await
+    }
+
+    fn note_started(&self, status: &RunStatus) {
+        let has_started = match status.state {
+            RunState::Running | RunState::Stopping | RunState::Exited => true,
+            RunState::Idle | RunState::Configured => false,
+        };
+        if has_started {
+            self.news.send_modify(|copied| copied.started = copied.started.max(status.generation));
+        }
+    }
+
+    /// Copies the output of each run as it comes.
+    async fn copy_output(&self) {
+        let mut news = self.news.subscribe();
+        let is_due = |copied: &Copied| copied.started > copied.complete;
+        while news.wait_for(|copied| is_due(copied) || copied.is_last).await.is_ok_and(|copied| is_due(&copied)) {
+            let started = news.borrow().started;
+            // An agent that has no run any more has nothing to copy either, and nor has one that is gone.
+            let complete = self.copy_run().await.flatten().max(started);
+            self.news.send_modify(|copied| copied.complete = complete);
+        }
+    }
+
+    /// Copies until a run has ended and all of it is here; returns which run. `None` when the rest cannot be had.
+    async fn copy_run(&self) -> Option<Option<Generation>> {
+        let Followed { address, log, .. } = &self.followed;
+        loop {
+            let before = log.progress().end;
+            let attempt = async || self.copy_rest().await;
+            // Pauses grow while nothing comes at all.
+            let is_worth_it = |_: &CopyError| !self.ended.is_cancelled() && log.progress().end == before;
+            let mut has_told = false;
+            let tell = |error: &CopyError, _| {
+                if !std::mem::replace(&mut has_told, true) {
+                    info!(agent = %address, error = error_chain(error), "copying output is interrupted");
+                }
+            };
+            match attempt.retry(persistent()).when(is_worth_it).notify(tell).await {
+                Ok(run) => return Some(run),
+                Err(_) if log.progress().end > before => {}
+                Err(error) => {
+                    warn!(agent = %address, error = error_chain(&error), "the rest of a run's output is lost");
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Copies what is missing. An agent also ends the stream of a reader that is too slow: only a stream that begins after
+    /// the run has ended is sure to end with the run's last byte, or before bytes that the agent itself has lost.
+    async fn copy_rest(&self) -> Result<Option<Generation>, CopyError> {
+        let Followed { agents, address, log, .. } = &self.followed;
+        loop {
+            let AgentAnswer::Status(status) = agents.status(*address, None).await? else { return Ok(None) };
+            let base = self.kept(log.base_of(&status.boot_id).await)?;
+            let has_ended = matches!(status.state, RunState::Exited | RunState::Idle);
+            while self.copy_stream(base).await? == Progressed::Yes && has_ended {}
+            if has_ended {
+                return Ok(status.generation);
+            }
+        }
+    }
+
+    /// Copies until the agent ends the stream, from the end of what is kept. The agent counts its bytes from 0, the file
+    /// keeps them from `base` on.
+    async fn copy_stream(&self, base: u64) -> Result<Progressed, CopyError> {
+        let Followed { agents, address, log, .. } = &self.followed;
+        let before = log.progress().end;
+        let mut stream = agents.logs(*address, before.saturating_sub(base)).await?;
+        let mut offset = stream.offset + base;
+        if offset > before {
+            // The bytes between are lost, also if none follows.
+            self.kept(log.append(offset, Bytes::new()).await)?;
+        }
+        while let Some(bytes) = stream.bytes.next().await {
+            let bytes = bytes?;
+            let length = bytes.len() as u64;
+            self.kept(log.append(offset, bytes).await)?;
+            offset += length;
+        }
+        Ok(if log.progress().end > before { Progressed::Yes } else { Progressed::No })
+    }
+
+    /// Notes whether the file takes output, for its readers and for those who wait for the copy.
+    fn kept<T>(&self, done: io::Result<T>) -> Result<T, CopyError> {
+        let log = &self.followed.log;
+        let is_stuck = done.is_err();
+        match &done {
+            Ok(_) => log.note_kept(),
+            Err(error) => log.note_missing(error),
+        }
+        self.news.send_if_modified(|copied| std::mem::replace(&mut copied.is_stuck, is_stuck) != is_stuck);
+        done.map_err(CopyError::File)
+    }
+}
+
+/// What an answer says of an agent whose newest status was `heard`.
+fn state_of(answer: Result<AgentAnswer, AgentError>, heard: Option<&RunStatus>) -> AgentState {
+    match answer {
+        Ok(AgentAnswer::SeedOnly) if heard.is_none() => AgentState::SeedOnly,
+        Ok(AgentAnswer::Status(status)) if heard.is_none_or(|heard| heard.boot_id == status.boot_id) => {
+            AgentState::Status(status)
+        }
+        Ok(AgentAnswer::SeedOnly | AgentAnswer::Status(_)) => {
+            refused("its agent was started anew, and its run is lost".to_owned())
+        }
+        Err(error) => refused(format!("its agent did not say how it is: {}", error_chain(&error))),
+    }
+}
+
+fn persistent() -> ExponentialBuilder {
+    patience().without_max_times()
+}

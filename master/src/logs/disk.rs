@@ -1,0 +1,31 @@
+//! Where file work runs: on blocking threads, some short pieces at a time, so that no request and no driver waits for a
+//! disk.
+
+use std::io;
+use std::panic::resume_unwind;
+
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+
+/// Pieces of file work at a time, of all jobs. More threads would only take the processor from the runtime's own.
+const PIECES_AT_ONCE: usize = 4;
+
+static TURNS: Semaphore = Semaphore::const_new(PIECES_AT_ONCE);
+
+/// Runs one piece of file work and returns its result. Pieces take turns in the order in which they came, so keep each
+/// one short: at most a few hundred KiB read or written.
+///
+/// # Errors
+/// Returns the error of `work`, or says that the runtime shuts down.
+pub(super) async fn run<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    let turn = TURNS.acquire().await.map_err(io::Error::other)?;
+    let piece = spawn_blocking(move || {
+        // The turn ends with the work, also when the caller has gone.
+        let _turn = turn;
+        work()
+    });
+    piece.await.unwrap_or_else(|failure| match failure.try_into_panic() {
+        Ok(panic) => resume_unwind(panic),
+        Err(cancelled) => Err(io::Error::other(cancelled)),
+    })
+}

@@ -1,0 +1,157 @@
+//! The file that keeps one replica's output. Every call blocks: see [`super::disk`].
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use bounded_log::{BoundedLog, OpenError, Tail};
+use tracing::warn;
+
+use super::{CHUNK_BYTES, Chunk, KEPT_BYTES};
+
+/// One replica's file, which exists once there is something to keep.
+#[derive(Debug)]
+pub(super) struct LogFile {
+    path: PathBuf,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// It is opened when it is needed.
+    Closed,
+    Open(BoundedLog),
+    /// The output was removed. Readers and writers that are left do not create it anew.
+    Removed,
+}
+
+/// Whether a file is closed after use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Then {
+    Close,
+    StayOpen,
+}
+
+impl LogFile {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path, state: State::Closed }
+    }
+
+    /// The offset behind the newest byte.
+    pub(super) fn end(&mut self, then: Then) -> io::Result<u64> {
+        self.if_kept(then, 0, |log| Ok(log.end()))
+    }
+
+    /// Keeps bytes whose first is at `offset` and returns the new end. Bytes that the file has already are passed over, a
+    /// gap is kept as a gap, also without bytes after it.
+    pub(super) fn append(&mut self, offset: u64, bytes: &[u8], then: Then) -> io::Result<u64> {
+        self.create()?;
+        self.with(then, |log| {
+            log.append_at(offset, bytes)?;
+            Ok(log.end())
+        })
+    }
+
+    /// Reads from `offset`, or from the first kept byte after it, up to the next gap at most.
+    pub(super) fn read(&mut self, offset: u64, then: Then) -> io::Result<Chunk> {
+        self.if_kept(then, Chunk { offset, bytes: vec![] }, |log| {
+            let mut bytes = vec![0; CHUNK_BYTES];
+            let (offset, length) = log.read(offset, &mut bytes)?;
+            bytes.truncate(length);
+            Ok(Chunk { offset, bytes })
+        })
+    }
+
+    /// One step of the search for the last lines.
+    pub(super) fn tail_step(&mut self, offset: u64, lines: u64, then: Then) -> io::Result<Tail> {
+        self.if_kept(then, Tail::Begins(0), |log| log.tail_step(offset, lines))
+    }
+
+    /// Where the first byte of the agent with this boot id stands, which is written down when it is asked for first.
+    pub(super) fn base_of(&mut self, boot_id: &str) -> io::Result<u64> {
+        if matches!(self.state, State::Removed) {
+            return Err(removed());
+        }
+        let path = self.path.with_extension("base");
+        let known = fs::read_to_string(&path).unwrap_or_default();
+        let newest = known.split_once(' ').filter(|(known, _)| *known == boot_id);
+        if let Some(base) = newest.and_then(|(_, base)| base.trim_end().parse().ok()) {
+            return Ok(base);
+        }
+        // Without such a note there was one agent so far.
+        let base = if known.is_empty() { 0 } else { self.end(Then::StayOpen)? };
+        self.create_folder()?;
+        fs::write(&path, format!("{boot_id} {base}\n"))?;
+        Ok(base)
+    }
+
+    pub(super) fn close(&mut self) {
+        if matches!(self.state, State::Open(_)) {
+            self.state = State::Closed;
+        }
+    }
+
+    pub(super) fn remove(&mut self) {
+        self.state = State::Removed;
+    }
+
+    fn create(&mut self) -> io::Result<()> {
+        if matches!(self.state, State::Closed) {
+            self.create_folder()?;
+            self.state = State::Open(self.open()?);
+        }
+        Ok(())
+    }
+
+    fn create_folder(&self) -> io::Result<()> {
+        self.path.parent().map_or(Ok(()), fs::create_dir_all)
+    }
+
+    /// Opens the file. One that cannot be read is set aside, so that the output that comes from now on is kept.
+    fn open(&self) -> io::Result<BoundedLog> {
+        let open = || BoundedLog::open(&self.path, KEPT_BYTES);
+        match open() {
+            Err(error @ OpenError::Corrupt { .. }) => {
+                warn!(%error, "kept output is set aside");
+                fs::rename(&self.path, self.path.with_extension("unreadable"))?;
+                open()
+            }
+            opened => opened,
+        }
+        .map_err(|error| match error {
+            OpenError::Io { source, .. } => source,
+            error @ OpenError::Corrupt { .. } => io::Error::other(error),
+        })
+    }
+
+    /// Does `work` with the file, or returns `nothing` where there is none.
+    fn if_kept<T>(
+        &mut self,
+        then: Then,
+        nothing: T,
+        work: impl FnOnce(&mut BoundedLog) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let is_there = match &self.state {
+            State::Open(_) => true,
+            State::Removed => false,
+            State::Closed => self.path.try_exists()?,
+        };
+        if is_there { self.with(then, work) } else { Ok(nothing) }
+    }
+
+    fn with<T>(&mut self, then: Then, work: impl FnOnce(&mut BoundedLog) -> io::Result<T>) -> io::Result<T> {
+        if matches!(self.state, State::Closed) {
+            self.state = State::Open(self.open()?);
+        }
+        let State::Open(log) = &mut self.state else { return Err(removed()) };
+        let done = work(log);
+        if then == Then::Close {
+            self.close();
+        }
+        done
+    }
+}
+
+fn removed() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "the job was deleted, and its output with it")
+}
