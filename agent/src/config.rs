@@ -27,6 +27,7 @@ COMMAND is what a run is; python exec.py unless given [env: MUSTER_COMMAND, spli
 Options:
       --listen ADDR                Address and port for HTTP; port 0 takes a free one [default: 0.0.0.0:7896] [env: MUSTER_LISTEN]
       --work-dir DIR               Working directory of the command [default: the current one] [env: MUSTER_WORK_DIR]
+      --entrypoint WORD            Word to put in front of the command, such as an image's own ENTRYPOINT; repeatable
       --log-bytes N                How much output is kept of each stream, in bytes [default: 16777216] [env: MUSTER_LOG_BYTES]
       --linger SECONDS             How long to stay after a run when nobody asks anything [default: 600] [env: MUSTER_LINGER]
       --termination-grace SECONDS  From SIGTERM to SIGKILL for the agent itself; its run gets most of it [default: 30] [env: MUSTER_TERMINATION_GRACE_SECONDS]
@@ -139,9 +140,14 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
     if let Some(command) = command {
         config.command = command;
     }
+    let mut entrypoint = Vec::new();
     let mut parser = Parser::from_args(flags);
     while let Some(argument) = parser.next()? {
         let setting = match argument {
+            Arg::Long("entrypoint") => {
+                entrypoint.push(parser.value()?);
+                continue;
+            }
             Arg::Short('h') | Arg::Long("help") => return Ok(Invocation::Help),
             Arg::Short('V') | Arg::Long("version") => return Ok(Invocation::Version),
             Arg::Long(name) => SETTINGS.iter().find(|setting| setting.flag.is(name)),
@@ -155,6 +161,7 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
     if config.command.is_empty() {
         return Err(UsageError::NoCommand);
     }
+    config.command.splice(..0, entrypoint);
     // A local agent may be inside somebody else's container, whose last words are not its own.
     if config.supervision == Supervision::Pod {
         config.termination_log.get_or_insert_with(|| PathBuf::from(TERMINATION_LOG));
