@@ -8,6 +8,7 @@ mod follow;
 mod local;
 mod master_trouble;
 mod placing;
+mod recorded_engines;
 mod registry;
 mod support;
 mod verbs;
