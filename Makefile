@@ -97,7 +97,6 @@ $(TOOLS_DONE):
 
 .PHONY: test
 test: venv tools ## Run every test that this machine can run; those in a cluster when KUBECONFIG names one
-	scripts/test-env
 	PATH="$(CURDIR)/.venv/bin:$(abspath $(TOOLS))/bin:$$PATH" scripts/test
 
 .PHONY: schemathesis

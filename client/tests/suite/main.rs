@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod docker;
+mod env;
 mod follow;
 mod local;
 mod master_trouble;

@@ -3,7 +3,6 @@
 
 use serde_json::{Value, json};
 
-
 use crate::support::docker::agent_file;
 use crate::support::recorded_engine::{RecordedEngine, Recording};
 use crate::support::{Ended, client, finish};
