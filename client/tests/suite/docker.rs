@@ -67,7 +67,7 @@ fn a_wrapped_image_runs_the_agent_and_keeps_user_folder_and_variables() {
 fn an_entrypoint_script_stays_in_front_of_the_agents_command() {
     let script =
         "RUN printf '#!/bin/sh\\nexport A=1\\nexec \"$@\"\\n' > /e.sh && chmod +x /e.sh\nENTRYPOINT [\"/e.sh\"]";
-    let (image, engine) = (Image::built("prepares", &format!("{SCRIPT_IN_WORK}\n{script}")), Listener::start());
+    let (image, engine) = (Image::built("prepares", &format!("{script}\n{SCRIPT_IN_WORK}")), Listener::start());
     let folder = tempfile::tempdir().unwrap();
     let ended = wrap(&image, &agent_file(folder.path(), "one"), Some(&engine)).expect_code(0);
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
