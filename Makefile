@@ -31,6 +31,7 @@ CARGO_OUT := $(or $(CARGO_TARGET_DIR),target)
 TOOLS := $(CARGO_OUT)/tools
 TOOLS_DONE := $(TOOLS)/nextest-$(NEXTEST)-deny-$(DENY).installed
 WITH_TOOLS := PATH="$(abspath $(TOOLS))/bin:$$PATH"
+VERSION := $(shell sed -n '/^\[workspace.package\]/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .PHONY: help
 help: ## List these commands
@@ -43,6 +44,7 @@ build: ## Build client, master and the static agent into dist/
 	cargo build --locked --profile agent --target $(AGENT_TARGET) -p agent
 	mkdir -p dist
 	install $(CARGO_OUT)/release/client $(CARGO_OUT)/release/master $(CARGO_OUT)/$(AGENT_TARGET)/agent/agent dist/
+	ln -sf client dist/muster
 
 .PHONY: venv
 venv: $(VENV_DONE) ## Install TensorFlow for the demo and the tests into .venv/ (once, about a minute)
@@ -59,15 +61,39 @@ $(VENV_DONE):
 	.venv/bin/python -m pip install --disable-pip-version-check --quiet tensorflow-cpu==$(TENSORFLOW)
 	touch $@
 
-.PHONY: demo
-demo: build venv ## Train on four workers on this machine, and check that all end with the same weights
-	$(WITH_VENV) scripts/demo dist/client
+.PHONY: programs
+programs: ## Build client, master and agent for this machine into target/debug, quickly; the tests use the same build
+	cargo build --locked -p client -p master -p agent
 
-.PHONY: image-programs
-image-programs: ## Build the static programs for the images into dist/image/
-	@command -v $(MUSL_CC) musl-gcc >/dev/null || { echo "error: there is no musl-gcc, which builds the master's SQLite" >&2; \
+.PHONY: demo
+demo: programs venv ## Train on four workers on this machine, and check that all end with the same weights
+	$(WITH_VENV) scripts/demo $(CARGO_OUT)/debug/client
+
+# Where pip and users get the programs from: all static, for any Linux of this machine's kind.
+.PHONY: static-programs
+static-programs: musl
+	cargo build --locked --release --target $(AGENT_TARGET) -p client -p master
+	cargo build --locked --profile agent --target $(AGENT_TARGET) -p agent
+	mkdir -p dist/static
+	install $(CARGO_OUT)/$(AGENT_TARGET)/release/{client,master} $(CARGO_OUT)/$(AGENT_TARGET)/agent/agent dist/static/
+
+.PHONY: wheel
+wheel: static-programs ## Build dist/*.whl, which gives `pip install` the programs, and try it
+	rm -f dist/*.whl
+	packaging/try "$$($(PYTHON) packaging/wheel.py $(VERSION) dist/static dist)"
+
+.PHONY: dist
+dist: wheel ## Build dist/*.tar.gz of the static programs, the wheel, and their SHA256SUMS, and try them
+	packaging/try "$$(packaging/tarball $(VERSION) dist/static dist)"
+
+.PHONY: musl
+musl:
+	@command -v $(MUSL_CC) musl-gcc >/dev/null || { echo "error: there is no musl-gcc, which builds the C parts of static programs" >&2; \
 	    echo "hint: on Debian and Ubuntu: apt install musl-tools" >&2; exit 1; }
 	@if command -v rustup >/dev/null; then rustup --quiet target add $(AGENT_TARGET); fi
+
+.PHONY: image-programs
+image-programs: musl ## Build the static programs for the images into dist/image/
 	cargo build --locked --release --target $(AGENT_TARGET) -p master
 	cargo build --locked --profile agent --target $(AGENT_TARGET) -p agent
 	mkdir -p dist/image
@@ -97,7 +123,6 @@ $(TOOLS_DONE):
 
 .PHONY: test
 test: venv tools ## Run every test that this machine can run; those in a cluster when KUBECONFIG names one
-	scripts/test-env
 	PATH="$(CURDIR)/.venv/bin:$(abspath $(TOOLS))/bin:$$PATH" scripts/test
 
 .PHONY: schemathesis
@@ -125,7 +150,7 @@ lint: tools ## Check format, lints, documentation, dependencies and the borders 
 	    else echo "skipped: cargo deny check advisories: their database cannot be reached"; fi
 	@command -v shellcheck >/dev/null || { echo "error: there is no shellcheck" >&2; \
 	    echo "hint: on Debian and Ubuntu: apt install shellcheck" >&2; exit 1; }
-	shellcheck env.sh scripts/* .ci/run
+	shellcheck env.sh scripts/* packaging/tarball packaging/try .ci/run
 	# Alone, a crate has only the features that it asks for itself. People build these two alone.
 	for crate in agent client; do cargo check --locked -p $$crate; done
 	# The agent stays small: none of the master's or the client's libraries.

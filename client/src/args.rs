@@ -148,6 +148,11 @@ pub(crate) enum Verb {
     Delete(NameArg),
     /// Put the agent into a training image, as submitting does, and print the name of the image that pods run
     Build(ImageArgs),
+    /// Print shell statements that prepare this shell for the cluster of kubectl's context: eval "$(client env)"
+    ///
+    /// They set MUSTER_MASTER and MUSTER_TOKEN, how images come to the nodes (MUSTER_LOAD, or minikube's Docker), and
+    /// no_proxy where a proxy is set, and add this program's folder to PATH. `eval "$(client env --unset)"` takes it back.
+    Env(EnvArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
 }
@@ -205,6 +210,14 @@ pub(crate) struct WaitArgs {
     pub(crate) timeout: Option<Duration>,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
+}
+
+/// Arguments of `env`.
+#[derive(Debug, Args)]
+pub(crate) struct EnvArgs {
+    /// Print the statements that give back the environment before `client env`
+    #[arg(long)]
+    pub(crate) unset: bool,
 }
 
 /// Arguments of `completions`.

@@ -1,5 +1,6 @@
 //! Where the master is and by which token it is spoken to, and where Docker is. The only reader of the environment.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -228,6 +229,14 @@ pub(crate) fn variable_to_pass_on(name: &EnvName) -> Result<Option<String>, Conf
 pub(crate) fn muster_variables() -> Vec<OsString> {
     let names = std::env::vars_os().map(|(name, _)| name);
     names.filter(|name| name.as_encoded_bytes().starts_with(MUSTER_PREFIX.as_bytes())).collect()
+}
+
+/// All of the client's own variables that are text, for `client env`.
+#[expect(clippy::disallowed_methods, reason = "config.rs is the place that reads the environment")]
+pub(crate) fn environment() -> BTreeMap<String, String> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
 }
 
 #[expect(clippy::disallowed_methods, reason = "config.rs is the place that reads the environment")]

@@ -13,6 +13,7 @@ use crate::master_client::MasterError;
 use crate::master_url::MasterUrl;
 use crate::output::{OutputError, spelled};
 use crate::request::{RequestError, SCRIPT};
+use crate::shell_env::EnvError;
 use crate::usage::UsageError;
 
 /// Why a command did not do what it was asked for.
@@ -56,6 +57,9 @@ pub(crate) enum Error {
     /// There is no image for pods to run.
     #[error(transparent)]
     Image(#[from] ImageError),
+    /// `client env` found no cluster.
+    #[error(transparent)]
+    Env(#[from] EnvError),
     /// Talking to the master failed.
     #[error(transparent)]
     Master(#[from] MasterError),
@@ -119,6 +123,7 @@ impl Error {
             // Of a master that does not answer there is more to say than of an agent that it has not.
             Self::Image(ImageError::Master(error)) if !error.is_not_found() => master_hint(error),
             Self::Image(error) => error.hint(),
+            Self::Env(error) => error.hint(),
             Self::Master(error) => master_hint(error),
             Self::Local(error) => error.hint(),
             Self::Runtime(_)

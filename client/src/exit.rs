@@ -59,7 +59,7 @@ impl From<&Error> for Exit {
             Error::NotLocal { .. } | Error::NotAtProcesses { .. } => Self::BadInput,
             Error::Image(error) => Self::from(error),
             Error::Master(error) => Self::from(error),
-            Error::Local(_) | Error::Runtime(_) => Self::MasterFailed,
+            Error::Local(_) | Error::Runtime(_) | Error::Env(_) => Self::MasterFailed,
             Error::Output(_)
             | Error::WaitTimeout { .. }
             | Error::DeleteTimeout { .. }

@@ -20,6 +20,7 @@ mod output;
 mod patience;
 mod request;
 mod resume;
+mod shell_env;
 mod usage;
 
 use std::ffi::OsString;

@@ -69,6 +69,8 @@ pub struct Config {
     pub token: Option<TokenHash>,
     /// Who starts and ends the agent.
     pub supervision: Supervision,
+    /// Words to put in front of the command.
+    pub entrypoint: Vec<OsString>,
     /// Program and arguments; never empty.
     pub command: Vec<OsString>,
     /// The environment that the command inherits.
@@ -154,6 +156,8 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
     if config.command.is_empty() {
         return Err(UsageError::NoCommand);
     }
+    let entrypoint = std::mem::take(&mut config.entrypoint);
+    config.command.splice(..0, entrypoint);
     // A local agent may be inside somebody else's container, whose last words are not its own.
     if config.supervision == Supervision::Pod {
         config.termination_log.get_or_insert_with(|| PathBuf::from(TERMINATION_LOG));
@@ -214,12 +218,13 @@ impl Config {
             termination_log: None,
             token: None,
             supervision: Supervision::Pod,
+            entrypoint: vec![],
             command: vec![],
             environment: Environment::new(),
         };
-        for Setting { variable, default, set, .. } in &SETTINGS {
+        for Setting { default, set, .. } in &SETTINGS {
             if let Default::Value(text) = default {
-                set(&mut config, Given { origin: variable, text: OsStr::new(text) })?;
+                set(&mut config, Given { origin: "default", text: OsStr::new(text) })?;
             }
         }
         Ok(config)
@@ -227,6 +232,7 @@ impl Config {
 
     fn read_variables(&mut self, environment: &Environment) -> Result<(), UsageError> {
         for Setting { variable, set, .. } in &SETTINGS {
+            let Some(variable) = variable else { continue };
             if let Some(text) = environment.get(OsStr::new(variable)) {
                 set(self, Given { origin: variable, text })?;
             }

@@ -21,8 +21,8 @@ const HELP_COLUMN: usize = 37;
 pub(super) struct Setting {
     /// How the command line says it.
     pub(super) flag: Flag,
-    /// How the environment says it.
-    pub(super) variable: &'static str,
+    /// How the environment says it, if it can.
+    pub(super) variable: Option<&'static str>,
     pub(super) default: Default,
     /// A noun phrase or an imperative.
     pub(super) help: &'static str,
@@ -46,15 +46,15 @@ pub(super) enum Default {
     Value(&'static str),
     /// What these words describe.
     Described(&'static str),
-    /// It is off.
+    /// Nothing.
     Off,
 }
 
 /// Every setting, in the order of the help.
-pub(super) const SETTINGS: [Setting; 9] = [
+pub(super) const SETTINGS: [Setting; 10] = [
     Setting {
         flag: Flag::Command,
-        variable: "MUSTER_COMMAND",
+        variable: Some("MUSTER_COMMAND"),
         default: Default::Value("python exec.py"),
         help: "What a run executes; the variable is split at spaces",
         set: |config, given| {
@@ -64,7 +64,7 @@ pub(super) const SETTINGS: [Setting; 9] = [
     },
     Setting {
         flag: Flag::Valued("--listen", "ADDR"),
-        variable: "MUSTER_LISTEN",
+        variable: Some("MUSTER_LISTEN"),
         default: Default::Described("127.0.0.1:7896; [::]:7896 with a token or as process 1 of a container"),
         help: "Address and port for HTTP; port 0 takes a free one, and [::] takes IPv4 too",
         set: |config, given| {
@@ -73,7 +73,7 @@ pub(super) const SETTINGS: [Setting; 9] = [
     },
     Setting {
         flag: Flag::Valued("--work-dir", "DIR"),
-        variable: "MUSTER_WORK_DIR",
+        variable: Some("MUSTER_WORK_DIR"),
         default: Default::Value("."),
         help: "Working directory of the command",
         set: |config, given| {
@@ -82,29 +82,39 @@ pub(super) const SETTINGS: [Setting; 9] = [
         },
     },
     Setting {
+        flag: Flag::Valued("--entrypoint", "WORD"),
+        variable: None,
+        default: Default::Off,
+        help: "Word to put in front of the command, such as an image's own ENTRYPOINT; repeatable",
+        set: |config, given| {
+            config.entrypoint.push(given.text.to_owned());
+            Ok(())
+        },
+    },
+    Setting {
         flag: Flag::Valued("--log-bytes", "N"),
-        variable: "MUSTER_LOG_BYTES",
+        variable: Some("MUSTER_LOG_BYTES"),
         default: Default::Value("16777216"),
         help: "Newest bytes of output to keep: of stdout, of stderr, and of both together",
         set: |config, given| given.log_bytes().map(|bytes| config.log_bytes = bytes),
     },
     Setting {
         flag: Flag::Valued("--linger", "SECONDS"),
-        variable: "MUSTER_LINGER",
+        variable: Some("MUSTER_LINGER"),
         default: Default::Value("600"),
         help: "How long to stay after a run without any request",
         set: |config, given| given.seconds().map(|linger| config.linger = linger),
     },
     Setting {
         flag: Flag::Valued("--termination-grace", "SECONDS"),
-        variable: MUSTER_TERMINATION_GRACE_SECONDS,
+        variable: Some(MUSTER_TERMINATION_GRACE_SECONDS),
         default: Default::Value("30"),
         help: "Time from SIGTERM to SIGKILL for the agent itself; its run gets most of it",
         set: |config, given| given.seconds().map(|grace| config.termination_grace = grace),
     },
     Setting {
         flag: Flag::Valued("--termination-log", "FILE"),
-        variable: "MUSTER_TERMINATION_LOG",
+        variable: Some("MUSTER_TERMINATION_LOG"),
         default: Default::Described("/dev/termination-log unless supervised"),
         help: "Existing file to write how the run ended to",
         set: |config, given| {
@@ -114,14 +124,14 @@ pub(super) const SETTINGS: [Setting; 9] = [
     },
     Setting {
         flag: Flag::Valued("--token-sha256", "HEX"),
-        variable: MUSTER_TOKEN_SHA256,
+        variable: Some(MUSTER_TOKEN_SHA256),
         default: Default::Described("no token needed"),
         help: "SHA-256 of the bearer token that requests must carry",
         set: |config, given| given.parsed("64 hexadecimal digits").map(|token| config.token = Some(token)),
     },
     Setting {
         flag: Flag::Switch("--supervised"),
-        variable: "MUSTER_SUPERVISED",
+        variable: Some("MUSTER_SUPERVISED"),
         default: Default::Off,
         help: "Print the address on stdout, print no output, and end when stdin does",
         set: |config, given| given.supervision().map(|supervision| config.supervision = supervision),
@@ -155,8 +165,9 @@ pub(super) fn help() -> String {
             Default::Value(words) | Default::Described(words) => format!(" [default: {words}]"),
             Default::Off => String::new(),
         };
+        let variable = variable.map(|variable| format!(" [env: {variable}]")).unwrap_or_default();
         let usage = flag.usage();
-        writeln!(text, "{usage:HELP_COLUMN$}{help}{default} [env: {variable}]").expect("a String takes everything");
+        writeln!(text, "{usage:HELP_COLUMN$}{help}{default}{variable}").expect("a String takes everything");
     }
     text
 }

@@ -127,3 +127,16 @@ fn a_flag_wins_over_its_variable_and_that_over_the_default() {
     assert_eq!(config.termination_log, None, "a local agent may be inside somebody else's container");
     assert_eq!(config.command, ["sh", "--listen", "--", "x"]);
 }
+
+#[test]
+fn the_words_of_an_images_entrypoint_come_before_the_command() {
+    let with = |more: &[&str]| {
+        let kept = ["--entrypoint=bash", "--entrypoint", "/my script.sh"];
+        configuration(&[&kept[..], more].concat(), &[]).command
+    };
+    assert_eq!(with(&[]), ["bash", "/my script.sh", "python", "exec.py"]);
+    assert_eq!(
+        with(&["--", "python", "exec.py", "--", "x"]),
+        ["bash", "/my script.sh", "python", "exec.py", "--", "x"]
+    );
+}

@@ -196,6 +196,12 @@ fn a_command_that_cannot_be_started_says_why_and_its_agent_exits_with_126() {
 }
 
 #[test]
+fn an_entrypoint_prepares_the_run_and_then_becomes_it() {
+    let agent = Agent::start(&["--entrypoint=env", "--entrypoint=PREPARED=5"], &["sh", "-c", "exit $PREPARED"]);
+    assert_eq!(agent.outcome(), ExitOutcome::Code(5));
+}
+
+#[test]
 fn the_stderr_tail_is_the_last_of_this_run() {
     let agent =
         Agent::of_python("import os,sys; os.write(2, os.environ['T'].encode() * 2000 + b'\\xff last\\n'); sys.exit(3)");

@@ -4,6 +4,7 @@ mod build;
 mod cancel;
 mod completions;
 mod delete;
+mod env;
 mod leaving;
 mod list;
 mod logs;
@@ -44,6 +45,7 @@ pub(crate) async fn run(
         Some(Verb::Cancel(args)) => cancel::run(&client("cancel")?, &args.name, notes).await,
         Some(Verb::Delete(args)) => delete::run(&client("delete")?, &args.name, notes).await,
         Some(Verb::Build(args)) => build::run(args, &config()?, &mut data, notes).await,
+        Some(Verb::Env(args)) => env::run(args.unset, &mut data, notes).await,
         Some(Verb::Completions(args)) => completions::run(args.shell, &mut data),
     }
 }

@@ -62,7 +62,8 @@ impl AgentSources {
     pub(super) async fn fitting(
         &self,
         found: AgentProgram,
-        (image, architecture): (&str, &str),
+        image: &str,
+        architecture: &str,
     ) -> Result<AgentProgram, ImageError> {
         // What Docker calls a machine that Muster does not know is left to the one who named the agent.
         let Some(wanted) = Machine::of_architecture(architecture) else { return Ok(found) };
@@ -120,9 +121,9 @@ mod tests {
         assert!(dynamic.ends_with("is linked dynamically, and would not start in an image without its libraries"));
         std::fs::write(&path, elf::program(62, &[1])).unwrap();
         let found = sources.find(&Notes::new()).await.unwrap();
-        assert!(sources.fitting(found.clone(), ("digits", "amd64")).await.is_ok());
-        assert!(sources.fitting(found.clone(), ("digits", "mips")).await.is_ok());
-        let foreign = sources.fitting(found, ("digits", "arm64")).await.unwrap_err();
+        assert!(sources.fitting(found.clone(), "digits", "amd64").await.is_ok());
+        assert!(sources.fitting(found.clone(), "digits", "mips").await.is_ok());
+        let foreign = sources.fitting(found, "digits", "arm64").await.unwrap_err();
         let expected = format!("the agent {} is for amd64, and the image digits for arm64", path.display());
         assert_eq!(foreign.to_string(), expected);
     }

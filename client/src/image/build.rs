@@ -1,8 +1,10 @@
-//! Builds through Docker's API: of a folder with a Dockerfile, and of the wrap where an engine takes no archive. Both
-//! by the engine's own builder, so that neither the docker command nor BuildKit is needed.
+//! Builds by Docker's API: of a folder with a Dockerfile, and of the image of pods where the engine refuses an archive.
+//! Both use the engine's own builder, so neither the docker command nor BuildKit is needed.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bollard::models::BuildInfo;
 use bollard::query_parameters::BuildImageOptionsBuilder;
@@ -15,15 +17,15 @@ use tokio::sync::mpsc;
 use super::context::{self, Pieces};
 use super::engine::{Engine, reason};
 use super::error::ImageError;
-use super::layer::{self, Base, Target};
-use super::names::{listed, short};
+use super::layer::{self, Wrap};
+use super::names::short;
+use super::stall;
 use crate::output::Notes;
 
-/// The name of the file in a folder that says how its image is built.
 pub(super) const DOCKERFILE: &str = "Dockerfile";
-/// Pieces of a context that wait for Docker.
+/// Maximum number of pieces that are read ahead of Docker.
 const PIECES_WAITING: usize = 16;
-/// Lines of a failed build's output that are shown.
+/// Maximum number of lines shown of a failed build's output.
 const LOG_LINES_MAX: usize = 20;
 
 /// Builds the Dockerfile of a folder, with the folder as context.
@@ -37,43 +39,53 @@ pub(super) async fn from_folder(
     let (pieces, mut waiting) = mpsc::channel::<Bytes>(PIECES_WAITING);
     let root = folder.to_owned();
     let reading = tokio::task::spawn_blocking(move || context::write(&root, &ignored, Pieces(pieces)));
-    let content = stream::poll_fn(move |task| waiting.poll_recv(task));
+    let taken = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&taken);
+    let content = stream::poll_fn(move |task| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        waiting.poll_recv(task)
+    });
     let options = options(name).dockerfile(DOCKERFILE).build();
-    let built = follow(engine.docker.build_image(options, None, Some(body_stream(content))), name, notes).await;
+    let output = engine.patient.build_image(options, None, Some(body_stream(content)));
+    let built = async {
+        let mut output = std::pin::pin!(output.peekable());
+        // The engine says nothing before it has read the folder. Afterwards a step may be silent for hours.
+        let first = stall::while_changing(output.as_mut().peek(), || taken.load(Ordering::Relaxed)).await;
+        if let Err(stalled) = first.map(|_| ()) {
+            let reason = format!("Docker stopped reading the folder: {stalled}");
+            return Err(ImageError::Build { image: short(name), reason, log: String::new() });
+        }
+        follow(output, name, notes).await
+    };
+    let built = built.await;
     match (reading.await.expect("reading a folder does not panic, and nobody aborts it"), built) {
-        // A context that ends in the middle is no tar, which Docker says in words of its own.
+        // Docker has words of its own for a tar that ends early.
         (Err(cause @ ImageError::Context { .. }), Err(_)) if !reader_has_gone(&cause) => Err(cause),
         (_, built) => built,
     }
 }
 
-/// Whether a context was not read because Docker stopped to listen, so that Docker says why.
+/// Whether Docker stopped reading. Docker says why.
 fn reader_has_gone(error: &ImageError) -> bool {
     matches!(error, ImageError::Context { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// Builds the base with the agent on top. It has both names when it is done.
-pub(super) async fn wrap(
-    engine: &Engine,
-    base: &Base,
-    target: &Target,
-    agent: &[u8],
-    notes: &Notes,
-) -> Result<(), ImageError> {
+/// Builds the base with the agent on top, under the name that says what is in it.
+pub(super) async fn wrap(engine: &Engine, wrap: &Wrap<'_>, notes: &Notes) -> Result<(), ImageError> {
+    let Wrap { base, target, .. } = wrap;
     let unwritable =
         |error: std::io::Error| ImageError::Engine { doing: "pack the agent".to_owned(), reason: error.to_string() };
-    let context = layer::build_context(agent, &target.labels).map_err(unwritable)?;
+    let context = layer::build_context(wrap).map_err(unwritable)?;
     let options = options(&target.content).buildargs(&HashMap::from([("BASE", base.id.as_str())])).build();
-    let output = engine.docker.build_image(options, None, Some(body_full(context.into())));
-    follow(output, &target.alias, notes).await?;
-    engine.tag(&listed(&target.content), &target.alias).await
+    let output = engine.patient.build_image(options, None, Some(body_full(context.into())));
+    follow(output, &target.alias, notes).await
 }
 
 fn options(name: &ImageRef) -> BuildImageOptionsBuilder {
     BuildImageOptionsBuilder::default().t(&name.to_string()).rm(true).forcerm(true)
 }
 
-/// Follows a build to its end. A failed one is an answer like any other, with an error in its stream.
+/// Follows a build to its end. The engine reports a failure as an item of the stream.
 async fn follow(
     output: impl Stream<Item = Result<BuildInfo, bollard::errors::Error>>,
     name: &ImageRef,
@@ -104,7 +116,7 @@ struct Log {
 }
 
 impl Log {
-    /// Adds output, and returns the step that begins in it, as in `Step 2/4 : COPY . .`.
+    /// Adds output. Returns the step that begins in it, such as `Step 2/4 : COPY . .`.
     fn add(&mut self, text: &str) -> Option<String> {
         let mut step = None;
         for line in text.lines().map(str::trim_end).filter(|line| !line.is_empty()) {

@@ -1,28 +1,22 @@
-//! Whether an image can train: a user that pods may run as, exec.py in its working directory, python on its PATH. A container that is made for it
-//! and never started lets the engine look, which takes hundredths of a second whatever the size of the image.
+//! Whether an image can train: it needs a user that pods may run as, exec.py in its working directory, and python on its
+//! PATH. Its ENTRYPOINT is judged here too.
 
-use bollard::errors::Error as EngineError;
-use bollard::models::ContainerCreateBody;
-use bollard::query_parameters::{
-    ContainerArchiveInfoOptionsBuilder, CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder,
-};
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 
-use super::engine::{Engine, refused};
+use super::Users;
+use super::entrypoint::{Entrypoint, passes_on};
 use super::error::ImageError;
-use super::layer::{AGENT_PATH, Base};
-use super::{Users, unless_stopped};
+use super::layer::Base;
+use super::look::Look;
 use crate::request::SCRIPT;
 
-const PYTHON: &str = "python";
-/// What programs are looked for in when an image does not say (moby, `oci/defaults.go`).
+/// Where an engine looks for programs if the image does not say (moby, `oci/defaults.go`).
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The bit by which Go marks a folder in a file's mode (io/fs, `ModeDir`).
-const GO_MODE_DIR: u32 = 1 << 31;
+/// The agent falls back to the second.
+const PYTHONS: [&str; 2] = ["python", "python3"];
 
-/// Refuses an image that Kubernetes would not run as it is. It knows no names, and takes whom it does not know for root
-/// (kubelet, `verifyRunAsNonRoot`); a group behind the user does not matter.
+/// Refuses an image that Kubernetes would not run. Kubernetes cannot look a user's name up, so it takes every name for
+/// root (kubelet, `verifyRunAsNonRoot`). The group after the colon does not matter.
 pub(super) fn user(base: &Base, name: &str, users: Users) -> Result<(), ImageError> {
     let named = base.config.get("User").and_then(Value::as_str).unwrap_or_default();
     let is_root = |user: &str| matches!(user, "" | "root") || user.parse() == Ok(0_u32);
@@ -35,74 +29,71 @@ pub(super) fn user(base: &Base, name: &str, users: Users) -> Result<(), ImageErr
     }
 }
 
-/// A container that serves to look into an image.
-pub(super) struct LookContainer<'a> {
-    engine: &'a Engine,
-    name: String,
-}
-
-/// Refuses an image whose pods could not run exec.py. `name` is what the user calls it. The container that was looked into
-/// is the caller's to remove, which may take its time.
-pub(super) async fn check<'a>(
-    engine: &'a Engine,
-    base: &Base,
-    name: &str,
-    stop: &CancellationToken,
-) -> Result<LookContainer<'a>, ImageError> {
-    let container = format!("muster-look-{}", uuid::Uuid::new_v4().simple());
-    let options = CreateContainerOptionsBuilder::default().name(&container).build();
-    let body = ContainerCreateBody {
-        image: Some(base.id.clone()),
-        // An image without a command is refused, and this one need not exist.
-        entrypoint: Some(vec![AGENT_PATH.to_owned()]),
-        ..ContainerCreateBody::default()
-    };
-    let doing = format!("look into {name}");
-    // Not given up half way, so that the container that it makes is always known to be there.
-    engine.docker.create_container(Some(options), body).await.map_err(refused(&doing))?;
-    let outcome = unless_stopped(stop, look(engine, &container, base, name)).await;
-    let container = LookContainer { engine, name: container };
-    match outcome {
-        Ok(()) => Ok(container),
-        Err(refusal) => {
-            // The refusal says more than what else goes wrong.
-            let _ = container.remove().await;
-            Err(refusal)
-        }
-    }
-}
-
-impl LookContainer<'_> {
-    /// Removes it.
-    pub(super) async fn remove(self) -> Result<(), ImageError> {
-        let Self { engine, name } = self;
-        let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
-        let removed = engine.docker.remove_container(&name, Some(options)).await;
-        removed.map_err(refused(&format!("remove the container {name}")))
-    }
-}
-
-async fn look(engine: &Engine, container: &str, base: &Base, name: &str) -> Result<(), ImageError> {
+/// Refuses an image whose pods could not run exec.py. `name` is the name that the user gave.
+pub(super) async fn script_and_python(look: &Look<'_>, base: &Base, name: &str) -> Result<(), ImageError> {
     let folder = working_directory(base);
-    if !is_file(engine, container, &in_folder(&folder, SCRIPT)).await? {
+    if !look.is_file(&in_folder(&folder, SCRIPT)).await? {
         return Err(ImageError::NoScript { image: name.to_owned(), folder });
     }
-    let path = search_path(base);
-    for program in path.split(':').filter(|folder| !folder.is_empty()).map(|folder| in_folder(folder, PYTHON)) {
-        if is_file(engine, container, &program).await? {
+    for python in PYTHONS {
+        if first_on_path(look, base, python).await?.is_some() {
             return Ok(());
         }
     }
-    Err(ImageError::NoPython { image: name.to_owned(), path })
+    Err(ImageError::NoPython { image: name.to_owned(), path: search_path(base) })
 }
 
-async fn is_file(engine: &Engine, container: &str, path: &str) -> Result<bool, ImageError> {
-    let options = ContainerArchiveInfoOptionsBuilder::default().path(path).build();
-    match engine.docker.get_container_archive_info(container, Some(options)).await {
-        Ok(found) => Ok(found.file_mode & GO_MODE_DIR == 0),
-        Err(EngineError::DockerResponseServerError { status_code: 404, .. }) => Ok(false),
-        Err(error) => Err(refused(&format!("look for {path}"))(error)),
+/// What becomes of an image's ENTRYPOINT.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// The agent runs these words in front of its command. They may be none.
+    Words(Vec<String>),
+    /// Pods run without these.
+    Nothing { left_out: Vec<String> },
+}
+
+/// Judges the ENTRYPOINT by its words, and by its script if it has one.
+pub(super) async fn entrypoint(look: &Look<'_>, base: &Base) -> Result<Kept, ImageError> {
+    let words = entrypoint_of(base);
+    let kept = match Entrypoint::of(&words) {
+        Entrypoint::Unneeded => Some(Vec::new()),
+        Entrypoint::Other => None,
+        Entrypoint::Script { words, script } => {
+            let text = match place(look, base, script).await? {
+                Some(path) => look.text(&path).await?,
+                None => None,
+            };
+            text.filter(|text| passes_on(text)).map(|_| words.to_vec())
+        }
+    };
+    Ok(kept.map_or(Kept::Nothing { left_out: words }, Kept::Words))
+}
+
+/// The path of a program as an engine finds it: on the PATH, or from the working directory.
+async fn place(look: &Look<'_>, base: &Base, program: &str) -> Result<Option<String>, ImageError> {
+    if !program.contains('/') {
+        return first_on_path(look, base, program).await;
     }
+    let path = if program.starts_with('/') {
+        program.to_owned()
+    } else {
+        in_folder(&working_directory(base), program.trim_start_matches("./"))
+    };
+    Ok(Some(path))
+}
+
+async fn first_on_path(look: &Look<'_>, base: &Base, program: &str) -> Result<Option<String>, ImageError> {
+    let path = search_path(base);
+    for file in path.split(':').filter(|folder| !folder.is_empty()).map(|folder| in_folder(folder, program)) {
+        if look.is_file(&file).await? {
+            return Ok(Some(file));
+        }
+    }
+    Ok(None)
+}
+
+fn entrypoint_of(base: &Base) -> Vec<String> {
+    strings(base, "Entrypoint").map(str::to_owned).collect()
 }
 
 fn working_directory(base: &Base) -> String {
@@ -111,9 +102,12 @@ fn working_directory(base: &Base) -> String {
 }
 
 fn search_path(base: &Base) -> String {
-    let variables = base.config.get("Env").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
-    let path = variables.filter_map(|variable| variable.strip_prefix("PATH=")).next_back();
+    let path = strings(base, "Env").filter_map(|variable| variable.strip_prefix("PATH=")).last();
     path.unwrap_or(DEFAULT_PATH).to_owned()
+}
+
+fn strings<'a>(base: &'a Base, field: &str) -> impl Iterator<Item = &'a str> {
+    base.config.get(field).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
 }
 
 fn in_folder(folder: &str, file: &str) -> String {

@@ -1,45 +1,72 @@
-//! Docker's API, as far as images need it. No decisions and no printing: what is asked for is done or refused.
+//! The calls to Docker's API. This file decides nothing and prints nothing: a call is carried out, or refused.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use bollard::Docker;
-use bollard::models::ImageInspect;
-use bollard::query_parameters::{ListImagesOptionsBuilder, TagImageOptionsBuilder};
+use bollard::errors::Error as EngineError;
+use bollard::models::{ImageInspect, SystemInfo, SystemVersion};
+use bollard::query_parameters::TagImageOptionsBuilder;
 use protocol::image::ImageRef;
 use serde_json::Value;
 
 use super::endpoint::Endpoint;
 use super::error::ImageError;
 use super::layer::Base;
-use super::names::listed;
+use super::names::exact;
+use super::stall::STALL_LIMIT;
 use crate::config::DockerVariables;
 
-/// For an answer to begin. Builds and uploads answer when the engine has read everything, so it is long; a connection
-/// that cannot be made fails by itself.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
-/// For the first answer of all, after which the engine is known to live.
+/// For the first answer. After it the engine is known to be alive.
 const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// For builds, pulls and pushes, whose progress is watched instead (see [`super::stall`]).
+const NO_TIMEOUT: Duration = Duration::from_secs(365 * 86_400);
+
+/// The component by which `GET /version` of podman tells what it is.
+const PODMAN_ENGINE: &str = "Podman Engine";
+/// The `driver-type` of `GET /info` where containerd stores the images (moby, `daemon/containerd`).
+const CONTAINERD_SNAPSHOTTER: &str = "io.containerd.snapshotter";
 
 /// An engine that has answered.
 pub(super) struct Engine {
+    /// For calls that are answered at once.
     pub(super) docker: Docker,
+    /// For calls that may take any time. Their callers watch the progress.
+    pub(super) patient: Docker,
 }
 
-/// An image as a list shows it.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Listed {
-    /// Its id.
-    pub(super) id: String,
-    /// The names that were asked for and that it has, by tag or digest.
-    pub(super) names: Vec<String>,
-    /// Its labels.
-    pub(super) labels: HashMap<String, String>,
+/// An image that the engine has.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Inspected {
+    /// What a layer can be put on.
+    pub(super) base: Base,
+    /// Its names with tags, as the engine lists them.
+    pub(super) tags: Vec<String>,
+    /// The digests by which registries know it, each after the name of its repository.
+    pub(super) digests: Vec<String>,
+}
+
+/// How an engine gets the image of pods, whose base it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// By `docker load` of one layer.
+    Load,
+    /// By a build. Such an engine refuses an archive without the other layers.
+    Build,
+}
+
+impl Way {
+    /// Only Docker with an image store of its own takes one layer. Docker 29 leaves its images to containerd.
+    fn of(version: &SystemVersion, info: &SystemInfo) -> Self {
+        let is_podman = version.components.iter().flatten().any(|component| component.name == PODMAN_ENGINE);
+        let drivers = info.driver_status.iter().flatten();
+        let by_containerd = drivers.flatten().any(|word| word.starts_with(CONTAINERD_SNAPSHOTTER));
+        if is_podman || by_containerd { Self::Build } else { Self::Load }
+    }
 }
 
 impl Engine {
-    /// Finds the engine as the docker command does. No version is agreed upon: bollard 0.21 puts none into its paths, by
-    /// which an engine takes its own newest, so negotiating one would change nothing and cost more than the list does.
+    /// Connects to the engine that the docker command would use. There is no negotiation of the API's version: bollard
+    /// 0.21 puts no version into its paths, and an engine then uses its own newest.
     pub(super) async fn connect(variables: &DockerVariables) -> Result<Self, ImageError> {
         let endpoint = Endpoint::of(variables)?;
         let unreachable = |reason: String| ImageError::Unreachable { address: endpoint.to_string(), reason };
@@ -47,58 +74,51 @@ impl Engine {
         let answer = tokio::time::timeout(FIRST_ANSWER_TIMEOUT, docker.ping()).await;
         let answer = answer.map_err(|_| unreachable(format!("no answer in {} s", FIRST_ANSWER_TIMEOUT.as_secs())))?;
         answer.map_err(|error| unreachable(reason(&error)))?;
-        Ok(Self { docker })
+        let patient = docker.clone().with_timeout(NO_TIMEOUT);
+        Ok(Self { docker, patient })
     }
 
-    /// The images that have one of these names as a list shows them, by one request. A name without a tag stands for all
-    /// tags (`FamiliarMatch` in distribution/reference).
-    pub(super) async fn list(&self, names: [&str; 2]) -> Result<Vec<Listed>, ImageError> {
-        let names = names.map(str::to_owned).to_vec();
-        let options = ListImagesOptionsBuilder::default().filters(&HashMap::from([("reference", names)])).build();
-        let found = self.docker.list_images(Some(options)).await.map_err(refused("list images"))?;
-        let shown = found.into_iter().map(|image| Listed {
-            id: image.id,
-            names: image.repo_tags.into_iter().chain(image.repo_digests).collect(),
-            labels: image.labels,
-        });
-        Ok(shown.collect())
+    /// The image with this name, or `None` if the engine has none. Each engine resolves names in its own way.
+    pub(super) async fn inspect(&self, image: &ImageRef) -> Result<Option<Inspected>, ImageError> {
+        let name = exact(image);
+        let doing = format!("inspect {name}");
+        match self.docker.inspect_image(&name).await {
+            Ok(found) => inspected(found)
+                .map(Some)
+                .ok_or_else(|| ImageError::Engine { doing, reason: "parts of the answer are missing".to_owned() }),
+            Err(EngineError::DockerResponseServerError { status_code: 404, .. }) => Ok(None),
+            Err(error) => Err(refused(&doing)(error)),
+        }
     }
 
-    /// What is to be known of an image to put a layer on it.
-    pub(super) async fn inspect(&self, id: &str) -> Result<Base, ImageError> {
-        let doing = format!("inspect {id}");
-        let found = self.docker.inspect_image(id).await.map_err(refused(&doing))?;
-        base(found).ok_or_else(|| ImageError::Engine { doing, reason: "parts of the answer are missing".to_owned() })
+    /// How this engine gets the image of pods.
+    pub(super) async fn way(&self) -> Result<Way, ImageError> {
+        let (version, info) = (self.docker.version(), self.docker.info());
+        let (version, info) = tokio::try_join!(version, info).map_err(refused("ask Docker what it is"))?;
+        Ok(Way::of(&version, &info))
     }
 
-    /// The digests by which registries know an image, each behind its repository's name.
-    pub(super) async fn digests(&self, image: &ImageRef) -> Result<Vec<String>, ImageError> {
-        let found = self.docker.inspect_image(&listed(image)).await;
-        Ok(found.map_err(refused(&format!("inspect {image}")))?.repo_digests.unwrap_or_default())
-    }
-
-    /// Gives an image one more name.
+    /// Adds a name to an image, which is given by its id or by another name.
     pub(super) async fn tag(&self, id: &str, name: &ImageRef) -> Result<(), ImageError> {
         let tag = name.tag().unwrap_or("latest");
         let options = TagImageOptionsBuilder::default().repo(name.repository()).tag(tag).build();
-        self.docker.tag_image(id, Some(options)).await.map_err(refused(&format!("name {id} {name}")))
+        self.docker.tag_image(id, Some(options)).await.map_err(refused(&format!("tag {id} as {name}")))
     }
 }
 
-/// What an engine says, in as few words as leave nothing out: the library's own sentences repeat their causes.
-pub(super) fn reason(error: &bollard::errors::Error) -> String {
-    use bollard::errors::Error;
+/// The engine's own words. The library's sentences repeat their causes.
+pub(super) fn reason(error: &EngineError) -> String {
     #[expect(clippy::wildcard_enum_match_arm, reason = "the library has a variant for each of its own layers")]
     match error {
-        Error::DockerResponseServerError { message, .. } => message.trim().to_owned(),
-        Error::DockerStreamError { error } => error.trim().to_owned(),
-        Error::SocketNotFoundError(path) => format!("there is no socket {path}"),
+        EngineError::DockerResponseServerError { message, .. } => message.trim().to_owned(),
+        EngineError::DockerStreamError { error } => error.trim().to_owned(),
+        EngineError::SocketNotFoundError(path) => format!("there is no socket {path}"),
         other => root_cause(other),
     }
 }
 
-/// Turns what an engine says into an error about something that was to be done.
-pub(super) fn refused(doing: &str) -> impl FnOnce(bollard::errors::Error) -> ImageError {
+/// Makes an error of the engine's answer to `doing`.
+pub(super) fn refused(doing: &str) -> impl FnOnce(EngineError) -> ImageError {
     let doing = doing.to_owned();
     move |error| ImageError::Engine { doing, reason: reason(&error) }
 }
@@ -111,17 +131,17 @@ fn root_cause(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
-/// The means to speak to an engine; nothing is sent yet.
-fn transport(endpoint: &Endpoint) -> Result<Result<Docker, bollard::errors::Error>, ImageError> {
+/// The connection to an engine. Nothing is sent yet.
+fn transport(endpoint: &Endpoint) -> Result<Result<Docker, EngineError>, ImageError> {
     let address = endpoint.address.as_str();
-    let (seconds, version) = (ANSWER_TIMEOUT.as_secs(), bollard::API_DEFAULT_VERSION);
+    let (seconds, version) = (STALL_LIMIT.as_secs(), bollard::API_DEFAULT_VERSION);
     let is_https = address.starts_with("https://");
     let is_tcp = address.starts_with("tcp://") || address.starts_with("http://");
     if address.starts_with("unix://") {
         return Ok(Docker::connect_with_unix(address, seconds, version));
     }
     if is_https || (is_tcp && endpoint.certificates.is_some()) {
-        // An error says that one is installed already.
+        // It fails only if a provider is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = endpoint.certificates.clone().unwrap_or_default();
         let [key, cert, ca] = ["key.pem", "cert.pem", "ca.pem"].map(|name| folder.join(name));
@@ -133,10 +153,10 @@ fn transport(endpoint: &Endpoint) -> Result<Result<Docker, bollard::errors::Erro
     Err(ImageError::DockerHost { named_by: endpoint.named_by(), address: address.to_owned() })
 }
 
-fn base(found: ImageInspect) -> Option<Base> {
+fn inspected(found: ImageInspect) -> Option<Inspected> {
     let config = serde_json::to_value(found.config.unwrap_or_default()).ok()?;
     let Value::Object(config) = config else { return None };
-    Some(Base {
+    let base = Base {
         id: found.id?,
         architecture: found.architecture?,
         variant: found.variant,
@@ -144,5 +164,6 @@ fn base(found: ImageInspect) -> Option<Base> {
         created: found.created,
         config,
         layers: found.root_fs?.layers?,
-    })
+    };
+    Some(Inspected { base, tags: found.repo_tags.unwrap_or_default(), digests: found.repo_digests.unwrap_or_default() })
 }

@@ -70,7 +70,7 @@ pub(crate) enum ImageError {
         folder: String,
     },
     /// Nothing to run it with.
-    #[error("the image {image} has no python on its PATH ({path})")]
+    #[error("the image {image} has neither python nor python3 on its PATH ({path})")]
     NoPython {
         /// The image.
         image: String,

@@ -12,14 +12,16 @@ use sha2::{Digest, Sha256};
 pub(super) const AGENT_FOLDER: &str = "muster";
 /// What an image's pods run.
 pub(super) const AGENT_PATH: &str = "/muster/agent";
+/// The agent's flag for a word in front of its command.
+const ENTRYPOINT_FLAG: &str = "--entrypoint";
 
 /// The id of the image below the agent's layer.
 const BASE_LABEL: &str = "muster.base";
 /// The SHA-256 of the agent.
 const AGENT_LABEL: &str = "muster.agent";
-/// How the two were put together: another number for other bytes around the same agent.
+/// How the two were put together. It changes with the bytes around the agent.
 const WRAP_LABEL: &str = "muster.wrap";
-const WRAP_VERSION: &str = "1";
+const WRAP_VERSION: &str = "2";
 
 /// Characters of a content tag, of the 64 that its digest has.
 const CONTENT_TAG_CHARACTERS: usize = 12;
@@ -77,12 +79,33 @@ pub(super) struct Base {
     pub(super) layers: Vec<String>,
 }
 
-/// `target`, which is `base` with an agent on top, in the form that `docker load` takes. User, folder and variables
-/// stay; what runs is the agent. The layers of the base are named in it, and not there.
-pub(super) fn archive(base: &Base, agent: &[u8], target: &Target) -> io::Result<Vec<u8>> {
-    let Target { alias, content, labels } = target;
+/// All that the image of pods is made from.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wrap<'a> {
+    /// The image below.
+    pub(super) base: &'a Base,
+    /// The agent's program.
+    pub(super) agent: &'a [u8],
+    /// What the agent runs in front of its command; the words of the base's ENTRYPOINT, or none.
+    pub(super) entrypoint: &'a [String],
+    /// The image's names and labels.
+    pub(super) target: &'a Target,
+}
+
+impl Wrap<'_> {
+    /// The ENTRYPOINT of the image of pods. Arguments of a pod come after it.
+    fn command(&self) -> Vec<String> {
+        let kept = self.entrypoint.iter().map(|word| format!("{ENTRYPOINT_FLAG}={word}"));
+        std::iter::once(AGENT_PATH.to_owned()).chain(kept).collect()
+    }
+}
+
+/// The image in the form that `docker load` takes. User, folder and variables stay as they are in the base. The archive
+/// names the base's layers and does not hold them.
+pub(super) fn archive(wrap: &Wrap<'_>) -> io::Result<Vec<u8>> {
+    let Wrap { base, agent, entrypoint: _, target: Target { alias, content, labels: _ } } = wrap;
     let layer = layer(agent)?;
-    let config = config(base, &digest(&layer), labels).to_string();
+    let config = config(wrap, &digest(&layer)).to_string();
     // An engine looks a layer up by its digest first, and opens its file only when it has none.
     let layers: Vec<String> = (0..base.layers.len()).map(|place| format!("base/{place}.tar")).collect();
     let layers: Vec<&str> = layers.iter().map(String::as_str).chain(["layer.tar"]).collect();
@@ -106,15 +129,16 @@ fn layer(agent: &[u8]) -> io::Result<Vec<u8>> {
     tar.into_inner()
 }
 
-/// The context of a build that does the same as [`archive`], for an engine that takes no such archive.
-pub(super) fn build_context(agent: &[u8], labels: &BTreeMap<&str, String>) -> io::Result<Vec<u8>> {
-    // The values are digests, which mean nothing to a Dockerfile; the base comes as an argument.
-    let labels: String = labels.iter().map(|(name, value)| format!("LABEL {name}=\"{value}\"\n")).collect();
-    let dockerfile =
-        format!("ARG BASE\nFROM ${{BASE}}\nCOPY agent {AGENT_PATH}\nENTRYPOINT [\"{AGENT_PATH}\"]\n{labels}");
+/// The context of a build that makes the same image as [`archive`], for an engine that refuses such an archive.
+pub(super) fn build_context(wrap: &Wrap<'_>) -> io::Result<Vec<u8>> {
+    let Wrap { base: _, agent, entrypoint: _, target } = wrap;
+    // The values are digests, which need no quoting; the base comes as an argument.
+    let labels: String = target.labels.iter().map(|(name, value)| format!("LABEL {name}=\"{value}\"\n")).collect();
+    let command = json!(wrap.command());
+    let dockerfile = format!("ARG BASE\nFROM ${{BASE}}\nCOPY agent {AGENT_PATH}\nENTRYPOINT {command}\n{labels}");
     let mut tar = tar::Builder::new(Vec::new());
     tar.append_data(&mut file_header(0o644, dockerfile.len()), "Dockerfile", dockerfile.as_bytes())?;
-    tar.append_data(&mut file_header(0o755, agent.len()), "agent", agent)?;
+    tar.append_data(&mut file_header(0o755, agent.len()), "agent", *agent)?;
     tar.into_inner()
 }
 
@@ -130,11 +154,12 @@ fn file_header(mode: u32, bytes: usize) -> tar::Header {
 }
 
 /// The image's configuration (`opencontainers/image-spec`, config.md).
-fn config(base: &Base, layer: &str, labels: &BTreeMap<&str, String>) -> Value {
+fn config(wrap: &Wrap<'_>, layer: &str) -> Value {
+    let Wrap { base, agent: _, entrypoint: _, target: Target { labels, .. } } = wrap;
     let Base { id, architecture, variant, os, created, config, layers } = base;
     let mut running = config.clone();
-    running.insert("Entrypoint".to_owned(), json!([AGENT_PATH]));
-    // It would become the agent's arguments, which name another command than exec.py.
+    running.insert("Entrypoint".to_owned(), json!(wrap.command()));
+    // It would become the agent's arguments.
     running.remove("Cmd");
     let mut all_labels = running.get("Labels").and_then(Value::as_object).cloned().unwrap_or_default();
     all_labels.extend(labels.iter().map(|(name, value)| ((*name).to_owned(), json!(value))));
@@ -200,7 +225,8 @@ mod tests {
     }
 
     fn wrapped(agent: &[u8]) -> Vec<u8> {
-        archive(&base(), agent, &target("digits:1", "sha256:base", "abc")).unwrap()
+        let target = target("digits:1", "sha256:base", "abc");
+        archive(&Wrap { base: &base(), agent, entrypoint: &[], target: &target }).unwrap()
     }
 
     #[test]
@@ -228,7 +254,7 @@ mod tests {
         let config: Value = serde_json::from_slice(&files["config.json"].1).unwrap();
         let expected = json!({
             "User": "1000", "WorkingDir": "/work", "Env": ["PATH=/bin"], "Entrypoint": ["/muster/agent"],
-            "Labels": {"mine": "kept", "muster.base": "sha256:base", "muster.agent": "abc", "muster.wrap": "1"},
+            "Labels": {"mine": "kept", "muster.base": "sha256:base", "muster.agent": "abc", "muster.wrap": "2"},
             "ExposedPorts": {"80/tcp": {}},
         });
         assert_eq!(config["config"], expected);
@@ -260,8 +286,22 @@ mod tests {
     }
 
     #[test]
+    fn an_archive_and_a_build_keep_a_script_in_front_of_the_command() {
+        let entrypoint = ["/bin/bash", "/my script.sh"].map(str::to_owned);
+        let (base, target) = (base(), target("digits:1", "sha256:base", "abc"));
+        let wrap = Wrap { base: &base, agent: b"the agent", entrypoint: &entrypoint, target: &target };
+        let command = json!(["/muster/agent", "--entrypoint=/bin/bash", "--entrypoint=/my script.sh"]);
+        let config: Value = serde_json::from_slice(&files(&archive(&wrap).unwrap())["config.json"].1).unwrap();
+        assert_eq!(config["config"]["Entrypoint"], command);
+        let dockerfile = String::from_utf8(files(&build_context(&wrap).unwrap())["Dockerfile"].1.clone()).unwrap();
+        assert!(dockerfile.contains(&format!("\nENTRYPOINT {command}\n")), "{dockerfile}");
+    }
+
+    #[test]
     fn a_build_of_the_same_takes_the_base_as_an_argument() {
-        let files = files(&build_context(b"the agent", &labels("sha256:base", "abc")).unwrap());
+        let (base, target) = (base(), target("digits:1", "sha256:base", "abc"));
+        let wrap = Wrap { base: &base, agent: b"the agent", entrypoint: &[], target: &target };
+        let files = files(&build_context(&wrap).unwrap());
         let dockerfile = String::from_utf8(files["Dockerfile"].1.clone()).unwrap();
         assert!(
             dockerfile

@@ -1,20 +1,20 @@
-//! Images into the nodes of a local cluster that has no Docker to share: by the cluster's own tool, each time, since
-//! only the tool knows whether its nodes still have an image.
+//! Loads images into the nodes of a local cluster whose nodes do not share this machine's Docker. The cluster's own tool
+//! does it at each submit, since only the tool knows which images its nodes still have.
 
+use std::collections::HashSet;
+use std::fs;
 use std::io;
 use std::process::Stdio;
-use std::time::Duration;
 
 use protocol::image::ImageRef;
 use tokio::process::Command;
 
 use super::error::ImageError;
 use super::names::short;
+use super::stall;
 use crate::args::Loader;
 
-/// No tool may take longer.
-const LIMIT: Duration = Duration::from_secs(600);
-/// Lines of a failed tool's output that are shown.
+/// Maximum number of lines shown of a failed tool's output.
 const LINES_MAX: usize = 10;
 
 /// Loads an image of this machine's engine into the cluster of this name, or the tool's default.
@@ -22,16 +22,63 @@ pub(super) async fn load(loader: Loader, cluster: Option<&str>, image: &ImageRef
     let words = command(loader, cluster, image);
     let shown = || format!("`{}`", words.join(" "));
     let failed = |outcome: String| ImageError::Load { image: short(image), command: shown(), outcome };
-    let running = Command::new(&words[0]).args(&words[1..]).stdin(Stdio::null()).kill_on_drop(true).output();
-    match tokio::time::timeout(LIMIT, running).await {
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let running = match command.spawn() {
+        Ok(running) => running,
+        Err(source) if source.kind() == io::ErrorKind::NotFound => {
+            return Err(ImageError::NoLoader { image: short(image), command: shown(), source });
+        }
+        Err(error) => return Err(failed(format!("could not be started: {error}"))),
+    };
+    let tool = running.id();
+    // The tools print nothing while they copy gigabytes.
+    match stall::while_changing(running.wait_with_output(), || tool.map(bytes_moved)).await {
         Ok(Ok(ended)) if ended.status.success() => Ok(()),
         Ok(Ok(ended)) => Err(failed(format!("failed ({}){}", ended.status, last_lines(&ended.stderr)))),
-        Ok(Err(source)) if source.kind() == io::ErrorKind::NotFound => {
-            Err(ImageError::NoLoader { image: short(image), command: shown(), source })
-        }
-        Ok(Err(error)) => Err(failed(format!("could not be started: {error}"))),
-        Err(_) => Err(failed(format!("was not done in {} s", LIMIT.as_secs()))),
+        Ok(Err(error)) => Err(failed(format!("could not be waited for: {error}"))),
+        Err(stalled) => Err(failed(format!("was stopped: {stalled}"))),
     }
+}
+
+/// How much a process and its descendants have read and written, in bytes (proc(5), `/proc/PID/io`). A process that has
+/// ended no longer counts, so the sum may fall, too.
+fn bytes_moved(process: u32) -> u64 {
+    family(process)
+        .into_iter()
+        .filter_map(|pid| fs::read_to_string(format!("/proc/{pid}/io")).ok())
+        .map(|io| moved(&io))
+        .sum()
+}
+
+fn moved(io: &str) -> u64 {
+    let counted = io.lines().filter_map(|line| line.strip_prefix("rchar: ").or(line.strip_prefix("wchar: ")));
+    counted.filter_map(|count| count.parse::<u64>().ok()).sum()
+}
+
+/// A process and its descendants.
+fn family(process: u32) -> HashSet<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let parents: Vec<(u32, u32)> = pids.filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    let mut family = HashSet::from([process]);
+    // Each round adds a generation.
+    loop {
+        let known = family.len();
+        let children = parents.iter().filter(|(_, parent)| family.contains(parent)).map(|(pid, _)| *pid);
+        let children: Vec<u32> = children.collect();
+        family.extend(children);
+        if family.len() == known {
+            return family;
+        }
+    }
+}
+
+/// The parent's id (proc(5), `/proc/PID/stat`). The name before it stands in parentheses and may hold some itself.
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_whitespace().nth(1)?.parse().ok()
 }
 
 fn command(loader: Loader, cluster: Option<&str>, image: &ImageRef) -> Vec<String> {
@@ -67,6 +114,27 @@ mod tests {
         ] {
             assert_eq!(command(loader, cluster, &image).join(" "), line);
         }
+    }
+
+    #[test]
+    fn what_a_tool_and_its_children_copy_is_progress() {
+        use std::io::{BufRead, BufReader, Read, Write};
+        let mut tool = std::process::Command::new("sh")
+            .args(["-c", "echo ready; (cat; true); true"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut to_tool, mut from_tool) = (tool.stdin.take().unwrap(), BufReader::new(tool.stdout.take().unwrap()));
+        from_tool.read_line(&mut String::new()).unwrap();
+        let before = bytes_moved(tool.id());
+        let mut block = [1; 4096];
+        to_tool.write_all(&block).unwrap();
+        from_tool.read_exact(&mut block).unwrap();
+        assert!(bytes_moved(tool.id()) >= before + 2 * 4096, "read and written by a child");
+        drop(to_tool);
+        tool.wait().unwrap();
+        assert_eq!(bytes_moved(tool.id()), 0);
     }
 
     #[test]

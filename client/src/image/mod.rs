@@ -8,12 +8,15 @@ mod context;
 mod elf;
 mod endpoint;
 mod engine;
+mod entrypoint;
 mod error;
 mod ignored;
 mod layer;
 mod load;
+mod look;
 mod names;
 mod registry;
+mod stall;
 mod wrap;
 
 use std::path::{Path, PathBuf};
@@ -28,7 +31,7 @@ pub(crate) use self::agent::AgentSources;
 use self::engine::Engine;
 pub(crate) use self::error::ImageError;
 use self::layer::Target;
-use self::names::short;
+use self::names::{exact, short};
 use crate::args::{ImageArgs, Loader, Registry};
 use crate::config::{DockerVariables, ImageConfig};
 use crate::interrupt::Interrupts;
@@ -138,16 +141,16 @@ fn destination(
     Ok(tool.map_or(Destination::Engine, |tool| Destination::Cluster(tool, config.load_cluster.clone())))
 }
 
-/// Gets an image to where pods can run it, and names it as the pods' specification has to.
+/// Makes the image that pods run available to them. Returns the name for their specification.
 pub(crate) async fn prepare(order: &ImageOrder, notes: &Notes) -> Result<ImageRef, ImageError> {
     let mut interrupts = Interrupts::listen().map_err(ImageError::Signals)?;
     let stop = CancellationToken::new();
-    let mut work = std::pin::pin!(work(order, &stop, notes));
+    let mut work = std::pin::pin!(carry_out(order, &stop, notes));
     let outcome = tokio::select! {
         outcome = &mut work => outcome,
         () = interrupts.next() => {
             stop.cancel();
-            // What was begun in the engine is cleared away, unless the user cannot wait even for that.
+            // The work removes its container, unless the user presses Ctrl-C again.
             tokio::select! {
                 _ = work => {}
                 () = interrupts.next() => {}
@@ -159,37 +162,56 @@ pub(crate) async fn prepare(order: &ImageOrder, notes: &Notes) -> Result<ImageRe
     outcome
 }
 
-async fn work(order: &ImageOrder, stop: &CancellationToken, notes: &Notes) -> Result<ImageRef, ImageError> {
+/// The image that is being made, seen from any step of the work.
+#[derive(Clone, Copy)]
+struct Work<'a> {
+    engine: &'a Engine,
+    stop: &'a CancellationToken,
+    notes: &'a Notes,
+}
+
+impl Work<'_> {
+    /// Does `step` unless the user presses Ctrl-C first.
+    async fn unless_stopped<T>(self, step: impl Future<Output = Result<T, ImageError>>) -> Result<T, ImageError> {
+        unless_stopped(self.stop, step).await
+    }
+}
+
+async fn unless_stopped<T>(
+    stop: &CancellationToken,
+    step: impl Future<Output = Result<T, ImageError>>,
+) -> Result<T, ImageError> {
+    stop.run_until_cancelled(step).await.unwrap_or(Err(ImageError::Interrupted))
+}
+
+async fn carry_out(order: &ImageOrder, stop: &CancellationToken, notes: &Notes) -> Result<ImageRef, ImageError> {
     let ImageOrder { source, destination, agents, docker, users } = order;
     let engine = unless_stopped(stop, Engine::connect(docker)).await?;
+    let work = Work { engine: &engine, stop, notes };
     let image = match source {
         Source::Named(image) => image,
         Source::Folder(folder, image) => {
             let begun = Instant::now();
             notes.show_step(&format!("image {}: building from ./Dockerfile", short(image)));
-            unless_stopped(stop, build::from_folder(&engine, folder, image, notes)).await?;
+            work.unless_stopped(build::from_folder(&engine, folder, image, notes)).await?;
             let took = spelled(begun.elapsed());
             notes.say(&format!("image {}: built from ./Dockerfile in {took}", short(image)));
             image
         }
     };
-    let wrapped = wrap::wrap(&engine, (image, *users), agents, (stop, notes)).await?;
-    unless_stopped(stop, deliver(&engine, wrapped, destination, notes)).await
+    let wrapped = wrap::wrap(work, image, *users, agents).await?;
+    work.unless_stopped(deliver(work, wrapped, destination)).await
 }
 
-async fn deliver(
-    engine: &Engine,
-    wrapped: Target,
-    destination: &Destination,
-    notes: &Notes,
-) -> Result<ImageRef, ImageError> {
+async fn deliver(work: Work<'_>, wrapped: Target, destination: &Destination) -> Result<ImageRef, ImageError> {
+    let Work { engine, stop: _, notes } = work;
     let begun = Instant::now();
     let Target { alias, content, labels: _ } = wrapped;
     match destination {
         Destination::Engine => Ok(content),
         Destination::Registry(there) => {
             notes.show_step(&format!("image {}: pushing", short(there)));
-            engine.tag(&names::listed(&content), there).await?;
+            engine.tag(&exact(&content), there).await?;
             let pushed = registry::push(engine, there, notes).await?;
             notes.say(&format!("image {}: pushed in {}", short(there), spelled(begun.elapsed())));
             Ok(pushed)
@@ -201,14 +223,6 @@ async fn deliver(
             Ok(content)
         }
     }
-}
-
-/// Does `work` unless the user wants to leave first.
-async fn unless_stopped<T>(
-    stop: &CancellationToken,
-    work: impl Future<Output = Result<T, ImageError>>,
-) -> Result<T, ImageError> {
-    stop.run_until_cancelled(work).await.unwrap_or(Err(ImageError::Interrupted))
 }
 
 #[cfg(test)]

@@ -1,50 +1,49 @@
-//! Names of images: as Docker lists them, as people read them, and of an image that has none yet.
+//! Names of images: as engines take and list them, as people read them, and for an image that has none yet.
 
 use protocol::image::ImageRef;
 
-/// Most characters that are taken from a folder's name.
+/// Maximum number of characters taken from a folder's name.
 const FOLDER_CHARACTERS_MAX: usize = 100;
 /// The tag that a name without one has.
 const DEFAULT_TAG: &str = "latest";
-/// The registry that a name without a host is on, and what Docker leaves out of names there.
+/// The registry of a name without a host. Docker leaves these out of the names that it lists.
 const DEFAULT_HOSTS: [&str; 2] = ["docker.io/", "index.docker.io/"];
 const DEFAULT_PATH: &str = "library/";
-/// By which `docker login` notes the login there.
+/// The key under which `docker login` stores the login of that registry.
 const HUB_LOGIN: &str = "https://index.docker.io/v1/";
-/// Before the name of a folder, so that a folder called python does not take the name of somebody else's image.
+/// Put before the folder's name, so that a folder called `python` does not take the name of the public image.
 const FOLDER_PREFIX: &str = "muster-";
 
-/// The name as an engine lists it (`familiar` in distribution/reference): without the default host and path, with a tag
-/// or a digest.
-pub(super) fn listed(image: &ImageRef) -> String {
-    let short = listed_repository(image);
+/// The name by which an engine is asked: with a tag or a digest, never both. Its host stays, if it has one: engines
+/// disagree about names without a host.
+pub(super) fn exact(image: &ImageRef) -> String {
+    let repository = image.repository();
     match image.to_string().split_once('@') {
-        Some((_, digest)) => format!("{short}@{digest}"),
-        None => format!("{short}:{}", image.tag().unwrap_or(DEFAULT_TAG)),
+        Some((_, digest)) => format!("{repository}@{digest}"),
+        None => format!("{repository}:{}", image.tag().unwrap_or(DEFAULT_TAG)),
     }
 }
 
-/// The repository as an engine lists it, which names all of its tags.
-pub(super) fn listed_repository(image: &ImageRef) -> &str {
-    let repository = image.repository();
-    let on_hub = DEFAULT_HOSTS.iter().find_map(|host| repository.strip_prefix(host)).unwrap_or(repository);
+/// A name without the host and path that Docker leaves out and podman writes in full.
+pub(super) fn familiar(name: &str) -> &str {
+    let on_hub = DEFAULT_HOSTS.iter().find_map(|host| name.strip_prefix(host)).unwrap_or(name);
     on_hub.strip_prefix(DEFAULT_PATH).unwrap_or(on_hub)
 }
 
-/// The name for a sentence: without a tag that says nothing.
+/// The name for people, without the default tag.
 pub(super) fn short(image: &ImageRef) -> String {
     let name = image.to_string();
     name.strip_suffix(&format!(":{DEFAULT_TAG}")).unwrap_or(&name).to_owned()
 }
 
-/// The tag or the digest by which a registry is asked.
+/// The tag or digest to ask a registry for.
 pub(super) fn tag_or_digest(image: &ImageRef) -> String {
     let name = image.to_string();
     let digest = name.split_once('@').map(|(_, digest)| digest);
     digest.or(image.tag()).unwrap_or(DEFAULT_TAG).to_owned()
 }
 
-/// The host whose login an image's registry asks for, as `docker login` notes it.
+/// The key of the login for an image's registry, as `docker login` stores it.
 pub(super) fn login_server(image: &ImageRef) -> &str {
     match image.repository().split_once('/') {
         Some(("docker.io" | "index.docker.io", _)) => HUB_LOGIN,
@@ -53,13 +52,13 @@ pub(super) fn login_server(image: &ImageRef) -> &str {
     }
 }
 
-/// The name of the image that is built from a folder: `muster-` and the folder's, as far as a name can hold it.
+/// The name of the image that is built from a folder: `muster-` and the folder's name, without what a name cannot hold.
 pub(super) fn of_folder(folder: &str) -> ImageRef {
     let lower = folder.to_lowercase();
     let words = lower.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let mut name = words.collect::<Vec<_>>().join("-");
     name.truncate(FOLDER_CHARACTERS_MAX);
-    // What is left over of other alphabets is nothing.
+    // A name in another alphabet leaves nothing.
     let name = Some(name.trim_end_matches('-')).filter(|name| !name.is_empty()).unwrap_or("training");
     let named = format!("{FOLDER_PREFIX}{name}:{DEFAULT_TAG}");
     named.parse().expect("words of lower-case letters and digits with one hyphen between them make a name")
@@ -74,21 +73,31 @@ mod tests {
     }
 
     #[test]
-    fn names_are_listed_as_docker_lists_them() {
+    fn an_engine_is_asked_by_the_full_name_with_a_tag_or_a_digest() {
         let digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-        for (name, as_listed) in [
+        for (name, asked) in [
             ("digits", "digits:latest"),
             ("digits:2", "digits:2"),
-            ("docker.io/library/python:3", "python:3"),
-            ("index.docker.io/me/digits", "me/digits:latest"),
-            ("library/python", "python:latest"),
-            ("localhost:5000/library/x:1", "localhost:5000/library/x:1"),
+            ("docker.io/library/python:3", "docker.io/library/python:3"),
+            ("localhost:5000/library/x", "localhost:5000/library/x:latest"),
         ] {
-            assert_eq!(listed(&image(name)), as_listed);
-            assert!(as_listed.starts_with(&format!("{}:", listed_repository(&image(name)))), "{name}");
+            assert_eq!(exact(&image(name)), asked);
         }
-        assert_eq!(listed(&image(&format!("me/digits:3@{digest}"))), format!("me/digits@{digest}"));
+        assert_eq!(exact(&image(&format!("me/digits:3@{digest}"))), format!("me/digits@{digest}"));
         assert_eq!(tag_or_digest(&image(&format!("me/digits:3@{digest}"))), digest);
+    }
+
+    #[test]
+    fn podman_and_docker_list_an_image_of_the_hub_by_the_same_familiar_name() {
+        for (listed, name) in [
+            ("docker.io/library/python:3", "python:3"),
+            ("index.docker.io/me/digits:latest", "me/digits:latest"),
+            ("library/python:latest", "python:latest"),
+            ("localhost:5000/library/x:1", "localhost:5000/library/x:1"),
+            ("localhost/digits:1", "localhost/digits:1"),
+        ] {
+            assert_eq!(familiar(listed), name);
+        }
     }
 
     #[test]

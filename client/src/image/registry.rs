@@ -6,12 +6,12 @@ use bollard::auth::DockerCredentials;
 use bollard::models::ProgressDetail;
 use bollard::query_parameters::{CreateImageOptionsBuilder, PushImageOptionsBuilder};
 use docker_credential::{CredentialRetrievalError, DockerCredential};
-use futures_util::StreamExt;
 use protocol::image::ImageRef;
 
 use super::engine::{Engine, reason};
 use super::error::ImageError;
-use super::names::{listed, login_server, short, tag_or_digest};
+use super::names::{familiar, login_server, short, tag_or_digest};
+use super::stall;
 use crate::output::Notes;
 
 /// Pulls an image that is not here.
@@ -19,11 +19,11 @@ pub(super) async fn pull(engine: &Engine, image: &ImageRef, notes: &Notes) -> Re
     let options =
         CreateImageOptionsBuilder::default().from_image(image.repository()).tag(&tag_or_digest(image)).build();
     let login = login(image, notes).await?;
-    let mut answers = std::pin::pin!(engine.docker.create_image(Some(options), None, login));
+    let mut answers = std::pin::pin!(engine.patient.create_image(Some(options), None, login));
     let mut layers = Layers::default();
-    while let Some(answer) = answers.next().await {
-        let failed = |error| ImageError::NotFound { image: short(image), reason: reason(&error) };
-        let answer = answer.map_err(failed)?;
+    let failed = |reason| ImageError::NotFound { image: short(image), reason };
+    while let Some(answer) = stall::next(&mut answers).await.map_err(|stalled| failed(stalled.to_string()))? {
+        let answer = answer.map_err(|error| failed(reason(&error)))?;
         layers.note(answer.id, answer.progress_detail.as_ref());
         notes.show_step(&format!("image {}: pulling{}", short(image), layers.shown()));
     }
@@ -36,22 +36,22 @@ pub(super) async fn push(engine: &Engine, image: &ImageRef, notes: &Notes) -> Re
     let refused = |reason: String| ImageError::Push { image: image.to_string(), reason };
     let options = PushImageOptionsBuilder::default().tag(&tag_or_digest(image)).build();
     let login = login(image, notes).await?;
-    let mut answers = std::pin::pin!(engine.docker.push_image(image.repository(), Some(options), login));
+    let mut answers = std::pin::pin!(engine.patient.push_image(image.repository(), Some(options), login));
     let mut layers = Layers::default();
-    while let Some(answer) = answers.next().await {
+    while let Some(answer) = stall::next(&mut answers).await.map_err(|stalled| refused(stalled.to_string()))? {
         let answer = answer.map_err(|error| refused(reason(&error)))?;
         layers.note(None, answer.progress_detail.as_ref());
         notes.show_step(&format!("image {}: pushing{}", short(image), layers.shown()));
     }
-    let digests = engine.digests(image).await?;
+    let found = engine.inspect(image).await?;
+    let digests = found.map(|found| found.digests).unwrap_or_default();
     pushed(image, &digests).ok_or_else(|| refused("Docker does not say by which digest the registry has it".to_owned()))
 }
 
 /// The image by the digest that its repository has for it.
 fn pushed(image: &ImageRef, digests: &[String]) -> Option<ImageRef> {
-    let name = listed(image);
-    let repository = name.rsplit_once(':').map_or(name.as_str(), |(repository, _)| repository);
-    let digest = digests.iter().find_map(|known| known.strip_prefix(repository)?.strip_prefix('@'))?;
+    let repository = familiar(image.repository());
+    let digest = digests.iter().find_map(|known| familiar(known).strip_prefix(repository)?.strip_prefix('@'))?;
     image.at(digest)
 }
 

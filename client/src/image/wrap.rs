@@ -1,186 +1,211 @@
-//! The image that pods run, made from a training image: the agent in a layer on top. One that is there already is
-//! recognised by its labels and left alone.
+//! The image that pods run, made from a training image by a layer with the agent on top. An image that is there already
+//! is recognised by its labels and left alone.
 
 use std::time::Instant;
 
 use bollard::body_full;
 use bollard::query_parameters::ImportImageOptionsBuilder;
-use futures_util::StreamExt;
 use protocol::image::ImageRef;
-use tokio_util::sync::CancellationToken;
+use serde_json::Value;
 
 use super::agent::{AgentProgram, AgentSources};
-use super::engine::{Engine, Listed, reason};
+use super::check::Kept;
+use super::engine::{Engine, Inspected, Way, reason};
+use super::entrypoint::LeftOut;
 use super::error::ImageError;
-use super::layer::{self, Base, Target};
-use super::names::{listed, listed_repository, short};
-use super::{Users, build, check, registry, unless_stopped};
+use super::layer::{self, Base, Target, Wrap};
+use super::look::Look;
+use super::names::{familiar, short};
+use super::{Users, Work, build, check, registry, stall};
 use crate::output::{Notes, spelled};
 
 /// Makes sure that the engine has the image that pods run, by both of its names.
 pub(super) async fn wrap(
-    engine: &Engine,
-    (image, users): (&ImageRef, Users),
+    work: Work<'_>,
+    image: &ImageRef,
+    users: Users,
     agents: &AgentSources,
-    (stop, notes): (&CancellationToken, &Notes),
 ) -> Result<Target, ImageError> {
+    let Work { engine, notes, .. } = work;
     let alias = image.of_pods();
-    let (of_base, of_pods) = (listed(image), listed_repository(&alias));
-    let agent = unless_stopped(stop, agents.find(notes)).await?;
-    let mut known = unless_stopped(stop, engine.list([&of_base, of_pods])).await?;
-    if find(&known, image).is_none() {
-        pull(engine, image, (stop, notes)).await?;
-        known = unless_stopped(stop, engine.list([&of_base, of_pods])).await?;
-    }
-    let begun = Instant::now();
     let name = short(image);
-    let missing = || ImageError::NotFound { image: name.clone(), reason: "it is gone after the pull".to_owned() };
-    let base_id = find(&known, image).map(|listed| listed.id.clone()).ok_or_else(missing)?;
-    let base = unless_stopped(stop, engine.inspect(&base_id)).await?;
+    let agent = work.unless_stopped(agents.find(notes)).await?;
+    let base = get(work, image).await?;
+    let begun = Instant::now();
     check::user(&base, &name, users)?;
-    let target = Target::new(image, &base_id, &agent.sha256);
-    if unless_stopped(stop, is_there(engine, &known, &target)).await? {
-        notes.say(&format!("image {}: up to date", short(&alias)));
+    let up_to_date = || notes.say(&format!("image {}: up to date", short(&alias)));
+    let target = Target::new(image, &base.id, &agent.sha256);
+    if let Some(target) = work.unless_stopped(current(engine, &target)).await? {
+        up_to_date();
         return Ok(target);
     }
     notes.show_step(&format!("image {}: wrapping", short(&alias)));
-    let agent = unless_stopped(stop, agents.fitting(agent, (&name, &base.architecture))).await?;
-    let target = Target::new(image, &base_id, &agent.sha256);
-    if unless_stopped(stop, is_there(engine, &known, &target)).await? {
-        notes.say(&format!("image {}: up to date", short(&alias)));
+    let agent = work.unless_stopped(agents.fitting(agent, &name, &base.architecture)).await?;
+    let target = Target::new(image, &base.id, &agent.sha256);
+    if let Some(target) = work.unless_stopped(current(engine, &target)).await? {
+        up_to_date();
         return Ok(target);
     }
-    put_together(engine, (&base, &name), &agent, &target, (stop, notes)).await?;
+    put_together(work, &base, &name, &agent, &target).await?;
     notes.say(&format!("image {}: wrapped in {}", short(&alias), spelled(begun.elapsed())));
-    Ok(target)
+    let made = work.unless_stopped(current(engine, &target)).await?;
+    made.ok_or_else(|| ImageError::Engine {
+        doing: format!("wrap {name}"),
+        reason: format!("Docker has no image {} afterwards", target.content),
+    })
 }
 
-/// Looks into the base, and then makes the image: one that has its name is taken for good from then on. The two at once
-/// would save little, and leave a nameless image where the base is refused; to remove the container that was looked into
-/// takes its time, and need not be waited for before.
+/// The training image, pulled if the engine does not have it.
+async fn get(work: Work<'_>, image: &ImageRef) -> Result<Base, ImageError> {
+    let Work { engine, notes, .. } = work;
+    if let Some(found) = work.unless_stopped(engine.inspect(image)).await? {
+        return Ok(found.base);
+    }
+    let begun = Instant::now();
+    notes.say(&format!("image {}: not here, pulling it", short(image)));
+    work.unless_stopped(registry::pull(engine, image, notes)).await?;
+    notes.say(&format!("image {}: pulled in {}", short(image), spelled(begun.elapsed())));
+    let found = work.unless_stopped(engine.inspect(image)).await?;
+    let gone = || ImageError::NotFound { image: short(image), reason: "it is gone after the pull".to_owned() };
+    Ok(found.ok_or_else(gone)?.base)
+}
+
+/// Checks the base, and then makes the image: an image with the name of pods counts as checked from then on.
 async fn put_together(
-    engine: &Engine,
-    (base, name): (&Base, &str),
+    work: Work<'_>,
+    base: &Base,
+    name: &str,
     agent: &AgentProgram,
     target: &Target,
-    (stop, notes): (&CancellationToken, &Notes),
 ) -> Result<(), ImageError> {
-    let container = check::check(engine, base, name, stop).await?;
-    let made = unless_stopped(stop, make(engine, base, agent, target, notes));
-    let (removed, made) = tokio::join!(container.remove(), made);
-    // The image is none the worse for it.
+    let Work { engine, notes, .. } = work;
+    // Not interrupted: a container that the engine creates must be known here, to be removed.
+    let look = Look::into_image(engine, &base.id, name).await?;
+    let seen = work.unless_stopped(async { tokio::try_join!(examine(&look, base, name), engine.way()) }).await;
+    let (kept, way) = match seen {
+        Ok(seen) => seen,
+        Err(refusal) => {
+            // The refusal says more than a failed removal.
+            let _ = look.remove().await;
+            return Err(refusal);
+        }
+    };
+    let entrypoint = match kept {
+        Kept::Words(words) => words,
+        Kept::Nothing { left_out } => {
+            notes.say(&format!("image {name}: {}", LeftOut(&left_out)));
+            Vec::new()
+        }
+    };
+    let wrap = Wrap { base, agent: &agent.bytes, entrypoint: &entrypoint, target };
+    let made = work.unless_stopped(make(engine, &wrap, way, notes));
+    let (removed, made) = tokio::join!(look.remove(), made);
+    // The image is good without it.
     if let Err(error) = removed {
         notes.say(&error.to_string());
     }
     made
 }
 
-async fn make(
-    engine: &Engine,
-    base: &Base,
-    agent: &AgentProgram,
-    target: &Target,
-    notes: &Notes,
-) -> Result<(), ImageError> {
-    let doing = || format!("pack {}", target.alias);
-    let unwritable = |error: std::io::Error| ImageError::Engine { doing: doing(), reason: error.to_string() };
-    let archive = layer::archive(base, &agent.bytes, target).map_err(unwritable)?;
-    let Err(reason) = load(engine, archive).await else { return Ok(()) };
-    notes.say(&format!("image {}: Docker takes no single layer ({reason}); building", short(&target.alias)));
-    build::wrap(engine, base, target, &agent.bytes, notes).await
+async fn examine(look: &Look<'_>, base: &Base, name: &str) -> Result<Kept, ImageError> {
+    check::script_and_python(look, base, name).await?;
+    check::entrypoint(look, base).await
 }
 
-/// Gives the engine an image whose other layers it has. One that keeps its images as registries do refuses, since it
-/// wants the archive to be complete.
+async fn make(engine: &Engine, wrap: &Wrap<'_>, way: Way, notes: &Notes) -> Result<(), ImageError> {
+    let alias = &wrap.target.alias;
+    if way == Way::Load {
+        let unwritable =
+            |error: std::io::Error| ImageError::Engine { doing: format!("pack {alias}"), reason: error.to_string() };
+        let archive = layer::archive(wrap).map_err(unwritable)?;
+        let Err(reason) = load(engine, archive).await else { return Ok(()) };
+        notes.say(&format!("image {}: Docker refuses a single layer ({reason}); building instead", short(alias)));
+    }
+    build::wrap(engine, wrap, notes).await
+}
+
+/// Gives the engine the image as a layer on those that it has.
 async fn load(engine: &Engine, tar: Vec<u8>) -> Result<(), String> {
     let options = ImportImageOptionsBuilder::default().quiet(true).build();
     let mut answers = std::pin::pin!(engine.docker.import_image(options, body_full(tar.into()), None));
-    while let Some(answer) = answers.next().await {
+    while let Some(answer) = stall::next(&mut answers).await.map_err(|stalled| stalled.to_string())? {
         answer.map_err(|error| reason(&error))?;
     }
     Ok(())
 }
 
-async fn pull(
-    engine: &Engine,
-    image: &ImageRef,
-    (stop, notes): (&CancellationToken, &Notes),
-) -> Result<(), ImageError> {
-    let begun = Instant::now();
-    notes.say(&format!("image {}: not here, pulling it", short(image)));
-    unless_stopped(stop, registry::pull(engine, image, notes)).await?;
-    notes.say(&format!("image {}: pulled in {}", short(image), spelled(begun.elapsed())));
-    Ok(())
-}
-
-fn find<'a>(known: &'a [Listed], image: &ImageRef) -> Option<&'a Listed> {
-    let name = listed(image);
-    known.iter().find(|known| known.names.contains(&name))
-}
-
-/// Whether the engine has what wrapping would make; if so, by both names from then on.
-async fn is_there(engine: &Engine, known: &[Listed], target: &Target) -> Result<bool, ImageError> {
-    let Some(current) = current(known, target) else { return Ok(false) };
-    for name in [&target.content, &target.alias] {
-        if !current.names.contains(&listed(name)) {
-            engine.tag(&current.id, name).await?;
-        }
+/// The image that wrapping would make, if the engine has it; it has both names then.
+async fn current(engine: &Engine, target: &Target) -> Result<Option<Target>, ImageError> {
+    let found = engine.inspect(&target.content).await?.filter(|found| is_made_of(found, target));
+    let Some(found) = found else { return Ok(None) };
+    if !has_name(&found, &target.alias) {
+        engine.tag(&found.base.id, &target.alias).await?;
     }
-    Ok(true)
+    Ok(Some(Target { content: as_listed(&found, &target.content), ..target.clone() }))
 }
 
-/// What wrapping would make, under either of its names. A name alone proves nothing, since anyone can give it away.
-fn current<'a>(known: &'a [Listed], target: &Target) -> Option<&'a Listed> {
-    let is_same = |image: &&Listed| target.labels.iter().all(|(name, value)| image.labels.get(*name) == Some(value));
-    [&target.content, &target.alias].into_iter().filter_map(|name| find(known, name)).find(is_same)
+/// A name alone proves nothing: anyone can give it to another image.
+fn is_made_of(found: &Inspected, target: &Target) -> bool {
+    let labels = found.base.config.get("Labels").and_then(Value::as_object);
+    let label = |name: &str| labels.and_then(|labels| labels.get(name)).and_then(Value::as_str);
+    target.labels.iter().all(|(name, value)| label(name) == Some(value))
 }
+
+fn has_name(found: &Inspected, name: &ImageRef) -> bool {
+    let name = name.to_string();
+    found.tags.iter().any(|tag| familiar(tag) == familiar(&name))
+}
+
+/// podman puts names without a host below `localhost`, and a cluster that is loaded by podman knows the image by that
+/// name alone.
+fn as_listed(found: &Inspected, name: &ImageRef) -> ImageRef {
+    let local = format!("{PODMAN_HOST}/{name}");
+    let is_listed = !has_name(found, name) && found.tags.contains(&local);
+    let local = is_listed.then(|| local.parse().ok()).flatten();
+    local.unwrap_or_else(|| name.clone())
+}
+
+/// The host in podman's names of images that come from no registry.
+const PODMAN_HOST: &str = "localhost";
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
 
-    fn image(name: &str) -> ImageRef {
-        name.parse().unwrap()
+    fn inspected(tags: &[&str], labels: &Value) -> Inspected {
+        let Value::Object(config) = serde_json::json!({ "Labels": labels }) else { unreachable!() };
+        let text = String::new;
+        let base =
+            Base { id: text(), architecture: text(), variant: None, os: text(), created: None, config, layers: vec![] };
+        Inspected { base, tags: tags.iter().map(|tag| (*tag).to_owned()).collect(), digests: vec![] }
     }
 
-    fn known(id: &str, name: &str, labels: &BTreeMap<&str, String>) -> Listed {
-        let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-        Listed { id: id.to_owned(), names: vec![name.to_owned()], labels }
+    fn target(base: &str, agent: &str) -> Target {
+        Target::new(&"digits".parse().unwrap(), base, agent)
     }
 
     #[test]
-    fn an_image_is_current_when_it_is_of_this_base_and_this_agent_under_either_name() {
-        let of = |base: &str, agent: &str| Target::new(&image("digits"), base, agent);
-        let now = of("sha256:base", "sha256:agent");
-        let content = now.content.to_string();
-        for (name, labels, is_current) in [
-            ("digits_pod:latest", &now.labels, true),
-            (&content, &now.labels, true),
-            ("digits_pod:latest", &of("sha256:other", "sha256:agent").labels, false),
-            ("digits_pod:latest", &of("sha256:base", "sha256:other").labels, false),
-            (&content, &BTreeMap::new(), false),
-            ("digits_pod:1", &now.labels, false),
+    fn an_image_is_current_when_it_is_of_this_base_and_this_agent() {
+        let now = target("sha256:base", "sha256:agent");
+        for (labels, is_current) in [
+            (serde_json::json!(now.labels), true),
+            (serde_json::json!(target("sha256:other", "sha256:agent").labels), false),
+            (serde_json::json!(target("sha256:base", "sha256:other").labels), false),
+            (Value::Null, false),
         ] {
-            assert_eq!(current(&[known("x", name, labels)], &now).is_some(), is_current, "{name} {labels:?}");
+            assert_eq!(is_made_of(&inspected(&[], &labels), &now), is_current, "{labels}");
         }
-        assert!(current(&[], &now).is_none());
     }
 
     #[test]
-    fn the_image_named_by_its_content_is_found_beside_an_older_one_with_the_alias() {
-        let now = Target::new(&image("digits"), "sha256:base", "sha256:agent");
-        let older = known("older", "digits_pod:latest", &BTreeMap::new());
-        let list = [older, known("now", &now.content.to_string(), &now.labels)];
-        assert_eq!(current(&list, &now).unwrap().id, "now");
-    }
-
-    #[test]
-    fn an_image_is_found_by_the_whole_of_its_name() {
-        let list = [known("a", "digits:1", &BTreeMap::new()), known("b", "digits:latest", &BTreeMap::new())];
-        assert_eq!(find(&list, &image("docker.io/library/digits")).unwrap().id, "b");
-        assert_eq!(find(&list, &image("digits:1")).unwrap().id, "a");
-        assert!(find(&list, &image("digits:2")).is_none());
+    fn an_image_has_the_name_that_its_engine_lists() {
+        let content = target("a", "b").content;
+        let (docker, hub) = (content.to_string(), format!("docker.io/library/{content}"));
+        let podman = format!("localhost/{content}");
+        for (listed, name) in [(&docker, &docker), (&hub, &docker), (&podman, &podman)] {
+            assert_eq!(as_listed(&inspected(&[listed], &Value::Null), &content).to_string(), *name);
+        }
+        assert!(has_name(&inspected(&["x:1", &hub], &Value::Null), &content));
+        assert!(!has_name(&inspected(&["x:1"], &Value::Null), &content));
     }
 }

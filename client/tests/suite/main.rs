@@ -4,10 +4,12 @@
 
 mod bad_input;
 mod docker;
+mod env;
 mod follow;
 mod local;
 mod master_trouble;
 mod placing;
+mod recorded_engines;
 mod registry;
 mod support;
 mod verbs;

@@ -76,7 +76,10 @@ impl Site {
 /// Runs a line of bash in the repository's root: what it prints.
 fn script(kubeconfig: &Path, line: &str) -> String {
     let mut bash = Command::new("bash");
-    bash.args(["-euc", line]).current_dir(root()).env("KUBECONFIG", kubeconfig);
+    // env.sh calls the client.
+    let programs = built("client").parent().expect("a folder").display().to_string();
+    let line = format!("PATH={programs}:$PATH\n{line}");
+    bash.args(["-euc", &line]).current_dir(root()).env("KUBECONFIG", kubeconfig);
     let run = Finished::of(bash.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).code(0);
     run.stdout
 }

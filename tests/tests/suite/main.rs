@@ -9,6 +9,7 @@ mod kubernetes_conformance;
 mod kubernetes_in_cluster;
 mod kubernetes_rights;
 mod local;
+mod packaging;
 mod prototype;
 mod readme;
 mod remote;

@@ -51,7 +51,7 @@ fn flag_at_start(text: &str) -> String {
 
 #[test]
 fn the_flag_tables_are_the_programs_flags() {
-    let verbs = ["list", "status", "why", "logs", "wait", "cancel", "delete", "build", "completions"];
+    let verbs = ["list", "status", "why", "logs", "wait", "cancel", "delete", "build", "env", "completions"];
     assert_eq!(documented("### client"), offered("client", &verbs));
     assert_eq!(documented("### master"), offered("master", &[]));
     assert_eq!(documented("### agent"), offered("agent", &[]));

@@ -1,0 +1,28 @@
+//! `env`: prints the statements that prepare a shell for the cluster of kubectl's context.
+
+use crate::config;
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::output::{Data, Notes};
+use crate::shell_env::{remember, restored, set_up, statements};
+
+pub(super) async fn run(unset: bool, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
+    let now = config::environment();
+    let before = restored(&now);
+    if unset {
+        data.bytes(statements(&now, &before).as_bytes())?;
+        return Ok(Exit::Done);
+    }
+    let mut after = before.clone();
+    let outcome = set_up(&mut after, notes).await;
+    let folder = own_folder();
+    // Without a cluster the programs are still put on the PATH.
+    data.bytes(statements(&now, &remember(&before, after, folder.as_deref())).as_bytes())?;
+    outcome?;
+    Ok(Exit::Done)
+}
+
+fn own_folder() -> Option<String> {
+    let own = std::env::current_exe().ok()?;
+    own.parent()?.to_str().map(str::to_owned)
+}

@@ -1,0 +1,140 @@
+//! What becomes of a training image's ENTRYPOINT. The agent takes its place, so a script that prepares the environment
+//! and ends with `exec "$@"` is handed to the agent, which puts it in front of `python exec.py`.
+
+use std::fmt;
+
+use super::layer::AGENT_PATH;
+use crate::request::SCRIPT;
+
+/// Programs that only start another program and reap what it leaves behind, as the agent does.
+const INITS: [&str; 3] = ["tini", "dumb-init", "catatonit"];
+const SHELLS: [&str; 3] = ["sh", "bash", "dash"];
+const PYTHONS: [&str; 2] = ["python", "python3"];
+
+/// An ENTRYPOINT, judged by its words alone.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Entrypoint<'a> {
+    /// Pods do not need it: there is none, or the agent does the same.
+    Unneeded,
+    /// These words run the file `script`. They are kept if it ends with `exec "$@"`.
+    Script { words: &'a [String], script: &'a str },
+    /// Pods run without it.
+    Other,
+}
+
+impl<'a> Entrypoint<'a> {
+    pub(super) fn of(words: &'a [String]) -> Self {
+        let words = without_init(words);
+        match words {
+            [] => Self::Unneeded,
+            [program, ..] if program == AGENT_PATH => Self::Unneeded,
+            [program, rest @ ..] if is_one_of(program, &PYTHONS) => match rest {
+                [] => Self::Unneeded,
+                [script] if script == SCRIPT => Self::Unneeded,
+                [..] => Self::Other,
+            },
+            [shell, script] if is_one_of(shell, &SHELLS) && !script.starts_with('-') => Self::Script { words, script },
+            [shell] if is_one_of(shell, &SHELLS) => Self::Other,
+            [script] => Self::Script { words, script },
+            [..] => Self::Other,
+        }
+    }
+}
+
+/// Whether a script becomes the command that is given to it, whatever else it does before.
+pub(super) fn passes_on(script: &str) -> bool {
+    let code = script.lines().filter(|line| !line.trim_start().starts_with('#'));
+    code.flat_map(|line| line.split(';')).any(|part| {
+        part.split_once("exec ").is_some_and(|(before, command)| {
+            let is_a_word = before.chars().next_back().is_none_or(char::is_whitespace);
+            is_a_word && matches!(command.trim(), "\"$@\"" | "\"${@}\"")
+        })
+    })
+}
+
+/// What a user is told whose ENTRYPOINT is left out.
+pub(super) struct LeftOut<'a>(pub(super) &'a [String]);
+
+impl fmt::Display for LeftOut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = serde_json::to_string(self.0).map_err(|_| fmt::Error)?;
+        write!(
+            f,
+            "warning: pods do not run its ENTRYPOINT {words}, they run python {SCRIPT}; only a script that ends with \
+             exec \"$@\" can stay in front of that"
+        )
+    }
+}
+
+fn without_init(words: &[String]) -> &[String] {
+    match words {
+        [program, rest @ ..] if is_one_of(program, &INITS) => {
+            let flags = rest.iter().take_while(|word| word.starts_with('-')).count();
+            &rest[flags..]
+        }
+        [..] => words,
+    }
+}
+
+fn is_one_of(program: &str, names: &[&str]) -> bool {
+    let name = program.rsplit('/').next().unwrap_or(program);
+    names.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split(' ').filter(|word| !word.is_empty()).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn an_entrypoint_is_unneeded_a_script_or_something_else() {
+        for line in ["", "tini --", "/usr/bin/tini -g --", "/muster/agent", "python", "/usr/bin/python3 exec.py"] {
+            assert_eq!(Entrypoint::of(&words(line)), Entrypoint::Unneeded, "{line}");
+        }
+        for (line, kept, file) in [
+            ("/entrypoint.sh", "/entrypoint.sh", "/entrypoint.sh"),
+            ("docker-entrypoint.sh", "docker-entrypoint.sh", "docker-entrypoint.sh"),
+            ("/bin/bash /entrypoint.sh", "/bin/bash /entrypoint.sh", "/entrypoint.sh"),
+            ("tini -g -- start.sh", "start.sh", "start.sh"),
+        ] {
+            let (line, kept) = (words(line), words(kept));
+            assert_eq!(Entrypoint::of(&line), Entrypoint::Script { words: &kept, script: file });
+        }
+        for line in ["/bin/sh -c ./serve", "bash", "/entrypoint.sh serve", "python -u exec.py", "python other.py"] {
+            assert_eq!(Entrypoint::of(&words(line)), Entrypoint::Other, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_script_passes_its_command_on_by_exec() {
+        for script in [
+            "#!/bin/sh\nset -e\nexport A=1\nexec \"$@\"\n",
+            "#!/bin/bash\nif [ $# = 0 ]; then\n  exec /bin/bash\nelse\n\texec \"$@\"\nfi\n",
+            "#!/bin/sh\ntest -n \"$1\" && exec \"${@}\"",
+            "#!/bin/sh\nif true; then exec \"$@\"; fi\n",
+        ] {
+            assert!(passes_on(script), "{script}");
+        }
+        for script in [
+            "",
+            "#!/bin/sh\njupyter lab\n",
+            "#!/bin/sh\n# exec \"$@\"\n\"$@\"\nmy_exec \"$@\"\n",
+            "#!/bin/sh\nexec jupyter lab \"$@\"\n",
+            "#!/bin/sh\nexec gosu postgres \"$0\" \"$@\"\n",
+        ] {
+            assert!(!passes_on(script), "{script}");
+        }
+    }
+
+    #[test]
+    fn who_loses_an_entrypoint_is_told_its_text() {
+        let said = LeftOut(&words("/bin/sh -c ./serve")).to_string();
+        assert!(
+            said.starts_with("warning: pods do not run its ENTRYPOINT [\"/bin/sh\",\"-c\",\"./serve\"], "),
+            "{said}"
+        );
+    }
+}

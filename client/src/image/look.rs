@@ -1,0 +1,112 @@
+//! A look at the files of an image. It needs a container that is created and never started, which takes hundredths of a
+//! second whatever the size of the image.
+
+use std::io::Read;
+
+use bollard::errors::Error as EngineError;
+use bollard::models::ContainerCreateBody;
+use bollard::query_parameters::{
+    ContainerArchiveInfoOptionsBuilder, CreateContainerOptionsBuilder, DownloadFromContainerOptionsBuilder,
+    RemoveContainerOptionsBuilder,
+};
+use futures_util::TryStreamExt;
+
+use super::engine::{Engine, refused};
+use super::error::ImageError;
+use super::layer::AGENT_PATH;
+
+/// The bit that marks a folder in a file's mode as Go writes it (io/fs, `ModeDir`).
+const GO_MODE_DIR: u32 = 1 << 31;
+/// Maximum size of a text file that is read, in bytes.
+const TEXT_MAX: i64 = 64 * 1024;
+
+/// A container of an image. The caller removes it.
+pub(super) struct Look<'a> {
+    engine: &'a Engine,
+    container: String,
+}
+
+impl<'a> Look<'a> {
+    /// Creates the container from the image with this id. `image` is the name for people.
+    pub(super) async fn into_image(engine: &'a Engine, id: &str, image: &str) -> Result<Self, ImageError> {
+        let container = format!("muster-look-{}", uuid::Uuid::new_v4().simple());
+        let options = CreateContainerOptionsBuilder::default().name(&container).build();
+        let body = ContainerCreateBody {
+            image: Some(id.to_owned()),
+            // An engine refuses an image without a command, and accepts a command that does not exist.
+            entrypoint: Some(vec![AGENT_PATH.to_owned()]),
+            ..ContainerCreateBody::default()
+        };
+        let doing = format!("look into {image}");
+        engine.docker.create_container(Some(options), body).await.map_err(refused(&doing))?;
+        Ok(Self { engine, container })
+    }
+
+    /// Removes the container.
+    pub(super) async fn remove(self) -> Result<(), ImageError> {
+        let Self { engine, container } = self;
+        let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+        let removed = engine.docker.remove_container(&container, Some(options)).await;
+        removed.map_err(refused(&format!("remove the container {container}")))
+    }
+
+    /// Whether there is a file with this path, or a link.
+    pub(super) async fn is_file(&self, path: &str) -> Result<bool, ImageError> {
+        Ok(self.stat(path).await?.is_some_and(|found| !found.is_folder))
+    }
+
+    /// The text of a small file; `None` if there is none with this path, or it is large or binary.
+    pub(super) async fn text(&self, path: &str) -> Result<Option<String>, ImageError> {
+        let Some(found) = self.stat(path).await? else { return Ok(None) };
+        if found.link_target.is_empty() {
+            return self.content(path, &found).await;
+        }
+        // An engine follows all links before it names the target.
+        match self.stat(&found.link_target).await? {
+            Some(target) => self.content(&found.link_target, &target).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn content(&self, path: &str, found: &Stat) -> Result<Option<String>, ImageError> {
+        if found.is_folder || found.bytes > TEXT_MAX {
+            return Ok(None);
+        }
+        let options = DownloadFromContainerOptionsBuilder::default().path(path).build();
+        let tar = self.engine.docker.download_from_container(&self.container, Some(options));
+        let tar: Vec<u8> = tar.map_ok(|piece| piece.to_vec()).try_concat().await.map_err(refused(&reading(path)))?;
+        Ok(only_text(&tar))
+    }
+
+    async fn stat(&self, path: &str) -> Result<Option<Stat>, ImageError> {
+        let options = ContainerArchiveInfoOptionsBuilder::default().path(path).build();
+        match self.engine.docker.get_container_archive_info(&self.container, Some(options)).await {
+            Ok(found) => Ok(Some(Stat {
+                is_folder: found.file_mode & GO_MODE_DIR != 0,
+                bytes: found.size,
+                link_target: found.link_target,
+            })),
+            Err(EngineError::DockerResponseServerError { status_code: 404, .. }) => Ok(None),
+            Err(error) => Err(refused(&reading(path))(error)),
+        }
+    }
+}
+
+struct Stat {
+    is_folder: bool,
+    bytes: i64,
+    /// Empty for what is no link.
+    link_target: String,
+}
+
+fn reading(path: &str) -> String {
+    format!("look for {path}")
+}
+
+/// The text of a tar's only file.
+fn only_text(tar: &[u8]) -> Option<String> {
+    let mut archive = tar::Archive::new(tar);
+    let mut text = String::new();
+    archive.entries().ok()?.next()?.ok()?.read_to_string(&mut text).ok()?;
+    Some(text)
+}

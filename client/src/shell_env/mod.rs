@@ -1,0 +1,150 @@
+//! What `client env` changes in a shell's environment, as statements for `eval`, and what takes the change back. All of
+//! this file is pure; `cluster.rs` asks kubectl and minikube.
+
+mod cluster;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::cluster::{EnvError, set_up};
+
+/// Variables by name.
+pub(crate) type Environment = BTreeMap<String, String>;
+
+/// Holds what was there before, so that it can be given back.
+const MEMORY: &str = "MUSTER_ENV_BEFORE";
+const PATH: &str = "PATH";
+
+/// The environment before the first `client env`.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Memory {
+    /// The variables that were changed, each with its old value; `null` if it was not set.
+    variables: BTreeMap<String, Option<String>>,
+    /// The folder that was added to PATH.
+    folder: Option<String>,
+}
+
+/// An environment without what an earlier `client env` has changed.
+pub(crate) fn restored(now: &Environment) -> Environment {
+    let mut before = now.clone();
+    let Some(memory) = before.remove(MEMORY) else { return before };
+    // An unreadable memory is not ours.
+    let Memory { variables, folder } = serde_json::from_str(&memory).unwrap_or_default();
+    for (name, value) in variables {
+        match value {
+            Some(value) => before.insert(name, value),
+            None => before.remove(&name),
+        };
+    }
+    // Only this entry: others may have been added since.
+    if let (Some(folder), Some(path)) = (folder, before.get_mut(PATH)) {
+        *path = without_first(path, &folder);
+    }
+    before
+}
+
+/// Adds the memory of `before` to `after`, and `folder` to its PATH unless it is there.
+pub(crate) fn remember(before: &Environment, mut after: Environment, folder: Option<&str>) -> Environment {
+    let variables = changed(before, &after).into_iter().map(|name| (name.clone(), before.get(name).cloned())).collect();
+    let path = after.get(PATH).cloned().unwrap_or_default();
+    let added = folder.filter(|folder| !folder.contains(':') && path.split(':').all(|entry| entry != *folder));
+    if let Some(folder) = added {
+        let path = if path.is_empty() { folder.to_owned() } else { format!("{folder}:{path}") };
+        after.insert(PATH.to_owned(), path);
+    }
+    let memory = Memory { variables, folder: added.map(str::to_owned) };
+    if memory != Memory::default() {
+        let memory = serde_json::to_string(&memory).expect("text and maps of text are JSON");
+        after.insert(MEMORY.to_owned(), memory);
+    }
+    after
+}
+
+/// The statements that make `wanted` out of `now`, for any shell of the Bourne family.
+pub(crate) fn statements(now: &Environment, wanted: &Environment) -> String {
+    let statement = |name: &String| match wanted.get(name) {
+        Some(value) => format!("export {name}={}\n", quoted(value)),
+        None => format!("unset {name}\n"),
+    };
+    changed(now, wanted).into_iter().filter(|name| is_name(name)).map(statement).collect()
+}
+
+fn changed<'a>(from: &'a Environment, to: &'a Environment) -> Vec<&'a String> {
+    let gone = from.keys().filter(|name| !to.contains_key(*name));
+    let set = to.iter().filter(|(name, value)| from.get(*name) != Some(value)).map(|(name, _)| name);
+    gone.chain(set).collect()
+}
+
+fn without_first(path: &str, folder: &str) -> String {
+    let mut entries: Vec<&str> = path.split(':').collect();
+    if let Some(place) = entries.iter().position(|entry| *entry == folder) {
+        entries.remove(place);
+    }
+    entries.join(":")
+}
+
+fn quoted(value: &str) -> String {
+    format!("'{}'", value.replace('\'', r"'\''"))
+}
+
+/// Whether a shell takes it for a variable's name. Anything else could be a command.
+fn is_name(text: &str) -> bool {
+    let starts_well = text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
+    starts_well && text.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(pairs: &[(&str, &str)]) -> Environment {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    /// The environment of a shell that has evaluated the statements.
+    fn evaluated(now: &Environment, statements: &str) -> Environment {
+        let mut now = now.clone();
+        for line in statements.lines() {
+            match line.strip_prefix("export ").and_then(|set| set.split_once('=')) {
+                Some((name, value)) => now.insert(name.to_owned(), value.trim_matches('\'').to_owned()),
+                None => now.remove(line.strip_prefix("unset ").unwrap()),
+            };
+        }
+        now
+    }
+
+    #[test]
+    fn what_was_there_before_comes_back_also_after_a_second_time() {
+        let before = environment(&[("A", "1"), ("B", ""), ("C", "3"), ("PATH", "/bin")]);
+        let mut shell = before.clone();
+        for (a, d) in [("2", "4"), ("5", "6")] {
+            let base = restored(&shell);
+            assert_eq!(base, before);
+            let mut after = base.clone();
+            after.extend(environment(&[("A", a), ("B", "x"), ("D", d)]));
+            after.remove("C");
+            let after = remember(&base, after, Some("/opt/muster"));
+            shell = evaluated(&shell, &statements(&shell, &after));
+            assert_eq!((&*shell["A"], &*shell["PATH"], shell.get("C")), (a, "/opt/muster:/bin", None));
+        }
+        let path = |path: &str| environment(&[("PATH", path)]);
+        shell.extend(path("/first:/opt/muster:/bin:/last"));
+        let shell = evaluated(&shell, &statements(&shell, &restored(&shell)));
+        assert_eq!(shell, before.into_iter().chain(path("/first:/bin:/last")).collect());
+    }
+
+    #[test]
+    fn nothing_is_said_where_nothing_changes() {
+        let before = environment(&[("PATH", "/bin:/opt/muster")]);
+        let after = remember(&before, before.clone(), Some("/opt/muster"));
+        assert_eq!(statements(&before, &after), "");
+        assert_eq!(statements(&before, &restored(&before)), "");
+    }
+
+    #[test]
+    fn values_are_quoted_and_names_that_are_none_are_left_out() {
+        let wanted = environment(&[("A", "it's $HOME;\n`ls`"), ("B;ls", "x"), ("", "x"), ("1", "x")]);
+        assert_eq!(statements(&Environment::new(), &wanted), "export A='it'\\''s $HOME;\n`ls`'\n");
+    }
+}

@@ -1,0 +1,128 @@
+//! Images are wrapped by engines that this machine does not have: the answers of Docker 20.10, Docker 29 and podman are
+//! recorded.
+
+use serde_json::{Value, json};
+
+use crate::support::docker::agent_file;
+use crate::support::recorded_engine::{RecordedEngine, Recording};
+use crate::support::{Ended, client, finish};
+
+fn wrap(engine: &RecordedEngine) -> Ended {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = client(folder.path());
+    command.args(["build", "--image", "digits", "--agent-binary"]).arg(agent_file(folder.path(), "one"));
+    finish(command.env("DOCKER_HOST", engine.address()).spawn().unwrap())
+}
+
+fn docker_with(entrypoint: &Value, files: &[(&'static str, &'static str)]) -> RecordedEngine {
+    RecordedEngine::start(Recording::docker(json!({"Entrypoint": entrypoint}), files))
+}
+
+const PREPARES: &str = "#!/bin/sh\n. /opt/intel/setvars.sh\nexec \"$@\"\n";
+
+#[test]
+fn an_entrypoint_that_prepares_stays_in_front_of_the_agents_command() {
+    for (entrypoint, files, kept) in [
+        (json!(["/entrypoint.sh"]), ("/entrypoint.sh", PREPARES), json!(["--entrypoint=/entrypoint.sh"])),
+        (json!(["start.sh"]), ("/bin/start.sh", PREPARES), json!(["--entrypoint=start.sh"])),
+        (json!(["tini", "--", "./start.sh"]), ("/work/start.sh", PREPARES), json!(["--entrypoint=./start.sh"])),
+        (json!(["bash", "/e.sh"]), ("/e.sh", PREPARES), json!(["--entrypoint=bash", "--entrypoint=/e.sh"])),
+        (json!(null), ("/e.sh", PREPARES), json!([])),
+        (json!(["tini", "--"]), ("/usr/bin/tini", "\u{7f}ELF"), json!([])),
+    ] {
+        let engine = docker_with(&entrypoint, &[files]);
+        let ended = wrap(&engine).expect_code(0).expect_stderr("image digits_pod: wrapped in ");
+        assert!(!ended.stderr.contains("ENTRYPOINT"), "{entrypoint}: {}", ended.stderr);
+        let mut command = vec![json!("/muster/agent")];
+        command.extend(kept.as_array().unwrap().clone());
+        assert_eq!(engine.entrypoint(), json!(command), "{entrypoint}");
+    }
+}
+
+#[test]
+fn a_script_behind_a_link_is_read() {
+    let engine = docker_with(&json!(["/e.sh"]), &[("/e.sh", "-> /opt/e.sh"), ("/opt/e.sh", PREPARES)]);
+    wrap(&engine).expect_code(0);
+    assert_eq!(engine.entrypoint(), json!(["/muster/agent", "--entrypoint=/e.sh"]));
+}
+
+#[test]
+fn an_entrypoint_that_cannot_stay_is_told_with_its_text() {
+    for (entrypoint, file) in [
+        (json!(["/bin/sh", "-c", "jupyter lab"]), ("/e.sh", "")),
+        (json!(["/serve.sh"]), ("/serve.sh", "#!/bin/sh\njupyter lab\n")),
+        (json!(["/serve"]), ("/serve", "\u{7f}ELF")),
+        (json!(["/absent.sh"]), ("/e.sh", "")),
+    ] {
+        let engine = docker_with(&entrypoint, &[file]);
+        let ended = wrap(&engine).expect_code(0);
+        ended.expect_stderr(&format!("image digits: warning: pods do not run its ENTRYPOINT {entrypoint}, "));
+        assert_eq!(engine.entrypoint(), json!(["/muster/agent"]), "{entrypoint}");
+    }
+}
+
+#[test]
+fn python3_is_enough() {
+    let mut recording = Recording::docker(json!({}), &[("/bin/python3", "")]);
+    recording.files.remove("/usr/bin/python");
+    wrap(&RecordedEngine::start(recording)).expect_code(0);
+    let mut recording = Recording::docker(json!({}), &[]);
+    recording.files.remove("/usr/bin/python");
+    let refused = wrap(&RecordedEngine::start(recording)).expect_code(2);
+    refused.expect_stderr("the image digits has neither python nor python3 on its PATH (/usr/bin:/bin)");
+}
+
+/// Docker 29.0 with its default store.
+fn docker_29() -> Recording {
+    Recording {
+        version: json!({"Version": "29.0.0", "Components": [{"Name": "Engine", "Version": "29.0.0"}]}),
+        info: json!({
+            "Driver": "overlayfs", "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]],
+        }),
+        refuses_load: Some("unable to find layer sha256:one"),
+        ..Recording::docker(json!({"Entrypoint": ["/entrypoint.sh"]}), &[("/entrypoint.sh", PREPARES)])
+    }
+}
+
+/// podman 4.3 without `compat_api_enforce_docker_hub`.
+fn podman() -> Recording {
+    Recording {
+        version: json!({"Version": "4.3.1", "Components": [{"Name": "Podman Engine", "Version": "4.3.1"}]}),
+        info: json!({"Driver": "overlay", "DriverStatus": [["Backing Filesystem", "extfs"]]}),
+        lists_below: "localhost/",
+        refuses_load: Some("some layer tarfiles are missing in the tarball"),
+        ..Recording::docker(json!({"Entrypoint": ["/entrypoint.sh"]}), &[("/entrypoint.sh", PREPARES)])
+    }
+}
+
+#[test]
+fn an_engine_that_takes_no_single_layer_builds_and_no_word_is_lost_about_it() {
+    for (recording, host) in [(docker_29(), ""), (podman(), "localhost/")] {
+        let engine = RecordedEngine::start(recording);
+        let ended = wrap(&engine).expect_code(0);
+        assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+        assert!(ended.stdout.starts_with(&format!("{host}digits_pod:")), "{}", ended.stdout);
+        assert_eq!(engine.entrypoint(), json!(["/muster/agent", "--entrypoint=/entrypoint.sh"]));
+        let asked = engine.asked();
+        assert!(
+            asked.contains(&"POST /build".to_owned()) && !asked.contains(&"POST /images/load".to_owned()),
+            "{asked:?}"
+        );
+
+        let again = wrap(&engine).expect_code(0);
+        assert_eq!(again.stderr, "image digits_pod: up to date\n");
+        assert_eq!(again.stdout, ended.stdout);
+        let asked = engine.asked();
+        assert!(
+            asked.iter().all(|request| !request.starts_with("DELETE") && !request.ends_with("/build")),
+            "{asked:?}"
+        );
+    }
+}
+
+#[test]
+fn docker_that_refuses_a_layer_against_its_own_word_builds_and_says_why() {
+    let engine = RecordedEngine::start(Recording { refuses_load: Some("not me"), ..Recording::docker(json!({}), &[]) });
+    let ended = wrap(&engine).expect_code(0);
+    ended.expect_stderr("image digits_pod: Docker refuses a single layer (not me); building instead");
+}
