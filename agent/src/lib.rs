@@ -122,6 +122,8 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
         token,
         supervision,
         command,
+        // Part of `command` by now.
+        entrypoint: _,
         environment,
     } = config;
     check_work_dir(&work_dir)?;

@@ -69,7 +69,7 @@ pub struct Config {
     pub token: Option<TokenHash>,
     /// Who starts and ends the agent.
     pub supervision: Supervision,
-    /// Words to put in front of the command.
+    /// Words to put in front of the command; empty once that is done.
     pub entrypoint: Vec<OsString>,
     /// Program and arguments; never empty.
     pub command: Vec<OsString>,
