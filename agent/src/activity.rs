@@ -1,4 +1,4 @@
-//! Who is listening: how many requests are open, so that an agent whose master has gone for good can end by itself.
+//! Counts open requests, so that an agent whose master is gone for good can end by itself.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use protocol::agent::{RunState, RunStatus};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Counts requests.
+/// The open requests.
 #[derive(Debug, Clone)]
 pub struct Activity {
-    /// Requests being answered. Each beginning and each end is news, also where the number is the same again.
+    /// Their number. Each begin and each end is a change, also if the number is the same afterwards.
     open: watch::Sender<u64>,
 }
 
-/// One open request; dropped when its answer has been produced to the end.
+/// One open request. It is dropped when its answer is produced.
 #[derive(Debug)]
 pub struct OpenRequest {
     activity: Activity,
 }
 
 impl Activity {
-    /// None so far.
+    /// No open request.
     pub fn new() -> Self {
         Self { open: watch::Sender::new(0) }
     }
@@ -31,7 +31,7 @@ impl Activity {
         OpenRequest { activity: self.clone() }
     }
 
-    /// Returns when nobody has asked anything for `pause`.
+    /// Returns after `pause` without an open request.
     pub async fn quiet(&self, pause: Duration) {
         let mut requests = self.open.subscribe();
         loop {
@@ -43,8 +43,7 @@ impl Activity {
         }
     }
 
-    /// Returns when the run has been over, and nobody has asked anything, for `linger`; never while there is no run
-    /// that is over.
+    /// Returns after `linger` without an open request since the run has ended. Does not return without such a run.
     pub async fn abandoned(&self, mut status: watch::Receiver<RunStatus>, linger: Duration) {
         let mut requests = self.open.subscribe();
         loop {
@@ -59,7 +58,7 @@ impl Activity {
             let limit = if open == 0 && state == RunState::Exited { linger } else { Duration::MAX };
             match timeout(limit, change).await {
                 Ok(Ok(())) => {}
-                // The runner is gone, so the agent ends already.
+                // The runner has ended, so the agent is ending already.
                 Ok(Err(_)) => return std::future::pending().await,
                 Err(_elapsed) => return,
             }

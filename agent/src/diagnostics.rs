@@ -1,5 +1,5 @@
-//! The agent's own log lines, on stderr. They are written by a thread of their own, since a stderr that takes nothing
-//! more (nobody reads the pipe) must hold up neither HTTP nor the run.
+//! The agent's own log lines, on stderr. A separate thread writes them: if nobody reads the pipe, writes block, and that
+//! must delay neither HTTP nor the run.
 
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -9,13 +9,13 @@ use std::time::Duration;
 use tracing::Level;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// How many lines wait at most; what comes then is lost.
+/// Maximum number of waiting lines. Further ones are lost.
 const LINES_MAX: usize = 256;
 
-/// How long the last lines may take when the agent ends.
+/// How long the last lines may take at the agent's end.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 
-/// Where log lines go.
+/// The destination of log lines.
 #[derive(Debug, Clone)]
 pub struct Diagnostics {
     lines: SyncSender<Message>,
@@ -24,14 +24,14 @@ pub struct Diagnostics {
 #[derive(Debug)]
 enum Message {
     Line(Vec<u8>),
-    /// Everything before this has been written when the receiver hears of it.
+    /// Answered when every line before it is written.
     Flush(SyncSender<()>),
 }
 
-/// Starts the writer and makes it the destination of all log lines of this process.
+/// Starts the writing thread, and makes it the destination of all log lines of this process.
 ///
 /// # Errors
-/// No thread can be started.
+/// The thread cannot be started.
 pub fn start() -> io::Result<Diagnostics> {
     let (lines, messages) = sync_channel(LINES_MAX);
     thread::Builder::new().name("diagnostics".to_owned()).spawn(move || write_all(&messages))?;
@@ -48,7 +48,7 @@ pub fn start() -> io::Result<Diagnostics> {
 fn write_all(messages: &Receiver<Message>) {
     for message in messages {
         match message {
-            // A stderr that is closed leaves nobody to tell.
+            // If stderr is closed, there is no place to report it.
             Message::Line(line) => drop(io::stderr().write_all(&line)),
             Message::Flush(done) => drop(done.send(())),
         }
@@ -56,7 +56,7 @@ fn write_all(messages: &Receiver<Message>) {
 }
 
 impl Diagnostics {
-    /// Waits until the lines so far are written, within a limit.
+    /// Waits until all lines so far are written, for a second at most.
     pub fn flush(&self) {
         let (done, flushed) = sync_channel(1);
         if self.lines.try_send(Message::Flush(done)).is_ok() {

@@ -9,17 +9,17 @@ use tokio::sync::watch;
 
 use crate::log::{Output, Stream};
 
-/// Most bytes of one piece.
+/// Maximum bytes of one piece.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// When a reader has enough.
+/// Where a reader stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
     /// At this offset.
     Offset(u64),
-    /// When the run has exited and everything is delivered.
+    /// At the end of the run's output.
     RunExited,
-    /// When the agent ends and everything is delivered.
+    /// At the end of the agent's life.
     AgentEnds,
 }
 
@@ -34,14 +34,14 @@ pub struct Follower {
     status: watch::Receiver<RunStatus>,
 }
 
-/// What a reader gets next.
+/// A piece for a reader.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Piece {
     /// The next bytes.
     Bytes(Bytes),
     /// So many bytes were dropped before they were read, or never kept; the next piece begins after them.
     Dropped(u64),
-    /// There will be no more.
+    /// No more pieces follow.
     End,
 }
 
@@ -71,7 +71,7 @@ impl Follower {
     /// What the file system says.
     pub async fn next(&mut self) -> io::Result<Piece> {
         loop {
-            // Looked at before the log is read: when the run has exited, all of its output is in the log already.
+            // Check this before reading: when the run has exited, all of its output is in the log.
             let over = self.is_over();
             match self.read()? {
                 Piece::End if over => return Ok(Piece::End),
@@ -79,7 +79,7 @@ impl Follower {
                 piece @ (Piece::Bytes(_) | Piece::Dropped(_)) => return Ok(piece),
             }
             tokio::select! {
-                // The log outlives its readers, so this one cannot fail.
+                // The log outlives its readers, so this cannot fail.
                 _ = self.end.changed() => {}
                 // An error means that the agent ends.
                 _ = self.status.changed() => {}
@@ -87,7 +87,7 @@ impl Follower {
         }
     }
 
-    /// Whether nothing will be added to what the log holds now.
+    /// Whether the log holds everything that the reader wants.
     fn is_over(&mut self) -> bool {
         let agent_ends = self.status.has_changed().is_err();
         let state = self.status.borrow_and_update().state;
@@ -99,7 +99,7 @@ impl Follower {
         }
     }
 
-    /// What there is now.
+    /// The next piece, if there is one now.
     fn read(&mut self) -> io::Result<Piece> {
         let wanted = match self.until {
             Until::Offset(end) => (end.saturating_sub(self.offset)).min(PIECE_BYTES as u64) as usize,

@@ -1,6 +1,6 @@
-//! What runs have printed: three bounded logs that one writer fills and any number of readers follow.
+//! The output of the runs: three bounded logs with one writer and any number of readers.
 //!
-//! Offsets count over the agent's whole life, for each stream on its own. The files have no names and vanish with the
+//! Each stream has its own offsets, which count over the agent's whole life. The files have no names and vanish with the
 //! agent.
 
 use std::io;
@@ -22,7 +22,7 @@ const PIECE_BYTES: usize = 64 * 1024;
 /// Which of exec.py's outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
-    /// Both, line by line in the order in which they came.
+    /// Both, line by line in order of arrival.
     Both,
     /// Standard output.
     Stdout,
@@ -49,10 +49,10 @@ pub struct Output {
 }
 
 impl Output {
-    /// Empty logs of `size`, in the first of `folders` that takes them: a container's root may be read-only.
+    /// Creates empty logs of `size` in the first of `folders` that is writable: a container's root may not be.
     ///
     /// # Errors
-    /// What the last of the folders said.
+    /// The error of the last folder.
     pub fn create(folders: &[PathBuf], size: LogSize) -> io::Result<Self> {
         let mut failure = io::Error::from(io::ErrorKind::NotFound);
         for folder in folders {
@@ -78,7 +78,7 @@ impl Output {
         }
     }
 
-    /// Adds what one of the two streams brought to its own log and to the common one.
+    /// Appends the bytes of one stream to its own log and to the common one.
     pub fn append(&self, stream: Stream, bytes: &[u8]) {
         self.log(stream).append(bytes);
         self.both.append(bytes);
@@ -98,7 +98,7 @@ impl Output {
                     offset = first + n as u64;
                 }
                 Err(error) => {
-                    warn!(%error, "stderr could not be read back");
+                    warn!(%error, "cannot read stderr back");
                     return stderr;
                 }
             }
@@ -109,14 +109,14 @@ impl Output {
 /// Reserves the disk space of the logs. Without it they work until the disk is full.
 fn reserve(logs: [&BoundedLog; 3], bytes: u64) {
     if let Err(error) = logs.into_iter().try_for_each(|log| log.reserve(bytes)) {
-        warn!(%error, bytes, "could not reserve disk space for the output; a full disk may lose some of it");
+        warn!(%error, bytes, "cannot reserve disk space for the output; a full disk may lose some of it");
     }
 }
 
 /// The last bytes of stderr as text of at most [`STDERR_TAIL_BYTES`].
 pub fn stderr_tail(stderr: &[u8]) -> String {
     let bytes = &stderr[stderr.len().saturating_sub(STDERR_TAIL_BYTES)..];
-    // The cut may have gone through a character; its rest says nothing.
+    // The cut may be inside a character; leave its rest out.
     let cut = bytes.iter().take(3).take_while(|byte| **byte & 0b1100_0000 == 0b1000_0000).count();
     let text = String::from_utf8_lossy(&bytes[cut..]);
     // Each replaced byte takes three.
@@ -125,8 +125,8 @@ pub fn stderr_tail(stderr: &[u8]) -> String {
     text[begin..].to_owned()
 }
 
-/// One log and the news of its end. The only lock of the agent; it is held for a read or a write and never across an
-/// await.
+/// One log, and a channel with its end. The agent's only lock is here. It is held for a read or a write, and never across
+/// an await.
 #[derive(Debug)]
 pub struct StreamLog {
     log: Mutex<BoundedLog>,
@@ -145,7 +145,7 @@ impl StreamLog {
         let mut log = self.lock();
         let end = log.end() + bytes.len() as u64;
         if let Err(error) = log.append(bytes) {
-            warn!(%error, bytes = bytes.len(), "output could not be kept");
+            warn!(%error, bytes = bytes.len(), "cannot keep output");
             log.skip_to(end).unwrap_or_else(|error| warn!(%error, "offsets of the output are wrong from here on"));
         }
         let end = log.end();
@@ -163,7 +163,7 @@ impl StreamLog {
         self.lock().end()
     }
 
-    /// News of the end.
+    /// A receiver of the log's end.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.end.subscribe()
     }
@@ -177,7 +177,7 @@ impl StreamLog {
     }
 
     fn lock(&self) -> MutexGuard<'_, BoundedLog> {
-        // A panic elsewhere leaves a log that is valid up to its last append.
+        // After a panic elsewhere the log is valid up to its last append.
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

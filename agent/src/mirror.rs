@@ -1,5 +1,5 @@
-//! Copies the run's output to the agent's own, where `kubectl logs` finds it. A reader that stands still holds up
-//! neither exec.py nor the agent: it loses what the logs cannot keep, and is told how much.
+//! Copies the run's output to the agent's own, for `kubectl logs`. A reader that stops reading delays neither exec.py nor
+//! the agent: it loses what the logs cannot keep, and a note says how much.
 
 use std::io;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use tracing::warn;
 use crate::follow::{Follower, Piece, Until};
 use crate::log::{Output, Stream};
 
-/// Copies both streams until the agent ends and everything is copied.
+/// Copies both streams until the agent ends, and then the rest.
 pub async fn mirror(output: Arc<Output>, status: watch::Receiver<RunStatus>) {
     let follower = |stream| Follower::new(Arc::clone(&output), status.clone(), stream, 0, Until::AgentEnds);
     let to_stdout = copy(follower(Stream::Stdout), tokio::io::stdout());
     let to_stderr = copy(follower(Stream::Stderr), tokio::io::stderr());
     for result in <[io::Result<()>; 2]>::from(tokio::join!(to_stdout, to_stderr)) {
         if let Err(error) = result {
-            warn!(%error, "output is no longer copied to the agent's own");
+            warn!(%error, "cannot copy the output to the agent's own");
         }
     }
 }
@@ -34,7 +34,7 @@ async fn copy(mut follower: Follower, mut to: impl AsyncWrite + Unpin) -> io::Re
             }
             Piece::End => return Ok(()),
         }
-        // What is not flushed may stay in the writer's buffer until the next line, however late it comes.
+        // Without a flush, the bytes may stay in the writer's buffer until the next line.
         to.flush().await?;
     }
 }

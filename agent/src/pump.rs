@@ -1,4 +1,4 @@
-//! From exec.py's pipes into the logs, in bounded memory whatever it prints.
+//! Copies exec.py's pipes to the logs, in bounded memory.
 
 use std::io;
 use std::sync::Arc;
@@ -11,31 +11,30 @@ use tracing::warn;
 
 use crate::log::{Output, Stream};
 
-/// How much of a line without an end is held back before it is passed on in pieces.
+/// Maximum bytes of a line that wait for its end.
 const LINE_BYTES: usize = 64 * 1024;
 
-/// How long the beginning of a line is held back for its end, counted from when it came. Lines of the two streams are
-/// kept whole where they meet, but a prompt has no end, and a progress bar that is rewritten all the time has none for
-/// long; both are to be seen too.
+/// How long the beginning of a line waits for its end, so that lines of the two streams do not mix. A prompt has no end,
+/// and a progress bar that is rewritten all the time has none for long; both must be shown too.
 const LINE_WAIT: Duration = Duration::from_millis(200);
 
-/// Reads both pipes until everyone who could write to them is gone.
+/// Reads both pipes until no process has them open for writing.
 pub async fn pump(stdout: pipe::Receiver, stderr: pipe::Receiver, output: Arc<Output>) {
     let of_stdout = pump_stream(stdout, Stream::Stdout, &output);
     let of_stderr = pump_stream(stderr, Stream::Stderr, &output);
     for result in <[io::Result<()>; 2]>::from(tokio::join!(of_stdout, of_stderr)) {
         if let Err(error) = result {
-            warn!(%error, "output could not be read to its end");
+            warn!(%error, "cannot read the output to its end");
         }
     }
 }
 
 async fn pump_stream(mut pipe: pipe::Receiver, stream: Stream, output: &Output) -> io::Result<()> {
     let mut buffer = vec![0; LINE_BYTES];
-    // buffer[..held] is the beginning of a line; at the deadline it is passed on as it is.
+    // buffer[..held] is the beginning of a line. At the deadline it goes to the log as it is.
     let (mut held, mut deadline) = (0, Instant::now());
     loop {
-        // Asked before every read, because bytes that are there already pass a timeout that is over.
+        // Check this before every read: available bytes win against a timeout that is over.
         if held > 0 && deadline <= Instant::now() {
             output.append(stream, &buffer[..held]);
             held = 0;
@@ -64,8 +63,8 @@ async fn pump_stream(mut pipe: pipe::Receiver, stream: Stream, output: &Output) 
     }
 }
 
-/// How much of the buffer can be passed on: whole lines, or all of it when no more fits or nothing more comes.
-/// The first `held` bytes are the beginning of a line.
+/// How much of the buffer goes to the log: whole lines, or all of it when the buffer is full or the pipe has ended. The
+/// first `held` bytes are the beginning of a line.
 fn ready_length(filled: &[u8], held: usize, read: usize) -> usize {
     match last_newline(&filled[held..]) {
         Some(newline) => held + newline + 1,

@@ -1,9 +1,8 @@
-//! The end of processes: reaps whatever becomes a child of the agent, and kills what a run leaves behind.
+//! Reaps every child of the agent, and kills what a run leaves behind.
 //!
-//! The agent is a child subreaper (as process 1 it would be one anyway), so a process whose parent has ended becomes
-//! its child, however it detached itself. Nobody but [`Reaper::reap`] waits for children, and it is called from the
-//! task that also starts them: `Command::spawn` waits for a child of its own when it fails, and would lose it to a
-//! reaper in between.
+//! The agent is a child subreaper (process 1 is one anyway), so a process whose parent has ended becomes its child,
+//! however it detached itself. Only [`Reaper::reap`] waits for children. The task that calls it also starts them:
+//! `Command::spawn` waits for its child when it fails, and would lose it to a reaper in another task.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,7 +17,7 @@ use rustix::process::{
 };
 use tokio::signal::unix::{self, SignalKind};
 
-/// Hears of children that end.
+/// Reports and reaps children that have ended.
 #[derive(Debug)]
 pub struct Reaper {
     child_ended: unix::Signal,
@@ -33,17 +32,17 @@ pub enum Children {
     Some,
 }
 
-/// What [`Reaper::reap`] found.
+/// The result of [`Reaper::reap`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reaped {
     /// How the main process ended, if it did.
     pub main: Option<ExitOutcome>,
-    /// Whether there are more.
+    /// Whether the agent has further children.
     pub children: Children,
 }
 
 impl Reaper {
-    /// Makes this process the one that orphans are given to.
+    /// Makes this process the parent of orphans.
     ///
     /// # Errors
     /// What the kernel says.
@@ -55,13 +54,13 @@ impl Reaper {
     /// Returns when children may have ended since the last call.
     pub async fn child_ended(&mut self) {
         if self.child_ended.recv().await.is_none() {
-            // The runtime is being shut down; there is nothing left to hear.
+            // The runtime is shutting down; no signal will come.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Takes every child that has ended off the process table. If `main` has ended, its process group is killed first:
-    /// as long as it is not reaped, nobody else can have its number.
+    /// Reaps every child that has ended. If `main` has ended, kills its process group first: until it is reaped, no
+    /// other process can have its id.
     pub fn reap(&self, main: Option<Pid>) -> Reaped {
         if let Some(main) = main
             && has_ended(main)
@@ -80,12 +79,12 @@ impl Reaper {
         }
     }
 
-    /// Sends SIGKILL to every child of the agent. Their own children become the agent's when they are dead, so this
-    /// is to be repeated until [`Reaper::reap`] finds none. It never reaches further down at once: the number of a
-    /// child stays its own until it is reaped here, while that of a grandchild may already be another process's.
+    /// Sends SIGKILL to every child of the agent. Their children become the agent's when they are dead, so repeat this
+    /// until [`Reaper::reap`] finds none. It does not kill grandchildren directly: a child keeps its process id until it
+    /// is reaped here, while a grandchild's id may already belong to another process.
     pub fn kill_children(&self) {
         for child in children_of(getpid()) {
-            // It may have ended meanwhile.
+            // The child may have ended meanwhile.
             let _ = kill_process(child, Signal::KILL);
         }
     }
@@ -113,8 +112,8 @@ fn is_shell(process: Pid) -> bool {
     name.is_ok_and(|name| SHELLS.contains(&name.trim_end()))
 }
 
-/// Sends SIGKILL to the process group of a main process that has not been reaped, and to itself, should it have left
-/// its group.
+/// Sends SIGKILL to the process group of a main process that has not been reaped, and to the process itself, in case it
+/// has left its group.
 pub fn kill_group(main: Pid) {
     let _ = kill_process_group(main, Signal::KILL);
     let _ = kill_process(main, Signal::KILL);
@@ -141,7 +140,7 @@ fn children_of(parent: Pid) -> Vec<Pid> {
 /// The parent of a process; `None` when it has ended meanwhile.
 fn parent_of(pid: i32) -> Option<Pid> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in brackets, in which anything may stand, spaces and brackets included.
+    // The second field is the program's name in brackets. It may contain anything, also spaces and brackets.
     let behind_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let fields = str::from_utf8(&stat[behind_name..]).ok()?;
     Pid::from_raw(fields.split_ascii_whitespace().nth(1)?.parse().ok()?)

@@ -1,6 +1,6 @@
-//! The moment between the agent and exec.py. The kernel's promise to kill a process together with its parent can only
-//! be asked for by that process itself, and between fork and exec safe code has no place to do so. So the agent
-//! starts its own program again; that one asks, looks whether the agent is still there, and becomes the command.
+//! The step between the agent and exec.py. A process can ask the kernel to be killed together with its parent, but only
+//! for itself, and no safe code runs between fork and exec. So the agent starts its own program again. That process asks
+//! the kernel, checks that the agent is still alive, and becomes the command.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -10,15 +10,15 @@ use std::process::Command;
 use protocol::agent::PYTHONS;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-/// The hidden flag; the agent's process id, `--` and the command follow.
+/// The hidden flag. The agent's process id, `--` and the command follow.
 pub const FLAG: &str = "--exec-shim";
 
-/// Shells' exit code for a command that was found and could not be started.
+/// Exit code of shells for a command that was found but cannot be started.
 pub(crate) const CANNOT_EXECUTE: u8 = 126;
-/// Shells' exit code for a command that was not found.
+/// Exit code of shells for a command that was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
 
-/// What the agent asks of its own program.
+/// The arguments of the shim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shim {
     /// The agent's process id.
@@ -27,13 +27,13 @@ pub struct Shim {
     pub command: Vec<OsString>,
 }
 
-/// Becomes the command. Returns only if that fails, with the code to exit with; the reason stands on stderr then.
+/// Becomes the command. Returns only if that fails: prints the reason on stderr and returns the exit code.
 pub fn become_command(shim: Shim) -> u8 {
     let Shim { agent, command } = shim;
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         return fail(&format!("cannot tie the run to its agent: {error}"), CANNOT_EXECUTE);
     }
-    // An agent that died before the line above has nobody left to kill this process for it.
+    // If the agent died before the line above, the kernel does not kill this process.
     if getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(agent) {
         return fail("the agent that started this run is gone", CANNOT_EXECUTE);
     }
@@ -55,13 +55,13 @@ pub fn become_command(shim: Shim) -> u8 {
     fail(&format!("{}{why}", cannot_start(program)), code)
 }
 
-/// How the sentence on a program begins that cannot be started. The agent knows it by that.
+/// The beginning of the error for a program that cannot be started. The agent recognises it.
 pub(crate) fn cannot_start(program: &OsStr) -> String {
     format!("cannot start {program:?}: ")
 }
 
 fn fail(sentence: &str, code: u8) -> u8 {
-    // The exit code says it too, so that a stderr which takes nothing more hides nothing.
+    // If stderr is closed, the exit code still tells.
     let _ = writeln!(io::stderr(), "{sentence}");
     code
 }

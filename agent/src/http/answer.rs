@@ -1,4 +1,4 @@
-//! Answers: what goes out for each success and each failure.
+//! The answers of each success and each failure.
 
 use bytes::Bytes;
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
@@ -13,12 +13,12 @@ use crate::follow::Follower;
 use crate::run::environment::ConfigError;
 use crate::run::event::Refusal;
 
-/// What is answered.
+/// A successful answer.
 #[derive(Debug)]
 pub(super) enum Answer {
     /// A short text.
     Text(StatusCode, &'static str),
-    /// Where the run stands.
+    /// The status of the run.
     Status(RunStatus),
     /// Output, as it comes.
     Logs {
@@ -28,16 +28,16 @@ pub(super) enum Answer {
     },
 }
 
-/// Why a request is not granted.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    #[error("there is no {0}")]
+    #[error("unknown route {0}")]
     UnknownRoute(String),
-    #[error("Transfer-Encoding is not taken here: send the body in one piece, with Content-Length")]
+    #[error("Transfer-Encoding is not supported: send the body with Content-Length")]
     Framing,
     #[error("the token is missing or wrong: send Authorization: Bearer TOKEN")]
     Unauthorized,
-    #[error("this route takes {allowed} only")]
+    #[error("this route takes only {allowed}")]
     Method { allowed: Method },
     #[error("{0}")]
     Query(String),
@@ -77,7 +77,7 @@ impl Failure {
         }
     }
 
-    /// The message.
+    /// The problem+json response.
     pub(super) fn to_response(&self) -> Response<AgentBody> {
         let (status, code) = self.kind();
         let problem = Problem { status: status.as_u16(), code, detail: self.to_string() };
@@ -94,12 +94,12 @@ impl Failure {
 }
 
 impl Answer {
-    /// The success of the seed protocol.
+    /// `OK`, as the first prototype's agent answers.
     pub(super) fn ok() -> Self {
         Self::Text(StatusCode::OK, "OK")
     }
 
-    /// The message. `open`, where it counts, is kept until the answer has been produced.
+    /// The response. It holds `open` until the answer is produced.
     pub(super) fn into_response(self, open: Option<OpenRequest>) -> Response<AgentBody> {
         match self {
             Self::Text(status, text) => full(status, "text/plain; charset=utf-8", text.into()),

@@ -1,4 +1,4 @@
-//! The bodies of answers: known in full, or a log as it grows.
+//! The bodies of answers: a text, or a log as it grows.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -23,7 +23,7 @@ const READER_LIMIT: Duration = Duration::from_secs(60);
 pub(super) enum AgentBody {
     /// All of it.
     Full(Full<Bytes>),
-    /// Piece by piece; over when the sender is dropped.
+    /// Piece by piece. It ends when the sender is dropped.
     Pieces(mpsc::Receiver<Bytes>),
 }
 
@@ -33,16 +33,16 @@ impl AgentBody {
         Self::Full(Full::new(bytes))
     }
 
-    /// What `follower` reads.
+    /// The pieces that `follower` reads.
     pub(super) fn following(follower: Follower, open: Option<OpenRequest>) -> Self {
-        // One piece waits while another is being sent; what else there is waits in the log.
+        // One piece waits while another is sent. Further ones wait in the log.
         let (sender, pieces) = mpsc::channel(1);
         tokio::spawn(deliver(follower, sender, open));
         Self::Pieces(pieces)
     }
 }
 
-/// Passes a log on until there is no more of it or no reader. It ends before bytes that are missing, because they were
+/// Sends a log until it ends or the reader leaves. It ends before bytes that are missing, because they were
 /// not kept or the reader was too slow: headers have been sent, and bytes have no place for a note. When the reader asks
 /// again from there, the headers of that answer say what is missing.
 async fn deliver(mut follower: Follower, sender: mpsc::Sender<Bytes>, _open: Option<OpenRequest>) {

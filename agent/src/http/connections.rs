@@ -1,4 +1,4 @@
-//! How many connections there may be, and who has to go when more come: whoever has not yet shown that it may ask.
+//! Limits the number of connections. When there are too many, an unauthenticated one is closed for the next.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -10,53 +10,53 @@ use tokio::sync::oneshot;
 /// Connections at the same time. A master needs three; the usual limit of 1024 descriptors leaves room for exec.py's.
 const CONNECTIONS_MAX: usize = 512;
 
-/// Whether a connection has carried a request that was let in.
+/// Whether a connection has carried an authenticated request.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Standing(Arc<AtomicBool>);
+pub(super) struct Authenticated(Arc<AtomicBool>);
 
-impl Standing {
-    /// It has.
-    pub(super) fn prove(&self) {
+impl Authenticated {
+    pub(super) fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    pub(super) fn is_proven(&self) -> bool {
+    pub(super) fn get(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// The connections that have come, the oldest first.
+/// The accepted connections, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Connections(VecDeque<Seat>);
+pub(super) struct Connections(VecDeque<Connection>);
 
-/// What one connection has of the limit. To drop it is to end the connection.
+/// An accepted connection. Dropping it closes the connection.
 #[derive(Debug)]
-struct Seat {
-    standing: Standing,
+struct Connection {
+    authenticated: Authenticated,
     /// Closed when the connection has ended by itself.
-    lifeline: oneshot::Sender<Infallible>,
+    alive: oneshot::Sender<Infallible>,
 }
 
-/// A connection's side of its seat.
+/// The same connection for the task that serves it.
 #[derive(Debug)]
-pub(super) struct Guest {
-    pub(super) standing: Standing,
-    /// Returns when somebody else needs the seat.
+pub(super) struct Slot {
+    pub(super) authenticated: Authenticated,
+    /// Returns when the connection must make room for another.
     pub(super) evicted: oneshot::Receiver<Infallible>,
 }
 
 impl Connections {
-    /// A seat for one more, at the expense of the oldest stranger if need be.
-    pub(super) fn seat(&mut self) -> Option<Guest> {
+    /// Counts one more connection, and closes the oldest unauthenticated one if there are too many. `None` if all are
+    /// authenticated.
+    pub(super) fn admit(&mut self) -> Option<Slot> {
         if self.0.len() >= CONNECTIONS_MAX {
-            // One that has ended is as good, and to look for it among all would cost more than a flood does.
-            let may_go = |seat: &Seat| seat.lifeline.is_closed() || !seat.standing.is_proven();
-            let place = self.0.iter().position(may_go)?;
+            // One that has ended does as well. To search all for those would cost more than a flood of connections does.
+            let can_go = |connection: &Connection| connection.alive.is_closed() || !connection.authenticated.get();
+            let place = self.0.iter().position(can_go)?;
             self.0.remove(place);
         }
-        let (lifeline, evicted) = oneshot::channel();
-        let standing = Standing::default();
-        self.0.push_back(Seat { standing: standing.clone(), lifeline });
-        Some(Guest { standing, evicted })
+        let (alive, evicted) = oneshot::channel();
+        let authenticated = Authenticated::default();
+        self.0.push_back(Connection { authenticated: authenticated.clone(), alive });
+        Some(Slot { authenticated, evicted })
     }
 }

@@ -20,13 +20,13 @@ use crate::run::environment::parse_config;
 use crate::run::event::{Event, Reply};
 use crate::run::phase::Assignment;
 
-/// Most bytes of a body. A config is two copies of the cluster at most, and one variable is bounded by the kernel.
+/// Maximum bytes of a body. A config holds at most two copies of the cluster; the kernel bounds a variable.
 const BODY_LIMIT: usize = 1024 * 1024;
 
 /// How long a body may take.
 const BODY_TIME: Duration = Duration::from_secs(10);
 
-/// From SIGTERM to SIGKILL, where a request to stop does not say.
+/// Time from SIGTERM to SIGKILL if a stop request does not set it.
 const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 
 type Result = std::result::Result<Answer, Failure>;
@@ -35,32 +35,32 @@ pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result 
     let generation = Query::of(&request).generation()?;
     let body = read_body(request.into_body()).await?;
     let changes = parse_config(&body)?;
-    tell(agent, Event::Config(Assignment { generation, changes })).await
+    ask_runner(agent, Event::Config(Assignment { generation, changes })).await
 }
 
 pub(super) async fn run(request: &Request<Incoming>, agent: &Agent) -> Result {
-    tell(agent, Event::Run(Query::of(request).generation()?)).await
+    ask_runner(agent, Event::Run(Query::of(request).generation()?)).await
 }
 
 pub(super) async fn stop(request: &Request<Incoming>, agent: &Agent) -> Result {
     let query = Query::of(request);
     let grace = query.grace()?.unwrap_or(DEFAULT_GRACE);
-    tell(agent, Event::Stop { generation: query.generation()?, grace }).await
+    ask_runner(agent, Event::Stop { generation: query.generation()?, grace }).await
 }
 
 pub(super) async fn finish(agent: &Agent) -> Result {
-    tell(agent, Event::Finish).await
+    ask_runner(agent, Event::Finish).await
 }
 
-/// Answers at once, or with `after` when there is news. News is whatever has another number: one that is larger than
-/// ours was given by an agent that ran here before.
+/// Answers at once, or with `after` when the status has another number than that. A number larger than ours comes from
+/// an earlier agent at this address.
 pub(super) async fn status(request: &Request<Incoming>, agent: &Agent) -> Result {
     let query = Query::of(request);
     let (after, wait) = (query.after()?, query.wait_seconds()?);
     let mut status = agent.status.clone();
     if let Some(after) = after {
         let wait = Duration::from_secs(wait.unwrap_or(LONG_POLL_MAX_SECONDS).min(LONG_POLL_MAX_SECONDS));
-        // The wait being over, or the agent ending, makes the present status the answer as well.
+        // When the wait is over or the agent ends, the present status is the answer as well.
         let _ = timeout(wait, status.wait_for(|status| status.seq != after)).await;
     }
     let status = status.borrow().clone();
@@ -82,15 +82,15 @@ async fn read_body(body: Incoming) -> std::result::Result<Bytes, Failure> {
         return Err(too_large());
     }
     let reading = timeout(BODY_TIME, Limited::new(body, BODY_LIMIT).collect()).await;
-    match reading.map_err(|_| Failure::BodyLost(format!("it took more than {} s", BODY_TIME.as_secs())))? {
+    match reading.map_err(|_| Failure::BodyLost(format!("it took longer than {} s", BODY_TIME.as_secs())))? {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
         Err(error) => Err(Failure::BodyLost(error.to_string())),
     }
 }
 
-/// Passes a request to the runner and its reply back.
-async fn tell(agent: &Agent, event: Event) -> Result {
+/// Sends a request to the runner and returns its reply.
+async fn ask_runner(agent: &Agent, event: Event) -> Result {
     let (reply, answer) = oneshot::channel();
     agent.commands.send(Command::Request { event, reply }).await.map_err(|_| Failure::Ending)?;
     match answer.await.map_err(|_| Failure::Ending)? {

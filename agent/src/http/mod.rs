@@ -1,4 +1,4 @@
-//! The agent's HTTP: connections, and which route a request takes. Nothing here decides what a run does.
+//! The agent's HTTP server: connections, authentication and routes.
 
 mod answer;
 mod body;
@@ -35,7 +35,7 @@ use crate::log::Output;
 use crate::run::Command;
 use answer::{Answer, Failure};
 use body::AgentBody;
-use connections::{Connections, Guest, Standing};
+use connections::{Authenticated, Connections, Slot};
 pub use token::TokenHash;
 
 /// How long a client may take to send the head of a request.
@@ -44,35 +44,35 @@ const HEAD_LIMIT: Duration = Duration::from_secs(5);
 /// Most bytes of the head of a request, and of what waits in a connection either way.
 const HEAD_BYTES: usize = 16 * 1024;
 
-/// How long a connection lasts on which nobody has shown that it may ask.
-const STRANGER_LIMIT: Duration = Duration::from_secs(10);
+/// How long a connection without an authenticated request lasts.
+const ANONYMOUS_LIMIT: Duration = Duration::from_secs(10);
 
-/// Connections that wait in the kernel to be taken. One that comes when there are so many has to try again a second later.
+/// Connections that wait in the kernel to be accepted. A client beyond that tries again a second later.
 const BACKLOG: u32 = 4096;
 
-/// How long to wait before the next try when no connection can be taken, for lack of file descriptors above all.
+/// How long to wait after a failed accept, most often for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Silence after which the kernel asks whether a client is still there, and how often until it gives up. A client whose
-/// machine has vanished would otherwise seem to listen for ever, and its agent would never end by itself.
+/// Silence after which the kernel probes a client, the pause between probes, and their number. Otherwise a client whose
+/// machine has vanished would seem to listen for ever, and the agent would never end by itself.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_PROBE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_PROBES: u32 = 3;
-/// How long a client may leave sent bytes without acknowledgement, or take none, in milliseconds.
+/// How long a client may acknowledge or accept no bytes, in milliseconds.
 const UNACKNOWLEDGED_LIMIT_MS: u32 = 60_000;
 
-/// What all requests share.
+/// What every request needs.
 #[derive(Debug, Clone)]
 pub struct Agent {
-    /// To the runner.
+    /// Commands for the runner.
     pub commands: mpsc::Sender<Command>,
-    /// News of the run.
+    /// The status of the run.
     pub status: watch::Receiver<RunStatus>,
-    /// What was printed.
+    /// The output of all runs.
     pub output: Arc<Output>,
-    /// Who is listening.
+    /// Open requests.
     pub activity: Activity,
-    /// Who may ask; everyone when absent.
+    /// The token that requests must carry, if any.
     pub token: Option<TokenHash>,
 }
 
@@ -113,18 +113,18 @@ fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Answers requests until `ending` is told or dropped, then finishes what is open, however long that takes.
+/// Answers requests until the sender of `ending` is dropped, then waits for open answers without a limit.
 pub async fn serve(listener: TcpListener, agent: Agent, mut ending: oneshot::Receiver<Infallible>) {
     let graceful = GracefulShutdown::new();
     let mut connections = Connections::default();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((connection, _peer)) => if let Some(guest) = connections.seat() {
-                    tokio::spawn(serve_connection(connection, agent.clone(), guest, graceful.watcher()));
+                Ok((connection, _peer)) => if let Some(slot) = connections.admit() {
+                    tokio::spawn(serve_connection(connection, agent.clone(), slot, graceful.watcher()));
                 },
                 Err(error) => {
-                    warn!(%error, "no connection could be taken");
+                    warn!(%error, "cannot accept a connection");
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -135,28 +135,28 @@ pub async fn serve(listener: TcpListener, agent: Agent, mut ending: oneshot::Rec
     graceful.shutdown().await;
 }
 
-async fn serve_connection(connection: TcpStream, agent: Agent, guest: Guest, watcher: Watcher) {
+async fn serve_connection(connection: TcpStream, agent: Agent, slot: Slot, watcher: Watcher) {
     if let Err(error) = tune(&connection) {
         debug!(%error, "the connection keeps its default timeouts");
     }
-    let Guest { standing, evicted } = guest;
-    let service = service_fn(|request| respond(request, &agent, &standing));
+    let Slot { authenticated, evicted } = slot;
+    let service = service_fn(|request| respond(request, &agent, &authenticated));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_LIMIT)
         .max_buf_size(HEAD_BYTES)
         .serve_connection(TokioIo::new(connection), service);
     tokio::select! {
-        // The client's doing, and the client's loss.
+        // The client broke it, and alone loses by it.
         result = watcher.watch(connection) => result.unwrap_or_else(|error| debug!(%error, "a connection ended early")),
-        _ = evicted => debug!("a connection makes room for another"),
-        () = end_of_patience(&standing) => debug!("a connection without a request that may be asked is closed"),
+        _ = evicted => debug!("a connection is closed for another"),
+        () = anonymous_limit(&authenticated) => debug!("a connection without an authenticated request is closed"),
     }
 }
 
-async fn end_of_patience(standing: &Standing) {
-    sleep(STRANGER_LIMIT).await;
-    if standing.is_proven() {
+async fn anonymous_limit(authenticated: &Authenticated) {
+    sleep(ANONYMOUS_LIMIT).await;
+    if authenticated.get() {
         pending().await
     }
 }
@@ -173,12 +173,12 @@ fn tune(connection: &TcpStream) -> io::Result<()> {
 async fn respond(
     request: Request<Incoming>,
     agent: &Agent,
-    standing: &Standing,
+    authenticated: &Authenticated,
 ) -> Result<Response<AgentBody>, Infallible> {
     let admitted = framing::check(request.headers()).and_then(|()| agent.admit(&request));
-    // What strangers ask keeps no agent from ending.
+    // An anonymous request does not keep the agent from ending.
     let open = matches!(admitted, Ok(Caller::Known)).then(|| {
-        standing.prove();
+        authenticated.set();
         agent.activity.begin()
     });
     let answer = match admitted.and_then(|_| route(&request)) {
@@ -203,29 +203,29 @@ async fn answer(route: Route, request: Request<Incoming>, agent: &Agent) -> Resu
     }
 }
 
-/// Who asks.
+/// The caller of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Caller {
-    /// Someone who has the token, or anyone where there is none.
+    /// Has the token, or needs none.
     Known,
-    /// Anyone, asking what everyone may know.
-    Stranger,
+    /// Has no token; requests a public route.
+    Anonymous,
 }
 
 impl Agent {
-    /// Lets a request pass that may be asked. Without the token nobody learns as much as which routes there are.
+    /// Admits a request that has the token or requests a public route. To others even unknown routes are 401.
     fn admit(&self, request: &Request<Incoming>) -> Result<Caller, Failure> {
         if self.token.is_none_or(|token| token.admits(request.headers())) {
             Ok(Caller::Known)
         } else if request.uri().path() == routes::HEALTHZ {
-            Ok(Caller::Stranger)
+            Ok(Caller::Anonymous)
         } else {
             Err(Failure::Unauthorized)
         }
     }
 }
 
-/// What can be asked of an agent.
+/// The routes of an agent.
 #[derive(Debug, Clone, Copy)]
 enum Route {
     Healthz,
@@ -237,7 +237,7 @@ enum Route {
     Logs,
 }
 
-/// Finds the route of a request. HEAD is not GET here: it must have no effect, and `GET /run` has one.
+/// Finds the route of a request. HEAD is not taken for GET: HEAD must have no effect, and `GET /run` has one.
 fn route(request: &Request<Incoming>) -> Result<Route, Failure> {
     let (route, method) = match request.uri().path() {
         routes::HEALTHZ => (Route::Healthz, Method::GET),

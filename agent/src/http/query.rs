@@ -1,4 +1,4 @@
-//! Query parameters: numbers, switches and generations, which need no percent-decoding.
+//! Query parameters. All are numbers, switches and generations, so no percent-decoding is needed.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use protocol::ids::Generation;
 use super::answer::Failure;
 use crate::log::Stream;
 
-/// Longest grace that can be asked for: a day.
+/// Maximum grace: a day.
 const GRACE_MAX_SECONDS: u64 = 86_400;
 
 /// The query of one request.
@@ -20,7 +20,7 @@ impl<'a> Query<'a> {
         Self(request.uri().query().unwrap_or_default())
     }
 
-    /// The value of a parameter; the first, if it stands there again.
+    /// The value of a parameter. The first counts.
     fn get(&self, name: &str) -> Option<&'a str> {
         self.0.split('&').find_map(|pair| match pair.split_once('=') {
             Some((key, value)) => (key == name).then_some(value),
@@ -37,7 +37,7 @@ impl<'a> Query<'a> {
         self.parse("generation", "of the form E.S, such as 1.1")
     }
 
-    /// From SIGTERM to SIGKILL, in whole or broken seconds.
+    /// Time from SIGTERM to SIGKILL, in seconds with or without a fraction.
     pub(super) fn grace(&self) -> Result<Option<Duration>, Failure> {
         let name = "grace";
         let expected = "a number of seconds, 86400 at most";
@@ -47,12 +47,12 @@ impl<'a> Query<'a> {
         if grace <= Duration::from_secs(GRACE_MAX_SECONDS) { Ok(Some(grace)) } else { Err(bad(name, text, expected)) }
     }
 
-    /// What a long poll has seen already.
+    /// The number of the status that a long poll has seen.
     pub(super) fn after(&self) -> Result<Option<u64>, Failure> {
         self.parse("after", "a whole number")
     }
 
-    /// How many seconds a long poll may take.
+    /// Maximum seconds of a long poll.
     pub(super) fn wait_seconds(&self) -> Result<Option<u64>, Failure> {
         self.parse("wait", "a whole number of seconds")
     }

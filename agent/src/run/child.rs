@@ -1,4 +1,4 @@
-//! The main process of a run: how it is started.
+//! Starts the main process of a run.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,56 +13,56 @@ use tokio::net::unix::pipe;
 use super::environment::{EnvChanges, Environment, child_environment};
 use crate::shim;
 
-/// What every run has in common.
+/// What all runs of an agent have in common.
 #[derive(Debug, Clone)]
-pub struct Recipe {
+pub struct RunTemplate {
     /// Program and arguments; never empty.
     pub command: Vec<OsString>,
-    /// Where it runs.
+    /// The working directory.
     pub work_dir: PathBuf,
     /// The agent's own environment without the agent's own variables.
     pub environment: Environment,
 }
 
-/// A main process that has been started, and the reading ends of its output.
+/// The reading ends of a main process's output.
 #[derive(Debug)]
-pub struct Child {
-    /// Its id, which is also its process group's.
-    pub pid: Pid,
-    /// What it writes to stdout.
+pub struct Pipes {
+    /// Its stdout.
     pub stdout: pipe::Receiver,
-    /// What it writes to stderr.
+    /// Its stderr.
     pub stderr: pipe::Receiver,
 }
 
-/// Starts the command in a process group of its own. Whether it can be found shows later, as its exit code: the
-/// process that is started here is the agent's own program, which becomes the command (see [`shim`]).
+/// Starts the command in a process group of its own, and returns its process id, which is also the group's. If the
+/// command cannot be found, that shows later, as its exit code: the process that is started here is the agent's own
+/// program, which becomes the command (see [`shim`]).
 ///
-/// Must be called from the thread that lives as long as the agent, for the kernel kills the child when the thread that
-/// started it ends.
+/// Call it from the thread that lives as long as the agent: the kernel kills the child when the thread that started it
+/// ends.
 ///
 /// # Errors
 /// What the kernel says: no memory, too many processes, no such working directory, or an environment that is too large.
-pub fn spawn(recipe: &Recipe, changes: &EnvChanges) -> io::Result<Child> {
+pub fn spawn(template: &RunTemplate, changes: &EnvChanges) -> io::Result<(Pid, Pipes)> {
     let agent = getpid().as_raw_nonzero().to_string();
     let mut child = Command::new("/proc/self/exe")
         .args([shim::FLAG, &agent, "--"].map(OsString::from))
-        .args(&recipe.command)
+        .args(&template.command)
         .env_clear()
-        .envs(child_environment(&recipe.environment, changes))
-        .current_dir(&recipe.work_dir)
+        .envs(child_environment(&template.environment, changes))
+        .current_dir(&template.work_dir)
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    let pid = Pid::from_child(&child);
     let stdout = child.stdout.take().map(OwnedFd::from).expect("stdout was asked for as a pipe");
     let stderr = child.stderr.take().map(OwnedFd::from).expect("stderr was asked for as a pipe");
-    Ok(Child { pid, stdout: pipe::Receiver::from_owned_fd(stdout)?, stderr: pipe::Receiver::from_owned_fd(stderr)? })
+    let pipes =
+        Pipes { stdout: pipe::Receiver::from_owned_fd(stdout)?, stderr: pipe::Receiver::from_owned_fd(stderr)? };
+    Ok((Pid::from_child(&child), pipes))
 }
 
-/// Why a start failed, for people: the working directory is the part of it that users choose.
-pub fn describe_failure(recipe: &Recipe, error: &io::Error) -> String {
-    format!("cannot start {:?} in {:?}: {error}", recipe.command, recipe.work_dir)
+/// Why a start failed. It names the working directory, the part of a start that users choose.
+pub fn describe_failure(template: &RunTemplate, error: &io::Error) -> String {
+    format!("cannot start {:?} in {:?}: {error}", template.command, template.work_dir)
 }

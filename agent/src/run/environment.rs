@@ -1,4 +1,4 @@
-//! The environment of exec.py: what the body of `/config` asks for, on top of the agent's own.
+//! The environment of exec.py: the agent's own, changed by the body of `/config`.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -6,27 +6,27 @@ use std::ffi::{OsStr, OsString};
 use protocol::env::{EnvError, EnvName, MUSTER_NO_PROXY};
 use serde_json::value::RawValue;
 
-/// What a config changes: a variable's value, or that it shall not be set.
+/// The changes of a config: a variable's value, or `None` to remove it.
 pub type EnvChanges = BTreeMap<EnvName, Option<String>>;
 
-/// Variables by name. Other than those of a config, an inherited one may be anything that the kernel passed on.
+/// Variables by name. Unlike those of a config, inherited ones need not be UTF-8.
 pub type Environment = BTreeMap<OsString, OsString>;
 
-/// By which a program is told of a proxy. gRPC reads the lower-case ones, Python's libraries both.
+/// The variables that name a proxy. gRPC reads those in lower case, Python's libraries all.
 const PROXIES: [&str; 6] = ["http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY", "GRPC_PROXY"];
 
-/// Why a config cannot be taken.
+/// Why a config is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The body is no JSON object.
+    /// The body is not a JSON object.
     #[error("the body is not a JSON object: {0}")]
     NotAnObject(#[source] serde_json::Error),
-    /// A string holds what is no text, such as half a surrogate pair.
+    /// A string is not valid text: it holds half a surrogate pair, for instance.
     #[error("the value of {name} is not text: {source}")]
     NotText {
         /// The variable.
         name: EnvName,
-        /// What does not fit.
+        /// The parser's error.
         source: serde_json::Error,
     },
     /// A name or a value cannot be passed to a program.
@@ -34,8 +34,8 @@ pub enum ConfigError {
     Env(#[from] EnvError),
 }
 
-/// Reads the body of `/config`: a string stands for itself, a number or boolean for its text, an object or array for
-/// its compact JSON text with keys and numbers as they were sent, null for "not set".
+/// Reads the body of `/config`. The value of a variable is a string, the text of a number or boolean, or the compact JSON
+/// of an object or array, with keys and numbers as they were sent. `null` removes the variable.
 ///
 /// # Errors
 /// All of [`ConfigError`].
@@ -44,7 +44,7 @@ pub fn parse_config(body: &[u8]) -> Result<EnvChanges, ConfigError> {
     members.into_iter().map(|(name, value)| parse_member(&name, value.get())).collect()
 }
 
-/// Reads one member of a config. `json` is valid JSON without space around it.
+/// Reads one member of a config. `json` is valid JSON without surrounding space.
 fn parse_member(name: &str, json: &str) -> Result<(EnvName, Option<String>), ConfigError> {
     let name: EnvName = name.parse()?;
     let value = match json.as_bytes().first() {
@@ -58,7 +58,7 @@ fn parse_member(name: &str, json: &str) -> Result<(EnvName, Option<String>), Con
     Ok((name, Some(value)))
 }
 
-/// Valid JSON without the space between its parts.
+/// Removes the space between the parts of valid JSON.
 fn compact(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     let (mut in_string, mut escaped) = (false, false);
@@ -87,25 +87,25 @@ pub fn child_environment(own: &Environment, changes: &EnvChanges) -> Environment
     environment
 }
 
-/// Adds the hosts in [`MUSTER_NO_PROXY`] to those that no proxy may stand before. gRPC would otherwise ask the proxy
-/// for the peers, and TensorFlow would wait for them without limit and without a word.
+/// Adds the hosts in [`MUSTER_NO_PROXY`] to `no_proxy`. Otherwise gRPC asks the proxy for the peers, and TensorFlow waits
+/// for them silently and without a limit.
 fn keep_peers_off_the_proxy(environment: &mut Environment) {
     let get = |name: &str| environment.get(OsStr::new(name)).filter(|value| !value.is_empty());
     let (true, Some(peers)) = (PROXIES.into_iter().any(|name| get(name).is_some()), get(MUSTER_NO_PROXY)) else {
         return;
     };
-    // Where both are set, some programs read one and some the other, so neither may lack what the other has for them.
+    // Some programs read one and some the other, so both get all hosts.
     let lower = get("no_proxy").or(get("NO_PROXY"));
     let upper = get("NO_PROXY").or(get("no_proxy"));
     let mut added = vec![("no_proxy", joined(lower, peers)), ("NO_PROXY", joined(upper, peers))];
-    // gRPC reads this one first, and no_proxy only in its absence.
+    // gRPC reads this one if it is set, and no_proxy otherwise.
     if let Some(grpc) = get("no_grpc_proxy") {
         added.push(("no_grpc_proxy", joined(Some(grpc), peers)));
     }
     environment.extend(added.into_iter().map(|(name, value)| (name.into(), value)));
 }
 
-/// Two lists of hosts as one.
+/// Joins two lists of hosts.
 fn joined(first: Option<&OsString>, second: &OsStr) -> OsString {
     let mut list = first.map_or_else(OsString::new, |first| {
         let mut list = first.clone();

@@ -23,26 +23,26 @@ pub enum Event {
         /// From SIGTERM to SIGKILL; zero means SIGKILL at once.
         grace: Duration,
     },
-    /// The agent itself is told to end.
+    /// The agent itself must end.
     Terminate {
-        /// As for a stop.
+        /// From SIGTERM to SIGKILL; zero means SIGKILL at once.
         grace: Duration,
     },
     /// `POST /finish`.
     Finish,
     /// The main process has been started.
     Started(Pid),
-    /// It could not be, for this reason.
+    /// The main process could not be started, for this reason.
     StartFailed(String),
     /// The main process has ended.
     MainEnded(ExitOutcome),
-    /// Everything that the run started is dead, and its output read.
-    Gone {
-        /// The first line of the exception that ended it.
+    /// Every process of the run has ended, and its output is read.
+    AllEnded {
+        /// The first line of the exception that ended the script.
         exception: Option<String>,
         /// The last of its stderr.
         stderr_tail: String,
-        /// Why not a line of exec.py ran, if that is so.
+        /// Why no line of exec.py ran, if none did.
         not_started: Option<String>,
     },
     /// Time has passed.
@@ -60,13 +60,13 @@ impl Event {
             | Self::Started(_)
             | Self::StartFailed(_)
             | Self::MainEnded(_)
-            | Self::Gone { .. }
+            | Self::AllEnded { .. }
             | Self::Tick => None,
         }
     }
 }
 
-/// What time it is.
+/// The present time.
 #[derive(Debug, Clone, Copy)]
 pub struct Now {
     /// For deadlines.
@@ -75,14 +75,14 @@ pub struct Now {
     pub wall: UnixMillis,
 }
 
-/// What a request is answered. For events that are no requests it is `Done`.
+/// The answer to a request. For events that are no requests it is `Done`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// It is as was asked.
+    /// The request is fulfilled.
     Done,
-    /// It will be.
+    /// The request will be fulfilled.
     Underway,
-    /// It will not be.
+    /// The request is refused.
     Refused(Refusal),
 }
 
@@ -92,26 +92,26 @@ pub enum Refusal {
     /// A newer generation has been seen.
     #[error("generation {asked} is older than {newest}, the newest that this agent has seen")]
     Stale {
-        /// The message's.
+        /// The generation of the message.
         asked: Generation,
-        /// The newest.
+        /// The newest generation.
         newest: Generation,
     },
-    /// The generation has an environment, and it is another one.
-    #[error("generation {0} was configured otherwise; a generation is configured once")]
+    /// The generation has another environment already.
+    #[error("generation {0} has another environment already; a generation is configured once")]
     ConfiguredOtherwise(Generation),
-    /// Something runs.
+    /// A run is active.
     #[error("a run is active; stop it first")]
     Active,
-    /// There is nothing to start.
+    /// No environment is configured.
     #[error("nothing is configured; post the environment to /config first")]
     NothingConfigured,
-    /// There is nothing to start for this generation.
+    /// No environment is configured for this generation.
     #[error("generation {0} is not configured; post its environment to /config first")]
     GenerationNotConfigured(Generation),
 }
 
-/// What the runner must do.
+/// An action for the runner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Start the main process and report by [`Event::Started`] or [`Event::StartFailed`].
@@ -121,5 +121,5 @@ pub enum Action {
     /// Send SIGKILL to its process group.
     Kill(Pid),
     /// End the agent.
-    Leave,
+    EndAgent,
 }

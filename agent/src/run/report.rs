@@ -1,4 +1,4 @@
-//! How the end of a run is told: in its report, and by the agent's own exit code.
+//! The report of a run's end, and the exit code of the agent.
 
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::ids::UnixMillis;
@@ -6,9 +6,9 @@ use protocol::ids::UnixMillis;
 use super::event::Now;
 use super::phase::Cause;
 
-/// The code with which an agent exits after a run that ended so: the run's own; 128 and the number of the signal that
-/// killed it, as shells say it; for a run that never started 143, as if SIGTERM had ended it, if it was stopped, else
-/// 126. Never 0 for a run that did not do its work: the pod's end must not look like success.
+/// The exit code of an agent after such a run: the run's own code; after a signal 128 and its number, as in a shell; for a
+/// run that never started 143 (SIGTERM) if it was stopped, else 126. It is 0 only after a success: a failed run must not
+/// look like a pod that succeeded.
 pub fn exit_code(report: &ExitReport) -> u8 {
     match &report.outcome {
         ExitOutcome::Code(code) => u8::try_from(*code).unwrap_or(1),

@@ -1,19 +1,19 @@
-//! How the time that a pod has to end is divided: the run gets most of it, and the agent enough to be gone with
-//! everything told before the kubelet's SIGKILL.
+//! Divides a pod's termination grace: most of it is for the run, and the rest for the agent, which must report and end
+//! before the kubelet's SIGKILL.
 
 use std::time::Duration;
 
-/// The part that the run does not get.
+/// One part in so many is for the agent: to kill, to reap, to tell the master and to let it read.
 const RESERVE_PART: u32 = 5;
-/// Most of it: killing, reaping, telling the master and letting it read.
+/// Maximum of that part.
 const RESERVE_MAX: Duration = Duration::from_secs(5);
 
-/// Who gets how much, both counted from the moment when the agent was told to end.
+/// The shares, both counted from the moment when the agent is told to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shares {
-    /// From SIGTERM to SIGKILL for the run.
+    /// Time from SIGTERM to SIGKILL for the run.
     pub run: Duration,
-    /// Until the agent itself is gone.
+    /// Time until the agent itself ends.
     pub agent: Duration,
 }
 

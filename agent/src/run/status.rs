@@ -1,4 +1,4 @@
-//! Where the run stands, as it is told to others.
+//! The status of the run, for the wire and for the agent's log.
 
 use protocol::agent::RunStatus;
 use tracing::field::display;
@@ -6,7 +6,7 @@ use tracing::info;
 
 use super::phase::Phase;
 
-/// The phase as the wire has it; `seq` is the caller's.
+/// The phase as a message. The caller sets `seq`.
 pub(super) fn status_of(phase: &Phase, boot_id: String) -> RunStatus {
     let (started_at, exit) = match phase {
         Phase::Idle | Phase::Configured { .. } | Phase::Starting { .. } => (None, None),
@@ -26,7 +26,7 @@ pub(super) fn status_of(phase: &Phase, boot_id: String) -> RunStatus {
     }
 }
 
-/// Says it in the agent's log.
+/// Writes a new status to the agent's log.
 pub(super) fn log_change(status: &RunStatus) {
     let generation = status.generation.map(display);
     let exit = status.exit.as_ref().map(|exit| display(&exit.outcome));

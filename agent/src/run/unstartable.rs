@@ -1,5 +1,5 @@
-//! Whether a run failed before a line of exec.py ran, so that another start would fail in the same way. To a parent that
-//! looks like any other exit; what tells it is stderr, which then holds nothing but the words of whoever could not begin.
+//! Whether a run failed before a line of exec.py ran, so that another start would fail in the same way. To a parent this
+//! looks like any other exit. Stderr tells the difference: it holds nothing but one error of Python or of the shim.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -9,30 +9,30 @@ use protocol::agent::{ExitOutcome, STDERR_TAIL_BYTES};
 
 use crate::shim;
 
-/// Most time in which Python reads its own library and one file, on the slowest network disk.
+/// Maximum time that Python takes to read its own library and one file, on a slow network disk.
 const PARSE_LIMIT: Duration = Duration::from_secs(120);
 
-/// A tail of fewer bytes is all that was written: a longer one may lose the rest of a character at its beginning.
+/// A tail of at most so many bytes is all that was written. A longer one may lack the beginning.
 const WHOLE_TAIL_BYTES: usize = STDERR_TAIL_BYTES - 4;
 
-/// What Python says of a file that it cannot parse (Python's library reference, "Exception hierarchy").
+/// Python's errors for a file that it cannot parse (Python's library reference, "Exception hierarchy").
 const SYNTAX_ERRORS: [&str; 3] = ["SyntaxError: ", "IndentationError: ", "TabError: "];
 
-/// A run that is over, of its own accord.
+/// A run that ended by itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Attempt<'a> {
     /// Program and arguments.
     pub command: &'a [OsString],
-    /// How it ended.
+    /// How its main process ended.
     pub outcome: &'a ExitOutcome,
-    /// The last of its stderr.
+    /// The end of its stderr.
     pub stderr: &'a str,
     /// From its start to its end.
     pub lasted: Duration,
 }
 
 impl Attempt<'_> {
-    /// Why nothing ran, if that is certain. In doubt it was a failure like any other.
+    /// Why nothing ran, if that is certain. If not, it is an ordinary failure.
     pub fn why_nothing_ran(&self) -> Option<String> {
         let ExitOutcome::Code(code) = *self.outcome else { return None };
         if self.stderr.len() > WHOLE_TAIL_BYTES || self.lasted > PARSE_LIMIT {
@@ -46,14 +46,14 @@ impl Attempt<'_> {
         }
     }
 
-    /// The shim's sentence on a command that it could not become.
+    /// The shim's error for a command that cannot be started.
     fn no_program(&self) -> Option<String> {
         let program = self.command.first()?;
         let sentence = only_line(self.stderr)?;
         sentence.starts_with(&shim::cannot_start(program)).then(|| sentence.to_owned())
     }
 
-    /// Whether the command is `python exec.py …`, as every job's is; another one may say anything in its own way.
+    /// Whether the command is `python exec.py …`, as every job's is. The errors of other commands are unknown.
     fn is_python(&self) -> bool {
         let program = self.command.first().and_then(|program| Path::new(program).file_name());
         let is_python = program.and_then(OsStr::to_str).is_some_and(|name| name.starts_with("python"));
@@ -73,11 +73,11 @@ fn no_exec_py(stderr: &str) -> Option<String> {
     is_exec_py(file).then(|| format!("python {failure}"))
 }
 
-/// `  File "/srv/exec.py", line 3`, the line, a caret, and the error. One that is raised while exec.py runs, by an import
-/// for instance, stands behind `Traceback (most recent call last):`.
+/// `  File "/srv/exec.py", line 3`, the line, a caret, and the error. If exec.py was running, because an import raised the
+/// error for instance, `Traceback (most recent call last):` comes first.
 fn syntax_error(stderr: &str) -> Option<String> {
     let error = stderr.lines().next_back().filter(|line| SYNTAX_ERRORS.iter().any(|kind| line.starts_with(kind)))?;
-    // A file that is not even text has no line to show.
+    // For a file that is not text, Python shows no line.
     if only_line(stderr).is_some() && error.contains("exec.py") {
         return Some(format!("exec.py has a syntax error: {error}"));
     }
@@ -87,7 +87,7 @@ fn syntax_error(stderr: &str) -> Option<String> {
     is_exec_py(file).then(|| format!("exec.py has a syntax error: exec.py, line {line}: {what}"))
 }
 
-/// Python may warn of earlier lines of exec.py before it comes to the one that it cannot parse:
+/// Python may warn about earlier lines of exec.py before the one that it cannot parse:
 /// `/srv/exec.py:1: SyntaxWarning: invalid escape sequence '\d'`, and the line.
 fn is_part_of_warning(line: &str) -> bool {
     let is_first = line.split_once(':').is_some_and(|(file, what)| is_exec_py(file) && what.contains("Warning: "));

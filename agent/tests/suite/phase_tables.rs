@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use agent::run::environment::EnvChanges;
 use agent::run::event::{Action, Event, Now, Refusal, Reply};
-use agent::run::phase::{Assignment, Kill, Phase, State, Step, step};
+use agent::run::phase::{Assignment, Kill, Phase};
+use agent::run::step::{State, Step, step};
 use protocol::agent::{ExitOutcome, RunState};
 use protocol::ids::{Generation, UnixMillis};
 use rustix::process::Pid;
@@ -36,7 +37,7 @@ fn stop(of: &str, grace_seconds: u64) -> Event {
 }
 
 fn gone() -> Event {
-    Event::Gone { exception: None, stderr_tail: "tail".to_owned(), not_started: None }
+    Event::AllEnded { exception: None, stderr_tail: "tail".to_owned(), not_started: None }
 }
 
 fn ended(code: i32) -> Event {
@@ -214,7 +215,7 @@ fn an_agent_finishes_when_nothing_runs() {
     for (state, way) in ways("1.1") {
         let mut machine = Machine::after(way);
         let active = machine.state.phase.is_active();
-        let expected = if active { (refused(Refusal::Active), None) } else { (Reply::Done, Some(Action::Leave)) };
+        let expected = if active { (refused(Refusal::Active), None) } else { (Reply::Done, Some(Action::EndAgent)) };
         assert_eq!(machine.take(Event::Finish), expected, "{state:?}");
     }
 }

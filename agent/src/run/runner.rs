@@ -1,0 +1,231 @@
+//! The runner: the one task that starts, stops and reaps the run, and publishes its status.
+
+use std::future::pending;
+use std::mem;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use protocol::agent::{ExitOutcome, RunStatus};
+use protocol::ids::UnixMillis;
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep_until;
+use tracing::{info, warn};
+
+use super::child::{self, RunTemplate, describe_failure};
+use super::environment::EnvChanges;
+use super::event::{Action, Event, Now, Reply};
+use super::memory::Memory;
+use super::output::RunOutput;
+use super::phase::{Cause, Kill, Phase};
+use super::shares::Shares;
+use super::shutdown::Shutdown;
+use super::status::{log_change, status_of};
+use super::step::{State, Step, step};
+use super::unstartable::Attempt;
+use super::{AgentEnd, Command, exception};
+use crate::log::{Output, stderr_tail};
+use crate::reaper::{Children, Reaper, kill_group, terminate};
+
+/// How long to wait before looking again for processes that a run has left behind. The kernel reports the end of each at
+/// once; this is for a process that was born while the others were being killed.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How long an agent that ends waits for processes that SIGKILL does not end at once, such as one that reads from a
+/// dead disk.
+const LEFTOVERS_LIMIT: Duration = Duration::from_secs(10);
+
+/// Exit code of an agent whose run was killed without a report: 128 and SIGKILL's number.
+const KILLED: u8 = 137;
+
+/// The owner of the run. It must live on the agent's main thread: see [`child::spawn`].
+#[derive(Debug)]
+pub struct Runner {
+    template: RunTemplate,
+    output: Arc<Output>,
+    status: watch::Sender<RunStatus>,
+    reaper: Reaper,
+    memory: Memory,
+    state: State,
+    run_output: RunOutput,
+    shutdown: Shutdown,
+}
+
+impl Runner {
+    /// A runner without a run, and a receiver of its status.
+    pub fn new(
+        template: RunTemplate,
+        output: Arc<Output>,
+        reaper: Reaper,
+        memory: Memory,
+        boot_id: String,
+    ) -> (Self, watch::Receiver<RunStatus>) {
+        let state = State::new();
+        let (status, news) = watch::channel(RunStatus { seq: 1, ..status_of(&state.phase, boot_id) });
+        let (run_output, shutdown) = (RunOutput::None, Shutdown::None);
+        (Self { template, output, status, reaper, memory, state, run_output, shutdown }, news)
+    }
+
+    /// Executes `commands` until the agent must end. No process that the runs have started is alive then.
+    pub async fn run(mut self, mut commands: mpsc::Receiver<Command>) -> AgentEnd {
+        while !self.shutdown.is_due(self.state.phase.is_active(), Instant::now()) {
+            let alarm = self.alarm();
+            tokio::select! {
+                command = commands.recv() => match command {
+                    Some(command) => self.execute(command),
+                    None => self.shutdown = Shutdown::Now,
+                },
+                () = self.reaper.child_ended() => {}
+                () = self.run_output.wait() => {}
+                () = until(alarm) => {}
+            }
+            self.observe();
+        }
+        self.kill_leftovers().await;
+        let code = if self.state.phase.is_active() { KILLED } else { self.state.exit_code };
+        AgentEnd { code, killed_at: self.shutdown.killed_at() }
+    }
+
+    fn execute(&mut self, command: Command) {
+        match command {
+            Command::Request { event, reply } => {
+                let answer = self.apply(event);
+                // The caller may have gone; the request is executed all the same.
+                let _ = reply.send(answer);
+            }
+            Command::Terminate { grace } => self.terminate(grace),
+            Command::ParentGone => {
+                info!("the parent process is gone");
+                self.apply(Event::Stop { generation: None, grace: Duration::ZERO });
+                self.shutdown = self.shutdown.after_parent(Instant::now() + LEFTOVERS_LIMIT);
+            }
+        }
+    }
+
+    fn terminate(&mut self, grace: Duration) {
+        if self.shutdown == Shutdown::None {
+            info!(grace_seconds = grace.as_secs(), "told to end");
+            let shares = Shares::of(grace);
+            self.apply(Event::Terminate { grace: shares.run });
+            self.shutdown = Shutdown::Terminated(Instant::now() + shares.agent);
+        }
+    }
+
+    /// Finds out what has happened meanwhile: ended processes, deadlines, the end of the output.
+    fn observe(&mut self) {
+        let reaped = self.reaper.reap(self.state.phase.main_process());
+        if let Some(outcome) = reaped.main {
+            let outcome = self.memory.explain(outcome, self.state.phase.cause());
+            self.apply(Event::MainEnded(outcome));
+        }
+        self.apply(Event::Tick);
+        if !matches!(self.state.phase, Phase::Ending { .. }) {
+            return;
+        }
+        if reaped.children == Children::Some {
+            self.reaper.kill_children();
+        } else if let Some(stderr_from) = self.run_output.finish(Instant::now()) {
+            self.conclude(stderr_from);
+        }
+    }
+
+    /// Ends a run of which no process is left. Its stderr begins at `stderr_from`.
+    fn conclude(&mut self, stderr_from: u64) {
+        let Phase::Ending { run, outcome, cause, ended_at } = &self.state.phase else { return };
+        let stderr = self.output.stderr_from(stderr_from);
+        let tail = stderr_tail(&stderr);
+        let lasted = Duration::from_millis(ended_at.0.saturating_sub(run.started_at.0));
+        let attempt = Attempt { command: &self.template.command, outcome, stderr: &tail, lasted };
+        let not_started = if *cause == Cause::Own { attempt.why_nothing_ran() } else { None };
+        let has_failed = matches!(outcome, ExitOutcome::Code(1..));
+        let exception = if has_failed { exception::first_line(&String::from_utf8_lossy(&stderr)) } else { None };
+        self.apply(Event::AllEnded { exception, stderr_tail: tail, not_started });
+    }
+
+    /// Moves the state, carries out the action that follows, and publishes the status. The only place that does any of
+    /// this.
+    fn apply(&mut self, event: Event) -> Reply {
+        let Step { state, reply, action } = step(mem::take(&mut self.state), event, now());
+        self.state = state;
+        match action {
+            Some(Action::Start(changes)) => self.start(&changes),
+            Some(Action::Terminate(pid)) => terminate(pid),
+            Some(Action::Kill(pid)) => kill_group(pid),
+            Some(Action::EndAgent) => self.shutdown = Shutdown::Now,
+            None => {}
+        }
+        self.publish();
+        reply
+    }
+
+    /// Starts the main process.
+    fn start(&mut self, changes: &EnvChanges) {
+        self.memory.begin();
+        let event = match child::spawn(&self.template, changes) {
+            Ok((pid, pipes)) => {
+                self.run_output = RunOutput::read(pipes, &self.output);
+                Event::Started(pid)
+            }
+            Err(error) => Event::StartFailed(describe_failure(&self.template, &error)),
+        };
+        self.apply(event);
+    }
+
+    /// Publishes the status if it has changed.
+    fn publish(&self) {
+        self.status.send_if_modified(|status| {
+            let seq = status.seq;
+            let news = RunStatus { seq, ..status_of(&self.state.phase, status.boot_id.clone()) };
+            if *status == news {
+                return false;
+            }
+            *status = RunStatus { seq: seq + 1, ..news };
+            log_change(status);
+            true
+        });
+    }
+
+    /// When to observe next, if no event comes before.
+    fn alarm(&self) -> Option<Instant> {
+        let of_phase = match &self.state.phase {
+            Phase::Stopping { kill: Kill::At(deadline), .. } => Some(*deadline),
+            Phase::Ending { .. } => Some(self.run_output.deadline().unwrap_or(Instant::now() + SWEEP_INTERVAL)),
+            Phase::Idle
+            | Phase::Configured { .. }
+            | Phase::Starting { .. }
+            | Phase::Running { .. }
+            | Phase::Stopping { kill: Kill::Sent, .. }
+            | Phase::Exited { .. } => None,
+        };
+        of_phase.into_iter().chain(self.shutdown.deadline()).min()
+    }
+
+    /// Kills processes that were orphaned after the last run, or that survived its end.
+    async fn kill_leftovers(&mut self) {
+        let limit = Instant::now() + LEFTOVERS_LIMIT;
+        let deadline = self.shutdown.killed_at().unwrap_or(limit);
+        while self.reaper.reap(None).children == Children::Some {
+            if deadline <= Instant::now() {
+                warn!("SIGKILL has not ended every process");
+                return;
+            }
+            self.reaper.kill_children();
+            tokio::select! {
+                () = self.reaper.child_ended() => {}
+                () = until(Some(Instant::now() + SWEEP_INTERVAL)) => {}
+            }
+        }
+    }
+}
+
+async fn until(alarm: Option<Instant>) {
+    match alarm {
+        Some(alarm) => sleep_until(alarm.into()).await,
+        None => pending().await,
+    }
+}
+
+/// The time by both clocks. A wall clock before 1970 counts as 1970.
+fn now() -> Now {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Now { monotonic: Instant::now(), wall: UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)) }
+}

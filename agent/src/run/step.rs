@@ -1,0 +1,212 @@
+//! What moves a run from phase to phase: one pure function. It does not wait, start, kill or read a clock; the runner
+//! reports what happened and does what the function returns.
+
+use std::time::Duration;
+
+use protocol::agent::{ExitOutcome, ExitReport};
+use protocol::ids::Generation;
+
+use super::event::{Action, Event, Now, Refusal, Reply};
+use super::phase::{Assignment, Cause, Kill, Phase, Run};
+use super::report::{exit_code, not_started, report};
+
+/// The state of the runner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    /// The newest generation that a message has named. Messages of older ones change nothing.
+    pub newest: Option<Generation>,
+    /// The exit code of the agent if it ended now: see [`exit_code`].
+    pub exit_code: u8,
+    /// The phase of the run.
+    pub phase: Phase,
+}
+
+impl State {
+    /// The state of an agent at its start.
+    pub fn new() -> Self {
+        Self { newest: None, exit_code: 0, phase: Phase::Idle }
+    }
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The outcome of [`step`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// The new state.
+    pub state: State,
+    /// The answer to the caller.
+    pub reply: Reply,
+    /// The action for the runner.
+    pub action: Option<Action>,
+}
+
+/// Moves the state.
+pub fn step(state: State, event: Event, now: Now) -> Step {
+    let State { newest, exit_code: code_before, phase } = state;
+    if let (Some(asked), Some(newest)) = (event.generation(), newest)
+        && asked < newest
+    {
+        let state = State { newest: Some(newest), exit_code: code_before, phase };
+        return Step { state, reply: Reply::Refused(Refusal::Stale { asked, newest }), action: None };
+    }
+    // A message that is refused below counts too: it shows that a newer master is at work.
+    let newest = newest.max(event.generation());
+    let Moved { phase, reply, action } = match event {
+        Event::Config(assignment) => config(phase, assignment),
+        Event::Run(generation) => run(phase, generation),
+        Event::Stop { generation: _, grace } => stop(phase, grace, Cause::Stopped, now),
+        Event::Terminate { grace } => stop(phase, grace, Cause::Terminated, now),
+        Event::Finish if phase.is_active() => refused(phase, Refusal::Active),
+        Event::Finish => Moved { phase, reply: Reply::Done, action: Some(Action::EndAgent) },
+        Event::Started(_) | Event::StartFailed(_) | Event::MainEnded(_) | Event::AllEnded { .. } | Event::Tick => {
+            progress(phase, event, now)
+        }
+    };
+    let exit_code = match &phase {
+        Phase::Exited { report, .. } => exit_code(report),
+        Phase::Idle
+        | Phase::Configured { .. }
+        | Phase::Starting { .. }
+        | Phase::Running { .. }
+        | Phase::Stopping { .. }
+        | Phase::Ending { .. } => code_before,
+    };
+    Step { state: State { newest, exit_code, phase }, reply, action }
+}
+
+/// A [`Step`] without the state that only `step` changes.
+struct Moved {
+    phase: Phase,
+    reply: Reply,
+    action: Option<Action>,
+}
+
+fn to(phase: Phase) -> Moved {
+    Moved { phase, reply: Reply::Done, action: None }
+}
+
+fn refused(phase: Phase, refusal: Refusal) -> Moved {
+    Moved { phase, reply: Reply::Refused(refusal), action: None }
+}
+
+/// Takes one config for each generation. A config without a generation is taken whenever nothing runs.
+fn config(phase: Phase, asked: Assignment) -> Moved {
+    if let (Some(generation), Some(held)) = (asked.generation, phase.assignment())
+        && held.generation == Some(generation)
+    {
+        let same = held.changes == asked.changes;
+        return if same { to(phase) } else { refused(phase, Refusal::ConfiguredOtherwise(generation)) };
+    }
+    match phase {
+        Phase::Idle | Phase::Configured { .. } | Phase::Exited { .. } => to(Phase::Configured { assignment: asked }),
+        Phase::Starting { .. } | Phase::Running { .. } | Phase::Stopping { .. } | Phase::Ending { .. } => {
+            refused(phase, Refusal::Active)
+        }
+    }
+}
+
+/// Starts once for each config.
+fn run(phase: Phase, asked: Option<Generation>) -> Moved {
+    if let Some(generation) = asked
+        && phase.generation() != asked
+    {
+        return refused(phase, Refusal::GenerationNotConfigured(generation));
+    }
+    match phase {
+        Phase::Idle => refused(phase, Refusal::NothingConfigured),
+        Phase::Configured { assignment } => {
+            let action = Some(Action::Start(assignment.changes.clone()));
+            Moved { phase: Phase::Starting { assignment }, reply: Reply::Done, action }
+        }
+        Phase::Starting { .. }
+        | Phase::Running { .. }
+        | Phase::Stopping { .. }
+        | Phase::Ending { .. }
+        | Phase::Exited { .. } => to(phase),
+    }
+}
+
+/// Ends the run, whatever its generation: `step` has refused a stale request.
+fn stop(phase: Phase, grace: Duration, asked: Cause, now: Now) -> Moved {
+    match phase {
+        Phase::Idle | Phase::Exited { .. } => to(phase),
+        // A start may still be on its way; it must find a run that has ended.
+        Phase::Configured { assignment } => {
+            let report = not_started("stopped before it started".to_owned(), asked, now);
+            to(Phase::Exited { assignment, started_at: None, report })
+        }
+        Phase::Starting { .. } | Phase::Ending { .. } => Moved { phase, reply: Reply::Underway, action: None },
+        Phase::Running { run } => {
+            let (kill, action) = if grace.is_zero() {
+                (Kill::Sent, Action::Kill(run.pid))
+            } else {
+                (Kill::At(now.monotonic + grace), Action::Terminate(run.pid))
+            };
+            Moved { phase: Phase::Stopping { run, kill, cause: asked }, reply: Reply::Underway, action: Some(action) }
+        }
+        Phase::Stopping { run, kill: Kill::At(deadline), cause } => {
+            let kill = Kill::At(deadline.min(now.monotonic + grace));
+            Moved { reply: Reply::Underway, ..kill_when_due(run, kill, cause, now) }
+        }
+        Phase::Stopping { kill: Kill::Sent, .. } => Moved { phase, reply: Reply::Underway, action: None },
+    }
+}
+
+/// Kills a stopping run when its grace is over.
+fn kill_when_due(run: Run, kill: Kill, cause: Cause, now: Now) -> Moved {
+    match kill {
+        Kill::At(deadline) if deadline <= now.monotonic => {
+            let action = Some(Action::Kill(run.pid));
+            Moved { phase: Phase::Stopping { run, kill: Kill::Sent, cause }, reply: Reply::Done, action }
+        }
+        Kill::At(_) | Kill::Sent => to(Phase::Stopping { run, kill, cause }),
+    }
+}
+
+/// Applies what the runner reports. An event that does not fit the phase is late and changes nothing.
+fn progress(phase: Phase, event: Event, now: Now) -> Moved {
+    match (phase, event) {
+        (Phase::Starting { assignment }, Event::Started(pid)) => {
+            to(Phase::Running { run: Run { assignment, pid, started_at: now.wall } })
+        }
+        (Phase::Starting { assignment }, Event::StartFailed(reason)) => {
+            to(Phase::Exited { assignment, started_at: None, report: not_started(reason, Cause::Own, now) })
+        }
+        (Phase::Running { run }, Event::MainEnded(outcome)) => {
+            to(Phase::Ending { run, outcome, cause: Cause::Own, ended_at: now.wall })
+        }
+        (Phase::Stopping { run, cause, .. }, Event::MainEnded(outcome)) => {
+            to(Phase::Ending { run, outcome, cause, ended_at: now.wall })
+        }
+        (Phase::Stopping { run, kill, cause }, Event::Tick) => kill_when_due(run, kill, cause, now),
+        (Phase::Ending { run, outcome, cause, ended_at }, Event::AllEnded { exception, stderr_tail, not_started }) => {
+            let outcome = not_started.map_or(outcome, ExitOutcome::NotStarted);
+            let report = ExitReport { exception, stderr_tail, ..report(outcome, cause, ended_at) }.bounded();
+            to(Phase::Exited { assignment: run.assignment, started_at: Some(run.started_at), report })
+        }
+        (
+            phase @ (Phase::Idle
+            | Phase::Configured { .. }
+            | Phase::Starting { .. }
+            | Phase::Running { .. }
+            | Phase::Stopping { .. }
+            | Phase::Ending { .. }
+            | Phase::Exited { .. }),
+            Event::Config(_)
+            | Event::Run(_)
+            | Event::Stop { .. }
+            | Event::Terminate { .. }
+            | Event::Finish
+            | Event::Started(_)
+            | Event::StartFailed(_)
+            | Event::MainEnded(_)
+            | Event::AllEnded { .. }
+            | Event::Tick,
+        ) => to(phase),
+    }
+}

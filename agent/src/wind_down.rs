@@ -1,0 +1,59 @@
+//! The last seconds of an agent whose processes have ended: readers get what they still want, as far as there is time.
+
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::timeout_at;
+use tracing::warn;
+
+use crate::activity::Activity;
+use crate::run::AgentEnd;
+
+/// How long it may take to copy the last output to the agent's own streams.
+const MIRROR_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long open answers may take.
+const HTTP_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long an agent that was told to end still answers new requests: a master that learns of the end copies the rest
+/// of the output.
+const READERS_LIMIT: Duration = Duration::from_secs(2);
+
+/// After so long without a request there are no readers.
+const READERS_PAUSE: Duration = Duration::from_millis(500);
+
+/// The task that answers requests.
+pub(crate) struct HttpTask {
+    /// Ends the task when it is dropped.
+    pub(crate) end: oneshot::Sender<Infallible>,
+    pub(crate) task: JoinHandle<()>,
+}
+
+/// Waits for readers and open answers, each within its limit.
+pub(crate) async fn wind_down(end: AgentEnd, activity: &Activity, http: HttpTask, mirror: Option<JoinHandle<()>>) {
+    let mut cut_off = end.at_most(HTTP_LIMIT);
+    if end.killed_at.is_some() {
+        cut_off = end.at_most(READERS_LIMIT);
+        // A reader that is still there then is cut off below.
+        let _ = timeout_at(cut_off, activity.quiet(READERS_PAUSE)).await;
+    }
+    drop(http.end);
+    if timeout_at(cut_off, http.task).await.is_err() {
+        warn!("open answers are cut off");
+    }
+    if let Some(mirror) = mirror
+        && timeout_at(end.at_most(MIRROR_LIMIT), mirror).await.is_err()
+    {
+        warn!("nobody reads the agent's own output; its end is lost");
+    }
+}
+
+impl AgentEnd {
+    /// The end of a wait that begins now: after `limit`, or when the agent is killed if that is earlier.
+    fn at_most(&self, limit: Duration) -> tokio::time::Instant {
+        let end = Instant::now() + limit;
+        self.killed_at.map_or(end, |killed_at| killed_at.min(end)).into()
+    }
+}
