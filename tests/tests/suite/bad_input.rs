@@ -67,7 +67,7 @@ fn a_host_without_python_is_told_so() {
     let scene = Scene::new("print('fine')");
     let run = Finished::of(scene.client(&[]).env("PATH", scene.path())).code(2);
     scene.assert_empty();
-    assert!(run.stderr.contains("python"), "{}", run.stderr);
+    assert!(run.stderr.contains("cannot start python or python3"), "{}", run.stderr);
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! One job on this machine, by one command with nothing configured.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 
 use e2e::processes::{pids, signal, within};
 use e2e::scripts::STUBBORN;
-use e2e::{Place, Running, Scene};
+use e2e::{Finished, Place, Running, Scene};
 use rustix::process::Signal;
 
 e2e::journeys_by_one_command!(Place::OwnMaster, #[cfg(unix)]);
@@ -31,6 +32,23 @@ fn under_nohup_the_end_of_the_terminal_ends_nothing() {
     signal(client.pid(), Signal::HUP);
     fs::write(scene.path().join("go"), "").expect("write");
     assert_eq!(client.ended().code(0).lines("went on").len(), 1);
+}
+
+#[test]
+fn a_host_with_python3_and_no_python_runs_the_job() {
+    let scene = Scene::new("print('ran')");
+    let found = Command::new("python3").args(["-c", "import sys; print(sys.executable, end='')"]).output();
+    let python3 = String::from_utf8(found.expect("python3 runs").stdout).expect("a path");
+    symlink(python3, scene.path().join("python3")).expect("a link");
+    let run = Finished::of(scene.client(&["--worker-num", "2"]).env("PATH", scene.path())).code(0);
+    assert_eq!(run.lines("ran").len(), 2, "{}", run.stdout);
+}
+
+#[test]
+fn the_exception_that_ended_a_script_is_shown_however_long_its_text_is() {
+    let scene = Scene::new("raise ValueError('Attempt to convert (PerReplica:{\\n' + '[[1. 2. 3.]\\n' * 5000 + '})')");
+    let run = scene.run(&["--worker-num", "1"]).code(1);
+    run.says(&["ValueError: Attempt to convert (PerReplica:{", "…", "[[1. 2. 3.]", "})"]);
 }
 
 #[test]
