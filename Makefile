@@ -62,8 +62,8 @@ $(VENV_DONE):
 	touch $@
 
 .PHONY: programs
-programs: ## Build client, master and agent for this machine into target/debug, quickly; the tests use the same build
-	cargo build --locked -p client -p master -p agent
+programs: ## Build the programs for this machine into target/debug, without optimisation; the tests use the same build
+	cargo build --locked --workspace
 
 .PHONY: demo
 demo: programs venv ## Train on four workers on this machine, and check that all end with the same weights

@@ -1,4 +1,4 @@
-//! The agent that goes into an image: the one that was named, else the one beside this program, else the master's.
+//! Finds the agent to put into an image: `--agent-binary`, else the file `agent` beside this program, else the master's.
 
 use std::path::{Path, PathBuf};
 
@@ -10,36 +10,34 @@ use super::layer::digest;
 use crate::master_client::MasterClient;
 use crate::output::Notes;
 
-/// A program that starts in any image for its machine.
+/// A static program, which starts in any image for its processor.
 #[derive(Debug, Clone)]
 pub(super) struct AgentProgram {
     pub(super) bytes: Bytes,
     pub(super) sha256: String,
     machine: Machine,
-    /// Where it is from, for a sentence.
+    /// Its path, or the master's address, for messages.
     origin: String,
     exchangeable: Exchangeable,
 }
 
-/// Whether another may take its place.
+/// Whether the master's agent may replace it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Exchangeable {
-    /// It is as good as the master's.
     Yes,
-    /// The user wants this one, or there is none after it.
+    /// The user chose it, or it is the master's.
     No,
 }
 
 /// Where agents are looked for.
 pub(crate) struct AgentSources {
-    /// `--agent-binary`: this one and no other.
+    /// `--agent-binary`. No other agent is used then.
     pub(crate) named: Option<PathBuf>,
-    /// The master, when there is one.
     pub(crate) master: Option<MasterClient>,
 }
 
 impl AgentSources {
-    /// The first that can start in an image, whatever its machine.
+    /// The first static agent, for whatever processor.
     pub(super) async fn find(&self, notes: &Notes) -> Result<AgentProgram, ImageError> {
         if let Some(path) = &self.named {
             let bytes = std::fs::read(path).map_err(|source| ImageError::AgentFile { path: path.clone(), source })?;
@@ -51,21 +49,21 @@ impl AgentSources {
         match program(bytes, path.display().to_string(), Exchangeable::Yes) {
             Ok(program) => Ok(program),
             Err(error) if self.master.is_some() => {
-                notes.say(&format!("{error}; taking the master's"));
+                notes.say(&format!("{error}; using the master's agent"));
                 self.fetch("").await
             }
             Err(error) => Err(error),
         }
     }
 
-    /// `found`, or another that is for the machines of the image.
+    /// `found`, or the master's agent if `found` is for another processor than the image.
     pub(super) async fn fitting(
         &self,
         found: AgentProgram,
         image: &str,
         architecture: &str,
     ) -> Result<AgentProgram, ImageError> {
-        // What Docker calls a machine that Muster does not know is left to the one who named the agent.
+        // Muster does not know every processor that Docker names. The user is responsible then.
         let Some(wanted) = Machine::of_architecture(architecture) else { return Ok(found) };
         if found.machine == wanted {
             return Ok(found);
@@ -95,7 +93,7 @@ fn program(bytes: Bytes, origin: String, exchangeable: Exchangeable) -> Result<A
     }
 }
 
-/// The file `agent` in this program's folder. One that cannot be read is as good as none.
+/// The file `agent` in this program's folder, if it can be read.
 fn beside_this_program() -> Option<(PathBuf, Bytes)> {
     let own = std::env::current_exe().and_then(|path| path.canonicalize()).ok()?;
     let path = own.parent().map(Path::to_owned)?.join("agent");
@@ -118,13 +116,13 @@ mod tests {
         assert_eq!(missing.to_string(), format!("--agent-binary: read {}", path.display()));
         std::fs::write(&path, elf::program(62, &[3])).unwrap();
         let dynamic = sources.find(&Notes::new()).await.unwrap_err().to_string();
-        assert!(dynamic.ends_with("is linked dynamically, and would not start in an image without its libraries"));
+        assert!(dynamic.ends_with("is dynamically linked: it does not start in an image that lacks its libraries"));
         std::fs::write(&path, elf::program(62, &[1])).unwrap();
         let found = sources.find(&Notes::new()).await.unwrap();
         assert!(sources.fitting(found.clone(), "digits", "amd64").await.is_ok());
         assert!(sources.fitting(found.clone(), "digits", "mips").await.is_ok());
         let foreign = sources.fitting(found, "digits", "arm64").await.unwrap_err();
-        let expected = format!("the agent {} is for amd64, and the image digits for arm64", path.display());
+        let expected = format!("the agent {} is for amd64, but the image digits is for arm64", path.display());
         assert_eq!(foreign.to_string(), expected);
     }
 

@@ -144,7 +144,7 @@ mod tests {
             assert_eq!(of(user, Users::KnownNotRoot).unwrap_err(), "the image digits runs as root", "{user}");
         }
         let named = of("trainer:1000", Users::KnownNotRoot).unwrap_err();
-        assert!(named.starts_with("the image digits runs as the user \"trainer\", and "), "{named}");
+        assert!(named.starts_with("the image digits runs as the user \"trainer\": "), "{named}");
         assert!(user(&base(serde_json::json!({})), "digits", Users::KnownNotRoot).is_err());
         for user in ["", "root", "trainer"] {
             assert_eq!(of(user, Users::All), Ok(()), "{user}");

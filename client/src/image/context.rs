@@ -1,5 +1,5 @@
-//! The folder that a Dockerfile is built with, as a tar that is sent while it is read: everything that .dockerignore
-//! does not leave out, in the order of names, owned by root, with modes and times as they are.
+//! Sends a folder to Docker as the context of a build. The tar is sent while the folder is read. It holds everything that
+//! .dockerignore does not exclude, sorted by name and owned by root; modes and times stay.
 
 use std::fs::{self, Metadata};
 use std::io::{self, Write};
@@ -12,12 +12,12 @@ use tokio::sync::mpsc;
 use super::error::ImageError;
 use super::ignored::Ignored;
 
-/// Bytes that go to Docker at a time.
+/// Bytes sent to Docker at a time.
 const PIECE: usize = 256 * 1024;
-/// Permission bits, with setuid, setgid and sticky.
+/// The permission bits, including setuid, setgid and sticky.
 const MODE_MASK: u32 = 0o7777;
 
-/// Reads what the folder's .dockerignore leaves out.
+/// Reads the folder's .dockerignore.
 pub(super) fn ignored(folder: &Path) -> Result<Ignored, ImageError> {
     let path = folder.join(".dockerignore");
     match fs::read_to_string(&path) {
@@ -27,7 +27,7 @@ pub(super) fn ignored(folder: &Path) -> Result<Ignored, ImageError> {
     }
 }
 
-/// Writes the tar of a folder. It blocks; a reader that has gone ends it.
+/// Writes the tar of a folder. Blocks until the reader has taken it or has left.
 pub(super) fn write(folder: &Path, ignored: &Ignored, to: impl Write) -> Result<(), ImageError> {
     let mut tar = tar::Builder::new(io::BufWriter::with_capacity(PIECE, to));
     add_folder(&mut tar, folder, Path::new(""), ignored)?;
@@ -58,7 +58,7 @@ fn add_folder<W: Write>(
     Ok(())
 }
 
-/// What is in a folder, in the order of names, each by its path from the root.
+/// The paths from the root of everything in a folder, sorted.
 fn children(root: &Path, folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = fs::read_dir(root.join(folder))?;
     let mut paths = entries.map(|entry| Ok(folder.join(entry?.file_name()))).collect::<io::Result<Vec<_>>>()?;
@@ -81,7 +81,7 @@ fn add<W: Write>(tar: &mut tar::Builder<W>, root: &Path, path: &Path, metadata: 
         header.set_entry_type(tar::EntryType::Directory);
         return tar.append_data(&mut header, path, io::empty());
     }
-    // Sockets, pipes and devices mean nothing in an image.
+    // Docker ignores sockets, pipes and devices.
     if !metadata.is_file() {
         return Ok(());
     }
@@ -90,7 +90,7 @@ fn add<W: Write>(tar: &mut tar::Builder<W>, root: &Path, path: &Path, metadata: 
     tar.append_data(&mut header, path, content)
 }
 
-/// A writer whose other end is a stream.
+/// A writer that sends each piece to a channel.
 pub(super) struct Pieces(pub(super) mpsc::Sender<Bytes>);
 
 impl Write for Pieces {
@@ -175,6 +175,6 @@ mod tests {
     fn a_pattern_that_is_none_is_said() {
         let folder = folder(&[(".dockerignore", "[a\n")]);
         let error = ignored(folder.path()).err().unwrap();
-        assert_eq!(error.to_string(), ".dockerignore: \"[a\" is not a pattern");
+        assert_eq!(error.to_string(), ".dockerignore: invalid pattern \"[a\"");
     }
 }

@@ -1,23 +1,22 @@
-//! What the first bytes of a Linux program say: for which machines it is, and whether it needs a loader that an image
-//! may not have. The format is elf(5)'s.
+//! Reads the header of a Linux program (elf(5)): its processor, and whether it needs a loader that an image may lack.
 
 use std::fmt;
 
 /// The type of a program header that names a loader.
 const PT_INTERP: u32 = 3;
-/// Bytes of the header of a 64-bit file, behind which program headers begin.
+/// Size of the header of a 64-bit file, in bytes. Program headers come after it.
 const HEADER_64: usize = 64;
 
-/// A kind of processor, by its number in an ELF header.
+/// A processor, by its number in an ELF header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Machine(u16);
 
-/// The machines that Docker and Linux both name.
+/// ELF's number and Docker's name of each processor.
 const KNOWN: [(u16, &str); 6] =
     [(62, "amd64"), (183, "arm64"), (243, "riscv64"), (22, "s390x"), (21, "ppc64le"), (258, "loong64")];
 
 impl Machine {
-    /// By the name that Docker has for it; `None` for one that Muster does not know.
+    /// The processor with this name in Docker. `None` if Muster does not know it.
     pub(super) fn of_architecture(name: &str) -> Option<Self> {
         KNOWN.into_iter().find(|(_, known)| *known == name).map(|(number, _)| Self(number))
     }
@@ -35,15 +34,15 @@ impl fmt::Display for Machine {
 /// Why a file cannot be the agent in an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ElfFault {
-    /// Something else.
-    #[error("is no 64-bit Linux program")]
+    /// It has no ELF header, or a broken one.
+    #[error("is not a 64-bit Linux program")]
     NoProgram,
     /// It needs a loader and the C library that it was linked with.
-    #[error("is linked dynamically, and would not start in an image without its libraries")]
+    #[error("is dynamically linked: it does not start in an image that lacks its libraries")]
     Dynamic,
 }
 
-/// The machine that a static program is for.
+/// The processor of a static program.
 pub(super) fn machine_of_static(file: &[u8]) -> Result<Machine, ElfFault> {
     let header = Header::of(file).ok_or(ElfFault::NoProgram)?;
     for index in 0..header.program_headers {
@@ -56,7 +55,7 @@ pub(super) fn machine_of_static(file: &[u8]) -> Result<Machine, ElfFault> {
     Ok(header.machine)
 }
 
-/// What is read of an ELF header.
+/// The parts of an ELF header that are used.
 struct Header {
     big_endian: bool,
     machine: Machine,
@@ -90,14 +89,14 @@ impl Header {
     }
 }
 
-/// The number of `bytes` bytes, at most 8, at an offset.
+/// The number in `bytes` bytes, at most 8, at an offset.
 fn number(file: &[u8], big_endian: bool, at: usize, bytes: usize) -> Option<u64> {
     let field = file.get(at..at.checked_add(bytes)?)?;
     let add = |sum: u64, byte: &u8| sum << 8 | u64::from(*byte);
     Some(if big_endian { field.iter().fold(0, add) } else { field.iter().rev().fold(0, add) })
 }
 
-/// For tests: the smallest program, with program headers of these types.
+/// For tests: the smallest program with program headers of these types.
 #[cfg(test)]
 pub(super) fn program(machine: u16, header_types: &[u32]) -> Vec<u8> {
     let mut file = vec![0; HEADER_64];

@@ -1,5 +1,5 @@
-//! Where Docker's engine is, found as the docker command finds it: by `DOCKER_HOST`, else by the context that
-//! `DOCKER_CONTEXT` or `docker context use` names, else at its usual socket.
+//! Finds Docker's engine as the docker command does: by `DOCKER_HOST`, else by the context that `DOCKER_CONTEXT` or
+//! `docker context use` names, else at its usual socket.
 
 use std::fmt;
 use std::fs;
@@ -17,14 +17,14 @@ const USUAL_SOCKET: &str = "unix:///var/run/docker.sock";
 /// The context that has no files.
 const DEFAULT_CONTEXT: &str = "default";
 
-/// Where an engine is, and how it is spoken to.
+/// The address of an engine, and how to connect to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Endpoint {
-    /// An address of one of the forms that `DOCKER_HOST` takes.
+    /// In a form that `DOCKER_HOST` may have.
     pub(super) address: String,
-    /// The folder of ca.pem, cert.pem and key.pem; none where nobody asks for TLS.
+    /// The folder of ca.pem, cert.pem and key.pem; `None` without TLS.
     pub(super) certificates: Option<PathBuf>,
-    /// The context that says so; the variables and the usual socket are none.
+    /// The context that gave the address, if one did.
     pub(super) context: Option<String>,
 }
 
@@ -36,15 +36,13 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// Who says so, in words.
+    /// What gave the address, for messages.
     pub(super) fn named_by(&self) -> String {
         self.context.as_ref().map_or("DOCKER_HOST".to_owned(), |context| format!("the Docker context {context}"))
     }
 
-    /// Finds it.
-    ///
     /// # Errors
-    /// A context that is not there, or a file of Docker's that cannot be read.
+    /// The context does not exist, or a file of the docker command cannot be read.
     pub(super) fn of(variables: &DockerVariables) -> Result<Self, ImageError> {
         match context(variables)? {
             Some((context, folder)) => Self::of_context(context, &folder),
@@ -59,8 +57,8 @@ impl Endpoint {
         Self { address, certificates, context: None }
     }
 
-    /// Reads a context as the docker command keeps it (docker/cli, `cli/context/store`): in folders by the SHA-256 of its
-    /// name, the certificates apart from the rest.
+    /// Reads a context. The docker command stores it in folders that are named by the SHA-256 of its name, certificates
+    /// apart from the rest (docker/cli, `cli/context/store`).
     fn of_context(context: String, folder: &Path) -> Result<Self, ImageError> {
         let store = folder.join("contexts");
         let id = hex::encode(Sha256::digest(&context));
@@ -78,7 +76,7 @@ impl Endpoint {
     }
 }
 
-/// The name of the context that counts, and the folder of Docker's files.
+/// The name of the chosen context, and the folder of the docker command's files.
 fn context(variables: &DockerVariables) -> Result<Option<(String, PathBuf)>, ImageError> {
     let (None, Some(folder)) = (&variables.host, &variables.folder) else { return Ok(None) };
     let chosen = match &variables.context {
@@ -89,7 +87,7 @@ fn context(variables: &DockerVariables) -> Result<Option<(String, PathBuf)>, Ima
     Ok(chosen.map(|context| (context, folder.clone())))
 }
 
-/// The context that is in use. Where the docker command's settings cannot be read, it goes on without them, and so do we.
+/// The context chosen by `docker context use`. The docker command ignores settings that it cannot read, so Muster does too.
 fn in_use(folder: &Path) -> Result<Option<String>, ImageError> {
     let path = folder.join("config.json");
     let Ok(text) = fs::read(&path) else { return Ok(None) };
@@ -100,14 +98,14 @@ fn parsed<T: DeserializeOwned>(text: &[u8], path: &Path) -> Result<T, ImageError
     serde_json::from_slice(text).map_err(|error| ImageError::DockerFile { path: path.to_owned(), source: error.into() })
 }
 
-/// What is needed of the docker command's `config.json`.
+/// The used part of the docker command's `config.json`.
 #[derive(Deserialize)]
 struct Settings {
     #[serde(rename = "currentContext")]
     current_context: Option<String>,
 }
 
-/// What is needed of a context's `meta.json`.
+/// The used part of a context's `meta.json`.
 #[derive(Deserialize)]
 struct Context {
     #[serde(rename = "Endpoints")]
@@ -134,7 +132,7 @@ mod tests {
     /// `printf rootless | sha256sum`.
     const ID: &str = "12b961af5feb3e9d39f93b2cefb9a1a944f18d02cca0cac2f04f5a982240605f";
 
-    /// Docker's folder with the context `rootless`, which is chosen by this config.json.
+    /// The docker command's folder, with the context `rootless` and this config.json.
     fn folder(config: &str) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("config.json"), config).unwrap();

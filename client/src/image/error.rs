@@ -1,4 +1,4 @@
-//! Everything that can keep a training image from the pods, and what its user can do about it.
+//! The errors of making an image for pods, with a hint for each that its user can mend.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,197 +11,93 @@ use crate::request::SCRIPT;
 
 /// How to choose another engine.
 const DOCKER_HINT: &str = "with minikube: eval $(minikube docker-env); else: unset DOCKER_HOST and DOCKER_CONTEXT, and \
-    docker context use one that docker context ls shows";
+    docker context use NAME, with a name that docker context ls shows";
 
-/// Why there is no image for pods to run.
+/// Why there is no image for pods to run. A `reason` is in Docker's or the system's own words.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ImageError {
-    /// Neither a flag nor a Dockerfile says what to run.
+    /// Neither a flag nor a Dockerfile names the image.
     #[error("no image to run: --image is not given, and there is no Dockerfile in {}", .0.display())]
     NoImage(PathBuf),
-    /// The image has no name at the registry.
-    #[error("{image} has no valid name below --push {registry}")]
-    NoName {
-        /// The image that pods run.
-        image: ImageRef,
-        /// The registry.
-        registry: String,
-    },
+    /// `--push` and the image's name make no valid name.
+    #[error("--push {registry}: with {image} it is not a valid image name")]
+    NoName { image: ImageRef, registry: String },
     /// `--agent-binary` cannot be read.
     #[error("--agent-binary: read {}", path.display())]
-    AgentFile {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// What was given or fetched as the agent would not start.
+    AgentFile { path: PathBuf, source: io::Error },
+    /// The agent would not start in an image.
     #[error("the agent {origin} {fault}")]
-    AgentUnfit {
-        /// Where it is from.
-        origin: String,
-        /// What is wrong with it.
-        fault: ElfFault,
-    },
-    /// The agent is for other machines than the image.
-    #[error("the agent {origin} is for {agent}, and the image {image} for {wanted}")]
-    AgentForeign {
-        /// Where it is from.
-        origin: String,
-        /// What it is for.
-        agent: Machine,
-        /// The image.
-        image: String,
-        /// What the image is for.
-        wanted: Machine,
-    },
+    AgentUnfit { origin: String, fault: ElfFault },
+    /// Agent and image are for different processors.
+    #[error("the agent {origin} is for {agent}, but the image {image} is for {wanted}")]
+    AgentForeign { origin: String, agent: Machine, image: String, wanted: Machine },
     /// There is no agent beside the client, and no master to ask.
     #[error("no agent to put into the image: {0}")]
     NoAgent(String),
     /// The master did not give its agent.
     #[error("fetch the agent from the master")]
     Master(#[from] MasterError),
-    /// Nothing to run.
+    /// The image has no script.
     #[error("the image {image} has no {SCRIPT} in its working directory {folder}")]
-    NoScript {
-        /// The image.
-        image: String,
-        /// Its working directory.
-        folder: String,
-    },
-    /// Nothing to run it with.
+    NoScript { image: String, folder: String },
+    /// The image has no Python.
     #[error("the image {image} has neither python nor python3 on its PATH ({path})")]
-    NoPython {
-        /// The image.
-        image: String,
-        /// The folders.
-        path: String,
-    },
-    /// Its user is root, or none is said.
+    NoPython { image: String, path: String },
+    /// The image's user is root, or not set.
     #[error("the image {0} runs as root")]
     Root(String),
-    /// Kubernetes does not know who its user is.
-    #[error("the image {image} runs as the user \"{user}\", and Kubernetes cannot tell a name from root")]
-    UserByName {
-        /// The image.
-        image: String,
-        /// Its user.
-        user: String,
-    },
-    /// A node is to ask for what only this machine has.
-    #[error("--image-pull-policy Always: no registry has {0} with the agent in it, so no node could pull it")]
+    /// The image's user is a name.
+    #[error("the image {image} runs as the user \"{user}\": Kubernetes cannot verify that a named user is not root")]
+    UserByName { image: String, user: String },
+    /// `--image-pull-policy Always` without `--push`.
+    #[error("--image-pull-policy Always: nodes cannot pull {0} with the agent in it, since it is in no registry")]
     NothingToPull(String),
-    /// A folder cannot be sent to Docker.
+    /// A file or folder of a build cannot be read.
     #[error("read {} for the build", path.display())]
-    Context {
-        /// The file or folder.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A pattern of the .dockerignore.
-    #[error(".dockerignore: \"{0}\" is not a pattern")]
+    Context { path: PathBuf, source: io::Error },
+    /// A line of .dockerignore is no pattern.
+    #[error(".dockerignore: invalid pattern \"{0}\"")]
     Ignore(String),
-    /// The address of Docker is none.
+    /// Docker's address has an unknown form. `named_by` is the variable or the context.
     #[error(
-        "{named_by}: \"{address}\" is none of unix://PATH, tcp://HOST:PORT, http://HOST:PORT and https://HOST:PORT"
+        "{named_by}: invalid address \"{address}\": use unix://PATH, tcp://HOST:PORT, http://HOST:PORT or \
+         https://HOST:PORT"
     )]
-    DockerHost {
-        /// The variable or the context.
-        named_by: String,
-        /// The address.
-        address: String,
-    },
-    /// The context that is to say where Docker is does not exist.
+    DockerHost { named_by: String, address: String },
+    /// The chosen Docker context does not exist. `store` is the folder of all contexts.
     #[error("there is no Docker context \"{context}\" in {}", store.display())]
-    NoDockerContext {
-        /// Its name.
-        context: String,
-        /// The folder of all contexts.
-        store: PathBuf,
-    },
-    /// What the docker command keeps cannot be understood.
+    NoDockerContext { context: String, store: PathBuf },
+    /// A file of the docker command cannot be read.
     #[error("read {}", path.display())]
-    DockerFile {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Nobody answers there.
-    #[error("Docker cannot be reached at {address}: {reason}")]
-    Unreachable {
-        /// The address.
-        address: String,
-        /// In the system's words.
-        reason: String,
-    },
-    /// Neither here nor at a registry.
-    #[error("there is no image {image} here, and it cannot be pulled: {reason}")]
-    NotFound {
-        /// The image.
-        image: String,
-        /// In Docker's words.
-        reason: String,
-    },
-    /// A build ended early.
+    DockerFile { path: PathBuf, source: io::Error },
+    /// Docker does not answer.
+    #[error("cannot reach Docker at {address}: {reason}")]
+    Unreachable { address: String, reason: String },
+    /// The image is neither here nor at its registry.
+    #[error("the image {image} is not on this machine and cannot be pulled: {reason}")]
+    NotFound { image: String, reason: String },
+    /// A build failed. `log` is the end of its output, with a line break before each line.
     #[error("build {image}: {reason}{log}")]
-    Build {
-        /// The image.
-        image: String,
-        /// In Docker's words.
-        reason: String,
-        /// The end of what it printed, on lines of its own.
-        log: String,
-    },
-    /// Docker refused something else.
+    Build { image: String, reason: String, log: String },
+    /// Docker refused another call.
     #[error("{doing}: {reason}")]
-    Engine {
-        /// What was to be done.
-        doing: String,
-        /// In Docker's words.
-        reason: String,
-    },
-    /// A registry refused.
+    Engine { doing: String, reason: String },
+    /// A push failed.
     #[error("push {image}: {reason}")]
-    Push {
-        /// The image, with its registry.
-        image: String,
-        /// In Docker's words.
-        reason: String,
-    },
-    /// What `docker login` left cannot be used.
+    Push { image: String, reason: String },
+    /// The login that `docker login` stored cannot be read.
     #[error("read the login for {server}: {reason}")]
-    Login {
-        /// The registry.
-        server: String,
-        /// Why.
-        reason: String,
-    },
+    Login { server: String, reason: String },
     /// The variable names no tool that loads images.
-    #[error("MUSTER_LOAD: \"{0}\" is none of minikube, kind and k3d")]
+    #[error("MUSTER_LOAD: invalid tool \"{0}\": use minikube, kind or k3d")]
     Loader(String),
-    /// A local cluster's tool is not on the PATH.
+    /// The cluster's tool is not on the PATH.
     #[error("load {image}: {command} could not be started")]
-    NoLoader {
-        /// The image.
-        image: String,
-        /// The command.
-        command: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// A local cluster's tool did not load the image.
+    NoLoader { image: String, command: String, source: io::Error },
+    /// The cluster's tool failed. `outcome` says how, with the end of its output.
     #[error("load {image}: {command} {outcome}")]
-    Load {
-        /// The image.
-        image: String,
-        /// The command.
-        command: String,
-        /// How it went, with what it printed.
-        outcome: String,
-    },
-    /// The user left.
+    Load { image: String, command: String, outcome: String },
+    /// The user pressed Ctrl-C.
     #[error("interrupted: nothing was submitted")]
     Interrupted,
     /// The system gives no signals.
@@ -213,35 +109,37 @@ impl ImageError {
     /// What to do about it.
     pub(crate) fn hint(&self) -> Option<String> {
         let hint = match self {
-            // Nothing that is built here can be named by a digest.
+            // A build cannot give a name with a digest.
             Self::NotFound { image, .. } if image.contains('@') => "check the name",
             Self::NotFound { image, .. } => {
                 return Some(format!("build it here, docker build -t {image} FOLDER, or check the name"));
             }
             Self::Build { image, reason, .. } if reason.to_lowercase().contains("buildkit") => {
-                return Some(format!("build it yourself, docker build -t {image} ., and give --image {image}"));
+                return Some(format!("build it yourself: docker build -t {image} . ; then give --image {image}"));
             }
-            Self::Loader(_) => "unset MUSTER_LOAD, or name minikube, kind or k3d",
+            Self::Loader(_) => "unset MUSTER_LOAD, or set it to minikube, kind or k3d",
             Self::NoLoader { .. } => "install it, or give --push REGISTRY",
             Self::Master(_) | Self::NoAgent(_) => {
                 "make build puts an agent beside the client; or give --agent-binary PATH"
             }
             Self::NoImage(_) => "give --image REF, or put a Dockerfile beside exec.py",
             Self::NoName { .. } => "give a shorter --push, or another --image",
-            Self::AgentUnfit { .. } => "make build makes one that fits; --agent-binary PATH names it",
-            Self::AgentForeign { .. } => "give one that fits by --agent-binary PATH, or another --image",
-            Self::NoScript { .. } => "in its Dockerfile: WORKDIR, and COPY exec.py to it",
-            Self::NoPython { .. } => "begin its Dockerfile with an image that has python, or set ENV PATH in it",
+            Self::AgentUnfit { .. } => "make build makes a static agent; --agent-binary PATH names it",
+            Self::AgentForeign { .. } => {
+                "give an agent for that processor with --agent-binary PATH, or another --image"
+            }
+            Self::NoScript { .. } => "add WORKDIR and COPY exec.py ./ to its Dockerfile",
+            Self::NoPython { .. } => "start its Dockerfile FROM an image that has Python, or set ENV PATH in it",
             Self::Root(_) | Self::UserByName { .. } => {
-                "end its Dockerfile with USER 1000, or another number that is not 0; or give --allow-root"
+                "set a numeric, non-zero USER at the end of its Dockerfile, such as USER 1000, or give --allow-root"
             }
-            Self::NothingToPull(_) => "give --push REGISTRY, or leave the policy out",
+            Self::NothingToPull(_) => "give --push REGISTRY, or leave out --image-pull-policy",
             Self::DockerHost { .. } | Self::NoDockerContext { .. } => DOCKER_HINT,
-            Self::Unreachable { .. } => return Some(format!("is Docker running, and may you use it? {DOCKER_HINT}")),
-            Self::Push { .. } => {
-                "does Docker reach the registry, and does it know you? docker login HOST notes who you are"
+            Self::Unreachable { .. } => {
+                return Some(format!("is Docker running, and do you have the right to use it? {DOCKER_HINT}"));
             }
-            Self::Login { .. } => "docker login HOST notes it anew",
+            Self::Push { .. } => "can Docker reach the registry, and are you logged in? docker login HOST",
+            Self::Login { .. } => "log in again: docker login HOST",
             Self::AgentFile { .. }
             | Self::DockerFile { .. }
             | Self::Context { .. }
@@ -270,7 +168,7 @@ mod tests {
             let (image, reason, log) = ("muster-digits".to_owned(), reason.to_owned(), String::new());
             ImageError::Build { image, reason, log }
         };
-        let expected = "build it yourself, docker build -t muster-digits ., and give --image muster-digits";
+        let expected = "build it yourself: docker build -t muster-digits . ; then give --image muster-digits";
         assert_eq!(hint(&build("the --mount option requires BuildKit")), expected);
         assert_eq!(build("pip returned 1").hint(), None);
     }

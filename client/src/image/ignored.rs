@@ -1,26 +1,25 @@
-//! What .dockerignore leaves out of a build. Docker reads its patterns otherwise than git does: each begins at the
-//! context's root, and the last that matches a file or a folder above it decides (`moby/patternmatcher`).
+//! The patterns of a .dockerignore. Docker reads them differently from git: each starts at the context's root, and the
+//! last one that matches a file or a folder above it decides (`moby/patternmatcher`).
 
 use std::path::Path;
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
-/// Docker reads these whatever is left out.
+/// Docker reads these even if a pattern excludes them.
 const ALWAYS_SENT: [&str; 2] = ["Dockerfile", ".dockerignore"];
 
-/// The patterns of a .dockerignore.
 pub(super) struct Ignored {
     patterns: Vec<Pattern>,
 }
 
 struct Pattern {
     matcher: Gitignore,
-    /// It leaves out, or it takes back in.
+    /// Whether it excludes. A pattern with `!` includes again.
     leaves_out: bool,
 }
 
 impl Ignored {
-    /// From the text of a file. The pattern that cannot be read is the error.
+    /// Parses the text of a file. The error is the invalid pattern.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let lines = text.trim_start_matches('\u{feff}').lines().map(str::trim);
         let used = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -28,7 +27,7 @@ impl Ignored {
         Ok(Self { patterns })
     }
 
-    /// Whether a file or folder, by its path from the root, is not sent.
+    /// Whether the file or folder with this path from the root is excluded.
     pub(super) fn leaves_out(&self, path: &Path, is_folder: bool) -> bool {
         if ALWAYS_SENT.iter().any(|name| path == Path::new(name)) {
             return false;
@@ -37,14 +36,14 @@ impl Ignored {
         last.is_some_and(|pattern| pattern.leaves_out)
     }
 
-    /// Whether something below a folder that is left out may be taken back in.
+    /// Whether a file in an excluded folder may be included again.
     pub(super) fn takes_back(&self) -> bool {
         self.patterns.iter().any(|pattern| !pattern.leaves_out)
     }
 }
 
 impl Pattern {
-    /// `None` for a pattern that means the root itself, which cannot be left out.
+    /// `None` for a pattern that matches only the root, which cannot be excluded.
     fn parse(line: &str) -> Result<Option<Self>, String> {
         let (glob, leaves_out) = match line.strip_prefix('!') {
             Some(rest) => (rest.trim(), false),

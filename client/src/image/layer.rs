@@ -1,5 +1,5 @@
-//! The bytes of the image that pods run: the layer with the agent, and the archive by which an engine takes an image
-//! whose other layers it has. The same base and the same agent give the same bytes, and so the same image.
+//! Makes the bytes of the image of pods: the layer with the agent, and the archive for an engine that has the other
+//! layers. The same base and agent give the same bytes, so the same image.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,9 +8,9 @@ use protocol::image::ImageRef;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-/// Where the agent lies in an image.
+/// The agent's folder in an image.
 pub(super) const AGENT_FOLDER: &str = "muster";
-/// What an image's pods run.
+/// The program that pods run.
 pub(super) const AGENT_PATH: &str = "/muster/agent";
 /// The agent's flag for a word in front of its command.
 const ENTRYPOINT_FLAG: &str = "--entrypoint";
@@ -23,23 +23,22 @@ const AGENT_LABEL: &str = "muster.agent";
 const WRAP_LABEL: &str = "muster.wrap";
 const WRAP_VERSION: &str = "2";
 
-/// Characters of a content tag, of the 64 that its digest has.
+/// Length of a content tag. Its digest has 64 characters.
 const CONTENT_TAG_CHARACTERS: usize = 12;
 
-/// The image that wrapping would make, as far as it is known before anything is made.
+/// Names and labels of an image of pods. They are known before the image is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
-    /// The name that people know it by. What it means moves with the base.
+    /// The name for people. A later wrap moves it to another image.
     pub(super) alias: ImageRef,
-    /// The name that says what is in it, and so means the same for as long as there is an image of this name. A pod that
-    /// starts later than its job was submitted runs what was submitted.
+    /// The name by content, which is never moved. Jobs use it, so a pod that starts later runs what was submitted.
     pub(super) content: ImageRef,
-    /// What it is made from.
+    /// The base, the agent, and the version of the wrap.
     pub(super) labels: BTreeMap<&'static str, String>,
 }
 
 impl Target {
-    /// The image that is `image`, whose id is `base_id`, with an agent.
+    /// For the image that is `image`, whose id is `base_id`, and an agent.
     pub(super) fn new(image: &ImageRef, base_id: &str, agent_sha256: &str) -> Self {
         let content = format!("{}:{}", image.repository(), content_tag(base_id, agent_sha256));
         let content: ImageRef = content.parse().expect("a valid repository and hexadecimal digits");
@@ -47,53 +46,47 @@ impl Target {
     }
 }
 
-/// What stands for base, agent and the way they are put together, in few characters.
+/// A short digest of the base, the agent and the version of the wrap.
 fn content_tag(base_id: &str, agent_sha256: &str) -> String {
     let mut tag = hex::encode(Sha256::digest(format!("{base_id}\n{agent_sha256}\n{WRAP_VERSION}")));
     tag.truncate(CONTENT_TAG_CHARACTERS);
     tag
 }
 
-/// The labels of the image that is `base` with an agent.
 fn labels(base_id: &str, agent_sha256: &str) -> BTreeMap<&'static str, String> {
     let labels = [(BASE_LABEL, base_id), (AGENT_LABEL, agent_sha256), (WRAP_LABEL, WRAP_VERSION)];
     labels.into_iter().map(|(name, value)| (name, value.to_owned())).collect()
 }
 
-/// What is known of the image below.
+/// The training image.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Base {
-    /// Its id.
     pub(super) id: String,
-    /// The processor's name, as Docker has it.
+    /// The processor's name in Docker.
     pub(super) architecture: String,
-    /// The processor's variant.
+    /// The processor's variant, such as `v8`.
     pub(super) variant: Option<String>,
-    /// The system.
     pub(super) os: String,
-    /// When it was made; the image on top says the same, so that making it again changes nothing.
+    /// Its date. The image of pods has the same date, so making it again gives the same bytes.
     pub(super) created: Option<String>,
-    /// Its configuration, by the names of the image specification.
+    /// Its configuration, with the field names of the image specification.
     pub(super) config: Map<String, Value>,
-    /// The digests of its layers, lowest first.
+    /// The digests of its layers, from the lowest.
     pub(super) layers: Vec<String>,
 }
 
-/// All that the image of pods is made from.
+/// The parts of an image of pods.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wrap<'a> {
-    /// The image below.
     pub(super) base: &'a Base,
-    /// The agent's program.
     pub(super) agent: &'a [u8],
-    /// What the agent runs in front of its command; the words of the base's ENTRYPOINT, or none.
+    /// The words that the agent runs in front of its command, from the base's ENTRYPOINT.
     pub(super) entrypoint: &'a [String],
-    /// The image's names and labels.
     pub(super) target: &'a Target,
 }
 
 impl Wrap<'_> {
-    /// The ENTRYPOINT of the image of pods. Arguments of a pod come after it.
+    /// The ENTRYPOINT of the image of pods. Kubernetes appends a pod's arguments.
     fn command(&self) -> Vec<String> {
         let kept = self.entrypoint.iter().map(|word| format!("{ENTRYPOINT_FLAG}={word}"));
         std::iter::once(AGENT_PATH.to_owned()).chain(kept).collect()
@@ -142,7 +135,7 @@ pub(super) fn build_context(wrap: &Wrap<'_>) -> io::Result<Vec<u8>> {
     tar.into_inner()
 }
 
-/// A header without what differs between two runs or two users.
+/// A header without dates and users, which would differ from run to run.
 fn file_header(mode: u32, bytes: usize) -> tar::Header {
     let mut header = tar::Header::new_ustar();
     header.set_mode(mode);
@@ -181,7 +174,7 @@ fn config(wrap: &Wrap<'_>, layer: &str) -> Value {
     image
 }
 
-/// `sha256:` and 64 hexadecimal digits.
+/// The SHA-256 as `sha256:` and 64 hexadecimal digits.
 pub(super) fn digest(bytes: &[u8]) -> String {
     format!("sha256:{}", hex::encode(Sha256::digest(bytes)))
 }

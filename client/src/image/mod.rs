@@ -1,5 +1,5 @@
-//! From a training image to the one that pods run, where the pods can get it: built if need be, wrapped, and pushed or
-//! loaded if the nodes do not share this machine's Docker. Only this folder knows Docker.
+//! Makes the image that pods run and brings it to the nodes: builds the training image if needed, adds the agent, and
+//! pushes or loads the result if the nodes do not share this machine's Docker. Only this folder knows Docker.
 
 mod agent;
 mod build;
@@ -38,7 +38,7 @@ use crate::interrupt::Interrupts;
 use crate::master_client::MasterClient;
 use crate::output::{Notes, spelled};
 
-/// An image to get to the pods, and how. One that exists can be carried out as far as its words go.
+/// What image to make for the pods, and where to bring it. Its flags and variables are valid.
 pub(crate) struct ImageOrder {
     source: Source,
     destination: Destination,
@@ -50,22 +50,22 @@ pub(crate) struct ImageOrder {
 /// Where the training image comes from.
 #[derive(Debug, PartialEq, Eq)]
 enum Source {
-    /// It has a name.
+    /// An image with this name.
     Named(ImageRef),
-    /// It is built from a folder, under a name made from the folder's.
+    /// A build from this folder, under this name.
     Folder(PathBuf, ImageRef),
 }
 
-/// Which users of an image its pods may run as.
+/// Which users an image may run as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Users {
-    /// Anyone.
+    /// Any user.
     All,
-    /// Those that Kubernetes can tell from root.
+    /// Users that Kubernetes can verify not to be root.
     KnownNotRoot,
 }
 
-/// How nodes get the image that pods run.
+/// How nodes get the image of pods.
 #[derive(Debug, PartialEq, Eq)]
 enum Destination {
     /// They share the engine that made it.
@@ -77,7 +77,7 @@ enum Destination {
 }
 
 impl ImageOrder {
-    /// What the flags and the folder ask for. Nothing is begun.
+    /// Reads the flags and the folder. Docker is not asked yet.
     pub(crate) fn new(
         args: ImageArgs,
         config: &ImageConfig,
@@ -91,7 +91,7 @@ impl ImageOrder {
         Ok(Self { source, destination, agents, docker: config.docker.clone(), users: Users::All })
     }
 
-    /// The same, whose image is to run in such pods.
+    /// Adds what the pods require of the image.
     pub(crate) fn for_pods(self, pod: &PodOptions) -> Result<Self, ImageError> {
         let is_in_registry = matches!(self.destination, Destination::Registry(_));
         if pod.image_pull_policy == Some(PullPolicy::Always) && !is_in_registry {
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(of(None, Some(Loader::Kind), Some("helm")), Ok(Destination::Cluster(Loader::Kind, dev())));
         assert_eq!(of(None, None, Some("K3d")), Ok(Destination::Cluster(Loader::K3d, dev())));
         let wrong = of(None, None, Some("helm")).unwrap_err();
-        assert_eq!(wrong, "MUSTER_LOAD: \"helm\" is none of minikube, kind and k3d");
+        assert_eq!(wrong, "MUSTER_LOAD: invalid tool \"helm\": use minikube, kind or k3d");
         let pushed = Destination::Registry(image("r:5000/team/digits_pod:2"));
         assert_eq!(of(Some("r:5000/team"), None, Some("helm")), Ok(pushed));
     }
@@ -275,7 +275,10 @@ mod tests {
         };
         assert!(order(Some("r:5000")).is_ok());
         let refused = order(None).err().unwrap().to_string();
-        assert!(refused.starts_with("--image-pull-policy Always: no registry has digits with the agent"), "{refused}");
+        assert!(
+            refused.starts_with("--image-pull-policy Always: nodes cannot pull digits with the agent"),
+            "{refused}"
+        );
     }
 
     #[test]
@@ -284,7 +287,7 @@ mod tests {
         let refused = destination(&image("digits"), Some(long.parse().unwrap()), None, &ImageConfig::default());
         assert_eq!(
             refused.unwrap_err().to_string(),
-            format!("digits_pod:latest has no valid name below --push {long}")
+            format!("--push {long}: with digits_pod:latest it is not a valid image name")
         );
     }
 }

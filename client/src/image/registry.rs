@@ -1,4 +1,4 @@
-//! Images to and from registries, by the engine's hands and with the logins that `docker login` has left.
+//! Pulls and pushes images through the engine, with the logins that `docker login` has stored.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use super::names::{familiar, login_server, short, tag_or_digest};
 use super::stall;
 use crate::output::Notes;
 
-/// Pulls an image that is not here.
+/// Pulls an image that the engine does not have.
 pub(super) async fn pull(engine: &Engine, image: &ImageRef, notes: &Notes) -> Result<(), ImageError> {
     let options =
         CreateImageOptionsBuilder::default().from_image(image.repository()).tag(&tag_or_digest(image)).build();
@@ -30,8 +30,8 @@ pub(super) async fn pull(engine: &Engine, image: &ImageRef, notes: &Notes) -> Re
     Ok(())
 }
 
-/// Pushes an image, whose name begins with its registry, and names it by what the registry holds then: a tag there may
-/// be moved by the next push, and a node that has seen it would not look again.
+/// Pushes an image whose name begins with its registry. Returns its name by digest, because the next push may move the
+/// tag, and a node does not pull a tag again that it has.
 pub(super) async fn push(engine: &Engine, image: &ImageRef, notes: &Notes) -> Result<ImageRef, ImageError> {
     let refused = |reason: String| ImageError::Push { image: image.to_string(), reason };
     let options = PushImageOptionsBuilder::default().tag(&tag_or_digest(image)).build();
@@ -48,36 +48,38 @@ pub(super) async fn push(engine: &Engine, image: &ImageRef, notes: &Notes) -> Re
     pushed(image, &digests).ok_or_else(|| refused("Docker does not say by which digest the registry has it".to_owned()))
 }
 
-/// The image by the digest that its repository has for it.
+/// The image by its digest in its own repository.
 fn pushed(image: &ImageRef, digests: &[String]) -> Option<ImageRef> {
     let repository = familiar(image.repository());
     let digest = digests.iter().find_map(|known| familiar(known).strip_prefix(repository)?.strip_prefix('@'))?;
     image.at(digest)
 }
 
-/// What `docker login` has left for the image's registry. A helper program may be asked, which blocks.
+/// The login for the image's registry, if there is one. Docker's configuration may name a helper program, which blocks.
 async fn login(image: &ImageRef, notes: &Notes) -> Result<Option<DockerCredentials>, ImageError> {
     let server = login_server(image).to_owned();
     let asked = server.clone();
     let found = tokio::task::spawn_blocking(move || docker_credential::get_credential(&asked)).await;
     let found = found.expect("reading a login does not panic, and nobody aborts it");
     if let Some(helper) = found.as_ref().err().and_then(failed_helper) {
-        notes.say(&format!("image {}: {helper}; going on without a login", short(image)));
+        notes.say(&format!("image {}: {helper}; continuing without a login", short(image)));
     }
     credentials(found, server)
 }
 
-/// What is amiss with a helper program, when that is why there is no login. One that has none is well.
+/// What is wrong with a helper program. A helper that has no login for the registry works well.
 fn failed_helper(error: &CredentialRetrievalError) -> Option<String> {
     match error {
-        // The words of docker-credential-helpers (`credentials/error.go`), which helpers print to stdout.
+        // From docker-credential-helpers (`credentials/error.go`). Helpers print it to stdout.
         CredentialRetrievalError::HelperFailure { stdout, .. } if stdout.contains("credentials not found") => None,
         CredentialRetrievalError::HelperFailure { helper, stdout, stderr } => {
             let words = [stdout, stderr].into_iter().flat_map(|text| text.lines()).find(|line| !line.trim().is_empty());
             Some(format!("{helper} failed: {}", words.unwrap_or("without a word").trim()))
         }
         CredentialRetrievalError::HelperCommunicationError => Some("the credential helper cannot be run".to_owned()),
-        CredentialRetrievalError::MalformedHelperResponse => Some("the credential helper answers nonsense".to_owned()),
+        CredentialRetrievalError::MalformedHelperResponse => {
+            Some("the credential helper gave an answer that cannot be read".to_owned())
+        }
         CredentialRetrievalError::CredentialDecodingError
         | CredentialRetrievalError::CredentialMismatchError
         | CredentialRetrievalError::NoCredentialConfigured
@@ -86,7 +88,7 @@ fn failed_helper(error: &CredentialRetrievalError) -> Option<String> {
     }
 }
 
-/// A login for the engine. That there is none stops nobody, as with the docker command: most images need none.
+/// A login for the engine. Most images need none, so a missing login is no error, as with the docker command.
 fn credentials(
     found: Result<DockerCredential, CredentialRetrievalError>,
     server: String,
@@ -102,7 +104,7 @@ fn credentials(
         Ok(DockerCredential::IdentityToken(token)) => {
             Ok(Some(DockerCredentials { identitytoken: Some(token), serveraddress, ..DockerCredentials::default() }))
         }
-        // A file that is not there is read in vain like any other.
+        // A missing file is a read error, too.
         Err(
             CredentialRetrievalError::NoCredentialConfigured
             | CredentialRetrievalError::ConfigNotFound
@@ -115,7 +117,7 @@ fn credentials(
     }
 }
 
-/// How far the layers of an image are on their way, in bytes.
+/// Progress of the layers of an image, in bytes.
 #[derive(Default)]
 struct Layers {
     by_id: HashMap<String, (i64, i64)>,
@@ -124,7 +126,7 @@ struct Layers {
 impl Layers {
     fn note(&mut self, id: Option<String>, detail: Option<&ProgressDetail>) {
         if let Some(&ProgressDetail { current: Some(current), total: Some(total) }) = detail {
-            // Of a push the library does not say which layer is meant; its size tells most of them apart.
+            // The library does not name the layer of a push. The size tells most layers apart.
             self.by_id.insert(id.unwrap_or_else(|| total.to_string()), (current, total));
         }
     }

@@ -252,7 +252,7 @@ fn an_agent_for_another_machine_is_refused() {
     let image = Image::built("foreign", SCRIPT_IN_WORK);
     let folder = tempfile::tempdir().unwrap();
     let riscv = program_file(folder.path(), "", 243);
-    wrap(&image, &riscv, None).expect_code(2).expect_stderr("is for riscv64, and the image");
+    wrap(&image, &riscv, None).expect_code(2).expect_stderr("is for riscv64, but the image");
     assert!(!image.is_wrapped());
 }
 
@@ -267,7 +267,7 @@ fn an_image_that_is_nowhere_is_named_with_the_reason_before_anything_is_submitte
     let ended = finish(command.spawn().unwrap()).expect_code(4);
     let lines: Vec<&str> = ended.stderr.lines().collect();
     assert_eq!(lines[0], format!("image {}: not here, pulling it", image.name));
-    let sentence = format!("error: there is no image {} here, and it cannot be pulled: ", image.name);
+    let sentence = format!("error: the image {} is not on this machine and cannot be pulled: ", image.name);
     assert!(lines[1].starts_with(&sentence) && lines[1].len() > sentence.len(), "{}", ended.stderr);
     assert_eq!(lines[2], format!("hint: build it here, docker build -t {} FOLDER, or check the name", image.name));
     assert_eq!(master.asked(), ["GET /v1/master"]);
@@ -296,7 +296,11 @@ fn an_image_that_kubernetes_takes_for_roots_is_refused_before_anything_is_submit
     for (purpose, user, sentence) in [
         ("unsaid", "", "runs as root"),
         ("root", "\nUSER 0:0", "runs as root"),
-        ("named", "\nUSER nobody", "runs as the user \"nobody\", and Kubernetes cannot tell a name from root"),
+        (
+            "named",
+            "\nUSER nobody",
+            "runs as the user \"nobody\": Kubernetes cannot verify that a named user is not root",
+        ),
     ] {
         let (image, master) = (Image::built(purpose, &format!("WORKDIR /work\nCOPY exec.py .{user}")), kubernetes());
         let submit = |more: &[&str]| {
@@ -305,7 +309,7 @@ fn an_image_that_kubernetes_takes_for_roots_is_refused_before_anything_is_submit
             finish(command.arg(&agent).args(more).spawn().unwrap())
         };
         let refused = submit(&[]).expect_code(2);
-        let said = format!("error: the image {} {sentence}\nhint: end its Dockerfile with USER 1000", image.name);
+        let said = format!("error: the image {} {sentence}\nhint: set a numeric, non-zero USER", image.name);
         refused.expect_stderr(&said);
         assert!(!image.is_wrapped(), "{purpose}");
         assert_eq!(master.asked(), ["GET /v1/master"]);
@@ -370,7 +374,7 @@ fn the_agent_comes_from_the_master_when_there_is_none_here() {
     std::fs::write(beside.path().join("agent"), "#!/bin/sh\n").unwrap();
     let refused = build(Some(b"#!/bin/sh".to_vec())).expect_code(2);
     refused
-        .expect_stderr("agent is no 64-bit Linux program; taking the master's")
+        .expect_stderr("agent is not a 64-bit Linux program; using the master's agent")
         .expect_stderr("error: the agent from http");
 }
 

@@ -96,10 +96,10 @@ fn in_kubernetes_an_image_is_needed_and_no_script_in_the_folder() {
     let empty = tempfile::tempdir().unwrap();
     submit(empty.path(), &master, &["--image", "digits"])
         .expect_code(4)
-        .expect_stderr("error: Docker cannot be reached");
+        .expect_stderr("error: cannot reach Docker");
     std::fs::write(empty.path().join("Dockerfile"), "FROM x\n").unwrap();
     let ended = submit(empty.path(), &master, &[]).expect_code(4);
-    let ended = ended.expect_stderr("error: Docker cannot be reached at unix:///nowhere: there is no socket /nowhere");
+    let ended = ended.expect_stderr("error: cannot reach Docker at unix:///nowhere: there is no socket /nowhere");
     ended.expect_stderr("hint: is Docker running");
     assert_eq!(master.asked(), ["GET /v1/master", "GET /v1/master", "GET /v1/master"], "nothing is submitted");
 }
@@ -121,9 +121,9 @@ fn building_needs_no_master_and_says_what_is_missing() {
     };
     build("unix:///nowhere", &[]).expect_code(2).expect_stderr("error: no image to run");
     let wrong = build("ssh://me@there", &["--image", "digits"]).expect_code(2);
-    wrong.expect_stderr("error: DOCKER_HOST: \"ssh://me@there\" is none of unix://PATH, tcp://HOST:PORT");
+    wrong.expect_stderr("error: DOCKER_HOST: invalid address \"ssh://me@there\": use unix://PATH, tcp://HOST:PORT");
     let nobody = build("tcp://127.0.0.1:9", &["--image", "digits"]).expect_code(4);
-    nobody.expect_stderr("error: Docker cannot be reached at tcp://127.0.0.1:9: Connection refused");
+    nobody.expect_stderr("error: cannot reach Docker at tcp://127.0.0.1:9: Connection refused");
 }
 
 #[test]
@@ -136,11 +136,11 @@ fn a_variable_that_names_no_tool_stops_only_who_would_load_by_it() {
     };
     let wrong = with_variable(&["build", "--image", "digits"]).expect_code(2);
     wrong.expect_stderr(
-        "error: MUSTER_LOAD: \"helm\" is none of minikube, kind and k3d\nhint: unset MUSTER_LOAD, or name minikube",
+        "error: MUSTER_LOAD: invalid tool \"helm\": use minikube, kind or k3d\nhint: unset MUSTER_LOAD, or set it to minikube",
     );
     for flags in [["--load", "kind"], ["--push", "localhost:5000"]] {
         let ended = with_variable(&[["build", "--image"].as_slice(), &["digits"], &flags].concat()).expect_code(4);
-        ended.expect_stderr("error: Docker cannot be reached");
+        ended.expect_stderr("error: cannot reach Docker");
     }
     let master = at(BackendKind::Kubernetes);
     with_variable(&["list", "--master", &master.url]).expect_code(0);

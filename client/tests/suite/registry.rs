@@ -67,5 +67,5 @@ fn a_pushed_image_is_submitted_by_the_digest_under_which_the_registry_has_it() {
     let failed = finish(command.spawn().unwrap()).expect_code(4);
     failed
         .expect_stderr(&format!("error: push {nobody}/{}_pod:latest: ", image.name))
-        .expect_stderr("hint: does Docker");
+        .expect_stderr("hint: can Docker");
 }

@@ -104,6 +104,23 @@ fn an_image_keeps_its_user_its_folder_and_its_variables_and_its_entrypoint_does_
     let stage = Stage::in_image(&image, exec_py);
     let run = stage.submit(&["--worker-num", "1"]).code(0);
     assert_eq!(run.stdout, "worker-0 │ 1234 /srv/code vanilla []\n");
+    run.says(&["warning: pods do not run its ENTRYPOINT [\"/bin/false\"]"]);
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn an_entrypoint_script_prepares_each_replica_that_has_python3_alone() {
+    let image = Image::of_dockerfile(
+        "FROM python:3.11-slim\nRUN rm /usr/bin/python && echo '#!/bin/sh' > /prepare.sh && echo 'export PREPARED=yes' >> /prepare.sh && \
+         echo 'exec \"$@\"' >> /prepare.sh && chmod 755 /prepare.sh\nWORKDIR /app\nCOPY exec.py hello.py ./\nUSER 1000\n\
+         ENTRYPOINT [\"/prepare.sh\"]\n",
+    );
+    let exec_py = "import os, sys; print(os.environ['PREPARED'], os.environ['RANK'], sys.argv[1:])";
+    let stage = Stage::in_image(&image, exec_py);
+    let run = stage.submit(&["--worker-num", "1"]).code(0);
+    assert_eq!(run.stdout, "worker-0 │ yes 0 []\n");
+    let run = stage.submit(&["--worker-num", "1", "--", "--epochs", "3"]).code(0);
+    assert_eq!(run.stdout, "worker-0 │ yes 0 ['--epochs', '3']\n");
 }
 
 #[test]
