@@ -1,16 +1,15 @@
 //! Taking a job over: the epoch is raised once by each master that comes to hold it, so that agents can tell the
 //! newest holder from those before it.
 
-use std::time::Duration;
+use protocol::view::JobView;
+use tokio::sync::watch;
+use tracing::{info, warn};
 
-use backon::{ExponentialBuilder, Retryable};
-use tracing::{error, info, warn};
-
+use super::writing::{Written, amend_or_mend, persistently, show};
 use super::{Context, Driven, Wires};
 use crate::backend::PodTable;
-use crate::error_chain::error_chain;
 use crate::job::observation::PodState;
-use crate::store::{Change, JobRecord, StoreError, Stored, amend};
+use crate::store::{Change, JobRecord, Stored};
 
 /// What a driver knows of those that drove the job before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,17 +28,14 @@ pub(super) async fn wait_for_another_master(
     context: &Context,
     stored: Stored,
     tenure: Tenure,
-    wires: &mut Wires,
+    wires: &Wires,
 ) -> Option<Stored> {
     let Some(sentence) = why_it_is_anothers(context, &stored, tenure) else { return Some(stored) };
     warn!(job = %stored.name(), "{sentence}");
-    wires.view.send_modify(|view| {
-        view.seq += 1;
-        view.replicas.iter_mut().for_each(|replica| replica.reason = Some(sentence.clone()));
-    });
+    show(&wires.view, &sentence);
     let has_ended = |now: &Option<Stored>| now.as_ref().is_none_or(|stored| stored.record.ended.is_some());
-    // The registry's end is this master's.
-    let ended = wires.record.wait_for(has_ended).await.ok()?.clone()?;
+    // The channel closes when the registry ends, and this master with it.
+    let ended = wires.record.clone().wait_for(has_ended).await.ok()?.clone()?;
     let is_over = |pods: &PodTable| {
         pods.values().all(|pod| matches!(pod, PodState::Terminated { .. } | PodState::Disrupted { .. }))
     };
@@ -64,7 +60,12 @@ fn why_it_is_anothers(context: &Context, stored: &Stored, tenure: Tenure) -> Opt
 ///
 /// # Errors
 /// Why it does not: the job is gone, or it is another master's by now.
-pub(super) async fn adopt(context: &Context, stored: Stored, tenure: Tenure) -> Result<Stored, Driven> {
+pub(super) async fn adopt(
+    context: &Context,
+    stored: Stored,
+    tenure: Tenure,
+    view: &watch::Sender<JobView>,
+) -> Result<Stored, Driven> {
     let epoch = stored.record.epoch;
     let is_held = |record: &JobRecord| {
         // A job that this master accepted is its own from the start.
@@ -88,9 +89,11 @@ pub(super) async fn adopt(context: &Context, stored: Stored, tenure: Tenure) -> 
         record.epoch += 1;
         Change::Write
     };
-    let (store, job) = (context.store.as_ref(), &name);
-    let now = persistently(|| amend(store, job, take_over)).await.filter(|now| now.record.uid == *uid);
-    let now = now.ok_or(Driven::ToItsEnd)?;
+    let store = context.store.as_ref();
+    let now = match persistently(view, || amend_or_mend(store, &stored, take_over)).await {
+        Written::Stored(now) if now.record.uid == *uid => now,
+        Written::Stored(_) | Written::Gone => return Err(Driven::ToItsEnd),
+    };
     let epoch = now.record.epoch;
     if is_anothers(&now.record) {
         info!(job = %name, epoch, "a master that was started after this one has taken the job over");
@@ -98,30 +101,4 @@ pub(super) async fn adopt(context: &Context, stored: Stored, tenure: Tenure) -> 
     }
     info!(job = %name, epoch, "job taken over");
     Ok(now)
-}
-
-/// Writes to the store as often as it takes. `None` when the record is gone, or will never be taken.
-pub(super) async fn persistently<W, T>(mut write: impl FnMut() -> W) -> Option<T>
-where
-    W: Future<Output = Result<T, StoreError>>,
-{
-    let patience = ExponentialBuilder::default()
-        .with_min_delay(Duration::from_millis(50))
-        .with_max_delay(Duration::from_secs(5))
-        .without_max_times()
-        .with_jitter();
-    let attempt = || {
-        let writing = write();
-        async {
-            match writing.await {
-                Ok(written) => Ok(Some(written)),
-                Err(StoreError::NotFound(_)) => Ok(None),
-                Err(error) => Err(error),
-            }
-        }
-    };
-    let told = |error: &StoreError, _| warn!(error = error_chain(error), "a record cannot be written yet");
-    let may_pass = |error: &StoreError| !matches!(error, StoreError::Refused(_));
-    let given_up = |error: StoreError| error!(error = error_chain(&error), "a record cannot be written");
-    attempt.retry(patience).when(may_pass).notify(told).await.map_err(given_up).ok().flatten()
 }

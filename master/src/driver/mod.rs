@@ -10,6 +10,7 @@ mod tasks;
 mod times;
 mod view;
 mod wake;
+mod writing;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use std::time::Duration;
 use protocol::failure::{FailedStart, Failure};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::view::{JobResult, JobTimes, JobView, ReplicaView};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
@@ -62,6 +63,8 @@ pub struct Context {
 pub struct Wires {
     /// The job's record as the store's watch last told it; `None` once it is deleted.
     pub record: watch::Receiver<Option<Stored>>,
+    /// Told when somebody has damaged that record.
+    pub damaged: Arc<Notify>,
     /// What is shown of the job.
     pub view: watch::Sender<JobView>,
     /// Where its output goes.
@@ -135,10 +138,10 @@ struct Driver {
 }
 
 /// Drives a job to its end, and on to its deletion.
-pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, mut wires: Wires) -> Driven {
-    let own = adopt::wait_for_another_master(&context, stored, tenure, &mut wires).await;
+pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, wires: Wires) -> Driven {
+    let own = adopt::wait_for_another_master(&context, stored, tenure, &wires).await;
     let Some(stored) = own else { return Driven::ToItsEnd };
-    let stored = match adopt::adopt(&context, stored, tenure).await {
+    let stored = match adopt::adopt(&context, stored, tenure, &wires.view).await {
         Ok(stored) => stored,
         Err(driven) => return driven,
     };
@@ -214,6 +217,7 @@ impl Driver {
                 // The registry has ended, and with it this master.
                 Err(_) => return Next::End,
             },
+            () = self.wires.damaged.notified() => return self.mend().await,
             changed = self.pods.changed() => match changed {
                 Ok(()) => self.take_pods(),
                 Err(_) => return Next::End,

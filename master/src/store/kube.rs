@@ -199,10 +199,15 @@ impl Told {
             Ok(stored) => stored,
             Err(error) => {
                 let version = map.resource_version();
-                if self.set_aside.insert(map.name_any(), version.clone()) != Some(version) {
-                    error!(config_map = map.name_any(), error = error_chain(error.as_ref()), "{SET_ASIDE}");
+                if self.set_aside.insert(map.name_any(), version.clone()) == Some(version) {
+                    return vec![];
                 }
-                return vec![];
+                error!(config_map = map.name_any(), error = error_chain(error.as_ref()), "{SET_ASIDE}");
+                // A copy under another name is not the job's.
+                let is_its =
+                    |name: &JobName| self.versions.contains_key(name) && map.name_any() == record_name(name.as_str());
+                let job = name_of(map).filter(is_its).zip(map.uid());
+                return job.map(|(name, uid)| StoreEvent::Damaged(JobKey { name, uid })).into_iter().collect();
             }
         };
         if self.versions.get(stored.name()) == Some(&stored.version) {
@@ -256,12 +261,10 @@ fn parse(name: &JobName, map: &ConfigMap) -> Result<Stored, StoreError> {
             "ConfigMap {config_map} is not named and labelled as a record; kubectl delete configmap removes it"
         ))
     };
+    let version = Version(map.resource_version().unwrap_or_default());
     match record {
-        Ok(record) => Ok(Stored {
-            record: JobRecord { uid, ..record },
-            version: Version(map.resource_version().unwrap_or_default()),
-        }),
-        Err(reason) => Err(StoreError::Unreadable { job: JobKey { name: name.clone(), uid }, reason }),
+        Ok(record) => Ok(Stored { record: JobRecord { uid, ..record }, version }),
+        Err(reason) => Err(StoreError::Unreadable { job: JobKey { name: name.clone(), uid }, reason, version }),
     }
 }
 

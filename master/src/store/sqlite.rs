@@ -188,11 +188,12 @@ fn columns(row: &Row<'_>) -> rusqlite::Result<Found> {
 }
 
 fn parse(name: &JobName, found: &Found) -> Result<Stored, StoreError> {
+    let version = Version(found.version.to_string());
     match JobRecord::read(name, &found.record) {
-        Ok(record) => Ok(Stored { record, version: Version(found.version.to_string()) }),
+        Ok(record) => Ok(Stored { record, version }),
         Err(reason) => {
             let job = JobKey { name: name.clone(), uid: uid_in(&found.record) };
-            Err(StoreError::Unreadable { job, reason })
+            Err(StoreError::Unreadable { job, reason, version })
         }
     }
 }
