@@ -1,15 +1,21 @@
 //! Taking a job over: the epoch is raised once by each master that comes to hold it, so that agents can tell the
 //! newest holder from those before it.
 
-use protocol::view::JobView;
+use std::time::Duration;
+
+use protocol::view::{JobResult, JobTimes, JobView};
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::writing::{Written, amend_or_mend, persistently, show};
-use super::{Context, Driven, Wires};
+use super::{Context, Driven, Wires, now, tasks};
 use crate::backend::PodTable;
 use crate::job::observation::PodState;
-use crate::store::{Change, JobRecord, Stored};
+use crate::store::{Change, Ended, JobRecord, Stored, Wish};
+
+/// How long, beyond the pods' grace, another master may take to follow a user's wish before this one ends the job.
+const HEED_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a driver knows of those that drove the job before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +29,7 @@ pub enum Tenure {
 }
 
 /// Returns at once for a job that is this master's to have. Another one is shown, with a sentence, and left alone until
-/// it is over and none of its pods lives. `None` when the job is gone.
+/// it is over and none of its pods lives, or until nobody has heeded a wish to end it. `None` when the job is gone.
 pub(super) async fn wait_for_another_master(
     context: &Context,
     stored: Stored,
@@ -33,14 +39,66 @@ pub(super) async fn wait_for_another_master(
     let Some(sentence) = why_it_is_anothers(context, &stored, tenure) else { return Some(stored) };
     warn!(job = %stored.name(), "{sentence}");
     show(&wires.view, &sentence);
+    let patience = Duration::from_secs(stored.record.spec.pod.termination_grace_seconds().into()) + HEED_TIMEOUT;
+    let mut record = wires.record.clone();
+    tokio::select! {
+        over = over(context, wires) => over,
+        unheeded = unheeded(&mut record, patience) => end_for_another_master(context, unheeded?, wires).await,
+    }
+}
+
+/// Waits until a job has ended and none of its pods lives.
+async fn over(context: &Context, wires: &Wires) -> Option<Stored> {
     let has_ended = |now: &Option<Stored>| now.as_ref().is_none_or(|stored| stored.record.ended.is_some());
     // The channel closes when the registry ends, and this master with it.
     let ended = wires.record.clone().wait_for(has_ended).await.ok()?.clone()?;
-    let is_over = |pods: &PodTable| {
-        pods.values().all(|pod| matches!(pod, PodState::Terminated { .. } | PodState::Disrupted { .. }))
-    };
-    context.backend.watch(&ended.key()).wait_for(is_over).await.ok()?;
+    context.backend.watch(&ended.key()).wait_for(none_lives).await.ok()?;
     Some(ended)
+}
+
+fn none_lives(pods: &PodTable) -> bool {
+    pods.values().all(|pod| matches!(pod, PodState::Terminated { .. } | PodState::Disrupted { .. }))
+}
+
+/// Waits until a wish to end the job is on record and the record has not changed for so long.
+async fn unheeded(record: &mut watch::Receiver<Option<Stored>>, patience: Duration) -> Option<Stored> {
+    loop {
+        let now = record.borrow_and_update().clone()?;
+        let changed = record.changed();
+        let outcome =
+            if now.record.wish >= Wish::Cancel { timeout(patience, changed).await } else { Ok(changed.await) };
+        match outcome {
+            Err(_) => return Some(now),
+            Ok(changed) => changed.ok()?,
+        }
+    }
+}
+
+/// Ends a job whose own master does not answer. Its agents would refuse this master's token, so its pods are deleted.
+async fn end_for_another_master(context: &Context, stored: Stored, wires: &Wires) -> Option<Stored> {
+    let sentence = "its pod was deleted, because the master that drives the job did not follow the wish to end it";
+    warn!(job = %stored.name(), "{sentence}");
+    show(&wires.view, sentence);
+    let job = stored.key();
+    tasks::delete_all(context.backend.as_ref(), &job).await;
+    // A pod on a node that has died may stay listed.
+    let _ = timeout(HEED_TIMEOUT, context.backend.watch(&job).wait_for(none_lives)).await;
+    let (uid, replicas) = (&stored.record.uid, wires.view.borrow().replicas.clone());
+    let times = JobTimes { accepted: Some(stored.record.accepted_at), ended: Some(now()), ..JobTimes::default() };
+    let ended = Ended { result: JobResult::Cancelled, times, generation: None, replicas };
+    let end = |record: &mut JobRecord| {
+        if record.uid != *uid || record.ended.is_some() {
+            return Change::Nothing;
+        }
+        record.epoch += 1;
+        record.holder.clone_from(&context.boot_id);
+        record.ended = Some(ended.clone());
+        Change::Write
+    };
+    match persistently(&wires.view, || amend_or_mend(context.store.as_ref(), &stored, end)).await {
+        Written::Stored(now) if now.record.uid == *uid => Some(now),
+        Written::Stored(_) | Written::Gone => None,
+    }
 }
 
 /// Agents that know another key's token this master could only make fail.
