@@ -2,6 +2,7 @@
 
 mod act;
 mod adopt;
+mod create;
 mod follower;
 mod hear;
 mod record;
@@ -76,6 +77,8 @@ pub struct Wires {
 enum Report {
     /// A replica's agent is now like this.
     Agent(Subject, AgentState),
+    /// A replica has no pod yet, for this reason.
+    Waits(Subject, String),
     /// A replica's agent does not stop its run.
     NotStopped {
         /// Whose.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, ResourceQuota};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::config::{Config, KubeConfigOptions};
 use kube::core::Status;
@@ -79,6 +79,14 @@ impl ApiFailure {
         }
     }
 
+    /// Whether a quota has no room now (`k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go`).
+    pub(crate) fn says_over_quota(&self) -> bool {
+        match self {
+            Self::Refused { status, message, .. } => *status == 403 && message.contains("exceeded quota"),
+            Self::Unreachable(_) | Self::Silent => false,
+        }
+    }
+
     /// Whether an object of this name is there already.
     pub(crate) fn says_exists(&self) -> bool {
         match self {
@@ -131,6 +139,11 @@ impl Cluster {
 
     /// Its NetworkPolicies.
     pub(super) fn policies(&self) -> Api<NetworkPolicy> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Its ResourceQuotas.
+    pub(super) fn quotas(&self) -> Api<ResourceQuota> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 

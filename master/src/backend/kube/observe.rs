@@ -15,15 +15,15 @@ use super::manifest::{CONTAINER, INDEX, ROLE};
 use crate::backend::JobKey;
 use crate::job::observation::{Addresses, PodState};
 
-/// Reasons for which a container waits that no time cures, or only someone who changes the cluster
+/// Reasons for which a container waits that no time cures, or only someone who changes the cluster. CreateContainerError is
+/// none of them: it is one node's, whose disk is full or whose runtime is busy, and the kubelet tries again
 /// (`kubernetes/pkg/kubelet/container/sync_result.go`, `pkg/kubelet/images/types.go`).
-const HOPELESS: [&str; 8] = [
+const HOPELESS: [&str; 7] = [
     IMAGE_PULL_BACK_OFF,
     "ErrImageNeverPull",
     "InvalidImageName",
     "ImageInspectError",
     "CreateContainerConfigError",
-    "CreateContainerError",
     "RunContainerError",
     "CrashLoopBackOff",
 ];

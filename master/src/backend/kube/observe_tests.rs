@@ -113,13 +113,19 @@ fn a_container_that_cannot_start_says_why() {
         ),
         ("InvalidImageName", "Failed to apply default image tag \"Digits\": couldn't parse image reference", image),
         ("CreateContainerConfigError", "secret \"s3-keys\" not found", ""),
-        ("CreateContainerError", "Error response from daemon: No command specified", ""),
         ("RunContainerError", "failed to start container \"4f\": exec: \"/muster/agent\": no such file", ""),
         ("ImageInspectError", "Failed to inspect image", image),
     ];
     for (reason, message, before) in cases {
         assert_eq!(state(&waiting(reason, message), None), is_unusable(&format!("{before}{reason}: {message}")));
     }
+}
+
+#[test]
+fn a_container_that_one_node_cannot_make_now_is_waited_for() {
+    let message = "Error response from daemon: no space left on device";
+    let cause = format!("CreateContainerError: {message}");
+    assert_eq!(state(&waiting("CreateContainerError", message), None), is_pending(Some(&cause)));
 }
 
 #[test]

@@ -120,7 +120,12 @@ fn any_observation() -> impl Strategy<Value = Observation> {
         1 => Just(Some(PodState::Unusable { reason: reason() })),
     ];
     let deleted_by = prop_oneof![5 => Just(DeletedBy::Others), 1 => Just(DeletedBy::ThisMaster)];
-    (pod, any_agent(), deleted_by).prop_map(|(pod, agent, deleted_by)| Observation { pod, agent, deleted_by })
+    (pod, any_agent(), deleted_by).prop_map(|(pod, agent, deleted_by)| Observation {
+        pod,
+        agent,
+        deleted_by,
+        ..Observation::NEW
+    })
 }
 
 fn any_last_words() -> impl Strategy<Value = Option<LastWords>> {

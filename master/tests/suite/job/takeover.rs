@@ -44,6 +44,18 @@ fn nothing_is_decided_before_every_agent_has_answered() {
 }
 
 #[test]
+fn a_job_that_runs_is_not_failed_because_one_of_its_agents_cannot_be_reached() {
+    let late = SINCE + POLICY.start_timeout;
+    let look =
+        |gang: &Gang| step(pending(), JobEvent::Observed, Seen { epoch: SECOND.epoch, ..seen(gang, &POLICY, late) }).0;
+    assert_eq!(look(&workers(&[Running(FIRST), Scheduled])), pending());
+    for gang in [workers(&[Joined, Scheduled]), workers(&[Running(FIRST), ReplicaPhase::Requested])] {
+        let JobPhase::Stopping { ending: Ending::Failed(failure), .. } = look(&gang) else { panic!("{gang:?}") };
+        assert!(matches!(failure, Failure::StartTimeout { .. }), "nothing says that it runs: {failure:?}");
+    }
+}
+
+#[test]
 fn a_gang_that_runs_goes_on_in_its_generation() {
     let moved = look(pending(), &workers(&[Running(FIRST), Running(FIRST)]));
     assert_eq!(moved, (JobPhase::Running { generation: FIRST }, vec![]));
