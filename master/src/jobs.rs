@@ -72,13 +72,15 @@ pub enum JobsError {
     /// A record of this name cannot be read.
     #[error(
         "the record of a job named \"{}\" is in the way and cannot be read ({reason}): choose another name, or remove it \
-         by client delete {}", .job.name, .job.name
+         by {removal}", .job.name
     )]
     Unreadable {
         /// The job.
         job: JobKey,
         /// Why.
         reason: String,
+        /// The command that removes it.
+        removal: String,
     },
     /// No job has this name.
     #[error("no job is named \"{0}\"")]
@@ -258,7 +260,7 @@ impl Jobs {
         let record = JobRecord {
             uid: uuid::Uuid::new_v4().to_string(),
             spec: spec.clone(),
-            accepted_at: driver::now(),
+            accepted_at: self.context.store.now(),
             epoch: 1,
             holder: self.context.boot_id.clone(),
             agent_key: self.context.agent_key.fingerprint().map(str::to_owned),
@@ -373,7 +375,7 @@ async fn in_time<T>(name: &JobName, work: impl Future<Output = Result<T, JobsErr
 
 fn of_store(error: StoreError) -> JobsError {
     match error {
-        StoreError::Unreadable { job, reason, version: _ } => JobsError::Unreadable { job, reason },
+        StoreError::Unreadable { job, reason, removal, version: _ } => JobsError::Unreadable { job, reason, removal },
         error @ (StoreError::Exists(_)
         | StoreError::NotFound(_)
         | StoreError::Conflict(_)

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::writing::{Written, amend_or_mend, persistently, show};
-use super::{Context, Driven, Wires, now, tasks};
+use super::{Context, Driven, Wires, tasks};
 use crate::backend::PodTable;
 use crate::job::observation::PodState;
 use crate::store::{Change, Ended, JobRecord, Stored, Wish};
@@ -84,7 +84,8 @@ async fn end_for_another_master(context: &Context, stored: Stored, wires: &Wires
     // A pod on a node that has died may stay listed.
     let _ = timeout(HEED_TIMEOUT, context.backend.watch(&job).wait_for(none_lives)).await;
     let (uid, replicas) = (&stored.record.uid, wires.view.borrow().replicas.clone());
-    let times = JobTimes { accepted: Some(stored.record.accepted_at), ended: Some(now()), ..JobTimes::default() };
+    let (accepted, ended) = (Some(stored.record.accepted_at), Some(context.store.now()));
+    let times = JobTimes { accepted, ended, ..JobTimes::default() };
     let ended = Ended { result: JobResult::Cancelled, times, generation: None, replicas };
     let end = |record: &mut JobRecord| {
         if record.uid != *uid || record.ended.is_some() {

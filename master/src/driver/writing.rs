@@ -77,7 +77,7 @@ pub(super) async fn amend_or_mend(
     let JobRecord { uid, spec, .. } = &known.record;
     loop {
         let version = match amend(store, &spec.name, &change).await {
-            Err(StoreError::Unreadable { job, reason, version }) if job.uid.is_empty() || job.uid == *uid => {
+            Err(StoreError::Unreadable { job, reason, version, .. }) if job.uid.is_empty() || job.uid == *uid => {
                 error!(job = %spec.name, reason, "the record was damaged, and is written anew");
                 version
             }

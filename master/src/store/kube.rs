@@ -12,11 +12,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions, PropagationPolicy};
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
-use protocol::ids::JobName;
+use protocol::ids::{JobName, UnixMillis};
 use tokio::sync::mpsc;
 use tracing::{error, warn};
 
-use super::{JobRecord, JobStore, SET_ASIDE, StoreError, StoreEvent, Stored, Version};
+use super::{JobRecord, JobStore, SET_ASIDE, StoreError, StoreEvent, Stored, Version, delete_command};
 use crate::backend::JobKey;
 use crate::backend::kube::api::{
     APP_COMPONENT, APP_INSTANCE, APP_NAME, ApiFailure, Cluster, JOB, MANAGED_BY, MUSTER, call, ours_selector,
@@ -116,6 +116,10 @@ impl JobStore for KubeStore {
             Err(ApiFailure::Refused { status: 409, .. }) => Err(StoreError::Conflict(name.clone())),
             Err(failure) => Err(unavailable(failure)),
         }
+    }
+
+    fn now(&self) -> UnixMillis {
+        self.cluster.now()
     }
 
     async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError> {
@@ -257,14 +261,20 @@ fn parse(name: &JobName, map: &ConfigMap) -> Result<Stored, StoreError> {
     let record = if is_named_so {
         JobRecord::read(name, text.as_bytes())
     } else {
-        Err(format!(
-            "ConfigMap {config_map} is not named and labelled as a record; kubectl delete configmap removes it"
-        ))
+        Err(format!("ConfigMap {config_map} is not named and labelled as a record"))
+    };
+    let removal = if is_named_so {
+        delete_command(name)
+    } else {
+        // It may be anyone's, so no master deletes it.
+        format!("kubectl delete configmap {config_map} --namespace {}", map.namespace().unwrap_or_default())
     };
     let version = Version(map.resource_version().unwrap_or_default());
     match record {
         Ok(record) => Ok(Stored { record: JobRecord { uid, ..record }, version }),
-        Err(reason) => Err(StoreError::Unreadable { job: JobKey { name: name.clone(), uid }, reason, version }),
+        Err(reason) => {
+            Err(StoreError::Unreadable { job: JobKey { name: name.clone(), uid }, reason, removal, version })
+        }
     }
 }
 

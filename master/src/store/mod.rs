@@ -138,6 +138,8 @@ pub enum StoreError {
         job: JobKey,
         /// Why.
         reason: String,
+        /// The command that removes it.
+        removal: String,
         /// What to say to [`JobStore::update`] to write the record anew.
         version: Version,
     },
@@ -147,6 +149,17 @@ pub enum StoreError {
     /// What stands behind the store does not answer, or not well.
     #[error("the store of records")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// The time by this machine's clock.
+pub fn wall_clock() -> UnixMillis {
+    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// The command that removes what is a store's own and cannot be read.
+fn delete_command(job: &JobName) -> String {
+    format!("client delete {job}")
 }
 
 /// What a master says of a record that it cannot read, once.
@@ -192,6 +205,12 @@ pub trait JobStore: Send + Sync {
     /// [`StoreError::Conflict`] when it can be read by now, [`StoreError::Unreadable`] when it is not the store's to
     /// remove, [`StoreError::Unavailable`].
     async fn discard(&self, name: &JobName) -> Result<(), StoreError>;
+
+    /// The time by the clock that all masters of this store share, to the second. Deadlines and times to live are counted
+    /// by it, so that they stay when another machine's master takes a job over.
+    fn now(&self) -> UnixMillis {
+        wall_clock()
+    }
 
     /// Reports every record that can be read as it is now, then [`StoreEvent::Replayed`], then each change in order. It
     /// ends when its receiver is dropped;

@@ -11,7 +11,7 @@ use tracing::error;
 
 use super::reading::uid_in;
 use super::watchers::Watchers;
-use super::{JobRecord, JobStore, SET_ASIDE, StoreError, StoreEvent, Stored, Version};
+use super::{JobRecord, JobStore, SET_ASIDE, StoreError, StoreEvent, Stored, Version, delete_command};
 use crate::backend::JobKey;
 use crate::error_chain::error_chain;
 
@@ -193,7 +193,8 @@ fn parse(name: &JobName, found: &Found) -> Result<Stored, StoreError> {
         Ok(record) => Ok(Stored { record, version }),
         Err(reason) => {
             let job = JobKey { name: name.clone(), uid: uid_in(&found.record) };
-            Err(StoreError::Unreadable { job, reason, version })
+            let removal = delete_command(name);
+            Err(StoreError::Unreadable { job, reason, removal, version })
         }
     }
 }

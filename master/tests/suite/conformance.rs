@@ -172,7 +172,7 @@ async fn a_record_with_all_that_it_may_hold_fits_into_a_config_map() {
 fn of_failures_that_are_too_long_to_be_kept_the_oldest_go_and_the_newest_generation_stays() {
     use protocol::failure::{Consequence, FailedStart, Failure, Loss};
     use protocol::ids::{Generation, UnixMillis};
-    let mut record = store::conformance::record("long");
+    let mut record = testkit::conformance::store::record("long");
     for sequence in 1..=8 {
         let replica = "worker-0".parse().expect("a replica");
         let consequence = Consequence { replica, how: "\u{1}".repeat(2000), stopped: false };

@@ -9,7 +9,11 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::config::{Config, KubeConfigOptions};
 use kube::core::Status;
 use kube::{Api, Client, Resource};
+use protocol::ids::UnixMillis;
 use tokio::time::timeout;
+
+use super::clock::Clock;
+use crate::store::wall_clock;
 
 /// Most time that one call may take, kube's own repetitions after 429, 503 and 504 included.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -36,6 +40,7 @@ pub struct Cluster {
     watching: Client,
     namespace: String,
     master: MasterPlace,
+    clock: Clock,
 }
 
 /// Where this master is, as its pods see it.
@@ -114,12 +119,18 @@ impl Cluster {
         let client = |config| Client::try_from(config).context("prepare a client of the Kubernetes API");
         let (client, watching) = (client(config)?, client(to_watch)?);
         let master = if is_in_pod && namespace == own { MasterPlace::PodBesideJobs } else { MasterPlace::Elsewhere };
-        Ok(Self { client, watching, namespace, master })
+        let clock = Clock::ask(&client).await;
+        Ok(Self { client, watching, namespace, master, clock })
     }
 
     /// What this client reaches, from outside the cluster.
     pub fn new(client: Client, namespace: String) -> Self {
-        Self { watching: client.clone(), client, namespace, master: MasterPlace::Elsewhere }
+        Self { watching: client.clone(), client, namespace, master: MasterPlace::Elsewhere, clock: Clock::default() }
+    }
+
+    /// The time by the API server's clock.
+    pub(crate) fn now(&self) -> UnixMillis {
+        self.clock.at(wall_clock())
     }
 
     /// Where this master is.

@@ -2,6 +2,7 @@
 
 pub(crate) mod api;
 pub(crate) mod changes;
+mod clock;
 pub(crate) mod manifest;
 mod observe;
 mod policy;
@@ -39,8 +40,8 @@ use crate::job::plan;
 
 /// How long the first list of all pods may take.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a pod of an earlier job may take to go, whose name is wanted again.
-const NAME_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long, beyond its grace, a pod of an earlier job may take to go, whose name is wanted again.
+const NAME_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often such a name is tried while the watch tells nothing of it.
 const NAME_INTERVAL: Duration = Duration::from_secs(5);
 /// The time that a pod has to end in which something may run: without any, Kubernetes forgets it before it has ended.
@@ -191,7 +192,10 @@ impl KubeBackend {
                 let _ = timeout(NAME_INTERVAL, self.seen.has_other_owner(&name, owner.as_ref())).await;
             }
         };
-        match timeout(NAME_TIMEOUT, create).await {
+        // Where it is not known whose the pod is, its grace is taken to be this one's.
+        let own = u64::from(spec.options.termination_grace_seconds());
+        let grace = self.seen.pod(&name).and_then(|pod| pod.grace_seconds).unwrap_or(own);
+        match timeout(Duration::from_secs(grace) + NAME_TIMEOUT, create).await {
             Ok(done) => done.map_err(CreateError::Api),
             Err(_) => Err(CreateError::NameTaken),
         }

@@ -90,6 +90,19 @@ async fn a_foreign_pod_that_stays_is_told_of_within_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_of_an_earlier_job_has_its_whole_grace_to_go() {
+    let server = ApiServer::new();
+    let mut before = pod("old", 0, &running("10.0.0.1"));
+    before["spec"]["terminationGracePeriodSeconds"] = serde_json::json!(600);
+    server.put("pods", before);
+    let pods = begin(&server).await;
+    let began = Instant::now();
+    pods.create(wanted("new")).await.expect_err("it does not go");
+    let took = began.elapsed();
+    assert!((Duration::from_secs(625)..Duration::from_secs(640)).contains(&took), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_quota_that_many_pods_count_on_at_once_is_asked_again_at_once() {
     let server = ApiServer::new();
     let pods = begin(&server).await;

@@ -188,7 +188,9 @@ async fn a_config_map_that_is_not_labelled_as_the_jobs_is_not_deleted() {
     server.put("configmaps", copy);
     let master = Master::over(&server).await;
     let refused = master.jobs.wish(&name("copy"), Wish::Delete).await.expect_err("it is left alone").to_string();
+    let removal = "remove it by kubectl delete configmap muster-copy --namespace training";
     assert!(refused.contains("ConfigMap muster-copy is not named and labelled as a record"), "{refused}");
+    assert!(refused.ends_with(removal), "no other command would: {refused}");
     assert!(server.object("configmaps", "muster-copy").is_some());
 }
 
