@@ -346,3 +346,19 @@ fn a_pod_is_whose_labels_and_owner_say() {
     assert_eq!(whose(&orphan), None);
     assert_eq!(whose(&from(&json!({ "metadata": { "name": "web-0" } }))), None);
 }
+
+#[test]
+fn an_eviction_for_the_pods_own_storage_is_no_disruption() {
+    let evicted =
+        |message: &str| state(&pod(&json!({ "phase": "Failed", "reason": "Evicted", "message": message })), None);
+    for message in [
+        "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ",
+        "Container agent exceeded its local ephemeral storage limit \"1Gi\". ",
+        "Usage of EmptyDir volume \"volume-0\" exceeds the limit \"1Gi\". ",
+    ] {
+        let reason = format!("Evicted: {}", message.trim());
+        assert_eq!(evicted(message), PodState::Terminated { exit: None, reason });
+    }
+    let of_others = evicted("The node was low on resource: ephemeral-storage. Container agent was using 1Gi.");
+    assert!(matches!(of_others, PodState::Disrupted { .. }), "{of_others:?}");
+}

@@ -167,6 +167,17 @@ fn a_container_whose_memory_ran_out_ends_the_run_that_was_seen_in_it() {
 }
 
 #[test]
+fn an_agent_that_is_killed_is_named_and_not_its_script() {
+    let words = LastWords { generation: None, exit: ExitReport { outcome: ExitOutcome::Signal(9), ..exit(0, 1) } };
+    let pod = PodState::Terminated { exit: Some(words.clone()), reason: "its container was killed".to_owned() };
+    let phase =
+        |agent| ReplicaPhase::of(&Observation { pod: Some(pod.clone()), agent, ..Observation::NEW }, Some(FIRST));
+    let killed = ReplicaPhase::Lost(LostRun::broken("its agent was killed by signal 9 (SIGKILL)"));
+    assert_eq!(phase(status(RunState::Running, FIRST)), killed);
+    assert_eq!(phase(AgentState::Started(FIRST)), Exited(FIRST, words.exit), "the prototype's ends as its script does");
+}
+
+#[test]
 fn a_gang_whose_pods_have_all_ended_meanwhile_ends_as_they_did() {
     let ended = |code| {
         let words = LastWords { generation: Some(FIRST), exit: exit(code, 1) };
