@@ -119,7 +119,8 @@ pub struct FailedStart {
     /// The last lines that the replica printed, at most [`LAST_LINES_MAX`]; only of the newest failed start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_lines: Vec<String>,
-    /// The replicas that failed only because it did, at most [`CONSEQUENCES_MAX`].
+    /// The replicas that failed only because it did, at most [`CONSEQUENCES_MAX`]. After a deadline: how each replica stood
+    /// then, those that still ran (`stopped`) first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub consequences: Vec<Consequence>,
 }

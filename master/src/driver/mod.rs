@@ -56,8 +56,16 @@ pub struct Context {
     pub agents: AgentClient,
     /// What those tokens are derived from.
     pub agent_key: AgentKey,
-    /// Names this start of this master as the holder of a record; greater than that of any master started before.
+    /// Names this start of this master as the holder of a record; greater than that of any master that has held a job of
+    /// this store before.
     pub boot_id: String,
+}
+
+impl Context {
+    /// How long ago that was, by the clock of the store.
+    fn age(&self, since: UnixMillis) -> Duration {
+        Duration::from_millis(self.store.now().0.saturating_sub(since.0))
+    }
 }
 
 /// What a driver is connected to.
@@ -136,6 +144,10 @@ struct Driver {
     current_start: Option<Generation>,
     /// What there is to say of a start that has failed, until it is on record.
     failed: Option<FailedStart>,
+    /// How long each replica had printed nothing when the job's deadline passed, until that is on record.
+    silence: BTreeMap<ReplicaId, Duration>,
+    /// When the network around the job's pods is looked at next.
+    prepare_at: Instant,
     /// When the job is forgotten by itself, once it has finished.
     forget_at: Option<Instant>,
 }
@@ -156,7 +168,7 @@ pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, wires:
         leftovers: if record.restarts.is_empty() { Leftovers::None } else { Leftovers::Possible },
         result: record.ended.as_ref().map(|ended| ended.result.clone()),
     };
-    let policy = Policy::of(&record.spec, age(record.accepted_at), share_of(&record.uid));
+    let policy = Policy::of(&record.spec, context.age(record.accepted_at), share_of(&record.uid));
     let (phase, actions) = phase::begin(known, &policy, Duration::ZERO);
     Driver::new(context, stored, wires, (phase, policy)).run(actions).await
 }
@@ -178,6 +190,8 @@ impl Driver {
             start: None,
             current_start: None,
             failed: None,
+            silence: BTreeMap::new(),
+            prepare_at: Instant::now() + wake::PREPARE_INTERVAL,
             forget_at: None,
             context,
             wires,
@@ -238,6 +252,7 @@ impl Driver {
             },
             () = sleep_until(wake.unwrap_or(self.began)), if wake.is_some() => {}
         }
+        self.prepare_again();
         self.advance().await
     }
 
@@ -259,6 +274,10 @@ impl Driver {
                 self.failed = Some(self.failed_start(failure.clone(), &gang).await);
             }
             if has_moved {
+                // What the scripts print when they are stopped would hide how long they had been silent.
+                if phase.is_late() {
+                    self.silence = self.silences().await;
+                }
                 self.enter(phase, &gang);
             }
             for action in actions {
@@ -282,7 +301,7 @@ impl Driver {
     /// Enters a phase; `gang` is what was seen in the one before.
     fn enter(&mut self, phase: JobPhase, gang: &Gang) {
         let launches = Launches { are_complete: gang.all(ReplicaPhase::was_launched), last: self.last_launch() };
-        times::reach(&mut self.times, (&self.phase, &phase), &launches, now());
+        times::reach(&mut self.times, (&self.phase, &phase), &launches, self.context.store.now());
         match &phase {
             JobPhase::Pending { .. }
             | JobPhase::Starting { .. }
@@ -336,12 +355,6 @@ impl Driver {
     }
 }
 
-/// The time by this machine's clock.
-pub fn now() -> UnixMillis {
-    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
-}
-
 /// The failure that these actions judge, if they do.
 fn judged(actions: &[Action]) -> Option<&Failure> {
     actions.iter().find_map(|action| match action {
@@ -354,11 +367,6 @@ fn judged(actions: &[Action]) -> Option<&Failure> {
         | Action::ReleasePods
         | Action::DeletePods(_) => None,
     })
-}
-
-/// How long ago that was.
-fn age(since: UnixMillis) -> Duration {
-    Duration::from_millis(now().0.saturating_sub(since.0))
 }
 
 /// A number from 0 to 255 that differs between jobs.

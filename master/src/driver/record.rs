@@ -1,19 +1,23 @@
 //! What a driver writes down: that a start was made, that one has failed, how the job ended, and that it is forgotten.
 
+use std::collections::BTreeMap;
+use std::mem;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use protocol::failure::{FailedStart, Failure, LAST_LINES_MAX};
-use protocol::ids::Generation;
+use protocol::ids::{Generation, ReplicaId};
 use protocol::view::JobResult;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use super::replica::Replica;
 use super::writing::{Written, amend_or_mend, persistently};
 use super::{Driver, Next, tasks};
-use crate::job::diagnosis::{Evidence, diagnose};
+use crate::job::diagnosis::{Evidence, diagnose, longest_silent};
 use crate::job::gang::Gang;
 use crate::job::phase::Which;
+use crate::job::replica::ReplicaPhase;
 use crate::store::{Change, Ended, JobRecord};
 
 /// How long the last output of a replica that failed may take to be copied before its last lines are read.
@@ -97,7 +101,8 @@ impl Driver {
     /// What there is to say of a start that has failed, once the last output of the replica that was the first is here.
     pub(super) async fn failed_start(&mut self, failure: Failure, gang: &Gang) -> FailedStart {
         let mut last_lines = vec![];
-        if let Some(id) = failure.replica()
+        let silence = mem::take(&mut self.silence);
+        if let Some(id) = failure.replica().or_else(|| longest_silent(&silence))
             && let (Some(replica), Some(log)) = (self.replicas.get(&id), self.wires.logs.of(id))
         {
             // What has not come by then is missing in these lines, and is still copied.
@@ -107,8 +112,24 @@ impl Driver {
             last_lines = log.last_lines(LAST_LINES_MAX, replica.output_from).await;
         }
         let budget = self.policy.budget_of(&failure);
-        let evidence = Evidence { generation: self.current_start, now: super::now(), budget, last_lines };
+        let evidence =
+            Evidence { generation: self.current_start, now: self.context.store.now(), budget, last_lines, silence };
         diagnose(failure, gang, evidence)
+    }
+
+    /// How long each replica that runs has printed nothing, as far as its output was copied.
+    pub(super) async fn silences(&self) -> BTreeMap<ReplicaId, Duration> {
+        let (horizon, now) = (self.phase.horizon(), SystemTime::now());
+        let runs = |(_, replica): &(&ReplicaId, &Replica)| {
+            matches!(ReplicaPhase::of(&replica.seen, horizon), ReplicaPhase::Running(_))
+        };
+        let mut silences = BTreeMap::new();
+        for (id, _) in self.replicas.iter().filter(runs) {
+            if let Some(last) = self.wires.logs.last_output(*id).await {
+                silences.insert(*id, now.duration_since(last).unwrap_or_default());
+            }
+        }
+        silences
     }
 
     /// Says that no output will follow, once the copies that are under way have come to their end.

@@ -84,7 +84,13 @@ impl Script {
         for action in actions {
             if let Action::MakeUpFor(failure) = action {
                 let budget = self.policy.budget_of(failure);
-                let evidence = Evidence { generation: None, now: UnixMillis(0), budget, last_lines: vec![] };
+                let evidence = Evidence {
+                    generation: None,
+                    now: UnixMillis(0),
+                    budget,
+                    last_lines: vec![],
+                    silence: std::collections::BTreeMap::new(),
+                };
                 restarts.note(diagnose(failure.clone(), gang, evidence));
                 restarts.make_up();
             }
