@@ -10,7 +10,7 @@ use protocol::failure::Restarts;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::view::{JobState, JobView};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
@@ -20,7 +20,7 @@ use crate::backend::{BackendError, JobKey, Refusal};
 use crate::driver::{self, Context, Driven, Tenure, Wires};
 use crate::job::plan;
 use crate::logs::JobLogs;
-use crate::store::{Change, JobRecord, StoreError, StoreEvent, Stored, Wish, amend};
+use crate::store::{Change, JobRecord, SPEC_BYTES_MAX, StoreError, StoreEvent, Stored, Wish, amend, json_bytes_of};
 
 /// How long a job that is on record may take to reach the registry.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -41,6 +41,7 @@ pub struct JobHandle {
     /// Its output.
     pub logs: Arc<JobLogs>,
     record: watch::Sender<Option<Stored>>,
+    damaged: Arc<Notify>,
     /// How many of its drivers have broken.
     broken: u32,
 }
@@ -49,7 +50,8 @@ pub struct JobHandle {
 #[derive(Default)]
 struct Drivers {
     tasks: JoinSet<Driven>,
-    jobs: HashMap<Id, JobName>,
+    /// By uid: a job of the same name may have come since.
+    jobs: HashMap<Id, JobKey>,
 }
 
 /// What became of a submit.
@@ -70,13 +72,15 @@ pub enum JobsError {
     /// A record of this name cannot be read.
     #[error(
         "the record of a job named \"{}\" is in the way and cannot be read ({reason}): choose another name, or remove it \
-         by client delete {}", .job.name, .job.name
+         by {removal}", .job.name
     )]
     Unreadable {
         /// The job.
         job: JobKey,
         /// Why.
         reason: String,
+        /// The command that removes it.
+        removal: String,
     },
     /// No job has this name.
     #[error("no job is named \"{0}\"")]
@@ -160,7 +164,8 @@ impl Jobs {
     /// was taken over is still shown, and once it is over, as it ended.
     fn take_end(&self, ended: &Result<(Id, Driven), JoinError>, drivers: &mut Drivers) {
         let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
-        let Some(before) = drivers.jobs.remove(&id).and_then(|name| self.find(&name)) else { return };
+        let Some(job) = drivers.jobs.remove(&id) else { return };
+        let Some(before) = self.find(&job.name).filter(|handle| handle.uid() == job.uid) else { return };
         let Some(stored) = before.record.borrow().clone() else { return };
         let (tenure, pause, broken) = match ended {
             Ok((_, Driven::ToItsEnd)) => return,
@@ -185,14 +190,14 @@ impl Jobs {
     }
 
     fn drive(&self, stored: Stored, (tenure, pause): (Tenure, Duration), wires: Wires, drivers: &mut Drivers) {
-        let (name, context) = (stored.name().clone(), Arc::clone(&self.context));
+        let (job, context) = (stored.key(), Arc::clone(&self.context));
         let task = drivers.tasks.spawn(async move {
             if !pause.is_zero() {
                 sleep(pause).await;
             }
             driver::drive(context, stored, tenure, wires).await
         });
-        drivers.jobs.insert(task.id(), name);
+        drivers.jobs.insert(task.id(), job);
     }
 
     fn take(&self, event: StoreEvent, drivers: &mut Drivers) {
@@ -208,6 +213,11 @@ impl Jobs {
                     self.drive(*stored, (tenure, Duration::ZERO), wires, drivers);
                 }
             },
+            StoreEvent::Damaged(job) => {
+                if let Some(handle) = self.find(&job.name).filter(|handle| handle.uid() == job.uid) {
+                    handle.damaged.notify_one();
+                }
+            }
             StoreEvent::Deleted(name) => {
                 if let Some(handle) = self.lock().remove(&name) {
                     handle.record.send_replace(None);
@@ -224,8 +234,9 @@ impl Jobs {
     fn connect(stored: &Stored, shown: JobView, logs: Arc<JobLogs>) -> (JobHandle, Wires) {
         let (view_sender, view) = watch::channel(shown);
         let (record_sender, record) = watch::channel(Some(stored.clone()));
-        let wires = Wires { record, view: view_sender, logs: Arc::clone(&logs) };
-        (JobHandle { view, logs, record: record_sender, broken: 0 }, wires)
+        let damaged = Arc::new(Notify::new());
+        let wires = Wires { record, damaged: Arc::clone(&damaged), view: view_sender, logs: Arc::clone(&logs) };
+        (JobHandle { view, logs, record: record_sender, damaged, broken: 0 }, wires)
     }
 
     /// Accepts a job: once this returns it is on record, and a crash loses it no more.
@@ -238,6 +249,10 @@ impl Jobs {
 
     async fn put_on_record(&self, spec: JobSpec) -> Result<Submitted, JobsError> {
         let name = spec.name.clone();
+        let bytes = json_bytes_of(&spec);
+        if bytes > SPEC_BYTES_MAX {
+            return Err(JobsError::NotKept(format!("it is {bytes} bytes long as JSON, and {SPEC_BYTES_MAX} fit")));
+        }
         if let Some(stored) = self.context.store.get(&name).await.map_err(of_store)? {
             return self.existing(stored, &spec).await;
         }
@@ -245,7 +260,7 @@ impl Jobs {
         let record = JobRecord {
             uid: uuid::Uuid::new_v4().to_string(),
             spec: spec.clone(),
-            accepted_at: driver::now(),
+            accepted_at: self.context.store.now(),
             epoch: 1,
             holder: self.context.boot_id.clone(),
             agent_key: self.context.agent_key.fingerprint().map(str::to_owned),
@@ -360,7 +375,7 @@ async fn in_time<T>(name: &JobName, work: impl Future<Output = Result<T, JobsErr
 
 fn of_store(error: StoreError) -> JobsError {
     match error {
-        StoreError::Unreadable { job, reason } => JobsError::Unreadable { job, reason },
+        StoreError::Unreadable { job, reason, removal, version: _ } => JobsError::Unreadable { job, reason, removal },
         error @ (StoreError::Exists(_)
         | StoreError::NotFound(_)
         | StoreError::Conflict(_)

@@ -3,6 +3,7 @@
 pub mod agent_client;
 pub mod agent_token;
 pub mod backend;
+mod boot_id;
 pub mod config;
 pub mod descriptors;
 pub mod driver;
@@ -11,6 +12,7 @@ pub mod http;
 pub mod job;
 pub mod jobs;
 pub mod logs;
+mod signals;
 mod state_dir;
 pub mod store;
 
@@ -19,9 +21,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
-use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -38,6 +38,7 @@ use crate::descriptors::Descriptors;
 use crate::driver::Context;
 use crate::http::{About, Server};
 use crate::jobs::Jobs;
+use crate::signals::Signals;
 use crate::state_dir::StateDir;
 use crate::store::kube::KubeStore;
 use crate::store::sqlite::SqliteStore;
@@ -59,18 +60,17 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
     let filter = EnvFilter::try_new(Config::log_filter()).context("RUST_LOG")?;
     let colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
+    let mut signals = Signals::install(config.supervised)?;
     config.check()?;
     let guard = config.guard()?;
     // Before anything asks for the limit.
     let descriptors = Descriptors::raise().context("raise the limit of open files")?;
     let state = StateDir::claim(&config.state_dir()?)?;
-    let World { store, backend, agent_key } = match config.backend() {
-        Backend::Process => on_this_host(&config, &state, descriptors)?,
-        Backend::Kubernetes => in_cluster(&config, &state).await?,
+    let World { store, backend, agent_key, boot_id } = tokio::select! {
+        world = World::find(&config, &state, descriptors) => world?,
+        reason = signals.told_to_end() => return ended_by(reason),
     };
     let listener = http::listen(config.listen).with_context(|| format!("listen on {} (--listen)", config.listen))?;
-    // Those of masters that were started later come later in their order.
-    let boot_id = uuid::Uuid::now_v7().to_string();
     let context = Context { store, backend: Arc::clone(&backend), agents: AgentClient::new(), agent_key, boot_id };
     let jobs = Jobs::new(Arc::new(change(context)), state.logs());
     let mut following = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&jobs).run()));
@@ -78,7 +78,7 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
         () = jobs.complete() => {}
         ended = &mut following => return why_it_ended(ended),
         () = backend.blind() => return Err(anyhow!(BLIND)),
-        reason = told_to_end(config.supervised) => return reason.map(|reason| info!(reason, "ending")),
+        reason = signals.told_to_end() => return ended_by(reason),
     }
     announce(&listener)?;
 
@@ -89,7 +89,7 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
     let outcome = tokio::select! {
         ended = &mut following => why_it_ended(ended),
         () = backend.blind() => Err(anyhow!(BLIND)),
-        reason = told_to_end(config.supervised) => reason.map(|reason| info!(reason, "ending")),
+        reason = signals.told_to_end() => ended_by(reason),
     };
     end.cancel();
     // No driver may take the end of a pod, which is this master's own, for a failure.
@@ -101,6 +101,13 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
         state.remove()?;
     }
     outcome
+}
+
+/// A master that was told to end has done what it should.
+#[expect(clippy::unnecessary_wraps, reason = "it stands beside other ends, which are errors")]
+fn ended_by(reason: &str) -> anyhow::Result<()> {
+    info!(reason, "ending");
+    Ok(())
 }
 
 /// Why a master ends that goes blind.
@@ -116,16 +123,34 @@ struct World {
     store: Arc<dyn JobStore>,
     backend: Arc<dyn PodBackend>,
     agent_key: AgentKey,
+    /// See [`Context::boot_id`].
+    boot_id: String,
 }
 
-fn on_this_host(config: &Config, state: &StateDir, descriptors: Descriptors) -> anyhow::Result<World> {
+impl World {
+    async fn find(config: &Config, state: &StateDir, descriptors: Descriptors) -> anyhow::Result<Self> {
+        match config.backend() {
+            Backend::Process => on_this_host(config, state, descriptors).await,
+            Backend::Kubernetes => in_cluster(config, state).await,
+        }
+    }
+}
+
+async fn boot_id(store: &dyn JobStore) -> anyhow::Result<String> {
+    let records = store.list().await.context("list the records")?;
+    let holders = records.iter().map(|stored| stored.record.holder.as_str());
+    Ok(boot_id::after(holders, &uuid::Uuid::now_v7().to_string()))
+}
+
+async fn on_this_host(config: &Config, state: &StateDir, descriptors: Descriptors) -> anyhow::Result<World> {
     let store = SqliteStore::open(&state.records()).context("open the records")?;
     let here = std::env::current_dir().context("find the current folder")?;
     let (agent, not_inherited) = (config.agent_binary()?, Config::own_variables());
     let backend =
         ProcessBackend::new(agent, here, not_inherited, state.path(), descriptors).context("read the pods' folders")?;
     // These agents do not outlive this master, so its key need not either.
-    Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key: AgentKey::random() })
+    let (boot_id, agent_key) = (boot_id(&store).await?, AgentKey::random());
+    Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key, boot_id })
 }
 
 async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> {
@@ -137,7 +162,9 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
     let host_volumes = if config.allow_host_volumes { HostVolumes::Allowed } else { HostVolumes::Refused };
     let backend = KubeBackend::begin(&cluster).await?.with_host_volumes(host_volumes);
     info!(namespace = cluster.namespace(), "in Kubernetes");
-    Ok(World { store: Arc::new(KubeStore::new(&cluster)), backend: Arc::new(backend), agent_key })
+    let store = KubeStore::new(&cluster);
+    let boot_id = boot_id(&store).await?;
+    Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key, boot_id })
 }
 
 /// What the process says to its caller: 0 when it was told to end, 2 when it could not start or go on.
@@ -157,20 +184,4 @@ fn announce(listener: &TcpListener) -> anyhow::Result<()> {
     let address = listener.local_addr().context("ask for the address listened on")?;
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "listening on http://{address}").and_then(|()| stdout.flush()).context("write to stdout")
-}
-
-async fn told_to_end(supervised: bool) -> anyhow::Result<&'static str> {
-    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
-    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
-    Ok(tokio::select! {
-        _ = interrupt.recv() => "interrupted",
-        _ = terminate.recv() => "terminated",
-        () = end_of_stdin(), if supervised => "stdin ended",
-    })
-}
-
-async fn end_of_stdin() {
-    let mut stdin = tokio::io::stdin();
-    let mut buffer = [0; 64];
-    while let Ok(1..) = stdin.read(&mut buffer).await {}
 }

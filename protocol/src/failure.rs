@@ -119,7 +119,8 @@ pub struct FailedStart {
     /// The last lines that the replica printed, at most [`LAST_LINES_MAX`]; only of the newest failed start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_lines: Vec<String>,
-    /// The replicas that failed only because it did, at most [`CONSEQUENCES_MAX`].
+    /// The replicas that failed only because it did, at most [`CONSEQUENCES_MAX`]. After a deadline: how each replica stood
+    /// then, those that still ran (`stopped`) first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub consequences: Vec<Consequence>,
 }
@@ -186,11 +187,15 @@ impl Restarts {
         }
         self.failed_starts.push(failed);
         if self.failed_starts.len() > KEPT {
-            // Which start failed last must not be forgotten, whatever has happened since without any.
-            let newest = self.newest_failed();
-            let oldest = self.failed_starts.iter().position(|start| newest.is_none() || start.generation != newest);
-            self.failed_starts.remove(oldest.unwrap_or(0));
+            self.forget_oldest();
         }
+    }
+
+    /// Forgets the oldest failed start, but not the newest generation that failed: a later failure may have none.
+    pub fn forget_oldest(&mut self) {
+        let newest = self.newest_failed();
+        let oldest = self.failed_starts.iter().position(|start| newest.is_none() || start.generation != newest);
+        self.failed_starts.remove(oldest.unwrap_or(0));
     }
 
     /// Counts the restart that makes up for the newest failed start.

@@ -13,6 +13,7 @@ use crate::image::ImageRef;
 use crate::pod::PodOptions;
 use crate::run_policy::{RunPolicy, SuccessPolicy};
 pub use crate::spec_error::SpecError;
+use crate::text::json_length;
 use crate::tf_config;
 
 /// How the replicas train together.
@@ -206,8 +207,8 @@ impl<'de> Deserialize<'de> for JobSpec {
     }
 }
 
-/// Most bytes of a job's arguments and variables together. Linux starts a program with a quarter of its stack at most,
-/// 2 MiB by default, and TF_CONFIG and what the host sets come on top (execve(2)).
+/// Most bytes of a job's arguments and variables together, as JSON. The job's record holds them, and a ConfigMap holds 1 MiB
+/// (core/v1 `MaxSecretSize`). Linux starts a program with a quarter of its stack at most, 2 MiB by default (execve(2)).
 pub const INPUT_BYTES_MAX: usize = 512 * 1024;
 
 impl TryFrom<JobRequest> for JobSpec {
@@ -339,8 +340,9 @@ impl JobSpec {
         if let Some(place) = self.args.iter().position(|arg| arg.contains('\0')) {
             return Err(SpecError::NulInArgument(place + 1));
         }
-        let of_variables = self.env.iter().map(|(name, value)| name.as_str().len() + value.len() + 2);
-        let of_arguments = self.args.iter().map(|arg| arg.len() + 1);
+        // Each has two quotes and a comma, and each variable a colon.
+        let of_variables = self.env.iter().map(|(name, value)| json_length(name.as_str()) + json_length(value) + 6);
+        let of_arguments = self.args.iter().map(|arg| json_length(arg) + 3);
         let bytes: usize = of_variables.chain(of_arguments).sum();
         // A single argument is bounded as a variable is.
         if bytes > INPUT_BYTES_MAX || self.args.iter().any(|arg| arg.len() >= ENTRY_LIMIT) {

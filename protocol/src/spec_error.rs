@@ -76,11 +76,11 @@ pub enum SpecError {
     NulInArgument(usize),
     /// Arguments and variables that a program cannot be started with.
     #[error(
-        "arguments and variables are {bytes} bytes long together: {INPUT_BYTES_MAX} bytes fit, and less than {ENTRY_LIMIT} \
-         in one of them; put large input into a file"
+        "arguments and variables are {bytes} bytes long together as JSON: {INPUT_BYTES_MAX} bytes fit, and less than \
+         {ENTRY_LIMIT} in one of them; put large input into a file"
     )]
     TooMuchInput {
-        /// Their length, names and closing NULs included.
+        /// Their length as JSON, names included.
         bytes: usize,
     },
     /// Its place on the master's host would be unclear.

@@ -43,24 +43,28 @@ fn times(restarts: u32) -> String {
 
 fn in_full(view: &JobView, start: &FailedStart) -> String {
     let FailedStart { generation, at, failure, counted: _, last_lines, consequences } = start;
-    let mut lines = vec![match failure.replica() {
-        Some(replica) if !matches!(failure, Failure::StartTimeout { .. }) => format!("first to fail  {replica}"),
-        Some(replica) => format!("first missing  {replica}"),
-        None => "failed         as a whole".to_owned(),
-    }];
+    let is_late = matches!(failure, Failure::DeadlineExceeded { .. });
+    let mut lines = match failure.replica() {
+        Some(replica) if !matches!(failure, Failure::StartTimeout { .. }) => vec![format!("first to fail  {replica}")],
+        Some(replica) => vec![format!("first missing  {replica}")],
+        None => consequences.iter().map(at_the_deadline).collect(),
+    };
     lines.push(format!("how            {failure}"));
     let after = between(view.times.accepted, Some(*at)).map(|time| format!("{} after the submit", spelled(time)));
     let start = generation.map(|generation| format!("start {generation}"));
     let when: Vec<String> = after.into_iter().chain(start).collect();
     lines.push(format!("when           {}", when.join(", ")));
-    if let Some(replica) = failure.replica().filter(|_| !last_lines.is_empty()) {
+    let longest_silent = consequences.iter().find(|one| is_late && one.stopped).map(|one| one.replica);
+    if let Some(replica) = failure.replica().or(longest_silent).filter(|_| !last_lines.is_empty()) {
         lines.push(format!("last lines of {replica}:"));
         if let Some(exception) = exception_before(failure, last_lines) {
             lines.extend([format!("  │ {exception}"), "  │ …".to_owned()]);
         }
         lines.extend(last_lines.iter().map(|line| format!("  │ {line}")));
     }
-    lines.extend(of_consequences(consequences));
+    if !is_late {
+        lines.extend(of_consequences(consequences));
+    }
     lines.join("\n")
 }
 
@@ -70,6 +74,11 @@ fn exception_before<'a>(failure: &'a Failure, last_lines: &[String]) -> Option<&
         Failure::ReplicaExited { exit, .. } => exit.exception_before(last_lines.iter().map(String::as_str)),
         Failure::ReplicaLost { .. } | Failure::StartTimeout { .. } | Failure::DeadlineExceeded { .. } => None,
     }
+}
+
+/// How a replica stood when the job's time was over.
+fn at_the_deadline(Consequence { replica, how, stopped }: &Consequence) -> String {
+    if *stopped { format!("still ran      {replica}: {how}") } else { format!("did not run    {replica}: {how}") }
 }
 
 /// Those that failed by themselves one by one, those that were stopped in one line.

@@ -82,6 +82,37 @@ fn an_exception_that_the_last_lines_do_not_name_comes_before_them() {
 }
 
 #[test]
+fn a_deadline_names_who_still_ran_the_longest_silent_first_with_its_last_lines() {
+    let stood = |replica: &str, how: &str, stopped: bool| Consequence {
+        replica: replica.parse().unwrap(),
+        how: how.to_owned(),
+        stopped,
+    };
+    let failure = Failure::DeadlineExceeded { after_seconds: 60 };
+    let start = FailedStart {
+        counted: false,
+        last_lines: vec!["step 7".to_owned()],
+        consequences: vec![
+            stood("worker-1", "had printed nothing for 42 s", true),
+            stood("worker-2", "had printed nothing for 1 s", true),
+            stood("worker-0", "exited with code 0", false),
+        ],
+        ..failed(failure.clone())
+    };
+    let text = "\
+job digits failed: the job was not done within its deadline of 60 s
+
+still ran      worker-1: had printed nothing for 42 s
+still ran      worker-2: had printed nothing for 1 s
+did not run    worker-0: exited with code 0
+how            the job was not done within its deadline of 60 s
+when           3.0 s after the submit, start 1.2
+last lines of worker-1:
+  │ step 7";
+    assert_eq!(why_text(&view(Some(JobResult::Failed { failure }), vec![start])), text);
+}
+
+#[test]
 fn a_gang_that_does_not_come_together_names_the_first_that_is_missing_and_its_reason() {
     let failure = Failure::StartTimeout {
         missing: vec!["worker-1".parse().unwrap()],

@@ -84,6 +84,9 @@ pub enum BackendError {
     /// The same, and only for now: what stands behind the back end does not answer, or not well.
     #[error(transparent)]
     Unavailable(Box<BackendError>),
+    /// The same, and only until a quota has room: others use what is there.
+    #[error(transparent)]
+    OverQuota(Box<BackendError>),
     /// What the pods of a job need around them cannot be made.
     #[error("make the network policy of job \"{job}\"")]
     Prepare {
@@ -140,7 +143,7 @@ pub trait PodBackend: Send + Sync {
     /// Creates a pod; one that is there already, in whatever state, is left alone and counts as created.
     ///
     /// # Errors
-    /// [`BackendError::Create`].
+    /// [`BackendError::Create`], [`BackendError::OverQuota`].
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError>;
 
     /// Deletes a pod, without time for what runs in it to end; an absent one succeeds. Returns when the end has begun; the

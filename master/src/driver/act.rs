@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use futures_util::{FutureExt, StreamExt, stream};
-use protocol::failure::NEVER_STARTED;
 use protocol::ids::{Generation, ReplicaId};
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -17,15 +16,14 @@ use super::follower::Follower;
 use super::replica::{Replica, Subject};
 use super::tasks::{self, Meeting};
 use super::{Driver, Next, Report};
-use crate::backend::{BackendError, PodSpec};
 use crate::error_chain::error_chain;
 use crate::job::gang::Member;
-use crate::job::observation::{AgentState, DeletedBy, LostRun, Observation, PodState, Presence};
+use crate::job::observation::{AgentState, DeletedBy, Observation, PodState, Presence};
 use crate::job::phase::{Action, Which};
 use crate::job::replica::ReplicaPhase;
 
 /// Pods that are created or deleted at the same time.
-const PODS_AT_ONCE: usize = 32;
+pub(super) const PODS_AT_ONCE: usize = 32;
 
 impl Driver {
     pub(super) async fn act(&mut self, action: Action) -> Next {
@@ -41,32 +39,6 @@ impl Driver {
             Action::DeletePods(which) => self.delete_pods(which).await,
         }
         Next::GoOn
-    }
-
-    fn create_pods(&mut self) {
-        let record = &self.stored.record;
-        let pod = |id: ReplicaId| PodSpec::new(self.stored.key(), &record.spec, id, self.token.sha256());
-        let missing = self.replicas.iter().filter(|(_, replica)| replica.seen.pod.is_none());
-        let pods: Vec<_> = missing.map(|(id, replica)| (replica.subject(*id), pod(*id))).collect();
-        if pods.is_empty() {
-            return;
-        }
-        let (backend, reporter, job) = (Arc::clone(&self.context.backend), self.reporter.clone(), self.stored.key());
-        self.begin_start(async move {
-            if let Err(error) = backend.prepare(&job).await {
-                warn!(job = %job.name, error = error_chain(&error), "no pod is created");
-                for (subject, _) in pods {
-                    tasks::report(&reporter, subject, AgentState::Refused(not_created(&error))).await;
-                }
-                return;
-            }
-            let create = async |(subject, pod): (Subject, PodSpec)| {
-                if let Err(error) = backend.create(pod).await {
-                    tasks::report(&reporter, subject, AgentState::Refused(not_created(&error))).await;
-                }
-            };
-            stream::iter(pods).for_each_concurrent(PODS_AT_ONCE, create).await;
-        });
     }
 
     fn configure(&mut self, generation: Generation) {
@@ -100,7 +72,7 @@ impl Driver {
     }
 
     /// Goes on with the start; [`Self::call_start_back`] takes it back.
-    fn begin_start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn begin_start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
         self.start = Some(tasks::spawn(&self.reporter, work));
     }
 
@@ -233,16 +205,5 @@ fn is_chosen(which: Which, seen: &Observation, member: &Member) -> bool {
         Which::Unended => !is_leaving && member.is_unended(),
         Which::Idle => member.is_idle(),
         Which::All => member.pod != Presence::Absent,
-    }
-}
-
-/// What a pod's creation that came to nothing means for its replica.
-fn not_created(error: &BackendError) -> LostRun {
-    match error {
-        BackendError::Unavailable(_) => LostRun::disrupted(error_chain(error)),
-        BackendError::Prepare { .. }
-        | BackendError::Create { .. }
-        | BackendError::Delete { .. }
-        | BackendError::DeleteAll { .. } => LostRun::hopeless(format!("{NEVER_STARTED}{}", error_chain(error))),
     }
 }

@@ -3,14 +3,19 @@
 
 use std::time::Duration;
 
-use backon::{ExponentialBuilder, Retryable};
-use tracing::{error, info, warn};
+use protocol::view::{JobResult, JobTimes, JobView};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tracing::{info, warn};
 
-use super::{Context, Driven, Wires};
+use super::writing::{Written, amend_or_mend, persistently, show};
+use super::{Context, Driven, Wires, tasks};
 use crate::backend::PodTable;
-use crate::error_chain::error_chain;
 use crate::job::observation::PodState;
-use crate::store::{Change, JobRecord, StoreError, Stored, amend};
+use crate::store::{Change, Ended, JobRecord, Stored, Wish};
+
+/// How long, beyond the pods' grace, another master may take to follow a user's wish before this one ends the job.
+const HEED_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a driver knows of those that drove the job before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,27 +29,77 @@ pub enum Tenure {
 }
 
 /// Returns at once for a job that is this master's to have. Another one is shown, with a sentence, and left alone until
-/// it is over and none of its pods lives. `None` when the job is gone.
+/// it is over and none of its pods lives, or until nobody has heeded a wish to end it. `None` when the job is gone.
 pub(super) async fn wait_for_another_master(
     context: &Context,
     stored: Stored,
     tenure: Tenure,
-    wires: &mut Wires,
+    wires: &Wires,
 ) -> Option<Stored> {
     let Some(sentence) = why_it_is_anothers(context, &stored, tenure) else { return Some(stored) };
     warn!(job = %stored.name(), "{sentence}");
-    wires.view.send_modify(|view| {
-        view.seq += 1;
-        view.replicas.iter_mut().for_each(|replica| replica.reason = Some(sentence.clone()));
-    });
+    show(&wires.view, &sentence);
+    let patience = Duration::from_secs(stored.record.spec.pod.termination_grace_seconds().into()) + HEED_TIMEOUT;
+    let mut record = wires.record.clone();
+    tokio::select! {
+        over = over(context, wires) => over,
+        unheeded = unheeded(&mut record, patience) => end_for_another_master(context, unheeded?, wires).await,
+    }
+}
+
+/// Waits until a job has ended and none of its pods lives.
+async fn over(context: &Context, wires: &Wires) -> Option<Stored> {
     let has_ended = |now: &Option<Stored>| now.as_ref().is_none_or(|stored| stored.record.ended.is_some());
-    // The registry's end is this master's.
-    let ended = wires.record.wait_for(has_ended).await.ok()?.clone()?;
-    let is_over = |pods: &PodTable| {
-        pods.values().all(|pod| matches!(pod, PodState::Terminated { .. } | PodState::Disrupted { .. }))
-    };
-    context.backend.watch(&ended.key()).wait_for(is_over).await.ok()?;
+    // The channel closes when the registry ends, and this master with it.
+    let ended = wires.record.clone().wait_for(has_ended).await.ok()?.clone()?;
+    context.backend.watch(&ended.key()).wait_for(none_lives).await.ok()?;
     Some(ended)
+}
+
+fn none_lives(pods: &PodTable) -> bool {
+    pods.values().all(|pod| matches!(pod, PodState::Terminated { .. } | PodState::Disrupted { .. }))
+}
+
+/// Waits until a wish to end the job is on record and the record has not changed for so long.
+async fn unheeded(record: &mut watch::Receiver<Option<Stored>>, patience: Duration) -> Option<Stored> {
+    loop {
+        let now = record.borrow_and_update().clone()?;
+        let changed = record.changed();
+        let outcome =
+            if now.record.wish >= Wish::Cancel { timeout(patience, changed).await } else { Ok(changed.await) };
+        match outcome {
+            Err(_) => return Some(now),
+            Ok(changed) => changed.ok()?,
+        }
+    }
+}
+
+/// Ends a job whose own master does not answer. Its agents would refuse this master's token, so its pods are deleted.
+async fn end_for_another_master(context: &Context, stored: Stored, wires: &Wires) -> Option<Stored> {
+    let sentence = "its pod was deleted, because the master that drives the job did not follow the wish to end it";
+    warn!(job = %stored.name(), "{sentence}");
+    show(&wires.view, sentence);
+    let job = stored.key();
+    tasks::delete_all(context.backend.as_ref(), &job).await;
+    // A pod on a node that has died may stay listed.
+    let _ = timeout(HEED_TIMEOUT, context.backend.watch(&job).wait_for(none_lives)).await;
+    let (uid, replicas) = (&stored.record.uid, wires.view.borrow().replicas.clone());
+    let (accepted, ended) = (Some(stored.record.accepted_at), Some(context.store.now()));
+    let times = JobTimes { accepted, ended, ..JobTimes::default() };
+    let ended = Ended { result: JobResult::Cancelled, times, generation: None, replicas };
+    let end = |record: &mut JobRecord| {
+        if record.uid != *uid || record.ended.is_some() {
+            return Change::Nothing;
+        }
+        record.epoch += 1;
+        record.holder.clone_from(&context.boot_id);
+        record.ended = Some(ended.clone());
+        Change::Write
+    };
+    match persistently(&wires.view, || amend_or_mend(context.store.as_ref(), &stored, end)).await {
+        Written::Stored(now) if now.record.uid == *uid => Some(now),
+        Written::Stored(_) | Written::Gone => None,
+    }
 }
 
 /// Agents that know another key's token this master could only make fail.
@@ -64,7 +119,12 @@ fn why_it_is_anothers(context: &Context, stored: &Stored, tenure: Tenure) -> Opt
 ///
 /// # Errors
 /// Why it does not: the job is gone, or it is another master's by now.
-pub(super) async fn adopt(context: &Context, stored: Stored, tenure: Tenure) -> Result<Stored, Driven> {
+pub(super) async fn adopt(
+    context: &Context,
+    stored: Stored,
+    tenure: Tenure,
+    view: &watch::Sender<JobView>,
+) -> Result<Stored, Driven> {
     let epoch = stored.record.epoch;
     let is_held = |record: &JobRecord| {
         // A job that this master accepted is its own from the start.
@@ -88,9 +148,11 @@ pub(super) async fn adopt(context: &Context, stored: Stored, tenure: Tenure) -> 
         record.epoch += 1;
         Change::Write
     };
-    let (store, job) = (context.store.as_ref(), &name);
-    let now = persistently(|| amend(store, job, take_over)).await.filter(|now| now.record.uid == *uid);
-    let now = now.ok_or(Driven::ToItsEnd)?;
+    let store = context.store.as_ref();
+    let now = match persistently(view, || amend_or_mend(store, &stored, take_over)).await {
+        Written::Stored(now) if now.record.uid == *uid => now,
+        Written::Stored(_) | Written::Gone => return Err(Driven::ToItsEnd),
+    };
     let epoch = now.record.epoch;
     if is_anothers(&now.record) {
         info!(job = %name, epoch, "a master that was started after this one has taken the job over");
@@ -98,30 +160,4 @@ pub(super) async fn adopt(context: &Context, stored: Stored, tenure: Tenure) -> 
     }
     info!(job = %name, epoch, "job taken over");
     Ok(now)
-}
-
-/// Writes to the store as often as it takes. `None` when the record is gone, or will never be taken.
-pub(super) async fn persistently<W, T>(mut write: impl FnMut() -> W) -> Option<T>
-where
-    W: Future<Output = Result<T, StoreError>>,
-{
-    let patience = ExponentialBuilder::default()
-        .with_min_delay(Duration::from_millis(50))
-        .with_max_delay(Duration::from_secs(5))
-        .without_max_times()
-        .with_jitter();
-    let attempt = || {
-        let writing = write();
-        async {
-            match writing.await {
-                Ok(written) => Ok(Some(written)),
-                Err(StoreError::NotFound(_)) => Ok(None),
-                Err(error) => Err(error),
-            }
-        }
-    };
-    let told = |error: &StoreError, _| warn!(error = error_chain(error), "a record cannot be written yet");
-    let may_pass = |error: &StoreError| !matches!(error, StoreError::Refused(_));
-    let given_up = |error: StoreError| error!(error = error_chain(&error), "a record cannot be written");
-    attempt.retry(patience).when(may_pass).notify(told).await.map_err(given_up).ok().flatten()
 }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use protocol::agent::{RunState, RunStatus};
-use tracing::{info, warn};
+use tracing::info;
 
 use super::follower::{Followed, Follower};
 use super::replica::Subject;
@@ -15,11 +15,7 @@ use crate::store::Wish;
 impl Driver {
     pub(super) async fn take_record(&mut self) -> Next {
         let newest = self.wires.record.borrow_and_update().clone();
-        let Some(newest) = newest else {
-            warn!(job = %self.stored.name(), "the record was deleted by someone else, its pods follow");
-            self.delete_all_pods().await;
-            return Next::End;
-        };
+        let Some(newest) = newest else { return self.abandon().await };
         match newest.record.epoch.cmp(&self.stored.record.epoch) {
             // Written before this master took the job over, and heard of only now.
             Ordering::Less => return Next::GoOn,
@@ -72,6 +68,9 @@ impl Driver {
         for report in batch {
             match report {
                 Report::Agent(subject, agent) => self.take_agent(subject, agent),
+                Report::Waits(subject, reason) => {
+                    self.replicas.entry(subject.id).and_modify(|replica| replica.wait(subject, reason));
+                }
                 Report::NotStopped { replica, generation, reason } if generation == self.phase.generation() => {
                     self.delete_unstopped(replica, &reason);
                 }

@@ -2,6 +2,7 @@
 
 mod act;
 mod adopt;
+mod create;
 mod follower;
 mod hear;
 mod record;
@@ -10,6 +11,7 @@ mod tasks;
 mod times;
 mod view;
 mod wake;
+mod writing;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use std::time::Duration;
 use protocol::failure::{FailedStart, Failure};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::view::{JobResult, JobTimes, JobView, ReplicaView};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
@@ -54,14 +56,24 @@ pub struct Context {
     pub agents: AgentClient,
     /// What those tokens are derived from.
     pub agent_key: AgentKey,
-    /// Names this start of this master as the holder of a record; greater than that of any master started before.
+    /// Names this start of this master as the holder of a record; greater than that of any master that has held a job of
+    /// this store before.
     pub boot_id: String,
+}
+
+impl Context {
+    /// How long ago that was, by the clock of the store.
+    fn age(&self, since: UnixMillis) -> Duration {
+        Duration::from_millis(self.store.now().0.saturating_sub(since.0))
+    }
 }
 
 /// What a driver is connected to.
 pub struct Wires {
     /// The job's record as the store's watch last told it; `None` once it is deleted.
     pub record: watch::Receiver<Option<Stored>>,
+    /// Told when somebody has damaged that record.
+    pub damaged: Arc<Notify>,
     /// What is shown of the job.
     pub view: watch::Sender<JobView>,
     /// Where its output goes.
@@ -73,6 +85,8 @@ pub struct Wires {
 enum Report {
     /// A replica's agent is now like this.
     Agent(Subject, AgentState),
+    /// A replica has no pod yet, for this reason.
+    Waits(Subject, String),
     /// A replica's agent does not stop its run.
     NotStopped {
         /// Whose.
@@ -130,15 +144,19 @@ struct Driver {
     current_start: Option<Generation>,
     /// What there is to say of a start that has failed, until it is on record.
     failed: Option<FailedStart>,
+    /// How long each replica had printed nothing when the job's deadline passed, until that is on record.
+    silence: BTreeMap<ReplicaId, Duration>,
+    /// When the network around the job's pods is looked at next.
+    prepare_at: Instant,
     /// When the job is forgotten by itself, once it has finished.
     forget_at: Option<Instant>,
 }
 
 /// Drives a job to its end, and on to its deletion.
-pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, mut wires: Wires) -> Driven {
-    let own = adopt::wait_for_another_master(&context, stored, tenure, &mut wires).await;
+pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, wires: Wires) -> Driven {
+    let own = adopt::wait_for_another_master(&context, stored, tenure, &wires).await;
     let Some(stored) = own else { return Driven::ToItsEnd };
-    let stored = match adopt::adopt(&context, stored, tenure).await {
+    let stored = match adopt::adopt(&context, stored, tenure, &wires.view).await {
         Ok(stored) => stored,
         Err(driven) => return driven,
     };
@@ -150,7 +168,7 @@ pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, mut wi
         leftovers: if record.restarts.is_empty() { Leftovers::None } else { Leftovers::Possible },
         result: record.ended.as_ref().map(|ended| ended.result.clone()),
     };
-    let policy = Policy::of(&record.spec, age(record.accepted_at), share_of(&record.uid));
+    let policy = Policy::of(&record.spec, context.age(record.accepted_at), share_of(&record.uid));
     let (phase, actions) = phase::begin(known, &policy, Duration::ZERO);
     Driver::new(context, stored, wires, (phase, policy)).run(actions).await
 }
@@ -172,6 +190,8 @@ impl Driver {
             start: None,
             current_start: None,
             failed: None,
+            silence: BTreeMap::new(),
+            prepare_at: Instant::now() + wake::PREPARE_INTERVAL,
             forget_at: None,
             context,
             wires,
@@ -214,6 +234,7 @@ impl Driver {
                 // The registry has ended, and with it this master.
                 Err(_) => return Next::End,
             },
+            () = self.wires.damaged.notified() => return self.mend().await,
             changed = self.pods.changed() => match changed {
                 Ok(()) => self.take_pods(),
                 Err(_) => return Next::End,
@@ -231,6 +252,7 @@ impl Driver {
             },
             () = sleep_until(wake.unwrap_or(self.began)), if wake.is_some() => {}
         }
+        self.prepare_again();
         self.advance().await
     }
 
@@ -252,6 +274,10 @@ impl Driver {
                 self.failed = Some(self.failed_start(failure.clone(), &gang).await);
             }
             if has_moved {
+                // What the scripts print when they are stopped would hide how long they had been silent.
+                if phase.is_late() {
+                    self.silence = self.silences().await;
+                }
                 self.enter(phase, &gang);
             }
             for action in actions {
@@ -275,7 +301,7 @@ impl Driver {
     /// Enters a phase; `gang` is what was seen in the one before.
     fn enter(&mut self, phase: JobPhase, gang: &Gang) {
         let launches = Launches { are_complete: gang.all(ReplicaPhase::was_launched), last: self.last_launch() };
-        times::reach(&mut self.times, (&self.phase, &phase), &launches, now());
+        times::reach(&mut self.times, (&self.phase, &phase), &launches, self.context.store.now());
         match &phase {
             JobPhase::Pending { .. }
             | JobPhase::Starting { .. }
@@ -329,12 +355,6 @@ impl Driver {
     }
 }
 
-/// The time by this machine's clock.
-pub fn now() -> UnixMillis {
-    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
-}
-
 /// The failure that these actions judge, if they do.
 fn judged(actions: &[Action]) -> Option<&Failure> {
     actions.iter().find_map(|action| match action {
@@ -347,11 +367,6 @@ fn judged(actions: &[Action]) -> Option<&Failure> {
         | Action::ReleasePods
         | Action::DeletePods(_) => None,
     })
-}
-
-/// How long ago that was.
-fn age(since: UnixMillis) -> Duration {
-    Duration::from_millis(now().0.saturating_sub(since.0))
 }
 
 /// A number from 0 to 255 that differs between jobs.

@@ -1,20 +1,24 @@
 //! What a driver writes down: that a start was made, that one has failed, how the job ended, and that it is forgotten.
 
+use std::collections::BTreeMap;
+use std::mem;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use protocol::failure::{FailedStart, Failure, LAST_LINES_MAX};
-use protocol::ids::Generation;
+use protocol::ids::{Generation, ReplicaId};
 use protocol::view::JobResult;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::adopt::persistently;
+use super::replica::Replica;
+use super::writing::{Written, amend_or_mend, persistently};
 use super::{Driver, Next, tasks};
-use crate::job::diagnosis::{Evidence, diagnose};
+use crate::job::diagnosis::{Evidence, diagnose, longest_silent};
 use crate::job::gang::Gang;
 use crate::job::phase::Which;
-use crate::store::{Change, Ended, JobRecord, amend};
+use crate::job::replica::ReplicaPhase;
+use crate::store::{Change, Ended, JobRecord};
 
 /// How long the last output of a replica that failed may take to be copied before its last lines are read.
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -32,19 +36,31 @@ impl Driver {
         .await
     }
 
-    /// Changes the record, if it is still this master's: what another master holds by now is not this one's to change.
+    /// Changes the record while this master holds it. Another master's record stays as it is.
     async fn write(&mut self, change: impl Fn(&mut JobRecord) -> Change) -> Next {
         let (uid, epoch) = (self.stored.record.uid.clone(), self.stored.record.epoch);
         let is_held = |record: &JobRecord| record.uid == uid && record.epoch == epoch;
         let while_held = |record: &mut JobRecord| if is_held(record) { change(record) } else { Change::Nothing };
-        let (store, job) = (self.context.store.as_ref(), self.stored.name());
-        match persistently(|| amend(store, job, while_held)).await {
-            Some(stored) if is_held(&stored.record) => self.stored = stored,
-            Some(_) => return Next::Yield,
-            // Deleted by someone else, or not to be written: the pods go all the same.
-            None => {}
+        let (store, known) = (self.context.store.as_ref(), &self.stored);
+        match persistently(&self.wires.view, || amend_or_mend(store, known, while_held)).await {
+            Written::Stored(stored) if is_held(&stored.record) => self.stored = stored,
+            Written::Stored(stored) if stored.record.uid == uid => return Next::Yield,
+            // The record is gone, or another job has its name.
+            Written::Stored(_) | Written::Gone => return self.abandon().await,
         }
         Next::GoOn
+    }
+
+    /// Writes the record anew if somebody has damaged it.
+    pub(super) async fn mend(&mut self) -> Next {
+        self.write(|_| Change::Nothing).await
+    }
+
+    /// Ends the pods of a job whose record somebody else has deleted.
+    pub(super) async fn abandon(&mut self) -> Next {
+        warn!(job = %self.stored.name(), "the record was deleted by someone else, its pods follow");
+        self.delete_all_pods().await;
+        Next::End
     }
 
     /// The failure must be on record before its evidence goes, so that it is counted once, whoever drives the job on.
@@ -53,7 +69,9 @@ impl Driver {
         let (restarts, failure) = (self.stored.record.restarts.total() + 1, &failed.failure);
         info!(job = %self.stored.name(), %failure, counted = failed.counted, restarts, "starting the gang again");
         self.write(|record| {
-            if record.restarts.failed_starts.last() == Some(&failed) {
+            // A write whose answer was lost has done it already.
+            let is_noted = |last: &FailedStart| (last.generation, last.at) == (failed.generation, failed.at);
+            if record.restarts.failed_starts.last().is_some_and(is_noted) {
                 return Change::Nothing;
             }
             record.restarts.note(failed.clone());
@@ -83,7 +101,8 @@ impl Driver {
     /// What there is to say of a start that has failed, once the last output of the replica that was the first is here.
     pub(super) async fn failed_start(&mut self, failure: Failure, gang: &Gang) -> FailedStart {
         let mut last_lines = vec![];
-        if let Some(id) = failure.replica()
+        let silence = mem::take(&mut self.silence);
+        if let Some(id) = failure.replica().or_else(|| longest_silent(&silence))
             && let (Some(replica), Some(log)) = (self.replicas.get(&id), self.wires.logs.of(id))
         {
             // What has not come by then is missing in these lines, and is still copied.
@@ -93,8 +112,24 @@ impl Driver {
             last_lines = log.last_lines(LAST_LINES_MAX, replica.output_from).await;
         }
         let budget = self.policy.budget_of(&failure);
-        let evidence = Evidence { generation: self.current_start, now: super::now(), budget, last_lines };
+        let evidence =
+            Evidence { generation: self.current_start, now: self.context.store.now(), budget, last_lines, silence };
         diagnose(failure, gang, evidence)
+    }
+
+    /// How long each replica that runs has printed nothing, as far as its output was copied.
+    pub(super) async fn silences(&self) -> BTreeMap<ReplicaId, Duration> {
+        let (horizon, now) = (self.phase.horizon(), SystemTime::now());
+        let runs = |(_, replica): &(&ReplicaId, &Replica)| {
+            matches!(ReplicaPhase::of(&replica.seen, horizon), ReplicaPhase::Running(_))
+        };
+        let mut silences = BTreeMap::new();
+        for (id, _) in self.replicas.iter().filter(runs) {
+            if let Some(last) = self.wires.logs.last_output(*id).await {
+                silences.insert(*id, now.duration_since(last).unwrap_or_default());
+            }
+        }
+        silences
     }
 
     /// Says that no output will follow, once the copies that are under way have come to their end.
@@ -121,7 +156,7 @@ impl Driver {
             warn!(job = %self.stored.name(), %error, "its kept output stays behind");
         }
         let (store, name, uid) = (self.context.store.as_ref(), self.stored.name(), &self.stored.record.uid);
-        persistently(|| store.delete(name, uid)).await;
+        persistently(&self.wires.view, || store.delete(name, uid)).await;
         info!(job = %name, "job forgotten");
         Next::End
     }

@@ -78,6 +78,13 @@ impl Replica {
         self.seen.hear(before.unwrap_or(agent));
     }
 
+    /// Takes in why its pod is not there yet.
+    pub(super) fn wait(&mut self, subject: Subject, reason: String) {
+        if subject.pod == self.pods_before {
+            self.seen.denied = Some(reason);
+        }
+    }
+
     /// Its pod has gone, and what is known of it is the last: nothing more is heard from there.
     pub(super) fn stop_hearing(&mut self) {
         self.pods_before += 1;

@@ -1,19 +1,52 @@
 //! When a driver acts although it has heard nothing: at a time limit, where something is overdue, and when its job is to be
 //! forgotten.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tracing::warn;
 
+use super::Driver;
 use super::replica::Replica;
-use super::{Driver, age};
+use crate::error_chain::error_chain;
 use crate::job::observation::Presence;
 use crate::job::phase::JobPhase;
 use crate::store::Wish;
 
+/// How often what a job's pods need around them is made again, in case somebody has deleted it.
+pub(super) const PREPARE_INTERVAL: Duration = Duration::from_secs(300);
+
 impl Driver {
-    /// When to look again although nothing was heard. What is overdue was acted upon, and is looked at again later.
+    /// When to look again although nothing was heard.
     pub(super) fn wake_at(&self) -> Option<Instant> {
+        let prepare_at = Some(self.prepare_at).filter(|_| self.has_live_pod());
+        self.act_at().into_iter().chain(prepare_at).min()
+    }
+
+    fn has_live_pod(&self) -> bool {
+        self.replicas.values().any(|replica| replica.seen.presence() == Presence::Live)
+    }
+
+    /// Makes the NetworkPolicy of a job with pods again: nothing is told of one that somebody deletes.
+    pub(super) fn prepare_again(&mut self) {
+        if Instant::now() < self.prepare_at {
+            return;
+        }
+        self.prepare_at = Instant::now() + PREPARE_INTERVAL;
+        if !self.has_live_pod() {
+            return;
+        }
+        let (context, job) = (Arc::clone(&self.context), self.stored.key());
+        self.tasks.spawn(async move {
+            if let Err(error) = context.backend.prepare(&job).await {
+                warn!(job = %job.name, error = error_chain(&error), "what the job's pods need cannot be made again");
+            }
+        });
+    }
+
+    /// When time alone moves the job. What is overdue was acted upon, and is looked at again later.
+    fn act_at(&self) -> Option<Instant> {
         let later = Instant::now() + self.policy.release_timeout;
         // Nothing is heard of a pod that has survived being asked to go.
         let is_leaving =
@@ -37,6 +70,6 @@ impl Driver {
     /// How long a finished job is still kept, if there is an end to it.
     pub(super) fn time_left(&self) -> Option<Duration> {
         let ttl = Duration::from_secs(self.stored.record.spec.run_policy.ttl_after_finished_seconds?.into());
-        Some(ttl.saturating_sub(self.times.finished.map_or(Duration::ZERO, age)))
+        Some(ttl.saturating_sub(self.times.finished.map_or(Duration::ZERO, |finished| self.context.age(finished))))
     }
 }

@@ -1,8 +1,12 @@
 //! From a failure and the gang as it was then to what people are told: what followed from what.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use protocol::agent::ExitReport;
 use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAST_LINES_MAX, was_lost};
-use protocol::ids::{Generation, UnixMillis};
+use protocol::ids::{Generation, ReplicaId, UnixMillis};
 
 use super::gang::{Gang, Member};
 use super::policy::Budget;
@@ -17,19 +21,26 @@ pub struct Evidence {
     pub now: UnixMillis,
     /// What another start would cost.
     pub budget: Option<Budget>,
-    /// The last lines of the replica that was the first to fail.
+    /// The last lines of the replica that was the first to fail; of a deadline, those of [`longest_silent`].
     pub last_lines: Vec<String>,
+    /// How long each replica that still ran at the deadline had printed nothing.
+    pub silence: BTreeMap<ReplicaId, Duration>,
 }
 
 /// What there is to say of a failed start.
 pub fn diagnose(failure: Failure, gang: &Gang, evidence: Evidence) -> FailedStart {
-    let Evidence { generation, now, budget, last_lines } = evidence;
+    let Evidence { generation, now, budget, last_lines, silence } = evidence;
     let (at, stderr_tail) = match &failure {
         Failure::ReplicaExited { exit, .. } => (exit.ended_at, exit.stderr_tail.as_str()),
         Failure::ReplicaLost { .. } | Failure::StartTimeout { .. } | Failure::DeadlineExceeded { .. } => (now, ""),
     };
     let last_lines = if last_lines.is_empty() { last_of(stderr_tail) } else { last_lines };
-    let consequences = consequences(&failure, gang);
+    let consequences = match failure {
+        Failure::DeadlineExceeded { .. } => at_the_deadline(gang, &silence),
+        Failure::ReplicaExited { .. } | Failure::ReplicaLost { .. } | Failure::StartTimeout { .. } => {
+            consequences(&failure, gang)
+        }
+    };
     let counted = budget == Some(Budget::Counted);
     FailedStart { generation, at, failure, counted, last_lines, consequences }
 }
@@ -40,9 +51,37 @@ fn last_of(text: &str) -> Vec<String> {
     lines[from..].iter().map(|line| (*line).to_owned()).collect()
 }
 
+/// The replica that had printed nothing for the longest time: where a job hangs, it is the first to look at.
+pub fn longest_silent(silence: &BTreeMap<ReplicaId, Duration>) -> Option<ReplicaId> {
+    silence.iter().max_by_key(|(id, silent)| (**silent, Reverse(**id))).map(|(id, _)| *id)
+}
+
+/// How each replica stood when the job's time was over: first those that still ran, the longest silent before all.
+fn at_the_deadline(gang: &Gang, silence: &BTreeMap<ReplicaId, Duration>) -> Vec<Consequence> {
+    let mut members: Vec<&Member> = gang.members().iter().collect();
+    members.sort_by_key(|member| Reverse(silence.get(&member.id)));
+    let stood = |member: &&Member| {
+        let (how, stopped) = match (&member.phase, silence.get(&member.id)) {
+            (ReplicaPhase::Exited(_, exit), _) if !exit.stopped => (exit.outcome.to_string(), false),
+            (_, Some(silent)) => (format!("had printed nothing for {} s", silent.as_secs()), true),
+            (ReplicaPhase::Lost(lost), None) => (was_lost(&lost.reason), false),
+            (phase, None) if phase.was_launched() => ("had printed nothing".to_owned(), true),
+            (_, None) => match &member.waits_for {
+                Some(reason) => (format!("was not started: {reason}"), false),
+                None => ("was not started".to_owned(), false),
+            },
+        };
+        Consequence { replica: member.id, how, stopped }
+    };
+    let mut stood: Vec<Consequence> = members.iter().map(stood).collect();
+    stood.sort_by_key(|consequence| !consequence.stopped);
+    stood.truncate(CONSEQUENCES_MAX);
+    stood
+}
+
 /// First those that ended by themselves, then those that were told to.
 fn consequences(failure: &Failure, gang: &Gang) -> Vec<Consequence> {
-    // Of a gang that did not come together nobody has failed, and a deadline is nobody's failure.
+    // Of a gang that did not come together nobody has failed.
     let Some(first) = failure.replica().filter(|_| !matches!(failure, Failure::StartTimeout { .. })) else {
         return vec![];
     };

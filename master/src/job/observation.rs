@@ -139,6 +139,8 @@ impl LostRun {
 pub struct Observation {
     /// Its pod; absent until the back end has heard of it, or after it was deleted.
     pub pod: Option<PodState>,
+    /// Why the back end does not create its pod yet, where it said so.
+    pub denied: Option<String>,
     /// Its agent.
     pub agent: AgentState,
     /// Who has it deleted, if someone has.
@@ -156,7 +158,7 @@ pub enum DeletedBy {
 
 impl Observation {
     /// Nothing is known yet.
-    pub const NEW: Self = Self { pod: None, agent: AgentState::Silent, deleted_by: DeletedBy::Others };
+    pub const NEW: Self = Self { pod: None, denied: None, agent: AgentState::Silent, deleted_by: DeletedBy::Others };
 
     /// Takes in what its agent is now known to be. Acknowledgements and statuses come in different ways: what comes late
     /// does not undo what has gone on from there.
@@ -204,7 +206,7 @@ impl Observation {
         }
     }
 
-    /// Why its pod has no address yet, where that is known.
+    /// Why it has no pod, or its pod no address, where that is known.
     pub fn waits_for(&self) -> Option<&str> {
         match &self.pod {
             Some(PodState::Pending { reason }) => reason.as_deref(),
@@ -214,8 +216,8 @@ impl Observation {
                 | PodState::Leaving { .. }
                 | PodState::Disrupted { .. }
                 | PodState::Terminated { .. },
-            )
-            | None => None,
+            ) => None,
+            None => self.denied.as_deref(),
         }
     }
 

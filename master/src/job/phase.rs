@@ -288,6 +288,11 @@ impl JobPhase {
         }
     }
 
+    /// Whether the job is being stopped because its deadline has passed.
+    pub fn is_late(&self) -> bool {
+        matches!(self, Self::Stopping { ending: Ending::Failed(Failure::DeadlineExceeded { .. }), .. })
+    }
+
     /// The gang's current start.
     pub fn generation(&self) -> Option<Generation> {
         match self {

@@ -57,7 +57,13 @@ impl ReplicaPhase {
             (
                 Some(PodState::Terminated { exit: Some(LastWords { generation: None, exit }), .. }),
                 Self::Running(generation),
-            ) => Self::Exited(generation, exit.clone()),
+            ) => match (&exit.outcome, &observation.agent) {
+                // An agent of ours tells how exec.py ended, unless it is killed itself.
+                (ExitOutcome::Signal(_), AgentState::Status(_)) => {
+                    Self::Lost(LostRun::broken(format!("its agent {}", exit.outcome)))
+                }
+                (_, _) => Self::Exited(generation, exit.clone()),
+            },
             (Some(PodState::Leaving { reason } | PodState::Disrupted { reason }), _) => {
                 Self::Lost(observation.lost(reason))
             }

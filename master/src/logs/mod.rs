@@ -11,6 +11,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use bounded_log::Tail;
 use bytes::Bytes;
@@ -87,6 +88,12 @@ impl JobLogs {
     /// All, in the order of the replicas.
     pub fn all(&self) -> impl Iterator<Item = (ReplicaId, &ReplicaLog)> {
         self.replicas.iter().map(|(id, log)| (*id, log))
+    }
+
+    /// When the newest byte of a replica's output was kept; `None` where nothing was.
+    pub async fn last_output(&self, replica: ReplicaId) -> Option<SystemTime> {
+        let path = self.dir.join(format!("{replica}.log"));
+        disk::run(move || std::fs::metadata(path)?.modified()).await.ok()
     }
 
     /// Says of all that nothing will follow, and closes their files: a master keeps the output of more jobs than it may

@@ -12,11 +12,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions, PropagationPolicy};
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt};
-use protocol::ids::JobName;
+use protocol::ids::{JobName, UnixMillis};
 use tokio::sync::mpsc;
 use tracing::{error, warn};
 
-use super::{JobRecord, JobStore, SET_ASIDE, StoreError, StoreEvent, Stored, Version};
+use super::{JobRecord, JobStore, SET_ASIDE, StoreError, StoreEvent, Stored, Version, delete_command};
 use crate::backend::JobKey;
 use crate::backend::kube::api::{
     APP_COMPONENT, APP_INSTANCE, APP_NAME, ApiFailure, Cluster, JOB, MANAGED_BY, MUSTER, call, ours_selector,
@@ -118,6 +118,10 @@ impl JobStore for KubeStore {
         }
     }
 
+    fn now(&self) -> UnixMillis {
+        self.cluster.now()
+    }
+
     async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError> {
         // The watch would repeat what fails for ever, and say why in the log alone.
         call(self.maps.list(&ListParams::default().limit(1))).await.map_err(unavailable)?;
@@ -199,10 +203,15 @@ impl Told {
             Ok(stored) => stored,
             Err(error) => {
                 let version = map.resource_version();
-                if self.set_aside.insert(map.name_any(), version.clone()) != Some(version) {
-                    error!(config_map = map.name_any(), error = error_chain(error.as_ref()), "{SET_ASIDE}");
+                if self.set_aside.insert(map.name_any(), version.clone()) == Some(version) {
+                    return vec![];
                 }
-                return vec![];
+                error!(config_map = map.name_any(), error = error_chain(error.as_ref()), "{SET_ASIDE}");
+                // A copy under another name is not the job's.
+                let is_its =
+                    |name: &JobName| self.versions.contains_key(name) && map.name_any() == record_name(name.as_str());
+                let job = name_of(map).filter(is_its).zip(map.uid());
+                return job.map(|(name, uid)| StoreEvent::Damaged(JobKey { name, uid })).into_iter().collect();
             }
         };
         if self.versions.get(stored.name()) == Some(&stored.version) {
@@ -252,16 +261,20 @@ fn parse(name: &JobName, map: &ConfigMap) -> Result<Stored, StoreError> {
     let record = if is_named_so {
         JobRecord::read(name, text.as_bytes())
     } else {
-        Err(format!(
-            "ConfigMap {config_map} is not named and labelled as a record; kubectl delete configmap removes it"
-        ))
+        Err(format!("ConfigMap {config_map} is not named and labelled as a record"))
     };
+    let removal = if is_named_so {
+        delete_command(name)
+    } else {
+        // It may be anyone's, so no master deletes it.
+        format!("kubectl delete configmap {config_map} --namespace {}", map.namespace().unwrap_or_default())
+    };
+    let version = Version(map.resource_version().unwrap_or_default());
     match record {
-        Ok(record) => Ok(Stored {
-            record: JobRecord { uid, ..record },
-            version: Version(map.resource_version().unwrap_or_default()),
-        }),
-        Err(reason) => Err(StoreError::Unreadable { job: JobKey { name: name.clone(), uid }, reason }),
+        Ok(record) => Ok(Stored { record: JobRecord { uid, ..record }, version }),
+        Err(reason) => {
+            Err(StoreError::Unreadable { job: JobKey { name: name.clone(), uid }, reason, removal, version })
+        }
     }
 }
 

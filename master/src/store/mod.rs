@@ -1,6 +1,7 @@
 //! Where it is written what was asked for, and the little that must be remembered. Creating a record is the commit
 //! point of a submit; everything else about a job is seen, not stored.
 
+mod bounds;
 pub mod kube;
 mod reading;
 pub mod sqlite;
@@ -13,6 +14,8 @@ use protocol::job::JobSpec;
 use protocol::view::{JobResult, JobTimes, ReplicaView};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
+
+pub use self::bounds::{SPEC_BYTES_MAX, json_bytes_of};
 
 use crate::backend::JobKey;
 
@@ -71,40 +74,10 @@ pub struct Ended {
     pub replicas: Vec<ReplicaView>,
 }
 
-/// Most bytes of an [`Ended`], as JSON. A ConfigMap holds 1 MiB (core/v1 `MaxSecretSize`), and the spec may take half.
-const ENDED_BYTES_MAX: usize = 256 * 1024;
-
-/// Most characters of each replica's reason where they are very many.
-const REASON_CHARS_MAX: usize = 40;
-
 impl Ended {
-    /// The same, short enough for every store: of very many replicas first what is not needed to say how each ended
-    /// goes, and then the replicas. Of the one that failed the job its last words stay.
-    pub fn bounded(mut self) -> Self {
-        let shorten: [fn(&mut Vec<ReplicaView>); 2] =
-            [|replicas| replicas.iter_mut().for_each(shorten_view), Vec::clear];
-        for shorten in shorten {
-            if serde_json::to_string(&self).is_ok_and(|text| text.len() <= ENDED_BYTES_MAX) {
-                break;
-            }
-            shorten(&mut self.replicas);
-        }
-        self
-    }
-
     /// The times of a job that a later master finds ended: nothing is known of when its last pod was gone.
     pub fn times_of_finished(&self) -> JobTimes {
         JobTimes { finished: self.times.finished.or(self.times.ended), ..self.times.clone() }
-    }
-}
-
-fn shorten_view(replica: &mut ReplicaView) {
-    (replica.address, replica.pid, replica.started_at) = (None, None, None);
-    if let Some(exit) = &mut replica.exit {
-        exit.forget_output();
-    }
-    if let Some(reason) = &mut replica.reason {
-        *reason = reason.chars().take(REASON_CHARS_MAX).collect();
     }
 }
 
@@ -140,6 +113,8 @@ pub enum StoreEvent {
     Changed(Box<Stored>),
     /// There is none of this name any more.
     Deleted(JobName),
+    /// The record of this job has become unreadable. Whoever drives the job can write it anew.
+    Damaged(JobKey),
     /// Every record that was there when the watch began has been told. Said once.
     Replayed,
 }
@@ -163,6 +138,10 @@ pub enum StoreError {
         job: JobKey,
         /// Why.
         reason: String,
+        /// The command that removes it.
+        removal: String,
+        /// What to say to [`JobStore::update`] to write the record anew.
+        version: Version,
     },
     /// What stands behind the store will not take it, now or later.
     #[error("the record cannot be kept: {0}")]
@@ -170,6 +149,17 @@ pub enum StoreError {
     /// What stands behind the store does not answer, or not well.
     #[error("the store of records")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// The time by this machine's clock.
+pub fn wall_clock() -> UnixMillis {
+    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// The command that removes what is a store's own and cannot be read.
+fn delete_command(job: &JobName) -> String {
+    format!("client delete {job}")
 }
 
 /// What a master says of a record that it cannot read, once.
@@ -199,7 +189,7 @@ pub trait JobStore: Send + Sync {
     /// Replaces one, if it is still as it was at `version` (compare-and-swap).
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] when it has changed, [`StoreError::NotFound`] when it is gone.
+    /// [`StoreError::Conflict`] when it has changed, [`StoreError::NotFound`] when it is gone, [`StoreError::Refused`].
     async fn update(&self, record: JobRecord, version: &Version) -> Result<Stored, StoreError>;
 
     /// Removes the record of the job with this uid. One that is absent, or another job's by now, is left alone, and
@@ -216,7 +206,14 @@ pub trait JobStore: Send + Sync {
     /// remove, [`StoreError::Unavailable`].
     async fn discard(&self, name: &JobName) -> Result<(), StoreError>;
 
-    /// Reports every record that can be read as it is now, then [`StoreEvent::Replayed`], then each change in order. It ends when its receiver is dropped;
+    /// The time by the clock that all masters of this store share, to the second. Deadlines and times to live are counted
+    /// by it, so that they stay when another machine's master takes a job over.
+    fn now(&self) -> UnixMillis {
+        wall_clock()
+    }
+
+    /// Reports every record that can be read as it is now, then [`StoreEvent::Replayed`], then each change in order. It
+    /// ends when its receiver is dropped;
     /// a receiver that does not read holds the store's writers up.
     ///
     /// # Errors
@@ -224,11 +221,11 @@ pub trait JobStore: Send + Sync {
     async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError>;
 }
 
-/// Changes a record, reading it again as often as someone else was faster.
+/// Changes a record, reading it again as often as someone else was faster. What is written is bounded.
 /// `change` says whether there is anything to write.
 ///
 /// # Errors
-/// [`StoreError::NotFound`], [`StoreError::Unreadable`] and [`StoreError::Unavailable`].
+/// All of [`JobStore::get`] and [`JobStore::update`] but [`StoreError::Conflict`].
 pub async fn amend(
     store: &dyn JobStore,
     name: &JobName,
@@ -241,7 +238,7 @@ pub async fn amend(
             Change::Nothing => return Ok(stored),
             Change::Write => {}
         }
-        match store.update(record, &stored.version).await {
+        match store.update(record.bounded(), &stored.version).await {
             Err(StoreError::Conflict(_)) => {}
             done => return done,
         }

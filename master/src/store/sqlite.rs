@@ -11,7 +11,7 @@ use tracing::error;
 
 use super::reading::uid_in;
 use super::watchers::Watchers;
-use super::{JobRecord, JobStore, SET_ASIDE, StoreError, StoreEvent, Stored, Version};
+use super::{JobRecord, JobStore, SET_ASIDE, StoreError, StoreEvent, Stored, Version, delete_command};
 use crate::backend::JobKey;
 use crate::error_chain::error_chain;
 
@@ -188,11 +188,13 @@ fn columns(row: &Row<'_>) -> rusqlite::Result<Found> {
 }
 
 fn parse(name: &JobName, found: &Found) -> Result<Stored, StoreError> {
+    let version = Version(found.version.to_string());
     match JobRecord::read(name, &found.record) {
-        Ok(record) => Ok(Stored { record, version: Version(found.version.to_string()) }),
+        Ok(record) => Ok(Stored { record, version }),
         Err(reason) => {
             let job = JobKey { name: name.clone(), uid: uid_in(&found.record) };
-            Err(StoreError::Unreadable { job, reason })
+            let removal = delete_command(name);
+            Err(StoreError::Unreadable { job, reason, removal, version })
         }
     }
 }

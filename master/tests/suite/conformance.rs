@@ -160,8 +160,33 @@ async fn a_record_with_all_that_it_may_hold_fits_into_a_config_map() {
     assert_eq!(ended.clone().bounded(), ended, "it is as long as an end may be");
     record.ended = Some(ended);
     let texts = 8;
-    record.spec.args = vec!["a".repeat(INPUT_BYTES_MAX / texts - 1); texts];
+    record.spec.args = vec!["a".repeat(INPUT_BYTES_MAX / texts - 3); texts];
+    let record = record.bounded();
+    assert_eq!(record.restarts.failed_starts.len(), 8, "all that are kept fit");
     let length = serde_json::to_string(&record).expect("JSON").len();
     assert!(length <= 1 << 20, "{length} bytes");
     assert!(length > 900 * 1024, "a record can hold more than these {length} bytes");
+}
+
+#[test]
+fn of_failures_that_are_too_long_to_be_kept_the_oldest_go_and_the_newest_generation_stays() {
+    use protocol::failure::{Consequence, FailedStart, Failure, Loss};
+    use protocol::ids::{Generation, UnixMillis};
+    let mut record = testkit::conformance::store::record("long");
+    for sequence in 1..=8 {
+        let replica = "worker-0".parse().expect("a replica");
+        let consequence = Consequence { replica, how: "\u{1}".repeat(2000), stopped: false };
+        let failure = Failure::ReplicaLost { replica, reason: "\u{1}".repeat(1024), loss: Loss::Broken };
+        let generation = (sequence == 5).then_some(Generation { epoch: 1, sequence });
+        let consequences = vec![consequence; 16];
+        let at = UnixMillis(sequence.into());
+        let failed = FailedStart { generation, at, failure, counted: true, last_lines: vec![], consequences };
+        record.restarts.note(failed);
+        record.restarts.make_up();
+        record = record.bounded();
+        assert!(serde_json::to_string(&record).expect("JSON").len() < 200 * 1024);
+    }
+    assert_eq!(record.restarts.counted, 8);
+    assert_eq!(record.restarts.newest_failed(), Some(Generation { epoch: 1, sequence: 5 }));
+    assert_eq!(record.restarts.failed_starts.last().map(|failed| failed.at), Some(UnixMillis(8)));
 }

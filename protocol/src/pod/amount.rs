@@ -54,8 +54,8 @@ pub fn bytes_of_quantity(quantity: &str) -> Option<u64> {
 const THOUSANDTHS_MAX: u128 = ((1 << 63) - 1) * 1000;
 
 /// A quantity's value in thousandths (`k8s.io/apimachinery/pkg/api/resource/quantity.go`, without its exponents and what
-/// is smaller).
-fn thousandths(text: &str) -> Option<u128> {
+/// is smaller). `None` for what is no such quantity.
+pub fn thousandths(text: &str) -> Option<u128> {
     let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(number_end);
     let factor: u128 = match suffix {

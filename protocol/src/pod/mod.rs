@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use self::amount::{Amount, bytes_of_quantity};
+pub use self::amount::{Amount, bytes_of_quantity, thousandths};
 pub use self::names::{LabelKey, LabelValue, ObjectName};
 pub use self::pull_policy::PullPolicy;
 pub use self::toleration::{TaintEffect, Toleration};

@@ -226,16 +226,22 @@ fn inputs_that_no_program_can_get_are_refused() {
     assert_refused(
         JobRequest { args: vec!["x".repeat(131_072)], ..all_reduce.clone() },
         ErrorCode::BadArgs,
-        "arguments and variables are 131073 bytes long together: 524288 bytes fit, and less than 131072 in one of them; \
-         put large input into a file",
+        "arguments and variables are 131075 bytes long together as JSON: 524288 bytes fit, and less than 131072 in one of \
+         them; put large input into a file",
     );
-    let many = |count: usize| JobRequest { args: vec!["x".repeat(65_535); count], ..all_reduce.clone() };
+    let many = |count: usize| JobRequest { args: vec!["x".repeat(65_533); count], ..all_reduce.clone() };
     assert_eq!(JobSpec::try_from(many(8)).map(|spec| spec.args.len()), Ok(8), "just as many as fit");
     assert_refused(
         many(9),
         ErrorCode::BadArgs,
-        "arguments and variables are 589824 bytes long together: 524288 bytes fit, and less than 131072 in one of them; \
-         put large input into a file",
+        "arguments and variables are 589824 bytes long together as JSON: 524288 bytes fit, and less than 131072 in one of \
+         them; put large input into a file",
+    );
+    assert_refused(
+        JobRequest { args: vec!["\u{1}".repeat(100_000)], ..all_reduce.clone() },
+        ErrorCode::BadArgs,
+        "arguments and variables are 600003 bytes long together as JSON: 524288 bytes fit, and less than 131072 in one of \
+         them; put large input into a file",
     );
     assert_refused(
         JobRequest { work_dir: Some(PathBuf::from("digits")), ..all_reduce },

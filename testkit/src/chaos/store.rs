@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use protocol::ids::JobName;
+use protocol::ids::{JobName, UnixMillis};
 use tokio::sync::mpsc;
 
 use super::{Chaos, Deed, Struck};
@@ -52,6 +52,10 @@ impl JobStore for ChaosStore {
 
     async fn discard(&self, name: &JobName) -> Result<(), StoreError> {
         self.chaos.around(None, self.inner.discard(name), unavailable).await
+    }
+
+    fn now(&self) -> UnixMillis {
+        self.inner.now()
     }
 
     /// A master that stands still hears of nothing.

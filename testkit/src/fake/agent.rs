@@ -242,7 +242,7 @@ impl FakeAgent {
     }
 
     fn end(&self, history: &mut History, outcome: ExitOutcome, stopped: bool) {
-        let ended_at = master::driver::now();
+        let ended_at = master::store::wall_clock();
         history.note(AgentEvent::Ended { generation: self.status().generation, outcome: outcome.clone(), stopped });
         let exit = ExitReport { stopped, ..ExitReport::new(outcome, ended_at) };
         self.change(|status| {

@@ -66,13 +66,15 @@ pub enum PodChange {
 
 #[derive(Debug)]
 struct JobPods {
+    /// The uid of the job that the pods belong to.
+    uid: String,
     table: watch::Sender<PodTable>,
     agents: BTreeMap<ReplicaId, FakeAgent>,
 }
 
 impl Default for JobPods {
     fn default() -> Self {
-        Self { table: watch::Sender::new(PodTable::new()), agents: BTreeMap::new() }
+        Self { uid: String::new(), table: watch::Sender::new(PodTable::new()), agents: BTreeMap::new() }
     }
 }
 
@@ -171,7 +173,7 @@ impl PodBackend for FakeBackend {
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
         let PodSpec { job, replica, image: _, work_dir: _, args: _, options: _, agent_token_sha256: _ } = pod;
-        let job = job.name;
+        let JobKey { name: job, uid } = job;
         if self.table(&job).borrow().contains_key(&replica) {
             return Ok(());
         }
@@ -196,6 +198,7 @@ impl PodBackend for FakeBackend {
             agent.iter().for_each(FakeAgent::vanish);
             return Ok(());
         }
+        pods.uid = uid;
         pods.agents.extend(agent.clone().map(|agent| (replica, agent)));
         pods.table.send_modify(|table| drop(table.insert(replica, state)));
         self.note(&job, replica, PodChange::Created(agent));
@@ -203,7 +206,8 @@ impl PodBackend for FakeBackend {
     }
 
     async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
-        if let Some(pods) = self.lock().get_mut(&job.name) {
+        let is_its = |pods: &&mut JobPods| job.uid.is_empty() || pods.uid == job.uid;
+        if let Some(pods) = self.lock().get_mut(&job.name).filter(is_its) {
             if let Some(agent) = pods.agents.remove(&replica) {
                 agent.vanish();
             }

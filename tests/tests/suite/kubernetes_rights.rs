@@ -70,9 +70,13 @@ fn whole_run(account: &Account, image: &str, patience: Duration) -> Result<Strin
     run_in(&scene, account, (image, patience)).map(|()| log()).map_err(|error| format!("{error}\n{}", log()))
 }
 
-/// A job that succeeds, one whose pods must be deleted one by one, a new master, and the end of it all.
+/// A job that is refused for its quota, one that succeeds, one whose pods must be deleted one by one, a new master, and the end of it all.
 fn run_in(scene: &Scene, account: &Account, (image, patience): (&str, Duration)) -> Result<(), String> {
     let master = Master::start(scene, account)?;
+    account.0.kubectl(&["create", "quota", "team", "--hard=pods=20"]);
+    let body = json!({ "name": "great", "strategy": "AllReduce", "worker_num": 21, "image": image });
+    let answer = scene.curl(&[&format!("{}/v1/jobs", master.url), "-d", &body.to_string()]);
+    answer.contains("which allows 20").then_some(()).ok_or(answer)?;
     for (name, image) in [("good", image), ("broken", "muster-e2e-nowhere")] {
         let body = json!({
             "name": name, "strategy": "AllReduce", "worker_num": 2, "image": image,

@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use anyhow::Context;
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, ResourceQuota};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::config::{Config, KubeConfigOptions};
 use kube::core::Status;
 use kube::{Api, Client, Resource};
+use protocol::ids::UnixMillis;
 use tokio::time::timeout;
+
+use super::clock::Clock;
+use crate::store::wall_clock;
 
 /// Most time that one call may take, kube's own repetitions after 429, 503 and 504 included.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -36,6 +40,7 @@ pub struct Cluster {
     watching: Client,
     namespace: String,
     master: MasterPlace,
+    clock: Clock,
 }
 
 /// Where this master is, as its pods see it.
@@ -79,6 +84,14 @@ impl ApiFailure {
         }
     }
 
+    /// Whether a quota has no room now (`k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go`).
+    pub(crate) fn says_over_quota(&self) -> bool {
+        match self {
+            Self::Refused { status, message, .. } => *status == 403 && message.contains("exceeded quota"),
+            Self::Unreachable(_) | Self::Silent => false,
+        }
+    }
+
     /// Whether an object of this name is there already.
     pub(crate) fn says_exists(&self) -> bool {
         match self {
@@ -106,12 +119,18 @@ impl Cluster {
         let client = |config| Client::try_from(config).context("prepare a client of the Kubernetes API");
         let (client, watching) = (client(config)?, client(to_watch)?);
         let master = if is_in_pod && namespace == own { MasterPlace::PodBesideJobs } else { MasterPlace::Elsewhere };
-        Ok(Self { client, watching, namespace, master })
+        let clock = Clock::ask(&client).await;
+        Ok(Self { client, watching, namespace, master, clock })
     }
 
     /// What this client reaches, from outside the cluster.
     pub fn new(client: Client, namespace: String) -> Self {
-        Self { watching: client.clone(), client, namespace, master: MasterPlace::Elsewhere }
+        Self { watching: client.clone(), client, namespace, master: MasterPlace::Elsewhere, clock: Clock::default() }
+    }
+
+    /// The time by the API server's clock.
+    pub(crate) fn now(&self) -> UnixMillis {
+        self.clock.at(wall_clock())
     }
 
     /// Where this master is.
@@ -131,6 +150,11 @@ impl Cluster {
 
     /// Its NetworkPolicies.
     pub(super) fn policies(&self) -> Api<NetworkPolicy> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Its ResourceQuotas.
+    pub(super) fn quotas(&self) -> Api<ResourceQuota> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 

@@ -2,9 +2,11 @@
 
 pub(crate) mod api;
 pub(crate) mod changes;
+mod clock;
 pub(crate) mod manifest;
 mod observe;
 mod policy;
+mod quota;
 mod seen;
 
 use std::time::Duration;
@@ -12,7 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use backon::{ExponentialBuilder, Retryable};
 use futures_util::{Stream, StreamExt, pin_mut};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
@@ -38,8 +40,8 @@ use crate::job::plan;
 
 /// How long the first list of all pods may take.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a pod of an earlier job may take to go, whose name is wanted again.
-const NAME_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long, beyond its grace, a pod of an earlier job may take to go, whose name is wanted again.
+const NAME_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often such a name is tried while the watch tells nothing of it.
 const NAME_INTERVAL: Duration = Duration::from_secs(5);
 /// The time that a pod has to end in which something may run: without any, Kubernetes forgets it before it has ended.
@@ -57,6 +59,7 @@ pub fn observed(pod: &Pod, before: Option<&PodState>) -> (Option<(JobKey, Replic
 pub struct KubeBackend {
     pods: Api<Pod>,
     policies: Api<NetworkPolicy>,
+    quotas: Api<ResourceQuota>,
     master: MasterPlace,
     host_volumes: HostVolumes,
     seen: SeenPods,
@@ -116,6 +119,7 @@ impl KubeBackend {
             Ok(Ok(())) => Ok(Self {
                 pods,
                 policies: cluster.policies(),
+                quotas: cluster.quotas(),
                 master: cluster.master(),
                 host_volumes: HostVolumes::Refused,
                 seen,
@@ -155,6 +159,21 @@ impl KubeBackend {
         refuse(ErrorCode::BadPod, &sentence)
     }
 
+    /// Refuses a gang that is greater than a quota. One that only exceeds what is free waits for its start.
+    async fn admit_gang(&self, pod: &Pod, spec: &JobSpec) -> Result<(), Refusal> {
+        let quotas = match call(self.quotas.list(&ListParams::default())).await {
+            Ok(quotas) => quotas.items,
+            Err(error) => {
+                warn!(job = %spec.name, error = error_chain(&error), "the quotas are not known");
+                return Ok(());
+            }
+        };
+        match quota::shortage(pod, plan::replicas(spec).len(), &quotas) {
+            Some(sentence) => Err(Refusal { code: ErrorCode::BadPod, sentence }),
+            None => Ok(()),
+        }
+    }
+
     /// Creates a pod, or finds that it is there. A pod of this name that another job has left goes first.
     async fn create_once(&self, spec: &PodSpec) -> Result<(), CreateError> {
         let (name, pod) = (spec.name().to_string(), manifest::pod(spec));
@@ -173,7 +192,10 @@ impl KubeBackend {
                 let _ = timeout(NAME_INTERVAL, self.seen.has_other_owner(&name, owner.as_ref())).await;
             }
         };
-        match timeout(NAME_TIMEOUT, create).await {
+        // Where it is not known whose the pod is, its grace is taken to be this one's.
+        let own = u64::from(spec.options.termination_grace_seconds());
+        let grace = self.seen.pod(&name).and_then(|pod| pod.grace_seconds).unwrap_or(own);
+        match timeout(Duration::from_secs(grace) + NAME_TIMEOUT, create).await {
             Ok(done) => done.map_err(CreateError::Api),
             Err(_) => Err(CreateError::NameTaken),
         }
@@ -190,10 +212,43 @@ enum CreateError {
 }
 
 impl CreateError {
-    fn is_passing(&self) -> bool {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Api(failure) => failure.is_passing(),
-            Self::NameTaken => false,
+            Self::Api(failure) => ErrorKind::of(failure),
+            Self::NameTaken => ErrorKind::Final,
+        }
+    }
+
+    fn is_passing(&self) -> bool {
+        self.kind() == ErrorKind::Passing
+    }
+}
+
+/// Whether what was not done may be done later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ErrorKind {
+    /// As soon as the API works.
+    Passing,
+    /// As soon as a quota has room.
+    OverQuota,
+    /// Not as it was asked for.
+    Final,
+}
+
+impl ErrorKind {
+    fn of(failure: &ApiFailure) -> Self {
+        match failure {
+            failure if failure.is_passing() => Self::Passing,
+            failure if failure.says_over_quota() => Self::OverQuota,
+            ApiFailure::Refused { .. } | ApiFailure::Unreachable(_) | ApiFailure::Silent => Self::Final,
+        }
+    }
+
+    fn wrap(self, error: BackendError) -> BackendError {
+        match self {
+            Self::Passing => BackendError::Unavailable(Box::new(error)),
+            Self::OverQuota => BackendError::OverQuota(Box::new(error)),
+            Self::Final => error,
         }
     }
 }
@@ -211,11 +266,17 @@ impl PodBackend for KubeBackend {
         let owner = JobKey { name: spec.name.clone(), uid: "00000000-0000-0000-0000-000000000000".to_owned() };
         let trial = PodSpec::new(owner, spec, first, String::new());
         let dry_run = PostParams { dry_run: true, field_manager: None };
-        match call(self.pods.create(&dry_run, &manifest::pod(&trial))).await {
+        let trial = manifest::pod(&trial);
+        match call(self.pods.create(&dry_run, &trial)).await {
+            // The answer has what the namespace adds, such as the defaults of a LimitRange.
+            Ok(pod) => self.admit_gang(&pod, spec).await,
+            // What others use may be free again when the job starts.
+            Err(failure) if failure.says_over_quota() => self.admit_gang(&trial, spec).await,
             // A pod that an earlier job has left is waited for when it counts.
-            Err(ApiFailure::Refused { status: 409, .. }) | Ok(_) => Ok(()),
+            Err(ApiFailure::Refused { status: 409, .. }) => Ok(()),
             Err(ApiFailure::Refused { status: 400 | 403 | 404 | 422, message, .. }) => {
-                let sentence = format!("the cluster refuses such a pod: {message}");
+                let missing = quota::missing_options(&message);
+                let sentence = format!("the cluster refuses such a pod: {message}{missing}");
                 Err(Refusal { code: ErrorCode::BadPod, sentence })
             }
             // The submit itself will say whether the API can be reached.
@@ -234,9 +295,8 @@ impl PodBackend for KubeBackend {
         let told = |error: &ApiFailure, _| warn!(job = %job.name, error = error_chain(error), "not prepared yet");
         let done = attempt.retry(patience()).when(ApiFailure::is_passing).notify(told).await;
         done.map_err(|source| {
-            let is_passing = source.is_passing();
-            let error = BackendError::Prepare { job: job.name.clone(), source: Box::new(source) };
-            if is_passing { BackendError::Unavailable(Box::new(error)) } else { error }
+            let kind = ErrorKind::of(&source);
+            kind.wrap(BackendError::Prepare { job: job.name.clone(), source: Box::new(source) })
         })
     }
 
@@ -245,9 +305,8 @@ impl PodBackend for KubeBackend {
         let told = |error: &CreateError, _| warn!(pod = %pod.name(), error = error_chain(error), "not created yet");
         let done = attempt.retry(patience()).when(CreateError::is_passing).notify(told).await;
         done.map_err(|source| {
-            let is_passing = source.is_passing();
-            let error = BackendError::Create { pod: pod.name(), source: Box::new(source) };
-            if is_passing { BackendError::Unavailable(Box::new(error)) } else { error }
+            let kind = source.kind();
+            kind.wrap(BackendError::Create { pod: pod.name(), source: Box::new(source) })
         })
     }
 

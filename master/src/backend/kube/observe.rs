@@ -15,15 +15,15 @@ use super::manifest::{CONTAINER, INDEX, ROLE};
 use crate::backend::JobKey;
 use crate::job::observation::{Addresses, PodState};
 
-/// Reasons for which a container waits that no time cures, or only someone who changes the cluster
+/// Reasons for which a container waits that no time cures, or only someone who changes the cluster. CreateContainerError is
+/// none of them: it is one node's, whose disk is full or whose runtime is busy, and the kubelet tries again
 /// (`kubernetes/pkg/kubelet/container/sync_result.go`, `pkg/kubelet/images/types.go`).
-const HOPELESS: [&str; 8] = [
+const HOPELESS: [&str; 7] = [
     IMAGE_PULL_BACK_OFF,
     "ErrImageNeverPull",
     "InvalidImageName",
     "ImageInspectError",
     "CreateContainerConfigError",
-    "CreateContainerError",
     "RunContainerError",
     "CrashLoopBackOff",
 ];
@@ -143,6 +143,18 @@ fn disruption(status: &PodStatus) -> Option<String> {
     Some(with_message(condition.reason.as_deref()?, condition.message.as_deref()))
 }
 
+/// Whether the kubelet evicted the pod for more storage than it may use, and not for what others use: the next pod would do
+/// the same (`kubernetes/pkg/kubelet/eviction/helpers.go`, the messages of the local limits).
+fn is_own_fault(status: &PodStatus) -> bool {
+    const LIMITS: [&str; 3] = [
+        "ephemeral local storage usage exceeds the total limit",
+        "exceeded its local ephemeral storage limit",
+        "Usage of EmptyDir volume",
+    ];
+    let message = status.message.as_deref().unwrap_or_default();
+    status.reason.as_deref() == Some("Evicted") && LIMITS.iter().any(|limit| message.contains(limit))
+}
+
 fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
     let terminated = container_state(status).and_then(|state| state.terminated.as_ref());
     // One that ended well, or had ended before it was deleted, did not end of that.
@@ -151,6 +163,7 @@ fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
     let deletion = || is_deleted.then(|| "its pod was deleted".to_owned());
     let words = terminated.and_then(last_words);
     match (disruption(status).or_else(deletion), terminated) {
+        (Some(reason), _) if is_own_fault(status) => PodState::Terminated { exit: words, reason },
         // Its run had ended by itself before.
         (Some(reason), _) if words.as_ref().is_some_and(|words| !words.exit.stopped) => {
             PodState::Terminated { exit: words, reason }

@@ -113,13 +113,19 @@ fn a_container_that_cannot_start_says_why() {
         ),
         ("InvalidImageName", "Failed to apply default image tag \"Digits\": couldn't parse image reference", image),
         ("CreateContainerConfigError", "secret \"s3-keys\" not found", ""),
-        ("CreateContainerError", "Error response from daemon: No command specified", ""),
         ("RunContainerError", "failed to start container \"4f\": exec: \"/muster/agent\": no such file", ""),
         ("ImageInspectError", "Failed to inspect image", image),
     ];
     for (reason, message, before) in cases {
         assert_eq!(state(&waiting(reason, message), None), is_unusable(&format!("{before}{reason}: {message}")));
     }
+}
+
+#[test]
+fn a_container_that_one_node_cannot_make_now_is_waited_for() {
+    let message = "Error response from daemon: no space left on device";
+    let cause = format!("CreateContainerError: {message}");
+    assert_eq!(state(&waiting("CreateContainerError", message), None), is_pending(Some(&cause)));
 }
 
 #[test]
@@ -339,4 +345,20 @@ fn a_pod_is_whose_labels_and_owner_say() {
     orphan.metadata.owner_references = None;
     assert_eq!(whose(&orphan), None);
     assert_eq!(whose(&from(&json!({ "metadata": { "name": "web-0" } }))), None);
+}
+
+#[test]
+fn an_eviction_for_the_pods_own_storage_is_no_disruption() {
+    let evicted =
+        |message: &str| state(&pod(&json!({ "phase": "Failed", "reason": "Evicted", "message": message })), None);
+    for message in [
+        "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ",
+        "Container agent exceeded its local ephemeral storage limit \"1Gi\". ",
+        "Usage of EmptyDir volume \"volume-0\" exceeds the limit \"1Gi\". ",
+    ] {
+        let reason = format!("Evicted: {}", message.trim());
+        assert_eq!(evicted(message), PodState::Terminated { exit: None, reason });
+    }
+    let of_others = evicted("The node was low on resource: ephemeral-storage. Container agent was using 1Gi.");
+    assert!(matches!(of_others, PodState::Disrupted { .. }), "{of_others:?}");
 }

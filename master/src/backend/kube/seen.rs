@@ -30,6 +30,8 @@ pub(super) struct SeenPod {
     pub(super) uid: Option<String>,
     /// Whether its container has ever been started.
     pub(super) has_begun: bool,
+    /// How long it may take to end.
+    pub(super) grace_seconds: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -115,11 +117,14 @@ impl Inner {
             table.insert(replica, state);
             has_changed
         });
-        self.pods.insert(name, SeenPod { job, replica, uid: pod.uid(), has_begun: observe::has_begun(pod) });
+        let grace = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
+        let grace_seconds = grace.and_then(|grace| u64::try_from(grace).ok());
+        let has_begun = observe::has_begun(pod);
+        self.pods.insert(name, SeenPod { job, replica, uid: pod.uid(), has_begun, grace_seconds });
     }
 
     fn remove(&mut self, name: &str) {
-        let Some(SeenPod { job, replica, uid: _, has_begun: _ }) = self.pods.remove(name) else { return };
+        let Some(SeenPod { job, replica, .. }) = self.pods.remove(name) else { return };
         if let Some(table) = self.tables.get(&job) {
             table.send_if_modified(|table| table.remove(&replica).is_some());
         }

@@ -30,10 +30,17 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
         let restart = Restart { next: gathering.next, without: Which::Unfit, until, since };
         return (restart.into(), vec![Action::DeletePods(Which::Unfit)]);
     }
-    if now >= since + policy.start_timeout {
+    if now >= since + policy.start_timeout && !may_run_without_us(gang, seen) {
         return fail(&phase, gang.start_timeout(policy.start_timeout, Member::has_joined), seen);
     }
     (phase, vec![])
+}
+
+/// Whether an earlier master has started the gang, and only agents that cannot be reached are missing: the job may well be
+/// running, and this master alone is cut off.
+fn may_run_without_us(gang: &Gang, seen: Seen<'_>) -> bool {
+    let is_known_or_silent = |member: &Member| member.has_joined() || member.is_silent();
+    seen.is_taken_over() && gang.newest_launch().is_some() && gang.members().iter().all(is_known_or_silent)
 }
 
 /// Whether nobody has failed but those whose start an earlier master has called back: they take another one.

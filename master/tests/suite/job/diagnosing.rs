@@ -1,6 +1,9 @@
 //! What is said of a failed start: when, whether it counts, what the first to fail printed, and who failed only after it.
 
-use master::job::diagnosis::{Evidence, diagnose};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use master::job::diagnosis::{Evidence, diagnose, longest_silent};
 use master::job::gang::Gang;
 use master::job::observation::LostRun;
 use master::job::policy::Budget;
@@ -14,7 +17,7 @@ use crate::job::support::{FIRST, exit, exited, id, lost, stopped, was_lost, work
 const NOW: UnixMillis = UnixMillis(1000);
 
 fn evidence(budget: Option<Budget>) -> Evidence {
-    Evidence { generation: Some(FIRST), now: NOW, budget, last_lines: vec![] }
+    Evidence { generation: Some(FIRST), now: NOW, budget, last_lines: vec![], silence: BTreeMap::new() }
 }
 
 fn diagnosed(failure: Failure, gang: &Gang) -> FailedStart {
@@ -64,16 +67,30 @@ fn of_very_many_consequences_those_that_failed_by_themselves_are_kept() {
 }
 
 #[test]
-fn of_a_start_or_a_job_that_took_too_long_nobody_has_failed() {
+fn of_a_start_that_took_too_long_nobody_has_failed() {
     let gang = workers(&[Exited(FIRST, stopped(9)), lost()]);
-    let missing = vec![id("worker-1")];
-    let failures = [
-        Failure::StartTimeout { missing, after_seconds: 1, reason: None },
-        Failure::DeadlineExceeded { after_seconds: 1 },
+    let failure = Failure::StartTimeout { missing: vec![id("worker-1")], after_seconds: 1, reason: None };
+    assert_eq!(diagnosed(failure, &gang).consequences, []);
+}
+
+#[test]
+fn a_deadline_says_who_still_ran_the_longest_silent_first_and_who_did_not() {
+    let stopped = || Exited(FIRST, stopped(9));
+    let gang = workers(&[Exited(FIRST, exit(0, 4)), stopped(), stopped(), stopped(), lost(), Joined]);
+    let silence: BTreeMap<ReplicaId, Duration> =
+        [("worker-1", 3), ("worker-3", 700)].map(|(name, seconds)| (id(name), Duration::from_secs(seconds))).into();
+    assert_eq!(longest_silent(&silence), Some(id("worker-3")));
+    let expected = [
+        consequence("worker-3", "had printed nothing for 700 s", true),
+        consequence("worker-1", "had printed nothing for 3 s", true),
+        consequence("worker-2", "had printed nothing", true),
+        consequence("worker-0", "exited with code 0", false),
+        consequence("worker-4", "was lost: its node died", false),
+        consequence("worker-5", "was not started", false),
     ];
-    for failure in failures {
-        assert_eq!(diagnosed(failure.clone(), &gang).consequences, [], "{failure}");
-    }
+    let failed =
+        diagnose(Failure::DeadlineExceeded { after_seconds: 1 }, &gang, Evidence { silence, ..evidence(None) });
+    assert_eq!(failed.consequences, expected);
 }
 
 #[test]

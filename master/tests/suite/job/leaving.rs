@@ -19,7 +19,7 @@ fn a_pod_that_is_being_taken_away_is_no_pod_for_another_start() {
     let leaving = |agent| Observation {
         pod: Some(PodState::Leaving { reason: "its node is drained".to_owned() }),
         agent,
-        deleted_by: DeletedBy::Others,
+        ..Observation::NEW
     };
     for agent in [AgentState::Silent, AgentState::Configured(FIRST), AgentState::Started(FIRST)] {
         let member = Member::of(id("worker-0"), &leaving(agent), None);
@@ -32,7 +32,7 @@ fn a_pod_that_is_being_taken_away_is_no_pod_for_another_start() {
 fn what_a_pod_misses_is_waited_for_where_it_was_there_before() {
     let unusable = PodState::Unusable { reason: "there is no image".to_owned() };
     let member = |pod| {
-        let seen = Observation { pod: Some(pod), agent: AgentState::Silent, deleted_by: DeletedBy::Others };
+        let seen = Observation { pod: Some(pod), agent: AgentState::Silent, ..Observation::NEW };
         Member::of(id("worker-0"), &seen, None)
     };
     assert_eq!(member(unusable.clone()).phase, ReplicaPhase::Lost(LostRun::hopeless("there is no image")));
@@ -46,7 +46,7 @@ fn what_a_pod_misses_is_waited_for_where_it_was_there_before() {
 fn a_run_that_ends_because_its_pod_is_taken_away_is_lost_with_it() {
     let phase = |exit: ExitReport, deleted_by| {
         let pod = Some(PodState::Leaving { reason: "its node is drained".to_owned() });
-        ReplicaPhase::of(&Observation { pod, agent: ended(exit), deleted_by }, Some(FIRST))
+        ReplicaPhase::of(&Observation { pod, agent: ended(exit), deleted_by, ..Observation::NEW }, Some(FIRST))
     };
     let drained = ReplicaPhase::Lost(LostRun::disrupted("its node is drained"));
     assert_eq!(phase(with_its_pod(stopped(9)), DeletedBy::Others), drained);
@@ -62,7 +62,7 @@ fn a_run_that_ends_because_its_pod_is_taken_away_is_lost_with_it() {
 fn an_agent_that_was_told_to_end_takes_no_other_start_though_its_pod_still_runs() {
     let fit = |exit: ExitReport| {
         let pod = Some(PodState::Running(ADDRESSES));
-        let seen = Observation { pod, agent: ended(exit), deleted_by: DeletedBy::Others };
+        let seen = Observation { pod, agent: ended(exit), ..Observation::NEW };
         Member::of(id("worker-0"), &seen, Some(FIRST.next())).is_fit()
     };
     assert_eq!((fit(with_its_pod(stopped(9))), fit(stopped(9)), fit(exit(3, 9))), (false, true, true));
@@ -71,7 +71,12 @@ fn an_agent_that_was_told_to_end_takes_no_other_start_though_its_pod_still_runs(
 #[test]
 fn a_pod_that_this_master_has_had_deleted_takes_no_other_start_though_it_is_still_there() {
     let fit = |deleted_by| {
-        let seen = Observation { pod: Some(PodState::Running(ADDRESSES)), agent: ended(stopped(9)), deleted_by };
+        let seen = Observation {
+            pod: Some(PodState::Running(ADDRESSES)),
+            agent: ended(stopped(9)),
+            deleted_by,
+            ..Observation::NEW
+        };
         Member::of(id("worker-0"), &seen, Some(FIRST.next())).is_fit()
     };
     assert_eq!((fit(DeletedBy::ThisMaster), fit(DeletedBy::Others)), (false, true));

@@ -84,7 +84,13 @@ impl Script {
         for action in actions {
             if let Action::MakeUpFor(failure) = action {
                 let budget = self.policy.budget_of(failure);
-                let evidence = Evidence { generation: None, now: UnixMillis(0), budget, last_lines: vec![] };
+                let evidence = Evidence {
+                    generation: None,
+                    now: UnixMillis(0),
+                    budget,
+                    last_lines: vec![],
+                    silence: std::collections::BTreeMap::new(),
+                };
                 restarts.note(diagnose(failure.clone(), gang, evidence));
                 restarts.make_up();
             }
@@ -120,7 +126,12 @@ fn any_observation() -> impl Strategy<Value = Observation> {
         1 => Just(Some(PodState::Unusable { reason: reason() })),
     ];
     let deleted_by = prop_oneof![5 => Just(DeletedBy::Others), 1 => Just(DeletedBy::ThisMaster)];
-    (pod, any_agent(), deleted_by).prop_map(|(pod, agent, deleted_by)| Observation { pod, agent, deleted_by })
+    (pod, any_agent(), deleted_by).prop_map(|(pod, agent, deleted_by)| Observation {
+        pod,
+        agent,
+        deleted_by,
+        ..Observation::NEW
+    })
 }
 
 fn any_last_words() -> impl Strategy<Value = Option<LastWords>> {

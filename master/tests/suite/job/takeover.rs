@@ -44,6 +44,18 @@ fn nothing_is_decided_before_every_agent_has_answered() {
 }
 
 #[test]
+fn a_job_that_runs_is_not_failed_because_one_of_its_agents_cannot_be_reached() {
+    let late = SINCE + POLICY.start_timeout;
+    let look =
+        |gang: &Gang| step(pending(), JobEvent::Observed, Seen { epoch: SECOND.epoch, ..seen(gang, &POLICY, late) }).0;
+    assert_eq!(look(&workers(&[Running(FIRST), Scheduled])), pending());
+    for gang in [workers(&[Joined, Scheduled]), workers(&[Running(FIRST), ReplicaPhase::Requested])] {
+        let JobPhase::Stopping { ending: Ending::Failed(failure), .. } = look(&gang) else { panic!("{gang:?}") };
+        assert!(matches!(failure, Failure::StartTimeout { .. }), "nothing says that it runs: {failure:?}");
+    }
+}
+
+#[test]
 fn a_gang_that_runs_goes_on_in_its_generation() {
     let moved = look(pending(), &workers(&[Running(FIRST), Running(FIRST)]));
     assert_eq!(moved, (JobPhase::Running { generation: FIRST }, vec![]));
@@ -152,6 +164,17 @@ fn a_container_whose_memory_ran_out_ends_the_run_that_was_seen_in_it() {
     assert_eq!(phase(AgentState::Started(FIRST)), Exited(FIRST, report));
     let lost = ReplicaPhase::Lost(LostRun::broken("its container was killed"));
     assert_eq!(phase(AgentState::Silent), lost, "nobody knows whether it ran");
+}
+
+#[test]
+fn an_agent_that_is_killed_is_named_and_not_its_script() {
+    let words = LastWords { generation: None, exit: ExitReport { outcome: ExitOutcome::Signal(9), ..exit(0, 1) } };
+    let pod = PodState::Terminated { exit: Some(words.clone()), reason: "its container was killed".to_owned() };
+    let phase =
+        |agent| ReplicaPhase::of(&Observation { pod: Some(pod.clone()), agent, ..Observation::NEW }, Some(FIRST));
+    let killed = ReplicaPhase::Lost(LostRun::broken("its agent was killed by signal 9 (SIGKILL)"));
+    assert_eq!(phase(status(RunState::Running, FIRST)), killed);
+    assert_eq!(phase(AgentState::Started(FIRST)), Exited(FIRST, words.exit), "the prototype's ends as its script does");
 }
 
 #[test]

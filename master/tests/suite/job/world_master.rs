@@ -202,7 +202,11 @@ impl World {
         let verdict = self.policy.verdict(&failure, &self.record.restarts);
         assert_ne!(verdict, Verdict::GiveUp, "{failure} is made up for");
         let (generation, now, budget) = (self.current_start, UnixMillis(0), self.policy.budget_of(&failure));
-        let failed = diagnose(failure, gang, Evidence { generation, now, budget, last_lines: vec![] });
+        let failed = diagnose(
+            failure,
+            gang,
+            Evidence { generation, now, budget, last_lines: vec![], silence: std::collections::BTreeMap::new() },
+        );
         self.write(|record| {
             record.restarts.note(failed);
             record.restarts.make_up();

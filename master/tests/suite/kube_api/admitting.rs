@@ -5,6 +5,7 @@ use master::backend::{PodBackend, Refusal};
 use protocol::error::ErrorCode;
 use protocol::job::JobSpec;
 use protocol::pod::PodOptions;
+use serde_json::{Value, json};
 
 use super::objects::failure;
 use super::server::{ApiServer, Kind, Reply};
@@ -26,7 +27,7 @@ async fn one_pod_is_tried_and_none_is_made() {
 async fn what_the_cluster_refuses_is_refused_in_its_words() {
     for (code, reason, sentence) in [
         (400, "BadRequest", "Pod in version \"v1\" cannot be handled as a Pod"),
-        (403, "Forbidden", "pods \"digits-worker-0\" is forbidden: exceeded quota: team"),
+        (403, "Forbidden", "pods \"digits-worker-0\" is forbidden: violates PodSecurity \"restricted:latest\""),
         (404, "NotFound", "namespaces \"training\" not found"),
         (422, "Invalid", "Pod \"digits-worker-0\" is invalid: spec.priorityClassName: no PriorityClass was found"),
     ] {
@@ -36,6 +37,71 @@ async fn what_the_cluster_refuses_is_refused_in_its_words() {
         let sentence = format!("the cluster refuses such a pod: {sentence}");
         assert_eq!(pods.admit(&spec("digits")).await, Err(Refusal { code: ErrorCode::BadPod, sentence }));
         assert_eq!(server.count(Kind::Create), 1);
+    }
+}
+
+/// A quota of the namespace, with its hard limits.
+fn quota(hard: &Value) -> Value {
+    json!({ "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "team" }, "spec": { "hard": hard } })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_that_is_greater_than_a_quota_is_refused_with_both_numbers() {
+    let pod = PodOptions { memory: Some("2Gi:4Gi".parse().expect("an amount")), ..PodOptions::default() };
+    let spec = JobSpec { worker_num: 3, pod, ..spec("digits") };
+    for (hard, sentence) in [
+        (json!({ "pods": "2" }), Some("3 pods do not fit into quota \"team\", which allows 2")),
+        (
+            json!({ "requests.memory": "5Gi" }),
+            Some("3 pods with requests.memory of 2048Mi do not fit into quota \"team\", which allows 5Gi in all"),
+        ),
+        (
+            json!({ "limits.memory": "11Gi" }),
+            Some("3 pods with limits.memory of 4096Mi do not fit into quota \"team\", which allows 11Gi in all"),
+        ),
+        (json!({ "pods": "3", "memory": "6Gi", "limits.memory": "12Gi", "requests.nvidia.com/gpu": "0" }), None),
+    ] {
+        let server = ApiServer::new();
+        server.put("resourcequotas", quota(&hard));
+        let expected =
+            sentence.map_or(Ok(()), |sentence| Err(Refusal { code: ErrorCode::BadPod, sentence: sentence.to_owned() }));
+        assert_eq!(begin(&server).await.admit(&spec).await, expected, "{hard}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_that_only_exceeds_what_is_free_is_accepted_and_so_is_one_whose_quota_is_hidden() {
+    let full =
+        "pods \"digits-worker-0\" is forbidden: exceeded quota: team, requested: pods=1, used: pods=8, limited: pods=8";
+    let full = Reply::Instead(failure(403, "Forbidden", full));
+    let server = ApiServer::new();
+    server.put("resourcequotas", quota(&json!({ "pods": "8" })));
+    let pods = begin(&server).await;
+    server.script(Kind::Create, full.clone());
+    assert_eq!(pods.admit(&spec("digits")).await, Ok(()));
+
+    server.put("resourcequotas", quota(&json!({ "pods": "1" })));
+    server.script(Kind::Create, full);
+    assert!(pods.admit(&spec("digits")).await.is_err(), "two pods never fit");
+    let hidden = "resourcequotas is forbidden: User \"muster\" cannot list resource";
+    server.script(Kind::List, Reply::Instead(failure(403, "Forbidden", hidden)));
+    assert_eq!(pods.admit(&spec("digits")).await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quota_that_asks_for_more_in_the_spec_names_the_options() {
+    for (message, hint) in [
+        ("failed quota: team: must specify limits.memory", "; say how much, as in --memory 4Gi"),
+        (
+            "failed quota: team: must specify limits.cpu for: agent; limits.memory for: agent",
+            "; say how much, as in --memory 4Gi --cpu 2",
+        ),
+    ] {
+        let server = ApiServer::new();
+        let pods = begin(&server).await;
+        server.script(Kind::Create, Reply::Instead(failure(403, "Forbidden", message)));
+        let refusal = pods.admit(&spec("digits")).await.expect_err("refused");
+        assert_eq!(refusal.sentence, format!("the cluster refuses such a pod: {message}{hint}"));
     }
 }
 

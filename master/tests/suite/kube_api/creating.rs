@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use master::backend::kube::KubeBackend;
-use master::backend::{PodBackend, PodTable};
+use master::backend::{BackendError, PodBackend, PodTable};
 use tokio::time::Instant;
 
 use super::objects::failure;
@@ -90,6 +90,19 @@ async fn a_foreign_pod_that_stays_is_told_of_within_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_of_an_earlier_job_has_its_whole_grace_to_go() {
+    let server = ApiServer::new();
+    let mut before = pod("old", 0, &running("10.0.0.1"));
+    before["spec"]["terminationGracePeriodSeconds"] = serde_json::json!(600);
+    server.put("pods", before);
+    let pods = begin(&server).await;
+    let began = Instant::now();
+    pods.create(wanted("new")).await.expect_err("it does not go");
+    let took = began.elapsed();
+    assert!((Duration::from_secs(625)..Duration::from_secs(640)).contains(&took), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_quota_that_many_pods_count_on_at_once_is_asked_again_at_once() {
     let server = ApiServer::new();
     let pods = begin(&server).await;
@@ -128,8 +141,7 @@ async fn an_api_that_is_busy_is_asked_again_when_it_says() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_not_allowed_is_told_in_the_apis_words_and_not_repeated() {
-    let sentence =
-        "pods \"digits-worker-0\" is forbidden: exceeded quota: team, requested: pods=1, used: pods=8, limited: pods=8";
+    let sentence = "pods \"digits-worker-0\" is forbidden: violates PodSecurity \"restricted:latest\"";
     for (code, reason) in [(403, "Forbidden"), (422, "Invalid")] {
         let server = ApiServer::new();
         let pods = begin(&server).await;
@@ -138,6 +150,18 @@ async fn what_is_not_allowed_is_told_in_the_apis_words_and_not_repeated() {
         assert_eq!(chain(&error), format!("create pod \"digits-worker-0\": {sentence}"));
         assert_eq!(server.count(Kind::Create), 1);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quota_without_room_is_told_from_what_is_not_allowed() {
+    let sentence =
+        "pods \"digits-worker-0\" is forbidden: exceeded quota: team, requested: pods=1, used: pods=8, limited: pods=8";
+    let server = ApiServer::new();
+    let pods = begin(&server).await;
+    server.script(Kind::Create, Reply::Instead(failure(403, "Forbidden", sentence)));
+    let error = pods.create(wanted("new")).await.expect_err("there is no room");
+    assert!(matches!(error, BackendError::OverQuota(_)), "{error:?}");
+    assert_eq!(chain(&error), format!("create pod \"digits-worker-0\": {sentence}"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use master::agent_client::AgentClient;
 use master::agent_token::AgentKey;
+use master::backend::{JobKey, PodBackend};
 use master::driver::Context;
 use master::job::plan;
 use master::jobs::{JobHandle, Jobs, JobsError, Submitted};
@@ -13,14 +14,15 @@ use master::store::kube::KubeStore;
 use master::store::{JobRecord, JobStore, StoreError, Wish};
 use protocol::agent::ExitOutcome;
 use protocol::ids::JobName;
-use protocol::view::JobState;
+use protocol::view::{JobState, JobView};
 use serde_json::{Value, json};
 use testkit::conformance::store as conformance;
 use testkit::damage::damaged;
 use testkit::fake::{Arrival, FakeBackend};
 use tokio::time::timeout;
 
-use super::server::{ApiServer, Kind, gone};
+use super::objects::failure;
+use super::server::{ApiServer, Kind, Reply, gone};
 
 const MUTATIONS: u64 = 500;
 /// Here time is real.
@@ -64,13 +66,16 @@ struct Master {
 
 impl Master {
     async fn over(server: &ApiServer) -> Self {
-        let backend = FakeBackend::new(Arrival::AtOnce);
+        Self::named("first", FakeBackend::new(Arrival::AtOnce), server).await
+    }
+
+    async fn named(boot_id: &str, backend: FakeBackend, server: &ApiServer) -> Self {
         let context = Context {
             store: Arc::new(KubeStore::new(&server.cluster())),
             backend: Arc::new(backend.clone()),
             agents: AgentClient::new(),
             agent_key: AgentKey::random(),
-            boot_id: "first".to_owned(),
+            boot_id: boot_id.to_owned(),
         };
         let logs = tempfile::tempdir().expect("a folder");
         let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
@@ -183,24 +188,84 @@ async fn a_config_map_that_is_not_labelled_as_the_jobs_is_not_deleted() {
     server.put("configmaps", copy);
     let master = Master::over(&server).await;
     let refused = master.jobs.wish(&name("copy"), Wish::Delete).await.expect_err("it is left alone").to_string();
+    let removal = "remove it by kubectl delete configmap muster-copy --namespace training";
     assert!(refused.contains("ConfigMap muster-copy is not named and labelled as a record"), "{refused}");
+    assert!(refused.ends_with(removal), "no other command would: {refused}");
     assert!(server.object("configmaps", "muster-copy").is_some());
 }
 
 #[tokio::test]
-async fn a_job_whose_record_is_damaged_while_it_runs_goes_on_and_ends_when_it_is_mended() {
+async fn a_record_that_is_damaged_while_its_job_runs_is_written_anew() {
     let server = ApiServer::new();
     let master = Master::over(&server).await;
     let job = master.start("digits").await;
-    let whole = server.object("configmaps", "muster-digits").expect("it is there");
-    let mut broken = whole.clone();
+    let whole = recorded(&server, "digits");
+    let mut broken = server.object("configmaps", "muster-digits").expect("it is there");
     broken["data"]["record"] = json!("{\"uid\"");
     server.put("configmaps", broken);
-    let reads = server.count(Kind::Get);
+    let is_mended = |asked: &[super::server::Asked]| asked.iter().any(|a| a.kind == Kind::Replace);
+    server.until("it is written anew", is_mended).await;
+    let anew = recorded(&server, "digits");
+    assert_eq!((&anew["spec"], &anew["epoch"]), (&whole["spec"], &whole["epoch"]));
     master.end("digits").await;
-    let reads_again = |asked: &[super::server::Asked]| asked.iter().filter(|a| a.kind == Kind::Get).count() > reads + 1;
-    server.until("its end is to be written, again and again", reads_again).await;
-    assert_eq!(job.view.borrow().result, None);
-    server.put("configmaps", whole);
+    reach(&job, JobState::Succeeded).await;
+    assert_eq!(recorded(&server, "digits")["ended"]["result"]["outcome"], "succeeded");
+}
+
+fn recorded(server: &ApiServer, job: &str) -> Value {
+    let map = server.object("configmaps", &format!("muster-{job}")).expect("it is there");
+    serde_json::from_str(map["data"]["record"].as_str().expect("a text")).expect("a record")
+}
+
+fn refused() -> Reply {
+    Reply::Instead(failure(422, "Invalid", "admission webhook \"policy\" denied the request"))
+}
+
+#[tokio::test]
+async fn a_result_that_the_api_refuses_is_shown_and_written_as_soon_as_it_may_be() {
+    let server = ApiServer::new();
+    let master = Master::over(&server).await;
+    let job = master.start("digits").await;
+    server.script_times(2, Kind::Replace, &refused());
+    let mut view = job.view.clone();
+    let says = |view: &JobView| {
+        view.replicas.iter().all(|replica| replica.reason.as_deref().is_some_and(|reason| reason.contains("webhook")))
+    };
+    let shown = tokio::spawn(async move { timeout(LIMIT, view.wait_for(says)).await.is_ok() });
+    master.end("digits").await;
+    assert!(shown.await.expect("no panic"), "the view says what the API said");
+    reach(&job, JobState::Succeeded).await;
+    assert_eq!(recorded(&server, "digits")["ended"]["result"]["outcome"], "succeeded");
+}
+
+#[tokio::test]
+async fn a_takeover_that_the_api_refuses_is_tried_until_it_is_taken() {
+    let server = ApiServer::new();
+    let first = Master::over(&server).await;
+    first.start("digits").await;
+    server.script_times(2, Kind::Replace, &refused());
+    let second = Master::named("second", first.backend.clone(), &server).await;
+    let job = second.jobs.find(&name("digits")).expect("it is on record");
+    reach(&job, JobState::Running).await;
+    assert_eq!(recorded(&server, "digits")["holder"], "second");
+}
+
+#[tokio::test]
+async fn a_job_that_takes_the_name_of_one_whose_result_waits_to_be_written_is_driven() {
+    let server = ApiServer::new();
+    let master = Master::over(&server).await;
+    let before = master.start("digits").await;
+    server.script_times(3, Kind::Replace, &refused());
+    let refusals = server.count(Kind::Replace);
+    master.end("digits").await;
+    server.until("a refusal", |asked| asked.iter().filter(|a| a.kind == Kind::Replace).count() > refusals).await;
+    server.remove("configmaps", "muster-digits");
+    let key = JobKey { name: name("digits"), uid: before.view.borrow().uid.clone() };
+    master.backend.delete_all(&key).await.expect("they go");
+    let job = master.start("digits").await;
+    // The driver of the first has let go of its view.
+    let mut view = before.view.clone();
+    timeout(LIMIT, async { while view.changed().await.is_ok() {} }).await.expect("the first driver ends");
+    master.end("digits").await;
     reach(&job, JobState::Succeeded).await;
 }

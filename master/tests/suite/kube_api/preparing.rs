@@ -1,10 +1,17 @@
 //! The network policy of a job is there before its pods, whatever becomes of the answers.
 
+use std::sync::Arc;
+
+use master::agent_client::AgentClient;
+use master::agent_token::AgentKey;
 use master::backend::PodBackend;
+use master::driver::Context;
+use master::jobs::{Jobs, Submitted};
+use master::store::kube::KubeStore;
 
 use super::objects::failure;
-use super::server::{ApiServer, Kind, Reply};
-use super::world::{begin, chain, internal_error, job};
+use super::server::{ApiServer, Asked, Kind, Reply};
+use super::world::{begin, chain, internal_error, job, spec};
 
 #[tokio::test(start_paused = true)]
 async fn a_job_that_a_master_before_has_prepared_is_left_as_it_is() {
@@ -46,4 +53,28 @@ async fn a_right_that_is_missing_is_told_in_the_apis_words_and_not_asked_for_aga
     let error = pods.prepare(&job("new")).await.expect_err("refused");
     assert_eq!(chain(&error), format!("make the network policy of job \"digits\": {sentence}"));
     assert_eq!(server.count(Kind::Create), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_somebody_deletes_while_its_job_has_pods_is_made_again() {
+    let (server, logs) = (ApiServer::new(), tempfile::tempdir().expect("a folder"));
+    let context = Context {
+        store: Arc::new(KubeStore::new(&server.cluster())),
+        backend: Arc::new(begin(&server).await),
+        agents: AgentClient::new(),
+        agent_key: AgentKey::random(),
+        boot_id: "first".to_owned(),
+    };
+    let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
+    tokio::spawn(Arc::clone(&jobs).run());
+    let submitted = jobs.submit(spec("digits")).await;
+    let Ok(Submitted::Created(job)) = submitted else { panic!("{submitted:?}") };
+    let count = |asked: &[Asked], path: &str| {
+        asked.iter().filter(|asked| asked.kind == Kind::Create && asked.path == path && !asked.is_trial()).count()
+    };
+    server.until("its pods are there", |asked| count(asked, "pods") == 2).await;
+    let policy = format!("muster-digits-{}", job.view.borrow().uid);
+    server.remove("networkpolicies", &policy);
+    server.until("it is made again", |asked| count(asked, "networkpolicies") == 2).await;
+    assert!(server.object("networkpolicies", &policy).is_some());
 }

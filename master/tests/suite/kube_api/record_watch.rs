@@ -31,6 +31,7 @@ async fn next(watch: &mut mpsc::Receiver<StoreEvent>) -> String {
     match timeout(DEADLINE, watch.recv()).await.expect("something is told in time") {
         Some(StoreEvent::Changed(stored)) => format!("changed {}, epoch {}", stored.name(), stored.record.epoch),
         Some(StoreEvent::Deleted(name)) => format!("deleted {name}"),
+        Some(StoreEvent::Damaged(job)) => format!("damaged {}", job.name),
         Some(StoreEvent::Replayed) => "replayed".to_owned(),
         None => "the end".to_owned(),
     }
@@ -75,6 +76,7 @@ async fn an_unreadable_record_is_passed_over_and_delays_no_other() {
     object["metadata"]["labels"]["muster/job"] = json!("other");
     server.put("configmaps", object);
     store.create(conformance::record("whole")).await.expect("create");
+    assert_eq!(next(&mut watch).await, "damaged damaged", "whoever drives it can write it anew");
     assert_eq!(next(&mut watch).await, "changed whole, epoch 1");
     server.end_watches(Some(gone()));
     server.remove("configmaps", "muster-other");

@@ -16,7 +16,7 @@ use master::store::kube::KubeStore;
 use protocol::ids::ReplicaId;
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::routes::AGENT_PORT;
-use protocol::view::JobState;
+use protocol::view::{JobState, JobView};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use testkit::fake::{Arrival, FakeBackend};
@@ -24,7 +24,8 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use super::server::{ApiServer, Kind, gone};
+use super::objects::failure;
+use super::server::{ApiServer, Asked, Kind, Reply, gone};
 use super::world::{begin, wanted};
 
 const WORKERS: u32 = 4;
@@ -40,7 +41,8 @@ fn spec() -> JobSpec {
     JobSpec::try_from(request).expect("a valid request")
 }
 
-/// A pod's address: one of this host's own, for each index, and not that of another run of these tests.
+/// A pod's address: one of this host's own, for each index, and not that of another run of these tests. Two tests at a time
+/// have indexes of their own.
 fn address(index: u32) -> IpAddr {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     IpAddr::from([127, 64 + high % 64, low, u8::try_from(index + 1).expect("few workers")])
@@ -52,13 +54,27 @@ fn run_at_once(pod: &mut Value) {
     pod["status"] = json!({ "phase": "Running", "podIP": address(index.expect("an index")) });
 }
 
+/// The same, at the addresses of the second test.
+fn run_elsewhere_at_once(pod: &mut Value) {
+    run_at_once(pod);
+    let index: u32 =
+        pod["metadata"]["labels"]["muster/index"].as_str().and_then(|index| index.parse().ok()).expect("one");
+    pod["status"]["podIP"] = json!(address(index + WORKERS));
+}
+
 /// Agents at the addresses that the pods will have.
 async fn agents() -> FakeBackend {
+    agents_from(0).await
+}
+
+/// Agents at addresses from this index on.
+async fn agents_from(first: u32) -> FakeBackend {
     let agents = FakeBackend::new(Arrival::AtOnce);
     for replica in plan::replicas(&spec()) {
         agents.create(master::backend::PodSpec { replica, ..wanted("any") }).await.expect("an agent");
         let agent = agents.agent(&spec().name, replica).await.address();
-        let listener = TcpListener::bind((address(replica.index), AGENT_PORT)).await.expect("the agents' port is free");
+        let listener =
+            TcpListener::bind((address(first + replica.index), AGENT_PORT)).await.expect("the agents' port is free");
         tokio::spawn(forward(listener, agent));
     }
     agents
@@ -129,9 +145,36 @@ async fn a_job_of_n_pods_costs_n_and_2_writes_and_a_trial_that_writes_nothing_an
     let told = agents.agent(&spec().name, first).await.history();
     assert_eq!((told.configs.len(), told.starts.len()), (1, 1), "it was told once");
     let paths: Vec<String> = server.journal().into_iter().map(|asked| asked.path).collect();
-    let known =
-        |path: &String| ["pods", "configmaps", "networkpolicies"].contains(&path.split('/').next().unwrap_or_default());
+    let known = |path: &String| {
+        ["pods", "configmaps", "networkpolicies", "resourcequotas"]
+            .contains(&path.split('/').next().unwrap_or_default())
+    };
     assert!(paths.iter().all(known), "of services and all else it knows nothing: {paths:?}");
+}
+
+#[tokio::test]
+async fn a_pod_that_is_made_again_waits_for_a_quota_that_others_have_filled() {
+    let (server, logs) = (ApiServer::new(), tempfile::tempdir().expect("a folder"));
+    server.on_pod(run_elsewhere_at_once);
+    let _agents = agents_from(WORKERS).await;
+    let job = submit(&server, &logs).await;
+    reach(&job, JobState::Running).await;
+    let full =
+        "pods \"digits-worker-0\" is forbidden: exceeded quota: team, requested: pods=1, used: pods=8, limited: pods=8";
+    server.script(Kind::Create, Reply::Instead(failure(403, "Forbidden", full)));
+    server.remove("pods", "digits-worker-0");
+    let mut view = job.view.clone();
+    let waits =
+        |view: &JobView| view.replicas[0].reason.as_deref().is_some_and(|reason| reason.contains("exceeded quota"));
+    let waiting =
+        timeout(LIMIT, view.wait_for(waits)).await.expect("it says what it waits for").expect("it lives").clone();
+    assert_eq!((waiting.state, waiting.result), (JobState::Pending, None));
+    let is_there_again = |asked: &[Asked]| {
+        asked.iter().filter(|asked| asked.kind == Kind::Create && asked.path == "pods").count()
+            == 2 + 1 + WORKERS as usize
+    };
+    server.until("it is asked for again", is_there_again).await;
+    assert!(server.object("pods", "digits-worker-0").is_some());
 }
 
 #[tokio::test]

@@ -247,6 +247,26 @@ async fn a_job_that_is_not_done_by_its_deadline_has_failed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_deadline_tells_who_still_ran_and_what_the_silent_one_printed_last() {
+    let master = Master::new();
+    let spec = spec_with("hangs", 2, RunPolicy { deadline_seconds: Some(5), ..at_once(3) });
+    let job = master.submit(spec.clone()).await;
+    let agents = master.started(&spec).await;
+    agents[1].print("waiting for the others\n");
+    // The agents of these tests give their output away at the end; this one's was copied before.
+    let copied = job.logs.of(worker(1)).expect("it has one");
+    copied.append(0, "waiting for the others\n".into()).await.expect("it is kept");
+    agents[0].exit(ExitOutcome::Code(0));
+    let view = reach(&job, JobState::Failed).await;
+    let failed = view.restarts.failed_starts.last().expect("it is on record").clone();
+    let stood: Vec<(String, bool)> =
+        failed.consequences.iter().map(|one| (format!("{} {}", one.replica, one.how), one.stopped)).collect();
+    assert!(stood[0].0.starts_with("worker-1 had printed nothing for ") && stood[0].1, "{stood:?}");
+    assert_eq!(stood[1], ("worker-0 exited with code 0".to_owned(), false));
+    assert_eq!(failed.last_lines, ["waiting for the others"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_finished_job_is_forgotten_when_its_time_is_over() {
     let master = Master::new();
     let spec = spec_with("brief", 1, RunPolicy { ttl_after_finished_seconds: Some(0), ..at_once(0) });

@@ -1,9 +1,10 @@
 //! Submitting over HTTP: `POST /v1/jobs`, and the prototype's `GET /create`.
 
+use master::store::JobStore;
 use protocol::view::JobState;
 use serde_json::{Value, json};
 
-use crate::service::harness::{Answer, Master, client, reach};
+use crate::service::harness::{Answer, Master, client, reach, spec};
 
 fn job(name: &str) -> Value {
     json!({"name": name, "strategy": "AllReduce", "worker_num": 2})
@@ -190,4 +191,15 @@ async fn a_created_job_runs() {
     master.get("/create?strategy=AllReduce&n_worker=2&name=curl1").await;
     let job = master.jobs.find(&"curl1".parse().expect("a name")).expect("it is there");
     reach(&job, JobState::Running).await;
+}
+
+#[tokio::test]
+async fn a_spec_that_no_record_could_hold_is_refused_with_its_length() {
+    let master = Master::new();
+    let secret: protocol::pod::ObjectName = "s".repeat(253).parse().expect("a name");
+    let pod = protocol::pod::PodOptions { env_secrets: vec![secret; 3000], ..protocol::pod::PodOptions::default() };
+    let spec = protocol::job::JobSpec { pod, ..spec("long", 2) };
+    let refused = master.jobs.submit(spec.clone()).await.expect_err("it does not fit").to_string();
+    assert!(refused.contains("bytes long as JSON, and 573440 fit"), "{refused}");
+    assert_eq!(master.store.get(&spec.name).await.expect("get"), None);
 }

@@ -1,8 +1,12 @@
 //! A second master over the same pods and records.
 
+use std::num::NonZeroU32;
+
 use master::agent_token::AgentKey;
-use master::store::JobStore;
+use master::store::{JobStore, Wish};
 use protocol::agent::ExitOutcome;
+use protocol::job::JobSpec;
+use protocol::pod::PodOptions;
 use protocol::view::{JobResult, JobState, ReplicaState};
 use testkit::fake::FakeStore;
 use testkit::fake::{Arrival, FakeBackend};
@@ -74,6 +78,60 @@ async fn what_a_user_wishes_of_a_job_at_a_master_with_another_key_is_done_by_the
     second.wish(&spec.name, master::store::Wish::Cancel).await;
     reach(&job, JobState::Cancelled).await;
     reach(&shown, JobState::Cancelled).await;
+}
+
+/// A job of which no pod comes up, with little grace, that two masters know.
+async fn given_up(first: &Master, second: &Master) -> master::jobs::JobHandle {
+    let pod = PodOptions { termination_grace_seconds: NonZeroU32::new(1), ..PodOptions::default() };
+    let spec = JobSpec { pod, ..spec("left", 2) };
+    in_time("both know it", first.jobs.complete()).await;
+    in_time("both know it", second.jobs.complete()).await;
+    first.submit(spec.clone()).await;
+    let is_there = |table: &master::backend::PodTable| table.len() == 2;
+    in_time("its pods are asked for", first.backend.table(&spec.name).wait_for(is_there)).await.expect("it is kept");
+    let shown = found(second, &spec.name).await;
+    crate::service::harness::until(&shown, |view| view.replicas.iter().all(|replica| replica.reason.is_some())).await;
+    first.stop_following().await;
+    shown
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wish_that_no_master_with_the_jobs_key_follows_is_done_by_the_master_that_was_asked() {
+    for wish in [Wish::Cancel, Wish::Delete] {
+        let (backend, store) = (FakeBackend::new(Arrival::Never("no room")), FakeStore::default());
+        let first = Master::with_key("first", kept_key(), backend.clone(), store.clone());
+        let second = Master::with_key("second", kept_key(), backend, store);
+        let shown = given_up(&first, &second).await;
+        ends(&second, &shown, wish).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wish_that_a_later_master_which_is_gone_does_not_follow_is_done_by_the_master_that_was_asked() {
+    for wish in [Wish::Cancel, Wish::Delete] {
+        let (backend, store) = (FakeBackend::new(Arrival::Never("no room")), FakeStore::default());
+        let later = Master::over("2-later", backend.clone(), store.clone());
+        let earlier = Master::over("1-earlier", backend, store);
+        let shown = given_up(&later, &earlier).await;
+        ends(&earlier, &shown, wish).await;
+    }
+}
+
+async fn ends(asked: &Master, shown: &master::jobs::JobHandle, wish: Wish) {
+    let name = shown.view.borrow().name.clone();
+    asked.wish(&name, wish).await;
+    match wish {
+        Wish::Delete => {
+            let mut view = shown.view.clone();
+            in_time("its driver ends", async { while view.changed().await.is_ok() {} }).await;
+            assert_eq!(asked.store.get(&name).await.expect("get"), None);
+        }
+        Wish::Run | Wish::Cancel => {
+            let view = reach(shown, JobState::Cancelled).await;
+            assert_eq!(view.result, Some(JobResult::Cancelled));
+        }
+    }
+    assert!(asked.backend.table(&name).borrow().is_empty(), "none of its pods is left");
 }
 
 #[tokio::test(flavor = "multi_thread")]

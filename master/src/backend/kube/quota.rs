@@ -1,0 +1,72 @@
+//! Whether a whole gang fits into the quotas of its namespace, which see one pod at a time; and what to do about a pod
+//! that a quota takes only with more said.
+
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceQuota};
+use protocol::pod::thousandths;
+
+/// The resources of containers that a quota counts under their own names too (core/v1 `ResourceCPU`, `ResourceMemory`).
+const PLAIN: [&str; 2] = ["cpu", "memory"];
+
+/// Why so many of these pods never fit, however empty the namespace is. Quotas with a scope are left to the cluster.
+pub(super) fn shortage(pod: &Pod, pods: usize, quotas: &[ResourceQuota]) -> Option<String> {
+    let unscoped = quotas.iter().filter_map(|quota| {
+        let spec = quota.spec.as_ref()?;
+        let is_scoped = spec.scopes.is_some() || spec.scope_selector.is_some();
+        Some((quota.metadata.name.as_deref()?, spec.hard.as_ref().filter(|_| !is_scoped)?))
+    });
+    let limits = unscoped.flat_map(|(quota, hard)| hard.iter().map(move |(resource, hard)| (quota, resource, &hard.0)));
+    let exceeded = |(quota, resource, hard): (&str, &String, &String)| {
+        if matches!(resource.as_str(), "pods" | "count/pods") {
+            let too_many = thousandths(hard)? < thousandths(&pods.to_string())?;
+            return too_many.then(|| format!("{pods} pods do not fit into quota \"{quota}\", which allows {hard}"));
+        }
+        let each = used_by(pod, resource);
+        let all = each.checked_mul(u128::try_from(pods).ok()?)?;
+        let each = shown(each, resource);
+        (all > thousandths(hard)?).then(|| {
+            format!(
+                "{pods} pods with {resource} of {each} do not fit into quota \"{quota}\", which allows {hard} in all"
+            )
+        })
+    };
+    limits.into_iter().find_map(exceeded)
+}
+
+/// What a pod uses of a resource as a quota names it, in thousandths (`pkg/quota/v1/evaluator/core/pods.go`).
+fn used_by(pod: &Pod, resource: &str) -> u128 {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    containers.filter_map(|container| of_container(container, resource)).sum()
+}
+
+fn of_container(container: &Container, resource: &str) -> Option<u128> {
+    let resources = container.resources.as_ref()?;
+    let limit = |name: &str| resources.limits.as_ref()?.get(name);
+    let amount = match (resource.strip_prefix("limits."), resource.strip_prefix("requests.")) {
+        (Some(name), _) => limit(name),
+        // The API server takes a limit for the request where none is given.
+        (None, request) => {
+            let name = request.or(Some(resource).filter(|name| PLAIN.contains(name)))?;
+            resources.requests.as_ref().and_then(|requests| requests.get(name)).or_else(|| limit(name))
+        }
+    };
+    thousandths(&amount?.0)
+}
+
+/// An amount in the unit that people use.
+fn shown(amount: u128, resource: &str) -> String {
+    const MEBIBYTE: u128 = 1000 << 20;
+    match amount {
+        whole if resource.ends_with("memory") && whole.is_multiple_of(MEBIBYTE) => format!("{}Mi", whole / MEBIBYTE),
+        whole if whole.is_multiple_of(1000) => (whole / 1000).to_string(),
+        part => format!("{part}m"),
+    }
+}
+
+/// The options that a pod lacks by a quota that counts what the pod does not ask for, for the end of a sentence.
+pub(super) fn missing_options(message: &str) -> String {
+    let Some((_, missing)) = message.split_once("must specify") else { return String::new() };
+    let options = [("memory", "--memory 4Gi"), ("cpu", "--cpu 2")];
+    let options: Vec<&str> =
+        options.iter().filter(|(name, _)| missing.contains(name)).map(|(_, option)| *option).collect();
+    if options.is_empty() { String::new() } else { format!("; say how much, as in {}", options.join(" ")) }
+}

@@ -1,0 +1,85 @@
+//! Creating a job's pods. A quota without room is waited for: only the start timeout ends that.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use protocol::failure::NEVER_STARTED;
+use protocol::ids::ReplicaId;
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+use tracing::warn;
+
+use super::act::PODS_AT_ONCE;
+use super::replica::Subject;
+use super::{Driver, Report, tasks};
+use crate::backend::{BackendError, PodSpec};
+use crate::error_chain::error_chain;
+use crate::job::observation::{AgentState, LostRun};
+
+/// The pause before a quota that had no room is tried again.
+const QUOTA_PAUSE: Duration = Duration::from_secs(5);
+
+impl Driver {
+    /// Creates the pods that are missing.
+    pub(super) fn create_pods(&mut self) {
+        let record = &self.stored.record;
+        let pod = |id: ReplicaId| PodSpec::new(self.stored.key(), &record.spec, id, self.token.sha256());
+        let missing = self.replicas.iter().filter(|(_, replica)| replica.seen.pod.is_none());
+        let pods: Vec<_> = missing.map(|(id, replica)| (replica.subject(*id), pod(*id))).collect();
+        if pods.is_empty() {
+            return;
+        }
+        let (backend, reporter, job) = (Arc::clone(&self.context.backend), self.reporter.clone(), self.stored.key());
+        self.begin_start(async move {
+            let all: Vec<Subject> = pods.iter().map(|(subject, _)| *subject).collect();
+            if let Err(error) = within_quota(&reporter, &all, || backend.prepare(&job)).await {
+                warn!(job = %job.name, error = error_chain(&error), "no pod is created");
+                for subject in all {
+                    tasks::report(&reporter, subject, AgentState::Refused(not_created(&error))).await;
+                }
+                return;
+            }
+            let create = async |(subject, pod): (Subject, PodSpec)| {
+                let attempt = || backend.create(pod.clone());
+                if let Err(error) = within_quota(&reporter, &[subject], attempt).await {
+                    tasks::report(&reporter, subject, AgentState::Refused(not_created(&error))).await;
+                }
+            };
+            stream::iter(pods).for_each_concurrent(PODS_AT_ONCE, create).await;
+        });
+    }
+}
+
+/// Repeats an attempt while a quota has no room for it, and tells why these replicas wait.
+async fn within_quota<F>(
+    reporter: &mpsc::Sender<Report>,
+    waiting: &[Subject],
+    attempt: impl Fn() -> F,
+) -> Result<(), BackendError>
+where
+    F: Future<Output = Result<(), BackendError>>,
+{
+    loop {
+        let error = match attempt().await {
+            Err(BackendError::OverQuota(error)) => error,
+            done => return done,
+        };
+        for subject in waiting {
+            // A driver that has ended needs no report.
+            let _ = reporter.send(Report::Waits(*subject, error_chain(&error))).await;
+        }
+        sleep(QUOTA_PAUSE).await;
+    }
+}
+
+/// What a pod's creation that came to nothing means for its replica.
+fn not_created(error: &BackendError) -> LostRun {
+    match error {
+        BackendError::Unavailable(_) | BackendError::OverQuota(_) => LostRun::disrupted(error_chain(error)),
+        BackendError::Prepare { .. }
+        | BackendError::Create { .. }
+        | BackendError::Delete { .. }
+        | BackendError::DeleteAll { .. } => LostRun::hopeless(format!("{NEVER_STARTED}{}", error_chain(error))),
+    }
+}

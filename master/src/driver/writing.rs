@@ -1,0 +1,95 @@
+//! The driver's writes to its job's record. Each is repeated until the store has taken it or the record is gone: what is
+//! not on record would be done again by the next master.
+
+use std::time::Duration;
+
+use backon::{ExponentialBuilder, Retryable};
+use protocol::view::JobView;
+use tokio::sync::watch;
+use tracing::{error, warn};
+
+use crate::error_chain::error_chain;
+use crate::store::{Change, JobRecord, JobStore, StoreError, Stored, amend};
+
+/// First and longest pause between two attempts, without jitter.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// What became of a write.
+pub(super) enum Written<T> {
+    /// The store has taken it.
+    Stored(T),
+    /// There is no such record any more.
+    Gone,
+}
+
+/// Repeats a write until it is done. A store that refuses it is asked again too, because a quota or an admission policy may
+/// change; meanwhile the job's view says what the store said.
+pub(super) async fn persistently<W, T>(view: &watch::Sender<JobView>, write: impl FnMut() -> W) -> Written<T>
+where
+    W: Future<Output = Result<T, StoreError>>,
+{
+    let pauses = ExponentialBuilder::default()
+        .with_min_delay(FIRST_PAUSE)
+        .with_max_delay(LONGEST_PAUSE)
+        .without_max_times()
+        .with_jitter();
+    let is_there = |error: &StoreError| !matches!(error, StoreError::NotFound(_));
+    let tell = |error: &StoreError, _| match error {
+        StoreError::Refused(reason) => {
+            let sentence = format!("the job waits because its record cannot be written: {reason}");
+            error!(job = %view.borrow().name, reason, "the store refuses a record");
+            show(view, &sentence);
+        }
+        StoreError::Exists(_)
+        | StoreError::NotFound(_)
+        | StoreError::Conflict(_)
+        | StoreError::Unreadable { .. }
+        | StoreError::Unavailable(_) => {
+            warn!(job = %view.borrow().name, error = error_chain(error), "a record cannot be written yet");
+        }
+    };
+    // Only `NotFound` ends the attempts without success.
+    write.retry(pauses).when(is_there).notify(tell).await.map_or(Written::Gone, Written::Stored)
+}
+
+/// Shows a sentence with every replica, until the driver publishes its next view.
+pub(super) fn show(view: &watch::Sender<JobView>, sentence: &str) {
+    view.send_if_modified(|view| {
+        let is_shown = view.replicas.iter().all(|replica| replica.reason.as_deref() == Some(sentence));
+        if !is_shown {
+            view.seq += 1;
+            view.replicas.iter_mut().for_each(|replica| replica.reason = Some(sentence.to_owned()));
+        }
+        !is_shown
+    });
+}
+
+/// Changes a record as [`amend`] does. A record that somebody has damaged is written anew from `known`.
+///
+/// # Errors
+/// As [`amend`].
+pub(super) async fn amend_or_mend(
+    store: &dyn JobStore,
+    known: &Stored,
+    change: impl Fn(&mut JobRecord) -> Change,
+) -> Result<Stored, StoreError> {
+    let JobRecord { uid, spec, .. } = &known.record;
+    loop {
+        let version = match amend(store, &spec.name, &change).await {
+            Err(StoreError::Unreadable { job, reason, version, .. }) if job.uid.is_empty() || job.uid == *uid => {
+                error!(job = %spec.name, reason, "the record was damaged, and is written anew");
+                version
+            }
+            // Another job has taken the name.
+            Err(StoreError::Unreadable { job, .. }) => return Err(StoreError::NotFound(job.name)),
+            done => return done,
+        };
+        let mut record = known.record.clone();
+        change(&mut record);
+        match store.update(record.bounded(), &version).await {
+            Err(StoreError::Conflict(_)) => {}
+            done => return done,
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The size of a record. A ConfigMap holds 1 MiB (core/v1 `MaxSecretSize`), so each part of a record has a share of it,
+//! counted as JSON.
+
+use protocol::failure::{FailedStart, Restarts};
+use protocol::view::ReplicaView;
+use serde::Serialize;
+
+use super::{Ended, JobRecord};
+
+/// Most bytes of a spec. Arguments and variables have 512 KiB of them; what pods are given has the rest.
+pub const SPEC_BYTES_MAX: usize = 560 * 1024;
+/// Most bytes of an [`Ended`].
+const ENDED_BYTES_MAX: usize = 256 * 1024;
+/// Most bytes of the failed starts.
+const RESTARTS_BYTES_MAX: usize = 192 * 1024;
+/// Most characters of each replica's reason where there are too many replicas.
+const REASON_CHARS_MAX: usize = 40;
+
+impl JobRecord {
+    /// The record, short enough for every store. The spec is judged when the job is submitted.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        bound_restarts(&mut self.restarts);
+        self.ended = self.ended.map(Ended::bounded);
+        self
+    }
+}
+
+impl Ended {
+    /// The end, short enough for every store. Where there are too many replicas, each first loses what is not needed to
+    /// say how it ended; then all replicas go. The failure of the job keeps its last words.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        let shorten: [fn(&mut Vec<ReplicaView>); 2] =
+            [|replicas| replicas.iter_mut().for_each(shorten_view), Vec::clear];
+        for shorten in shorten {
+            if json_bytes_of(&self) <= ENDED_BYTES_MAX {
+                break;
+            }
+            shorten(&mut self.replicas);
+        }
+        self
+    }
+}
+
+fn shorten_view(replica: &mut ReplicaView) {
+    (replica.address, replica.pid, replica.started_at) = (None, None, None);
+    if let Some(exit) = &mut replica.exit {
+        exit.forget_output();
+    }
+    if let Some(reason) = &mut replica.reason {
+        *reason = reason.chars().take(REASON_CHARS_MAX).collect();
+    }
+}
+
+/// First the consequences of older failures go, then the older failures, the oldest first, then the consequences of the
+/// newest failure. The counts stay, and so does the newest start that is known to have failed.
+fn bound_restarts(restarts: &mut Restarts) {
+    let is_too_long = |restarts: &Restarts| json_bytes_of(restarts) > RESTARTS_BYTES_MAX;
+    if is_too_long(restarts)
+        && let Some((_, older)) = restarts.failed_starts.split_last_mut()
+    {
+        older.iter_mut().for_each(|failed| failed.consequences.clear());
+    }
+    while is_too_long(restarts) && restarts.failed_starts.len() > 2 {
+        restarts.forget_oldest();
+    }
+    if is_too_long(restarts) {
+        restarts.failed_starts.iter_mut().for_each(|FailedStart { consequences, .. }| consequences.clear());
+    }
+}
+
+/// Bytes of a value as JSON.
+pub fn json_bytes_of(value: &impl Serialize) -> usize {
+    serde_json::to_vec(value).map_or(usize::MAX, |text| text.len())
+}
