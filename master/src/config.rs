@@ -30,6 +30,11 @@ pub struct Config {
     #[arg(long, env = "MUSTER_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
+    /// Most disk space for the output of all jobs, such as 500MiB or 10GiB: beyond it, the output of the job that finished
+    /// first is dropped first
+    #[arg(long, env = "MUSTER_LOG_BUDGET", value_name = "SIZE", default_value = "10GiB", value_parser = bytes)]
+    pub log_budget: u64,
+
     /// The namespace for jobs and pods, with --backend kubernetes [default: this pod's own, or that of the kubeconfig]
     #[arg(long, env = "MUSTER_NAMESPACE", value_name = "NAME")]
     pub namespace: Option<String>,
@@ -178,6 +183,16 @@ impl Config {
     }
 }
 
+/// A number of bytes with a unit.
+fn bytes(text: &str) -> Result<u64, String> {
+    let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1_u64 << 40)];
+    let bytes = units.into_iter().find_map(|(unit, size)| {
+        let number: u64 = text.strip_suffix(unit)?.trim_end().parse().ok()?;
+        number.checked_mul(size)
+    });
+    bytes.ok_or_else(|| "write a whole number and KiB, MiB, GiB or TiB, such as 10GiB".to_owned())
+}
+
 fn read_token(file: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(file).with_context(|| format!("read the token file {}", file.display()))?;
     match text.trim() {
@@ -198,4 +213,18 @@ fn beside_this_program() -> std::io::Result<PathBuf> {
 fn variable(name: &str) -> Option<String> {
     #[expect(clippy::disallowed_methods, reason = "this is the file that reads the environment")]
     std::env::var(name).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_a_number_with_a_unit() {
+        assert_eq!(bytes("10GiB"), Ok(10 << 30));
+        assert_eq!(bytes("500 MiB"), Ok(500 << 20));
+        for bad in ["", "5", "GiB", "-1GiB", "1.5GiB", "10GB", "99999999999TiB"] {
+            assert!(bytes(bad).is_err(), "{bad:?}");
+        }
+    }
 }

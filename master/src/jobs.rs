@@ -2,7 +2,6 @@
 //! its driver in the same way whether it was submitted a moment ago or is found when the master starts.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,13 +12,13 @@ use protocol::view::{JobState, JobView};
 use tokio::sync::{Notify, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{error, info, warn};
 
 use crate::backend::{BackendError, JobKey, Refusal};
 use crate::driver::{self, Context, Driven, Tenure, Wires};
 use crate::job::plan;
-use crate::logs::JobLogs;
+use crate::logs::{Archive, JobLogs};
 use crate::store::{Change, JobRecord, SPEC_BYTES_MAX, StoreError, StoreEvent, Stored, Wish, amend, json_bytes_of};
 
 /// How long a job that is on record may take to reach the registry.
@@ -113,7 +112,7 @@ pub enum JobsError {
 /// The registry.
 pub struct Jobs {
     context: Arc<Context>,
-    logs_dir: PathBuf,
+    archive: Arc<Archive>,
     handles: Mutex<BTreeMap<JobName, JobHandle>>,
     /// Raised whenever a job comes or goes.
     arrivals: watch::Sender<()>,
@@ -124,11 +123,11 @@ pub struct Jobs {
 }
 
 impl Jobs {
-    /// An empty registry, which keeps the jobs' output below `logs_dir`.
-    pub fn new(context: Arc<Context>, logs_dir: PathBuf) -> Arc<Self> {
+    /// An empty registry, which keeps the jobs' output in `archive`, or below that folder.
+    pub fn new(context: Arc<Context>, archive: impl Into<Archive>) -> Arc<Self> {
         Arc::new(Self {
             context,
-            logs_dir,
+            archive: Arc::new(archive.into()),
             handles: Mutex::default(),
             arrivals: watch::Sender::new(()),
             is_complete: watch::Sender::new(false),
@@ -142,6 +141,8 @@ impl Jobs {
     /// When the store's watch cannot be opened or ends.
     pub async fn run(self: Arc<Self>) -> Result<(), StoreError> {
         let mut events = self.context.store.watch().await?;
+        let archive = Arc::clone(&self.archive);
+        let _budget = AbortOnDropHandle::new(tokio::spawn(async move { archive.keep_within_budget().await }));
         let mut drivers = Drivers::default();
         loop {
             tokio::select! {
@@ -206,8 +207,8 @@ impl Jobs {
                 Some(handle) if handle.uid() == stored.record.uid => drop(handle.record.send_replace(Some(*stored))),
                 Some(_) | None => {
                     let record = &stored.record;
-                    let logs = JobLogs::new(self.logs_dir.join(&record.uid), &plan::replicas(&record.spec));
-                    let (handle, wires) = Self::connect(&stored, driver::initial_view(record), Arc::new(logs));
+                    let logs = self.archive.job(&record.uid, &plan::replicas(&record.spec));
+                    let (handle, wires) = Self::connect(&stored, driver::initial_view(record), logs);
                     self.lock().insert(stored.name().clone(), handle);
                     let tenure = self.tenure(record);
                     self.drive(*stored, (tenure, Duration::ZERO), wires, drivers);
@@ -226,7 +227,11 @@ impl Jobs {
                     info!(job = %name, "record deleted");
                 }
             }
-            StoreEvent::Replayed => drop(self.is_complete.send_replace(true)),
+            StoreEvent::Replayed => {
+                self.is_complete.send_replace(true);
+                let archive = Arc::clone(&self.archive);
+                self.removals.spawn(async move { archive.sweep().await });
+            }
         }
         self.arrivals.send_replace(());
     }
@@ -333,8 +338,7 @@ impl Jobs {
     async fn discard(&self, job: &JobKey) -> Result<(), JobsError> {
         self.context.backend.delete_all(job).await.map_err(JobsError::Pods)?;
         if !job.uid.is_empty() {
-            let logs = JobLogs::new(self.logs_dir.join(&job.uid), &[]);
-            remove_output(job.name.clone(), Arc::new(logs)).await;
+            remove_output(job.name.clone(), self.archive.job(&job.uid, &[])).await;
         }
         self.context.store.discard(&job.name).await.map_err(of_store)?;
         info!(job = %job.name, "a record that cannot be read was deleted");

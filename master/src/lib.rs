@@ -38,6 +38,7 @@ use crate::descriptors::Descriptors;
 use crate::driver::Context;
 use crate::http::{About, Server};
 use crate::jobs::Jobs;
+use crate::logs::Archive;
 use crate::signals::Signals;
 use crate::state_dir::StateDir;
 use crate::store::kube::KubeStore;
@@ -72,7 +73,8 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
     };
     let listener = http::listen(config.listen).with_context(|| format!("listen on {} (--listen)", config.listen))?;
     let context = Context { store, backend: Arc::clone(&backend), agents: AgentClient::new(), agent_key, boot_id };
-    let jobs = Jobs::new(Arc::new(change(context)), state.logs());
+    let archive = Archive::new(state.logs(), config.log_budget);
+    let jobs = Jobs::new(Arc::new(change(context)), archive);
     let mut following = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&jobs).run()));
     tokio::select! {
         () = jobs.complete() => {}

@@ -292,7 +292,9 @@ impl Driver {
         }
         // A thousand acknowledgements of one start are not a thousand views: it is shown at its stages.
         let is_amid_start = self.phase == before && matches!(self.phase, JobPhase::Starting { .. });
-        if !is_amid_start {
+        // A finished job stays as it finished.
+        let had_finished = matches!(before, JobPhase::Finished { .. });
+        if !is_amid_start && !had_finished {
             self.publish();
         }
         if self.is_to_be_forgotten() { self.forget().await } else { Next::GoOn }
@@ -311,6 +313,9 @@ impl Driver {
             JobPhase::Restarting { .. } => self.replicas.values_mut().for_each(Replica::begin_again),
             JobPhase::Finished { .. } => {
                 self.complete_logs();
+                if self.stored.record.ended.is_some() {
+                    self.replicas.values_mut().for_each(Replica::finish);
+                }
                 self.forget_at = self.time_left().map(|left| Instant::now() + left);
             }
         }

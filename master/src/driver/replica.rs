@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use protocol::agent::RunState;
 use protocol::ids::{Generation, ReplicaId};
 use tokio::time::Instant;
 
@@ -104,6 +105,20 @@ impl Replica {
         }
         self.is_stopped = false;
         self.deletion_asked_at = None;
+    }
+
+    /// Lets go of what a finished job's view and record hold: of its agent it only matters whether it had a run.
+    pub(super) fn finish(&mut self) {
+        let status = self.seen.agent.status().cloned();
+        self.seen.agent =
+            match (status.as_ref().map(|status| status.state), status.and_then(|status| status.generation)) {
+                (Some(RunState::Running | RunState::Stopping | RunState::Exited), Some(start)) => {
+                    AgentState::Started(start)
+                }
+                (Some(RunState::Configured), Some(start)) => AgentState::Configured(start),
+                (Some(_), _) => AgentState::Silent,
+                (None, _) => return,
+            };
     }
 
     /// One of which nothing is known yet.

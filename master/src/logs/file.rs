@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use bounded_log::{BoundedLog, OpenError, Tail};
 use tracing::warn;
 
-use super::{CHUNK_BYTES, Chunk, KEPT_BYTES};
+use super::{CHUNK_BYTES, Chunk, KEPT_BYTES, Kept};
 
 /// One replica's file, which exists once there is something to keep.
 #[derive(Debug)]
@@ -85,6 +87,16 @@ impl LogFile {
         Ok(base)
     }
 
+    /// Drops every byte. The offset of the end stays.
+    pub(super) fn drop_output(&mut self) -> io::Result<()> {
+        let end = self.end(Then::Close)?;
+        if end == 0 {
+            return Ok(());
+        }
+        fs::remove_file(&self.path)?;
+        self.append(end, &[], Then::Close).map(drop)
+    }
+
     pub(super) fn close(&mut self) {
         if matches!(self.state, State::Open(_)) {
             self.state = State::Closed;
@@ -150,6 +162,22 @@ impl LogFile {
         }
         done
     }
+}
+
+/// What the files in a folder take on the disk.
+pub(super) fn kept_below(dir: &Path) -> io::Result<Kept> {
+    let mut kept = Kept { bytes: 0, newest: SystemTime::UNIX_EPOCH };
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(kept),
+        entries => entries?,
+    };
+    for entry in entries {
+        let file = entry?.metadata()?;
+        // Blocks of 512 bytes, whatever the file system's own are (stat(2)).
+        kept.bytes += 512 * file.blocks();
+        kept.newest = kept.newest.max(file.modified()?);
+    }
+    Ok(kept)
 }
 
 fn removed() -> io::Error {

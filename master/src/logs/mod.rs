@@ -1,6 +1,7 @@
 //! The output of every replica, copied from its agent as it comes and kept here for many readers, also after the pod has
 //! gone. Offsets are the agent's own, so a copy that was interrupted goes on where it stopped.
 
+mod archive;
 mod disk;
 mod file;
 mod read;
@@ -16,8 +17,10 @@ use std::time::SystemTime;
 use bounded_log::Tail;
 use bytes::Bytes;
 use protocol::ids::ReplicaId;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
+use self::archive::Kept;
+pub use self::archive::{Archive, BUDGET};
 use self::file::{LogFile, Then};
 pub use self::read::{lines, reader};
 
@@ -32,6 +35,8 @@ const CHUNK_BYTES: usize = 64 * 1024;
 pub struct JobLogs {
     dir: PathBuf,
     replicas: BTreeMap<ReplicaId, ReplicaLog>,
+    /// Told when nothing will follow.
+    completed: Arc<Notify>,
 }
 
 /// The output of one replica. Cloning shares it.
@@ -69,7 +74,7 @@ impl JobLogs {
     /// The logs of a job with these replicas, in a folder that is made when there is something to keep. Touches no file.
     pub fn new(dir: PathBuf, replicas: &[ReplicaId]) -> Self {
         let log = |id: &ReplicaId| (*id, ReplicaLog::new(dir.join(format!("{id}.log"))));
-        Self { replicas: replicas.iter().map(log).collect(), dir }
+        Self { replicas: replicas.iter().map(log).collect(), dir, completed: Arc::default() }
     }
 
     /// Looks how far an earlier master has come.
@@ -103,6 +108,26 @@ impl JobLogs {
             log.0.progress.send_modify(|progress| progress.is_complete = true);
         }
         self.with_each(LogFile::close).await;
+        self.completed.notify_one();
+    }
+
+    /// Whether nothing will follow.
+    fn is_complete(&self) -> bool {
+        self.replicas.values().all(|log| log.progress().is_complete)
+    }
+
+    /// What its files take on the disk.
+    async fn kept(&self) -> io::Result<Kept> {
+        let dir = self.dir.clone();
+        disk::run(move || file::kept_below(&dir)).await
+    }
+
+    /// Drops all output. Readers are told how much is no longer kept.
+    async fn drop_output(&self) -> io::Result<()> {
+        for log in self.replicas.values() {
+            log.on_file(|file, _| file.drop_output()).await?;
+        }
+        Ok(())
     }
 
     /// Removes what is kept. Readers see the end.

@@ -3,10 +3,24 @@
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::process::harness::{Folders, descendants, parent, wait_until_dead};
+use crate::process::harness::{Folders, descendants, in_time, parent, wait_until_dead};
 
 const SLEEPS: &str =
     "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up')\ntime.sleep(600)\n";
+
+#[tokio::test]
+async fn output_whose_job_has_no_record_is_removed_at_the_start_and_other_folders_stay() {
+    let folders = Folders::new("print('hello')");
+    let logs = folders.state.path().join("logs");
+    let (lost, other) = (logs.join("0d8f1c6e-6f0a-4c8e-9d55-6f9b0a1f6f52"), logs.join("mine"));
+    for folder in [&lost, &other] {
+        std::fs::create_dir_all(folder).expect("a folder");
+        std::fs::write(folder.join("worker-0.log"), "output").expect("a file");
+    }
+    let _master = folders.master();
+    in_time("it is removed", || !lost.exists());
+    assert!(other.exists(), "it is none of the master's");
+}
 
 #[tokio::test]
 async fn after_kill_9_no_agent_lives_and_the_next_master_starts_the_job_again() {

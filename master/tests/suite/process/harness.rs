@@ -170,6 +170,15 @@ pub(crate) fn run_to_its_end(command: &mut Command) -> (Option<i32>, String) {
     (status.code(), said)
 }
 
+/// Waits until that is so.
+pub(crate) fn in_time(what: &str, is_so: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < DEADLINE, "not in time: {what}");
+        std::thread::yield_now();
+    }
+}
+
 /// The children of a process, and theirs, by /proc.
 pub(crate) fn descendants(root: u32) -> Vec<u32> {
     let parents: Vec<(u32, u32)> = processes().into_iter().filter_map(|id| Some((id, parent(id)?))).collect();

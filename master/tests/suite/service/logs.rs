@@ -1,7 +1,10 @@
 //! Output over HTTP: one replica's bytes, or all replicas' lines.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use futures_util::TryStreamExt;
+use master::logs::Archive;
 use protocol::agent::ExitOutcome;
 use protocol::job::JobSpec;
 use protocol::view::{JobState, LogLine};
@@ -159,6 +162,32 @@ async fn output_before_a_gap_is_kept_and_the_gap_is_said() {
     let last = master.get("/v1/jobs/printed/logs?replica=worker-0&offset=120").await;
     assert_eq!((last.body.as_str(), last.header("muster-log-dropped")), ("", "10"));
     assert_eq!(log.last_lines(2, 0).await, ["bye 0", "after"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn beyond_the_budget_the_output_of_the_job_that_finished_first_is_dropped_and_that_is_said() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let archive = Arc::new(Archive::new(dir.path().to_owned(), 150_000));
+    let dropping = Arc::clone(&archive);
+    let dropping = tokio::spawn(async move { dropping.keep_within_budget().await });
+    let worker = "worker-0".parse().expect("a replica");
+    let jobs = ["first", "second"].map(|uid| archive.job(uid, &[worker]));
+    for job in &jobs {
+        let log = job.of(worker).expect("it has one");
+        log.append(0, "x".repeat(100_000).into()).await.expect("it is kept");
+        job.complete().await;
+    }
+    let [first, second] = jobs.map(|job| job.of(worker).expect("it has one").clone());
+    let is_dropped = async {
+        while first.read(0).await.expect("it is readable").offset == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time("the first is dropped", is_dropped).await;
+    let said: Vec<_> = master::logs::lines(worker, first, 0, false).try_concat().await.expect("they are readable");
+    assert_eq!(said[0].line, "[100000 bytes of output before this are no longer kept]");
+    assert_eq!(second.read(0).await.expect("it is readable").bytes[..3], *b"xxx");
+    dropping.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,163 @@
+//! The output of all jobs of this master: below one folder, and within one budget. Where there is more, the output of the job
+//! that finished first is dropped first; that of jobs that run stays.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::SystemTime;
+
+use protocol::ids::ReplicaId;
+use tokio::sync::Notify;
+use tracing::{info, warn};
+use uuid::Uuid;
+
+use super::{JobLogs, disk};
+
+/// Bytes of output that are kept of all jobs, where nothing else is asked for.
+pub const BUDGET: u64 = 10 * 1024 * 1024 * 1024;
+
+/// The output of all jobs.
+#[derive(Debug)]
+pub struct Archive {
+    dir: PathBuf,
+    budget: u64,
+    /// By the jobs' uids.
+    jobs: Mutex<BTreeMap<String, Weak<JobLogs>>>,
+    completed: Arc<Notify>,
+}
+
+/// What one job's output takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Kept {
+    pub(super) bytes: u64,
+    /// When the last of it was written.
+    pub(super) newest: SystemTime,
+}
+
+impl From<PathBuf> for Archive {
+    fn from(dir: PathBuf) -> Self {
+        Self::new(dir, BUDGET)
+    }
+}
+
+impl Archive {
+    /// Keeps output in folders below `dir`, `budget` bytes in all.
+    pub fn new(dir: PathBuf, budget: u64) -> Self {
+        Self { dir, budget, jobs: Mutex::default(), completed: Arc::default() }
+    }
+
+    /// The logs of the job with this uid. Touches no file.
+    pub fn job(&self, uid: &str, replicas: &[ReplicaId]) -> Arc<JobLogs> {
+        let logs = JobLogs { completed: Arc::clone(&self.completed), ..JobLogs::new(self.dir.join(uid), replicas) };
+        let logs = Arc::new(logs);
+        self.lock().insert(uid.to_owned(), Arc::downgrade(&logs));
+        logs
+    }
+
+    /// Removes the folders of jobs that are not known: their records were deleted while no master was there.
+    pub async fn sweep(&self) {
+        let dir = self.dir.clone();
+        // Listed before the jobs: a new job is known before it has a folder.
+        let found = match disk::run(move || uids_below(&dir)).await {
+            Ok(found) => found,
+            Err(error) => return warn!(%error, "the folders of the jobs' output cannot be listed"),
+        };
+        let known = self.live();
+        for uid in found.into_iter().filter(|uid| !known.contains_key(uid)) {
+            match JobLogs::new(self.dir.join(&uid), &[]).remove().await {
+                Ok(()) => info!(uid, "removed the output of a job without a record"),
+                Err(error) => warn!(uid, %error, "the output of a job without a record could not be removed"),
+            }
+        }
+    }
+
+    /// Drops output whenever jobs have finished and all output takes more than the budget.
+    pub async fn keep_within_budget(&self) {
+        let mut finished = BTreeMap::new();
+        loop {
+            self.completed.notified().await;
+            if let Err(error) = self.trim(&mut finished).await {
+                warn!(%error, "cannot tell how much the jobs' output takes");
+            }
+        }
+    }
+
+    /// Drops what is too much. `finished` is what jobs take that have finished, as far as it was looked up.
+    async fn trim(&self, finished: &mut BTreeMap<String, Kept>) -> io::Result<()> {
+        let jobs = self.live();
+        finished.retain(|uid, _| jobs.contains_key(uid));
+        let mut running = 0;
+        for (uid, logs) in &jobs {
+            if !logs.is_complete() {
+                running += logs.kept().await?.bytes;
+            } else if !finished.contains_key(uid) {
+                finished.insert(uid.clone(), logs.kept().await?);
+            }
+        }
+        for uid in to_drop(finished, running, self.budget) {
+            let Some((logs, kept)) = jobs.get(&uid).zip(finished.get_mut(&uid)) else { continue };
+            info!(uid, bytes = kept.bytes, "dropping a finished job's output, to stay within --log-budget");
+            logs.drop_output().await?;
+            kept.bytes = 0;
+        }
+        Ok(())
+    }
+
+    fn live(&self) -> BTreeMap<String, Arc<JobLogs>> {
+        let mut jobs = self.lock();
+        jobs.retain(|_, logs| logs.strong_count() > 0);
+        jobs.iter().filter_map(|(uid, logs)| Some((uid.clone(), logs.upgrade()?))).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Weak<JobLogs>>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The finished jobs whose output is too much, the one that finished first in front.
+fn to_drop(finished: &BTreeMap<String, Kept>, running: u64, budget: u64) -> Vec<String> {
+    let mut total = running + finished.values().map(|kept| kept.bytes).sum::<u64>();
+    let mut by_age: Vec<_> = finished.iter().filter(|(_, kept)| kept.bytes > 0).collect();
+    by_age.sort_by_key(|(_, kept)| kept.newest);
+    let mut dropped = vec![];
+    for (uid, kept) in by_age {
+        if total <= budget {
+            break;
+        }
+        total -= kept.bytes;
+        dropped.push(uid.clone());
+    }
+    dropped
+}
+
+/// The names of the folders below `dir` that are uids of jobs. A user may keep other folders there.
+fn uids_below(dir: &Path) -> io::Result<Vec<String>> {
+    let entries = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
+        entries => entries?,
+    };
+    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let names: Vec<String> = names.collect::<io::Result<_>>()?;
+    Ok(names.into_iter().filter(|name| Uuid::try_parse(name).is_ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_jobs_that_finished_first_are_dropped_until_the_rest_fits() {
+        let kept = |bytes: u64, at: u64| Kept { bytes, newest: SystemTime::UNIX_EPOCH + Duration::from_secs(at) };
+        let finished: BTreeMap<String, Kept> =
+            [("late", kept(40, 3)), ("first", kept(10, 1)), ("second", kept(30, 2)), ("gone", kept(0, 0))]
+                .map(|(uid, kept)| (uid.to_owned(), kept))
+                .into();
+        assert_eq!(to_drop(&finished, 0, 80), [""; 0]);
+        assert_eq!(to_drop(&finished, 0, 79), ["first"]);
+        assert_eq!(to_drop(&finished, 1, 70), ["first", "second"]);
+        assert_eq!(to_drop(&finished, 100, 80), ["first", "second", "late"]);
+    }
+}
