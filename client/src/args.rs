@@ -34,7 +34,8 @@ Exit codes:
   1  the job failed, was cancelled, or is not known to have succeeded
   2  bad usage or input
   3  the master could not be reached, refused, or broke
-  4  the image could not be found, built, pushed or loaded, or Docker could not be reached";
+  4  the image could not be found, built, pushed or loaded, or Docker could not be reached
+Ctrl-C ends the client by SIGINT, which a shell shows as 130.";
 
 /// Runs the exec.py of the current folder as one distributed TensorFlow job.
 ///

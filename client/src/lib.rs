@@ -30,7 +30,8 @@ use crate::error::Error;
 use crate::exit::Exit;
 use crate::output::{Data, Notes};
 
-/// Runs one command line, its program's name first, and says how the process is to exit.
+/// Runs one command line, its program's name first, and says how the process is to exit. Where an interrupt ended it,
+/// the process ends by that signal, and this does not return.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let notes = Notes::new();
     let exit = match obey(arguments, &notes) {
@@ -40,6 +41,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Exit::from(&error)
         }
     };
+    interrupt::end_if_interrupted();
     exit.into()
 }
 

@@ -1,5 +1,7 @@
 //! A submitted job is followed to its end: lines, changes, the closing line, the exit code.
 
+use std::os::unix::process::CommandExt;
+
 use protocol::error::{ErrorCode, Problem};
 use protocol::view::JobView;
 use rustix::process::Signal;
@@ -133,7 +135,7 @@ fn an_interrupt_leaves_the_job_alone_and_tells_the_way_back() {
         let mut printed = std::io::BufReader::new(child.stdout.take().unwrap());
         std::io::BufRead::read_line(&mut printed, &mut String::new()).unwrap();
         signal(&child, wish);
-        let ended = finish(child).expect_code(1);
+        let ended = finish(child).expect_signal(Signal::INT);
         let ended = ended.expect_stderr(&format!("to come back: client logs digits -f --master {}", master.url));
         ended.expect_stderr(&format!("to cancel it: client cancel digits --master {}", master.url));
         assert!(!master.asked().iter().any(|request| request.contains("cancel")), "{:?}", master.asked());
@@ -149,7 +151,7 @@ fn an_interrupt_before_the_submit_is_answered_claims_nothing_about_the_job() {
         let child = command.args(["--task", "digits", "--master", &master.url]).args(more).spawn().unwrap();
         until("the job is submitted", || master.asked().contains(&"POST /v1/jobs".to_owned()));
         signal(&child, Signal::INT);
-        let ended = finish(child).expect_code(1);
+        let ended = finish(child).expect_signal(wish);
         let sentence = "it is not known whether job digits was accepted: client status digits --master";
         assert_eq!(ended.stderr, format!("{sentence} {} tells\n", master.url));
     }
@@ -198,3 +200,21 @@ fn colours_are_the_terminals_or_the_users_wish() {
     let refused = with("NO_COLOR", &FakeMaster::start(script()));
     assert!(refused.starts_with("worker-0 │ hello\n"), "{refused:?}");
 }
+#[test]
+fn an_interrupt_ends_a_shells_loop_with_its_first_job() {
+    let master =
+        FakeMaster::start(Script { views: vec![running("digits")], logs: [lines()].into(), ..Script::default() });
+    let folder = folder_with_script();
+    let mut shell = support::command("bash".as_ref(), folder.path());
+    let twice = "for n in 1 2; do \"$0\" --task digits --master \"$1\"; done";
+    let client = env!("CARGO_BIN_EXE_client");
+    let mut child = shell.args(["-c", twice, client, &master.url]).process_group(0).spawn().unwrap();
+    let mut printed = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut printed, &mut String::new()).unwrap();
+    // As a terminal does at Ctrl-C.
+    rustix::process::kill_process_group(rustix::process::Pid::from_child(&child), Signal::INT).unwrap();
+    drop(finish(child).expect_signal(Signal::INT));
+    let submits = master.asked().iter().filter(|request| *request == "POST /v1/jobs").count();
+    assert_eq!(submits, 1);
+}
+

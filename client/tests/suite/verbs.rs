@@ -147,7 +147,9 @@ fn an_interrupted_wait_tells_the_way_back() {
     let child = client(folder.path()).args(["wait", "digits", "--master", &master.url]).spawn().unwrap();
     until("the end is waited for", || master.asked().iter().any(|request| request.contains("wait=")));
     signal(&child, rustix::process::Signal::INT);
-    let ended = finish(child).expect_code(1).expect_stderr("no longer waiting for job digits; it is left alone\n");
+    let ended = finish(child)
+        .expect_signal(rustix::process::Signal::INT)
+        .expect_stderr("no longer waiting for job digits; it is left alone\n");
     let ended = ended.expect_stderr(&format!("to come back: client wait digits --master {}\n", master.url));
     ended.expect_stderr(&format!("to cancel it: client cancel digits --master {}\n", master.url));
 }

@@ -74,7 +74,7 @@ pub fn ctrl_c_leaves_a_job_of_a_master_that_stays_alone(place: Place) {
     let client = Running::of(&mut stage.submitting(&["--task", "stays"]));
     client.until_printed(2, "ready");
     signal(client.pid(), Signal::INT);
-    client.ended().code(1).says(&["logs stays", "cancel stays"]);
+    client.ended().by(Signal::INT).says(&["logs stays", "cancel stays"]);
     assert_eq!(stage.runs().len(), 2);
     assert_eq!(stage.status("stays").state, JobState::Running);
 }

@@ -16,19 +16,26 @@ fn ctrl_c_stops_the_job_and_leaves_nothing_behind() {
     let client = Running::of(&mut scene.client(&["--worker-num", "3"]));
     client.until_printed(3, "ready");
     signal(client.pid(), Signal::INT);
-    let run = client.ended().code(1);
+    let run = client.ended().by(Signal::INT);
     scene.assert_empty();
     run.says(&["cancelled"]);
 }
 
 #[test]
-fn under_nohup_the_end_of_the_terminal_ends_nothing() {
+fn a_signal_that_was_ignored_from_the_start_ends_nothing() {
+    let without_interrupts = ["bash", "-c", "trap '' INT; exec \"$0\" \"$@\""];
+    for (by, ignored) in [(&["nohup"][..], Signal::HUP), (&without_interrupts, Signal::INT)] {
+        a_job_goes_on_after(by, ignored);
+    }
+}
+
+fn a_job_goes_on_after(by: &[&str], ignored: Signal) {
     let scene = Scene::new(
         "import os, time\nprint('ready')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('went on')",
     );
-    let client = Running::of(&mut run_by(&["nohup"], &scene.client(&["--worker-num", "1"])));
+    let client = Running::of(&mut run_by(by, &scene.client(&["--worker-num", "1"])));
     client.until_printed(1, "ready");
-    signal(client.pid(), Signal::HUP);
+    signal(client.pid(), ignored);
     fs::write(scene.path().join("go"), "").expect("write");
     assert_eq!(client.ended().code(0).lines("went on").len(), 1);
 }
