@@ -27,6 +27,7 @@ Examples:
   client --env BATCH=64 -- --epochs 3     exec.py gets BATCH=64, and the arguments --epochs 3
   client --strategy ps --task digits --master http://127.0.0.1:7897
   client --image digits --memory 2Gi --master http://192.168.49.2:31898
+  client --task digits --replace          run a job again: delete the one of that name first
   client logs digits -f                   come back to a job that a master runs
 
 Exit codes:
@@ -100,6 +101,9 @@ pub(crate) struct SubmitArgs {
     /// Return when the job is accepted, and print its name; otherwise its logs are followed to its end
     #[arg(short, long)]
     pub(crate) detach: bool,
+    /// Delete the job that has the name of --task, if there is one, wait until it is gone, and submit this one
+    #[arg(long, requires = "task")]
+    pub(crate) replace: bool,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
     /// Arguments for exec.py

@@ -22,13 +22,9 @@ pub(crate) fn accepted(view: &JobView) -> String {
     format!("job {} accepted: {}", view.name, composition(&view.spec))
 }
 
-/// The sentence about a job that an earlier command has submitted in the same words.
+/// The sentence about a job that an earlier command has submitted with the same arguments, and that still runs.
 pub(crate) fn submitted_before(view: &JobView) -> String {
-    let name = &view.name;
-    format!(
-        "job {name} was submitted before, and is {}: choose another --task, or client delete {name}, to run it again",
-        view.state
-    )
+    format!("job {} was submitted before and is {}; --replace would start it anew", view.name, view.state)
 }
 
 /// The sentence about a job that was there before this command.

@@ -119,9 +119,10 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
         args,
         policy,
         pod,
-        image: _,  // becomes a part of the job when there is an image with an agent in it
-        detach: _, // says what the client does, not what the job is
-        format: _, // says how the client prints
+        image: _,   // becomes a part of the job when there is an image with an agent in it
+        detach: _,  // says what the client does, not what the job is
+        replace: _, // the same
+        format: _,  // says how the client prints
     } = args;
     let name = task.unwrap_or_else(|| {
         let last = surroundings.folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();

@@ -102,6 +102,69 @@ fn detached_the_name_is_the_data_and_the_way_back_is_told() {
 }
 
 #[test]
+fn a_job_that_has_ended_is_not_taken_for_the_one_that_is_submitted() {
+    for (view, result) in [(succeeded("digits"), "succeeded"), (failed("digits"), "failed")] {
+        for more in [&[][..], &["--detach"], &["-o", "json"]] {
+            let master = FakeMaster::start(Script { views: vec![view.clone()], before: true, ..Script::default() });
+            let ended = submit_at(&master.url, more).expect_code(2);
+            assert_eq!(ended.stdout, "");
+            let sentence = format!("error: job digits has already ended ({result}); nothing was submitted\n");
+            ended.expect_stderr(&sentence).expect_stderr("hint: add --replace to run it again");
+        }
+    }
+}
+
+#[test]
+fn a_job_whose_result_is_decided_has_ended_though_its_pods_have_not() {
+    let mut view = succeeded("digits");
+    view.state = protocol::view::JobState::Stopping;
+    let master = FakeMaster::start(Script { views: vec![view], before: true, ..Script::default() });
+    submit_at(&master.url, &[]).expect_code(2).expect_stderr("job digits has already ended (succeeded)");
+}
+
+#[test]
+fn a_job_that_still_runs_is_followed_by_the_command_that_submits_it_again() {
+    let views = vec![running("digits"), succeeded("digits")];
+    let master = FakeMaster::start(Script { views, before: true, logs: [lines()].into(), ..Script::default() });
+    let ended = submit_at(&master.url, &[]).expect_code(0).expect_stderr("job digits was submitted before");
+    assert_eq!(ended.stdout.lines().count(), 2);
+}
+
+#[test]
+fn replace_deletes_the_job_waits_until_it_is_gone_and_submits() {
+    let views = vec![succeeded("digits")];
+    let master = FakeMaster::start(Script { views, before: true, ..Script::default() });
+    let ended = submit_at(&master.url, &["--replace", "-d"]).expect_code(0);
+    ended.expect_stderr("job digits is deleted\njob digits accepted: AllReduce, 2 workers\n");
+    let asked = master.asked();
+    let asked: Vec<&str> = asked.iter().map(|request| request.split('?').next().unwrap()).collect();
+    let job = "GET /v1/jobs/digits";
+    assert_eq!(asked, ["GET /v1/master", job, "DELETE /v1/jobs/digits", job, "POST /v1/jobs"]);
+}
+
+#[test]
+fn replace_submits_where_there_is_nothing_to_delete() {
+    let views = vec![pending("digits")];
+    let master = FakeMaster::start(Script { views, before: true, deleted: true, ..Script::default() });
+    let ended = submit_at(&master.url, &["--replace", "-d"]).expect_code(0);
+    assert!(ended.stderr.starts_with("job digits accepted"), "{}", ended.stderr);
+}
+
+#[test]
+fn an_interrupt_before_the_old_job_is_gone_says_that_none_was_submitted() {
+    // The deleted job is still shown, and does not change.
+    let master = FakeMaster::start(Script { views: vec![running("digits")], lingers: true, ..Script::default() });
+    let folder = folder_with_script();
+    let mut command = client(folder.path());
+    let child = command.args(["--task", "digits", "--replace", "--master", &master.url]).spawn().unwrap();
+    until("the job is deleted", || master.asked().iter().any(|request| request.contains("wait=")));
+    signal(&child, Signal::INT);
+    let ended = finish(child).expect_signal(Signal::INT);
+    assert_eq!(ended.stderr, "job digits is being deleted; no other was submitted\n");
+    assert!(!master.asked().contains(&"POST /v1/jobs".to_owned()), "{:?}", master.asked());
+}
+
+#[test]
 fn a_log_stream_that_breaks_off_is_taken_up_behind_its_last_line() {
     let first =
         Logs::Lines(vec![line("worker-0", 6, "one"), line("worker-1", 8, "two"), line("worker-0", 12, "three")]);
@@ -135,11 +198,29 @@ fn an_interrupt_leaves_the_job_alone_and_tells_the_way_back() {
         let mut printed = std::io::BufReader::new(child.stdout.take().unwrap());
         std::io::BufRead::read_line(&mut printed, &mut String::new()).unwrap();
         signal(&child, wish);
-        let ended = finish(child).expect_signal(Signal::INT);
+        let ended = finish(child).expect_signal(wish);
         let ended = ended.expect_stderr(&format!("to come back: client logs digits -f --master {}", master.url));
         ended.expect_stderr(&format!("to cancel it: client cancel digits --master {}", master.url));
         assert!(!master.asked().iter().any(|request| request.contains("cancel")), "{:?}", master.asked());
     }
+}
+
+#[test]
+fn an_interrupt_ends_a_shells_loop_with_its_first_job() {
+    let master =
+        FakeMaster::start(Script { views: vec![running("digits")], logs: [lines()].into(), ..Script::default() });
+    let folder = folder_with_script();
+    let mut shell = support::command("bash".as_ref(), folder.path());
+    let twice = "for n in 1 2; do \"$0\" --task digits --master \"$1\"; done";
+    let client = env!("CARGO_BIN_EXE_client");
+    let mut child = shell.args(["-c", twice, client, &master.url]).process_group(0).spawn().unwrap();
+    let mut printed = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut printed, &mut String::new()).unwrap();
+    // As a terminal does at Ctrl-C.
+    rustix::process::kill_process_group(rustix::process::Pid::from_child(&child), Signal::INT).unwrap();
+    drop(finish(child).expect_signal(Signal::INT));
+    let submits = master.asked().iter().filter(|request| *request == "POST /v1/jobs").count();
+    assert_eq!(submits, 1);
 }
 
 #[test]
@@ -151,7 +232,7 @@ fn an_interrupt_before_the_submit_is_answered_claims_nothing_about_the_job() {
         let child = command.args(["--task", "digits", "--master", &master.url]).args(more).spawn().unwrap();
         until("the job is submitted", || master.asked().contains(&"POST /v1/jobs".to_owned()));
         signal(&child, Signal::INT);
-        let ended = finish(child).expect_signal(wish);
+        let ended = finish(child).expect_signal(Signal::INT);
         let sentence = "it is not known whether job digits was accepted: client status digits --master";
         assert_eq!(ended.stderr, format!("{sentence} {} tells\n", master.url));
     }
@@ -200,21 +281,3 @@ fn colours_are_the_terminals_or_the_users_wish() {
     let refused = with("NO_COLOR", &FakeMaster::start(script()));
     assert!(refused.starts_with("worker-0 │ hello\n"), "{refused:?}");
 }
-#[test]
-fn an_interrupt_ends_a_shells_loop_with_its_first_job() {
-    let master =
-        FakeMaster::start(Script { views: vec![running("digits")], logs: [lines()].into(), ..Script::default() });
-    let folder = folder_with_script();
-    let mut shell = support::command("bash".as_ref(), folder.path());
-    let twice = "for n in 1 2; do \"$0\" --task digits --master \"$1\"; done";
-    let client = env!("CARGO_BIN_EXE_client");
-    let mut child = shell.args(["-c", twice, client, &master.url]).process_group(0).spawn().unwrap();
-    let mut printed = std::io::BufReader::new(child.stdout.take().unwrap());
-    std::io::BufRead::read_line(&mut printed, &mut String::new()).unwrap();
-    // As a terminal does at Ctrl-C.
-    rustix::process::kill_process_group(rustix::process::Pid::from_child(&child), Signal::INT).unwrap();
-    drop(finish(child).expect_signal(Signal::INT));
-    let submits = master.asked().iter().filter(|request| *request == "POST /v1/jobs").count();
-    assert_eq!(submits, 1);
-}
-
