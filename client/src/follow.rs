@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
 use tokio::task::JoinSet;
 
 use crate::error::Error;
-use crate::log_stream::{self, From, Lines, Until};
+use crate::log_stream::{self, From, Lines, Unfinished, Until};
 use crate::master_client::{LONG_POLL, MasterClient, MasterError};
 use crate::narrate;
 use crate::output::{Data, Notes};
@@ -71,7 +71,9 @@ pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes)
     let mut feeds = JoinSet::new();
     feeds.spawn(feed_views(client.clone(), first.clone(), events.clone()));
     if let Logs::Merged(from) = logs {
-        feeds.spawn(feed_lines(client, first.name.clone(), from, events));
+        let unfinished = if notes.shows_progress() { Unfinished::Shown } else { Unfinished::Hidden };
+        let offsets = BTreeMap::new();
+        feeds.spawn(feed_lines(LineReading { client, name: first.name.clone(), from, unfinished, offsets, events }));
     }
     let last = match told {
         Told::Nothing => None,
@@ -113,7 +115,11 @@ async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<Jo
                 tell_changes(last.as_ref(), &view, data, notes)?;
                 last = Some(*view);
             }
-            Some(Event::Line(line)) => data.log_line(&line)?,
+            Some(Event::Line(line)) if line.unfinished => notes.show_unfinished(&line),
+            Some(Event::Line(line)) => {
+                notes.end_unfinished(line.replica);
+                data.log_line(&line)?;
+            }
             Some(Event::LogsEnded) => logs_open = false,
             Some(Event::Away(reason)) => notes.say(&format!("{reason}; trying again")),
             Some(Event::Failed(error)) => return Err(error),
@@ -201,13 +207,12 @@ async fn next_view(
 }
 
 /// Sends every line until the job has finished, going on behind the last one when the stream breaks.
-async fn feed_lines(client: MasterClient, name: JobName, from: From, events: Sender<Event>) {
-    let mut reading = LineReading { client, name, from, offsets: BTreeMap::new(), events: events.clone() };
+async fn feed_lines(mut reading: LineReading) {
     let last = match to_the_end(&mut reading).await {
         Ok(_) => Event::LogsEnded,
         Err(error) => Event::Failed(error),
     };
-    let _ = events.send(last).await;
+    let _ = reading.events.send(last).await;
 }
 
 /// How far the lines of a job have been read and sent.
@@ -215,6 +220,7 @@ struct LineReading {
     client: MasterClient,
     name: JobName,
     from: From,
+    unfinished: Unfinished,
     offsets: BTreeMap<ReplicaId, u64>,
     events: Sender<Event>,
 }
@@ -223,14 +229,16 @@ impl Resumable for LineReading {
     type Opened = Lines;
 
     async fn open(&self) -> Result<Lines, MasterError> {
-        let Self { client, name, from, offsets, events: _ } = self;
+        let Self { client, name, from, unfinished, offsets, events: _ } = self;
         let from = if offsets.is_empty() { from } else { &From::Offsets(offsets.clone()) };
-        log_stream::merged(client, name, from, Until::Finished).await
+        log_stream::merged(client, name, from, Until::Finished(*unfinished)).await
     }
 
     async fn read(&mut self, mut lines: Lines) -> Result<JobView, Error> {
         while let Some(line) = lines.try_next().await? {
-            self.offsets.insert(line.replica, line.offset);
+            if !line.unfinished {
+                self.offsets.insert(line.replica, line.offset);
+            }
             // Without a receiver nobody asks any more, and this task is about to be aborted.
             let _ = self.events.send(Event::Line(line)).await;
         }

@@ -46,7 +46,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn obey(arguments: impl IntoIterator<Item = OsString>, notes: &Notes) -> Result<Exit, Error> {
-    let mut data = Data::new();
+    let mut data = Data::above(notes);
     let cli = match args::parse(arguments)? {
         args::Parsed::Help(text) => {
             data.styled(&text)?;

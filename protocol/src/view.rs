@@ -256,7 +256,14 @@ pub struct LogLine {
     pub offset: u64,
     /// The text without its newline; invalid UTF-8 replaced. A line of more than [`LOG_LINE_BYTES`] comes in pieces.
     pub line: String,
+    /// Whether this is the end of a line that is still being written, as a progress bar is, and comes again as a whole.
+    /// Only streams that ask for such lines have them. `offset` is then where the line begins.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unfinished: bool,
 }
 
 /// Most bytes of output in one [`LogLine`].
 pub const LOG_LINE_BYTES: usize = 16 * 1024;
+
+/// Most bytes of a line that is still being written: its newest. A terminal shows no more of it.
+pub const UNFINISHED_BYTES: usize = 4 * 1024;

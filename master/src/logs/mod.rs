@@ -3,6 +3,7 @@
 
 mod disk;
 mod file;
+mod pace;
 mod read;
 mod tail;
 
@@ -18,7 +19,7 @@ use protocol::ids::ReplicaId;
 use tokio::sync::watch;
 
 use self::file::{LogFile, Then};
-pub use self::read::{lines, reader};
+pub use self::read::{growing_lines, lines, reader};
 
 /// Bytes kept of one replica's output: the newest ones.
 pub const KEPT_BYTES: NonZeroU64 = NonZeroU64::new(64 * 1024 * 1024).expect("not zero");

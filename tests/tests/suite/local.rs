@@ -40,11 +40,27 @@ fn a_job_goes_on_after(by: &[&str], ignored: Signal) {
     assert_eq!(client.ended().code(0).lines("went on").len(), 1);
 }
 
+/// Runs a program in a terminal of its own.
+const IN_A_TERMINAL: [&str; 3] = ["python3", "-c", "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"];
+
+#[test]
+fn a_terminal_shows_a_progress_bar_while_it_grows_and_a_pipe_its_last_state() {
+    let scene = Scene::new(
+        "import os, time\nfor n in (1, 2): os.write(1, b'\\r%d0%%|##' % n)\n\
+         while not os.path.exists('go'): time.sleep(0.01)\nprint('\\r100%|####')",
+    );
+    let client = Running::of(&mut run_by(&IN_A_TERMINAL, &scene.client(&["--worker-num", "1"])));
+    client.until_printed(1, "worker-0 │ 20%|##");
+    fs::write(scene.path().join("go"), "").expect("write");
+    assert_eq!(client.ended().code(0).stdout.matches("worker-0 │ 100%|####").count(), 1);
+    let piped = scene.run(&["--worker-num", "1"]).code(0);
+    assert_eq!(piped.stdout, "worker-0 │ \r10%|##\r20%|##\r100%|####\n");
+}
+
 #[test]
 fn a_script_has_no_terminal_to_wait_for() {
     let scene = Scene::new("try: print('found', open('/dev/tty'))\nexcept OSError as error: print(error.strerror)");
-    let in_a_terminal = ["python3", "-c", "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"];
-    let run = Running::of(&mut run_by(&in_a_terminal, &scene.client(&["--worker-num", "1"]))).ended().code(0);
+    let run = Running::of(&mut run_by(&IN_A_TERMINAL, &scene.client(&["--worker-num", "1"]))).ended().code(0);
     assert!(run.stdout.contains("No such device or address"), "{}", run.stdout);
 }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 pub(crate) mod docker;
 pub(crate) mod fake_master;
 pub(crate) mod recorded_engine;
+pub(crate) mod terminal;
 pub(crate) mod views;
 
 /// No command of these tests takes nearly as long.
