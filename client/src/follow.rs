@@ -21,7 +21,7 @@ use crate::resume::{Resumable, to_the_end};
 /// Events between the network and the printer; when stdout is slow, the network waits.
 const QUEUE: usize = 256;
 
-/// How long a finished job's last lines may take to arrive.
+/// How long the last lines may take to arrive, once the job's result is decided.
 const LAST_LINES: Duration = Duration::from_secs(15);
 
 /// A job to follow.
@@ -105,11 +105,11 @@ struct Watch {
 async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<JobView, Error> {
     let Watch { mut inbox, mut last, mut logs_open } = watch;
     loop {
-        let finished = last.as_ref().is_some_and(|view| view.state.is_finished());
-        if let Some(view) = last.take_if(|_| finished && !logs_open) {
+        let has_ended = last.as_ref().is_some_and(|view| view.result.is_some());
+        if let Some(view) = last.take_if(|_| has_ended && !logs_open).and_then(JobView::as_ended) {
             return Ok(view);
         }
-        let deadline = if finished { Some(LAST_LINES) } else { None };
+        let deadline = if has_ended { Some(LAST_LINES) } else { None };
         match next_event(&mut inbox, deadline, data).await? {
             Some(Event::View(view)) => {
                 tell_changes(last.as_ref(), &view, data, notes)?;
@@ -167,8 +167,8 @@ async fn feed_views(client: MasterClient, first: JobView, events: Sender<Event>)
     let mut patience = Patience::new();
     let mut view = first;
     loop {
-        let (name, seq, finished) = (view.name.clone(), view.seq, view.state.is_finished());
-        if events.send(Event::View(Box::new(view))).await.is_err() || finished {
+        let (name, seq, has_ended) = (view.name.clone(), view.seq, view.result.is_some());
+        if events.send(Event::View(Box::new(view))).await.is_err() || has_ended {
             return;
         }
         view = match next_view(&client, &name, seq, &mut patience, &events).await {

@@ -102,10 +102,9 @@ pub(crate) async fn raw(
     Ok((position, pieces.boxed()))
 }
 
-/// The job behind a stream that has ended in order, which is finished unless the master is shutting down.
+/// The job as it ended, behind a stream that has ended in order. Where it has no result, the master is shutting down.
 pub(crate) async fn ended_with(client: &MasterClient, name: &JobName) -> Result<JobView, MasterError> {
-    let view = client.view(name).await?;
-    if view.state.is_finished() { Ok(view) } else { Err(client.log_stream_ended_early()) }
+    client.view(name).await?.as_ended().ok_or_else(|| client.log_stream_ended_early())
 }
 
 fn follow(until: Until) -> (&'static str, String) {

@@ -82,9 +82,6 @@ pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     sentences.extend(failures(before, now));
     sentences.extend(restart(before, now));
     sentences.extend(stopping(before, now));
-    if waits_for_pods(now) && !before.is_some_and(waits_for_pods) {
-        sentences.push("waiting for its pods to go".to_owned());
-    }
     sentences
 }
 
@@ -115,13 +112,6 @@ fn stopping(before: Option<&JobView>, now: &JobView) -> Option<String> {
         1 => Some("stopping the one that still runs".to_owned()),
         many => Some(format!("stopping the {many} that still run")),
     }
-}
-
-/// Whether nothing of a job runs any more, and only its pods keep it from its end.
-fn waits_for_pods(view: &JobView) -> bool {
-    let has = |state: ReplicaState| view.replicas.iter().any(|replica| replica.state == state);
-    let is_any_left = view.replicas.iter().any(|replica| replica.state != ReplicaState::Lost);
-    view.state == JobState::Stopping && !has(ReplicaState::Running) && is_any_left
 }
 
 fn after(words: &'static str) -> impl Fn(Duration) -> String {
@@ -183,7 +173,8 @@ fn shortened(mut sentences: Vec<String>, rest: &str) -> Vec<String> {
 
 /// The last line about a finished job: how it ended, how long it took, and where the time went.
 pub(crate) fn closing(view: &JobView) -> String {
-    let total = between(view.times.accepted, view.times.finished.or(view.times.ended));
+    // The pods may still be going, which is no part of the job's time.
+    let total = between(view.times.accepted, view.times.ended.or(view.times.finished));
     let took = |words: &'static str| total.map(after(words)).unwrap_or_default();
     let parts = parts(&view.times);
     let in_brackets = if parts.is_empty() { String::new() } else { format!(" ({parts})") };
@@ -202,12 +193,11 @@ pub(crate) fn closing(view: &JobView) -> String {
 }
 
 fn parts(times: &JobTimes) -> String {
-    let JobTimes { accepted, joined, configured: _, started, ended, finished } = times;
+    let JobTimes { accepted, joined, configured: _, started, ended, finished: _ } = times;
     let steps = [
         ("pods", between(*accepted, *joined)),
         ("start", between(*joined, *started)),
         ("training", between(*started, *ended)),
-        ("clean-up", between(*ended, *finished)),
     ];
     let known = steps.into_iter().filter_map(|(step, took)| took.map(|took| format!("{step} {}", spelled(took))));
     let known: Vec<String> = known.collect();

@@ -113,22 +113,6 @@ fn failures_are_told_and_ends_that_were_asked_for_are_not() {
 }
 
 #[test]
-fn a_job_that_is_kept_by_its_pods_alone_says_so_once() {
-    let mut stopping = running(2);
-    stopping.state = JobState::Stopping;
-    let mut kept = stopping.clone();
-    kept.replicas.iter_mut().for_each(|replica| {
-        replica.state = ReplicaState::Exited;
-        replica.exit = Some(exited(143, true));
-    });
-    assert_eq!(changes(Some(&stopping), &kept), ["waiting for its pods to go"]);
-    assert_eq!(changes(Some(&kept), &kept), Vec::<String>::new());
-    kept.replicas.iter_mut().for_each(|replica| replica.state = ReplicaState::Lost);
-    let told = changes(Some(&stopping), &kept);
-    assert!(!told.iter().any(|sentence| sentence.starts_with("waiting")), "{told:?}");
-}
-
-#[test]
 fn a_lost_replica_is_told_with_the_reason() {
     let mut view = running(2);
     view.replicas[1].state = ReplicaState::Lost;
@@ -159,19 +143,19 @@ fn replicas_that_wait_for_the_same_thing_are_told_together() {
 
 #[test]
 fn the_closing_line_says_how_it_ended_and_where_the_time_went() {
-    let parts = "pods 1.8 s, start 0.02 s, training 20.9 s, clean-up 0.06 s";
+    let parts = "pods 1.8 s, start 0.02 s, training 20.9 s";
     let mut never_started = finished(JobResult::Failed {
         failure: Failure::StartTimeout { missing: vec!["worker-3".parse().unwrap()], after_seconds: 20, reason: None },
     });
     (never_started.times.joined, never_started.times.started) = (None, None);
     for (view, line) in [
-        (finished(JobResult::Succeeded), format!("succeeded in 22.8 s: {parts}")),
+        (finished(JobResult::Succeeded), format!("succeeded in 22.7 s: {parts}")),
         (
             failed_by("worker-2", exited(3, false)),
-            format!("failed after 22.8 s: worker-2 exited with code 3 ({parts})"),
+            format!("failed after 22.7 s: worker-2 exited with code 3 ({parts})"),
         ),
-        (finished(JobResult::Cancelled), format!("cancelled after 22.8 s ({parts})")),
-        (never_started, "failed after 22.8 s: 1 of the gang did not come within 20 s: worker-3".to_owned()),
+        (finished(JobResult::Cancelled), format!("cancelled after 22.7 s ({parts})")),
+        (never_started, "failed after 22.7 s: 1 of the gang did not come within 20 s: worker-3".to_owned()),
     ] {
         assert_eq!(closing(&view), line);
     }

@@ -217,6 +217,15 @@ pub struct JobView {
     pub times: JobTimes,
 }
 
+impl JobView {
+    /// The job as it ended, once its result is decided. Its state is `stopping` until its pods have ended too; here it is
+    /// the one that shows the result.
+    pub fn as_ended(mut self) -> Option<Self> {
+        self.state = self.result.as_ref()?.state();
+        Some(self)
+    }
+}
+
 /// The answer of `GET /v1/jobs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

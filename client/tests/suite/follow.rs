@@ -3,11 +3,11 @@
 use std::os::unix::process::CommandExt;
 
 use protocol::error::{ErrorCode, Problem};
-use protocol::view::JobView;
+use protocol::view::{JobResult, JobState, JobView};
 use rustix::process::Signal;
 
 use crate::support::fake_master::{FakeMaster, Logs, Script};
-use crate::support::views::{failed, finished, line, pending, running, succeeded};
+use crate::support::views::{decided, failed, finished, line, pending, running, succeeded};
 use crate::support::{Ended, client, finish, folder_with_script, signal, until};
 
 fn lines() -> Logs {
@@ -32,7 +32,7 @@ fn a_job_that_succeeds_is_told_from_its_start_to_its_end() {
             "job digits accepted: AllReduce, 2 workers",
             "gang complete: 2 of 2 in 1.8 s",
             "running: generation 1.1, all 2 started 0.02 s after the gang was complete",
-            "succeeded in 4.9 s: pods 1.8 s, start 0.02 s, training 3.0 s, clean-up 0.1 s",
+            "succeeded in 4.8 s: pods 1.8 s, start 0.02 s, training 3.0 s",
         ]
     );
 }
@@ -47,7 +47,7 @@ fn a_job_that_fails_ends_with_the_cause_its_last_words_and_exit_code_1() {
         told,
         [
             "worker-1 exited with code 3",
-            "failed after 4.9 s: worker-1 exited with code 3 (pods 1.8 s, start 0.02 s, training 3.0 s, clean-up 0.1 s)",
+            "failed after 4.8 s: worker-1 exited with code 3 (pods 1.8 s, start 0.02 s, training 3.0 s)",
             "last output of worker-1 on stderr:",
             "  Traceback",
             "  ValueError: no",
@@ -57,9 +57,9 @@ fn a_job_that_fails_ends_with_the_cause_its_last_words_and_exit_code_1() {
 
 #[test]
 fn a_cancelled_job_has_not_succeeded() {
-    let views = vec![pending("digits"), finished("digits", protocol::view::JobResult::Cancelled)];
+    let views = vec![pending("digits"), finished("digits", JobResult::Cancelled)];
     let master = FakeMaster::start(Script { views, ..Script::default() });
-    submit_at(&master.url, &[]).expect_code(1).expect_stderr("cancelled after 4.9 s");
+    submit_at(&master.url, &[]).expect_code(1).expect_stderr("cancelled after 4.8 s");
 }
 
 #[test]
@@ -81,10 +81,29 @@ fn everything_that_was_asked_for_is_submitted() {
 }
 
 #[test]
+fn a_job_whose_result_is_decided_has_ended_before_its_pods_have() {
+    for (result, code, state) in
+        [(JobResult::Succeeded, 0, JobState::Succeeded), (JobResult::Cancelled, 1, JobState::Cancelled)]
+    {
+        // The job is never shown as finished.
+        let views = vec![running("digits"), decided("digits", result)];
+        let master = || FakeMaster::start(Script { views: views.clone(), logs: [lines()].into(), ..Script::default() });
+        assert_eq!(submit_at(&master().url, &[]).expect_code(code).stdout.lines().count(), 2);
+        let shown = submit_at(&master().url, &["-o", "json"]).expect_code(code).stdout;
+        assert_eq!(serde_json::from_str::<JobView>(&shown).unwrap().state, state);
+        let folder = folder_with_script();
+        for verb in [&["logs", "digits", "-f"][..], &["wait", "digits"]] {
+            let mut command = client(folder.path());
+            finish(command.args(verb).args(["--master", &master().url]).spawn().unwrap()).expect_code(code);
+        }
+    }
+}
+
+#[test]
 fn json_is_the_job_as_it_ended_and_nothing_else() {
     let views = vec![pending("digits"), running("digits"), succeeded("digits")];
     let master = FakeMaster::start(Script { views, logs: [lines()].into(), ..Script::default() });
-    let ended = submit_at(&master.url, &["-o", "json"]).expect_code(0).expect_stderr("succeeded in 4.9 s");
+    let ended = submit_at(&master.url, &["-o", "json"]).expect_code(0).expect_stderr("succeeded in 4.8 s");
     assert_eq!(serde_json::from_str::<JobView>(&ended.stdout).unwrap(), succeeded("digits"));
     assert!(!master.asked().iter().any(|request| request.contains("/logs")), "{:?}", master.asked());
 }
@@ -116,8 +135,7 @@ fn a_job_that_has_ended_is_not_taken_for_the_one_that_is_submitted() {
 
 #[test]
 fn a_job_whose_result_is_decided_has_ended_though_its_pods_have_not() {
-    let mut view = succeeded("digits");
-    view.state = protocol::view::JobState::Stopping;
+    let view = decided("digits", JobResult::Succeeded);
     let master = FakeMaster::start(Script { views: vec![view], before: true, ..Script::default() });
     submit_at(&master.url, &[]).expect_code(2).expect_stderr("job digits has already ended (succeeded)");
 }

@@ -131,7 +131,7 @@ fn output_without_its_offset_is_none_of_a_master() {
 #[test]
 fn wait_exits_as_the_job_ended() {
     for (view, code, sentence) in
-        [(succeeded("digits"), 0, "succeeded in 4.9 s"), (failed("digits"), 1, "failed after")]
+        [(succeeded("digits"), 0, "succeeded in 4.8 s"), (failed("digits"), 1, "failed after")]
     {
         let master = serving(vec![pending("digits"), running("digits"), view.clone()]);
         at(&master, &["wait", "digits"]).expect_code(code).expect_stderr(sentence);

@@ -144,12 +144,20 @@ pub(super) async fn await_copies(followers: Vec<Follower>) {
     }
 }
 
-/// Ends an agent whose run is over, once its output is here. Says whether the agent agreed.
-pub(super) async fn finish(agents: &AgentClient, agent: SocketAddr, copied: impl Future<Output = ()>) -> bool {
+/// Completes the output of a replica that runs nothing any more, once what is being copied is here.
+pub(super) async fn complete(log: ReplicaLog, copied: impl Future<Output = ()>) {
     if timeout(COPY_TIMEOUT, copied).await.is_err() {
-        warn!(%agent, "the rest of a run's output took too long to copy");
+        warn!("the rest of a run's output took too long to copy");
     }
-    agents.finish(agent).await.is_ok()
+    log.complete();
+}
+
+/// Ends an agent whose run is over. Says whether the agent agreed.
+pub(super) async fn finish(agents: &AgentClient, agent: Option<SocketAddr>) -> bool {
+    match agent {
+        Some(agent) => agents.finish(agent).await.is_ok(),
+        None => false,
+    }
 }
 
 /// Deletes a pod, as often as it takes.

@@ -93,9 +93,7 @@ impl JobLogs {
     /// Says of all that nothing will follow, and closes their files: a master keeps the output of more jobs than it may
     /// have files open.
     pub async fn complete(&self) {
-        for log in self.replicas.values() {
-            log.0.progress.send_modify(|progress| progress.is_complete = true);
-        }
+        self.replicas.values().for_each(ReplicaLog::complete);
         self.with_each(LogFile::close).await;
     }
 
@@ -129,6 +127,11 @@ impl ReplicaLog {
     fn new(path: PathBuf) -> Self {
         let progress = watch::Sender::new(Progress { end: 0, is_complete: false });
         Self(Arc::new(Shared { file: Mutex::new(LogFile::new(path)), progress, incomplete: Mutex::default() }))
+    }
+
+    /// Says that nothing will follow.
+    pub fn complete(&self) {
+        self.0.progress.send_modify(|progress| progress.is_complete = true);
     }
 
     /// Keeps bytes whose first is at `offset`. Bytes that are known already are passed over, a gap is kept as a gap, also

@@ -67,6 +67,13 @@ pub(crate) fn finished(name: &str, result: JobResult) -> JobView {
     view
 }
 
+/// The result is decided, and the pods have not ended.
+pub(crate) fn decided(name: &str, result: JobResult) -> JobView {
+    let mut view = finished(name, result);
+    (view.state, view.times.finished) = (JobState::Stopping, None);
+    view
+}
+
 pub(crate) fn succeeded(name: &str) -> JobView {
     finished(name, JobResult::Succeeded)
 }
