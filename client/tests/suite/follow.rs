@@ -228,7 +228,7 @@ fn an_interrupt_ends_a_shells_loop_with_its_first_job() {
     let master =
         FakeMaster::start(Script { views: vec![running("digits")], logs: [lines()].into(), ..Script::default() });
     let folder = folder_with_script();
-    let mut shell = support::command("bash".as_ref(), folder.path());
+    let mut shell = crate::support::command("bash".as_ref(), folder.path());
     let twice = "for n in 1 2; do \"$0\" --task digits --master \"$1\"; done";
     let client = env!("CARGO_BIN_EXE_client");
     let mut child = shell.args(["-c", twice, client, &master.url]).process_group(0).spawn().unwrap();

@@ -25,6 +25,7 @@ use crate::backend::{JobKey, PodBackend};
 use crate::error_chain::error_chain;
 use crate::job::observation::{AgentState, LostRun};
 use crate::job::rendezvous::Rendezvous;
+use crate::logs::ReplicaLog;
 
 /// Agents that are talked to at the same time.
 pub(super) const AGENTS_AT_ONCE: usize = 64;
