@@ -90,8 +90,8 @@ pub(crate) struct SubmitArgs {
     /// A variable for every replica; NAME alone passes one's own on; again and again, the last of a name counts
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<EnvArg>,
-    /// A file of NAME=VALUE lines, with quotes, # comments, and ${NAME} for what one's own environment or a
-    /// line before has; --env wins over it
+    /// A file of variables, as of docker run --env-file: a line is what --env takes, everything after the = is the
+    /// value, and lines that begin with # are skipped; --env wins over it
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Option<PathBuf>,
     /// Let a variable of --env or --env-file through although it makes programs run code that nobody sees, such as
