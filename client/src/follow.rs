@@ -229,8 +229,13 @@ impl Resumable for LineReading {
     type Opened = Lines;
 
     async fn open(&self) -> Result<Lines, MasterError> {
-        let Self { client, name, from, unfinished, offsets, events: _ } = self;
+        let Self { client, name, from, unfinished, offsets, events } = self;
         let from = if offsets.is_empty() { from } else { &From::Offsets(offsets.clone()) };
+        if !offsets.is_empty() {
+            // The master may have been away, and lines of another start must come after that start is told of.
+            let view = client.view(name).await?;
+            let _ = events.send(Event::View(Box::new(view))).await;
+        }
         log_stream::merged(client, name, from, Until::Finished(*unfinished)).await
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use protocol::agent::ExitReport;
 use protocol::failure::{Failure, was_lost};
-use protocol::ids::{ReplicaId, Role, UnixMillis};
+use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
 use protocol::job::JobSpec;
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaState, ReplicaView};
 
@@ -62,9 +62,9 @@ pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     let total = gang_size(&now.spec);
     let mut sentences = waiting(before, now);
     if let (Some(old), Some(new)) = (before.and_then(|view| view.generation), now.generation)
-        && old != new
+        && old < new
     {
-        sentences.push(format!("generation {new} begins"));
+        sentences.push(format!("--- start {new}, after {} ---", cause_of_start(now, old, new)));
     }
     if now.times.joined.is_some() && now.times.joined != times_before.joined {
         let took = between(now.times.accepted, now.times.joined);
@@ -83,6 +83,17 @@ pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     sentences.extend(restart(before, now));
     sentences.extend(stopping(before, now));
     sentences
+}
+
+/// Why start `new` followed on start `old`.
+fn cause_of_start(view: &JobView, old: Generation, new: Generation) -> String {
+    let failed =
+        view.restarts.failed_starts.last().filter(|failed| failed.generation.is_some_and(|start| start >= old));
+    match failed {
+        Some(failed) => failed.failure.to_string(),
+        None if new.epoch > old.epoch => "the master had gone, and the start before with it".to_owned(),
+        None => "a failure".to_owned(),
+    }
 }
 
 /// Whether a gang runs that had been started before.

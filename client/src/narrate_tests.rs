@@ -1,7 +1,7 @@
 //! Tests of `narrate.rs`, as tables of views and sentences.
 
 use protocol::agent::ExitOutcome;
-use protocol::failure::Restarts;
+use protocol::failure::{FailedStart, Restarts};
 use protocol::job::JobRequest;
 
 use super::*;
@@ -91,13 +91,27 @@ fn each_step_is_told_once() {
 }
 
 #[test]
-fn a_restart_names_its_generation() {
+fn each_further_start_is_marked_with_its_cause() {
     let mut again = running(2);
     again.generation = Some("1.2".parse().unwrap());
     again.times.started = Some(UnixMillis(9_000));
+    again.restarts.failed_starts = vec![FailedStart {
+        generation: Some("1.1".parse().unwrap()),
+        at: UnixMillis(4_000),
+        failure: Failure::ReplicaExited { replica: "worker-1".parse().unwrap(), exit: exited(3, false) },
+        counted: true,
+        last_lines: vec![],
+        consequences: vec![],
+    }];
     let told = changes(Some(&running(2)), &again);
-    assert_eq!(told[0], "generation 1.2 begins");
+    assert_eq!(told[0], "--- start 1.2, after worker-1 exited with code 3 ---");
     assert!(told[1].starts_with("running: generation 1.2, all 2 started"), "{told:?}");
+
+    let mut repeated = again.clone();
+    repeated.generation = Some("2.1".parse().unwrap());
+    let told = changes(Some(&again), &repeated);
+    assert_eq!(told[0], "--- start 2.1, after the master had gone, and the start before with it ---");
+    assert!(changes(Some(&repeated), &again).is_empty(), "an older view that comes late is no start");
 }
 
 #[test]

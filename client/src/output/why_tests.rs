@@ -105,6 +105,17 @@ fn of_a_job_in_which_nothing_failed_that_is_said() {
 }
 
 #[test]
+fn a_start_that_repeats_an_earlier_masters_is_told_with_its_cause() {
+    let mut view = view(None, vec![]);
+    view.restarts.repeated_starts = vec![RepeatedStart { generation: "2.1".parse().unwrap(), at: UnixMillis(15_000) }];
+    let text = "\
+job digits is running
+
+start 2.1, 14.0 s after the submit: the master had gone, and the start before with it (not counted)";
+    assert_eq!(why_text(&view), text);
+}
+
+#[test]
 fn the_status_of_a_job_says_how_often_it_was_started_again_and_what_failed_last() {
     let mut view = view(None, vec![failed(exited(3))]);
     (view.restarts.counted, view.restarts.uncounted) = (2, 1);

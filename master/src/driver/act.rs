@@ -84,6 +84,10 @@ impl Driver {
     }
 
     async fn launch(&mut self, generation: Generation) -> Next {
+        let next = self.note_repeated(generation).await;
+        if next != Next::GoOn {
+            return next;
+        }
         if self.replicas.values().any(|replica| replica.is_seed_only) {
             let next = self.remember(generation).await;
             if next != Next::GoOn {

@@ -130,6 +130,8 @@ struct Driver {
     current_start: Option<Generation>,
     /// What there is to say of a start that has failed, until it is on record.
     failed: Option<FailedStart>,
+    /// How often the job had been started again when this driver began.
+    restarts_before: u32,
     /// When the job is forgotten by itself, once it has finished.
     forget_at: Option<Instant>,
 }
@@ -172,6 +174,7 @@ impl Driver {
             start: None,
             current_start: None,
             failed: None,
+            restarts_before: record.restarts.total(),
             forget_at: None,
             context,
             wires,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::failure::{FailedStart, Failure, LAST_LINES_MAX};
+use protocol::failure::{FailedStart, Failure, LAST_LINES_MAX, RepeatedStart};
 use protocol::ids::Generation;
 use protocol::view::JobResult;
 use tokio::time::timeout;
@@ -27,6 +27,21 @@ impl Driver {
                 return Change::Nothing;
             }
             record.launched = Some(generation);
+            Change::Write
+        })
+        .await
+    }
+
+    /// Writes down that a start repeats what an earlier master had, or may have, started; no other start needs it.
+    pub(super) async fn note_repeated(&mut self, generation: Generation) -> Next {
+        let restarts = &self.stored.record.restarts;
+        let is_first = generation.epoch > 1 && generation.sequence == 1 && restarts.total() == self.restarts_before;
+        if !is_first || restarts.repeated_starts.last().is_some_and(|last| last.generation == generation) {
+            return Next::GoOn;
+        }
+        let start = RepeatedStart { generation, at: super::now() };
+        self.write(|record| {
+            record.restarts.note_repeated(start);
             Change::Write
         })
         .await
