@@ -113,7 +113,9 @@ async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<Jo
         match next_event(&mut inbox, deadline, data).await? {
             Some(Event::View(view)) => {
                 tell_changes(last.as_ref(), &view, data, notes)?;
-                last = Some(*view);
+                // A master that takes a job over shows no generation until the next start.
+                let generation = view.generation.or(last.and_then(|last| last.generation));
+                last = Some(JobView { generation, ..*view });
             }
             Some(Event::Line(line)) if line.unfinished => notes.show_unfinished(&line),
             Some(Event::Line(line)) => {

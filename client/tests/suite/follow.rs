@@ -100,6 +100,20 @@ fn a_job_whose_result_is_decided_has_ended_before_its_pods_have() {
 }
 
 #[test]
+fn a_start_by_another_master_is_marked_though_that_master_showed_none_before() {
+    let mut taken_over = pending("digits");
+    taken_over.seq = 3;
+    let mut again = running("digits");
+    (again.seq, again.generation) = (4, Some("2.1".parse().unwrap()));
+    let mut ended = succeeded("digits");
+    (ended.seq, ended.generation) = (5, again.generation);
+    let views = vec![pending("digits"), running("digits"), taken_over, again, ended];
+    let master = FakeMaster::start(Script { views, ..Script::default() });
+    let told = submit_at(&master.url, &["-o", "json"]).expect_code(0);
+    told.expect_stderr("\n--- start 2.1, after the master had gone, and the start before with it ---\n");
+}
+
+#[test]
 fn json_is_the_job_as_it_ended_and_nothing_else() {
     let views = vec![pending("digits"), running("digits"), succeeded("digits")];
     let master = FakeMaster::start(Script { views, logs: [lines()].into(), ..Script::default() });
