@@ -11,7 +11,7 @@ use futures_util::{FutureExt, StreamExt, stream};
 use protocol::failure::NEVER_STARTED;
 use protocol::ids::{Generation, ReplicaId};
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{debug, warn};
 
 use super::follower::Follower;
 use super::replica::{Replica, Subject};
@@ -70,7 +70,7 @@ impl Driver {
     }
 
     fn configure(&mut self, generation: Generation) {
-        info!(job = %self.stored.name(), %generation, joined = self.replicas.len(), "gang complete");
+        debug!(job = %self.stored.name(), %generation, joined = self.replicas.len(), "gang complete");
         let tensorflow = |(id, replica): (&ReplicaId, &Replica)| Some((*id, replica.seen.addresses()?.tensorflow));
         let members: BTreeMap<ReplicaId, SocketAddr> = self.replicas.iter().filter_map(tensorflow).collect();
         for (id, replica) in &mut self.replicas {

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{error, info};
+use tracing::{debug, error};
 
 pub use self::adopt::Tenure;
 use self::replica::{Replica, Subject};
@@ -296,7 +296,7 @@ impl Driver {
             self.current_start = generation;
         }
         let generation = generation.map(tracing::field::display);
-        info!(job = %self.stored.name(), state = %phase.state(), generation, "job moved");
+        debug!(job = %self.stored.name(), state = %phase.state(), generation, "job moved");
         self.phase = phase;
     }
 

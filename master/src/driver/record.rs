@@ -7,7 +7,7 @@ use protocol::failure::{FailedStart, Failure, LAST_LINES_MAX, RepeatedStart};
 use protocol::ids::Generation;
 use protocol::view::JobResult;
 use tokio::time::timeout;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::adopt::persistently;
 use super::{Driver, Next, tasks};
@@ -83,6 +83,7 @@ impl Driver {
         let generation = self.wires.view.borrow().generation;
         let failed = self.failed.take();
         let replicas = self.replica_views();
+        info!(job = %self.stored.name(), result = %result.state(), "job ended");
         let ended = Ended { result, times: self.times.clone(), generation, replicas }.bounded();
         self.write(|record| {
             if record.ended.is_some() {
@@ -137,7 +138,7 @@ impl Driver {
         }
         let (store, name, uid) = (self.context.store.as_ref(), self.stored.name(), &self.stored.record.uid);
         persistently(|| store.delete(name, uid)).await;
-        info!(job = %name, "job forgotten");
+        debug!(job = %name, "job forgotten");
         Next::End
     }
 }

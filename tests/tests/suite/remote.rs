@@ -17,6 +17,17 @@ fn head_on_create_starts_nothing() {
 }
 
 #[test]
+fn a_master_logs_two_lines_for_a_job() {
+    let scene = Scene::of_example("hello");
+    let master = scene.master();
+    scene.run(&["--master", &master.url, "--task", "quiet", "--worker-num", "2"]).code(0);
+    scene.run(&["--master", &master.url, "delete", "quiet"]).code(0);
+    let log = master.log();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("INFO")).collect();
+    assert!(lines.len() == 2 && lines[0].contains("job accepted") && lines[1].contains("job ended"), "{log}");
+}
+
+#[test]
 fn after_kill_9_of_the_master_nothing_runs_and_the_next_one_starts_the_job_again() {
     let mut stage = Stage::new(Place::Processes, STUBBORN);
     stage.submit(&["-d", "--task", "lost"]).code(0);
