@@ -14,7 +14,8 @@ pub mod logs;
 mod state_dir;
 pub mod store;
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -68,7 +69,7 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
         Backend::Process => on_this_host(&config, &state, descriptors)?,
         Backend::Kubernetes => in_cluster(&config, &state).await?,
     };
-    let listener = http::listen(config.listen).with_context(|| format!("listen on {} (--listen)", config.listen))?;
+    let listener = http::listen(config.listen).with_context(|| CannotListen(config.listen))?;
     // Those of masters that were started later come later in their order.
     let boot_id = uuid::Uuid::now_v7().to_string();
     let context = Context { store, backend: Arc::clone(&backend), agents: AgentClient::new(), agent_key, boot_id };
@@ -146,9 +147,26 @@ pub fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Nothing can be done about a stderr that is closed.
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            let _ = writeln!(std::io::stderr(), "error: {error:#}{}", hint(&error));
             ExitCode::from(2)
         }
+    }
+}
+
+/// The address to serve on cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("listen on {0} (--listen)")]
+struct CannotListen(SocketAddr);
+
+/// What to do about an error, on a line of its own; empty where there is nothing to say.
+fn hint(error: &anyhow::Error) -> String {
+    let kind = error.root_cause().downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    match (error.downcast_ref::<CannotListen>(), kind) {
+        (Some(CannotListen(address)), Some(ErrorKind::AddrInUse)) => format!(
+            "\nhint: client list --master http://{address} shows whether a master runs there; for another one give \
+             another --listen and --state-dir"
+        ),
+        (_, _) => String::new(),
     }
 }
 
