@@ -242,6 +242,9 @@ pub struct MasterView {
     pub version: String,
     /// Where its pods live.
     pub backend: BackendKind,
+    /// The number of the user that it runs as, and that scripts run as with it, where its pods are processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
 }
 
 /// Where pods live.

@@ -1,5 +1,6 @@
 //! Submits the exec.py of the current folder or of an image as a job: to a master that runs, or to one of its own.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use crate::log_stream::From;
 use crate::master_client::{MasterClient, MasterError, Submitted};
 use crate::narrate;
 use crate::output::{Data, Notes};
-use crate::request::{self, RequestError, Surroundings};
+use crate::request::{self, RequestError, SCRIPT, Surroundings};
 
 /// How long a cancelled job may take to end, before its master is ended, and the job with it.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -73,7 +74,12 @@ async fn placed(
     client: &MasterClient,
     (config, notes): (&ImageConfig, &Notes),
 ) -> Result<JobSpec, Error> {
-    match client.about().await?.backend {
+    let master = client.about().await?;
+    if let Some(uid) = master.uid.filter(|uid| client.url().is_loopback() && Some(*uid) != own_uid()) {
+        let url = client.url();
+        notes.say(&format!("the master at {url} is another user's (uid {uid}), and {SCRIPT} runs as that user"));
+    }
+    match master.backend {
         BackendKind::Process => match flag_for_kubernetes(&image, &spec) {
             Some(flag) => Err(Error::NotAtProcesses { flag, url: client.url().clone() }),
             None => Ok(request::in_folder(spec, folder)?),
@@ -84,6 +90,11 @@ async fn placed(
             Ok(request::in_image(spec, image))
         }
     }
+}
+
+/// The number of the user of this process, who owns its folder in proc(5).
+fn own_uid() -> Option<u32> {
+    std::fs::metadata("/proc/self").ok().map(|folder| folder.uid())
 }
 
 /// The first flag that means something in Kubernetes alone.

@@ -36,6 +36,8 @@ pub(crate) struct Script {
     pub(crate) unreadable: Option<&'static str>,
     /// Where its pods live.
     pub(crate) backend: Option<BackendKind>,
+    /// The user that it runs as.
+    pub(crate) uid: Option<u32>,
     /// The agent that it gives away.
     pub(crate) agent: Option<Vec<u8>>,
     /// The token that is asked for.
@@ -132,8 +134,9 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
             json(StatusCode::OK, &protocol::view::JobList { jobs })
         }
         ("GET", "/v1/master") => {
+            let uid = shared.script.lock().unwrap().uid;
             let backend = shared.script.lock().unwrap().backend.unwrap_or(BackendKind::Process);
-            json(StatusCode::OK, &MasterView { version: "0".to_owned(), backend })
+            json(StatusCode::OK, &MasterView { version: "0".to_owned(), backend, uid })
         }
         ("GET", "/agent") => match shared.script.lock().unwrap().agent.clone() {
             Some(agent) => answer(StatusCode::OK, "application/octet-stream", agent.into()),
