@@ -11,6 +11,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
 use tokio::task::JoinSet;
 
 use crate::error::Error;
+use crate::hints;
 use crate::log_stream::{self, From, Lines, Unfinished, Until};
 use crate::master_client::{LONG_POLL, MasterClient, MasterError};
 use crate::narrate;
@@ -93,6 +94,9 @@ pub(crate) fn tell_end(view: &JobView, notes: &Notes) {
     if let Some((replica, lines)) = narrate::last_words(view) {
         let lines: Vec<String> = lines.iter().map(|line| format!("  {line}")).collect();
         notes.say(&format!("last output of {replica} on stderr:\n{}", lines.join("\n")));
+    }
+    if let Some(hint) = hints::for_failure(view) {
+        notes.hint(hint);
     }
 }
 

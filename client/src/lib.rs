@@ -9,6 +9,7 @@ mod env_file;
 mod error;
 mod exit;
 mod follow;
+mod hints;
 mod image;
 mod interrupt;
 mod local_master;

@@ -159,7 +159,7 @@ fn waiting(before: Option<&JobView>, now: &JobView) -> Vec<String> {
 fn failures(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     let failed = beside(before, now).filter_map(|(old, new)| match (new.state, &new.exit) {
         (ReplicaState::Exited, Some(exit)) if is_news(old, exit) => Some(format!("{} {}", new.replica, exit.outcome)),
-        (ReplicaState::Lost, _) if old.is_none_or(|view| view.state != ReplicaState::Lost) => {
+        (ReplicaState::Lost, _) if !has_failed(old) => {
             let how = new.reason.as_deref().map_or("was lost".to_owned(), was_lost);
             Some(format!("{} {how}", new.replica))
         }
@@ -168,9 +168,20 @@ fn failures(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     shortened(failed.collect(), "more replicas failed")
 }
 
-/// An end that nobody asked for and that was not known before.
+/// A failure that was not told before, also not as the loss of its replica.
 fn is_news(old: Option<&ReplicaView>, exit: &ExitReport) -> bool {
-    !exit.is_success() && !exit.stopped && old.and_then(|view| view.exit.as_ref()) != Some(exit)
+    let is_told = |view: &ReplicaView| view.state == ReplicaState::Lost || view.exit.as_ref() == Some(exit);
+    is_failure(exit) && !old.is_some_and(is_told)
+}
+
+/// Whether a replica is known to have failed: its loss is then the same end in other words.
+fn has_failed(old: Option<&ReplicaView>) -> bool {
+    old.is_some_and(|view| view.state == ReplicaState::Lost || view.exit.as_ref().is_some_and(is_failure))
+}
+
+/// Whether nobody asked for this end.
+fn is_failure(exit: &ExitReport) -> bool {
+    !exit.is_success() && !exit.stopped
 }
 
 fn shortened(mut sentences: Vec<String>, rest: &str) -> Vec<String> {

@@ -135,6 +135,18 @@ fn a_lost_replica_is_told_with_the_reason() {
 }
 
 #[test]
+fn one_end_that_is_seen_in_two_ways_is_told_once() {
+    let mut exited_first = running(2);
+    exited_first.replicas[1].state = ReplicaState::Exited;
+    exited_first.replicas[1].exit = Some(exited(137, false));
+    let mut lost_first = running(2);
+    lost_first.replicas[1].state = ReplicaState::Lost;
+    lost_first.replicas[1].reason = Some("its container was killed by signal 9".to_owned());
+    assert_eq!(changes(Some(&exited_first), &lost_first), Vec::<String>::new());
+    assert_eq!(changes(Some(&lost_first), &exited_first), Vec::<String>::new());
+}
+
+#[test]
 fn many_failures_are_counted() {
     let mut view = running(100);
     view.replicas.iter_mut().for_each(|replica| {

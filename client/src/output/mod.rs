@@ -229,17 +229,24 @@ impl Notes {
         if error.is_quiet() {
             return;
         }
-        let hint = error.hint();
-        let mut lines = vec![(AnsiColor::Red, "error:", Chain(error).to_string())];
-        lines.extend(hint.map(|hint| (AnsiColor::Cyan, "hint:", hint)));
-        for (colour, label, text) in lines {
-            match self.colours {
-                Colours::Kept => {
-                    let style = colour.on_default().bold();
-                    self.say(&format!("{style}{label}{style:#} {text}"));
-                }
-                Colours::Removed => self.say(&format!("{label} {text}")),
+        self.labelled((AnsiColor::Red, "error:"), &Chain(error).to_string());
+        if let Some(hint) = error.hint() {
+            self.hint(&hint);
+        }
+    }
+
+    /// What to do next.
+    pub(crate) fn hint(&self, text: &str) {
+        self.labelled((AnsiColor::Cyan, "hint:"), text);
+    }
+
+    fn labelled(&self, (colour, label): (AnsiColor, &str), text: &str) {
+        match self.colours {
+            Colours::Kept => {
+                let style = colour.on_default().bold();
+                self.say(&format!("{style}{label}{style:#} {text}"));
             }
+            Colours::Removed => self.say(&format!("{label} {text}")),
         }
     }
 

@@ -3,6 +3,7 @@
 use protocol::failure::{Consequence, FailedStart, Failure, RepeatedStart};
 use protocol::view::{JobResult, JobView};
 
+use crate::hints;
 use crate::narrate::between;
 use crate::output::spelled;
 
@@ -21,6 +22,7 @@ pub(crate) fn why_text(view: &JobView) -> String {
         let lines: Vec<String> = repeated.iter().rev().map(|start| repeated_start(view, start)).collect();
         lines.join("\n")
     }));
+    paragraphs.extend(hints::for_failure(view).map(|hint| format!("hint: {hint}")));
     paragraphs.join("\n\n")
 }
 
