@@ -46,6 +46,9 @@ Ctrl-C ends the client by SIGINT, which a shell shows as 130.";
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) connection: ConnectionArgs,
+    /// Print each request to the master and to Docker on stderr
+    #[arg(short, long, global = true)]
+    pub(crate) verbose: bool,
     #[command(flatten)]
     pub(crate) submit: SubmitArgs,
     #[command(subcommand)]
@@ -121,7 +124,7 @@ pub(crate) struct SubmitArgs {
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct FormatArgs {
     /// The form of what is printed: text for people, json for programs
-    #[arg(short, value_name = "FORMAT", default_value = "text", hide_possible_values = true)]
+    #[arg(short, long, value_name = "FORMAT", default_value = "text", hide_possible_values = true)]
     pub(crate) output: Format,
 }
 

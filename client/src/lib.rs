@@ -55,6 +55,9 @@ fn obey(arguments: impl IntoIterator<Item = OsString>, notes: &Notes) -> Result<
         }
         args::Parsed::Command(cli) => *cli,
     };
+    if cli.verbose {
+        output::trace_requests(notes);
+    }
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(Error::Runtime)?;
     let outcome = runtime.block_on(commands::run(cli.verb, cli.submit, cli.connection, data, notes));

@@ -4,6 +4,7 @@ mod duration;
 mod progress;
 mod table;
 mod text;
+mod trace;
 mod why;
 
 use std::borrow::Cow;
@@ -18,6 +19,7 @@ use serde::Serialize;
 
 pub(crate) use duration::spelled;
 pub(crate) use table::{jobs_table, status_text};
+pub(crate) use trace::trace_requests;
 pub(crate) use why::why_text;
 
 use crate::error::Error;

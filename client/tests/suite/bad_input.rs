@@ -74,7 +74,7 @@ fn words_that_make_no_job_are_refused_by_their_flag() {
         (&["--env", "MUSTER_JOB=x"], "MUSTER_JOB is set by Muster itself"),
         (&["--env", "NOBODY_HAS_THIS"], "--env NOBODY_HAS_THIS: there is no variable NOBODY_HAS_THIS to pass on"),
         (&["--env-file", "missing.env"], "--env-file: read missing.env"),
-        (&["-o", "yaml"], "invalid value 'yaml' for '-o <FORMAT>'"),
+        (&["-o", "yaml"], "invalid value 'yaml' for '--output <FORMAT>'"),
         (&["--workers", "4"], "unexpected argument '--workers' found"),
         (&["lits"], "no verb \"lits\""),
         (&["--worker-num", "4", "foo"], "no verb \"foo\""),
@@ -121,7 +121,7 @@ fn submit_flags_beside_a_verb_are_refused_and_global_ones_are_not() {
     for (arguments, sentence) in [
         (&["--worker-num", "4", "list"][..], "--worker-num before \"list\" is a flag for submitting a job"),
         (&["-d", "status", "x"], "--detach before \"status\""),
-        (&["-o", "json", "list"], "-o before \"list\""),
+        (&["-o", "json", "list"], "--output before \"list\""),
         (&["--strategy", "AllReduce", "wait", "x"], "--strategy before \"wait\""),
         (&["list", "--worker-num", "4"], "unexpected argument '--worker-num' found"),
     ] {
