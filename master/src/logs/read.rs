@@ -60,7 +60,7 @@ pub fn growing_lines(
             lines.extend(splitter.unfinished());
             Ok(lines)
         }
-        None => Ok(splitter.end(log.missing())),
+        None => Ok(splitter.end(log.missing().as_deref())),
     });
     pace::unfinished_lines(lines)
 }
