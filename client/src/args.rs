@@ -1,5 +1,5 @@
-//! What the user typed. Every flag has its unit and default in its help; what the values mean together is checked
-//! in `request.rs`, and where the master is in `config.rs`.
+//! The command line: flags and verbs, each with its unit and default in its help. `request.rs` checks what the values
+//! mean together, and `config.rs` finds the master.
 
 mod kubernetes;
 mod policy;
@@ -27,6 +27,7 @@ Examples:
   client --env BATCH=64 -- --epochs 3     exec.py gets BATCH=64, and the arguments --epochs 3
   client --strategy ps --task digits --master http://127.0.0.1:7897
   client --image digits --memory 2Gi --master http://192.168.49.2:31898
+  client --task digits --replace          run a job again: delete the one of that name first
   client logs digits -f                   come back to a job that a master runs
 
 Exit codes:
@@ -34,16 +35,20 @@ Exit codes:
   1  the job failed, was cancelled, or is not known to have succeeded
   2  bad usage or input
   3  the master could not be reached, refused, or broke
-  4  the image could not be found, built, pushed or loaded, or Docker could not be reached";
+  4  the image could not be found, built, pushed or loaded, or Docker could not be reached
+Ctrl-C ends the client by SIGINT, which a shell shows as 130.";
 
 /// Runs the exec.py of the current folder as one distributed TensorFlow job.
 ///
-/// Without a verb: submits ./exec.py as a job and follows it to its end.
+/// Without a verb, submits ./exec.py as a job and follows it to its end.
 #[derive(Debug, Parser)]
 #[command(name = "client", version, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) connection: ConnectionArgs,
+    /// Print each request to the master and to Docker on stderr
+    #[arg(short, long, global = true)]
+    pub(crate) verbose: bool,
     #[command(flatten)]
     pub(crate) submit: SubmitArgs,
     #[command(subcommand)]
@@ -53,11 +58,11 @@ pub(crate) struct Cli {
 /// Where the master is. All commands take these.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ConnectionArgs {
-    /// Where the master is, as http://HOST:PORT or https://HOST:PORT; `local` runs one for this job alone, with its
-    /// replicas as processes of this machine [default: $MUSTER_MASTER, else local]
+    /// Address of the master, http://HOST:PORT or https://HOST:PORT. `local` starts one for this job only, and the
+    /// replicas run as processes on this machine [default: $MUSTER_MASTER, else local]
     #[arg(long, global = true, value_name = "URL", help_heading = "Master")]
     pub(crate) master: Option<String>,
-    /// A file that holds the master's token [default: $MUSTER_TOKEN is the token itself]
+    /// File with the master's token [default: the token in $MUSTER_TOKEN]
     #[arg(long, global = true, value_name = "FILE", help_heading = "Master")]
     pub(crate) token_file: Option<PathBuf>,
 }
@@ -66,39 +71,42 @@ pub(crate) struct ConnectionArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Submitting a job")]
 pub(crate) struct SubmitArgs {
-    /// How the replicas train together: AllReduce (MultiWorkerMirroredStrategy) or ParameterServer, short ps
-    /// (ParameterServerStrategy); case does not matter
+    /// Distribution strategy: AllReduce (MultiWorkerMirroredStrategy), or ParameterServer or ps
+    /// (ParameterServerStrategy). Case does not matter
     #[arg(long, value_name = "NAME", default_value = "AllReduce")]
     pub(crate) strategy: Strategy,
-    /// Workers, at least 1 [default: 2]
+    /// Number of workers, at least 1 [default: 2]
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(crate) worker_num: Option<u32>,
-    /// Parameter servers [default: 1 with ParameterServer, else 0]
+    /// Number of parameter servers [default: 1 with ParameterServer, else 0]
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(crate) ps_num: Option<u32>,
-    /// Chiefs, 0 or 1 [default: 1 with ParameterServer, else 0]
+    /// Number of chiefs, 0 or 1 [default: 1 with ParameterServer, else 0]
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(crate) chief_num: Option<u32>,
-    /// Evaluators, 0 or 1 [default: 0]
+    /// Number of evaluators, 0 or 1 [default: 0]
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(crate) evaluator_num: Option<u32>,
-    /// The job's name: 1 to 40 of a-z, 0-9 and '-' [default: the folder's name and a random tail]
+    /// Name of the job: 1 to 40 characters of a-z, 0-9 and '-' [default: the folder's name and a random suffix]
     #[arg(long, value_name = "NAME")]
     pub(crate) task: Option<JobName>,
-    /// A variable for every replica; NAME alone passes one's own on; again and again, the last of a name counts
+    /// Environment variable for every replica. With NAME alone, copies the value from your environment. Repeatable; the
+    /// last value wins
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<EnvArg>,
-    /// A file of NAME=VALUE lines, with quotes, # comments, and ${NAME} for what one's own environment or a
-    /// line before has; --env wins over it
+    /// File of variables, in the format of docker run --env-file: one NAME=VALUE or NAME per line, # starts a comment
+    /// line, and quotes are part of the value. --env wins
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Option<PathBuf>,
-    /// Let a variable of --env or --env-file through although it makes programs run code that nobody sees, such as
-    /// LD_PRELOAD; again and again
+    /// Allow a variable of --env or --env-file that can make programs run other code, such as LD_PRELOAD. Repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) allow_env: Vec<EnvName>,
-    /// Return when the job is accepted, and print its name; otherwise its logs are followed to its end
+    /// Print the job's name and return as soon as it is accepted, instead of following its logs to its end
     #[arg(short, long)]
     pub(crate) detach: bool,
+    /// Delete an existing job with the name of --task first, and wait until it is gone
+    #[arg(long, requires = "task")]
+    pub(crate) replace: bool,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
     /// Arguments for exec.py
@@ -115,8 +123,8 @@ pub(crate) struct SubmitArgs {
 /// The form of data on stdout.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct FormatArgs {
-    /// The form of what is printed: text for people, json for programs
-    #[arg(short, value_name = "FORMAT", default_value = "text", hide_possible_values = true)]
+    /// Output format: text, or json for programs
+    #[arg(short, long, value_name = "FORMAT", default_value = "text", hide_possible_values = true)]
     pub(crate) output: Format,
 }
 
@@ -129,38 +137,48 @@ pub(crate) enum Format {
     Json,
 }
 
-/// What can be done with jobs that a master holds.
+/// The verbs: what to do with jobs that a master holds.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Show all jobs
+    /// List all jobs
+    #[command(after_help = "Examples:\n  client list\n  client list -o json | jq '.jobs[].name'")]
     List(FormatArgs),
     /// Show one job and its replicas
+    #[command(after_help = "Examples:\n  client status digits\n  client status digits -o json | jq .state")]
     Status(StatusArgs),
-    /// Say why a job failed or was started again: which replica was the first, how it ended, and what followed from it
+    /// Explain why a job failed or was started again: which replica failed first, how, and what followed
+    #[command(after_help = "Example:\n  client why digits")]
     Why(WhyArgs),
-    /// Print a job's output: all replicas merged, or one
+    /// Print a job's output, of all replicas or of one
+    #[command(after_help = "Examples:\n  client logs digits -f\n  client logs digits --tail 20\n  \
+                            client logs digits --replica worker-1 > worker-1.txt")]
     Logs(LogsArgs),
-    /// Wait until a job has finished, and exit as it ended
+    /// Wait until a job has ended; the exit status reflects its result
+    #[command(after_help = "Example:\n  client wait digits --timeout 2h && ./evaluate")]
     Wait(WaitArgs),
-    /// Stop a job and keep its record
+    /// Stop a job and keep its record and output
+    #[command(after_help = "Example:\n  client cancel digits")]
     Cancel(NameArg),
-    /// Stop a job and forget it; returns when it is gone
+    /// Stop a job and delete its record and output; returns when its pods are gone
+    #[command(after_help = "Example:\n  client delete digits")]
     Delete(NameArg),
-    /// Put the agent into a training image, as submitting does, and print the name of the image that pods run
+    /// Add the agent to a training image, as a submit does, and print the name of the image that pods run
+    #[command(after_help = "Examples:\n  client build\n  client build --image digits --push registry.example.com/team")]
     Build(ImageArgs),
     /// Print shell statements that prepare this shell for the cluster of kubectl's context: eval "$(client env)"
     ///
     /// They set MUSTER_MASTER and MUSTER_TOKEN, how images come to the nodes (MUSTER_LOAD, or minikube's Docker), and
     /// no_proxy where a proxy is set, and add this program's folder to PATH. `eval "$(client env --unset)"` takes it back.
     Env(EnvArgs),
-    /// Print a completion script for a shell
+    /// Print a shell completion script
+    #[command(after_help = "Example:\n  client completions bash > ~/.local/share/bash-completion/completions/client")]
     Completions(CompletionsArgs),
 }
 
-/// The job that a verb is about.
+/// The name of a job.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct NameArg {
-    /// The job's name
+    /// Name of the job
     pub(crate) name: JobName,
 }
 
@@ -187,13 +205,13 @@ pub(crate) struct WhyArgs {
 pub(crate) struct LogsArgs {
     #[command(flatten)]
     pub(crate) job: NameArg,
-    /// Go on until the job has finished, and exit as it ended
+    /// Continue until the job has ended; the exit status reflects its result
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// One replica's output alone, byte by byte, for example worker-1
+    /// Only the output of this replica, for example worker-1, byte for byte
     #[arg(long, value_name = "REPLICA")]
     pub(crate) replica: Option<ReplicaId>,
-    /// Begin with the last N lines of each replica [default: all that are kept]
+    /// Start with the last N lines of each replica [default: all kept lines]
     #[arg(long, value_name = "N", value_parser = lines, allow_negative_numbers = true)]
     pub(crate) tail: Option<u32>,
     #[command(flatten)]
@@ -223,16 +241,16 @@ pub(crate) struct EnvArgs {
 /// Arguments of `completions`.
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
-    /// The shell
+    /// Shell to complete for
     pub(crate) shell: clap_complete::Shell,
 }
 
-/// `NAME=VALUE`, or `NAME` for one's own.
+/// `NAME=VALUE`, or `NAME` to copy the client's own value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EnvArg {
     /// The variable and its value.
     Set(EnvName, String),
-    /// The variable, whose value is taken from the client's own environment.
+    /// The variable, with its value in the client's own environment.
     PassOn(EnvName),
 }
 
@@ -250,9 +268,9 @@ impl FromStr for EnvArg {
 /// A command line that parsed.
 #[derive(Debug)]
 pub(crate) enum Parsed {
-    /// Help or version was asked for: the text, with styles.
+    /// The text of `--help` or `--version`, with styles.
     Help(String),
-    /// Something to do.
+    /// A command to run.
     Command(Box<Cli>),
 }
 
@@ -270,13 +288,13 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Par
     Ok(Parsed::Command(Box::new(cli)))
 }
 
-/// The verb of a command line that does not parse: clap's report does not name it.
+/// The verb of a command line that does not parse. clap's report does not name it.
 fn verb_of(arguments: &[OsString]) -> Option<String> {
     let matches = Cli::command().ignore_errors(true).try_get_matches_from(arguments).ok()?;
     matches.subcommand_name().map(str::to_owned)
 }
 
-/// `--worker-num` for a `-worker-num`, which clap takes for `-w` and a value.
+/// Suggests `--worker-num` for `-worker-num`, which clap reads as `-w` with a value.
 fn typed_with_one_dash(arguments: &[OsString]) -> Option<String> {
     let cli = Cli::command();
     let is_flag = |name: &str| {
@@ -288,7 +306,7 @@ fn typed_with_one_dash(arguments: &[OsString]) -> Option<String> {
     names.find(|name| is_flag(name)).map(|name| format!("--{name}"))
 }
 
-/// clap's own `args_conflicts_with_subcommands` would refuse the global flags as well.
+/// Refuses flags of a submit before a verb. clap's own `args_conflicts_with_subcommands` refuses global flags too.
 fn refuse_submit_flags_beside_a_verb(matches: &ArgMatches) -> Result<(), UsageError> {
     let Some(verb) = matches.subcommand_name() else { return Ok(()) };
     let submit = SubmitArgs::augment_args(clap::Command::new("submit"));
@@ -303,7 +321,7 @@ fn refuse_submit_flags_beside_a_verb(matches: &ArgMatches) -> Result<(), UsageEr
             };
             Err(UsageError {
                 sentence: format!("{flag} before \"{verb}\" is a flag for submitting a job"),
-                hint: Some(format!("leave it out; client {verb} --help lists what \"{verb}\" takes, behind the verb")),
+                hint: Some(format!("leave it out; client {verb} --help lists the flags of \"{verb}\"")),
             })
         }
     }

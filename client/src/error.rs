@@ -90,6 +90,14 @@ pub(crate) enum Error {
         /// The time that was given.
         after: Duration,
     },
+    /// An earlier command submitted the same job, and it has ended: its result is not this command's.
+    #[error("job {name} has already ended ({result}); nothing was submitted")]
+    AlreadyEnded {
+        /// The job.
+        name: JobName,
+        /// The state that shows its result.
+        result: JobState,
+    },
     /// Someone deleted the job and submitted another under its name.
     #[error("job {0} was deleted, and another has its name now")]
     Replaced(JobName),
@@ -120,6 +128,9 @@ impl Error {
             Self::NotLocal { .. } | Self::NotAtProcesses { .. } => {
                 Some("leave it out, or give --master URL, the address of a master in Kubernetes".to_owned())
             }
+            Self::AlreadyEnded { name, .. } => Some(format!(
+                "add --replace to run it again, or choose another --task; client logs {name} shows its output"
+            )),
             // Of a master that does not answer there is more to say than of an agent that it has not.
             Self::Image(ImageError::Master(error)) if !error.is_not_found() => master_hint(error),
             Self::Image(error) => error.hint(),
@@ -157,7 +168,7 @@ fn code_hint(code: ErrorCode) -> Option<&'static str> {
     let hints = [
         (ErrorCode::Unauthorized, "give the master's token by MUSTER_TOKEN or --token-file FILE"),
         (ErrorCode::Forbidden, "give the master's token by MUSTER_TOKEN or --token-file FILE"),
-        (ErrorCode::JobExists, "choose another --task, or delete that job first: client delete NAME"),
+        (ErrorCode::JobExists, "add --replace to delete that job first, or choose another --task"),
         (ErrorCode::UnknownJob, "client list shows the jobs that this master knows"),
         (ErrorCode::Unavailable, "try again later"),
     ];

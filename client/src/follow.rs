@@ -11,7 +11,8 @@ use tokio::sync::mpsc::{Receiver, Sender, channel, error::TryRecvError};
 use tokio::task::JoinSet;
 
 use crate::error::Error;
-use crate::log_stream::{self, From, Lines, Until};
+use crate::hints;
+use crate::log_stream::{self, From, Lines, Unfinished, Until};
 use crate::master_client::{LONG_POLL, MasterClient, MasterError};
 use crate::narrate;
 use crate::output::{Data, Notes};
@@ -21,7 +22,7 @@ use crate::resume::{Resumable, to_the_end};
 /// Events between the network and the printer; when stdout is slow, the network waits.
 const QUEUE: usize = 256;
 
-/// How long a finished job's last lines may take to arrive.
+/// How long the last lines may take to arrive, once the job's result is decided.
 const LAST_LINES: Duration = Duration::from_secs(15);
 
 /// A job to follow.
@@ -71,7 +72,9 @@ pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes)
     let mut feeds = JoinSet::new();
     feeds.spawn(feed_views(client.clone(), first.clone(), events.clone()));
     if let Logs::Merged(from) = logs {
-        feeds.spawn(feed_lines(client, first.name.clone(), from, events));
+        let unfinished = if notes.shows_progress() { Unfinished::Shown } else { Unfinished::Hidden };
+        let offsets = BTreeMap::new();
+        feeds.spawn(feed_lines(LineReading { client, name: first.name.clone(), from, unfinished, offsets, events }));
     }
     let last = match told {
         Told::Nothing => None,
@@ -92,6 +95,9 @@ pub(crate) fn tell_end(view: &JobView, notes: &Notes) {
         let lines: Vec<String> = lines.iter().map(|line| format!("  {line}")).collect();
         notes.say(&format!("last output of {replica} on stderr:\n{}", lines.join("\n")));
     }
+    if let Some(hint) = hints::for_failure(view) {
+        notes.hint(hint);
+    }
 }
 
 struct Watch {
@@ -103,17 +109,23 @@ struct Watch {
 async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<JobView, Error> {
     let Watch { mut inbox, mut last, mut logs_open } = watch;
     loop {
-        let finished = last.as_ref().is_some_and(|view| view.state.is_finished());
-        if let Some(view) = last.take_if(|_| finished && !logs_open) {
+        let has_ended = last.as_ref().is_some_and(|view| view.result.is_some());
+        if let Some(view) = last.take_if(|_| has_ended && !logs_open).and_then(JobView::as_ended) {
             return Ok(view);
         }
-        let deadline = if finished { Some(LAST_LINES) } else { None };
+        let deadline = if has_ended { Some(LAST_LINES) } else { None };
         match next_event(&mut inbox, deadline, data).await? {
             Some(Event::View(view)) => {
                 tell_changes(last.as_ref(), &view, data, notes)?;
-                last = Some(*view);
+                // A master that takes a job over shows no generation until the next start.
+                let generation = view.generation.or(last.and_then(|last| last.generation));
+                last = Some(JobView { generation, ..*view });
             }
-            Some(Event::Line(line)) => data.log_line(&line)?,
+            Some(Event::Line(line)) if line.unfinished => notes.show_unfinished(&line),
+            Some(Event::Line(line)) => {
+                notes.end_unfinished(line.replica);
+                data.log_line(&line)?;
+            }
             Some(Event::LogsEnded) => logs_open = false,
             Some(Event::Away(reason)) => notes.say(&format!("{reason}; trying again")),
             Some(Event::Failed(error)) => return Err(error),
@@ -161,8 +173,8 @@ async fn feed_views(client: MasterClient, first: JobView, events: Sender<Event>)
     let mut patience = Patience::new();
     let mut view = first;
     loop {
-        let (name, seq, finished) = (view.name.clone(), view.seq, view.state.is_finished());
-        if events.send(Event::View(Box::new(view))).await.is_err() || finished {
+        let (name, seq, has_ended) = (view.name.clone(), view.seq, view.result.is_some());
+        if events.send(Event::View(Box::new(view))).await.is_err() || has_ended {
             return;
         }
         view = match next_view(&client, &name, seq, &mut patience, &events).await {
@@ -201,13 +213,12 @@ async fn next_view(
 }
 
 /// Sends every line until the job has finished, going on behind the last one when the stream breaks.
-async fn feed_lines(client: MasterClient, name: JobName, from: From, events: Sender<Event>) {
-    let mut reading = LineReading { client, name, from, offsets: BTreeMap::new(), events: events.clone() };
+async fn feed_lines(mut reading: LineReading) {
     let last = match to_the_end(&mut reading).await {
         Ok(_) => Event::LogsEnded,
         Err(error) => Event::Failed(error),
     };
-    let _ = events.send(last).await;
+    let _ = reading.events.send(last).await;
 }
 
 /// How far the lines of a job have been read and sent.
@@ -215,6 +226,7 @@ struct LineReading {
     client: MasterClient,
     name: JobName,
     from: From,
+    unfinished: Unfinished,
     offsets: BTreeMap<ReplicaId, u64>,
     events: Sender<Event>,
 }
@@ -223,14 +235,21 @@ impl Resumable for LineReading {
     type Opened = Lines;
 
     async fn open(&self) -> Result<Lines, MasterError> {
-        let Self { client, name, from, offsets, events: _ } = self;
+        let Self { client, name, from, unfinished, offsets, events } = self;
         let from = if offsets.is_empty() { from } else { &From::Offsets(offsets.clone()) };
-        log_stream::merged(client, name, from, Until::Finished).await
+        if !offsets.is_empty() {
+            // The master may have been away, and lines of another start must come after that start is told of.
+            let view = client.view(name).await?;
+            let _ = events.send(Event::View(Box::new(view))).await;
+        }
+        log_stream::merged(client, name, from, Until::Finished(*unfinished)).await
     }
 
     async fn read(&mut self, mut lines: Lines) -> Result<JobView, Error> {
         while let Some(line) = lines.try_next().await? {
-            self.offsets.insert(line.replica, line.offset);
+            if !line.unfinished {
+                self.offsets.insert(line.replica, line.offset);
+            }
             // Without a receiver nobody asks any more, and this task is about to be aborted.
             let _ = self.events.send(Event::Line(line)).await;
         }

@@ -1,35 +1,56 @@
-//! The user's wish to leave: Ctrl-C, SIGTERM, or the end of the terminal. What it means is the caller's business.
+//! A user's wish to leave: Ctrl-C, SIGTERM, or the end of the terminal. The callers decide what it means, and clean up.
+//! The process then ends by that signal, so that a shell's loop ends with it.
 
 use std::fs;
 use std::io;
+use std::sync::OnceLock;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+/// The first interrupt that was acted upon. Signals are sent to the process, so it has one of these.
+static FIRST: OnceLock<SignalKind> = OnceLock::new();
+
 /// Takes the signals from the moment it exists, so that none ends the process before it has cleaned up.
+/// One that was ignored from the start, as by `nohup` or `trap '' INT`, stays ignored.
 pub(crate) struct Interrupts {
-    ctrl_c: Signal,
-    terminate: Signal,
-    /// None where it was ignored from the start, as `nohup` has it.
+    interrupt: Option<Signal>,
+    terminate: Option<Signal>,
     hang_up: Option<Signal>,
 }
 
 impl Interrupts {
     /// Begins to listen.
     pub(crate) fn listen() -> io::Result<Self> {
+        let unless_ignored = |kind| if is_ignored(kind)? { Ok(None) } else { signal(kind).map(Some) };
         Ok(Self {
-            ctrl_c: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hang_up: if is_ignored(SignalKind::hangup())? { None } else { Some(signal(SignalKind::hangup())?) },
+            interrupt: unless_ignored(SignalKind::interrupt())?,
+            terminate: unless_ignored(SignalKind::terminate())?,
+            hang_up: unless_ignored(SignalKind::hangup())?,
         })
     }
 
     /// Waits for the next one.
     pub(crate) async fn next(&mut self) {
-        tokio::select! {
-            _ = self.ctrl_c.recv() => {}
-            _ = self.terminate.recv() => {}
-            Some(_) = async { self.hang_up.as_mut()?.recv().await } => {}
-        }
+        let kind = tokio::select! {
+            Some(()) = received(&mut self.interrupt) => SignalKind::interrupt(),
+            Some(()) = received(&mut self.terminate) => SignalKind::terminate(),
+            Some(()) = received(&mut self.hang_up) => SignalKind::hangup(),
+            else => std::future::pending().await,
+        };
+        FIRST.get_or_init(|| kind);
+    }
+}
+
+async fn received(signal: &mut Option<Signal>) -> Option<()> {
+    signal.as_mut()?.recv().await
+}
+
+/// Ends this process by the signal that interrupted it, if one did: a shell then sees that the user wished to leave
+/// (<https://www.cons.org/cracauer/sigint.html>). Returns when there was none.
+pub(crate) fn end_if_interrupted() {
+    if let Some(kind) = FIRST.get() {
+        // It fails for unknown signals only; then the exit code has to do.
+        let _ = signal_hook::low_level::emulate_default_handler(kind.as_raw_value());
     }
 }
 

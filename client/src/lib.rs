@@ -9,6 +9,7 @@ mod env_file;
 mod error;
 mod exit;
 mod follow;
+mod hints;
 mod image;
 mod interrupt;
 mod local_master;
@@ -30,7 +31,8 @@ use crate::error::Error;
 use crate::exit::Exit;
 use crate::output::{Data, Notes};
 
-/// Runs one command line, its program's name first, and says how the process is to exit.
+/// Runs one command line, its program's name first, and says how the process is to exit. Where an interrupt ended it,
+/// the process ends by that signal, and this does not return.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let notes = Notes::new();
     let exit = match obey(arguments, &notes) {
@@ -40,11 +42,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             Exit::from(&error)
         }
     };
+    interrupt::end_if_interrupted();
     exit.into()
 }
 
 fn obey(arguments: impl IntoIterator<Item = OsString>, notes: &Notes) -> Result<Exit, Error> {
-    let mut data = Data::new();
+    let mut data = Data::above(notes);
     let cli = match args::parse(arguments)? {
         args::Parsed::Help(text) => {
             data.styled(&text)?;
@@ -52,6 +55,9 @@ fn obey(arguments: impl IntoIterator<Item = OsString>, notes: &Notes) -> Result<
         }
         args::Parsed::Command(cli) => *cli,
     };
+    if cli.verbose {
+        output::trace_requests(notes);
+    }
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(Error::Runtime)?;
     let outcome = runtime.block_on(commands::run(cli.verb, cli.submit, cli.connection, data, notes));

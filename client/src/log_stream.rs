@@ -22,7 +22,16 @@ pub(crate) enum Until {
     /// With what there is now.
     Now,
     /// With the job.
-    Finished,
+    Finished(Unfinished),
+}
+
+/// Whether lines that are still being written are wanted before their end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unfinished {
+    /// Each as far as it has come, and again when it has changed.
+    Shown,
+    /// No.
+    Hidden,
 }
 
 /// Where a stream begins.
@@ -58,6 +67,9 @@ pub(crate) async fn merged(
     until: Until,
 ) -> Result<Lines, MasterError> {
     let mut query = vec![follow(until)];
+    if until == Until::Finished(Unfinished::Shown) {
+        query.push(("unfinished", "true".to_owned()));
+    }
     match from {
         From::Start => {}
         From::Tail(lines) => query.push(("tail", lines.to_string())),
@@ -90,14 +102,13 @@ pub(crate) async fn raw(
     Ok((position, pieces.boxed()))
 }
 
-/// The job behind a stream that has ended in order, which is finished unless the master is shutting down.
+/// The job as it ended, behind a stream that has ended in order. Where it has no result, the master is shutting down.
 pub(crate) async fn ended_with(client: &MasterClient, name: &JobName) -> Result<JobView, MasterError> {
-    let view = client.view(name).await?;
-    if view.state.is_finished() { Ok(view) } else { Err(client.log_stream_ended_early()) }
+    client.view(name).await?.as_ended().ok_or_else(|| client.log_stream_ended_early())
 }
 
 fn follow(until: Until) -> (&'static str, String) {
-    ("follow", (until == Until::Finished).to_string())
+    ("follow", (until != Until::Now).to_string())
 }
 
 fn number(client: &MasterClient, answer: &Response, header: &str) -> Result<u64, MasterError> {

@@ -1,9 +1,10 @@
 //! The master's routes as functions. No retries (`patience.rs`), no printing; every request has a deadline.
 
 use std::error::Error as StdError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use log::debug;
 use protocol::error::Problem;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
@@ -210,8 +211,15 @@ impl MasterClient {
     }
 
     async fn send(&self, request: RequestBuilder) -> Result<Response, MasterError> {
-        let answer = request.send().await.map_err(|error| self.transport_error(&error))?;
+        let request = request.build().map_err(|error| self.transport_error(&error))?;
+        let (asked, begun) = (format!("{} {}", request.method(), request.url()), Instant::now());
+        let answer = self.http.execute(request).await.map_err(|error| {
+            let error = self.transport_error(&error);
+            debug!("{asked}: {error}");
+            error
+        })?;
         let status = answer.status();
+        debug!("{asked}: {} after {} ms", status.as_u16(), begun.elapsed().as_millis());
         if status.is_success() {
             return Ok(answer);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use protocol::agent::ExitReport;
 use protocol::failure::{Failure, was_lost};
-use protocol::ids::{ReplicaId, Role, UnixMillis};
+use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
 use protocol::job::JobSpec;
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaState, ReplicaView};
 
@@ -22,13 +22,9 @@ pub(crate) fn accepted(view: &JobView) -> String {
     format!("job {} accepted: {}", view.name, composition(&view.spec))
 }
 
-/// The sentence about a job that an earlier command has submitted in the same words.
+/// The sentence about a job that an earlier command has submitted with the same arguments, and that still runs.
 pub(crate) fn submitted_before(view: &JobView) -> String {
-    let name = &view.name;
-    format!(
-        "job {name} was submitted before, and is {}: choose another --task, or client delete {name}, to run it again",
-        view.state
-    )
+    format!("job {} was submitted before and is {}; --replace would start it anew", view.name, view.state)
 }
 
 /// The sentence about a job that was there before this command.
@@ -66,9 +62,9 @@ pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     let total = gang_size(&now.spec);
     let mut sentences = waiting(before, now);
     if let (Some(old), Some(new)) = (before.and_then(|view| view.generation), now.generation)
-        && old != new
+        && old < new
     {
-        sentences.push(format!("generation {new} begins"));
+        sentences.push(format!("--- start {new}, after {} ---", cause_of_start(now, old, new)));
     }
     if now.times.joined.is_some() && now.times.joined != times_before.joined {
         let took = between(now.times.accepted, now.times.joined);
@@ -86,10 +82,18 @@ pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     sentences.extend(failures(before, now));
     sentences.extend(restart(before, now));
     sentences.extend(stopping(before, now));
-    if waits_for_pods(now) && !before.is_some_and(waits_for_pods) {
-        sentences.push("waiting for its pods to go".to_owned());
-    }
     sentences
+}
+
+/// Why start `new` followed on start `old`.
+fn cause_of_start(view: &JobView, old: Generation, new: Generation) -> String {
+    let failed =
+        view.restarts.failed_starts.last().filter(|failed| failed.generation.is_some_and(|start| start >= old));
+    match failed {
+        Some(failed) => failed.failure.to_string(),
+        None if new.epoch > old.epoch => "the master had gone, and the start before with it".to_owned(),
+        None => "a failure".to_owned(),
+    }
 }
 
 /// Whether a gang runs that had been started before.
@@ -119,13 +123,6 @@ fn stopping(before: Option<&JobView>, now: &JobView) -> Option<String> {
         1 => Some("stopping the one that still runs".to_owned()),
         many => Some(format!("stopping the {many} that still run")),
     }
-}
-
-/// Whether nothing of a job runs any more, and only its pods keep it from its end.
-fn waits_for_pods(view: &JobView) -> bool {
-    let has = |state: ReplicaState| view.replicas.iter().any(|replica| replica.state == state);
-    let is_any_left = view.replicas.iter().any(|replica| replica.state != ReplicaState::Lost);
-    view.state == JobState::Stopping && !has(ReplicaState::Running) && is_any_left
 }
 
 fn after(words: &'static str) -> impl Fn(Duration) -> String {
@@ -162,7 +159,7 @@ fn waiting(before: Option<&JobView>, now: &JobView) -> Vec<String> {
 fn failures(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     let failed = beside(before, now).filter_map(|(old, new)| match (new.state, &new.exit) {
         (ReplicaState::Exited, Some(exit)) if is_news(old, exit) => Some(format!("{} {}", new.replica, exit.outcome)),
-        (ReplicaState::Lost, _) if old.is_none_or(|view| view.state != ReplicaState::Lost) => {
+        (ReplicaState::Lost, _) if !has_failed(old) => {
             let how = new.reason.as_deref().map_or("was lost".to_owned(), was_lost);
             Some(format!("{} {how}", new.replica))
         }
@@ -171,9 +168,20 @@ fn failures(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     shortened(failed.collect(), "more replicas failed")
 }
 
-/// An end that nobody asked for and that was not known before.
+/// A failure that was not told before, also not as the loss of its replica.
 fn is_news(old: Option<&ReplicaView>, exit: &ExitReport) -> bool {
-    !exit.is_success() && !exit.stopped && old.and_then(|view| view.exit.as_ref()) != Some(exit)
+    let is_told = |view: &ReplicaView| view.state == ReplicaState::Lost || view.exit.as_ref() == Some(exit);
+    is_failure(exit) && !old.is_some_and(is_told)
+}
+
+/// Whether a replica is known to have failed: its loss is then the same end in other words.
+fn has_failed(old: Option<&ReplicaView>) -> bool {
+    old.is_some_and(|view| view.state == ReplicaState::Lost || view.exit.as_ref().is_some_and(is_failure))
+}
+
+/// Whether nobody asked for this end.
+fn is_failure(exit: &ExitReport) -> bool {
+    !exit.is_success() && !exit.stopped
 }
 
 fn shortened(mut sentences: Vec<String>, rest: &str) -> Vec<String> {
@@ -187,7 +195,8 @@ fn shortened(mut sentences: Vec<String>, rest: &str) -> Vec<String> {
 
 /// The last line about a finished job: how it ended, how long it took, and where the time went.
 pub(crate) fn closing(view: &JobView) -> String {
-    let total = between(view.times.accepted, view.times.finished.or(view.times.ended));
+    // The pods may still be going, which is no part of the job's time.
+    let total = between(view.times.accepted, view.times.ended.or(view.times.finished));
     let took = |words: &'static str| total.map(after(words)).unwrap_or_default();
     let parts = parts(&view.times);
     let in_brackets = if parts.is_empty() { String::new() } else { format!(" ({parts})") };
@@ -206,12 +215,11 @@ pub(crate) fn closing(view: &JobView) -> String {
 }
 
 fn parts(times: &JobTimes) -> String {
-    let JobTimes { accepted, joined, configured: _, started, ended, finished } = times;
+    let JobTimes { accepted, joined, configured: _, started, ended, finished: _ } = times;
     let steps = [
         ("pods", between(*accepted, *joined)),
         ("start", between(*joined, *started)),
         ("training", between(*started, *ended)),
-        ("clean-up", between(*ended, *finished)),
     ];
     let known = steps.into_iter().filter_map(|(step, took)| took.map(|took| format!("{step} {}", spelled(took))));
     let known: Vec<String> = known.collect();

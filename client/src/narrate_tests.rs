@@ -1,7 +1,7 @@
 //! Tests of `narrate.rs`, as tables of views and sentences.
 
 use protocol::agent::ExitOutcome;
-use protocol::failure::Restarts;
+use protocol::failure::{FailedStart, Restarts};
 use protocol::job::JobRequest;
 
 use super::*;
@@ -91,13 +91,27 @@ fn each_step_is_told_once() {
 }
 
 #[test]
-fn a_restart_names_its_generation() {
+fn each_further_start_is_marked_with_its_cause() {
     let mut again = running(2);
     again.generation = Some("1.2".parse().unwrap());
     again.times.started = Some(UnixMillis(9_000));
+    again.restarts.failed_starts = vec![FailedStart {
+        generation: Some("1.1".parse().unwrap()),
+        at: UnixMillis(4_000),
+        failure: Failure::ReplicaExited { replica: "worker-1".parse().unwrap(), exit: exited(3, false) },
+        counted: true,
+        last_lines: vec![],
+        consequences: vec![],
+    }];
     let told = changes(Some(&running(2)), &again);
-    assert_eq!(told[0], "generation 1.2 begins");
+    assert_eq!(told[0], "--- start 1.2, after worker-1 exited with code 3 ---");
     assert!(told[1].starts_with("running: generation 1.2, all 2 started"), "{told:?}");
+
+    let mut repeated = again.clone();
+    repeated.generation = Some("2.1".parse().unwrap());
+    let told = changes(Some(&again), &repeated);
+    assert_eq!(told[0], "--- start 2.1, after the master had gone, and the start before with it ---");
+    assert!(changes(Some(&repeated), &again).is_empty(), "an older view that comes late is no start");
 }
 
 #[test]
@@ -113,27 +127,23 @@ fn failures_are_told_and_ends_that_were_asked_for_are_not() {
 }
 
 #[test]
-fn a_job_that_is_kept_by_its_pods_alone_says_so_once() {
-    let mut stopping = running(2);
-    stopping.state = JobState::Stopping;
-    let mut kept = stopping.clone();
-    kept.replicas.iter_mut().for_each(|replica| {
-        replica.state = ReplicaState::Exited;
-        replica.exit = Some(exited(143, true));
-    });
-    assert_eq!(changes(Some(&stopping), &kept), ["waiting for its pods to go"]);
-    assert_eq!(changes(Some(&kept), &kept), Vec::<String>::new());
-    kept.replicas.iter_mut().for_each(|replica| replica.state = ReplicaState::Lost);
-    let told = changes(Some(&stopping), &kept);
-    assert!(!told.iter().any(|sentence| sentence.starts_with("waiting")), "{told:?}");
-}
-
-#[test]
 fn a_lost_replica_is_told_with_the_reason() {
     let mut view = running(2);
     view.replicas[1].state = ReplicaState::Lost;
     view.replicas[1].reason = Some("its agent was killed by signal 9".to_owned());
     assert_eq!(changes(Some(&running(2)), &view), ["worker-1 was lost: its agent was killed by signal 9"]);
+}
+
+#[test]
+fn one_end_that_is_seen_in_two_ways_is_told_once() {
+    let mut exited_first = running(2);
+    exited_first.replicas[1].state = ReplicaState::Exited;
+    exited_first.replicas[1].exit = Some(exited(137, false));
+    let mut lost_first = running(2);
+    lost_first.replicas[1].state = ReplicaState::Lost;
+    lost_first.replicas[1].reason = Some("its container was killed by signal 9".to_owned());
+    assert_eq!(changes(Some(&exited_first), &lost_first), Vec::<String>::new());
+    assert_eq!(changes(Some(&lost_first), &exited_first), Vec::<String>::new());
 }
 
 #[test]
@@ -159,19 +169,19 @@ fn replicas_that_wait_for_the_same_thing_are_told_together() {
 
 #[test]
 fn the_closing_line_says_how_it_ended_and_where_the_time_went() {
-    let parts = "pods 1.8 s, start 0.02 s, training 20.9 s, clean-up 0.06 s";
+    let parts = "pods 1.8 s, start 0.02 s, training 20.9 s";
     let mut never_started = finished(JobResult::Failed {
         failure: Failure::StartTimeout { missing: vec!["worker-3".parse().unwrap()], after_seconds: 20, reason: None },
     });
     (never_started.times.joined, never_started.times.started) = (None, None);
     for (view, line) in [
-        (finished(JobResult::Succeeded), format!("succeeded in 22.8 s: {parts}")),
+        (finished(JobResult::Succeeded), format!("succeeded in 22.7 s: {parts}")),
         (
             failed_by("worker-2", exited(3, false)),
-            format!("failed after 22.8 s: worker-2 exited with code 3 ({parts})"),
+            format!("failed after 22.7 s: worker-2 exited with code 3 ({parts})"),
         ),
-        (finished(JobResult::Cancelled), format!("cancelled after 22.8 s ({parts})")),
-        (never_started, "failed after 22.8 s: 1 of the gang did not come within 20 s: worker-3".to_owned()),
+        (finished(JobResult::Cancelled), format!("cancelled after 22.7 s ({parts})")),
+        (never_started, "failed after 22.7 s: 1 of the gang did not come within 20 s: worker-3".to_owned()),
     ] {
         assert_eq!(closing(&view), line);
     }

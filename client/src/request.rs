@@ -119,9 +119,10 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
         args,
         policy,
         pod,
-        image: _,  // becomes a part of the job when there is an image with an agent in it
-        detach: _, // says what the client does, not what the job is
-        format: _, // says how the client prints
+        image: _,   // becomes a part of the job when there is an image with an agent in it
+        detach: _,  // says what the client does, not what the job is
+        replace: _, // the same
+        format: _,  // says how the client prints
     } = args;
     let name = task.unwrap_or_else(|| {
         let last = surroundings.folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -171,22 +172,17 @@ fn variables(
     file: Option<&Path>,
     surroundings: &Surroundings<'_>,
 ) -> Result<BTreeMap<EnvName, String>, RequestError> {
-    let mut variables: BTreeMap<EnvName, String> = match file {
-        Some(path) => env_file::read(path)?.into_iter().collect(),
-        None => BTreeMap::new(),
+    let from_file = file.map(env_file::read).transpose()?.unwrap_or_default();
+    let pair = |variable| match variable {
+        EnvArg::Set(name, value) => Ok((name, value)),
+        EnvArg::PassOn(name) => {
+            let value = (surroundings.variable)(&name).map_err(RequestError::Variable)?;
+            let value = value.ok_or_else(|| RequestError::NoVariable(name.clone()))?;
+            Ok((name, value))
+        }
     };
-    for flag in flags {
-        let (name, value) = match flag {
-            EnvArg::Set(name, value) => (name, value),
-            EnvArg::PassOn(name) => {
-                let value = (surroundings.variable)(&name).map_err(RequestError::Variable)?;
-                let value = value.ok_or_else(|| RequestError::NoVariable(name.clone()))?;
-                (name, value)
-            }
-        };
-        variables.insert(name, value);
-    }
-    Ok(variables)
+    // Of two with one name the later counts, so flags win over the file.
+    from_file.into_iter().chain(flags).map(pair).collect()
 }
 
 /// The folder's name as a DNS label, and a tail.
@@ -323,10 +319,10 @@ mod tests {
     fn a_flag_wins_over_the_file_and_the_later_of_two_flags_over_the_first() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("job.env");
-        std::fs::write(&file, "A=file\nB=file\n").unwrap();
+        std::fs::write(&file, "A=file\nB=file\nMINE\n").unwrap();
         let spec = spec(&["--env", "B=one", "--env", "B=two", "--env-file", file.to_str().unwrap()]).unwrap();
         let env: Vec<_> = spec.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        assert_eq!(env, [("A", "file"), ("B", "two")]);
+        assert_eq!(env, [("A", "file"), ("B", "two"), ("MINE", "my own")]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::backend::{BackendError, JobKey, Refusal};
 use crate::driver::{self, Context, Driven, Tenure, Wires};
@@ -224,7 +224,7 @@ impl Jobs {
                     handle.record.send_replace(None);
                     // Another master that deleted the record had its own copy.
                     self.removals.spawn(remove_output(name.clone(), handle.logs));
-                    info!(job = %name, "record deleted");
+                    debug!(job = %name, "record deleted");
                 }
             }
             StoreEvent::Replayed => {
@@ -275,7 +275,10 @@ impl Jobs {
             ended: None,
         };
         match self.context.store.create(record).await {
-            Ok(stored) => Ok(Submitted::Created(self.arrived(&stored).await?)),
+            Ok(stored) => {
+                info!(job = %stored.name(), replicas = plan::replicas(&stored.record.spec).len(), "job accepted");
+                Ok(Submitted::Created(self.arrived(&stored).await?))
+            }
             // Someone else was faster with the same name.
             Err(StoreError::Exists(_)) => {
                 let stored = self.context.store.get(&name).await.map_err(of_store)?;

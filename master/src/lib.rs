@@ -16,7 +16,8 @@ mod signals;
 mod state_dir;
 pub mod store;
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -71,7 +72,7 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
         world = World::find(&config, &state, descriptors) => world?,
         reason = signals.told_to_end() => return ended_by(reason),
     };
-    let listener = http::listen(config.listen).with_context(|| format!("listen on {} (--listen)", config.listen))?;
+    let listener = http::listen(config.listen).with_context(|| CannotListen(config.listen))?;
     let context = Context { store, backend: Arc::clone(&backend), agents: AgentClient::new(), agent_key, boot_id };
     let archive = Archive::new(state.logs(), config.log_budget);
     let jobs = Jobs::new(Arc::new(change(context)), archive);
@@ -175,9 +176,26 @@ pub fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Nothing can be done about a stderr that is closed.
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            let _ = writeln!(std::io::stderr(), "error: {error:#}{}", hint(&error));
             ExitCode::from(2)
         }
+    }
+}
+
+/// The address to serve on cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[error("listen on {0} (--listen)")]
+struct CannotListen(SocketAddr);
+
+/// What to do about an error, on a line of its own; empty where there is nothing to say.
+fn hint(error: &anyhow::Error) -> String {
+    let kind = error.root_cause().downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    match (error.downcast_ref::<CannotListen>(), kind) {
+        (Some(CannotListen(address)), Some(ErrorKind::AddrInUse)) => format!(
+            "\nhint: client list --master http://{address} shows whether a master runs there; for another one give \
+             another --listen and --state-dir"
+        ),
+        (_, _) => String::new(),
     }
 }
 

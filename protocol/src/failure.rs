@@ -143,7 +143,7 @@ pub struct Consequence {
     pub stopped: bool,
 }
 
-/// Most failed starts that are kept: the newest.
+/// Most failed, and most repeated, starts that are kept: the newest.
 const KEPT: usize = 8;
 
 /// How often the gang was started again, and why.
@@ -157,6 +157,19 @@ pub struct Restarts {
     pub uncounted: u32,
     /// The newest failed starts, the last one last. When the job has failed, that is why.
     pub failed_starts: Vec<FailedStart>,
+    /// The newest starts that no failure made necessary: the master had gone, and the start before with it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub repeated_starts: Vec<RepeatedStart>,
+}
+
+/// A start that repeats what an earlier master had, or may have, started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RepeatedStart {
+    /// Its number. The first part counts the masters that have held the job.
+    pub generation: Generation,
+    /// When it began, by the master's clock.
+    pub at: UnixMillis,
 }
 
 impl Restarts {
@@ -196,6 +209,14 @@ impl Restarts {
         let newest = self.newest_failed();
         let oldest = self.failed_starts.iter().position(|start| newest.is_none() || start.generation != newest);
         self.failed_starts.remove(oldest.unwrap_or(0));
+    }
+
+    /// Keeps a start that repeats an earlier master's.
+    pub fn note_repeated(&mut self, start: RepeatedStart) {
+        self.repeated_starts.push(start);
+        if self.repeated_starts.len() > KEPT {
+            self.repeated_starts.remove(0);
+        }
     }
 
     /// Counts the restart that makes up for the newest failed start.

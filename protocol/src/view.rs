@@ -217,6 +217,15 @@ pub struct JobView {
     pub times: JobTimes,
 }
 
+impl JobView {
+    /// The job as it ended, once its result is decided. Its state is `stopping` until its pods have ended too; here it is
+    /// the one that shows the result.
+    pub fn as_ended(mut self) -> Option<Self> {
+        self.state = self.result.as_ref()?.state();
+        Some(self)
+    }
+}
+
 /// The answer of `GET /v1/jobs`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -233,6 +242,9 @@ pub struct MasterView {
     pub version: String,
     /// Where its pods live.
     pub backend: BackendKind,
+    /// The number of the user that it runs as, and that scripts run as with it, where its pods are processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
 }
 
 /// Where pods live.
@@ -256,7 +268,14 @@ pub struct LogLine {
     pub offset: u64,
     /// The text without its newline; invalid UTF-8 replaced. A line of more than [`LOG_LINE_BYTES`] comes in pieces.
     pub line: String,
+    /// Whether this is the end of a line that is still being written, as a progress bar is, and comes again as a whole.
+    /// Only streams that ask for such lines have them. `offset` is then where the line begins.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unfinished: bool,
 }
 
 /// Most bytes of output in one [`LogLine`].
 pub const LOG_LINE_BYTES: usize = 16 * 1024;
+
+/// Most bytes of a line that is still being written: its newest. A terminal shows no more of it.
+pub const UNFINISHED_BYTES: usize = 4 * 1024;

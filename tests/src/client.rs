@@ -1,11 +1,13 @@
 //! A program under test, while it runs and when it has ended, with all that it printed.
 
 use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use protocol::view::JobView;
+use rustix::process::Signal;
 
 use crate::processes::within;
 
@@ -115,6 +117,17 @@ impl Finished {
     #[track_caller]
     pub fn code(self, expected: i32) -> Self {
         assert_eq!(self.status.code(), Some(expected), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// Asserts that a signal ended it.
+    ///
+    /// # Panics
+    /// With all that was printed, when it ended otherwise.
+    #[track_caller]
+    pub fn by(self, expected: Signal) -> Self {
+        let ended = self.status.signal();
+        assert_eq!(ended, Some(expected.as_raw()), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
         self
     }
 

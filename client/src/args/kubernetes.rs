@@ -1,4 +1,4 @@
-//! The flags for a master in Kubernetes: the image that pods run, the way it gets to them, and what they are given.
+//! The flags for a master in Kubernetes: the image, how it gets to the nodes, and the options of pods.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -15,25 +15,25 @@ use super::values::{gpus, seconds, shown};
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "On Kubernetes")]
 pub(crate) struct ImageArgs {
-    /// The training image, which holds exec.py in its working directory; pods run it with the agent in a layer on top,
-    /// as REF_pod [default: built from ./Dockerfile]
+    /// Training image with exec.py in its working directory. Pods run REF_pod, which is this image and a layer with the
+    /// agent [default: built from ./Dockerfile]
     #[arg(long, value_name = "REF")]
     pub(crate) image: Option<ImageRef>,
-    /// Push the image that pods run to this registry, HOST[:PORT][/PATH], and name it there by its digest
-    /// [default: the nodes share this Docker engine]
+    /// Registry to push the image to, HOST[:PORT][/PATH]; pods then name it by digest
+    /// [default: none, the nodes use this Docker engine]
     #[arg(long, value_name = "REGISTRY", conflicts_with = "load")]
     pub(crate) push: Option<Registry>,
-    /// Load the image that pods run into a local cluster, with minikube's, kind's or k3d's own command; the cluster is
-    /// named by $MUSTER_LOAD_CLUSTER [default: $MUSTER_LOAD, unless --push is given]
+    /// Tool that loads the image into a local cluster: minikube, kind or k3d. $MUSTER_LOAD_CLUSTER names the cluster
+    /// [default: $MUSTER_LOAD, unless --push is given]
     #[arg(long, value_name = "TOOL", hide_possible_values = true)]
     pub(crate) load: Option<Loader>,
-    /// The agent to put into the image, a static Linux program [default: `agent` beside this program, else the master's]
+    /// Agent to add to the image, a static Linux program [default: `agent` beside this program, else the master's]
     #[arg(long, value_name = "PATH")]
     pub(crate) agent_binary: Option<PathBuf>,
 }
 
 impl ImageArgs {
-    /// The first flag that was given, for who has no use for any.
+    /// The first flag that was given, for an error about it.
     pub(crate) fn given(&self) -> Option<&'static str> {
         let Self { image, push, load, agent_binary } = self;
         let flags = [
@@ -46,44 +46,44 @@ impl ImageArgs {
     }
 }
 
-/// What every pod is given.
+/// Options of every pod.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "On Kubernetes")]
 pub(crate) struct PodArgs {
-    /// Processors of each pod, for example 2 or 500m, as REQUEST or REQUEST:LIMIT [default: no request and no limit]
+    /// CPU of each pod, as REQUEST or REQUEST:LIMIT, for example 2 or 500m:2 [default: no request and no limit]
     #[arg(long, value_name = "AMOUNT", allow_negative_numbers = true)]
     pub(crate) cpu: Option<Amount>,
-    /// Memory of each pod in bytes, for example 4Gi, as REQUEST or REQUEST:LIMIT [default: no request and no limit]
+    /// Memory of each pod, as REQUEST or REQUEST:LIMIT, for example 4Gi [default: no request and no limit]
     #[arg(long, value_name = "AMOUNT", allow_negative_numbers = true)]
     pub(crate) memory: Option<Amount>,
     /// GPUs of each pod (nvidia.com/gpu) [default: 0]
     #[arg(long, value_name = "N", value_parser = gpus, allow_negative_numbers = true)]
     pub(crate) gpus: Option<u32>,
-    /// Mount pvc:CLAIM:/path, host:/dir:/path or empty:/path into each pod, read-only with :ro behind it; again and again
+    /// Volume of each pod: pvc:CLAIM:/path, host:/dir:/path or empty:/path; append :ro for read-only. Repeatable
     #[arg(long, value_name = "VOLUME")]
     pub(crate) volume: Vec<Volume>,
-    /// A Secret whose keys become variables of each pod; again and again
+    /// Secret whose keys become environment variables of each pod. Repeatable
     #[arg(long, value_name = "NAME")]
     pub(crate) env_secret: Vec<ObjectName>,
-    /// A label that a node must have to get a pod; again and again, the last of a key counts
+    /// Label that a node must have to run a pod. Repeatable; the last value of a key wins
     #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
     pub(crate) node_selector: Vec<(LabelKey, LabelValue)>,
-    /// A taint that a node may have and get a pod all the same, as KEY[=VALUE][:EFFECT]; again and again
+    /// Taint that pods tolerate, as KEY[=VALUE][:EFFECT]. Repeatable
     #[arg(long, value_name = "TAINT")]
     pub(crate) toleration: Vec<Toleration>,
-    /// The PriorityClass of each pod [default: the cluster's]
+    /// PriorityClass of each pod [default: the cluster's]
     #[arg(long, value_name = "NAME")]
     pub(crate) priority_class: Option<ObjectName>,
-    /// The ServiceAccount of each pod; its token is not mounted [default: the namespace's]
+    /// ServiceAccount of each pod; its token is not mounted [default: the namespace's]
     #[arg(long, value_name = "NAME")]
     pub(crate) service_account: Option<ObjectName>,
-    /// When a node asks a registry for the image: IfNotPresent, Always or Never [default: IfNotPresent]
+    /// When nodes pull the image: IfNotPresent, Always or Never [default: IfNotPresent]
     #[arg(long, value_name = "POLICY")]
     pub(crate) image_pull_policy: Option<PullPolicy>,
-    /// How long each pod may take to end when the cluster ends it, in whole seconds, for example 90s or 5m [default: 30s]
+    /// Time for each pod to end after SIGTERM, in whole seconds, for example 90s or 5m [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = whole_seconds, allow_negative_numbers = true)]
     pub(crate) termination_grace: Option<NonZeroU32>,
-    /// Run an image whose user is root, or a name, which Kubernetes cannot tell from root [default: refused]
+    /// Allow an image whose user is root, or a name, which Kubernetes cannot tell from root [default: refused]
     #[arg(long)]
     pub(crate) allow_root: bool,
 }
@@ -167,7 +167,7 @@ impl fmt::Display for Registry {
 }
 
 fn whole_seconds(text: &str) -> Result<NonZeroU32, String> {
-    let none = || format!("\"{}\" is not a whole number of seconds from 1 on", shown(text));
+    let none = || format!("invalid duration \"{}\": use at least 1s", shown(text));
     NonZeroU32::new(seconds(text)?).ok_or_else(none)
 }
 

@@ -1,4 +1,4 @@
-//! The flags for what a job does about failures, how long it may take, and what is left of it.
+//! The flags for restarts, time limits and clean-up.
 
 use std::collections::BTreeSet;
 
@@ -7,46 +7,45 @@ use protocol::run_policy::{CleanPods, OnStartTimeout, RunPolicy, SuccessPolicy};
 
 use super::values::{exit_code, restarts, seconds};
 
-/// What the job does about failures.
+/// Restarts, time limits and clean-up of a job.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Failures and time limits")]
 pub(crate) struct PolicyArgs {
-    /// How many failures are made up for by starting all replicas again, where they are; what the cluster takes away
-    /// (evicted, preempted, drained or deleted pods) is always made up for, and does not count
+    /// Maximum restarts of all replicas after failures. Evicted, preempted, drained and deleted pods do not count
     /// [default: 3; 0 with --master local]
     #[arg(long, value_name = "N", value_parser = restarts, allow_negative_numbers = true)]
     pub(crate) max_restarts: Option<u32>,
-    /// Pause before the first restart, for example 10s; each further one doubles it, up to 5m [default: 1s]
+    /// Pause before the first restart, for example 10s. Each further restart doubles it, up to 5m [default: 1s]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) backoff: Option<u32>,
-    /// Exit codes of exec.py that another start would not change: the job fails at once [default: none]
+    /// Exit codes of exec.py after which the job fails without a restart, for example 2,3 [default: none]
     #[arg(long, value_name = "CODES", value_delimiter = ',', value_parser = exit_code, allow_negative_numbers = true)]
     pub(crate) no_retry_exit_codes: Vec<u8>,
-    /// How long the replicas may take to be there and started; then the job fails [default: 10m]
+    /// Maximum time until all replicas have started; then the job fails [default: 10m]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) start_timeout: Option<u32>,
-    /// After the start timeout give all pods back and try again later, instead of failing: two jobs that each hold half
-    /// of the cluster do not block each other
+    /// After the start timeout, release all pods and try again later instead of failing. Two jobs that each hold half of
+    /// a cluster then do not block each other
     #[arg(long)]
     pub(crate) requeue: bool,
-    /// How long the job may take in all, from its acceptance on [default: no limit]
+    /// Maximum time from the submit to the end of the job [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) deadline: Option<u32>,
-    /// How long the master remembers the job, with its output, after its end [default: until it is deleted]
+    /// How long the master keeps the job and its output after its end [default: until it is deleted]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) ttl_after_finished: Option<u32>,
-    /// Which pods go at the end: `running` leaves those that have ended, for kubectl logs; `all` leaves none; `none`
-    /// leaves all, with their agents, for 10 minutes, to look into them [default: running]
+    /// Pods to delete at the end: `running` keeps ended pods for kubectl logs; `all` keeps none; `none` keeps all pods
+    /// for 10 minutes, with their agents, for a look inside [default: running]
     #[arg(long, value_name = "WHICH")]
     pub(crate) clean_pods: Option<CleanPods>,
-    /// Whose exit with 0 makes the job a success: `all` that train, `chief` or `worker-0`
-    /// [default: the chief where there is one; else all with AllReduce, worker-0 with ParameterServer]
+    /// Replicas whose exit with 0 makes the job succeed: `all` that train, `chief` or `worker-0`
+    /// [default: the chief if there is one; else all with AllReduce, worker-0 with ParameterServer]
     #[arg(long, value_name = "WHO")]
     pub(crate) success_policy: Option<SuccessPolicy>,
 }
 
 impl PolicyArgs {
-    /// The rules, with so many restarts where none are asked for.
+    /// The policy. Without `--max-restarts` it has this many.
     pub(crate) fn run_policy(self, restarts_by_default: u32) -> RunPolicy {
         let Self {
             max_restarts,

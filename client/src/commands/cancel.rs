@@ -1,6 +1,7 @@
 //! `cancel`: stops a job and keeps its record. One that has ended is left as it is.
 
 use protocol::ids::JobName;
+use protocol::view::JobView;
 
 use crate::error::Error;
 use crate::exit::Exit;
@@ -9,8 +10,8 @@ use crate::output::Notes;
 
 pub(super) async fn run(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<Exit, Error> {
     match client.view(name).await {
-        Ok(view) if view.state.is_finished() => {
-            notes.say(&format!("job {name} has ended already ({}); nothing was done", view.state));
+        Ok(JobView { result: Some(result), .. }) => {
+            notes.say(&format!("job {name} has ended already ({}); nothing was done", result.state()));
             return Ok(Exit::Done);
         }
         Ok(_) => {}

@@ -1,4 +1,4 @@
-//! `delete`: stops a job, forgets it, and returns when it is gone.
+//! `delete`: stops a job, forgets it, and returns when it and its pods are gone. `--replace` does the same first.
 
 use std::time::{Duration, Instant};
 
@@ -9,22 +9,35 @@ use crate::exit::Exit;
 use crate::master_client::MasterClient;
 use crate::output::Notes;
 
-/// How long is waited for the end of what runs. It covers several times the 2 s that a script gets to
-/// end by itself, and the 15 s after which the master removes a replica that does not answer.
+/// How long to wait until the job is gone. It covers several times the 2 s that a script gets to end by itself, and
+/// the 15 s after which the master removes a replica that does not answer.
 const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<Exit, Error> {
+    delete(client, name, notes).await?;
+    Ok(Exit::Done)
+}
+
+/// Deletes the job of this name, if there is one.
+pub(super) async fn delete_if_there(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<(), Error> {
+    match delete(client, name, notes).await {
+        Err(Error::Master(error)) if error.is_not_found() => Ok(()),
+        done => done,
+    }
+}
+
+async fn delete(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<(), Error> {
     let before = match client.view(name).await {
         Ok(view) => Some(view),
-        // A record that the master cannot read is no job, and can be deleted all the same.
+        // A record that the master cannot read is not shown as a job, but it can be deleted.
         Err(error) if error.is_not_found() => None,
         Err(error) => return Err(error.into()),
     };
     client.delete(name).await?;
     let Some(mut view) = before else {
         notes.say(&format!("the record of job {name}, which could not be read, is deleted"));
-        return Ok(Exit::Done);
+        return Ok(());
     };
     let uid = view.uid.clone();
     let begun = Instant::now();
@@ -34,7 +47,7 @@ pub(super) async fn run(client: &MasterClient, name: &JobName, notes: &Notes) ->
             Err(error) if !error.is_not_found() => return Err(error.into()),
             Ok(_) | Err(_) => {
                 notes.say(&format!("job {name} is deleted"));
-                return Ok(Exit::Done);
+                return Ok(());
             }
         };
     }

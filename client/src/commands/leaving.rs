@@ -11,6 +11,8 @@ use crate::output::Notes;
 /// How far a command is with its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
+    /// The job that has its name is being deleted first.
+    Replacing,
     /// It has been sent, and the master has not answered.
     Submitting,
     /// The master has it, and what becomes of it is shown.
@@ -53,6 +55,7 @@ fn farewell(stage: Stage, name: &JobName, client: &MasterClient) -> String {
                 "it is not known whether job {name} was accepted: client status {name} --master {master} tells"
             );
         }
+        Stage::Replacing => return format!("job {name} is being deleted; no other was submitted"),
         Stage::Following => (format!("left job {name}, which goes on"), to_follow(name, client)),
         Stage::Waiting => (
             format!("no longer waiting for job {name}; it is left alone"),

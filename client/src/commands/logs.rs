@@ -9,7 +9,7 @@ use crate::args::{Format, LogsArgs};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::follow::{Following, Logs, Told, follow, tell_end};
-use crate::log_stream::{self, From, Pieces, RawPosition, Until};
+use crate::log_stream::{self, From, Pieces, RawPosition, Unfinished, Until};
 use crate::master_client::{MasterClient, MasterError};
 use crate::narrate;
 use crate::output::{Data, Notes};
@@ -36,7 +36,8 @@ pub(super) async fn run(client: MasterClient, args: LogsArgs, mut data: Data, no
         let work = follow_merged(client.clone(), view, from, (data, notes.clone()));
         return unless_interrupted(work, (&client, &name), || Stage::Following, notes).await;
     };
-    let (begin, until) = (RawBegin::Asked { tail }, if follow { Until::Finished } else { Until::Now });
+    let (begin, until) =
+        (RawBegin::Asked { tail }, if follow { Until::Finished(Unfinished::Hidden) } else { Until::Now });
     let (at, of, said) = (client.clone(), name.clone(), notes.clone());
     let reading = RawReading { client: at, name: of, replica, begin, until, data, notes: said };
     if !follow {

@@ -1,5 +1,6 @@
 //! Submits the exec.py of the current folder or of an image as a job: to a master that runs, or to one of its own.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use protocol::view::{BackendKind, JobView};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::delete::delete_if_there;
 use super::leaving::{Stage, to_follow, unless_interrupted};
 use crate::args::{Format, ImageArgs, SubmitArgs};
 use crate::config::{Config, ImageConfig, LocalBecause, MasterChoice, variable_to_pass_on};
@@ -23,13 +25,14 @@ use crate::log_stream::From;
 use crate::master_client::{MasterClient, MasterError, Submitted};
 use crate::narrate;
 use crate::output::{Data, Notes};
-use crate::request::{self, RequestError, Surroundings};
+use crate::request::{self, RequestError, SCRIPT, Surroundings};
 
 /// How long a cancelled job may take to end, before its master is ended, and the job with it.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
-    let (format, detach, image) = (args.format.output, args.detach, args.image.clone());
+    let (format, image) = (args.format.output, args.image.clone());
+    let (detach, replace) = (args.detach, args.replace);
     let folder = std::env::current_dir().map_err(RequestError::NoFolder)?;
     let random = uuid::Uuid::new_v4().into_bytes();
     let restarts_by_default = match &config.master {
@@ -58,7 +61,8 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
         MasterChoice::At(url) => {
             let client = MasterClient::new(url.clone(), config.token.as_ref())?;
             let spec = placed(spec, (&folder, image), &client, (&config.image, notes)).await?;
-            at_running_master(client, spec, (format, detach), (data, notes)).await
+            let stage = watch::Sender::new(if replace { Stage::Replacing } else { Stage::Submitting });
+            at_running_master(Submission { client, spec, stage }, (format, detach), (data, notes)).await
         }
     }
 }
@@ -70,7 +74,12 @@ async fn placed(
     client: &MasterClient,
     (config, notes): (&ImageConfig, &Notes),
 ) -> Result<JobSpec, Error> {
-    match client.about().await?.backend {
+    let master = client.about().await?;
+    if let Some(uid) = master.uid.filter(|uid| client.url().is_loopback() && Some(*uid) != own_uid()) {
+        let url = client.url();
+        notes.say(&format!("the master at {url} is another user's (uid {uid}), and {SCRIPT} runs as that user"));
+    }
+    match master.backend {
         BackendKind::Process => match flag_for_kubernetes(&image, &spec) {
             Some(flag) => Err(Error::NotAtProcesses { flag, url: client.url().clone() }),
             None => Ok(request::in_folder(spec, folder)?),
@@ -83,6 +92,11 @@ async fn placed(
     }
 }
 
+/// The number of the user of this process, who owns its folder in proc(5).
+fn own_uid() -> Option<u32> {
+    std::fs::metadata("/proc/self").ok().map(|folder| folder.uid())
+}
+
 /// The first flag that means something in Kubernetes alone.
 fn flag_for_kubernetes(image: &ImageArgs, spec: &JobSpec) -> Option<String> {
     let of_pods = || spec.pod.asked_for().first().map(|name| format!("--{name}"));
@@ -90,13 +104,12 @@ fn flag_for_kubernetes(image: &ImageArgs, spec: &JobSpec) -> Option<String> {
 }
 
 async fn at_running_master(
-    client: MasterClient,
-    spec: JobSpec,
+    submission: Submission,
     (format, detach): (Format, bool),
     (data, notes): (Data, &Notes),
 ) -> Result<Exit, Error> {
-    let (name, (stage, standing)) = (spec.name.clone(), watch::channel(Stage::Submitting));
-    let submission = Submission { client: client.clone(), spec, stage };
+    let (client, name) = (submission.client.clone(), submission.spec.name.clone());
+    let standing = submission.stage.subscribe();
     let to = (data, notes.clone());
     let job = (&client, &name);
     let stage = || *standing.borrow();
@@ -126,20 +139,32 @@ fn lost_sight(error: MasterError, (client, name): (&MasterClient, &JobName), not
 struct Submission {
     client: MasterClient,
     spec: JobSpec,
-    /// For whoever may have to say how far it has come.
+    /// How far it has come. An interrupt says so.
     stage: watch::Sender<Stage>,
 }
 
 async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, JobView), Error> {
     let Submission { client, spec, stage } = submission;
+    if *stage.borrow() == Stage::Replacing {
+        delete_if_there(&client, &spec.name, notes).await?;
+        stage.send_replace(Stage::Submitting);
+    }
     let submitted = client.submit(&spec).await?;
-    // That nobody watches means that nobody will ask.
-    let _ = stage.send(Stage::Following);
-    notes.say(&match &submitted {
-        Submitted::New(view) => narrate::accepted(view),
-        Submitted::Before(view) => narrate::submitted_before(view),
-    });
-    let (Submitted::New(view) | Submitted::Before(view)) = submitted;
+    stage.send_replace(Stage::Following);
+    let view = match submitted {
+        Submitted::New(view) => {
+            notes.say(&narrate::accepted(&view));
+            view
+        }
+        // The script may have changed since, so an earlier result is no answer.
+        Submitted::Before(JobView { name, result: Some(result), .. }) => {
+            return Err(Error::AlreadyEnded { name, result: result.state() });
+        }
+        Submitted::Before(view) => {
+            notes.say(&narrate::submitted_before(&view));
+            view
+        }
+    };
     Ok((client, view))
 }
 

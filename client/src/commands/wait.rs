@@ -23,7 +23,7 @@ async fn wait(client: MasterClient, args: WaitArgs, (mut data, notes): (Data, No
     let begun = Instant::now();
     let mut view = client.view(&args.job.name).await?;
     let mut patience = Patience::new();
-    while !view.state.is_finished() {
+    while view.result.is_none() {
         let left = args.timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
         if left == Some(Duration::ZERO) {
             return Err(too_late(&view, args.timeout));
@@ -44,6 +44,7 @@ async fn wait(client: MasterClient, args: WaitArgs, (mut data, notes): (Data, No
             Err(_) => return Err(too_late(&view, args.timeout)),
         }
     }
+    let view = view.as_ended().expect("the loop ends with a result");
     tell_end(&view, &notes);
     if args.format.output == Format::Json {
         data.json(&view)?;

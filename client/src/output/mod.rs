@@ -4,10 +4,11 @@ mod duration;
 mod progress;
 mod table;
 mod text;
+mod trace;
 mod why;
 
 use std::borrow::Cow;
-use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
@@ -18,10 +19,11 @@ use serde::Serialize;
 
 pub(crate) use duration::spelled;
 pub(crate) use table::{jobs_table, status_text};
+pub(crate) use trace::trace_requests;
 pub(crate) use why::why_text;
 
 use crate::error::Error;
-use progress::Progress;
+use progress::{AboveProgress, Progress};
 use text::{Colours, for_terminal};
 
 /// One colour after the other for one replica after the other; red is for errors.
@@ -60,7 +62,7 @@ impl From<io::Error> for OutputError {
 
 /// Stdout. What is written stays in memory until [`Data::flush`] or until there is much of it.
 pub(crate) struct Data {
-    out: BufWriter<Stdout>,
+    out: BufWriter<AboveProgress>,
     terminal: bool,
     colours: Colours,
     log_lines: LogLines,
@@ -77,12 +79,12 @@ enum LogLines {
 }
 
 impl Data {
-    /// The process's stdout.
-    pub(crate) fn new() -> Self {
+    /// The process's stdout; on a terminal it is written above the progress of these notes.
+    pub(crate) fn above(notes: &Notes) -> Self {
         let stdout = io::stdout();
         let (terminal, colours) = (stdout.is_terminal(), colours_of(&stdout));
         Self {
-            out: BufWriter::new(stdout),
+            out: BufWriter::new(AboveProgress(terminal.then(|| notes.progress.clone()))),
             terminal,
             colours,
             log_lines: LogLines::Prefixed(0),
@@ -108,7 +110,7 @@ impl Data {
     pub(crate) fn text(&mut self, text: &str) -> Result<(), OutputError> {
         for line in text.lines() {
             let line = if self.terminal { for_terminal(line, self.colours) } else { Cow::Borrowed(line) };
-            writeln!(self.out, "{line}")?;
+            self.whole_line(&format!("{line}\n"))?;
         }
         self.flush()
     }
@@ -140,7 +142,7 @@ impl Data {
                 let json = serde_json::to_string(line).map_err(|error| OutputError::Write(error.into()))?;
                 // JSON escapes ESC, but neither the other set of control characters nor what turns the direction of writing.
                 let json = if self.terminal { for_terminal(&json, self.colours) } else { Cow::Borrowed(json.as_str()) };
-                writeln!(self.out, "{json}")?;
+                self.whole_line(&format!("{json}\n"))?;
             }
             LogLines::Prefixed(width) => self.prefixed_line(line, width)?,
         }
@@ -148,16 +150,21 @@ impl Data {
     }
 
     fn prefixed_line(&mut self, line: &LogLine, width: usize) -> io::Result<()> {
-        let LogLine { replica, offset: _, line: text } = line;
+        let LogLine { replica, offset: _, line: text, unfinished: _ } = line;
         let text = if self.terminal { for_terminal(text, self.colours) } else { Cow::Borrowed(text.as_str()) };
         let name = replica.to_string();
         match self.colours {
             Colours::Kept => {
                 let style = prefix_style(*replica);
-                writeln!(self.out, "{style}{name:width$} │{style:#} {text}")
+                self.whole_line(&format!("{style}{name:width$} │{style:#} {text}\n"))
             }
-            Colours::Removed => writeln!(self.out, "{name:width$} │ {text}"),
+            Colours::Removed => self.whole_line(&format!("{name:width$} │ {text}\n")),
         }
+    }
+
+    /// In one piece, for the progress may be redrawn between two.
+    fn whole_line(&mut self, line: &str) -> io::Result<()> {
+        self.out.write_all(line.as_bytes())
     }
 
     /// Output of one replica as it was written, at once; on a terminal, line by line.
@@ -224,17 +231,24 @@ impl Notes {
         if error.is_quiet() {
             return;
         }
-        let hint = error.hint();
-        let mut lines = vec![(AnsiColor::Red, "error:", Chain(error).to_string())];
-        lines.extend(hint.map(|hint| (AnsiColor::Cyan, "hint:", hint)));
-        for (colour, label, text) in lines {
-            match self.colours {
-                Colours::Kept => {
-                    let style = colour.on_default().bold();
-                    self.say(&format!("{style}{label}{style:#} {text}"));
-                }
-                Colours::Removed => self.say(&format!("{label} {text}")),
+        self.labelled((AnsiColor::Red, "error:"), &Chain(error).to_string());
+        if let Some(hint) = error.hint() {
+            self.hint(&hint);
+        }
+    }
+
+    /// What to do next.
+    pub(crate) fn hint(&self, text: &str) {
+        self.labelled((AnsiColor::Cyan, "hint:"), text);
+    }
+
+    fn labelled(&self, (colour, label): (AnsiColor, &str), text: &str) {
+        match self.colours {
+            Colours::Kept => {
+                let style = colour.on_default().bold();
+                self.say(&format!("{style}{label}{style:#} {text}"));
             }
+            Colours::Removed => self.say(&format!("{label} {text}")),
         }
     }
 
@@ -242,6 +256,26 @@ impl Notes {
     pub(crate) fn show_progress(&self, view: &JobView) {
         if self.terminal {
             self.progress.show(view);
+        }
+    }
+
+    /// Whether there is a terminal to show progress on.
+    pub(crate) fn shows_progress(&self) -> bool {
+        self.terminal
+    }
+
+    /// Shows on a terminal the line that a replica is writing, as far as it has come.
+    pub(crate) fn show_unfinished(&self, line: &LogLine) {
+        let text = for_terminal(&line.line, self.colours);
+        if self.terminal && !text.trim().is_empty() {
+            self.progress.show_unfinished(line.replica, &text);
+        }
+    }
+
+    /// Takes away what [`Notes::show_unfinished`] shows of a replica.
+    pub(crate) fn end_unfinished(&self, replica: ReplicaId) {
+        if self.terminal {
+            self.progress.end_unfinished(replica);
         }
     }
 

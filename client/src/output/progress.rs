@@ -1,67 +1,133 @@
-//! Spinners on a terminal: one while an image is made; while a gang gathers, one for the job, and one a replica when
-//! there are few.
+//! What a terminal shows below everything else: while an image is made, the step; while a gang gathers, the job and,
+//! when there are few, each replica; and the lines that scripts are still writing, such as progress bars.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use protocol::ids::ReplicaId;
 use protocol::view::{JobState, JobView, ReplicaState};
 
-/// More replicas than this are only counted, so that the lines fit on a screen.
+/// More replicas than this are only counted, and no more lines of scripts are shown, so that all fits on a screen.
 const LINES_MAX: usize = 16;
-const TICK: Duration = Duration::from_millis(120);
+/// Redrawing more often costs processor time, and nobody reads so fast.
+const REDRAWS_PER_SECOND: u8 = 5;
+const TICK: Duration = Duration::from_millis(200);
 
-/// What is shown at the bottom of a terminal, below everything else.
+/// The block of lines at the bottom of a terminal. A clone is the same block.
 #[derive(Clone)]
 pub(super) struct Progress {
     screen: MultiProgress,
-    // The first line is the job's.
-    lines: Arc<Mutex<Vec<ProgressBar>>>,
+    block: Arc<Mutex<Block>>,
+}
+
+#[derive(Default)]
+struct Block {
+    /// Where the job and its replicas stand.
+    standing: Vec<String>,
+    /// The line that each replica is writing.
+    unfinished: BTreeMap<ReplicaId, String>,
+    /// What the terminal shows, a line each.
+    lines: Vec<ProgressBar>,
 }
 
 impl Progress {
     /// Nothing, at first.
     pub(super) fn new() -> Self {
-        Self { screen: MultiProgress::new(), lines: Arc::default() }
+        let target = ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND);
+        Self { screen: MultiProgress::with_draw_target(target), block: Arc::default() }
     }
 
-    /// Writes something above the spinners.
-    pub(super) fn suspend(&self, write: impl FnOnce()) {
-        self.screen.suspend(write);
+    /// Writes something above the block.
+    pub(super) fn suspend<T>(&self, write: impl FnOnce() -> T) -> T {
+        self.screen.suspend(write)
     }
 
-    /// Takes them away.
+    /// Takes the block away.
     pub(super) fn clear(&self) {
-        for line in self.lines.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-            line.finish_and_clear();
-            self.screen.remove(&line);
-        }
+        let mut block = self.block();
+        (block.standing, block.unfinished) = Default::default();
+        self.draw(&mut block);
     }
 
-    /// Shows one line.
+    /// Shows one step.
     pub(super) fn show_step(&self, step: &str) {
-        self.put(vec![step.to_owned()]);
+        self.stand(vec![step.to_owned()]);
     }
 
     /// Shows where the job and its replicas stand, until all have been started.
     pub(super) fn show(&self, view: &JobView) {
-        let messages = match view.state {
+        self.stand(match view.state {
             JobState::Pending | JobState::Starting | JobState::Restarting => messages(view),
             JobState::Running | JobState::Stopping | JobState::Succeeded | JobState::Failed | JobState::Cancelled => {
-                return self.clear();
+                vec![]
             }
-        };
-        self.put(messages);
+        });
     }
 
-    fn put(&self, messages: Vec<String>) {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        while lines.len() < messages.len() {
-            lines.push(self.screen.add(spinner()));
+    /// Shows the line that a replica is writing.
+    pub(super) fn show_unfinished(&self, replica: ReplicaId, text: &str) {
+        let mut block = self.block();
+        block.unfinished.insert(replica, format!("{replica} │ {text}"));
+        self.draw(&mut block);
+    }
+
+    /// Takes the line of a replica away: it has come to its end.
+    pub(super) fn end_unfinished(&self, replica: ReplicaId) {
+        let mut block = self.block();
+        if block.unfinished.remove(&replica).is_some() {
+            self.draw(&mut block);
         }
-        for (line, message) in lines.iter().zip(messages) {
-            line.set_message(message);
+    }
+
+    fn stand(&self, standing: Vec<String>) {
+        let mut block = self.block();
+        block.standing = standing;
+        self.draw(&mut block);
+    }
+
+    fn draw(&self, block: &mut Block) {
+        let Block { standing, unfinished, lines } = block;
+        let unfinished = unfinished.values().take(LINES_MAX).map(|line| ("{wide_msg}", line));
+        let shown: Vec<_> = standing.iter().map(|line| ("{spinner} {wide_msg}", line)).chain(unfinished).collect();
+        let known = lines.len();
+        while lines.len() < shown.len() {
+            lines.push(self.screen.add(ProgressBar::new_spinner()));
         }
+        for line in lines.drain(shown.len()..) {
+            line.finish_and_clear();
+            self.screen.remove(&line);
+        }
+        for (line, (template, text)) in lines.iter().zip(shown) {
+            line.set_style(ProgressStyle::with_template(template).expect("a constant template that parses"));
+            line.set_message(text.clone());
+        }
+        // What is drawn too soon after something else is drawn again by a tick.
+        lines.iter().skip(known).for_each(|line| line.enable_steady_tick(TICK));
+    }
+
+    fn block(&self) -> MutexGuard<'_, Block> {
+        self.block.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Stdout, above the block where both are the terminal's: the next redraw would erase what is written into the block.
+pub(super) struct AboveProgress(pub(super) Option<Progress>);
+
+impl Write for AboveProgress {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let write = || {
+            let mut stdout = io::stdout().lock();
+            stdout.write_all(bytes).and_then(|()| stdout.flush())
+        };
+        self.0.as_ref().map_or_else(write, |progress| progress.suspend(write))?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -80,11 +146,4 @@ fn has_joined(state: ReplicaState) -> bool {
         ReplicaState::Joined | ReplicaState::Configured | ReplicaState::Running | ReplicaState::Exited => true,
         ReplicaState::Requested | ReplicaState::Scheduled | ReplicaState::Lost => false,
     }
-}
-
-fn spinner() -> ProgressBar {
-    let spinner = ProgressBar::new_spinner();
-    spinner.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("a constant template that parses"));
-    spinner.enable_steady_tick(TICK);
-    spinner
 }

@@ -1,8 +1,9 @@
 //! The answer of `why`, as text: the failed starts of a job, the last one in full.
 
-use protocol::failure::{Consequence, FailedStart, Failure};
+use protocol::failure::{Consequence, FailedStart, Failure, RepeatedStart};
 use protocol::view::{JobResult, JobView};
 
+use crate::hints;
 use crate::narrate::between;
 use crate::output::spelled;
 
@@ -16,7 +17,22 @@ pub(crate) fn why_text(view: &JobView) -> String {
             paragraphs.push(format!("before that:\n{}", lines.join("\n")));
         }
     }
+    let repeated = &view.restarts.repeated_starts;
+    paragraphs.extend((!repeated.is_empty()).then(|| {
+        let lines: Vec<String> = repeated.iter().rev().map(|start| repeated_start(view, start)).collect();
+        lines.join("\n")
+    }));
+    paragraphs.extend(hints::for_failure(view).map(|hint| format!("hint: {hint}")));
     paragraphs.join("\n\n")
+}
+
+fn repeated_start(view: &JobView, start: &RepeatedStart) -> String {
+    let RepeatedStart { generation, at } = start;
+    let after = between(view.times.accepted, Some(*at)).map(|time| format!(", {} after the submit", spelled(time)));
+    format!(
+        "start {generation}{}: the master had gone, and the start before with it (not counted)",
+        after.unwrap_or_default()
+    )
 }
 
 fn headline(view: &JobView) -> String {

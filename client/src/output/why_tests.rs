@@ -136,6 +136,33 @@ fn of_a_job_in_which_nothing_failed_that_is_said() {
 }
 
 #[test]
+fn a_failure_that_many_meet_comes_with_a_hint() {
+    let with = |line: &str| {
+        let start = FailedStart { last_lines: vec![line.to_owned()], ..failed(exited(1)) };
+        why_text(&view(Some(JobResult::Failed { failure: exited(1) }), vec![start]))
+    };
+    for (line, hint) in [
+        ("ValueError: Attempt to convert a value (PerReplica:{", "hint: model.fit of Keras 3"),
+        ("UnknownError: Could not start gRPC server", "hint: another program has taken the port"),
+        ("MemoryError", "hint: the script ran out of memory"),
+    ] {
+        assert!(with(line).contains(&format!("\n\n{hint}")), "{}", with(line));
+    }
+    assert!(!with("ValueError: no").contains("hint:"));
+}
+
+#[test]
+fn a_start_that_repeats_an_earlier_masters_is_told_with_its_cause() {
+    let mut view = view(None, vec![]);
+    view.restarts.repeated_starts = vec![RepeatedStart { generation: "2.1".parse().unwrap(), at: UnixMillis(15_000) }];
+    let text = "\
+job digits is running
+
+start 2.1, 14.0 s after the submit: the master had gone, and the start before with it (not counted)";
+    assert_eq!(why_text(&view), text);
+}
+
+#[test]
 fn the_status_of_a_job_says_how_often_it_was_started_again_and_what_failed_last() {
     let mut view = view(None, vec![failed(exited(3))]);
     (view.restarts.counted, view.restarts.uncounted) = (2, 1);

@@ -392,7 +392,7 @@ fn an_interrupt_leaves_no_container_and_submits_nothing() {
     let child = command.env("DOCKER_HOST", engine.address()).spawn().unwrap();
     until("the build has begun", || engine.asked().iter().any(|request| request == "POST /build"));
     signal(&child, Signal::INT);
-    let ended = finish(child).expect_code(1);
+    let ended = finish(child).expect_signal(Signal::INT);
     assert_eq!(ended.stderr, "error: interrupted: nothing was submitted\n");
     assert_eq!(master.asked(), ["GET /v1/master"]);
 }

@@ -1,11 +1,13 @@
 //! A submitted job is followed to its end: lines, changes, the closing line, the exit code.
 
+use std::os::unix::process::CommandExt;
+
 use protocol::error::{ErrorCode, Problem};
-use protocol::view::JobView;
+use protocol::view::{JobResult, JobState, JobView};
 use rustix::process::Signal;
 
 use crate::support::fake_master::{FakeMaster, Logs, Script};
-use crate::support::views::{failed, finished, line, pending, running, succeeded};
+use crate::support::views::{decided, failed, finished, line, pending, running, succeeded};
 use crate::support::{Ended, client, finish, folder_with_script, signal, until};
 
 fn lines() -> Logs {
@@ -30,7 +32,7 @@ fn a_job_that_succeeds_is_told_from_its_start_to_its_end() {
             "job digits accepted: AllReduce, 2 workers",
             "gang complete: 2 of 2 in 1.8 s",
             "running: generation 1.1, all 2 started 0.02 s after the gang was complete",
-            "succeeded in 4.9 s: pods 1.8 s, start 0.02 s, training 3.0 s, clean-up 0.1 s",
+            "succeeded in 4.8 s: pods 1.8 s, start 0.02 s, training 3.0 s",
         ]
     );
 }
@@ -45,7 +47,7 @@ fn a_job_that_fails_ends_with_the_cause_its_last_words_and_exit_code_1() {
         told,
         [
             "worker-1 exited with code 3",
-            "failed after 4.9 s: worker-1 exited with code 3 (pods 1.8 s, start 0.02 s, training 3.0 s, clean-up 0.1 s)",
+            "failed after 4.8 s: worker-1 exited with code 3 (pods 1.8 s, start 0.02 s, training 3.0 s)",
             "last output of worker-1 on stderr:",
             "  Traceback",
             "  ValueError: no",
@@ -55,9 +57,9 @@ fn a_job_that_fails_ends_with_the_cause_its_last_words_and_exit_code_1() {
 
 #[test]
 fn a_cancelled_job_has_not_succeeded() {
-    let views = vec![pending("digits"), finished("digits", protocol::view::JobResult::Cancelled)];
+    let views = vec![pending("digits"), finished("digits", JobResult::Cancelled)];
     let master = FakeMaster::start(Script { views, ..Script::default() });
-    submit_at(&master.url, &[]).expect_code(1).expect_stderr("cancelled after 4.9 s");
+    submit_at(&master.url, &[]).expect_code(1).expect_stderr("cancelled after 4.8 s");
 }
 
 #[test]
@@ -79,10 +81,43 @@ fn everything_that_was_asked_for_is_submitted() {
 }
 
 #[test]
+fn a_job_whose_result_is_decided_has_ended_before_its_pods_have() {
+    for (result, code, state) in
+        [(JobResult::Succeeded, 0, JobState::Succeeded), (JobResult::Cancelled, 1, JobState::Cancelled)]
+    {
+        // The job is never shown as finished.
+        let views = vec![running("digits"), decided("digits", result)];
+        let master = || FakeMaster::start(Script { views: views.clone(), logs: [lines()].into(), ..Script::default() });
+        assert_eq!(submit_at(&master().url, &[]).expect_code(code).stdout.lines().count(), 2);
+        let shown = submit_at(&master().url, &["-o", "json"]).expect_code(code).stdout;
+        assert_eq!(serde_json::from_str::<JobView>(&shown).unwrap().state, state);
+        let folder = folder_with_script();
+        for verb in [&["logs", "digits", "-f"][..], &["wait", "digits"]] {
+            let mut command = client(folder.path());
+            finish(command.args(verb).args(["--master", &master().url]).spawn().unwrap()).expect_code(code);
+        }
+    }
+}
+
+#[test]
+fn a_start_by_another_master_is_marked_though_that_master_showed_none_before() {
+    let mut taken_over = pending("digits");
+    taken_over.seq = 3;
+    let mut again = running("digits");
+    (again.seq, again.generation) = (4, Some("2.1".parse().unwrap()));
+    let mut ended = succeeded("digits");
+    (ended.seq, ended.generation) = (5, again.generation);
+    let views = vec![pending("digits"), running("digits"), taken_over, again, ended];
+    let master = FakeMaster::start(Script { views, ..Script::default() });
+    let told = submit_at(&master.url, &["-o", "json"]).expect_code(0);
+    told.expect_stderr("\n--- start 2.1, after the master had gone, and the start before with it ---\n");
+}
+
+#[test]
 fn json_is_the_job_as_it_ended_and_nothing_else() {
     let views = vec![pending("digits"), running("digits"), succeeded("digits")];
     let master = FakeMaster::start(Script { views, logs: [lines()].into(), ..Script::default() });
-    let ended = submit_at(&master.url, &["-o", "json"]).expect_code(0).expect_stderr("succeeded in 4.9 s");
+    let ended = submit_at(&master.url, &["-o", "json"]).expect_code(0).expect_stderr("succeeded in 4.8 s");
     assert_eq!(serde_json::from_str::<JobView>(&ended.stdout).unwrap(), succeeded("digits"));
     assert!(!master.asked().iter().any(|request| request.contains("/logs")), "{:?}", master.asked());
 }
@@ -97,6 +132,68 @@ fn detached_the_name_is_the_data_and_the_way_back_is_told() {
 
     let ended = submit_at(&master.url, &["-d", "-o", "json"]).expect_code(0);
     assert_eq!(serde_json::from_str::<JobView>(&ended.stdout).unwrap(), pending("digits"));
+}
+
+#[test]
+fn a_job_that_has_ended_is_not_taken_for_the_one_that_is_submitted() {
+    for (view, result) in [(succeeded("digits"), "succeeded"), (failed("digits"), "failed")] {
+        for more in [&[][..], &["--detach"], &["-o", "json"]] {
+            let master = FakeMaster::start(Script { views: vec![view.clone()], before: true, ..Script::default() });
+            let ended = submit_at(&master.url, more).expect_code(2);
+            assert_eq!(ended.stdout, "");
+            let sentence = format!("error: job digits has already ended ({result}); nothing was submitted\n");
+            ended.expect_stderr(&sentence).expect_stderr("hint: add --replace to run it again");
+        }
+    }
+}
+
+#[test]
+fn a_job_whose_result_is_decided_has_ended_though_its_pods_have_not() {
+    let view = decided("digits", JobResult::Succeeded);
+    let master = FakeMaster::start(Script { views: vec![view], before: true, ..Script::default() });
+    submit_at(&master.url, &[]).expect_code(2).expect_stderr("job digits has already ended (succeeded)");
+}
+
+#[test]
+fn a_job_that_still_runs_is_followed_by_the_command_that_submits_it_again() {
+    let views = vec![running("digits"), succeeded("digits")];
+    let master = FakeMaster::start(Script { views, before: true, logs: [lines()].into(), ..Script::default() });
+    let ended = submit_at(&master.url, &[]).expect_code(0).expect_stderr("job digits was submitted before");
+    assert_eq!(ended.stdout.lines().count(), 2);
+}
+
+#[test]
+fn replace_deletes_the_job_waits_until_it_is_gone_and_submits() {
+    let views = vec![succeeded("digits")];
+    let master = FakeMaster::start(Script { views, before: true, ..Script::default() });
+    let ended = submit_at(&master.url, &["--replace", "-d"]).expect_code(0);
+    ended.expect_stderr("job digits is deleted\njob digits accepted: AllReduce, 2 workers\n");
+    let asked = master.asked();
+    let asked: Vec<&str> = asked.iter().map(|request| request.split('?').next().unwrap()).collect();
+    let job = "GET /v1/jobs/digits";
+    assert_eq!(asked, ["GET /v1/master", job, "DELETE /v1/jobs/digits", job, "POST /v1/jobs"]);
+}
+
+#[test]
+fn replace_submits_where_there_is_nothing_to_delete() {
+    let views = vec![pending("digits")];
+    let master = FakeMaster::start(Script { views, before: true, deleted: true, ..Script::default() });
+    let ended = submit_at(&master.url, &["--replace", "-d"]).expect_code(0);
+    assert!(ended.stderr.starts_with("job digits accepted"), "{}", ended.stderr);
+}
+
+#[test]
+fn an_interrupt_before_the_old_job_is_gone_says_that_none_was_submitted() {
+    // The deleted job is still shown, and does not change.
+    let master = FakeMaster::start(Script { views: vec![running("digits")], lingers: true, ..Script::default() });
+    let folder = folder_with_script();
+    let mut command = client(folder.path());
+    let child = command.args(["--task", "digits", "--replace", "--master", &master.url]).spawn().unwrap();
+    until("the job is deleted", || master.asked().iter().any(|request| request.contains("wait=")));
+    signal(&child, Signal::INT);
+    let ended = finish(child).expect_signal(Signal::INT);
+    assert_eq!(ended.stderr, "job digits is being deleted; no other was submitted\n");
+    assert!(!master.asked().contains(&"POST /v1/jobs".to_owned()), "{:?}", master.asked());
 }
 
 #[test]
@@ -133,11 +230,29 @@ fn an_interrupt_leaves_the_job_alone_and_tells_the_way_back() {
         let mut printed = std::io::BufReader::new(child.stdout.take().unwrap());
         std::io::BufRead::read_line(&mut printed, &mut String::new()).unwrap();
         signal(&child, wish);
-        let ended = finish(child).expect_code(1);
+        let ended = finish(child).expect_signal(wish);
         let ended = ended.expect_stderr(&format!("to come back: client logs digits -f --master {}", master.url));
         ended.expect_stderr(&format!("to cancel it: client cancel digits --master {}", master.url));
         assert!(!master.asked().iter().any(|request| request.contains("cancel")), "{:?}", master.asked());
     }
+}
+
+#[test]
+fn an_interrupt_ends_a_shells_loop_with_its_first_job() {
+    let master =
+        FakeMaster::start(Script { views: vec![running("digits")], logs: [lines()].into(), ..Script::default() });
+    let folder = folder_with_script();
+    let mut shell = crate::support::command("bash".as_ref(), folder.path());
+    let twice = "for n in 1 2; do \"$0\" --task digits --master \"$1\"; done";
+    let client = env!("CARGO_BIN_EXE_client");
+    let mut child = shell.args(["-c", twice, client, &master.url]).process_group(0).spawn().unwrap();
+    let mut printed = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut printed, &mut String::new()).unwrap();
+    // As a terminal does at Ctrl-C.
+    rustix::process::kill_process_group(rustix::process::Pid::from_child(&child), Signal::INT).unwrap();
+    drop(finish(child).expect_signal(Signal::INT));
+    let submits = master.asked().iter().filter(|request| *request == "POST /v1/jobs").count();
+    assert_eq!(submits, 1);
 }
 
 #[test]
@@ -149,7 +264,7 @@ fn an_interrupt_before_the_submit_is_answered_claims_nothing_about_the_job() {
         let child = command.args(["--task", "digits", "--master", &master.url]).args(more).spawn().unwrap();
         until("the job is submitted", || master.asked().contains(&"POST /v1/jobs".to_owned()));
         signal(&child, Signal::INT);
-        let ended = finish(child).expect_code(1);
+        let ended = finish(child).expect_signal(Signal::INT);
         let sentence = "it is not known whether job digits was accepted: client status digits --master";
         assert_eq!(ended.stderr, format!("{sentence} {} tells\n", master.url));
     }

@@ -103,7 +103,7 @@ fn pid(folder: &TempDir) -> Option<Pid> {
 }
 
 /// Lets a local job run, interrupts it, does something more, and gives back what the client says from then on.
-fn interrupted(then: impl FnOnce(&TempDir, &Child), code: i32) -> String {
+fn interrupted(then: impl FnOnce(&TempDir, &Child)) -> String {
     let logs = [Logs::Lines(vec![line("worker-0", 6, "hello")]), Logs::Lines(Vec::new())].into();
     let views = vec![running("digits")];
     let master = FakeMaster::start(Script { views, logs, ..Script::default() });
@@ -121,7 +121,7 @@ fn interrupted(then: impl FnOnce(&TempDir, &Child), code: i32) -> String {
     then(&folder, &child);
     let mut rest = String::new();
     told.read_to_string(&mut rest).unwrap();
-    assert_eq!(finish(child).code, Some(code), "{rest}");
+    drop(finish(child).expect_signal(Signal::INT));
     assert_nothing_is_left(&folder.path().join("tmp"));
     rest
 }
@@ -132,7 +132,7 @@ fn an_interrupt_before_the_master_listens_stops_a_job_that_was_not_submitted() {
     let (folder, _script, child) = started("");
     until("the master runs", || pid(&folder).is_some());
     signal(&child, Signal::INT);
-    assert_eq!(finish(child).expect_code(1).stderr, "job digits was stopped before it was submitted\n");
+    assert_eq!(finish(child).expect_signal(Signal::INT).stderr, "job digits was stopped before it was submitted\n");
     assert_nothing_is_left(&folder.path().join("tmp"));
 }
 
@@ -143,7 +143,7 @@ fn an_interrupt_before_the_job_is_known_says_that_it_was_not_submitted() {
     let (folder, _script, child) = started(&format!("echo 'listening on {}'", master.url));
     until("the job is submitted", || !master.asked().is_empty());
     signal(&child, Signal::INT);
-    let ended = finish(child).expect_code(1);
+    let ended = finish(child).expect_signal(Signal::INT);
     assert_eq!(ended.stderr.lines().last(), Some("job digits was stopped before it was submitted"));
     assert_nothing_is_left(&folder.path().join("tmp"));
 }
@@ -151,7 +151,7 @@ fn an_interrupt_before_the_job_is_known_says_that_it_was_not_submitted() {
 #[test]
 fn a_second_interrupt_ends_the_job_with_its_master() {
     let _alone = alone();
-    let rest = interrupted(|_, child| signal(child, Signal::INT), 1);
+    let rest = interrupted(|_, child| signal(child, Signal::INT));
     assert_eq!(rest, "job digits ends with its master\n");
 }
 
@@ -159,7 +159,7 @@ fn a_second_interrupt_ends_the_job_with_its_master() {
 fn a_master_that_dies_while_the_job_is_stopping_is_said_at_once() {
     let _alone = alone();
     let kill = |folder: &TempDir, _: &Child| kill_process(pid(folder).unwrap(), Signal::KILL).unwrap();
-    let rest = interrupted(kill, 3);
+    let rest = interrupted(kill);
     assert_eq!(rest, "error: the local master ended (signal: 9 (SIGKILL))\n");
 }
 

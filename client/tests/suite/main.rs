@@ -12,4 +12,5 @@ mod placing;
 mod recorded_engines;
 mod registry;
 mod support;
+mod terminal;
 mod verbs;

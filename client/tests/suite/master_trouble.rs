@@ -32,6 +32,18 @@ fn something_that_is_no_master_is_told_from_one() {
 }
 
 #[test]
+fn a_master_of_another_user_on_this_machine_is_told_from_ones_own() {
+    let folder = folder_with_script();
+    let own = rustix::process::getuid().as_raw();
+    for (uid, is_told) in [(None, false), (Some(own), false), (Some(own + 1), true)] {
+        let master = FakeMaster::start(Script { views: vec![succeeded("digits")], uid, ..Script::default() });
+        let ended = run(folder.path(), &["--task", "digits", "-d", "--master", &master.url]).expect_code(0);
+        let sentence = format!("the master at {} is another user's (uid {})", master.url, own + 1);
+        assert_eq!(ended.stderr.contains(&sentence), is_told, "{}", ended.stderr);
+    }
+}
+
+#[test]
 fn the_token_comes_from_the_variable_or_the_file() {
     let folder = folder_with_script();
     std::fs::write(folder.path().join("token"), "s3cret\n").unwrap();

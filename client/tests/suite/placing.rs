@@ -70,13 +70,13 @@ fn values_of_pod_flags_are_refused_by_their_flag() {
         (["--memory", "2Gi:1Gi"], "--memory: \"2Gi:1Gi\" is no amount"),
         (["--cpu", "-1"], "--cpu: \"-1\" is no amount"),
         (["--memory", "-1"], "--memory: \"-1\" is no amount"),
-        (["--gpus", "-1"], "--gpus: \"-1\" is not a number of GPUs: give a whole number"),
+        (["--gpus", "-1"], "--gpus: invalid number of GPUs \"-1\": use a whole number"),
         (["--volume", "data"], "--volume: \"data\" is no volume: write pvc:CLAIM:/path"),
         (["--env-secret", "My_Keys"], "--env-secret: \"My_Keys\" is no object's name"),
         (["--node-selector", "disk"], "--node-selector: \"disk\" is not of the form KEY=VALUE"),
         (["--toleration", "a=b:Sometimes"], "--toleration: \"a=b:Sometimes\" is no toleration"),
-        (["--termination-grace", "0s"], "--termination-grace: \"0s\" is not a whole number of seconds from 1 on"),
-        (["--termination-grace", "1s 1ms"], "--termination-grace: \"1s 1ms\" is not a whole number of seconds"),
+        (["--termination-grace", "0s"], "--termination-grace: invalid duration \"0s\": use at least 1s"),
+        (["--termination-grace", "1s 1ms"], "--termination-grace: invalid duration \"1s 1ms\": use whole seconds"),
         (["--image-pull-policy", "Often"], "--image-pull-policy: \"Often\" is no pull policy"),
     ] {
         run(folder.path(), &flags).expect_code(2).expect_stderr(&format!("error: {sentence}"));

@@ -27,7 +27,7 @@ fn list_shows_a_line_for_each_job() {
     assert_eq!(rows[1], ["digits", "AllReduce", "succeeded", "2", "4.8", "s", "succeeded"]);
     assert!(ended.stdout.lines().nth(2).unwrap().ends_with("worker-1 exited with code 3"), "{}", ended.stdout);
 
-    let ended = at(&master, &["list", "-o", "json"]).expect_code(0);
+    let ended = at(&master, &["list", "--output", "json"]).expect_code(0);
     let expected = JobList { jobs: vec![succeeded("digits"), failed("letters")] };
     assert_eq!(serde_json::from_str::<JobList>(&ended.stdout).unwrap(), expected);
 }
@@ -131,7 +131,7 @@ fn output_without_its_offset_is_none_of_a_master() {
 #[test]
 fn wait_exits_as_the_job_ended() {
     for (view, code, sentence) in
-        [(succeeded("digits"), 0, "succeeded in 4.9 s"), (failed("digits"), 1, "failed after")]
+        [(succeeded("digits"), 0, "succeeded in 4.8 s"), (failed("digits"), 1, "failed after")]
     {
         let master = serving(vec![pending("digits"), running("digits"), view.clone()]);
         at(&master, &["wait", "digits"]).expect_code(code).expect_stderr(sentence);
@@ -147,7 +147,9 @@ fn an_interrupted_wait_tells_the_way_back() {
     let child = client(folder.path()).args(["wait", "digits", "--master", &master.url]).spawn().unwrap();
     until("the end is waited for", || master.asked().iter().any(|request| request.contains("wait=")));
     signal(&child, rustix::process::Signal::INT);
-    let ended = finish(child).expect_code(1).expect_stderr("no longer waiting for job digits; it is left alone\n");
+    let ended = finish(child)
+        .expect_signal(rustix::process::Signal::INT)
+        .expect_stderr("no longer waiting for job digits; it is left alone\n");
     let ended = ended.expect_stderr(&format!("to come back: client wait digits --master {}\n", master.url));
     ended.expect_stderr(&format!("to cancel it: client cancel digits --master {}\n", master.url));
 }
@@ -157,6 +159,22 @@ fn wait_gives_up_after_its_time() {
     let master = serving(vec![running("digits")]);
     let ended = at(&master, &["wait", "digits", "--timeout", "300ms"]).expect_code(1);
     ended.expect_stderr("error: job digits is still running after 0.3 s");
+}
+
+#[test]
+fn verbose_shows_each_request_and_no_secret() {
+    let token = Some("s3cret".to_owned());
+    let master = FakeMaster::start(Script { views: vec![succeeded("digits")], token, ..Script::default() });
+    let folder = folder_with_script();
+    for flags in [&["-v", "status", "digits"][..], &["status", "digits", "--verbose"]] {
+        let mut command = client(folder.path());
+        let child = command.args(flags).args(["--master", &master.url]).env("MUSTER_TOKEN", "s3cret").spawn();
+        let ended = finish(child.unwrap()).expect_code(0);
+        assert!(ended.stderr.starts_with(&format!("master: GET {}/v1/jobs/digits: 200 after ", master.url)));
+        assert!(ended.stderr.lines().count() == 1 && !ended.stderr.contains("s3cret"), "{}", ended.stderr);
+    }
+    let refused = at(&FakeMaster::start(Script::default()), &["-v", "status", "letters"]).expect_code(2);
+    refused.expect_stderr("/v1/jobs/letters: 404 after ");
 }
 
 #[test]

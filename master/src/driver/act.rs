@@ -10,7 +10,7 @@ use futures_util::future::OptionFuture;
 use futures_util::{FutureExt, StreamExt, stream};
 use protocol::ids::{Generation, ReplicaId};
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{debug, warn};
 
 use super::follower::Follower;
 use super::replica::{Replica, Subject};
@@ -42,7 +42,7 @@ impl Driver {
     }
 
     fn configure(&mut self, generation: Generation) {
-        info!(job = %self.stored.name(), %generation, joined = self.replicas.len(), "gang complete");
+        debug!(job = %self.stored.name(), %generation, joined = self.replicas.len(), "gang complete");
         let tensorflow = |(id, replica): (&ReplicaId, &Replica)| Some((*id, replica.seen.addresses()?.tensorflow));
         let members: BTreeMap<ReplicaId, SocketAddr> = self.replicas.iter().filter_map(tensorflow).collect();
         for (id, replica) in &mut self.replicas {
@@ -56,6 +56,10 @@ impl Driver {
     }
 
     async fn launch(&mut self, generation: Generation) -> Next {
+        let next = self.note_repeated(generation).await;
+        if next != Next::GoOn {
+            return next;
+        }
         if self.replicas.values().any(|replica| replica.is_seed_only) {
             let next = self.remember(generation).await;
             if next != Next::GoOn {
@@ -122,22 +126,20 @@ impl Driver {
         for (id, replica) in &mut self.replicas {
             // It answers soon, or its time is over.
             let is_unheard = replica.seen.agent == AgentState::Silent && replica.seen.addresses().is_some();
-            let is_live = replica.seen.presence() == Presence::Live;
-            if !is_live || is_unheard || mem::replace(&mut replica.is_released, true) {
+            let Some(log) = self.wires.logs.of(*id).cloned().filter(|_| !is_unheard && !replica.is_released) else {
                 continue;
-            }
-            let (id, agent) = (*id, replica.agent());
-            let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.key());
+            };
             // The output of a run that was never started has no end to wait for.
             let was_launched = ReplicaPhase::of(&replica.seen, None).was_launched();
             let copied = replica.follower.as_ref().filter(|_| was_launched).map(Follower::caught_up);
-            let copied = OptionFuture::from(copied).map(drop);
+            let complete = tasks::complete(log, OptionFuture::from(copied).map(drop));
+            replica.is_released = replica.seen.presence() == Presence::Live;
+            let (id, agent, is_live) = (*id, replica.agent(), replica.is_released);
+            let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.key());
             self.tasks.spawn(async move {
-                let has_finished = match agent {
-                    Some(agent) => tasks::finish(&agents, agent, copied).await,
-                    None => false,
-                };
-                if !has_finished {
+                // Who follows the output need not wait for the pod.
+                complete.await;
+                if is_live && !tasks::finish(&agents, agent).await {
                     tasks::delete(context.backend.as_ref(), &job, id).await;
                 }
             });

@@ -24,7 +24,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{error, info};
+use tracing::{debug, error};
 
 pub use self::adopt::Tenure;
 use self::replica::{Replica, Subject};
@@ -148,6 +148,8 @@ struct Driver {
     silence: BTreeMap<ReplicaId, Duration>,
     /// When the network around the job's pods is looked at next.
     prepare_at: Instant,
+    /// How often the job had been started again when this driver began.
+    restarts_before: u32,
     /// When the job is forgotten by itself, once it has finished.
     forget_at: Option<Instant>,
 }
@@ -192,6 +194,7 @@ impl Driver {
             failed: None,
             silence: BTreeMap::new(),
             prepare_at: Instant::now() + wake::PREPARE_INTERVAL,
+            restarts_before: record.restarts.total(),
             forget_at: None,
             context,
             wires,
@@ -324,7 +327,7 @@ impl Driver {
             self.current_start = generation;
         }
         let generation = generation.map(tracing::field::display);
-        info!(job = %self.stored.name(), state = %phase.state(), generation, "job moved");
+        debug!(job = %self.stored.name(), state = %phase.state(), generation, "job moved");
         self.phase = phase;
     }
 

@@ -5,11 +5,11 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use protocol::failure::{FailedStart, Failure, LAST_LINES_MAX};
+use protocol::failure::{FailedStart, Failure, LAST_LINES_MAX, RepeatedStart};
 use protocol::ids::{Generation, ReplicaId};
 use protocol::view::JobResult;
 use tokio::time::timeout;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::replica::Replica;
 use super::writing::{Written, amend_or_mend, persistently};
@@ -31,6 +31,21 @@ impl Driver {
                 return Change::Nothing;
             }
             record.launched = Some(generation);
+            Change::Write
+        })
+        .await
+    }
+
+    /// Writes down that a start repeats what an earlier master had, or may have, started; no other start needs it.
+    pub(super) async fn note_repeated(&mut self, generation: Generation) -> Next {
+        let restarts = &self.stored.record.restarts;
+        let is_first = generation.epoch > 1 && generation.sequence == 1 && restarts.total() == self.restarts_before;
+        if !is_first || restarts.repeated_starts.last().is_some_and(|last| last.generation == generation) {
+            return Next::GoOn;
+        }
+        let start = RepeatedStart { generation, at: super::now() };
+        self.write(|record| {
+            record.restarts.note_repeated(start);
             Change::Write
         })
         .await
@@ -86,6 +101,7 @@ impl Driver {
         let generation = self.wires.view.borrow().generation;
         let failed = self.failed.take();
         let replicas = self.replica_views();
+        info!(job = %self.stored.name(), result = %result.state(), "job ended");
         let ended = Ended { result, times: self.times.clone(), generation, replicas }.bounded();
         self.write(|record| {
             if record.ended.is_some() {
@@ -157,7 +173,7 @@ impl Driver {
         }
         let (store, name, uid) = (self.context.store.as_ref(), self.stored.name(), &self.stored.record.uid);
         persistently(&self.wires.view, || store.delete(name, uid)).await;
-        info!(job = %name, "job forgotten");
+        debug!(job = %name, "job forgotten");
         Next::End
     }
 }

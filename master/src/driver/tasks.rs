@@ -25,6 +25,7 @@ use crate::backend::{JobKey, PodBackend};
 use crate::error_chain::error_chain;
 use crate::job::observation::{AgentState, LostRun};
 use crate::job::rendezvous::Rendezvous;
+use crate::logs::ReplicaLog;
 
 /// Agents that are talked to at the same time.
 pub(super) const AGENTS_AT_ONCE: usize = 64;
@@ -144,12 +145,20 @@ pub(super) async fn await_copies(followers: Vec<Follower>) {
     }
 }
 
-/// Ends an agent whose run is over, once its output is here. Says whether the agent agreed.
-pub(super) async fn finish(agents: &AgentClient, agent: SocketAddr, copied: impl Future<Output = ()>) -> bool {
+/// Completes the output of a replica that runs nothing any more, once what is being copied is here.
+pub(super) async fn complete(log: ReplicaLog, copied: impl Future<Output = ()>) {
     if timeout(COPY_TIMEOUT, copied).await.is_err() {
-        warn!(%agent, "the rest of a run's output took too long to copy");
+        warn!("the rest of a run's output took too long to copy");
     }
-    agents.finish(agent).await.is_ok()
+    log.complete();
+}
+
+/// Ends an agent whose run is over. Says whether the agent agreed.
+pub(super) async fn finish(agents: &AgentClient, agent: Option<SocketAddr>) -> bool {
+    match agent {
+        Some(agent) => agents.finish(agent).await.is_ok(),
+        None => false,
+    }
 }
 
 /// Deletes a pod, as often as it takes.

@@ -27,7 +27,9 @@ pub struct About {
 /// Says what this master is: its version, and where its replicas live.
 #[utoipa::path(get, path = routes::MASTER, responses((status = 200, description = "This master", body = MasterView), NotLetIn))]
 pub(super) async fn master(State(state): State<AppState>) -> Json<MasterView> {
-    Json(MasterView { version: env!("CARGO_PKG_VERSION").to_owned(), backend: state.about.backend })
+    let backend = state.about.backend;
+    let uid = (backend == BackendKind::Process).then(|| rustix::process::getuid().as_raw());
+    Json(MasterView { version: env!("CARGO_PKG_VERSION").to_owned(), backend, uid })
 }
 
 /// The agent's program, which fits the machines of this master.

@@ -22,7 +22,7 @@ use super::error::ApiError;
 use super::jobs::{bad_query, find};
 use super::openapi::{BadQuery, Down, NotLetIn, Octets};
 use crate::jobs::JobHandle;
-use crate::logs::{ReplicaLog, lines, reader};
+use crate::logs::{ReplicaLog, growing_lines, lines, reader};
 
 /// Which output, and from where.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -41,10 +41,14 @@ pub(super) struct LogQuery {
     /// Go on until the job has ended.
     #[serde(default)]
     follow: bool,
+    /// Show lines that are still being written too, as progress bars are; with `follow` and all replicas only.
+    #[serde(default)]
+    unfinished: bool,
 }
 
 /// The output that is kept: with `replica` one replica's, byte by byte; else that of all, a line of JSON for each line,
-/// whose `offset` is where to go on with `from`. With `follow` the answer goes on until the job has ended.
+/// whose `offset` is where to go on with `from`. With `unfinished` a line that is still being written comes as far as it
+/// is, five times a second at most, marked by `unfinished`. With `follow` the answer goes on until the job has ended.
 #[utoipa::path(
     get,
     path = routes::JOB_LOGS,
@@ -87,6 +91,9 @@ async fn one(
     if query.from.is_some() {
         return Err(bad("\"from\" is for merged output: use \"offset\" with one replica"));
     }
+    if query.unfinished {
+        return Err(bad("\"unfinished\" is for merged output: the bytes of one replica come as they are written"));
+    }
     let unknown = || {
         let detail = format!("job \"{}\" has no replica {replica}", job.view.borrow().name);
         ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownReplica, detail)
@@ -111,10 +118,18 @@ async fn merged(
     if query.offset.is_some() {
         return Err(bad("\"offset\" is for one replica: use \"from\" with merged output"));
     }
+    if query.unfinished && !query.follow {
+        return Err(bad("\"unfinished\" is for output that is followed: add follow=true"));
+    }
     let offsets = parse_from(query.from.as_deref().unwrap_or_default())?;
     let begin = async |(replica, log): (ReplicaId, &ReplicaLog)| {
         let first = start(log, offsets.get(&replica).copied(), query.tail).await?;
-        Ok::<_, ApiError>(encoded(replica, log.clone(), first, query.follow).boxed())
+        let log = log.clone();
+        Ok::<_, ApiError>(if query.unfinished {
+            encoded(growing_lines(replica, log, first)).boxed()
+        } else {
+            encoded(lines(replica, log, first, query.follow)).boxed()
+        })
     };
     let streams = try_join_all(job.logs.all().map(begin)).await?;
     let body = Body::from_stream(stream::select_all(streams).take_until(Box::pin(ended)));
@@ -133,12 +148,9 @@ fn unbroken(log: ReplicaLog, first: u64, follow: bool) -> impl Stream<Item = Res
 
 /// Some lines at a time, each a line of JSON.
 fn encoded(
-    replica: ReplicaId,
-    log: ReplicaLog,
-    first: u64,
-    follow: bool,
+    batches: impl Stream<Item = Result<Vec<LogLine>, std::io::Error>> + Send,
 ) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Send {
-    lines(replica, log, first, follow).map(|batch| {
+    batches.map(|batch| {
         let mut text = Vec::new();
         for line in batch? {
             serde_json::to_writer(&mut text, &line)?;

@@ -4,6 +4,7 @@
 mod archive;
 mod disk;
 mod file;
+mod pace;
 mod read;
 mod tail;
 
@@ -22,7 +23,7 @@ use tokio::sync::{Notify, watch};
 use self::archive::Kept;
 pub use self::archive::{Archive, BUDGET};
 use self::file::{LogFile, Then};
-pub use self::read::{lines, reader};
+pub use self::read::{growing_lines, lines, reader};
 
 /// Bytes kept of one replica's output: the newest ones.
 pub const KEPT_BYTES: NonZeroU64 = NonZeroU64::new(64 * 1024 * 1024).expect("not zero");
@@ -104,9 +105,7 @@ impl JobLogs {
     /// Says of all that nothing will follow, and closes their files: a master keeps the output of more jobs than it may
     /// have files open.
     pub async fn complete(&self) {
-        for log in self.replicas.values() {
-            log.0.progress.send_modify(|progress| progress.is_complete = true);
-        }
+        self.replicas.values().for_each(ReplicaLog::complete);
         self.with_each(LogFile::close).await;
         self.completed.notify_one();
     }
@@ -160,6 +159,11 @@ impl ReplicaLog {
     fn new(path: PathBuf) -> Self {
         let progress = watch::Sender::new(Progress { end: 0, is_complete: false });
         Self(Arc::new(Shared { file: Mutex::new(LogFile::new(path)), progress, incomplete: Mutex::default() }))
+    }
+
+    /// Says that nothing will follow.
+    pub fn complete(&self) {
+        self.0.progress.send_modify(|progress| progress.is_complete = true);
     }
 
     /// Keeps bytes whose first is at `offset`. Bytes that are known already are passed over, a gap is kept as a gap, also

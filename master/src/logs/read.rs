@@ -5,9 +5,9 @@ use std::mem;
 
 use futures_util::{Stream, StreamExt, stream};
 use protocol::ids::ReplicaId;
-use protocol::view::{LOG_LINE_BYTES, LogLine};
+use protocol::view::{LOG_LINE_BYTES, LogLine, UNFINISHED_BYTES};
 
-use super::{Chunk, ReplicaLog};
+use super::{Chunk, ReplicaLog, pace};
 
 /// The output from `offset` on: what is there, and with `follow` what comes, until nothing will follow.
 /// A chunk whose offset is not where the one before it ended stands behind bytes that are not kept; where these are the
@@ -40,12 +40,38 @@ pub fn lines(
     offset: u64,
     follow: bool,
 ) -> impl Stream<Item = io::Result<Vec<LogLine>>> + Send {
-    let chunks = reader(log.clone(), offset, follow).map(Some).chain(stream::iter([None]));
-    let mut splitter = Splitter { replica, offset, pending: Vec::new(), has_begun: false };
-    chunks.map(move |chunk| match chunk {
+    let mut splitter = Splitter::new(replica, offset);
+    chunks_and_end(&log, offset, follow).map(move |chunk| match chunk {
         Some(chunk) => Ok(splitter.split(&chunk?)),
         None => Ok(splitter.end(log.missing().as_deref())),
     })
+}
+
+/// The output's lines from `offset` on as they come, and now and then the line that is still being written.
+pub fn growing_lines(
+    replica: ReplicaId,
+    log: ReplicaLog,
+    offset: u64,
+) -> impl Stream<Item = io::Result<Vec<LogLine>>> + Send {
+    let mut splitter = Splitter::new(replica, offset);
+    let lines = chunks_and_end(&log, offset, true).map(move |chunk| match chunk {
+        Some(chunk) => {
+            let mut lines = splitter.split(&chunk?);
+            lines.extend(splitter.unfinished());
+            Ok(lines)
+        }
+        None => Ok(splitter.end(log.missing().as_deref())),
+    });
+    pace::unfinished_lines(lines)
+}
+
+/// What [`reader`] gives, and `None` behind the last of it.
+fn chunks_and_end(
+    log: &ReplicaLog,
+    offset: u64,
+    follow: bool,
+) -> impl Stream<Item = Option<io::Result<Chunk>>> + Send + use<> {
+    reader(log.clone(), offset, follow).map(Some).chain(stream::iter([None]))
 }
 
 /// Cuts bytes into lines.
@@ -61,6 +87,10 @@ struct Splitter {
 }
 
 impl Splitter {
+    fn new(replica: ReplicaId, offset: u64) -> Self {
+        Self { replica, offset, pending: Vec::new(), has_begun: false }
+    }
+
     fn split(&mut self, chunk: &Chunk) -> Vec<LogLine> {
         let mut lines = self.gap_before(chunk);
         self.has_begun = true;
@@ -102,7 +132,14 @@ impl Splitter {
 
     /// A line that is none of the output.
     fn remark(&self, line: String) -> LogLine {
-        LogLine { replica: self.replica, offset: self.offset, line }
+        LogLine { replica: self.replica, offset: self.offset, line, unfinished: false }
+    }
+
+    /// The newest bytes of the line that is being written, if one is.
+    fn unfinished(&self) -> Option<LogLine> {
+        let shown = &self.pending[self.pending.len().saturating_sub(UNFINISHED_BYTES)..];
+        let line = String::from_utf8_lossy(shown).into_owned();
+        (!line.is_empty()).then_some(LogLine { replica: self.replica, offset: self.offset, line, unfinished: true })
     }
 
     fn rest(&mut self) -> Vec<LogLine> {
@@ -114,7 +151,8 @@ impl Splitter {
         self.offset += bytes.len() as u64;
         let text = bytes.strip_suffix(b"\n").unwrap_or(bytes);
         let text = text.strip_suffix(b"\r").unwrap_or(text);
-        LogLine { replica: self.replica, offset: self.offset, line: String::from_utf8_lossy(text).into_owned() }
+        let line = String::from_utf8_lossy(text).into_owned();
+        LogLine { replica: self.replica, offset: self.offset, line, unfinished: false }
     }
 }
 
@@ -129,7 +167,7 @@ mod tests {
     use super::*;
 
     fn splitter() -> Splitter {
-        Splitter { replica: "worker-1".parse().unwrap(), offset: 10, pending: vec![], has_begun: false }
+        Splitter::new("worker-1".parse().unwrap(), 10)
     }
 
     fn texts(lines: &[LogLine]) -> Vec<(u64, &str)> {
@@ -149,6 +187,19 @@ mod tests {
         assert_eq!(texts(&split(&mut splitter, b"o\r\n\nthree")), [(19, "two"), (20, "")]);
         assert_eq!(texts(&splitter.rest()), [(25, "three")]);
         assert_eq!(splitter.rest(), []);
+    }
+
+    #[test]
+    fn a_line_that_is_being_written_is_known_as_far_as_it_has_come() {
+        let mut splitter = splitter();
+        assert_eq!(splitter.unfinished(), None);
+        split(&mut splitter, b"one\n10%\r20%");
+        let unfinished = splitter.unfinished().unwrap();
+        assert_eq!((unfinished.offset, unfinished.line.as_str(), unfinished.unfinished), (14, "10%\r20%", true));
+        assert_eq!(texts(&split(&mut splitter, b"\r30%\n")), [(26, "10%\r20%\r30%")]);
+        assert_eq!(splitter.unfinished(), None);
+        split(&mut splitter, &vec![b'x'; UNFINISHED_BYTES + 7]);
+        assert_eq!(splitter.unfinished().unwrap().line.len(), UNFINISHED_BYTES);
     }
 
     #[test]

@@ -270,10 +270,14 @@ fn a_failure_of_many_names_the_first() {
 
 #[test]
 fn a_log_line_says_whose_it_is_and_where_to_go_on() {
-    let line = LogLine { replica: replica("worker-2"), offset: 1234, line: "loss 0.5 \u{fffd}".into() };
+    let line =
+        LogLine { replica: replica("worker-2"), offset: 1234, line: "loss 0.5 \u{fffd}".into(), unfinished: false };
     let golden = json!({"replica": "worker-2", "offset": 1234, "line": "loss 0.5 \u{fffd}"});
     assert_golden(&line, &golden);
     assert_tolerates_new_fields::<LogLine>(&golden);
+    let unfinished = LogLine { unfinished: true, ..line };
+    let golden = json!({"replica": "worker-2", "offset": 1234, "line": "loss 0.5 \u{fffd}", "unfinished": true});
+    assert_golden(&unfinished, &golden);
 }
 
 #[test]

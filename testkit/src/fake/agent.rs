@@ -1,7 +1,7 @@
 //! An agent without a child: it answers as agents do, and its run ends when the test says so.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,7 @@ struct Shared {
     cuts: watch::Sender<u64>,
     finished: CancellationToken,
     gone: CancellationToken,
+    stays: AtomicBool,
     kind: AgentKind,
 }
 
@@ -136,6 +137,7 @@ impl FakeAgent {
             cuts: watch::Sender::new(0),
             finished: CancellationToken::new(),
             gone: CancellationToken::new(),
+            stays: AtomicBool::new(false),
             kind,
         }));
         let seed = Router::new().route(routes::AGENT_CONFIG, post(configure)).route(routes::AGENT_RUN, get(run));
@@ -228,6 +230,11 @@ impl FakeAgent {
     /// Whether both are the same agent.
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Does not end when it is told to finish, as one whose node is slow.
+    pub fn stay(&self) {
+        self.0.stays.store(true, Ordering::Relaxed);
     }
 
     /// Waits until it was told to finish.
@@ -387,6 +394,8 @@ async fn finish(State(agent): State<FakeAgent>) -> (StatusCode, &'static str) {
     if matches!(agent.status().state, RunState::Running | RunState::Stopping) {
         return CONFLICT;
     }
-    agent.0.finished.cancel();
+    if !agent.0.stays.load(Ordering::Relaxed) {
+        agent.0.finished.cancel();
+    }
     DONE
 }

@@ -74,7 +74,7 @@ pub fn ctrl_c_leaves_a_job_of_a_master_that_stays_alone(place: Place) {
     let client = Running::of(&mut stage.submitting(&["--task", "stays"]));
     client.until_printed(2, "ready");
     signal(client.pid(), Signal::INT);
-    client.ended().code(1).says(&["logs stays", "cancel stays"]);
+    client.ended().by(Signal::INT).says(&["logs stays", "cancel stays"]);
     assert_eq!(stage.runs().len(), 2);
     assert_eq!(stage.status("stays").state, JobState::Running);
 }
@@ -93,10 +93,16 @@ pub fn killing_an_agent_ends_its_run_and_fails_the_job_with_that_reason(place: P
 pub fn a_name_is_free_again_when_its_job_is_deleted(place: Place) {
     let stage = Stage::hello(place);
     let first = stage.submit(&["--task", "again", "-o", "json"]).code(0).view();
+    for again in [&["--task", "again"][..], &["--task", "again", "--detach"]] {
+        let refused = stage.submit(again).code(2).says(&["job again has already ended (succeeded)", "--replace"]);
+        assert_eq!(refused.stdout, "");
+    }
+    stage.verb(&["wait", "again"]).code(0);
     stage.verb(&["delete", "again"]).code(0);
     let second = stage.submit(&["--task", "again", "-o", "json"]).code(0).view();
-    assert_ne!(first.uid, second.uid);
-    assert_eq!(second.result, Some(JobResult::Succeeded));
+    let third = stage.submit(&["--task", "again", "-o", "json", "--replace"]).code(0).says(&["job again is deleted"]);
+    assert!(first.uid != second.uid && second.uid != third.view().uid);
+    assert_eq!(third.view().result, Some(JobResult::Succeeded));
     let logs = stage.verb(&["logs", "again"]).code(0).stdout;
-    assert_eq!(logs.matches("TF_CONFIG").count(), 2, "of the second alone: {logs}");
+    assert_eq!(logs.matches("TF_CONFIG").count(), 2, "of the last alone: {logs}");
 }

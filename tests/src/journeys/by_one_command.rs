@@ -94,7 +94,7 @@ pub fn variables_and_arguments_reach_exec_py(place: Place) {
         place,
         "import os, sys; print('got', os.environ['A'], os.environ['B'], os.environ['C'], sys.argv[1:])",
     );
-    fs::write(stage.scene().path().join("job.env"), "A='from file'\nB='from file'\n").expect("write");
+    fs::write(stage.scene().path().join("job.env"), "A=from file\nB=from file\n").expect("write");
     let flags = ["--worker-num", "1", "--env-file", "job.env", "--env", "B=x=$(y)", "--env", "C", "--"];
     let args = ["--steps", "3", "$(A) $$ $C"];
     let run = Finished::of(stage.submitting(&[flags.as_slice(), &args].concat()).env("C", "passed on")).code(0);

@@ -17,21 +17,46 @@ fn ctrl_c_stops_the_job_and_leaves_nothing_behind() {
     let client = Running::of(&mut scene.client(&["--worker-num", "3"]));
     client.until_printed(3, "ready");
     signal(client.pid(), Signal::INT);
-    let run = client.ended().code(1);
+    let run = client.ended().by(Signal::INT);
     scene.assert_empty();
     run.says(&["cancelled"]);
 }
 
 #[test]
-fn under_nohup_the_end_of_the_terminal_ends_nothing() {
+fn a_signal_that_was_ignored_from_the_start_ends_nothing() {
+    let without_interrupts = ["bash", "-c", "trap '' INT; exec \"$0\" \"$@\""];
+    for (by, ignored) in [(&["nohup"][..], Signal::HUP), (&without_interrupts, Signal::INT)] {
+        a_job_goes_on_after(by, ignored);
+    }
+}
+
+fn a_job_goes_on_after(by: &[&str], ignored: Signal) {
     let scene = Scene::new(
         "import os, time\nprint('ready')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('went on')",
     );
-    let client = Running::of(&mut run_by(&["nohup"], &scene.client(&["--worker-num", "1"])));
+    let client = Running::of(&mut run_by(by, &scene.client(&["--worker-num", "1"])));
     client.until_printed(1, "ready");
-    signal(client.pid(), Signal::HUP);
+    signal(client.pid(), ignored);
     fs::write(scene.path().join("go"), "").expect("write");
     assert_eq!(client.ended().code(0).lines("went on").len(), 1);
+}
+
+/// Runs a program in a terminal of its own.
+const IN_A_TERMINAL: [&str; 3] = ["python3", "-c", "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"];
+
+#[test]
+fn a_terminal_shows_a_progress_bar_while_it_grows_and_a_pipe_its_last_state() {
+    let scene = Scene::new(
+        "import os, time\nfor n in (1, 2): os.write(1, b'\\r%d0%%|##' % n)\n\
+         while not os.path.exists('go'): time.sleep(0.01)\nprint('\\r100%|####')",
+    );
+    let client = Running::of(&mut run_by(&IN_A_TERMINAL, &scene.client(&["--worker-num", "1"])));
+    client.until_printed(1, "worker-0 │ 20%|##");
+    fs::write(scene.path().join("go"), "").expect("write");
+    let shown = client.ended().code(0).stdout;
+    assert!(shown.contains(" 100%|####"), "{shown}");
+    let piped = scene.run(&["--worker-num", "1"]).code(0);
+    assert_eq!(piped.stdout, "worker-0 │ \r10%|##\r20%|##\r100%|####\n");
 }
 
 #[test]
@@ -54,8 +79,7 @@ fn the_exception_that_ended_a_script_is_shown_however_long_its_text_is() {
 #[test]
 fn a_script_has_no_terminal_to_wait_for() {
     let scene = Scene::new("try: print('found', open('/dev/tty'))\nexcept OSError as error: print(error.strerror)");
-    let in_a_terminal = ["python3", "-c", "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"];
-    let run = Running::of(&mut run_by(&in_a_terminal, &scene.client(&["--worker-num", "1"]))).ended().code(0);
+    let run = Running::of(&mut run_by(&IN_A_TERMINAL, &scene.client(&["--worker-num", "1"]))).ended().code(0);
     assert!(run.stdout.contains("No such device or address"), "{}", run.stdout);
 }
 

@@ -17,16 +17,32 @@ fn head_on_create_starts_nothing() {
 }
 
 #[test]
+fn a_master_logs_two_lines_for_a_job() {
+    let scene = Scene::of_example("hello");
+    let master = scene.master();
+    scene.run(&["--master", &master.url, "--task", "quiet", "--worker-num", "2"]).code(0);
+    scene.run(&["--master", &master.url, "delete", "quiet"]).code(0);
+    let log = master.log();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("INFO")).collect();
+    assert!(lines.len() == 2 && lines[0].contains("job accepted") && lines[1].contains("job ended"), "{log}");
+}
+
+#[test]
 fn after_kill_9_of_the_master_nothing_runs_and_the_next_one_starts_the_job_again() {
     let mut stage = Stage::new(Place::Processes, STUBBORN);
     stage.submit(&["-d", "--task", "lost"]).code(0);
-    stage.follow("lost").until_printed(2, "ready");
+    let follower = stage.follow("lost");
+    follower.until_printed(2, "ready");
     stage.kill_master();
-    stage.scene().until_empty();
+    let is_still = || stage.scene().processes().lines().all(|line| line.contains("logs lost")).then_some(());
+    within("only the follower runs", is_still, || stage.scene().processes());
     stage.next_master(&["--state-dir", "state"]);
-    let runs_again = || (stage.status("lost").state == JobState::Running).then_some(());
-    within("the job runs again", runs_again, || format!("{:#?}", stage.status("lost")));
-    assert_eq!(stage.runs().len(), 2);
+    follower.until_printed(4, "ready");
+    follower.until_said("--- start 2.1, after the master had gone, and the start before with it ---");
+    assert_eq!((stage.status("lost").state, stage.runs().len()), (JobState::Running, 2));
+    let why = stage.verb(&["why", "lost"]).code(0).stdout;
+    let repeated = "after the submit: the master had gone, and the start before with it (not counted)";
+    assert!(why.starts_with("job lost is running") && why.contains("start 2.1, ") && why.contains(repeated), "{why}");
 }
 
 #[test]

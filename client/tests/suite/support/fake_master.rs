@@ -24,14 +24,20 @@ pub(crate) struct Script {
     pub(crate) logs: VecDeque<Logs>,
     /// The answer to a submit, instead of the first view.
     pub(crate) refusal: Option<Problem>,
+    /// The job was submitted before.
+    pub(crate) before: bool,
     /// A submit is remembered and never answered.
     pub(crate) mute: bool,
     /// After a delete, the job is unknown.
     pub(crate) deleted: bool,
+    /// After a delete, the job is still there.
+    pub(crate) lingers: bool,
     /// A record that cannot be read has this name: there is no such job, and it can be deleted.
     pub(crate) unreadable: Option<&'static str>,
     /// Where its pods live.
     pub(crate) backend: Option<BackendKind>,
+    /// The user that it runs as.
+    pub(crate) uid: Option<u32>,
     /// The agent that it gives away.
     pub(crate) agent: Option<Vec<u8>>,
     /// The token that is asked for.
@@ -128,8 +134,9 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
             json(StatusCode::OK, &protocol::view::JobList { jobs })
         }
         ("GET", "/v1/master") => {
+            let uid = shared.script.lock().unwrap().uid;
             let backend = shared.script.lock().unwrap().backend.unwrap_or(BackendKind::Process);
-            json(StatusCode::OK, &MasterView { version: "0".to_owned(), backend })
+            json(StatusCode::OK, &MasterView { version: "0".to_owned(), backend, uid })
         }
         ("GET", "/agent") => match shared.script.lock().unwrap().agent.clone() {
             Some(agent) => answer(StatusCode::OK, "application/octet-stream", agent.into()),
@@ -155,10 +162,12 @@ impl Shared {
     }
 
     fn submit(&self) -> Response {
-        let script = self.script.lock().unwrap();
+        let mut script = self.script.lock().unwrap();
+        let is_new = !script.before || std::mem::take(&mut script.deleted);
+        let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
         match &script.refusal {
             Some(refusal) => problem(refusal.status, refusal.code, &refusal.detail),
-            None => json(StatusCode::CREATED, &script.views[0]),
+            None => json(status, &script.views[0]),
         }
     }
 
@@ -173,11 +182,11 @@ impl Shared {
     fn delete(&self, path: &str) -> Response {
         let mut script = self.script.lock().unwrap();
         let name = path.rsplit('/').next().unwrap_or_default();
-        let is_job = script.views.first().is_some_and(|view| view.name.as_str() == name);
+        let is_job = !script.deleted && script.views.first().is_some_and(|view| view.name.as_str() == name);
         if !is_job && script.unreadable != Some(name) {
             return problem(404, ErrorCode::UnknownJob, &format!("there is no job \"{name}\""));
         }
-        script.deleted = true;
+        script.deleted = !script.lingers;
         StatusCode::ACCEPTED.into_response()
     }
 

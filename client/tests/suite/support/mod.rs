@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 pub(crate) mod docker;
 pub(crate) mod fake_master;
 pub(crate) mod recorded_engine;
+pub(crate) mod terminal;
 pub(crate) mod views;
 
 /// No command of these tests takes nearly as long.
@@ -20,6 +22,7 @@ const DEADLINE: Duration = Duration::from_secs(180);
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
+    pub(crate) signal: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
@@ -29,6 +32,14 @@ impl Ended {
     #[track_caller]
     pub(crate) fn expect_code(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// Checks that it ended by a signal.
+    #[track_caller]
+    pub(crate) fn expect_signal(self, signal: rustix::process::Signal) -> Self {
+        let ended = (self.code, self.signal);
+        assert_eq!(ended, (None, Some(signal.as_raw())), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
         self
     }
 
@@ -75,7 +86,7 @@ pub(crate) fn finish(mut child: Child) -> Ended {
     let stderr = child.stderr.take().map(read_aside);
     let status = wait(&mut child);
     let text = |reader: Option<thread::JoinHandle<String>>| reader.map(|it| it.join().unwrap()).unwrap_or_default();
-    Ended { code: status.code(), stdout: text(stdout), stderr: text(stderr) }
+    Ended { code: status.code(), signal: status.signal(), stdout: text(stdout), stderr: text(stderr) }
 }
 
 fn read_aside(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {

@@ -67,6 +67,13 @@ pub(crate) fn finished(name: &str, result: JobResult) -> JobView {
     view
 }
 
+/// The result is decided, and the pods have not ended.
+pub(crate) fn decided(name: &str, result: JobResult) -> JobView {
+    let mut view = finished(name, result);
+    (view.state, view.times.finished) = (JobState::Stopping, None);
+    view
+}
+
 pub(crate) fn succeeded(name: &str) -> JobView {
     finished(name, JobResult::Succeeded)
 }
@@ -85,5 +92,5 @@ fn exit(code: i32) -> ExitReport {
 }
 
 pub(crate) fn line(replica: &str, offset: u64, text: &str) -> LogLine {
-    LogLine { replica: replica.parse().unwrap(), offset, line: text.to_owned() }
+    LogLine { replica: replica.parse().unwrap(), offset, line: text.to_owned(), unfinished: false }
 }

@@ -17,7 +17,7 @@ use protocol::ids::{JobName, ReplicaId};
 use protocol::job::JobSpec;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
-use tracing::{info, warn};
+use tracing::{debug, warn};
 
 use self::child::{Order, Started};
 use self::ports::Ports;
@@ -105,7 +105,7 @@ impl ProcessBackend {
             });
         };
         let last = child::run(&self.launcher, (&pod, started), orders.clone(), set).await;
-        info!(job = %pod.job.name, pod = %pod.name(), "pod ended");
+        debug!(job = %pod.job.name, pod = %pod.name(), "pod ended");
         // Whoever orders the deletion from here on finds that the pod has ended, and removes it.
         let stays = self.with_job(&pod.job.name, |pods| {
             let stays = *orders.borrow() != Order::Delete;

@@ -7,7 +7,7 @@ use futures_util::TryStreamExt;
 use master::logs::Archive;
 use protocol::agent::ExitOutcome;
 use protocol::job::JobSpec;
-use protocol::view::{JobState, LogLine};
+use protocol::view::{JobResult, JobState, LogLine};
 
 use crate::service::harness::{Answer, Master, client, in_time, reach, spec};
 
@@ -188,6 +188,42 @@ async fn beyond_the_budget_the_output_of_the_job_that_finished_first_is_dropped_
     assert_eq!(said[0].line, "[100000 bytes of output before this are no longer kept]");
     assert_eq!(second.read(0).await.expect("it is readable").bytes[..3], *b"xxx");
     dropping.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_follows_is_not_kept_waiting_by_pods_that_have_not_ended() {
+    let master = Master::serving(None).await;
+    let spec = spec("lingers", 2);
+    let job = master.submit(spec.clone()).await;
+    for agent in master.started(&spec).await {
+        agent.stay();
+        agent.print("the last\n");
+        agent.exit(ExitOutcome::Code(0));
+    }
+    let merged = in_time("the output ends", master.get("/v1/jobs/lingers/logs?follow=true")).await;
+    assert_eq!(lines(&merged)["worker-1"], ["9 the last"]);
+    let view = job.view.borrow().clone();
+    assert_eq!((view.state, view.result), (JobState::Stopping, Some(JobResult::Succeeded)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_is_still_being_written_is_shown_to_who_asks_for_it() {
+    let master = Master::serving(None).await;
+    let spec = spec("grows", 1);
+    master.submit(spec.clone()).await;
+    let agent = master.started(&spec).await.remove(0);
+    agent.print("one\n10%");
+    let mut growing = client().get(master.url("/v1/jobs/grows/logs?follow=true&unfinished=true")).send().await.unwrap();
+    let mut shown = String::new();
+    while !shown.contains("10%") {
+        let piece = in_time("the line is shown", growing.chunk()).await.unwrap();
+        shown.push_str(&String::from_utf8_lossy(&piece.expect("the job goes on")));
+    }
+    let line = r#"{"replica":"worker-0","offset":4,"line":"10%","unfinished":true}"#;
+    assert_eq!(shown.lines().last(), Some(line));
+    for bad in ["unfinished=true", "unfinished=true&follow=true&replica=worker-0"] {
+        assert_eq!(master.get(&format!("/v1/jobs/grows/logs?{bad}")).await.status, 400, "{bad}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,33 @@
+//! Failures that many people meet, known by their words, and what to do about them. Pure.
+
+use protocol::failure::Failure;
+use protocol::view::{JobResult, JobView};
+
+/// Words of a failure, and what to do.
+const HINTS: [(&[&str], &str); 3] = [
+    (
+        &["PerReplica"],
+        "model.fit of Keras 3 works with neither strategy: use tf_keras with TF_USE_LEGACY_KERAS=1, or write the \
+         training loop out as examples/allreduce does",
+    ),
+    (
+        &["Could not start gRPC server"],
+        "another program has taken the port that TensorFlow was given: submit the job again, and it gets others",
+    ),
+    (
+        &["needed more memory than", "MemoryError", "ResourceExhaustedError", "OOM when allocating", "bad_alloc"],
+        "the script ran out of memory: use a smaller batch or fewer workers on a machine, or raise --memory in a cluster",
+    ),
+];
+
+/// What to do about the failure of a job, where its words are known.
+pub(crate) fn for_failure(view: &JobView) -> Option<&'static str> {
+    let Some(JobResult::Failed { failure }) = &view.result else { return None };
+    let mut texts = vec![failure.to_string()];
+    if let Failure::ReplicaExited { exit, .. } = failure {
+        texts.push(exit.stderr_tail.clone());
+    }
+    texts.extend(view.restarts.failed_starts.last().into_iter().flat_map(|start| start.last_lines.clone()));
+    let is_said = |words: &[&str]| words.iter().any(|word| texts.iter().any(|text| text.contains(word)));
+    HINTS.into_iter().find(|(words, _)| is_said(words)).map(|(_, hint)| hint)
+}

@@ -1,0 +1,51 @@
+//! `--verbose`: each request to the master and to Docker is printed on stderr. Headers and bodies may hold secrets and
+//! are not.
+
+use log::{LevelFilter, Log, Metadata, Record};
+
+use super::Notes;
+
+/// Prints requests from now on.
+pub(crate) fn trace_requests(notes: &Notes) {
+    // It fails where there is a logger already, and this is the only one.
+    if log::set_boxed_logger(Box::new(Trace(notes.clone()))).is_ok() {
+        log::set_max_level(LevelFilter::Debug);
+    }
+}
+
+struct Trace(Notes);
+
+impl Log for Trace {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= LevelFilter::Debug && server(metadata.target()).is_some()
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let text = record.args().to_string();
+        // Docker's library logs the address of each request, and bodies too.
+        let is_request = text.split(' ').any(|word| word.contains("://")) && !text.starts_with(['{', '[']);
+        if let Some(server) = server(record.target()).filter(|_| is_request) {
+            self.0.say(&format!("{server}: {text}"));
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// Who is asked, by the module that says so.
+fn server(target: &str) -> Option<&'static str> {
+    let servers = [("client::master_client", "master"), ("bollard", "docker")];
+    servers.into_iter().find(|(module, _)| target.starts_with(module)).map(|(_, server)| server)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_master_and_docker_are_traced() {
+        assert_eq!(server("client::master_client"), Some("master"));
+        assert_eq!(server("bollard"), Some("docker"));
+        assert_eq!(server("hyper_util::client"), None);
+    }
+}

@@ -1,0 +1,84 @@
+//! A terminal that a program is run in.
+
+use std::fs::File;
+use std::io::Read;
+use std::num::NonZero;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+
+use super::until;
+
+const ROWS: NonZero<u16> = NonZero::new(24).unwrap();
+const COLUMNS: NonZero<u16> = NonZero::new(80).unwrap();
+
+/// A terminal of 24 lines, and what was written to it.
+pub(crate) struct Terminal {
+    keyboard: OwnedFd,
+    seen: Arc<Mutex<Seen>>,
+}
+
+struct Seen {
+    screen: vt100::Parser,
+    bytes: Vec<u8>,
+}
+
+impl Terminal {
+    /// Starts a program whose stdin, stdout and stderr are a terminal.
+    pub(crate) fn start(command: &mut Command) -> (Self, Child) {
+        let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&terminal).unwrap();
+        unlockpt(&terminal).unwrap();
+        let size = Winsize { ws_row: ROWS.get(), ws_col: COLUMNS.get(), ws_xpixel: 0, ws_ypixel: 0 };
+        let program =
+            ioctl_tiocgptpeer(&terminal, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        tcsetwinsize(&program, size).unwrap();
+        let end = || program.as_fd().try_clone_to_owned().unwrap();
+        let child = command.stdin(end()).stdout(end()).stderr(end()).env("TERM", "xterm").spawn().unwrap();
+        // The command holds the program's end as long as it lives, and the reader would wait for its own end.
+        command
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null());
+        let seen = Arc::new(Mutex::new(Seen { screen: vt100::Parser::new(ROWS, COLUMNS, 0), bytes: Vec::new() }));
+        let (noted, mut display) = (Arc::clone(&seen), File::from(terminal.as_fd().try_clone_to_owned().unwrap()));
+        thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            // It fails when no program has the terminal any more.
+            while let Ok(count @ 1..) = display.read(&mut buffer) {
+                let mut seen = noted.lock().unwrap();
+                seen.screen.process(&buffer[..count]);
+                seen.bytes.extend_from_slice(&buffer[..count]);
+            }
+        });
+        (Self { keyboard: terminal, seen }, child)
+    }
+
+    /// Types something.
+    pub(crate) fn type_in(&self, keys: &[u8]) {
+        rustix::io::write(&self.keyboard, keys).unwrap();
+    }
+
+    /// What it shows, without blanks at the ends of lines and empty lines at the end.
+    pub(crate) fn screen(&self) -> String {
+        let seen = self.seen.lock().unwrap();
+        let rows: Vec<String> =
+            seen.screen.screen().rows(0, COLUMNS.get()).map(|row| row.trim_end().to_owned()).collect();
+        rows.join("\n").trim_end().to_owned()
+    }
+
+    /// How often something was written to it, on the screen by now or not.
+    pub(crate) fn written(&self, text: &str) -> usize {
+        String::from_utf8_lossy(&self.seen.lock().unwrap().bytes).matches(text).count()
+    }
+
+    /// Waits until it shows something.
+    #[track_caller]
+    pub(crate) fn until_shown(&self, text: &str) {
+        until(&format!("the terminal shows {text:?}"), || self.screen().contains(text));
+    }
+}

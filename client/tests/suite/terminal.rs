@@ -1,0 +1,82 @@
+//! On a terminal: what stays on the screen, what changes on it, and what Ctrl-C does.
+
+use std::process::Child;
+
+use protocol::view::{JobView, LogLine};
+use rustix::process::Signal;
+
+use crate::support::fake_master::{FakeMaster, Logs, Script};
+use crate::support::terminal::Terminal;
+use crate::support::views::{line, pending, running};
+use crate::support::{client, command, finish, folder_with_script, signal, until};
+
+/// A master with a job that stays as it is, and that has printed these lines.
+fn serving(view: JobView, lines: Vec<LogLine>) -> FakeMaster {
+    FakeMaster::start(Script { views: vec![view], logs: [Logs::Lines(lines)].into(), ..Script::default() })
+}
+
+fn following(master: &FakeMaster) -> (Terminal, Child) {
+    let folder = folder_with_script();
+    let mut client = client(folder.path());
+    Terminal::start(client.args(["logs", "digits", "-f", "--master", &master.url]))
+}
+
+#[test]
+fn lines_that_come_while_a_job_starts_stay_above_its_progress() {
+    let lines = (1..=3).map(|index| line("worker-0", index, &format!("line {index}"))).collect();
+    let master = serving(pending("digits"), lines);
+    let (terminal, child) = following(&master);
+    terminal.until_shown("worker-0 │ line 3");
+    let redrawn = terminal.written("0 of 2 are there");
+    until("the progress is drawn again", || terminal.written("0 of 2 are there") > redrawn + 2);
+    let screen = terminal.screen();
+    let shown: Vec<&str> = screen.lines().collect();
+    assert_eq!(shown[1..4], ["worker-0 │ line 1", "worker-0 │ line 2", "worker-0 │ line 3"], "{screen}");
+    assert!(shown[4].ends_with(" 0 of 2 are there") && shown[5].ends_with("worker-0 requested"), "{screen}");
+    signal(&child, Signal::INT);
+    drop(finish(child).expect_signal(Signal::INT));
+}
+
+#[test]
+fn a_line_that_is_still_being_written_is_shown_below_those_that_have_ended() {
+    let growing = |text: &str| LogLine { unfinished: true, ..line("worker-1", 7, text) };
+    let lines = vec![
+        line("worker-0", 5, "epoch 1"),
+        growing("10%|#\r20%|##\u{1b}[2J\r30%|### "),
+        line("worker-0", 9, "epoch 2"),
+    ];
+    let master = serving(running("digits"), lines);
+    let (terminal, child) = following(&master);
+    terminal.until_shown("worker-1 │ 30%|###");
+    until("the second line is shown", || terminal.screen().contains("worker-0 │ epoch 2"));
+    let in_place = "worker-0 │ epoch 1\nworker-0 │ epoch 2\nworker-1 │ 30%|###";
+    until("all is in its place", || terminal.screen().ends_with(in_place));
+    assert!(master.asked().iter().any(|request| request.contains("unfinished=true")), "{:?}", master.asked());
+    signal(&child, Signal::INT);
+    drop(finish(child).expect_signal(Signal::INT));
+    assert!(!terminal.screen().contains("30%"), "{}", terminal.screen());
+}
+
+#[test]
+fn a_line_that_has_come_to_its_end_is_shown_once() {
+    let growing = LogLine { unfinished: true, ..line("worker-0", 1, "99%") };
+    let master = serving(running("digits"), vec![growing, line("worker-0", 5, "100%")]);
+    let (terminal, child) = following(&master);
+    until("the line is shown", || terminal.screen().lines().skip(1).eq(["worker-0 │ 100%"]));
+    signal(&child, Signal::INT);
+    drop(finish(child).expect_signal(Signal::INT));
+}
+
+#[test]
+fn ctrl_c_ends_the_shells_loop_too() {
+    let master = serving(running("digits"), vec![line("worker-0", 6, "hello")]);
+    let folder = folder_with_script();
+    let twice = "for n in 1 2; do \"$0\" logs digits -f --master \"$1\"; done";
+    let mut shell = command("setsid".as_ref(), folder.path());
+    shell.args(["--ctty", "bash", "-c", twice, env!("CARGO_BIN_EXE_client"), &master.url]);
+    let (terminal, child) = Terminal::start(&mut shell);
+    terminal.until_shown("worker-0 │ hello");
+    terminal.type_in(b"\x03");
+    drop(finish(child).expect_signal(Signal::INT));
+    assert_eq!(terminal.written("job digits is running"), 1, "{}", terminal.screen());
+}
