@@ -94,9 +94,7 @@ fn in_kubernetes_an_image_is_needed_and_no_script_in_the_folder() {
     ended.expect_stderr("hint: give --image REF, or put a Dockerfile beside exec.py");
     // Getting as far as Docker is what is seen.
     let empty = tempfile::tempdir().unwrap();
-    submit(empty.path(), &master, &["--image", "digits"])
-        .expect_code(4)
-        .expect_stderr("error: cannot reach Docker");
+    submit(empty.path(), &master, &["--image", "digits"]).expect_code(4).expect_stderr("error: cannot reach Docker");
     std::fs::write(empty.path().join("Dockerfile"), "FROM x\n").unwrap();
     let ended = submit(empty.path(), &master, &[]).expect_code(4);
     let ended = ended.expect_stderr("error: cannot reach Docker at unix:///nowhere: there is no socket /nowhere");
