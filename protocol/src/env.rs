@@ -93,6 +93,10 @@ const RUNS_OTHER_CODE: [&str; 20] = [
 /// (`MAX_ARG_STRLEN`, include/uapi/linux/binfmts.h).
 pub const ENTRY_LIMIT: usize = 131_072;
 
+/// Most bytes of a job's arguments and variables together, as JSON. The job's record holds them, and a ConfigMap holds 1 MiB
+/// (core/v1 `MaxSecretSize`). Linux starts a program with a quarter of its stack at most, 2 MiB by default (execve(2)).
+pub const INPUT_BYTES_MAX: usize = 512 * 1024;
+
 /// Most characters of a variable's name.
 pub const NAME_MAX: usize = 128;
 

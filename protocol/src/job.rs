@@ -1,59 +1,19 @@
 //! What a user asks for: the request as typed, and the spec that follows from it. A [`JobSpec`] that exists is valid.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::env::{ENTRY_LIMIT, EnvName};
+use crate::env::{ENTRY_LIMIT, EnvName, INPUT_BYTES_MAX};
 use crate::ids::{JobName, Role};
 use crate::image::ImageRef;
 use crate::pod::PodOptions;
 use crate::run_policy::{RunPolicy, SuccessPolicy};
 pub use crate::spec_error::SpecError;
+pub use crate::strategy::Strategy;
 use crate::text::json_length;
 use crate::tf_config;
-
-/// How the replicas train together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub enum Strategy {
-    /// `tf.distribute.MultiWorkerMirroredStrategy`: every worker holds the variables.
-    AllReduce,
-    /// `tf.distribute.ParameterServerStrategy`: parameter servers hold the variables.
-    ParameterServer,
-}
-
-impl Strategy {
-    /// The name on the wire and the command line.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::AllReduce => "AllReduce",
-            Self::ParameterServer => "ParameterServer",
-        }
-    }
-}
-
-impl fmt::Display for Strategy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for Strategy {
-    type Err = SpecError;
-
-    /// Case does not matter; `ps` is short for ParameterServer.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.to_ascii_lowercase().as_str() {
-            "allreduce" => Ok(Self::AllReduce),
-            "parameterserver" | "ps" => Ok(Self::ParameterServer),
-            _ => Err(SpecError::Strategy(text.chars().take(80).collect())),
-        }
-    }
-}
 
 /// Workers of a job that does not say how many.
 pub const DEFAULT_WORKER_NUM: u32 = 2;
@@ -206,10 +166,6 @@ impl<'de> Deserialize<'de> for JobSpec {
         Self::filled(JobSpecWire::deserialize(from)?).map_err(serde::de::Error::custom)
     }
 }
-
-/// Most bytes of a job's arguments and variables together, as JSON. The job's record holds them, and a ConfigMap holds 1 MiB
-/// (core/v1 `MaxSecretSize`). Linux starts a program with a quarter of its stack at most, 2 MiB by default (execve(2)).
-pub const INPUT_BYTES_MAX: usize = 512 * 1024;
 
 impl TryFrom<JobRequest> for JobSpec {
     type Error = SpecError;

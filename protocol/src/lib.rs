@@ -15,6 +15,7 @@ pub mod pod;
 pub mod routes;
 pub mod run_policy;
 mod spec_error;
+mod strategy;
 pub mod text;
 pub mod tf_config;
 pub mod view;

@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::env::{ENTRY_LIMIT, EnvError, EnvName};
+use crate::env::{ENTRY_LIMIT, EnvError, EnvName, INPUT_BYTES_MAX};
 use crate::error::ErrorCode;
-use crate::job::INPUT_BYTES_MAX;
 use crate::run_policy::SuccessPolicy;
 
 /// Why a request is no job.

@@ -112,9 +112,9 @@ async fn a_record_with_all_that_it_may_hold_fits_into_a_config_map() {
     use master::logs::JobLogs;
     use master::store::Ended;
     use protocol::agent::{ExitOutcome, ExitReport, STDERR_TAIL_BYTES};
+    use protocol::env::INPUT_BYTES_MAX;
     use protocol::failure::{CONSEQUENCES_MAX, Consequence, FailedStart, Failure, LAST_LINES_MAX};
     use protocol::ids::{Generation, ReplicaId, UnixMillis};
-    use protocol::job::INPUT_BYTES_MAX;
     use protocol::view::{JobResult, JobTimes, ReplicaState, ReplicaView};
 
     let replica: ReplicaId = "evaluator-1000".parse().expect("a replica");
