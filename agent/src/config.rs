@@ -132,7 +132,7 @@ pub fn from_process() -> Result<Invocation, UsageError> {
 /// All of [`UsageError`].
 pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invocation, UsageError> {
     if arguments.first().is_some_and(|first| first == shim::FLAG) {
-        return parse_shim(arguments);
+        return parse_shim(arguments, &environment);
     }
     let mut config = Config::preset()?;
     config.read_variables(&environment)?;
@@ -185,12 +185,13 @@ fn split_at_dashes(mut arguments: Vec<OsString>) -> (Vec<OsString>, Option<Vec<O
 }
 
 /// Understands what [`crate::run::child`] calls this program with.
-fn parse_shim(arguments: Vec<OsString>) -> Result<Invocation, UsageError> {
+fn parse_shim(arguments: Vec<OsString>, environment: &Environment) -> Result<Invocation, UsageError> {
     let (flags, command) = split_at_dashes(arguments);
     let text = flags.get(1).cloned().unwrap_or_default();
     let agent = Given { origin: shim::FLAG, text: &text }.parsed("a process id")?;
     let command = command.filter(|command| !command.is_empty()).ok_or(UsageError::NoCommand)?;
-    Ok(Invocation::Shim(Shim { agent, command }))
+    let path = environment.get(OsStr::new("PATH")).cloned();
+    Ok(Invocation::Shim(Shim { agent, command, path }))
 }
 
 impl Config {
