@@ -38,7 +38,7 @@ if it was stopped before it was started; 0 if there was no run; 2 if the agent c
 command line or a port that is taken.
 ";
 
-/// Where Kubernetes looks for a container's last words unless its pod says otherwise (`terminationMessagePath`).
+/// The file of a container's termination message, unless its pod names another (`terminationMessagePath`).
 const TERMINATION_LOG: &str = "/dev/termination-log";
 
 /// Who starts and ends the agent.
@@ -82,23 +82,23 @@ pub fn help() -> String {
     [HELP_HEAD, &settings::help(), HELP_TAIL].concat()
 }
 
-/// What the program is started for.
+/// What the program does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invocation {
-    /// To be an agent.
+    /// Runs the agent.
     Agent(Box<Config>),
-    /// To become the command of a run.
+    /// Becomes the command of a run.
     Shim(Shim),
-    /// To print its help.
+    /// Prints the help.
     Help,
-    /// To print its version.
+    /// Prints the version.
     Version,
 }
 
-/// Why the command line or the environment cannot be understood.
+/// An invalid command line or environment.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
-    /// A flag that does not exist, lacks its value, or has one that it should not have.
+    /// An unknown flag, or one with a missing or unexpected value.
     #[error(transparent)]
     Flags(#[from] lexopt::Error),
     /// A value that does not parse.
@@ -106,9 +106,9 @@ pub enum UsageError {
     Value {
         /// The flag or variable.
         origin: &'static str,
-        /// What stood there.
+        /// The value.
         text: OsString,
-        /// What should.
+        /// The kind of value that is expected.
         expected: &'static str,
     },
     /// `--` without a command.
@@ -126,13 +126,13 @@ pub fn from_process() -> Result<Invocation, UsageError> {
     parse(std::env::args_os().skip(1).collect(), environment)
 }
 
-/// Understands a command line, without the program's name, and an environment.
+/// Parses a command line, without the program's name, and an environment.
 ///
 /// # Errors
 /// All of [`UsageError`].
 pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invocation, UsageError> {
     if arguments.first().is_some_and(|first| first == shim::FLAG) {
-        return parse_shim(arguments);
+        return parse_shim(arguments, &environment);
     }
     let mut config = Config::preset()?;
     config.read_variables(&environment)?;
@@ -158,7 +158,7 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
     }
     let entrypoint = std::mem::take(&mut config.entrypoint);
     config.command.splice(..0, entrypoint);
-    // A local agent may be inside somebody else's container, whose last words are not its own.
+    // A local agent may run in another program's container, whose termination message is not the agent's.
     if config.supervision == Supervision::Pod {
         config.termination_log.get_or_insert_with(|| PathBuf::from(TERMINATION_LOG));
     }
@@ -166,14 +166,14 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
     Ok(Invocation::Agent(Box::new(config)))
 }
 
-/// What exec.py inherits of an environment. Muster's variables go, also those of a master that has started this agent:
-/// what exec.py is told of its job comes by `/config`.
+/// Removes Muster's variables, also those of a master that has started this agent. Those that are for exec.py come with
+/// `/config`.
 fn without_muster(mut environment: Environment) -> Environment {
     environment.retain(|name, _| !name.as_encoded_bytes().starts_with(MUSTER_PREFIX.as_bytes()));
     environment
 }
 
-/// Flags, and what stands behind the first `--`, if there is one.
+/// Splits the flags from the command after the first `--`, if there is one.
 fn split_at_dashes(mut arguments: Vec<OsString>) -> (Vec<OsString>, Option<Vec<OsString>>) {
     let dashes = arguments.iter().position(|argument| argument == "--");
     let command = dashes.map(|dashes| {
@@ -184,19 +184,20 @@ fn split_at_dashes(mut arguments: Vec<OsString>) -> (Vec<OsString>, Option<Vec<O
     (arguments, command)
 }
 
-/// Understands what [`crate::run::child`] calls this program with.
-fn parse_shim(arguments: Vec<OsString>) -> Result<Invocation, UsageError> {
+/// Parses the arguments with which [`crate::run::child`] starts this program.
+fn parse_shim(arguments: Vec<OsString>, environment: &Environment) -> Result<Invocation, UsageError> {
     let (flags, command) = split_at_dashes(arguments);
     let text = flags.get(1).cloned().unwrap_or_default();
     let agent = Given { origin: shim::FLAG, text: &text }.parsed("a process id")?;
     let command = command.filter(|command| !command.is_empty()).ok_or(UsageError::NoCommand)?;
-    Ok(Invocation::Shim(Shim { agent, command }))
+    let path = environment.get(OsStr::new("PATH")).cloned();
+    Ok(Invocation::Shim(Shim { agent, command, path }))
 }
 
 impl Config {
-    /// The addresses to listen on: the first that this machine supports is used. Who can reach an agent can run programs
-    /// by it. So without a token it takes connections from this machine alone, unless it is process 1 of a container,
-    /// which has a network of its own.
+    /// The addresses to listen on; the first that this machine supports is used. A caller can run any program, so without
+    /// a token the agent listens on loopback. Process 1 of a container listens on all addresses, because the container
+    /// has a network of its own.
     pub fn addresses(&self, is_first_process: bool) -> Vec<SocketAddr> {
         match self.listen {
             Some(address) => vec![address],

@@ -45,7 +45,7 @@ impl Stops {
             // An agent that is ending takes no more commands.
             let _ = commands.send(command).await;
         }
-        // A master that is gone cannot wait for a graceful end, and its successor needs the ports.
+        // The dead master cannot wait for a graceful end, and its successor needs the ports.
         let _ = commands.send(Command::ParentGone).await;
     }
 }

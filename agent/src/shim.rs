@@ -2,12 +2,15 @@
 //! for itself, and no safe code runs between fork and exec. So the agent starts its own program again. That process asks
 //! the kernel, checks that the agent is still alive, and becomes the command.
 
+use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 
 use protocol::agent::PYTHONS;
+use rustix::fs::{Access, access};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 /// The hidden flag. The agent's process id, `--` and the command follow.
@@ -25,11 +28,13 @@ pub struct Shim {
     pub agent: i32,
     /// Program and arguments; never empty.
     pub command: Vec<OsString>,
+    /// The variable PATH.
+    pub path: Option<OsString>,
 }
 
 /// Becomes the command. Returns only if that fails: prints the reason on stderr and returns the exit code.
 pub fn become_command(shim: Shim) -> u8 {
-    let Shim { agent, command } = shim;
+    let Shim { agent, command, path } = shim;
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         return fail(&format!("cannot tie the run to its agent: {error}"), CANNOT_EXECUTE);
     }
@@ -37,12 +42,10 @@ pub fn become_command(shim: Shim) -> u8 {
     if getppid().map(|parent| parent.as_raw_nonzero().get()) != Some(agent) {
         return fail("the agent that started this run is gone", CANNOT_EXECUTE);
     }
+    let command = with_installed_python(command, |program| is_on_path(program, path.as_deref()));
     let (program, arguments) = command.split_first().expect("the command line was checked when it was parsed");
     let [python, python3] = PYTHONS;
-    let mut error = Command::new(program).args(arguments).exec();
-    if program == python && error.kind() == io::ErrorKind::NotFound {
-        error = Command::new(python3).args(arguments).exec();
-    }
+    let error = Command::new(program).args(arguments).exec();
     let (why, code) = if error.kind() != io::ErrorKind::NotFound {
         (error.to_string(), CANNOT_EXECUTE)
     } else if program.to_string_lossy().contains('/') {
@@ -53,6 +56,27 @@ pub fn become_command(shim: Shim) -> u8 {
         ("not found on PATH".to_owned(), NOT_FOUND)
     };
     fail(&format!("{}{why}", cannot_start(program)), code)
+}
+
+/// The command with `python3` in the place of `python`, if only that is installed. `python` is the program, or comes before
+/// exec.py and after the words of an image's ENTRYPOINT.
+fn with_installed_python(mut command: Vec<OsString>, is_installed: impl Fn(&str) -> bool) -> Vec<OsString> {
+    let [python, python3] = PYTHONS;
+    let before_script = command.windows(2).position(|words| words == [python, "exec.py"]);
+    let place = if command[0] == python { Some(0) } else { before_script };
+    if let Some(place) = place
+        && !is_installed(python)
+        && is_installed(python3)
+    {
+        command[place] = python3.into();
+    }
+    command
+}
+
+/// Whether a folder of PATH has this program. Without PATH, execvp(3) searches these two folders.
+fn is_on_path(program: &str, path: Option<&OsStr>) -> bool {
+    let can_execute = |folder: PathBuf| access(folder.join(program), Access::EXEC_OK).is_ok();
+    env::split_paths(path.unwrap_or(OsStr::new("/bin:/usr/bin"))).any(can_execute)
 }
 
 /// The beginning of the error for a program that cannot be started. The agent recognises it.

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use crate::Gap;
 
-/// Gaps that a log remembers; their number bounds the header. A reader that is overtaken again and again makes one gap
-/// for each 64 KiB that it still gets, so this is enough for 15 MiB of such pieces.
+/// Gaps that a log remembers; their number bounds the header. A slow reader leaves one gap for each 64 KiB that it still
+/// gets, so this is enough for 15 MiB of such pieces.
 pub(crate) const GAPS_MAX: usize = 250;
 
 /// The kept part of a stream: `start..end` without its gaps.

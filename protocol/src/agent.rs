@@ -1,4 +1,4 @@
-//! What an agent says of its run.
+//! The messages of an agent about its run.
 
 use std::fmt;
 
@@ -11,46 +11,46 @@ use crate::text;
 /// the second where only that is installed.
 pub const PYTHONS: [&str; 2] = ["python", "python3"];
 
-/// Most bytes of the last output on stderr that an [`ExitReport`] carries.
+/// Maximum bytes of the last output on stderr in an [`ExitReport`].
 pub const STDERR_TAIL_BYTES: usize = 4096;
 
-/// Most bytes that an [`ExitReport`]'s texts take in JSON, whoever sends it.
+/// Maximum bytes of an [`ExitReport`]'s texts in JSON, whoever sends it.
 const STDERR_TAIL_JSON_BYTES: usize = 8192;
 const REASON_JSON_BYTES: usize = 4096;
 const EXCEPTION_JSON_BYTES: usize = 1024;
 
-/// Where a run stands.
+/// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
-    /// No environment yet.
+    /// There is no environment yet.
     Idle,
-    /// An environment, and no start yet.
+    /// There is an environment and no start yet.
     Configured,
     /// exec.py runs.
     Running,
-    /// exec.py was told to end.
+    /// exec.py was told to end, or has ended while some of its processes are left.
     Stopping,
-    /// exec.py has ended, with everything it started.
+    /// exec.py and all its descendants have ended.
     Exited,
 }
 
 /// The answer of `GET /status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunStatus {
-    /// Raised at each change; what a long poll waits for.
+    /// Rises with each change. A long poll waits for another number.
     pub seq: u64,
-    /// Differs each time the agent's program is started.
+    /// Differs for each start of the agent's program.
     pub boot_id: String,
-    /// Where the run stands.
+    /// The state of the run.
     pub state: RunState,
-    /// The generation of the run; absent when idle or when the environment came without one.
+    /// The generation of the run. Absent when idle, or if the environment came without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<Generation>,
     /// The process id of exec.py while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// When exec.py was started.
+    /// The time of exec.py's start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<UnixMillis>,
     /// How the run ended, once it has.
@@ -58,23 +58,23 @@ pub struct RunStatus {
     pub exit: Option<ExitReport>,
 }
 
-/// How a run ended. *How* (the outcome) and *why* (`stopped`: it was asked to; `terminated`: by its pod's end) are two things.
+/// How a run ended (`outcome`), and why (`stopped`, `terminated`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "ExitReportWire", into = "ExitReportWire")]
 pub struct ExitReport {
-    /// How.
+    /// How the main process ended.
     pub outcome: ExitOutcome,
-    /// Whether the agent had been told to stop it before it ended.
+    /// Whether the agent had been told to stop the run before it ended.
     pub stopped: bool,
-    /// Whether it was stopped because the agent itself was told to end (SIGTERM), as a pod is that is preempted, evicted or
-    /// drained, and not by `/stop`. Never without `stopped`.
+    /// Whether it was stopped because the agent itself got SIGTERM, as in a pod that is preempted, evicted or drained, and
+    /// not by `/stop`. Never without `stopped`.
     pub terminated: bool,
-    /// When, by the agent's clock.
+    /// The time of its end, by the agent's clock.
     pub ended_at: UnixMillis,
-    /// The first line of the exception that ended exec.py: the line after the stack of the last traceback. Its text may
-    /// go on for many lines, so that the tail does not show it.
+    /// The first line of the exception that ended exec.py: the line after the stack of the last traceback. Many lines may
+    /// follow it, so that the tail does not show it.
     pub exception: Option<String>,
-    /// The last output on stderr, at most [`STDERR_TAIL_BYTES`], invalid UTF-8 replaced.
+    /// The last output on stderr: at most [`STDERR_TAIL_BYTES`], with invalid UTF-8 replaced.
     pub stderr_tail: String,
 }
 
@@ -83,29 +83,29 @@ pub struct ExitReport {
 pub enum ExitOutcome {
     /// It exited with this code, 0 to 255.
     Code(i32),
-    /// A signal ended it.
+    /// This signal ended it.
     Signal(i32),
-    /// The kernel killed it (signal 9) when the memory that it may use ran out.
+    /// The kernel killed it (signal 9) when it reached its memory limit.
     OutOfMemory {
-        /// How much that was, in bytes, where it is known.
+        /// The limit in bytes, if it is known.
         limit: Option<u64>,
     },
-    /// Not a line of exec.py ever ran, for this reason, and none would if it were started again.
+    /// No line of exec.py ran, for this reason. Another start would fail in the same way.
     NotStarted(String),
 }
 
-/// What an agent leaves behind when it ends after a run: Kubernetes keeps it with the pod, for a master that comes too
-/// late to ask.
+/// The termination message of an agent that ends after a run. Kubernetes keeps it with the pod, for a master that comes
+/// when the agent is gone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastWords {
-    /// The generation of the run; absent when its environment came without one.
+    /// The generation of the run. Absent if its environment came without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<Generation>,
     /// How the run ended.
     pub exit: ExitReport,
 }
 
-/// Most bytes of [`LastWords`] as JSON: what Kubernetes keeps of a container's termination message
+/// Maximum bytes of [`LastWords`] as JSON: Kubernetes keeps so many of a container's termination message
 /// (`kubernetes/pkg/kubelet/container/runtime.go`, MaxContainerTerminationMessageLength).
 pub const LAST_WORDS_BYTES: usize = 4096;
 
@@ -142,7 +142,7 @@ impl ExitReport {
         (!lines.any(|line| line.starts_with(exception))).then_some(exception)
     }
 
-    /// Whether the run did what it should: it exited with 0.
+    /// Whether the run succeeded: it exited with 0.
     pub fn is_success(&self) -> bool {
         self.outcome == ExitOutcome::Code(0)
     }
@@ -165,7 +165,7 @@ impl fmt::Display for ExitOutcome {
     }
 }
 
-/// A number of bytes as people write limits.
+/// A number of bytes, in MiB if it is a whole number of them.
 fn mebibytes(bytes: u64) -> String {
     const MEBIBYTE: u64 = 1 << 20;
     if bytes.is_multiple_of(MEBIBYTE) { format!("{} MiB", bytes / MEBIBYTE) } else { format!("{bytes} bytes") }
@@ -202,7 +202,7 @@ pub(crate) struct ExitReportWire {
     code: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     signal: Option<i32>,
-    /// Beside signal 9 alone.
+    /// Only with signal 9.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     out_of_memory: Option<OutOfMemoryWire>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -218,7 +218,7 @@ pub(crate) struct ExitReportWire {
     stderr_tail: String,
 }
 
-/// It needed more memory than it may use.
+/// The run reached its memory limit.
 #[derive(Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub(crate) struct OutOfMemoryWire {
@@ -226,10 +226,10 @@ pub(crate) struct OutOfMemoryWire {
     limit_bytes: Option<u64>,
 }
 
-/// The signal by which the kernel ends a process for whose memory there is no room.
+/// The signal with which the kernel kills a process when memory runs out.
 const SIGKILL: i32 = 9;
 
-/// An exit report that names no way of ending, or several.
+/// An exit report with no outcome, or with several.
 #[derive(Debug, thiserror::Error)]
 #[error("an exit needs exactly one of code, signal and not_started")]
 pub(crate) struct AmbiguousExit;

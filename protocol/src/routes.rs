@@ -9,13 +9,13 @@ pub const TENSORFLOW_PORT: u16 = 1234;
 /// Longest wait of a long poll, in seconds.
 pub const LONG_POLL_MAX_SECONDS: u64 = 60;
 
-/// Agent: takes the environment of the next run.
+/// Agent: sets the environment of the next run.
 pub const AGENT_CONFIG: &str = "/config";
 /// Agent: starts the run.
 pub const AGENT_RUN: &str = "/run";
 /// Agent: answers with a [`crate::agent::RunStatus`].
 pub const AGENT_STATUS: &str = "/status";
-/// Agent: the output from a byte offset.
+/// Agent: the output from a byte offset to its end, or to the next bytes that are missing.
 pub const AGENT_LOGS: &str = "/logs";
 /// Agent: stops the run.
 pub const AGENT_STOP: &str = "/stop";
@@ -45,7 +45,7 @@ pub const METRICS: &str = "/metrics";
 /// Master: the description of these routes.
 pub const OPENAPI: &str = "/openapi.json";
 
-/// On log answers: the absolute offset of the answer's first byte.
+/// On log answers: the absolute offset of the first byte.
 pub const LOG_OFFSET_HEADER: &str = "muster-log-offset";
-/// On log answers: how many bytes between the offset asked for and the first that is still kept were dropped.
+/// On log answers: the number of bytes that are missing between the requested offset and the first byte.
 pub const LOG_DROPPED_HEADER: &str = "muster-log-dropped";

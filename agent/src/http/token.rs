@@ -1,5 +1,5 @@
-//! Who may ask: whoever has the token of which this agent was given the SHA-256. An agent that was given none, such as
-//! one that is tried by hand, answers everyone.
+//! The bearer token of requests. The agent knows the token's SHA-256 alone. Without one, as when it is started by hand, it
+//! answers every request.
 
 use std::str::FromStr;
 
@@ -12,7 +12,7 @@ use subtle::ConstantTimeEq;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenHash([u8; 32]);
 
-/// A text that is no hash.
+/// An invalid hash.
 #[derive(Debug, thiserror::Error)]
 #[error("not 64 hexadecimal digits")]
 pub struct BadTokenHash;

@@ -1,4 +1,4 @@
-//! What the state machine is told and what it answers.
+//! The events of a run, the replies to requests, and the actions for the runner.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use rustix::process::Pid;
 use super::environment::EnvChanges;
 use super::phase::Assignment;
 
-/// What happened.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// `POST /config`.
@@ -18,14 +18,14 @@ pub enum Event {
     Run(Option<Generation>),
     /// `POST /stop`.
     Stop {
-        /// For which generation.
+        /// The generation to stop; any if absent.
         generation: Option<Generation>,
-        /// From SIGTERM to SIGKILL; zero means SIGKILL at once.
+        /// Time from SIGTERM to SIGKILL; zero means SIGKILL at once.
         grace: Duration,
     },
     /// The agent itself must end.
     Terminate {
-        /// From SIGTERM to SIGKILL; zero means SIGKILL at once.
+        /// Time from SIGTERM to SIGKILL; zero means SIGKILL at once.
         grace: Duration,
     },
     /// `POST /finish`.
@@ -40,7 +40,7 @@ pub enum Event {
     AllEnded {
         /// The first line of the exception that ended the script.
         exception: Option<String>,
-        /// The last of its stderr.
+        /// The end of its stderr.
         stderr_tail: String,
         /// Why no line of exec.py ran, if none did.
         not_started: Option<String>,

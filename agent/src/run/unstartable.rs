@@ -53,11 +53,14 @@ impl Attempt<'_> {
         sentence.starts_with(&shim::cannot_start(program)).then(|| sentence.to_owned())
     }
 
-    /// Whether the command is `python exec.py …`, as every job's is. The errors of other commands are unknown.
+    /// Whether the command is `python exec.py …`, as every job's is, perhaps after the words of an image's ENTRYPOINT. The
+    /// errors of other commands are unknown.
     fn is_python(&self) -> bool {
-        let program = self.command.first().and_then(|program| Path::new(program).file_name());
-        let is_python = program.and_then(OsStr::to_str).is_some_and(|name| name.starts_with("python"));
-        is_python && self.command.get(1).is_some_and(|argument| argument == "exec.py")
+        let is_python = |program: &OsString| {
+            let name = Path::new(program).file_name().and_then(OsStr::to_str);
+            name.is_some_and(|name| name.starts_with("python"))
+        };
+        self.command.windows(2).any(|words| is_python(&words[0]) && words[1] == "exec.py")
     }
 }
 

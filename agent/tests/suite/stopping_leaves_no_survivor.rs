@@ -66,8 +66,7 @@ fn a_run_that_takes_sigterm_ends_in_its_own_way() {
     assert_eq!((report.outcome, report.stopped), (ExitOutcome::Code(75), true));
 }
 
-/// Sets a handler for SIGTERM, then forks two children as a DataLoader does. The handler of the main process saves a
-/// state in two halves, with a pause between them in which a second writer would tear it.
+/// Sets a handler for SIGTERM, then forks two children as a DataLoader does. The handler prints the process it runs in.
 const WITH_LOADERS: &str = r#"
 import os, signal, sys, time
 def save(*_):

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 use std::time::Duration;
 
@@ -115,18 +115,24 @@ fn python3_runs_where_there_is_no_python_and_an_error_names_both_where_there_is_
     let bin = folder.path().join("bin");
     fs::create_dir(&bin).unwrap();
     fs::write(folder.path().join("exec.py"), "print('ran')").unwrap();
-    let run = || {
+    let run = |entrypoint: &[&str]| {
         let mut program = program();
-        program.args(["--supervised", "--listen", "127.0.0.1:0"]).current_dir(folder.path()).env("PATH", &bin);
+        program.args(["--supervised", "--listen", "127.0.0.1:0"]).args(entrypoint);
+        program.current_dir(folder.path()).env("PATH", &bin);
         let agent = Agent::from_program(program);
         (agent.outcome(), agent.logs("stdout"))
     };
     let neither = "cannot start \"python\": neither python nor python3 is on PATH; install Python 3, or set PATH";
-    assert_eq!(run(), (ExitOutcome::NotStarted(neither.to_owned()), vec![]));
+    assert_eq!(run(&[]), (ExitOutcome::NotStarted(neither.to_owned()), vec![]));
 
     let real = Command::new("python3").args(["-c", "import sys; print(sys.executable, end='')"]).output().unwrap();
     symlink(String::from_utf8(real.stdout).unwrap(), bin.join("python3")).unwrap();
-    assert_eq!(run(), (ExitOutcome::Code(0), b"ran\n".to_vec()));
+    assert_eq!(run(&[]), (ExitOutcome::Code(0), b"ran\n".to_vec()));
+    let entry = folder.path().join("entry");
+    fs::write(&entry, "#!/bin/sh\nexec \"$@\"\n").unwrap();
+    fs::set_permissions(&entry, fs::Permissions::from_mode(0o755)).unwrap();
+    let ran = run(&["--entrypoint", entry.to_str().unwrap()]);
+    assert_eq!(ran, (ExitOutcome::Code(0), b"ran\n".to_vec()), "after the ENTRYPOINT of an image, too");
 }
 
 #[test]

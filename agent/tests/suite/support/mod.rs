@@ -230,7 +230,7 @@ fn unchunk(mut bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Asks again and again until there is an answer.
+/// Polls until there is an answer.
 pub(crate) fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
