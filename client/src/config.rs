@@ -1,4 +1,4 @@
-//! Where the master is and by which token it is spoken to, and where Docker is. The only reader of the environment.
+//! The addresses of the master and of Docker, and the master's token. The only file that reads the environment.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -30,25 +30,25 @@ const DOCKER_CERT_PATH_VARIABLE: &str = "DOCKER_CERT_PATH";
 /// Any text asks for TLS.
 const DOCKER_TLS_VERIFY_VARIABLE: &str = "DOCKER_TLS_VERIFY";
 
-/// Which master a command speaks to.
+/// The master that a command uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum MasterChoice {
-    /// One that this command runs for its own job.
+    /// A local one, started for this job.
     Local(LocalBecause),
-    /// One that runs somewhere.
+    /// The one at this address.
     At(MasterUrl),
 }
 
-/// Who chose a local master.
+/// Why the master is local.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LocalBecause {
-    /// The user.
+    /// `--master local`.
     Asked,
-    /// Nobody said anything else.
+    /// No flag and no variable names another.
     Default,
 }
 
-/// A bearer token. Its text is shown nowhere.
+/// A bearer token. `Debug` hides its text.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Token(String);
 
@@ -78,10 +78,10 @@ impl Token {
     }
 }
 
-/// What a command needs to know beside its own arguments.
+/// The configuration of a command, besides its own arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Config {
-    /// Which master.
+    /// The master to use.
     pub(crate) master: MasterChoice,
     /// The token, when there is one.
     pub(crate) token: Option<Token>,
@@ -115,7 +115,7 @@ pub(crate) struct DockerVariables {
     pub(crate) tls: bool,
 }
 
-/// Why the master cannot be spoken to.
+/// Why the configuration is unusable.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     /// No address.
@@ -131,10 +131,10 @@ pub(crate) enum ConfigError {
     TokenFile {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// It does not go into a header.
+    /// The token cannot be sent in a header.
     #[error("the token in {0} is empty, or has spaces or other characters than visible ASCII")]
     Token(String),
     /// A variable that holds no text.
@@ -143,7 +143,7 @@ pub(crate) enum ConfigError {
 }
 
 impl ConfigError {
-    /// What to do about it.
+    /// The next step for the user.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             Self::Url { error, .. } => Some(error.hint()),

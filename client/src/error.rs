@@ -1,4 +1,4 @@
-//! Everything that can end a command early, and what its user can do about it. Exit codes are in `exit.rs`.
+//! Every error that ends a command, with its hint. Exit codes are in `exit.rs`.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::request::{RequestError, SCRIPT};
 use crate::shell_env::EnvError;
 use crate::usage::UsageError;
 
-/// Why a command did not do what it was asked for.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// The command line does not parse.
@@ -25,28 +25,28 @@ pub(crate) enum Error {
     /// The master's address or the token is unusable.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// What was asked for is no job.
+    /// The arguments do not describe a valid job.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// A verb about a job that exists, and no master that could know it.
+    /// A verb that needs a master, and none is given.
     #[error("no master is given, so there is none to ask to {verb}")]
     NeedsMaster {
         /// The verb.
         verb: &'static str,
     },
-    /// The same, and the user has asked for a master that knows no job but its own.
+    /// The same, with `--master local`.
     #[error("a local master has no jobs to ask about once its job is over")]
     LocalHasNoJobs,
     /// `--detach` beside `local`.
     #[error("--detach does not go with a local master: it ends with this command, and the job with it")]
     LocalDetached,
-    /// A flag for Kubernetes, and a master of this job alone.
+    /// A flag for Kubernetes with a local master.
     #[error("{flag} does not go with a local master: it runs the folder's {SCRIPT} as processes of this machine")]
     NotLocal {
         /// The flag.
         flag: String,
     },
-    /// A flag for Kubernetes, and a master elsewhere that has none.
+    /// A flag for Kubernetes with a master that runs processes.
     #[error("{flag} has no meaning at {url}: its pods are processes of the master's host")]
     NotAtProcesses {
         /// The flag.
@@ -60,13 +60,13 @@ pub(crate) enum Error {
     /// `client env` found no cluster.
     #[error(transparent)]
     Env(#[from] EnvError),
-    /// Talking to the master failed.
+    /// A request to the master failed.
     #[error(transparent)]
     Master(#[from] MasterError),
-    /// The master that this command runs itself did not run.
+    /// The local master failed.
     #[error(transparent)]
     Local(#[from] LocalMasterError),
-    /// The system gives no threads or sockets.
+    /// The runtime could not start: no threads or sockets.
     #[error("start the client's runtime")]
     Runtime(#[source] std::io::Error),
     /// Data could not be written.
@@ -77,9 +77,9 @@ pub(crate) enum Error {
     WaitTimeout {
         /// The job.
         name: JobName,
-        /// Where it stands.
+        /// Its state.
         state: JobState,
-        /// The time that was given.
+        /// The timeout.
         after: Duration,
     },
     /// A deleted job is still shown.
@@ -87,7 +87,7 @@ pub(crate) enum Error {
     DeleteTimeout {
         /// The job.
         name: JobName,
-        /// The time that was given.
+        /// The timeout.
         after: Duration,
     },
     /// An earlier command submitted the same job, and it has ended: its result is not this command's.
@@ -107,7 +107,7 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// What to do about it, when there is something.
+    /// The next step for the user, if there is one.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             Self::Usage(error) => error.hint.clone(),
@@ -131,7 +131,7 @@ impl Error {
             Self::AlreadyEnded { name, .. } => Some(format!(
                 "add --replace to run it again, or choose another --task; client logs {name} shows its output"
             )),
-            // Of a master that does not answer there is more to say than of an agent that it has not.
+            // The hint about an unreachable master is more useful than the one about a missing agent.
             Self::Image(ImageError::Master(error)) if !error.is_not_found() => master_hint(error),
             Self::Image(error) => error.hint(),
             Self::Env(error) => error.hint(),
@@ -146,7 +146,7 @@ impl Error {
         }
     }
 
-    /// Whether the reader of our data has left, as `head` does: nothing that anyone must be told.
+    /// Whether the reader of stdout has closed it, as `head` does. That is not reported.
     pub(crate) fn is_quiet(&self) -> bool {
         matches!(self, Self::Output(OutputError::Closed))
     }
@@ -163,7 +163,7 @@ fn master_hint(error: &MasterError) -> Option<String> {
     }
 }
 
-/// Where the detail of the master leaves something to say.
+/// A hint for the codes whose detail has none.
 fn code_hint(code: ErrorCode) -> Option<&'static str> {
     let hints = [
         (ErrorCode::Unauthorized, "give the master's token by MUSTER_TOKEN or --token-file FILE"),

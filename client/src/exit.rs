@@ -1,4 +1,4 @@
-//! The exit codes: which end of a command has which. The help in `args.rs` lists them for users.
+//! The exit code of each outcome. The help in `args.rs` lists them for users.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use crate::master_client::MasterError;
 /// How this process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// What was asked for is done; a job that was followed has succeeded.
+    /// Success; a job that was followed has succeeded.
     Done,
     /// The job failed, was cancelled, or is not known to have succeeded.
     NotSucceeded,
@@ -20,7 +20,7 @@ pub(crate) enum Exit {
     BadInput,
     /// The master could not be reached, or refused.
     MasterFailed,
-    /// There is no image for pods to run, or it does not get to them.
+    /// The image could not be found, built, pushed or loaded.
     ImageFailed,
 }
 

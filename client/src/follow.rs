@@ -1,5 +1,5 @@
-//! Follows a job to its end: its merged output and the changes of its state, each printed as it comes.
-//! Interrupts, exit codes and local masters are the callers' business.
+//! Follows a job to its end, and prints its merged output and the changes of its state as they come. Callers handle
+//! interrupts, exit codes and local masters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::output::{Data, Notes};
 use crate::patience::Patience;
 use crate::resume::{Resumable, to_the_end};
 
-/// Events between the network and the printer; when stdout is slow, the network waits.
+/// Events between the network and the printer. When stdout is slow, the network waits.
 const QUEUE: usize = 256;
 
 /// How long the last lines may take to arrive, once the job's result is decided.
@@ -27,22 +27,22 @@ const LAST_LINES: Duration = Duration::from_secs(15);
 
 /// A job to follow.
 pub(crate) struct Following {
-    /// Its master.
+    /// The job's master.
     pub(crate) client: MasterClient,
     /// The job as it was last seen.
     pub(crate) first: JobView,
-    /// What has been told of it.
+    /// What the user knows of it.
     pub(crate) told: Told,
-    /// Its output.
+    /// The output to show.
     pub(crate) logs: Logs,
 }
 
 /// What the user knows of a job when following begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// Nothing: it was submitted just now, and everything is news.
+    /// Nothing: it was just submitted, and every change is printed.
     Nothing,
-    /// How it stands now: only what changes from here on is news.
+    /// Its state now: only later changes are printed.
     Standing,
 }
 
@@ -59,12 +59,12 @@ enum Event {
     View(Box<JobView>),
     Line(LogLine),
     LogsEnded,
-    /// The master is away, in this error's words.
+    /// The master cannot be reached, with the error's text.
     Away(String),
     Failed(Error),
 }
 
-/// Prints everything until the job has finished, and the closing line. Gives back the job as it ended.
+/// Prints everything until the job has ended, then the closing line. Returns the job as it ended.
 pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes) -> Result<JobView, Error> {
     let Following { client, first, told, logs } = following;
     let (events, inbox) = channel(QUEUE);
@@ -88,7 +88,7 @@ pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes)
     Ok(last)
 }
 
-/// Says how a finished job ended, and the last words of whoever failed it.
+/// Prints how a job ended, and the last lines of the replica that failed it.
 pub(crate) fn tell_end(view: &JobView, notes: &Notes) {
     notes.say(&narrate::closing(view));
     if let Some((replica, lines)) = narrate::last_words(view) {
@@ -137,7 +137,7 @@ async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<Jo
     }
 }
 
-/// The next event, or nothing when the deadline has passed. Lines are kept back only while more are at hand.
+/// Returns the next event, or `None` after the deadline. Lines stay in the buffer only while more are at hand.
 async fn next_event(
     inbox: &mut Receiver<Event>,
     deadline: Option<Duration>,
@@ -168,7 +168,7 @@ fn tell_changes(before: Option<&JobView>, now: &JobView, data: &mut Data, notes:
     Ok(())
 }
 
-/// Sends the job as it is and each time it has changed. That the receiver is gone means that nobody asks any more.
+/// Sends the job now and after each change. Ends when the receiver is dropped.
 async fn feed_views(client: MasterClient, first: JobView, events: Sender<Event>) {
     let mut patience = Patience::new();
     let mut view = first;
@@ -212,7 +212,7 @@ async fn next_view(
     }
 }
 
-/// Sends every line until the job has finished, going on behind the last one when the stream breaks.
+/// Sends every line until the job has ended. A stream that breaks is opened again after the last line.
 async fn feed_lines(mut reading: LineReading) {
     let last = match to_the_end(&mut reading).await {
         Ok(_) => Event::LogsEnded,
@@ -238,7 +238,7 @@ impl Resumable for LineReading {
         let Self { client, name, from, unfinished, offsets, events } = self;
         let from = if offsets.is_empty() { from } else { &From::Offsets(offsets.clone()) };
         if !offsets.is_empty() {
-            // The master may have been away, and lines of another start must come after that start is told of.
+            // A new master may have started the job again. The view that says so must come before the lines.
             let view = client.view(name).await?;
             let _ = events.send(Event::View(Box::new(view))).await;
         }
@@ -250,7 +250,7 @@ impl Resumable for LineReading {
             if !line.unfinished {
                 self.offsets.insert(line.replica, line.offset);
             }
-            // Without a receiver nobody asks any more, and this task is about to be aborted.
+            // Without a receiver, this task is about to be aborted.
             let _ = self.events.send(Event::Line(line)).await;
         }
         Ok(log_stream::ended_with(&self.client, &self.name).await?)

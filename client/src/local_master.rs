@@ -1,7 +1,7 @@
-//! The `local` master: a child of this process that lives as long as one job. Nothing of it may outlive the client.
+//! The `local` master: a child of this process that lives as long as one job. Nothing of it outlives the client.
 //!
-//! The child ends, with everything it has started, when its stdin ends, and the kernel closes that when the client dies
-//! by whatever cause. It has a process group of its own, so that Ctrl-C in the terminal reaches the client alone.
+//! The child ends with everything it has started when its stdin ends. The kernel closes that stdin when the client dies,
+//! whatever the cause. The child has its own process group, so Ctrl-C in the terminal reaches the client only.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -21,28 +21,28 @@ use crate::master_url::MasterUrl;
 
 /// How long a master may take to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long it may take to stop what it has started, and itself.
+/// How long it may take to stop everything it has started, and itself.
 const END_TIMEOUT: Duration = Duration::from_secs(15);
-/// What its first line begins with.
+/// The start of its first line.
 const GREETING: &str = "listening on ";
-/// Lines of its log that are shown when it dies.
+/// Lines of its log to show when it dies.
 const LOG_LINES_MAX: usize = 10;
 
-/// Why there is no local master, or none any more.
+/// Why a local master did not start, or ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LocalMasterError {
-    /// The client's own place cannot be found.
+    /// The path of this program is unknown.
     #[error("find the folder of this program")]
     OwnFolder(#[source] io::Error),
     /// A program is missing.
     #[error("there is no program \"{program}\" in {}", folder.display())]
     Missing {
-        /// Which.
+        /// Its name.
         program: &'static str,
-        /// Where the client is.
+        /// The folder of the client.
         folder: PathBuf,
     },
-    /// Its folder, or a file in it, cannot be made.
+    /// Its folder, or a file in it, cannot be created.
     #[error("prepare a folder for the local master")]
     Folder(#[source] io::Error),
     /// It cannot be started.
@@ -50,10 +50,10 @@ pub(crate) enum LocalMasterError {
     Start {
         /// The program.
         program: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It ended, or said nothing, or something else than where it listens.
+    /// It ended, or did not print its address.
     #[error("the local master {what}{log}")]
     Failed {
         /// What it did.
@@ -61,7 +61,7 @@ pub(crate) enum LocalMasterError {
         /// The end of its log, on lines of its own.
         log: String,
     },
-    /// The same, and its log could not say why.
+    /// The same, and there was no disk space for its log.
     #[error("the local master {what}; there is no room for its log in {}", folder.display())]
     NoRoom {
         /// What it did.
@@ -72,7 +72,7 @@ pub(crate) enum LocalMasterError {
 }
 
 impl LocalMasterError {
-    /// What to do about it.
+    /// The next step for the user.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             Self::Missing { .. } => {
@@ -86,17 +86,17 @@ impl LocalMasterError {
     }
 }
 
-/// A child that is a master, or about to be one.
+/// The child process.
 pub(crate) struct LocalMaster {
     child: Child,
-    /// Its stdin, whose end is its own. Kept apart, for waiting for a child closes its stdin.
+    /// Its stdin. The child ends when this is closed. It is kept apart because waiting for a child closes its stdin.
     lifeline: Option<ChildStdin>,
     token: Token,
     folder: TempDir,
 }
 
 impl LocalMaster {
-    /// Starts one. Whoever has it must shut it down; dropped, it is killed.
+    /// Starts a master. The caller must shut it down; on drop it is killed.
     pub(crate) fn start() -> Result<Self, LocalMasterError> {
         let program = find_programs()?;
         let folder = tempfile::Builder::new().prefix("muster-").tempdir().map_err(LocalMasterError::Folder)?;
@@ -110,7 +110,7 @@ impl LocalMaster {
         Ok(Self { child, lifeline, token, folder })
     }
 
-    /// Waits until it listens, and says where.
+    /// Waits until it listens, and returns its address.
     pub(crate) async fn listening(&mut self) -> Result<MasterUrl, LocalMasterError> {
         let stdout = BufReader::new(self.child.stdout.take().expect("stdout is piped, and taken here alone"));
         match tokio::time::timeout(START_TIMEOUT, greeting(stdout)).await {
@@ -126,18 +126,18 @@ impl LocalMaster {
         }
     }
 
-    /// By what it knows its client.
+    /// The token that it accepts.
     pub(crate) fn token(&self) -> &Token {
         &self.token
     }
 
-    /// Waits for what should not happen: that it ends by itself.
+    /// Resolves if the master exits unexpectedly.
     pub(crate) async fn died(&mut self) -> LocalMasterError {
         let status = self.ended().await;
         self.failed(format!("ended ({status})"))
     }
 
-    /// Ends it and everything that it has started; an interrupt ends it by force.
+    /// Stops the master and everything that it has started. An interrupt kills it.
     pub(crate) async fn shut_down(mut self, interrupts: &mut Interrupts) {
         drop(self.lifeline.take());
         tokio::select! {
@@ -145,9 +145,9 @@ impl LocalMaster {
             () = tokio::time::sleep(END_TIMEOUT) => {}
             () = interrupts.next() => {}
         }
-        // Killing one that has ended is an error that says so.
+        // The kill fails if it has ended, which is fine.
         let _ = self.child.kill().await;
-        // The master removes its folder itself, so that a killed client leaves none; it may not have come so far.
+        // The master removes its folder itself. If it did not get that far, the client does.
         let _ = self.folder.close();
     }
 
@@ -166,7 +166,7 @@ impl LocalMaster {
     }
 }
 
-/// The master beside this program, and the agent that it will look for.
+/// The path of the master beside this program. The agent must be there too.
 fn find_programs() -> Result<PathBuf, LocalMasterError> {
     let own = std::env::current_exe().and_then(|path| path.canonicalize()).map_err(LocalMasterError::OwnFolder)?;
     let folder = own.parent().map(Path::to_owned).unwrap_or_default();
@@ -180,7 +180,7 @@ fn find_programs() -> Result<PathBuf, LocalMasterError> {
 
 fn command(program: &Path, folder: &TempDir, log: File) -> Command {
     let mut command = Command::new(program);
-    // The variables of a master that the user runs elsewhere are not meant for this one.
+    // Variables of another master must not configure this one.
     for name in muster_variables() {
         command.env_remove(name);
     }
@@ -195,7 +195,7 @@ fn command(program: &Path, folder: &TempDir, log: File) -> Command {
     command
 }
 
-/// The first line. What follows it is read as well and dropped, so that the child never waits for a reader.
+/// Reads the first line. Later lines are read and dropped, so the child never blocks.
 async fn greeting(mut stdout: BufReader<ChildStdout>) -> io::Result<String> {
     let mut line = String::new();
     stdout.read_line(&mut line).await?;
@@ -215,7 +215,7 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(text.as_bytes())
 }
 
-/// Whether a file is empty because nothing can be written to it. One that could be is not empty any more.
+/// Whether a file is empty because its disk is full. Appends a newline if it can.
 fn has_no_room(path: &Path) -> bool {
     let is_empty = path.metadata().is_ok_and(|found| found.len() == 0);
     let written = || OpenOptions::new().append(true).open(path)?.write_all(b"\n");

@@ -1,4 +1,4 @@
-//! A job's output as streams of lines and of bytes. Starting again after a break is the business of `resume.rs`.
+//! A job's output as streams of lines and of bytes. `resume.rs` opens them again after a break.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,15 +13,15 @@ use tokio_util::io::StreamReader;
 
 use crate::master_client::{MasterClient, MasterError};
 
-/// Longest line of JSON that is read: every byte of the output written as `\u00XX`, and as much again for the rest.
+/// Longest line of JSON to read: every byte of the output as `\u00XX`, and as much again for the rest.
 const JSON_LINE_MAX: usize = 12 * LOG_LINE_BYTES;
 
 /// Where a stream ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// With what there is now.
+    /// At the end of the output so far.
     Now,
-    /// With the job.
+    /// When the job ends.
     Finished(Unfinished),
 }
 
@@ -37,11 +37,11 @@ pub(crate) enum Unfinished {
 /// Where a stream begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum From {
-    /// With the oldest line that is kept.
+    /// At the oldest line that is kept.
     Start,
-    /// With the last lines of each replica.
+    /// At the last lines of each replica.
     Tail(u32),
-    /// Behind what was read of each replica; those not named here from their start.
+    /// After these offsets; replicas without one from their start.
     Offsets(BTreeMap<ReplicaId, u64>),
 }
 
@@ -82,7 +82,7 @@ pub(crate) async fn merged(
     Ok(lines(client.clone(), answer))
 }
 
-/// The output of one replica as it was written.
+/// The bytes of one replica.
 pub(crate) async fn raw(
     client: &MasterClient,
     (name, replica): (&JobName, ReplicaId),
@@ -125,7 +125,7 @@ fn lines(client: MasterClient, answer: Response) -> Lines {
         Err(LinesCodecError::MaxLineLengthExceeded) => Err(client.not_a_master(status)),
         Err(LinesCodecError::Io(error)) => Err(match error.get_ref().and_then(|inner| inner.downcast_ref()) {
             Some(error) => client.transport_error(error),
-            // What is no error of the transport is text that is not UTF-8.
+            // Other errors are about text that is not UTF-8.
             None => client.not_a_master(status),
         }),
     });

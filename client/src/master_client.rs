@@ -1,4 +1,4 @@
-//! The master's routes as functions. No retries (`patience.rs`), no printing; every request has a deadline.
+//! One function for each route of the master. Every request has a deadline. `patience.rs` does the retries.
 
 use std::error::Error as StdError;
 use std::time::{Duration, Instant};
@@ -18,19 +18,19 @@ use crate::config::Token;
 use crate::master_url::MasterUrl;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// For a whole answer, and for the first bytes of a stream.
+/// Limit for a whole response, and for the headers of a stream.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// A connection whose other end has vanished is noticed after about this time, also when nobody sends.
+/// A dead peer is noticed after about this time, also on an idle connection.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// The longest that one long poll is asked to wait.
+/// The wait of one long poll.
 pub(crate) const LONG_POLL: Duration =
     Duration::from_secs(if LONG_POLL_MAX_SECONDS < 30 { LONG_POLL_MAX_SECONDS } else { 30 });
 
-/// Why the master gave no answer, or not the one wanted.
+/// Why a request to the master failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MasterError {
-    /// The HTTP client could not be made, for example because the system has no certificates.
+    /// The HTTP client could not be created, for example because the system has no certificates.
     #[error("prepare to speak to the master: {0}")]
     Setup(String),
     /// No connection, or one that broke.
@@ -38,30 +38,30 @@ pub(crate) enum MasterError {
     Unreachable {
         /// Its address.
         url: MasterUrl,
-        /// In the system's words.
+        /// The system's error text.
         reason: String,
     },
-    /// A connection, and no answer.
+    /// Connected, but no response.
     #[error("the master at {url} did not answer in time")]
     Silent {
         /// Its address.
         url: MasterUrl,
     },
-    /// It said no.
+    /// The master refused the request.
     #[error("{}", .0.detail)]
     Refused(Problem),
-    /// Something else listens there.
+    /// Another program listens there.
     #[error("{url} answers, but not as a Muster master (HTTP status {status})")]
     NotAMaster {
         /// The address.
         url: MasterUrl,
-        /// The status of what it answered.
+        /// The HTTP status of the response.
         status: u16,
     },
 }
 
 impl MasterError {
-    /// Whether the same request may succeed a little later.
+    /// Whether a retry may succeed.
     pub(crate) fn is_transient(&self) -> bool {
         let gateway_trouble = |status: u16| matches!(status, 502..=504);
         match self {
@@ -72,13 +72,13 @@ impl MasterError {
         }
     }
 
-    /// Whether the master says that there is no such thing.
+    /// Whether the master answered that there is no such job or route.
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused(problem) if problem.status == 404)
     }
 }
 
-/// A master and the means to speak to it. A clone shares its connections.
+/// A client of one master. A clone shares its connections.
 #[derive(Debug, Clone)]
 pub(crate) struct MasterClient {
     http: Client,
@@ -86,9 +86,9 @@ pub(crate) struct MasterClient {
 }
 
 impl MasterClient {
-    /// Prepares to speak to the master at `url`; nothing is sent yet.
+    /// Creates a client. Nothing is sent yet.
     pub(crate) fn new(url: MasterUrl, token: Option<&Token>) -> Result<Self, MasterError> {
-        // reqwest asks for a provider also where nothing is encrypted. An error says that one is installed already.
+        // reqwest needs a provider even without TLS. An error means that one is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let headers: HeaderMap = token.map(|token| (AUTHORIZATION, token.header())).into_iter().collect();
         let builder = Client::builder()
@@ -96,32 +96,32 @@ impl MasterClient {
             .default_headers(headers)
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_keepalive(KEEPALIVE)
-            // A master redirects nobody, and the token must not travel.
+            // A master never redirects, and the token must not go to another host.
             .redirect(reqwest::redirect::Policy::none());
         let builder = if url.is_loopback() { builder.no_proxy() } else { builder };
-        // Without TLS, a machine without certificates is good enough, and none need be read.
+        // Without TLS, no certificates are needed.
         let builder = if url.is_https() { builder } else { builder.tls_certs_only([]) };
         let http = builder.build().map_err(|error| MasterError::Setup(root_cause(&error)))?;
         Ok(Self { http, url })
     }
 
-    /// Where it is.
+    /// The master's address.
     pub(crate) fn url(&self) -> &MasterUrl {
         &self.url
     }
 
-    /// What the master says of itself.
+    /// The master's version and back end.
     pub(crate) async fn about(&self) -> Result<MasterView, MasterError> {
         self.json(self.request(Method::GET, self.url.join(MASTER))).await
     }
 
-    /// The agent's program, which the master gives to who has none.
+    /// The agent's program, for a client without one.
     pub(crate) async fn agent_program(&self) -> Result<Bytes, MasterError> {
         let answer = self.send(self.request(Method::GET, self.url.join(AGENT_PROGRAM))).await?;
         answer.bytes().await.map_err(|error| self.transport_error(&error))
     }
 
-    /// Submits a job. The same again is the same job.
+    /// Submits a job. The same request again returns the same job.
     pub(crate) async fn submit(&self, spec: &JobSpec) -> Result<Submitted, MasterError> {
         let answer = self.send(self.request(Method::POST, self.url.join(JOBS)).json(spec)).await?;
         let is_new = answer.status() == StatusCode::CREATED;
@@ -134,12 +134,12 @@ impl MasterClient {
         self.json(self.request(Method::GET, self.url.join(JOBS))).await
     }
 
-    /// One job as it is now.
+    /// One job now.
     pub(crate) async fn view(&self, name: &JobName) -> Result<JobView, MasterError> {
         self.json(self.request(Method::GET, self.job(name, ""))).await
     }
 
-    /// One job when it has changed since `seq`, or as it is after `wait`, at most [`LONG_POLL`].
+    /// One job once it has changed since `seq`, or after `wait`, at most [`LONG_POLL`].
     pub(crate) async fn view_after(&self, name: &JobName, seq: u64, wait: Duration) -> Result<JobView, MasterError> {
         let wait = wait.min(LONG_POLL);
         let query = [("after", seq), ("wait", wait.as_secs())];
@@ -147,17 +147,17 @@ impl MasterClient {
         self.json(request).await
     }
 
-    /// Stops a job; it is not over when this returns.
+    /// Asks the master to stop a job, and returns before it has stopped.
     pub(crate) async fn cancel(&self, name: &JobName) -> Result<(), MasterError> {
         self.send(self.request(Method::POST, self.job(name, "/cancel"))).await.map(drop)
     }
 
-    /// Stops and forgets a job; it is not gone when this returns.
+    /// Asks the master to delete a job, and returns before it is gone.
     pub(crate) async fn delete(&self, name: &JobName) -> Result<(), MasterError> {
         self.send(self.request(Method::DELETE, self.job(name, ""))).await.map(drop)
     }
 
-    /// A stream of a job's output, whose head must come in time and whose body may take as long as the job.
+    /// A stream of a job's output. The headers have a deadline; the body may take as long as the job.
     pub(super) async fn logs(
         &self,
         name: &JobName,
@@ -171,7 +171,7 @@ impl MasterClient {
         if found.starts_with(media_type) { Ok(answer) } else { Err(self.not_a_master(answer.status())) }
     }
 
-    /// What a failure of the transport means.
+    /// The error for a failure of the transport.
     pub(super) fn transport_error(&self, error: &reqwest::Error) -> MasterError {
         if error.is_timeout() && !error.is_connect() {
             return MasterError::Silent { url: self.url.clone() };
@@ -180,13 +180,13 @@ impl MasterClient {
         MasterError::Unreachable { url: self.url.clone(), reason }
     }
 
-    /// What it means that a stream has ended in order and its job goes on: the master is shutting down.
+    /// The error for a stream that ended before its job: the master is shutting down.
     pub(crate) fn log_stream_ended_early(&self) -> MasterError {
         let reason = "its log stream ended before the job".to_owned();
         MasterError::Unreachable { url: self.url.clone(), reason }
     }
 
-    /// What an answer of another shape means.
+    /// The error for a response that no master sends.
     pub(super) fn not_a_master(&self, status: StatusCode) -> MasterError {
         MasterError::NotAMaster { url: self.url.clone(), status: status.as_u16() }
     }
@@ -231,12 +231,12 @@ impl MasterClient {
     }
 }
 
-/// A job that is on record.
+/// The outcome of a submit.
 #[derive(Debug)]
 pub(crate) enum Submitted {
-    /// By this request.
+    /// This request created the job.
     New(JobView),
-    /// By an earlier one that asked for the same.
+    /// An earlier request created it with the same arguments.
     Before(JobView),
 }
 

@@ -1,4 +1,4 @@
-//! How long and how often a request to a master that has gone away is tried again.
+//! How long and how often a request is retried when the master cannot be reached.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use tokio::time::Instant;
 
 use crate::master_client::MasterError;
 
-/// How long a master may be away, for example to be restarted, before a command that follows a job gives up.
+/// How long a master may be unreachable, for example during a restart, before a command that follows a job gives up.
 const LIMIT: Duration = Duration::from_secs(30);
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(3);
 
-/// The attempts that are left since the last success.
+/// The retries since the last success.
 pub(crate) struct Patience {
     trouble: Option<Trouble>,
 }
@@ -23,12 +23,12 @@ struct Trouble {
 }
 
 impl Patience {
-    /// With nothing used up.
+    /// No retries yet.
     pub(crate) fn new() -> Self {
         Self { trouble: None }
     }
 
-    /// After a success.
+    /// Call after a success.
     pub(crate) fn restore(&mut self) {
         self.trouble = None;
     }
@@ -38,7 +38,7 @@ impl Patience {
         self.trouble.is_some()
     }
 
-    /// After a failure: waits for the next attempt, or gives the error back when it is no use to try again.
+    /// Call after a failure: waits for the next attempt, or returns the error when a retry cannot help.
     pub(crate) async fn wait_after(&mut self, error: MasterError) -> Result<(), MasterError> {
         if !error.is_transient() {
             return Err(error);

@@ -1,4 +1,4 @@
-//! From what the user typed to a valid job, before anything is started. Reads only the files and variables it is told to.
+//! Turns the arguments into a valid job before anything is started. Reads only the files and variables that they name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,19 +34,19 @@ pub(crate) enum RequestError {
     /// A variable to pass on that does not exist.
     #[error("--env {0}: there is no variable {0} to pass on")]
     NoVariable(EnvName),
-    /// A container has one thing at one path.
+    /// Two volumes have the same path.
     #[error("--volume: two volumes are to be mounted at {0}")]
     MountedTwice(String),
-    /// The current folder cannot be known.
+    /// The current folder is unknown.
     #[error("find the current folder")]
     NoFolder(#[source] std::io::Error),
-    /// JSON carries text only.
+    /// The folder's name is not UTF-8, and JSON can hold text only.
     #[error("the folder {} has a name that is not valid UTF-8", .0.display())]
     FolderNotUnicode(PathBuf),
-    /// Nothing to run.
+    /// The folder has no script.
     #[error("no {SCRIPT} in {}", .0.display())]
     NoScript(PathBuf),
-    /// Something else has its name.
+    /// The script's name belongs to something that is not a file.
     #[error("{SCRIPT} in {} is not a file", .0.display())]
     ScriptNotAFile(PathBuf),
 }
@@ -98,13 +98,13 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) folder: &'a Path,
     /// Random bytes for the job's name.
     pub(crate) random: [u8; 16],
-    /// How often a job is started again that does not say.
+    /// The default of `--max-restarts`.
     pub(crate) restarts_by_default: u32,
     /// The client's own environment.
     pub(crate) variable: &'a dyn Fn(&EnvName) -> Result<Option<String>, ConfigError>,
 }
 
-/// The job that was asked for, but for what its replicas run: see [`in_folder`] and [`in_image`].
+/// The job, without what its replicas run: see [`in_folder`] and [`in_image`].
 pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Result<JobSpec, RequestError> {
     let SubmitArgs {
         strategy,

@@ -1,5 +1,5 @@
-//! A log stream that breaks off is opened again behind what was read of it. What is read, and what becomes of it, is
-//! the stream's own business.
+//! Opens a log stream again after a break, at the position reached. Each stream knows its position and what to do with
+//! the data.
 
 use protocol::view::JobView;
 
@@ -9,17 +9,17 @@ use crate::patience::Patience;
 
 /// A stream that knows how far it has been read.
 pub(crate) trait Resumable {
-    /// What has been opened.
+    /// The open stream.
     type Opened: Send;
 
-    /// Asks the master for the rest, and returns when the head of its answer is there.
+    /// Asks the master for the rest, and returns when the response headers have arrived.
     fn open(&self) -> impl Future<Output = Result<Self::Opened, MasterError>> + Send;
 
-    /// Reads until the job has finished, and gives it back.
+    /// Reads until the job has ended, and returns the job.
     fn read(&mut self, opened: Self::Opened) -> impl Future<Output = Result<JobView, Error>> + Send;
 }
 
-/// Reads a stream until its job has finished, and opens it again as long as the master may come back.
+/// Reads a stream until its job has ended. Opens it again as long as the master may come back.
 pub(crate) async fn to_the_end<S: Resumable + Send + Sync>(stream: &mut S) -> Result<JobView, Error> {
     let mut patience = Patience::new();
     loop {
@@ -32,7 +32,7 @@ pub(crate) async fn to_the_end<S: Resumable + Send + Sync>(stream: &mut S) -> Re
 
 async fn attempt<S: Resumable + Send + Sync>(stream: &mut S, patience: &mut Patience) -> Result<JobView, Error> {
     let opened = stream.open().await?;
-    // A job may print nothing for hours, so the answer alone, and not what follows it, shows that the master is there.
+    // A job may print nothing for hours. The headers alone show that the master is there.
     patience.restore();
     stream.read(opened).await
 }

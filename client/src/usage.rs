@@ -1,4 +1,4 @@
-//! Turns clap's report of a bad command line into one sentence and one hint. What is allowed stands in `args.rs`.
+//! Turns clap's report of a bad command line into one sentence and one hint.
 
 use std::error::Error as _;
 
@@ -10,14 +10,14 @@ use crate::request::SCRIPT;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{sentence}")]
 pub(crate) struct UsageError {
-    /// What is wrong.
+    /// The problem.
     pub(crate) sentence: String,
-    /// What to do.
+    /// The next step for the user.
     pub(crate) hint: Option<String>,
 }
 
-/// The whole of what clap found wrong, without its usage block. `verb` is the one that was typed, and `meant` what
-/// something on the line was perhaps meant to be.
+/// Converts clap's report, without its usage block. `verb` is the verb that was typed, and `meant` a flag that the user
+/// may have meant.
 pub(crate) fn from_clap(error: &clap::Error, verb: Option<&str>, meant: Option<String>) -> UsageError {
     let text = error.to_string();
     let first = text.split("\n\n").next().map(one_line).unwrap_or_default();
@@ -31,25 +31,25 @@ fn where_to_look(error: &clap::Error, verb: Option<&str>) -> String {
     match (verb, unknown(error)) {
         (Some(verb), _) => format!("client {verb} --help lists what \"{verb}\" takes"),
         (None, Some(word)) if word.ends_with(".py") => {
-            format!("client alone runs the {SCRIPT} of the current folder; its own arguments stand behind --")
+            format!("client alone runs the {SCRIPT} of the current folder; pass its arguments after --")
         }
-        (None, Some(_)) => format!("client --help lists flags and verbs; {SCRIPT}'s own arguments stand behind --"),
+        (None, Some(_)) => format!("client --help lists flags and verbs; pass arguments for {SCRIPT} after --"),
         (None, None) => "client --help lists flags and verbs".to_owned(),
     }
 }
 
-/// clap's own hint. What it says of `--` is true of exec.py's arguments alone, and of no value.
+/// clap's own hint, except the one about `--`, which is wrong for values.
 fn tip(text: &str) -> Option<String> {
     let mut tips = text.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
     tips.find(|tip| !tip.starts_with("to pass ")).map(str::to_owned)
 }
 
-/// For a word where only a verb can stand. clap takes it for an argument, since a command line needs no verb.
+/// The sentence for an unknown verb. clap reports it as an argument, since a command line needs no verb.
 fn unknown_verb(error: &clap::Error) -> Option<String> {
     unknown(error).filter(|word| !word.starts_with('-')).map(|word| format!("no verb \"{word}\""))
 }
 
-/// What has no meaning where it stands.
+/// The argument that clap does not know.
 fn unknown(error: &clap::Error) -> Option<&str> {
     match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) => Some(word),
@@ -57,7 +57,7 @@ fn unknown(error: &clap::Error) -> Option<&str> {
     }
 }
 
-/// For a value that its parser refused: the flag as typed and the parser's own sentence.
+/// The sentence for a value that a parser refused: the flag and the parser's own sentence.
 fn validation_sentence(error: &clap::Error) -> Option<String> {
     let (ErrorKind::ValueValidation, Some(ContextValue::String(flag))) =
         (error.kind(), error.get(ContextKind::InvalidArg))

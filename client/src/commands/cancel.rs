@@ -1,4 +1,4 @@
-//! `cancel`: stops a job and keeps its record. One that has ended is left as it is.
+//! `cancel`: stops a job and keeps its record. A job that has ended is not changed.
 
 use protocol::ids::JobName;
 use protocol::view::JobView;
@@ -15,7 +15,7 @@ pub(super) async fn run(client: &MasterClient, name: &JobName, notes: &Notes) ->
             return Ok(Exit::Done);
         }
         Ok(_) => {}
-        // A record that the master cannot read is no job to show, and only who wants it cancelled is told why.
+        // The job may have a record that the master cannot read. The cancel then fails with the reason.
         Err(error) if error.is_not_found() => {}
         Err(error) => return Err(error.into()),
     }

@@ -1,4 +1,4 @@
-//! A command whose user may leave before it is done: what is said then. The job itself is left alone.
+//! Commands that the user may leave early, and the sentences that they end with. The job itself goes on.
 
 use protocol::ids::JobName;
 
@@ -13,16 +13,16 @@ use crate::output::Notes;
 pub(super) enum Stage {
     /// The job that has its name is being deleted first.
     Replacing,
-    /// It has been sent, and the master has not answered.
+    /// The request was sent, and the master has not answered.
     Submitting,
-    /// The master has it, and what becomes of it is shown.
+    /// The master has accepted the job, and it is being followed.
     Following,
-    /// Its end is waited for.
+    /// `wait` is waiting for its end.
     Waiting,
 }
 
-/// Does `work` unless the user leaves first, and then says how things stand and how to come back. The work is a task
-/// of its own, since writing to a slow reader may block it, and an interrupt must be heard even then.
+/// Does `work` unless an interrupt comes first; then prints the job's state and how to come back. The work is its own
+/// task: writing to a slow reader may block it, and an interrupt must work even then.
 pub(super) async fn unless_interrupted(
     work: impl Future<Output = Result<Exit, Error>> + Send + 'static,
     (client, name): (&MasterClient, &JobName),
@@ -32,7 +32,7 @@ pub(super) async fn unless_interrupted(
     let mut interrupts = Interrupts::listen().map_err(Error::Runtime)?;
     let mut work = tokio::spawn(work);
     tokio::select! {
-        outcome = &mut work => outcome.expect("a task that nobody aborts ends by itself, and no code of ours panics"),
+        outcome = &mut work => outcome.expect("the task is not aborted and does not panic"),
         () = interrupts.next() => {
             work.abort();
             notes.end_progress();

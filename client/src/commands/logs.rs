@@ -1,4 +1,4 @@
-//! `logs`: a job's output, of all replicas merged or of one as it was written.
+//! `logs`: prints a job's output, of all replicas or of one.
 
 use futures_util::TryStreamExt;
 use protocol::ids::{JobName, ReplicaId};
@@ -46,7 +46,7 @@ pub(super) async fn run(client: MasterClient, args: LogsArgs, mut data: Data, no
     unless_interrupted(follow_raw(reading), (&client, &name), || Stage::Following, notes).await
 }
 
-/// The bytes of one replica are passed on as they are, and JSON holds text only.
+/// One replica's bytes are printed as they are, and JSON can hold text only.
 fn one_replica_as_json() -> UsageError {
     UsageError {
         sentence: "-o json does not go with --replica, which prints the output as it was written".to_owned(),
@@ -89,7 +89,7 @@ async fn follow_raw(mut reading: RawReading) -> Result<Exit, Error> {
     Ok(view.state.into())
 }
 
-/// How far one replica's output has been read and printed.
+/// The position in one replica's output.
 struct RawReading {
     client: MasterClient,
     name: JobName,
@@ -102,9 +102,9 @@ struct RawReading {
 
 /// Where the next stream begins.
 enum RawBegin {
-    /// Where the user wants it to.
+    /// Where the user asked for.
     Asked { tail: Option<u32> },
-    /// Behind what has been read.
+    /// After the bytes read so far.
     At(u64),
 }
 
@@ -121,7 +121,7 @@ impl RawReading {
     }
 
     async fn print(&mut self, (position, mut pieces): (RawPosition, Pieces)) -> Result<(), Error> {
-        // Whoever asks for the last lines does not ask for what stood before them.
+        // With --tail, earlier bytes are not wanted.
         let wants_all_before = !matches!(self.begin, RawBegin::Asked { tail: Some(_) });
         if position.dropped > 0 && wants_all_before {
             self.notes.say(&format!("{} bytes of the output are no longer kept", position.dropped));

@@ -1,4 +1,4 @@
-//! The verbs, a file for each. Here: which of them is meant, and what several share.
+//! The verbs, one file each. This file dispatches them.
 
 mod build;
 mod cancel;
@@ -24,7 +24,7 @@ use crate::exit::Exit;
 use crate::master_client::MasterClient;
 use crate::output::{Data, Notes};
 
-/// Does what the command line asks for.
+/// Runs the command.
 pub(crate) async fn run(
     verb: Option<Verb>,
     submit: SubmitArgs,
@@ -32,7 +32,7 @@ pub(crate) async fn run(
     mut data: Data,
     notes: &Notes,
 ) -> Result<Exit, Error> {
-    // Not before it is needed: what is wrong with a master's address is nothing to a command that asks none.
+    // Read when needed, so a wrong address does not fail a command that uses no master.
     let config = || Config::read(connection.clone());
     let client = |verb| remote(&config()?, verb);
     match verb {
@@ -50,7 +50,7 @@ pub(crate) async fn run(
     }
 }
 
-/// The client of a master that runs without this command: a local one knows no job but its own.
+/// A client of a master that stays. A local master knows only its own job.
 fn remote(config: &Config, verb: &'static str) -> Result<MasterClient, Error> {
     match &config.master {
         MasterChoice::At(url) => Ok(MasterClient::new(url.clone(), config.token.as_ref())?),

@@ -27,7 +27,7 @@ use crate::narrate;
 use crate::output::{Data, Notes};
 use crate::request::{self, RequestError, SCRIPT, Surroundings};
 
-/// How long a cancelled job may take to end, before its master is ended, and the job with it.
+/// How long a cancelled job may take to end, before its local master is stopped.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
@@ -36,7 +36,7 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
     let folder = std::env::current_dir().map_err(RequestError::NoFolder)?;
     let random = uuid::Uuid::new_v4().into_bytes();
     let restarts_by_default = match &config.master {
-        // Here nothing is preempted, and who looks on wants to see a mistake once.
+        // Nothing is preempted on one machine, and a mistake should fail at once.
         MasterChoice::Local(_) => 0,
         MasterChoice::At(_) => RunPolicy::default().max_restarts,
     };
@@ -67,7 +67,7 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
     }
 }
 
-/// The job with what its replicas run: the folder, or an image that has an agent in it, as the master has use for.
+/// Adds what the replicas run: the folder, or an image with an agent in it, depending on the master's back end.
 async fn placed(
     spec: JobSpec,
     (folder, image): (&Path, ImageArgs),
@@ -124,7 +124,7 @@ async fn at_running_master(
     }
 }
 
-/// What to say of a job that was accepted and can be followed no further.
+/// The error for a job that was accepted and can no longer be followed.
 fn lost_sight(error: MasterError, (client, name): (&MasterClient, &JobName), notes: &Notes) -> Error {
     if error.is_not_found() {
         return Error::Deleted(name.clone());
@@ -168,7 +168,7 @@ async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, 
     Ok((client, view))
 }
 
-/// `--detach`: the job's name is the data, so that a script can go on with it.
+/// `--detach`: prints the job's name on stdout, for scripts.
 async fn hand_over(submission: Submission, format: Format, (mut data, notes): (Data, Notes)) -> Result<Exit, Error> {
     let (client, view) = submit(submission, &notes).await?;
     notes.say(&format!("to follow it: {}", to_follow(&view.name, &client)));
@@ -195,7 +195,7 @@ async fn submit_and_follow(
     Ok(ended.state.into())
 }
 
-/// With a master that lives as long as the job. Whatever happens, it is shut down, and what it has started with it.
+/// Runs the job at a local master. The master is always shut down, with everything it has started.
 async fn at_own_master(spec: JobSpec, format: Format, data: Data, notes: &Notes) -> Result<Exit, Error> {
     let mut interrupts = Interrupts::listen().map_err(Error::Runtime)?;
     let mut master = LocalMaster::start()?;
@@ -221,7 +221,7 @@ async fn follow_at(
     };
     let client = MasterClient::new(url, Some(master.token()))?;
     let submission = Submission { client: client.clone(), spec, stage: watch::Sender::new(Stage::Submitting) };
-    // A task of its own, since writing to a slow reader may block it, and an interrupt must be heard even then.
+    // Its own task: writing to a slow reader may block it, and an interrupt must work even then.
     let mut work = tokio::spawn(submit_and_follow(submission, format, (data, notes.clone())));
     tokio::select! {
         outcome = &mut work => return outcome.expect(NEVER_ABORTED),
@@ -236,7 +236,7 @@ async fn follow_at(
     stop(master, Running { client, name, work }, interrupts, notes).await
 }
 
-const NEVER_ABORTED: &str = "a task that nobody aborts ends by itself, and no code of ours panics";
+const NEVER_ABORTED: &str = "the task is not aborted and does not panic";
 
 /// A job at a local master, and the task that submits and follows it.
 struct Running {
@@ -245,8 +245,8 @@ struct Running {
     work: JoinHandle<Result<Exit, Error>>,
 }
 
-/// Lets a cancelled job end in order and be followed to its end. When the user, the time or the master cuts that
-/// short, there is no such end to tell, and the closing line says what becomes of the job.
+/// Cancels the job and follows it to its end. If the user, the timeout or the master's death cuts that short, the
+/// closing line says so.
 async fn stop(
     master: &mut LocalMaster,
     job: Running,

@@ -1,4 +1,4 @@
-//! `wait`: returns when a job has finished, and exits as it ended.
+//! `wait`: returns when a job has ended; the exit status reflects its result.
 
 use std::time::{Duration, Instant};
 

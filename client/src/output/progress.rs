@@ -104,7 +104,7 @@ impl Progress {
             line.set_style(ProgressStyle::with_template(template).expect("a constant template that parses"));
             line.set_message(text.clone());
         }
-        // What is drawn too soon after something else is drawn again by a tick.
+        // A draw that came too soon after another is skipped; the next tick repeats it.
         lines.iter().skip(known).for_each(|line| line.enable_steady_tick(TICK));
     }
 
@@ -113,7 +113,7 @@ impl Progress {
     }
 }
 
-/// Stdout, above the block where both are the terminal's: the next redraw would erase what is written into the block.
+/// Stdout. On a terminal it is written above the block, because a redraw erases text inside the block.
 pub(super) struct AboveProgress(pub(super) Option<Progress>);
 
 impl Write for AboveProgress {

@@ -160,7 +160,7 @@ fn names_and_numbers_of_verbs_are_checked() {
         (&["logs", "x", "--tail", "4294967296"], "the maximum is 4294967295"),
         (&["wait", "x", "--timeout", "soon"], "--timeout: invalid duration \"soon\": use a number and a unit"),
         (&["wait", "x", "--timeout", "-5"], "--timeout: invalid duration \"-5\""),
-        (&["wait", "x", "--timeout", "5"], "use a number with a unit, for example 90s, 10m or 2h"),
+        (&["wait", "x", "--timeout", "5"], "use a number and a unit, such as 90s, 10m or 2h"),
     ] {
         refused(folder.path(), &[arguments, &at[..]].concat(), sentence);
     }
@@ -174,12 +174,12 @@ fn the_hint_names_the_help_of_what_was_typed() {
         (&["list", "foo"], "hint: client list --help"),
         (&["logs", "x", "--tail", "-1"], "hint: client logs --help"),
         (&["foo"], "hint: client --help lists flags and verbs"),
-        (&["exec.py"], "hint: client alone runs the exec.py of the current folder; its own arguments stand behind --"),
+        (&["exec.py"], "hint: client alone runs the exec.py of the current folder; pass its arguments after --"),
         (&["-d", "train.py"], "hint: client alone runs the exec.py of the current folder"),
         (&["--worker-num", "-1"], "hint: client --help lists flags and verbs"),
         (&["status", "--task", "wj"], "hint: client status --help"),
         (&["--backoff", "-1s"], "hint: client --help lists flags and verbs"),
-        (&["--epochs", "3"], "hint: client --help lists flags and verbs; exec.py's own arguments stand behind --\n"),
+        (&["--epochs", "3"], "hint: client --help lists flags and verbs; pass arguments for exec.py after --\n"),
         (&["--worker-nun", "3"], "hint: a similar argument exists: '--worker-num'"),
         (&["--tail", "3", "logs", "x"], "hint: 'logs --tail' exists"),
     ] {

@@ -85,7 +85,9 @@ fn logs_print_what_there_is_merged_or_of_one_replica() {
     let master = FakeMaster::start(Script { views: vec![running("digits")], logs: logs.into(), ..Script::default() });
     let ended = at(&master, &["logs", "digits", "--replica", "worker-1"]).expect_code(0);
     assert_eq!(ended.stdout, String::from_utf8_lossy(b"raw \x1b[2J\xffbytes\nno end"));
-    assert_eq!(master.asked().last().unwrap(), "GET /v1/jobs/digits/logs?follow=false&replica=worker-1");
+    let asked = "GET /v1/jobs/digits/logs?follow=false&replica=worker-1";
+    // The second request asks whether more is kept after a gap.
+    assert_eq!(master.asked()[1..], [asked.to_owned(), format!("{asked}&offset=21")]);
 }
 
 #[test]
@@ -117,7 +119,8 @@ fn one_replicas_stream_that_breaks_off_is_taken_up_behind_its_last_byte() {
     let asked = master.asked();
     let asked: Vec<&str> = asked.iter().filter_map(|request| request.split_once("logs?")).map(|(_, it)| it).collect();
     let again = "follow=true&replica=worker-0&offset=4";
-    assert_eq!(asked, ["follow=true&replica=worker-0&tail=7", again, again]);
+    let after_the_last = "follow=true&replica=worker-0&offset=8";
+    assert_eq!(asked, ["follow=true&replica=worker-0&tail=7", again, again, after_the_last]);
 }
 
 #[test]

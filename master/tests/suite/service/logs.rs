@@ -210,9 +210,10 @@ async fn who_follows_is_not_kept_waiting_by_pods_that_have_not_ended() {
 async fn a_line_that_is_still_being_written_is_shown_to_who_asks_for_it() {
     let master = Master::serving(None).await;
     let spec = spec("grows", 1);
-    master.submit(spec.clone()).await;
-    let agent = master.started(&spec).await.remove(0);
-    agent.print("one\n10%");
+    let job = master.submit(spec.clone()).await;
+    master.started(&spec).await;
+    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("it has one");
+    log.append(0, "one\n10%".into()).await.expect("it is kept");
     let mut growing = client().get(master.url("/v1/jobs/grows/logs?follow=true&unfinished=true")).send().await.unwrap();
     let mut shown = String::new();
     while !shown.contains("10%") {
