@@ -69,7 +69,7 @@ pub struct Config {
     pub token: Option<TokenHash>,
     /// Who starts and ends the agent.
     pub supervision: Supervision,
-    /// Words to put in front of the command; empty once that is done.
+    /// Words to put in front of the command. They must end by becoming it, as a script with `exec "$@"` does.
     pub entrypoint: Vec<OsString>,
     /// Program and arguments; never empty.
     pub command: Vec<OsString>,
@@ -156,8 +156,6 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
     if config.command.is_empty() {
         return Err(UsageError::NoCommand);
     }
-    let entrypoint = std::mem::take(&mut config.entrypoint);
-    config.command.splice(..0, entrypoint);
     // A local agent may be inside somebody else's container, whose last words are not its own.
     if config.supervision == Supervision::Pod {
         config.termination_log.get_or_insert_with(|| PathBuf::from(TERMINATION_LOG));

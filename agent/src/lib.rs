@@ -106,8 +106,7 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
         token,
         supervision,
         command,
-        // Part of `command` by now.
-        entrypoint: _,
+        entrypoint,
         environment,
     } = config;
     check_work_dir(&work_dir)?;
@@ -119,7 +118,7 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
     let listener = http::listen(&addresses)?;
     let address = listener.local_addr().context("read the own address")?;
 
-    let template = RunTemplate { command, work_dir, environment };
+    let template = RunTemplate { entrypoint, command, work_dir, environment };
     let boot_id = uuid::Uuid::new_v4().to_string();
     let (runner, status) = Runner::new(template, Arc::clone(&output), reaper, Memory::of(CGROUP), boot_id);
     let (commands, queue) = mpsc::channel(COMMANDS_MAX);

@@ -16,6 +16,8 @@ use crate::shim;
 /// What all runs of an agent have in common.
 #[derive(Debug, Clone)]
 pub struct RunTemplate {
+    /// Words in front of the command, which end by becoming it; mostly none.
+    pub entrypoint: Vec<OsString>,
     /// Program and arguments; never empty.
     pub command: Vec<OsString>,
     /// The working directory.
@@ -43,10 +45,8 @@ pub struct Pipes {
 /// # Errors
 /// What the kernel says: no memory, too many processes, no such working directory, or an environment that is too large.
 pub fn spawn(template: &RunTemplate, changes: &EnvChanges) -> io::Result<(Pid, Pipes)> {
-    let agent = getpid().as_raw_nonzero().to_string();
     let mut child = Command::new("/proc/self/exe")
-        .args([shim::FLAG, &agent, "--"].map(OsString::from))
-        .args(&template.command)
+        .args(words(template)?)
         .env_clear()
         .envs(child_environment(&template.environment, changes))
         .current_dir(&template.work_dir)
@@ -60,6 +60,18 @@ pub fn spawn(template: &RunTemplate, changes: &EnvChanges) -> io::Result<(Pid, P
     let pipes =
         Pipes { stdout: pipe::Receiver::from_owned_fd(stdout)?, stderr: pipe::Receiver::from_owned_fd(stderr)? };
     Ok((Pid::from_child(&child), pipes))
+}
+
+/// The arguments of the shim. An entrypoint becomes a second shim, which starts the command in the environment that the
+/// entrypoint has prepared.
+fn words(template: &RunTemplate) -> io::Result<Vec<OsString>> {
+    let agent = getpid().as_raw_nonzero().to_string();
+    let shim = [shim::FLAG, &agent, "--"].map(OsString::from).to_vec();
+    if template.entrypoint.is_empty() {
+        return Ok([shim, template.command.clone()].concat());
+    }
+    let own = vec![std::env::current_exe()?.into_os_string()];
+    Ok([shim.clone(), template.entrypoint.clone(), own, shim, template.command.clone()].concat())
 }
 
 /// Why a start failed. It names the working directory, the part of a start that users choose.

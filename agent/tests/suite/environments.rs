@@ -129,14 +129,13 @@ fn a_flag_wins_over_its_variable_and_that_over_the_default() {
 }
 
 #[test]
-fn the_words_of_an_images_entrypoint_come_before_the_command() {
+fn the_words_of_an_images_entrypoint_are_kept_apart_from_the_command() {
     let with = |more: &[&str]| {
         let kept = ["--entrypoint=bash", "--entrypoint", "/my script.sh"];
-        configuration(&[&kept[..], more].concat(), &[]).command
+        let config = configuration(&[&kept[..], more].concat(), &[]);
+        assert_eq!(config.entrypoint, ["bash", "/my script.sh"]);
+        config.command
     };
-    assert_eq!(with(&[]), ["bash", "/my script.sh", "python", "exec.py"]);
-    assert_eq!(
-        with(&["--", "python", "exec.py", "--", "x"]),
-        ["bash", "/my script.sh", "python", "exec.py", "--", "x"]
-    );
+    assert_eq!(with(&[]), ["python", "exec.py"]);
+    assert_eq!(with(&["--", "python", "exec.py", "--", "x"]), ["python", "exec.py", "--", "x"]);
 }

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -115,11 +116,19 @@ fn python3_runs_where_there_is_no_python_and_an_error_names_both_where_there_is_
     let bin = folder.path().join("bin");
     fs::create_dir(&bin).unwrap();
     fs::write(folder.path().join("exec.py"), "print('ran')").unwrap();
-    let run = || {
+    // An entrypoint may be what gives the PATH.
+    let entrypoint = ["--entrypoint=/usr/bin/env".to_owned(), format!("--entrypoint=PATH={}", bin.display())];
+    let run_by = |entrypoint: &[String], path: &Path| {
         let mut program = program();
-        program.args(["--supervised", "--listen", "127.0.0.1:0"]).current_dir(folder.path()).env("PATH", &bin);
+        program.args(["--supervised", "--listen", "127.0.0.1:0"]).args(entrypoint);
+        program.current_dir(folder.path()).env("PATH", path);
         let agent = Agent::from_program(program);
         (agent.outcome(), agent.logs("stdout"))
+    };
+    let run = || {
+        let ended = run_by(&[], &bin);
+        assert_eq!(run_by(&entrypoint, Path::new("/nowhere")), ended);
+        ended
     };
     let neither = "cannot start \"python\": neither python nor python3 is on PATH; install Python 3, or set PATH";
     assert_eq!(run(), (ExitOutcome::NotStarted(neither.to_owned()), vec![]));
