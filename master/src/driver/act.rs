@@ -87,7 +87,10 @@ impl Driver {
         let mut targets = self.agents(|phase| phase.was_configured() && !phase.is_dead());
         targets.retain(|(subject, _)| {
             let replica = self.replicas.get_mut(&subject.id);
-            replica.is_some_and(|replica| !mem::replace(&mut replica.is_stopped, true))
+            replica.is_some_and(|replica| {
+                replica.watch_run(true);
+                !mem::replace(&mut replica.is_stopped, true)
+            })
         });
         // Each change while a job ends asks for this again, and mostly all were told.
         if targets.is_empty() {

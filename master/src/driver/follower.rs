@@ -11,6 +11,7 @@ use futures_util::StreamExt;
 use protocol::agent::{RunState, RunStatus};
 use protocol::ids::Generation;
 use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
@@ -26,10 +27,14 @@ use crate::logs::ReplicaLog;
 /// Longest pause, but for jitter, before an agent that has never answered is asked again: the gang waits for the last.
 const JOIN_DELAY_MAX: Duration = Duration::from_millis(200);
 
+/// Longest time without a question to an agent that has no run.
+const REST_MAX: Duration = Duration::from_secs(10);
+
 /// Follows one pod. The task ends with this value, so that nobody asks at an address that another pod may get.
 pub(super) struct Follower {
     address: SocketAddr,
     copied: watch::Receiver<Copied>,
+    watched: watch::Sender<bool>,
     pod_ended: CancellationToken,
     _task: AbortOnDropHandle<()>,
 }
@@ -61,18 +66,24 @@ impl Follower {
     pub(super) fn begin(followed: Followed) -> Self {
         let (news, copied) = watch::channel(Copied::default());
         let (address, pod_ended) = (followed.address, CancellationToken::new());
-        let reporter = followed.reporter.clone();
-        let pod = Pod { followed, news, ended: pod_ended.clone() };
+        let (reporter, watched) = (followed.reporter.clone(), watch::Sender::new(false));
+        let pod = Pod { followed, news, watched: watched.subscribe(), ended: pod_ended.clone() };
         let work = async move {
             tokio::join!(pod.report_changes(), pod.copy_output());
         };
         let _task = spawn(&reporter, work);
-        Self { address, copied, pod_ended, _task }
+        Self { address, copied, watched, pod_ended, _task }
     }
 
     /// Whether it asks there.
     pub(super) fn is_at(&self, address: SocketAddr) -> bool {
         self.address == address
+    }
+
+    /// Tells it whether the agent may change by itself from now on, because the gang runs or is stopped. Before, the answers
+    /// to the driver's own calls say all.
+    pub(super) fn watch_run(&self, may_change: bool) {
+        self.watched.send_replace(may_change);
     }
 
     /// Tells it that the pod has ended: it still reads what was sent, and ends when the agent cannot be reached.
@@ -94,6 +105,7 @@ impl Follower {
 struct Pod {
     followed: Followed,
     news: watch::Sender<Copied>,
+    watched: watch::Receiver<bool>,
     ended: CancellationToken,
 }
 
@@ -141,6 +153,7 @@ impl Pod {
     /// Waits for a change of the agent's state. `None` when none will follow.
     async fn next_state(&self, heard: Option<&RunStatus>) -> Option<AgentState> {
         loop {
+            self.until_it_may_change(heard).await;
             let answer = match self.ask(heard).await {
                 Err(AgentError::Unreachable { .. }) => return None,
                 // A long poll was answered when its time was over.
@@ -152,6 +165,17 @@ impl Pod {
             let is_known = self.ended.is_cancelled() || heard.is_some_and(|heard| heard.exit.is_some());
             let is_refusal = matches!(state, AgentState::Refused(_));
             return Some(state).filter(|_| !(is_refusal && is_known));
+        }
+    }
+
+    /// Waits while the agent was last known to have no run and the gang does not run: to hear from each agent what the driver
+    /// has just told it would slow down the start of a large gang. A master that is being replaced may still start a run, so
+    /// this ends after a while.
+    async fn until_it_may_change(&self, heard: Option<&RunStatus>) {
+        let is_at_rest = heard.is_some_and(|heard| matches!(heard.state, RunState::Idle | RunState::Configured));
+        if is_at_rest {
+            // Late or dropped, it is time to ask.
+            let _ = timeout(REST_MAX, self.watched.clone().wait_for(|may_change| *may_change)).await;
         }
     }
 

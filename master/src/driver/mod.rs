@@ -310,9 +310,10 @@ impl Driver {
         match &phase {
             JobPhase::Pending { .. }
             | JobPhase::Starting { .. }
-            | JobPhase::Running { .. }
             | JobPhase::Stopping { .. }
             | JobPhase::Releasing { .. } => {}
+            // Not before: following some would slow down the start of the others.
+            JobPhase::Running { .. } => self.replicas.values().for_each(|replica| replica.watch_run(true)),
             JobPhase::Restarting { .. } => self.replicas.values_mut().for_each(Replica::begin_again),
             JobPhase::Finished { .. } => {
                 self.complete_logs();

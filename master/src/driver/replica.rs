@@ -105,6 +105,12 @@ impl Replica {
         }
         self.is_stopped = false;
         self.deletion_asked_at = None;
+        self.watch_run(false);
+    }
+
+    /// Tells its follower whether its agent may change by itself from now on.
+    pub(super) fn watch_run(&self, may_change: bool) {
+        self.follower.iter().for_each(|follower| follower.watch_run(may_change));
     }
 
     /// Lets go of what a finished job's view and record hold: of its agent it only matters whether it had a run.

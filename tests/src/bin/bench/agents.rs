@@ -81,7 +81,7 @@ impl Drop for Server {
 }
 
 /// Bytes of resident memory.
-fn resident(pid: u32) -> anyhow::Result<u64> {
+pub(crate) fn resident(pid: u32) -> anyhow::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("the kernel says VmRSS")?;
     let kilobytes: u64 = line.trim().trim_end_matches("kB").trim().parse()?;

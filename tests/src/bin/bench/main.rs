@@ -3,6 +3,7 @@
 
 mod agents;
 mod cluster;
+mod kept;
 mod launch;
 mod sample;
 mod spawn;
@@ -21,6 +22,8 @@ async fn main() -> anyhow::Result<()> {
     rows.extend(launch::fake().await?);
     rows.extend(agents::compare().await?);
     rows.extend(spawn::compare().await?);
+    rows.extend(kept::tails().await?);
+    rows.extend(kept::finished().await?);
     rows.extend(cluster::compare()?);
     table.add_rows(rows.iter().map(Row::cells));
     writeln!(std::io::stdout(), "{table}")?;

@@ -1,0 +1,222 @@
+//! What a master keeps of jobs: how long others wait while much of it is read, and how much memory finished jobs take.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use bytes::Bytes;
+use e2e::programs;
+use futures_util::future::try_join_all;
+use master::agent_client::AgentClient;
+use master::agent_token::AgentKey;
+use master::driver::Context;
+use master::http::{About, Guard, Server};
+use master::job::plan;
+use master::jobs::Jobs;
+use master::logs::{JobLogs, KEPT_BYTES};
+use master::store::sqlite::SqliteStore;
+use master::store::{Ended, JobRecord, JobStore};
+use protocol::agent::{ExitOutcome, ExitReport};
+use protocol::ids::{PodName, ReplicaId, UnixMillis};
+use protocol::job::{JobRequest, JobSpec, Strategy};
+use protocol::view::{BackendKind, JobResult, JobTimes, ReplicaState, ReplicaView};
+use testkit::fake::{Arrival, FakeBackend, FakeStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+
+use crate::agents::resident;
+use crate::sample::{Figure, Row};
+
+/// Readers that search a whole log of the full length for its last lines, at the same time.
+const TAILS: usize = 300;
+const LOGS: u32 = 4;
+const HEALTH_CHECKS: usize = 1000;
+/// Bytes that are appended at once while a log is filled.
+const PIECE: usize = 1024 * 1024;
+
+const REPLICAS_OF_A_JOB: u32 = 100;
+const FEW_JOBS: u32 = 100;
+const MANY_JOBS: u32 = 200;
+
+/// How long `/healthz` takes meanwhile: the time within which 99 of 100 answers come.
+pub(crate) async fn tails() -> anyhow::Result<Vec<Row>> {
+    // One worker, as a master has that may use one processor.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let dir = tempfile::tempdir()?;
+    let path = dir.path().to_owned();
+    let address = runtime.spawn(async move { serve_full_logs(&path).await }).await??;
+    let read = async |reader: usize| -> anyhow::Result<()> {
+        let path = format!("/v1/jobs/full/logs?replica=worker-{}&tail=1000000000", reader % LOGS as usize);
+        loop {
+            let answer = ask(&address, &path, Answer::Head).await?;
+            ensure!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        }
+    };
+    let ask_health = async {
+        let mut times = vec![];
+        while times.len() < HEALTH_CHECKS {
+            let asked = Instant::now();
+            ask(&address, "/healthz", Answer::Whole).await?;
+            times.push(asked.elapsed());
+        }
+        times.sort_unstable();
+        Ok::<_, anyhow::Error>(times)
+    };
+    let times = tokio::select! {
+        times = ask_health => times?,
+        failed = try_join_all((0..TAILS).map(read)) => { failed?; vec![] }
+    };
+    runtime.shutdown_background();
+    let slow = times.get(times.len() * 99 / 100).copied().unwrap_or_default();
+    let what = format!("99 % of /healthz, during {TAILS} tails of full logs");
+    Ok(vec![Row { what, muster: Figure::Time(slow), bare: None, bare_is: "" }])
+}
+
+async fn serve_full_logs(dir: &Path) -> anyhow::Result<String> {
+    let context = Context {
+        store: Arc::new(FakeStore::default()),
+        backend: Arc::new(FakeBackend::new(Arrival::AtOnce)),
+        agents: AgentClient::new(),
+        agent_key: AgentKey::random(),
+        boot_id: "bench".to_owned(),
+    };
+    let jobs = Jobs::new(Arc::new(context), dir.to_owned());
+    tokio::spawn(Arc::clone(&jobs).run());
+    let spec = spec("full", LOGS)?;
+    jobs.submit(spec.clone()).await?;
+    let handle = jobs.find(&spec.name).context("it was submitted")?;
+    for replica in plan::replicas(&spec) {
+        fill(&handle.logs, replica).await?;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?.to_string();
+    let about = About { backend: BackendKind::Process, agent_binary: None };
+    let server = Server::new(jobs, Guard::ThisMachine, about, CancellationToken::new());
+    tokio::spawn(async move { server.serve(listener).await });
+    Ok(address)
+}
+
+async fn fill(logs: &JobLogs, replica: ReplicaId) -> anyhow::Result<()> {
+    let log = logs.of(replica).context("it has one")?;
+    let piece = Bytes::from("0123456789abcde\n".repeat(PIECE / 16));
+    let mut offset = 0;
+    while offset < KEPT_BYTES.get() {
+        log.append(offset, piece.clone()).await?;
+        offset += PIECE as u64;
+    }
+    Ok(())
+}
+
+/// How much of an answer is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Head,
+    Whole,
+}
+
+async fn ask(address: &str, path: &str, answer: Answer) -> anyhow::Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes()).await?;
+    let mut read = vec![0; 512];
+    let length = stream.read(&mut read).await?;
+    read.truncate(length);
+    if answer == Answer::Whole {
+        stream.read_to_end(&mut read).await?;
+    }
+    Ok(String::from_utf8_lossy(&read).into_owned())
+}
+
+/// What a master's memory grows by from 10,000 finished replicas to 20,000, for each of them.
+pub(crate) async fn finished() -> anyhow::Result<Vec<Row>> {
+    let few = memory_with(FEW_JOBS).await?;
+    let many = memory_with(MANY_JOBS).await?;
+    let replicas = |jobs: u32| u64::from(jobs * REPLICAS_OF_A_JOB);
+    let each = many.saturating_sub(few) / (replicas(MANY_JOBS) - replicas(FEW_JOBS));
+    let what = format!("bytes a finished replica takes, {} to {}", replicas(FEW_JOBS), replicas(MANY_JOBS));
+    Ok(vec![Row { what, muster: Figure::Count(each), bare: None, bare_is: "" }])
+}
+
+async fn memory_with(jobs: u32) -> anyhow::Result<u64> {
+    let dir = tempfile::tempdir()?;
+    let store = SqliteStore::open(&dir.path().join("jobs.sqlite"))?;
+    for job in 0..jobs {
+        store.create(record(&format!("job-{job}"))?).await?;
+    }
+    drop(store);
+    let mut master = Master::start(dir.path())?;
+    let mut last = 0;
+    // Until it has looked at all of them, its memory grows.
+    for _ in 0..20 {
+        let now = resident(master.0.id())?;
+        ensure!(master.0.try_wait()?.is_none(), "the master has ended");
+        if now == last {
+            return Ok(now);
+        }
+        last = now;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    Ok(last)
+}
+
+/// A master as a program; it is killed with this value.
+struct Master(Child);
+
+impl Master {
+    fn start(state_dir: &Path) -> anyhow::Result<Self> {
+        let mut child = Command::new(programs::built("master"))
+            .args(["--backend", "process", "--listen", "127.0.0.1:0", "--state-dir"])
+            .arg(state_dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("start the master")?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().context("it was piped")?).read_line(&mut line)?;
+        Ok(Self(child))
+    }
+}
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        // It is ours, and it runs until now.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn record(name: &str) -> anyhow::Result<JobRecord> {
+    let spec = spec(name, REPLICAS_OF_A_JOB)?;
+    let at = UnixMillis(1);
+    let exit = ExitReport {
+        outcome: ExitOutcome::Code(0),
+        stopped: false,
+        terminated: false,
+        ended_at: at,
+        stderr_tail: String::new(),
+        exception: None,
+    };
+    let view = |replica: ReplicaId| ReplicaView {
+        replica,
+        state: ReplicaState::Exited,
+        pod: PodName::new(&spec.name, replica).to_string(),
+        address: None,
+        reason: None,
+        pid: None,
+        started_at: Some(at),
+        exit: Some(exit.clone()),
+    };
+    let replicas = plan::replicas(&spec).into_iter().map(view).collect();
+    let ended = Ended { result: JobResult::Succeeded, times: JobTimes::default(), generation: None, replicas };
+    let record = testkit::conformance::store::record(name);
+    Ok(JobRecord { spec, ended: Some(ended), ..record })
+}
+
+fn spec(name: &str, workers: u32) -> anyhow::Result<JobSpec> {
+    let request = JobRequest { worker_num: Some(workers), ..JobRequest::new(name.parse()?, Strategy::AllReduce) };
+    Ok(JobSpec::try_from(request)?)
+}
