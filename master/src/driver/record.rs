@@ -43,7 +43,7 @@ impl Driver {
         if !is_first || restarts.repeated_starts.last().is_some_and(|last| last.generation == generation) {
             return Next::GoOn;
         }
-        let start = RepeatedStart { generation, at: super::now() };
+        let start = RepeatedStart { generation, at: self.context.store.now() };
         self.write(|record| {
             record.restarts.note_repeated(start);
             Change::Write
