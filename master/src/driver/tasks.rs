@@ -58,7 +58,7 @@ impl Fanout {
         let state = answer.unwrap_or_else(|error| {
             let reason = format!("{what}: {}", error_chain(&error));
             match error {
-                AgentError::Ending(_) => AgentState::Refused(LostRun::disrupted(reason)),
+                AgentError::Ending(_) => AgentState::Failed(LostRun::disrupted(reason)),
                 AgentError::Unreachable { .. } | AgentError::Refused { .. } => refused(reason),
             }
         });
@@ -184,7 +184,7 @@ pub(super) async fn report(reporter: &mpsc::Sender<Report>, subject: Subject, st
 }
 
 pub(super) fn refused(reason: String) -> AgentState {
-    AgentState::Refused(LostRun::broken(reason))
+    AgentState::Failed(LostRun::broken(reason))
 }
 
 pub(super) fn patience() -> ExponentialBuilder {
