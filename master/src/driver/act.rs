@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::follower::Follower;
-use super::replica::{Replica, Subject};
 use super::tasks::{self, Meeting};
+use super::tracked::{Replica, Subject};
 use super::{Driver, Next, Report};
 use crate::error_chain::error_chain;
 use crate::job::gang::Member;

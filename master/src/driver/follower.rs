@@ -16,8 +16,8 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::Report;
-use super::replica::Subject;
 use super::tasks::{is_unreachable, patience, refused, report, spawn};
+use super::tracked::Subject;
 use crate::agent_client::{AgentAnswer, AgentClient, AgentError};
 use crate::error_chain::error_chain;
 use crate::job::observation::AgentState;

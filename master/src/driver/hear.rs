@@ -6,7 +6,7 @@ use protocol::agent::{RunState, RunStatus};
 use tracing::info;
 
 use super::follower::{Followed, Follower};
-use super::replica::Subject;
+use super::tracked::Subject;
 use super::{Driver, Next, Report};
 use crate::job::observation::{AgentState, LostRun, Presence};
 use crate::job::phase::{JobEvent, JobPhase, StartStage};

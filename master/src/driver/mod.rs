@@ -6,9 +6,9 @@ mod create;
 mod follower;
 mod hear;
 mod record;
-mod replica;
 mod tasks;
 mod times;
+mod tracked;
 mod view;
 mod wake;
 mod writing;
@@ -27,8 +27,8 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, error};
 
 pub use self::adopt::Tenure;
-use self::replica::{Replica, Subject};
 use self::times::Launches;
+use self::tracked::{Replica, Subject};
 pub use self::view::initial as initial_view;
 
 use crate::agent_client::AgentClient;

@@ -11,7 +11,7 @@ use protocol::view::JobResult;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
-use super::replica::Replica;
+use super::tracked::Replica;
 use super::writing::{Written, amend_or_mend, persistently};
 use super::{Driver, Next, tasks};
 use crate::job::diagnosis::{Evidence, diagnose, longest_silent};

@@ -19,10 +19,11 @@ use tracing::warn;
 
 use super::Report;
 use super::follower::Follower;
-use super::replica::Subject;
+use super::tracked::Subject;
 use crate::agent_client::{AgentAnswer, AgentClient, AgentError};
-use crate::backend::{JobKey, PodBackend};
+use crate::backend::PodBackend;
 use crate::error_chain::error_chain;
+use crate::job::key::JobKey;
 use crate::job::observation::{AgentState, LostRun};
 use crate::job::rendezvous::Rendezvous;
 use crate::logs::ReplicaLog;

@@ -15,8 +15,9 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{debug, error, info, warn};
 
-use crate::backend::{BackendError, JobKey, Refusal};
+use crate::backend::{BackendError, Refusal};
 use crate::driver::{self, Channels, Context, Driven, Tenure};
+use crate::job::key::JobKey;
 use crate::job::plan;
 use crate::logs::{Archive, JobLogs};
 use crate::store::{Change, JobRecord, SPEC_BYTES_MAX, StoreError, StoreEvent, Stored, Wish, amend, json_bytes_of};
