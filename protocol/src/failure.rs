@@ -220,7 +220,7 @@ impl Restarts {
     }
 
     /// Counts the restart that makes up for the newest failed start.
-    pub fn make_up(&mut self) {
+    pub fn count_restart(&mut self) {
         let is_counted = self.failed_starts.last().is_some_and(|failed| failed.counted);
         let number = if is_counted { &mut self.counted } else { &mut self.uncounted };
         *number = number.saturating_add(1);

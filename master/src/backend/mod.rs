@@ -15,16 +15,8 @@ use protocol::job::JobSpec;
 use protocol::pod::PodOptions;
 use tokio::sync::watch;
 
+use crate::job::key::JobKey;
 use crate::job::observation::PodState;
-
-/// A job, told from any other that had the same name before.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct JobKey {
-    /// Its name.
-    pub name: JobName,
-    /// Its uid, as its record has it.
-    pub uid: String,
-}
 
 /// One pod to be. Nothing in it depends on the other pods.
 #[derive(Debug, Clone, PartialEq, Eq)]

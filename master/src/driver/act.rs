@@ -13,13 +13,13 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::follower::Follower;
-use super::replica::{Replica, Subject};
 use super::tasks::{self, Meeting};
+use super::tracked::{Replica, Subject};
 use super::{Driver, Next, Report};
 use crate::error_chain::error_chain;
 use crate::job::gang::Member;
 use crate::job::observation::{AgentState, DeletedBy, Observation, PodState, Presence};
-use crate::job::phase::{Action, Which};
+use crate::job::phase::{Action, PodSelection};
 use crate::job::replica::ReplicaPhase;
 
 /// Pods that are created or deleted at the same time.
@@ -33,7 +33,7 @@ impl Driver {
             Action::Launch(generation) => return self.launch(generation).await,
             Action::StopRuns { grace } => self.stop_runs(grace).await,
             // What is to be said of it was gathered before the step.
-            Action::MakeUpFor(_) => return self.make_up_for_the_failed().await,
+            Action::RecordRestart(_) => return self.record_restart().await,
             Action::Conclude(result) => return self.conclude(result).await,
             Action::ReleasePods => self.release_pods().await,
             Action::DeletePods(which) => self.delete_pods(which).await,
@@ -46,7 +46,7 @@ impl Driver {
         let tensorflow = |(id, replica): (&ReplicaId, &Replica)| Some((*id, replica.seen.addresses()?.tensorflow));
         let members: BTreeMap<ReplicaId, SocketAddr> = self.replicas.iter().filter_map(tensorflow).collect();
         for (id, replica) in &mut self.replicas {
-            replica.output_from = self.wires.logs.of(*id).map_or(0, |log| log.progress().end);
+            replica.output_from = self.channels.logs.of(*id).map_or(0, |log| log.progress().end);
         }
         let record = &self.stored.record;
         // Where a master has gone with all pods, nobody knows whether there was a start.
@@ -129,7 +129,7 @@ impl Driver {
         for (id, replica) in &mut self.replicas {
             // It answers soon, or its time is over.
             let is_unheard = replica.seen.agent == AgentState::Silent && replica.seen.addresses().is_some();
-            let Some(log) = self.wires.logs.of(*id).cloned().filter(|_| !is_unheard && !replica.is_released) else {
+            let Some(log) = self.channels.logs.of(*id).cloned().filter(|_| !is_unheard && !replica.is_released) else {
                 continue;
             };
             // The output of a run that was never started has no end to wait for.
@@ -150,7 +150,7 @@ impl Driver {
     }
 
     /// Each pod that goes is heard of, so none is asked again soon.
-    pub(super) async fn delete_pods(&mut self, which: Which) {
+    pub(super) async fn delete_pods(&mut self, which: PodSelection) {
         self.call_start_back().await;
         let (horizon, now) = (self.phase.horizon(), Instant::now());
         let soon = self.policy.release_timeout;
@@ -164,9 +164,9 @@ impl Driver {
             }
         }
         match which {
-            Which::All if chosen.is_empty() => {}
-            Which::All => self.delete_all_pods().await,
-            Which::Live | Which::Unfit | Which::Unended | Which::Idle => {
+            PodSelection::All if chosen.is_empty() => {}
+            PodSelection::All => self.delete_all_pods().await,
+            PodSelection::Live | PodSelection::Unfit | PodSelection::Unended | PodSelection::Idle => {
                 let (backend, job) = (self.context.backend.as_ref(), &self.stored.key());
                 let delete = |id: ReplicaId| tasks::delete(backend, job, id);
                 stream::iter(chosen).for_each_concurrent(PODS_AT_ONCE, delete).await;
@@ -201,14 +201,14 @@ impl Driver {
 }
 
 /// Whether a pod is one of these.
-fn is_chosen(which: Which, seen: &Observation, member: &Member) -> bool {
+fn is_chosen(which: PodSelection, seen: &Observation, member: &Member) -> bool {
     // One that the cluster takes away has its grace, which another order would cut short.
     let is_leaving = matches!(seen.pod, Some(PodState::Leaving { .. }));
     match which {
-        Which::Live => member.pod == Presence::Live,
-        Which::Unfit => !is_leaving && !member.is_fit(),
-        Which::Unended => !is_leaving && member.is_unended(),
-        Which::Idle => member.is_idle(),
-        Which::All => member.pod != Presence::Absent,
+        PodSelection::Live => member.pod == Presence::Live,
+        PodSelection::Unfit => !is_leaving && !member.is_fit(),
+        PodSelection::Unended => !is_leaving && member.is_unended(),
+        PodSelection::Idle => member.is_idle(),
+        PodSelection::All => member.pod != Presence::Absent,
     }
 }

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::writing::{Written, amend_or_mend, persistently, show};
-use super::{Context, Driven, Wires, tasks};
+use super::{Channels, Context, Driven, tasks};
 use crate::backend::PodTable;
 use crate::job::observation::PodState;
 use crate::store::{Change, Ended, JobRecord, Stored, Wish};
@@ -34,24 +34,24 @@ pub(super) async fn wait_for_another_master(
     context: &Context,
     stored: Stored,
     tenure: Tenure,
-    wires: &Wires,
+    channels: &Channels,
 ) -> Option<Stored> {
     let Some(sentence) = why_it_is_anothers(context, &stored, tenure) else { return Some(stored) };
     warn!(job = %stored.name(), "{sentence}");
-    show(&wires.view, &sentence);
+    show(&channels.view, &sentence);
     let patience = Duration::from_secs(stored.record.spec.pod.termination_grace_seconds().into()) + HEED_TIMEOUT;
-    let mut record = wires.record.clone();
+    let mut record = channels.record.clone();
     tokio::select! {
-        over = over(context, wires) => over,
-        unheeded = unheeded(&mut record, patience) => end_for_another_master(context, unheeded?, wires).await,
+        over = over(context, channels) => over,
+        unheeded = unheeded(&mut record, patience) => end_for_another_master(context, unheeded?, channels).await,
     }
 }
 
 /// Waits until a job has ended and none of its pods lives.
-async fn over(context: &Context, wires: &Wires) -> Option<Stored> {
+async fn over(context: &Context, channels: &Channels) -> Option<Stored> {
     let has_ended = |now: &Option<Stored>| now.as_ref().is_none_or(|stored| stored.record.ended.is_some());
     // The channel closes when the registry ends, and this master with it.
-    let ended = wires.record.clone().wait_for(has_ended).await.ok()?.clone()?;
+    let ended = channels.record.clone().wait_for(has_ended).await.ok()?.clone()?;
     context.backend.watch(&ended.key()).wait_for(none_lives).await.ok()?;
     Some(ended)
 }
@@ -75,15 +75,15 @@ async fn unheeded(record: &mut watch::Receiver<Option<Stored>>, patience: Durati
 }
 
 /// Ends a job whose own master does not answer. Its agents would refuse this master's token, so its pods are deleted.
-async fn end_for_another_master(context: &Context, stored: Stored, wires: &Wires) -> Option<Stored> {
+async fn end_for_another_master(context: &Context, stored: Stored, channels: &Channels) -> Option<Stored> {
     let sentence = "its pod was deleted, because the master that drives the job did not follow the wish to end it";
     warn!(job = %stored.name(), "{sentence}");
-    show(&wires.view, sentence);
+    show(&channels.view, sentence);
     let job = stored.key();
     tasks::delete_all(context.backend.as_ref(), &job).await;
     // A pod on a node that has died may stay listed.
     let _ = timeout(HEED_TIMEOUT, context.backend.watch(&job).wait_for(none_lives)).await;
-    let (uid, replicas) = (&stored.record.uid, wires.view.borrow().replicas.clone());
+    let (uid, replicas) = (&stored.record.uid, channels.view.borrow().replicas.clone());
     let (accepted, ended) = (Some(stored.record.accepted_at), Some(context.store.now()));
     let times = JobTimes { accepted, ended, ..JobTimes::default() };
     let ended = Ended { result: JobResult::Cancelled, times, generation: None, replicas };
@@ -96,7 +96,7 @@ async fn end_for_another_master(context: &Context, stored: Stored, wires: &Wires
         record.ended = Some(ended.clone());
         Change::Write
     };
-    match persistently(&wires.view, || amend_or_mend(context.store.as_ref(), &stored, end)).await {
+    match persistently(&channels.view, || amend_or_mend(context.store.as_ref(), &stored, end)).await {
         Written::Stored(now) if now.record.uid == *uid => Some(now),
         Written::Stored(_) | Written::Gone => None,
     }
@@ -151,7 +151,7 @@ pub(super) async fn adopt(
     let store = context.store.as_ref();
     let now = match persistently(view, || amend_or_mend(store, &stored, take_over)).await {
         Written::Stored(now) if now.record.uid == *uid => now,
-        Written::Stored(_) | Written::Gone => return Err(Driven::ToItsEnd),
+        Written::Stored(_) | Written::Gone => return Err(Driven::Ended),
     };
     let epoch = now.record.epoch;
     if is_anothers(&now.record) {

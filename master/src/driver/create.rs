@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use tracing::warn;
 
 use super::act::PODS_AT_ONCE;
-use super::replica::Subject;
+use super::tracked::Subject;
 use super::{Driver, Report, tasks};
 use crate::backend::{BackendError, PodSpec};
 use crate::error_chain::error_chain;
@@ -36,14 +36,14 @@ impl Driver {
             if let Err(error) = within_quota(&reporter, &all, || backend.prepare(&job)).await {
                 warn!(job = %job.name, error = error_chain(&error), "no pod is created");
                 for subject in all {
-                    tasks::report(&reporter, subject, AgentState::Refused(not_created(&error))).await;
+                    tasks::report(&reporter, subject, AgentState::Failed(not_created(&error))).await;
                 }
                 return;
             }
             let create = async |(subject, pod): (Subject, PodSpec)| {
                 let attempt = || backend.create(pod.clone());
                 if let Err(error) = within_quota(&reporter, &[subject], attempt).await {
-                    tasks::report(&reporter, subject, AgentState::Refused(not_created(&error))).await;
+                    tasks::report(&reporter, subject, AgentState::Failed(not_created(&error))).await;
                 }
             };
             stream::iter(pods).for_each_concurrent(PODS_AT_ONCE, create).await;

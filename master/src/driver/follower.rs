@@ -17,8 +17,8 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::Report;
-use super::replica::Subject;
 use super::tasks::{is_unreachable, patience, refused, report, spawn};
+use super::tracked::Subject;
 use crate::agent_client::{AgentAnswer, AgentClient, AgentError};
 use crate::error_chain::error_chain;
 use crate::job::observation::AgentState;
@@ -140,7 +140,7 @@ impl Pod {
                 | AgentState::SeedOnly
                 | AgentState::Configured(_)
                 | AgentState::Started(_)
-                | AgentState::Refused(_) => true,
+                | AgentState::Failed(_) => true,
             };
             report(&self.followed.reporter, self.followed.subject, state).await;
             if is_last {
@@ -163,7 +163,7 @@ impl Pod {
             let state = state_of(answer, heard);
             // How a run has ended does not change any more, whatever answers now.
             let is_known = self.ended.is_cancelled() || heard.is_some_and(|heard| heard.exit.is_some());
-            let is_refusal = matches!(state, AgentState::Refused(_));
+            let is_refusal = matches!(state, AgentState::Failed(_));
             return Some(state).filter(|_| !(is_refusal && is_known));
         }
     }

@@ -6,7 +6,7 @@ use protocol::agent::{RunState, RunStatus};
 use tracing::info;
 
 use super::follower::{Followed, Follower};
-use super::replica::Subject;
+use super::tracked::Subject;
 use super::{Driver, Next, Report};
 use crate::job::observation::{AgentState, LostRun, Presence};
 use crate::job::phase::{JobEvent, JobPhase, StartStage};
@@ -14,7 +14,7 @@ use crate::store::Wish;
 
 impl Driver {
     pub(super) async fn take_record(&mut self) -> Next {
-        let newest = self.wires.record.borrow_and_update().clone();
+        let newest = self.channels.record.borrow_and_update().clone();
         let Some(newest) = newest else { return self.abandon().await };
         match newest.record.epoch.cmp(&self.stored.record.epoch) {
             // Written before this master took the job over, and heard of only now.
@@ -45,7 +45,7 @@ impl Driver {
             let pod = table.get(id).cloned().map(|pod| if has_run { pod.after_a_start() } else { pod });
             if replica.seen.pod.is_some() && pod.is_none() && is_coming_up {
                 replica.stop_hearing();
-                replica.seen.agent = AgentState::Refused(LostRun::disrupted("its pod was deleted"));
+                replica.seen.agent = AgentState::Failed(LostRun::disrupted("its pod was deleted"));
             }
             replica.seen.pod = pod;
             if is_swept && replica.seen.pod.is_none() {
@@ -55,7 +55,7 @@ impl Driver {
             if replica.seen.presence() != Presence::Live {
                 replica.follower.iter().for_each(Follower::pod_has_ended);
             }
-            if let (Some(address), Some(log), false) = (replica.to_follow(), self.wires.logs.of(*id), has_finished) {
+            if let (Some(address), Some(log), false) = (replica.to_follow(), self.channels.logs.of(*id), has_finished) {
                 let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
                 let subject = replica.subject(*id);
                 replica.follower =

@@ -6,9 +6,9 @@ mod create;
 mod follower;
 mod hear;
 mod record;
-mod replica;
 mod tasks;
 mod times;
+mod tracked;
 mod view;
 mod wake;
 mod writing;
@@ -27,8 +27,8 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, error};
 
 pub use self::adopt::Tenure;
-use self::replica::{Replica, Subject};
 use self::times::Launches;
+use self::tracked::{Replica, Subject};
 pub use self::view::initial as initial_view;
 
 use crate::agent_client::AgentClient;
@@ -69,7 +69,7 @@ impl Context {
 }
 
 /// What a driver is connected to.
-pub struct Wires {
+pub struct Channels {
     /// The job's record as the store's watch last told it; `None` once it is deleted.
     pub record: watch::Receiver<Option<Stored>>,
     /// Told when somebody has damaged that record.
@@ -116,7 +116,7 @@ enum Next {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Driven {
     /// The job is forgotten.
-    ToItsEnd,
+    Ended,
     /// It is another master's.
     Yielded,
     /// A task panicked: the job is to be driven anew.
@@ -127,7 +127,7 @@ struct Driver {
     context: Arc<Context>,
     agents: AgentClient,
     token: AgentToken,
-    wires: Wires,
+    channels: Channels,
     stored: Stored,
     policy: Policy,
     phase: JobPhase,
@@ -155,14 +155,14 @@ struct Driver {
 }
 
 /// Drives a job to its end, and on to its deletion.
-pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, wires: Wires) -> Driven {
-    let own = adopt::wait_for_another_master(&context, stored, tenure, &wires).await;
-    let Some(stored) = own else { return Driven::ToItsEnd };
-    let stored = match adopt::adopt(&context, stored, tenure, &wires.view).await {
+pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, channels: Channels) -> Driven {
+    let own = adopt::wait_for_another_master(&context, stored, tenure, &channels).await;
+    let Some(stored) = own else { return Driven::Ended };
+    let stored = match adopt::adopt(&context, stored, tenure, &channels.view).await {
         Ok(stored) => stored,
         Err(driven) => return driven,
     };
-    wires.logs.load().await;
+    channels.logs.load().await;
     let record = &stored.record;
     let known = Known {
         first: Generation { epoch: record.epoch, sequence: 1 },
@@ -172,11 +172,11 @@ pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, wires:
     };
     let policy = Policy::of(&record.spec, context.age(record.accepted_at), share_of(&record.uid));
     let (phase, actions) = phase::begin(known, &policy, Duration::ZERO);
-    Driver::new(context, stored, wires, (phase, policy)).run(actions).await
+    Driver::new(context, stored, channels, (phase, policy)).run(actions).await
 }
 
 impl Driver {
-    fn new(context: Arc<Context>, stored: Stored, wires: Wires, (phase, policy): (JobPhase, Policy)) -> Self {
+    fn new(context: Arc<Context>, stored: Stored, channels: Channels, (phase, policy): (JobPhase, Policy)) -> Self {
         let record = &stored.record;
         let (reporter, reports) = mpsc::channel(BACKLOG);
         let accepted = JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() };
@@ -197,7 +197,7 @@ impl Driver {
             restarts_before: record.restarts.total(),
             forget_at: None,
             context,
-            wires,
+            channels,
             stored,
             policy,
             phase,
@@ -220,7 +220,7 @@ impl Driver {
         loop {
             match next {
                 Next::GoOn => next = self.turn().await,
-                Next::End => return Driven::ToItsEnd,
+                Next::End => return Driven::Ended,
                 Next::Yield => return Driven::Yielded,
                 Next::Broken => return Driven::Broken,
             }
@@ -232,12 +232,12 @@ impl Driver {
         let mut batch = Vec::new();
         let wake = self.wake_at();
         tokio::select! {
-            changed = self.wires.record.changed() => match changed {
+            changed = self.channels.record.changed() => match changed {
                 Ok(()) => return self.take_record().await,
                 // The registry has ended, and with it this master.
                 Err(_) => return Next::End,
             },
-            () = self.wires.damaged.notified() => return self.mend().await,
+            () = self.channels.damaged.notified() => return self.mend().await,
             changed = self.pods.changed() => match changed {
                 Ok(()) => self.take_pods(),
                 Err(_) => return Next::End,
@@ -360,14 +360,14 @@ impl Driver {
 
     fn publish(&self) {
         let shown = view::of(&self.stored, &self.phase, self.replica_views(), &self.times);
-        self.wires.view.send_if_modified(|view| view::renew(view, shown));
+        self.channels.view.send_if_modified(|view| view::renew(view, shown));
     }
 }
 
 /// The failure that these actions judge, if they do.
 fn judged(actions: &[Action]) -> Option<&Failure> {
     actions.iter().find_map(|action| match action {
-        Action::MakeUpFor(failure) | Action::Conclude(JobResult::Failed { failure }) => Some(failure),
+        Action::RecordRestart(failure) | Action::Conclude(JobResult::Failed { failure }) => Some(failure),
         Action::Conclude(JobResult::Succeeded | JobResult::Cancelled)
         | Action::CreatePods
         | Action::Configure(_)

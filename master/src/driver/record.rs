@@ -11,12 +11,12 @@ use protocol::view::JobResult;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
-use super::replica::Replica;
+use super::tracked::Replica;
 use super::writing::{Written, amend_or_mend, persistently};
 use super::{Driver, Next, tasks};
 use crate::job::diagnosis::{Evidence, diagnose, longest_silent};
 use crate::job::gang::Gang;
-use crate::job::phase::Which;
+use crate::job::phase::PodSelection;
 use crate::job::replica::ReplicaPhase;
 use crate::store::{Change, Ended, JobRecord};
 
@@ -57,7 +57,7 @@ impl Driver {
         let is_held = |record: &JobRecord| record.uid == uid && record.epoch == epoch;
         let while_held = |record: &mut JobRecord| if is_held(record) { change(record) } else { Change::Nothing };
         let (store, known) = (self.context.store.as_ref(), &self.stored);
-        match persistently(&self.wires.view, || amend_or_mend(store, known, while_held)).await {
+        match persistently(&self.channels.view, || amend_or_mend(store, known, while_held)).await {
             Written::Stored(stored) if is_held(&stored.record) => self.stored = stored,
             Written::Stored(stored) if stored.record.uid == uid => return Next::Yield,
             // The record is gone, or another job has its name.
@@ -79,7 +79,7 @@ impl Driver {
     }
 
     /// The failure must be on record before its evidence goes, so that it is counted once, whoever drives the job on.
-    pub(super) async fn make_up_for_the_failed(&mut self) -> Next {
+    pub(super) async fn record_restart(&mut self) -> Next {
         let Some(failed) = self.failed.take() else { return Next::GoOn };
         let (restarts, failure) = (self.stored.record.restarts.total() + 1, &failed.failure);
         info!(job = %self.stored.name(), %failure, counted = failed.counted, restarts, "starting the gang again");
@@ -90,7 +90,7 @@ impl Driver {
                 return Change::Nothing;
             }
             record.restarts.note(failed.clone());
-            record.restarts.make_up();
+            record.restarts.count_restart();
             Change::Write
         })
         .await
@@ -98,7 +98,7 @@ impl Driver {
 
     /// The result must be on record before the evidence goes with the pods, so nothing else happens meanwhile.
     pub(super) async fn conclude(&mut self, result: JobResult) -> Next {
-        let generation = self.wires.view.borrow().generation;
+        let generation = self.channels.view.borrow().generation;
         let failed = self.failed.take();
         let replicas = self.replica_views();
         info!(job = %self.stored.name(), result = %result.state(), "job ended");
@@ -119,7 +119,7 @@ impl Driver {
         let mut last_lines = vec![];
         let silence = mem::take(&mut self.silence);
         if let Some(id) = failure.replica().or_else(|| longest_silent(&silence))
-            && let (Some(replica), Some(log)) = (self.replicas.get(&id), self.wires.logs.of(id))
+            && let (Some(replica), Some(log)) = (self.replicas.get(&id), self.channels.logs.of(id))
         {
             // What has not come by then is missing in these lines, and is still copied.
             if let (Failure::ReplicaExited { .. }, Some(follower)) = (&failure, &replica.follower) {
@@ -141,7 +141,7 @@ impl Driver {
         };
         let mut silences = BTreeMap::new();
         for (id, _) in self.replicas.iter().filter(runs) {
-            if let Some(last) = self.wires.logs.last_output(*id).await {
+            if let Some(last) = self.channels.logs.last_output(*id).await {
                 silences.insert(*id, now.duration_since(last).unwrap_or_default());
             }
         }
@@ -151,7 +151,7 @@ impl Driver {
     /// Says that no output will follow, once the copies that are under way have come to their end.
     pub(super) fn complete_logs(&mut self) {
         let followers: Vec<_> = self.replicas.values_mut().filter_map(|replica| replica.follower.take()).collect();
-        let logs = Arc::clone(&self.wires.logs);
+        let logs = Arc::clone(&self.channels.logs);
         self.tasks.spawn(async move {
             tasks::await_copies(followers).await;
             logs.complete().await;
@@ -163,16 +163,16 @@ impl Driver {
     pub(super) async fn forget(&mut self) -> Next {
         self.take_pods();
         if self.replicas.values().any(|replica| replica.seen.pod.is_some()) {
-            self.delete_pods(Which::All).await;
+            self.delete_pods(PodSelection::All).await;
             return Next::GoOn;
         }
         // One that was created a moment ago may not have been told of yet.
         self.delete_all_pods().await;
-        if let Err(error) = self.wires.logs.remove().await {
+        if let Err(error) = self.channels.logs.remove().await {
             warn!(job = %self.stored.name(), %error, "its kept output stays behind");
         }
         let (store, name, uid) = (self.context.store.as_ref(), self.stored.name(), &self.stored.record.uid);
-        persistently(&self.wires.view, || store.delete(name, uid)).await;
+        persistently(&self.channels.view, || store.delete(name, uid)).await;
         debug!(job = %name, "job forgotten");
         Next::End
     }

@@ -19,10 +19,11 @@ use tracing::warn;
 
 use super::Report;
 use super::follower::Follower;
-use super::replica::Subject;
+use super::tracked::Subject;
 use crate::agent_client::{AgentAnswer, AgentClient, AgentError};
-use crate::backend::{JobKey, PodBackend};
+use crate::backend::PodBackend;
 use crate::error_chain::error_chain;
+use crate::job::key::JobKey;
 use crate::job::observation::{AgentState, LostRun};
 use crate::job::rendezvous::Rendezvous;
 use crate::logs::ReplicaLog;
@@ -58,7 +59,7 @@ impl Fanout {
         let state = answer.unwrap_or_else(|error| {
             let reason = format!("{what}: {}", error_chain(&error));
             match error {
-                AgentError::Ending(_) => AgentState::Refused(LostRun::disrupted(reason)),
+                AgentError::Ending(_) => AgentState::Failed(LostRun::disrupted(reason)),
                 AgentError::Unreachable { .. } | AgentError::Refused { .. } => refused(reason),
             }
         });
@@ -184,7 +185,7 @@ pub(super) async fn report(reporter: &mpsc::Sender<Report>, subject: Subject, st
 }
 
 pub(super) fn refused(reason: String) -> AgentState {
-    AgentState::Refused(LostRun::broken(reason))
+    AgentState::Failed(LostRun::broken(reason))
 }
 
 pub(super) fn patience() -> ExponentialBuilder {

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::Driver;
-use super::replica::Replica;
+use super::tracked::Replica;
 use crate::error_chain::error_chain;
 use crate::job::observation::Presence;
 use crate::job::phase::JobPhase;

@@ -10,7 +10,7 @@ use tracing::{error, warn};
 
 use crate::backend::Refusal;
 use crate::error_chain::error_chain;
-use crate::jobs::JobsError;
+use crate::registry::JobsError;
 
 /// An answer that is not 2xx.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use super::AppState;
 use super::connections::Caller;
 use super::error::ApiError;
 use super::openapi::{BadQuery, Down, NoSuchJob, NotLetIn};
-use crate::jobs::{JobHandle, JobsError, Submitted};
+use crate::registry::{JobHandle, JobsError, Submitted};
 use crate::store::Wish;
 
 /// Most time that a request's whole body may take.

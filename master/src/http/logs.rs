@@ -21,8 +21,8 @@ use super::AppState;
 use super::error::ApiError;
 use super::jobs::{bad_query, find};
 use super::openapi::{BadQuery, Down, NotLetIn, Octets};
-use crate::jobs::JobHandle;
 use crate::logs::{ReplicaLog, growing_lines, lines, reader};
+use crate::registry::JobHandle;
 
 /// Which output, and from where.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]

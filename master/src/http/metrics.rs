@@ -17,7 +17,7 @@ use protocol::routes;
 use protocol::view::JobState;
 
 use super::AppState;
-use crate::jobs::Jobs;
+use crate::registry::Jobs;
 
 /// The format's media type (OpenMetrics 1.0).
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -32,7 +32,7 @@ pub use self::about::About;
 use self::connections::Connections;
 pub use self::guard::Guard;
 use self::metrics::Metrics;
-use crate::jobs::Jobs;
+use crate::registry::Jobs;
 
 /// Most bytes of a request's body. A spec of thousands of variables fits.
 const BODY_BYTES: usize = 4 * 1024 * 1024;

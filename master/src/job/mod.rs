@@ -3,6 +3,7 @@
 
 pub mod diagnosis;
 pub mod gang;
+pub mod key;
 pub mod observation;
 pub mod phase;
 pub mod plan;

@@ -79,7 +79,7 @@ pub enum AgentState {
     /// It acknowledged the start of this generation.
     Started(Generation),
     /// It answered, and not as an agent should; or its pod cannot be had.
-    Refused(LostRun),
+    Failed(LostRun),
 }
 
 impl AgentState {
@@ -87,7 +87,7 @@ impl AgentState {
     pub fn status(&self) -> Option<&RunStatus> {
         match self {
             Self::Status(status) => Some(status),
-            Self::Silent | Self::SeedOnly | Self::Configured(_) | Self::Started(_) | Self::Refused(_) => None,
+            Self::Silent | Self::SeedOnly | Self::Configured(_) | Self::Started(_) | Self::Failed(_) => None,
         }
     }
 
@@ -95,7 +95,7 @@ impl AgentState {
     pub fn has_answered(&self) -> bool {
         match self {
             Self::Status(_) | Self::Configured(_) | Self::Started(_) => true,
-            Self::Silent | Self::SeedOnly | Self::Refused(_) => false,
+            Self::Silent | Self::SeedOnly | Self::Failed(_) => false,
         }
     }
 }

@@ -67,7 +67,7 @@ pub enum JobPhase {
         /// The number of that start.
         next: Generation,
         /// The pods that go.
-        without: Which,
+        without: PodSelection,
         /// When the pause is over.
         until: Duration,
         /// When the gang began, or will begin, to come together.
@@ -160,7 +160,7 @@ impl Seen<'_> {
 
 /// Some of a job's pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Which {
+pub enum PodSelection {
     /// Those that have not ended; the others hold what `kubectl logs` shows.
     Live,
     /// Those that cannot serve another start.
@@ -188,13 +188,13 @@ pub enum Action {
         grace: Duration,
     },
     /// Write down that a start has failed for this reason, and that another makes up for it.
-    MakeUpFor(Failure),
+    RecordRestart(Failure),
     /// Write how the job ended; it never changes afterwards.
     Conclude(JobResult),
     /// Tell every pod that is still there, and was not told, to end in good order.
     ReleasePods,
     /// Delete these pods.
-    DeletePods(Which),
+    DeletePods(PodSelection),
 }
 
 /// What is known of a job when a driver begins.

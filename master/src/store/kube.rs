@@ -17,13 +17,13 @@ use tokio::sync::mpsc;
 use tracing::{error, warn};
 
 use super::{JobRecord, JobStore, SET_ASIDE, StoreError, StoreEvent, Stored, Version, delete_command};
-use crate::backend::JobKey;
-use crate::backend::kube::api::{
+use crate::error_chain::error_chain;
+use crate::job::key::JobKey;
+use crate::kube::api::{
     APP_COMPONENT, APP_INSTANCE, APP_NAME, ApiFailure, Cluster, JOB, MANAGED_BY, MUSTER, call, ours_selector,
 };
-use crate::backend::kube::changes::changes;
-use crate::backend::kube::manifest::record_name;
-use crate::error_chain::error_chain;
+use crate::kube::changes::changes;
+use crate::kube::record_name;
 
 /// The key of the ConfigMap under which the record is, as JSON.
 const RECORD: &str = "record";

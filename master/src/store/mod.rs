@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 pub use self::bounds::{SPEC_BYTES_MAX, json_bytes_of};
 
-use crate::backend::JobKey;
+use crate::job::key::JobKey;
 
 /// What is remembered of one job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,8 +12,8 @@ use tracing::error;
 use super::reading::uid_in;
 use super::watchers::Watchers;
 use super::{JobRecord, JobStore, SET_ASIDE, StoreError, StoreEvent, Stored, Version, delete_command};
-use crate::backend::JobKey;
 use crate::error_chain::error_chain;
+use crate::job::key::JobKey;
 
 /// A store in a file.
 #[derive(Debug, Clone)]

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use master::agent_client::AgentClient;
 use master::agent_token::AgentKey;
-use master::backend::{JobKey, PodBackend, PodSpec};
+use master::backend::{PodBackend, PodSpec};
 use master::driver::Context;
 use master::http::{About, Guard, Server};
+use master::job::key::JobKey;
 use master::job::plan;
-use master::jobs::{Jobs, Submitted};
+use master::registry::{Jobs, Submitted};
 use master::store::sqlite::SqliteStore;
 use master::store::{Ended, JobRecord, JobStore, StoreError};
 use protocol::agent::ExitOutcome;

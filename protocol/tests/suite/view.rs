@@ -232,7 +232,7 @@ fn failed_starts_are_kept_newest_last_and_only_the_newest_with_its_output() {
     let mut restarts = Restarts::default();
     for sequence in 1..=10 {
         restarts.note(failed(sequence, sequence > 2));
-        restarts.make_up();
+        restarts.count_restart();
     }
     assert_eq!((restarts.counted, restarts.uncounted, restarts.total()), (8, 2, 10));
     assert_eq!(restarts.newest_failed(), Some(Generation { epoch: 1, sequence: 10 }));

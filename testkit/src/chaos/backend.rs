@@ -8,7 +8,8 @@ use protocol::job::JobSpec;
 use tokio::sync::watch;
 
 use super::{Chaos, Deed};
-use master::backend::{BackendError, JobKey, PodBackend, PodSpec, PodTable, Refusal};
+use master::backend::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
+use master::job::key::JobKey;
 
 /// See the file's first line.
 pub struct ChaosBackend {

@@ -9,7 +9,8 @@ use tokio::time::timeout;
 
 use master::agent_client::{AgentAnswer, AgentClient};
 use master::agent_token::{AgentKey, AgentToken};
-use master::backend::{JobKey, PodBackend, PodSpec, PodTable};
+use master::backend::{PodBackend, PodSpec, PodTable};
+use master::job::key::JobKey;
 use master::job::observation::PodState;
 use master::job::plan;
 

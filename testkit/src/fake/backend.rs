@@ -13,7 +13,8 @@ use protocol::job::JobSpec;
 use protocol::routes::TENSORFLOW_PORT;
 use tokio::sync::watch;
 
-use master::backend::{BackendError, JobKey, PodBackend, PodSpec, PodTable, Refusal};
+use master::backend::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
+use master::job::key::JobKey;
 use master::job::observation::{Addresses, PodState};
 
 use super::agent::{AgentKind, FakeAgent};

@@ -1,7 +1,8 @@
 //! The store and the back end of Kubernetes pass the suites of all stores and back ends, each in a namespace of its own.
 
 use e2e::cluster::{Image, Namespace};
-use master::backend::kube::{Cluster, KubeBackend};
+use master::backend::kube::KubeBackend;
+use master::kube::Cluster;
 use master::store::kube::KubeStore;
 use master::store::{JobRecord, JobStore};
 use protocol::job::JobSpec;

@@ -15,8 +15,10 @@ use protocol::env::{MUSTER_TERMINATION_GRACE_SECONDS, MUSTER_TOKEN_SHA256};
 use protocol::pod::{Amount, PodOptions, PullPolicy, Toleration, Volume, VolumeSource};
 use protocol::routes::AGENT_PORT;
 
-use super::api::{APP_COMPONENT, APP_INSTANCE, APP_NAME, JOB, MANAGED_BY, MUSTER};
-use crate::backend::{JobKey, PodSpec};
+use crate::backend::PodSpec;
+use crate::job::key::JobKey;
+use crate::kube::api::{APP_COMPONENT, APP_INSTANCE, APP_NAME, JOB, MANAGED_BY, MUSTER};
+use crate::kube::record_name;
 
 /// The job's uid, which tells its pods from those of an earlier job of the same name.
 pub(super) const JOB_UID: &str = "muster/job-uid";
@@ -28,11 +30,6 @@ pub(super) const INDEX: &str = "muster/index";
 pub(super) const CONTAINER: &str = "agent";
 /// How GPUs are counted, by NVIDIA's device plugin.
 const GPU: &str = "nvidia.com/gpu";
-
-/// The name of the ConfigMap that holds a job's record, and owns the job's pods.
-pub(crate) fn record_name(job: &str) -> String {
-    format!("muster-{job}")
-}
 
 /// The pod. Nothing in it is mutable later, so a second create of the same spec is the same pod.
 pub(super) fn pod(spec: &PodSpec) -> Pod {

@@ -1,11 +1,8 @@
 //! Pods as Kubernetes' pods. One watch, over all jobs, tells of them; creating, deleting and asking are single calls.
 
-pub(crate) mod api;
-pub(crate) mod changes;
-mod clock;
-pub(crate) mod manifest;
+mod manifest;
+mod network_policy;
 mod observe;
-mod policy;
 mod quota;
 mod seen;
 
@@ -29,14 +26,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
-pub use self::api::{ApiFailure, Cluster};
-use self::api::{MasterPlace, call};
 use self::manifest::JOB_UID;
 use self::seen::SeenPods;
-use super::{BackendError, JobKey, PodBackend, PodSpec, PodTable, Refusal};
+use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
 use crate::error_chain::error_chain;
+use crate::job::key::JobKey;
 use crate::job::observation::PodState;
 use crate::job::plan;
+use crate::kube::api::{self, ApiFailure, Cluster, MasterPlace, call};
+use crate::kube::changes;
 
 /// How long the first list of all pods may take.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -286,7 +284,7 @@ impl PodBackend for KubeBackend {
 
     /// Makes the job's NetworkPolicy.
     async fn prepare(&self, job: &JobKey) -> Result<(), BackendError> {
-        let policy = policy::policy(job, self.master);
+        let policy = network_policy::policy(job, self.master);
         let attempt = async || match call(self.policies.create(&PostParams::default(), &policy)).await {
             // Made by a master before this one, or by a call whose answer was lost.
             Err(failure) if failure.says_exists() => Ok(()),

@@ -10,10 +10,10 @@ use protocol::ids::{JobName, PodName, ReplicaId, UnixMillis};
 use protocol::pod::bytes_of_quantity;
 use protocol::routes::{AGENT_PORT, TENSORFLOW_PORT};
 
-use super::api::JOB;
 use super::manifest::{CONTAINER, INDEX, ROLE};
-use crate::backend::JobKey;
+use crate::job::key::JobKey;
 use crate::job::observation::{Addresses, PodState};
+use crate::kube::api::JOB;
 
 /// Reasons for which a container waits that no time cures, or only someone who changes the cluster. CreateContainerError is
 /// none of them: it is one node's, whose disk is full or whose runtime is busy, and the kubelet tries again

@@ -10,7 +10,8 @@ use protocol::ids::ReplicaId;
 use tokio::sync::watch;
 
 use super::observe;
-use crate::backend::{JobKey, PodTable};
+use crate::backend::PodTable;
+use crate::job::key::JobKey;
 
 /// All pods that a master has made, as far as the watch has told.
 #[derive(Debug, Clone, Default)]

@@ -22,8 +22,9 @@ use tracing::{debug, warn};
 use self::child::{Order, Started};
 use self::ports::Ports;
 use self::run_dir::RunDirs;
-use super::{BackendError, JobKey, PodBackend, PodSpec, PodTable, Refusal};
+use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
 use crate::descriptors::Descriptors;
+use crate::job::key::JobKey;
 use crate::job::observation::PodState;
 use crate::job::plan;
 

@@ -8,7 +8,7 @@ use protocol::run_policy::CleanPods;
 use protocol::view::JobResult;
 
 use super::gathering::Restart;
-use super::{Action, Ending, JobPhase, Seen, Which};
+use super::{Action, Ending, JobPhase, PodSelection, Seen};
 use crate::job::gang::Member;
 use crate::job::observation::Presence;
 use crate::job::policy::Verdict;
@@ -72,7 +72,7 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     if has_unended_run(generation, seen) || generation != stop.generation {
         let overdue = now >= stop.since + policy.stop_grace + policy.release_timeout;
         let actions = if overdue {
-            vec![Action::DeletePods(Which::Unended)]
+            vec![Action::DeletePods(PodSelection::Unended)]
         } else {
             vec![Action::StopRuns { grace: grace(&stop.ending, seen) }]
         };
@@ -99,19 +99,19 @@ fn has_unended_run(generation: Option<Generation>, seen: Seen<'_>) -> bool {
 /// Every run of a start that failed is dead: the gang begins again, or the job has failed.
 fn judge(failure: Failure, next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let (without, pause) = match seen.policy.verdict(&failure, seen.restarts) {
-        Verdict::Restart { pause, .. } => (Which::Unfit, pause),
-        Verdict::Requeue { pause } => (Which::All, pause),
+        Verdict::Restart { pause, .. } => (PodSelection::Unfit, pause),
+        Verdict::Requeue { pause } => (PodSelection::All, pause),
         Verdict::GiveUp => return conclude(JobResult::Failed { failure }, seen),
     };
     let until = seen.now + pause;
     let restart = Restart { next, without, until, since: until };
-    (restart.into(), vec![Action::MakeUpFor(failure), Action::DeletePods(without)])
+    (restart.into(), vec![Action::RecordRestart(failure), Action::DeletePods(without)])
 }
 
 fn conclude(result: JobResult, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let concluded = Action::Conclude(result.clone());
     let release = match seen.policy.clean_pods {
-        CleanPods::None => Action::DeletePods(Which::Idle),
+        CleanPods::None => Action::DeletePods(PodSelection::Idle),
         CleanPods::Running | CleanPods::All => Action::ReleasePods,
     };
     (JobPhase::Releasing { result, since: seen.now }, vec![concluded, release])
@@ -124,7 +124,7 @@ pub(super) fn releasing(result: JobResult, since: Duration, seen: Seen<'_>) -> (
     }
     let overdue = now >= since + policy.release_timeout;
     // One that was being created may have come up only now.
-    let action = if overdue { Action::DeletePods(Which::Live) } else { Action::ReleasePods };
+    let action = if overdue { Action::DeletePods(PodSelection::Live) } else { Action::ReleasePods };
     (JobPhase::Releasing { result, since }, vec![action])
 }
 
@@ -132,9 +132,9 @@ pub(super) fn releasing(result: JobResult, since: Duration, seen: Seen<'_>) -> (
 pub(super) fn finished(result: JobResult, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let has = |presence: Presence| seen.gang.any(|member| member.pod == presence);
     let actions = match seen.policy.clean_pods {
-        CleanPods::All if has(Presence::Live) || has(Presence::Ended) => vec![Action::DeletePods(Which::All)],
-        CleanPods::Running if has(Presence::Live) => vec![Action::DeletePods(Which::Live)],
-        CleanPods::None if seen.gang.any(Member::is_idle) => vec![Action::DeletePods(Which::Idle)],
+        CleanPods::All if has(Presence::Live) || has(Presence::Ended) => vec![Action::DeletePods(PodSelection::All)],
+        CleanPods::Running if has(Presence::Live) => vec![Action::DeletePods(PodSelection::Live)],
+        CleanPods::None if seen.gang.any(Member::is_idle) => vec![Action::DeletePods(PodSelection::Idle)],
         CleanPods::All | CleanPods::Running | CleanPods::None => vec![],
     };
     (JobPhase::Finished { result }, actions)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use protocol::failure::{Failure, Loss};
 use protocol::ids::Generation;
 
-use super::{Action, Gathering, JobPhase, Leftovers, Seen, StartStage, Which, fail, overdue, running};
+use super::{Action, Gathering, JobPhase, Leftovers, PodSelection, Seen, StartStage, fail, overdue, running};
 use crate::job::gang::{Gang, Member};
 use crate::job::observation::{LostRun, Presence};
 use crate::job::replica::ReplicaPhase;
@@ -27,8 +27,8 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
     // What a silent agent of an earlier master may run is no history yet.
     if is_to_be_replaced && !(seen.is_taken_over() && gang.any(Member::is_silent)) {
         let until = now + policy.backoff;
-        let restart = Restart { next: gathering.next, without: Which::Unfit, until, since };
-        return (restart.into(), vec![Action::DeletePods(Which::Unfit)]);
+        let restart = Restart { next: gathering.next, without: PodSelection::Unfit, until, since };
+        return (restart.into(), vec![Action::DeletePods(PodSelection::Unfit)]);
     }
     if now >= since + policy.start_timeout && !may_run_without_us(gang, seen) {
         return fail(&phase, gang.start_timeout(policy.start_timeout, Member::has_joined), seen);
@@ -115,7 +115,7 @@ pub(super) fn starting(
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Restart {
     pub(super) next: Generation,
-    pub(super) without: Which,
+    pub(super) without: PodSelection,
     pub(super) until: Duration,
     pub(super) since: Duration,
 }
@@ -132,8 +132,8 @@ pub(super) fn restarting(restart: Restart, seen: Seen<'_>) -> (JobPhase, Vec<Act
         return fail(&restart.into(), failure, seen);
     }
     let is_gone = |member: &Member| match without {
-        Which::All => member.pod == Presence::Absent,
-        Which::Unfit | Which::Unended | Which::Idle | Which::Live => member.is_fit(),
+        PodSelection::All => member.pod == Presence::Absent,
+        PodSelection::Unfit | PodSelection::Unended | PodSelection::Idle | PodSelection::Live => member.is_fit(),
     };
     let is_swept = seen.gang.members().iter().all(is_gone);
     if is_swept && seen.now >= until {

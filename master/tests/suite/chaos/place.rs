@@ -9,7 +9,7 @@ use std::time::Duration;
 use master::agent_client::AgentClient;
 use master::agent_token::AgentKey;
 use master::driver::Context;
-use master::jobs::Jobs;
+use master::registry::Jobs;
 use master::store::JobStore;
 use protocol::agent::{ExitOutcome, RunState};
 use protocol::ids::{Generation, ReplicaId};

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use master::jobs::{Jobs, JobsError, Submitted};
+use master::registry::{Jobs, JobsError, Submitted};
 use master::store::{JobStore, Wish};
 use protocol::view::{JobState, JobView};
 use testkit::chaos::{Deed, Fault, Point, Strike};

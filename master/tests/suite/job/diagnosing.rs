@@ -130,7 +130,7 @@ fn of_failed_starts_the_newest_eight_are_kept_and_the_last_output_of_one() {
         let failure = exited("worker-0", ExitReport { stderr_tail: "no memory left".to_owned(), ..exit(3, 5) });
         let budget = Some(if sequence > 4 { Budget::Counted } else { Budget::Free });
         restarts.note(diagnose(failure, &workers(&[Joined]), Evidence { generation: Some(start), ..evidence(budget) }));
-        restarts.make_up();
+        restarts.count_restart();
     }
     assert_eq!((restarts.counted, restarts.uncounted, restarts.total()), (6, 4, 10));
     assert_eq!(restarts.newest_failed(), Some(Generation { epoch: 1, sequence: 10 }));

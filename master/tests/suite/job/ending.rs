@@ -5,7 +5,7 @@ use std::time::Duration;
 use master::job::gang::{Gang, Member};
 use master::job::observation::DeletedBy::Others;
 use master::job::observation::Presence::{self, Ended, Live};
-use master::job::phase::{Action, Ending, JobEvent, JobPhase, Which, step};
+use master::job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, step};
 use master::job::policy::{Policy, SuccessRule};
 use master::job::replica::ReplicaPhase;
 use master::job::replica::ReplicaPhase::{Configured, Exited, Joined, Running, Scheduled};
@@ -137,7 +137,7 @@ fn pods_whose_runs_do_not_end_in_time_are_deleted() {
     let overdue = SOON + POLICY.stop_grace + POLICY.release_timeout;
     let waiting = look_at(overdue - Duration::from_nanos(1), phase.clone(), &seen);
     assert_eq!(waiting, (phase.clone(), stop_with(POLICY.stop_grace)));
-    assert_eq!(look_at(overdue, phase.clone(), &seen), (phase, vec![Action::DeletePods(Which::Unended)]));
+    assert_eq!(look_at(overdue, phase.clone(), &seen), (phase, vec![Action::DeletePods(PodSelection::Unended)]));
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn pods_that_do_not_end_when_they_are_released_are_deleted() {
     let releasing = JobPhase::Releasing { result: JobResult::Succeeded, since: SINCE };
     let overdue = SINCE + POLICY.release_timeout;
     let moved = look_at(overdue, releasing.clone(), &with_pods(&[Live]));
-    assert_eq!(moved, (releasing, vec![Action::DeletePods(Which::Live)]));
+    assert_eq!(moved, (releasing, vec![Action::DeletePods(PodSelection::Live)]));
 }
 
 #[test]
@@ -175,5 +175,8 @@ fn a_finished_job_stays_as_it_finished() {
 #[test]
 fn a_pod_that_comes_up_after_the_end_is_deleted() {
     let finished = JobPhase::Finished { result: JobResult::Cancelled };
-    assert_eq!(look(finished.clone(), &with_pods(&[Ended, Live])), (finished, vec![Action::DeletePods(Which::Live)]));
+    assert_eq!(
+        look(finished.clone(), &with_pods(&[Ended, Live])),
+        (finished, vec![Action::DeletePods(PodSelection::Live)])
+    );
 }

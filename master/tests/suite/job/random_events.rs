@@ -6,7 +6,7 @@ use std::time::Duration;
 use master::job::diagnosis::{Evidence, diagnose};
 use master::job::gang::{Gang, Member};
 use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState, Presence};
-use master::job::phase::{Action, JobEvent, JobPhase, Known, Leftovers, Seen, StartStage, Which, begin, step};
+use master::job::phase::{Action, JobEvent, JobPhase, Known, Leftovers, PodSelection, Seen, StartStage, begin, step};
 use master::job::policy::{Deadline, Policy, SuccessRule};
 use proptest::collection::vec;
 use proptest::option;
@@ -82,7 +82,7 @@ impl Script {
 
     fn note(&self, actions: &[Action], gang: &Gang, restarts: &mut Restarts) {
         for action in actions {
-            if let Action::MakeUpFor(failure) = action {
+            if let Action::RecordRestart(failure) = action {
                 let budget = self.policy.budget_of(failure);
                 let evidence = Evidence {
                     generation: None,
@@ -92,7 +92,7 @@ impl Script {
                     silence: std::collections::BTreeMap::new(),
                 };
                 restarts.note(diagnose(failure.clone(), gang, evidence));
-                restarts.make_up();
+                restarts.count_restart();
             }
         }
     }
@@ -147,7 +147,7 @@ fn any_agent() -> impl Strategy<Value = AgentState> {
         1 => Just(AgentState::SeedOnly),
         3 => generation().prop_map(AgentState::Configured),
         3 => generation().prop_map(AgentState::Started),
-        1 => any_loss().prop_map(AgentState::Refused),
+        1 => any_loss().prop_map(AgentState::Failed),
         12 => (generation(), 0..5_usize, 0..2_i32, 1..9_u64, any::<bool>()).prop_map(|(generation, state, code, at, own)| {
             let state = [RunState::Idle, RunState::Configured, RunState::Running, RunState::Stopping, RunState::Exited][state];
             let report = (state == RunState::Exited).then(|| if own { exit(code, at) } else { stopped(at) });
@@ -259,9 +259,9 @@ fn is_allowed(before: &JobPhase, after: &JobPhase) -> bool {
 fn late(clean_pods: CleanPods, gang: &Gang) -> Vec<Action> {
     let has = |presence: Presence| gang.any(|member| member.pod == presence);
     match clean_pods {
-        CleanPods::All if has(Presence::Live) || has(Presence::Ended) => vec![Action::DeletePods(Which::All)],
-        CleanPods::Running if has(Presence::Live) => vec![Action::DeletePods(Which::Live)],
-        CleanPods::None if gang.any(Member::is_idle) => vec![Action::DeletePods(Which::Idle)],
+        CleanPods::All if has(Presence::Live) || has(Presence::Ended) => vec![Action::DeletePods(PodSelection::All)],
+        CleanPods::Running if has(Presence::Live) => vec![Action::DeletePods(PodSelection::Live)],
+        CleanPods::None if gang.any(Member::is_idle) => vec![Action::DeletePods(PodSelection::Idle)],
         CleanPods::All | CleanPods::Running | CleanPods::None => vec![],
     }
 }
@@ -310,7 +310,7 @@ proptest! {
         let concluded: Vec<_> = moves.iter().flat_map(|moved| &moved.actions).filter_map(|action| match action {
             Action::Conclude(result) => Some(result.clone()),
             Action::CreatePods | Action::Configure(_) | Action::Launch(_) | Action::StopRuns { .. }
-            | Action::MakeUpFor(_) | Action::ReleasePods | Action::DeletePods(_) => None,
+            | Action::RecordRestart(_) | Action::ReleasePods | Action::DeletePods(_) => None,
         }).collect();
         let reached: Vec<_> = moves.iter().filter_map(|moved| result_of(&moved.after)).collect();
         prop_assert_eq!(concluded.len(), usize::from(!reached.is_empty()));
@@ -362,8 +362,8 @@ proptest! {
         for moved in script.play() {
             if let (JobPhase::Restarting { without, until, .. }, JobPhase::Pending { .. }) = (&moved.before, &moved.after) {
                 let is_gone = |member: &Member| match without {
-                    Which::All => member.pod == Presence::Absent,
-                    Which::Unfit | Which::Unended | Which::Idle | Which::Live => member.is_fit(),
+                    PodSelection::All => member.pod == Presence::Absent,
+                    PodSelection::Unfit | PodSelection::Unended | PodSelection::Idle | PodSelection::Live => member.is_fit(),
                 };
                 prop_assert!(moved.now >= *until && moved.gang.members().iter().all(is_gone), "{moved:?}");
             }
@@ -373,7 +373,7 @@ proptest! {
     #[test]
     fn what_is_made_up_for_is_dead(script in any_script()) {
         for moved in script.play() {
-            if moved.actions.iter().any(|action| matches!(action, Action::MakeUpFor(_) | Action::Conclude(_))) {
+            if moved.actions.iter().any(|action| matches!(action, Action::RecordRestart(_) | Action::Conclude(_))) {
                 let may_run = |member: &Member| member.phase.was_configured() && !member.phase.is_dead();
                 prop_assert!(!moved.gang.any(may_run), "{moved:?}");
             }

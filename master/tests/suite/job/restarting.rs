@@ -5,7 +5,7 @@ use std::time::Duration;
 use master::job::gang::{Gang, Member};
 use master::job::observation::Presence::{self, Absent, Ended, Live};
 use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState};
-use master::job::phase::{Action, Ending, Gathering, JobEvent, JobPhase, Seen, StartStage, Which, step};
+use master::job::phase::{Action, Ending, Gathering, JobEvent, JobPhase, PodSelection, Seen, StartStage, step};
 use master::job::policy::{Deadline, Policy};
 use master::job::replica::ReplicaPhase::{self, Configured, Exited, Joined, Requested, Running, Scheduled};
 use protocol::agent::{ExitOutcome, ExitReport};
@@ -37,12 +37,12 @@ fn look_at(now: Duration, phase: JobPhase, gang: &Gang, rules: (&Policy, u32)) -
 
 /// The phase that waits until then for pods that cannot serve another start to go.
 fn waiting(until: Duration) -> JobPhase {
-    JobPhase::Restarting { next: AGAIN, without: Which::Unfit, until, since: until }
+    JobPhase::Restarting { next: AGAIN, without: PodSelection::Unfit, until, since: until }
 }
 
 /// What comes of a start that failed for this reason and is made up for after this pause.
 fn made_up_for(failure: Failure, pause: Duration) -> (JobPhase, Vec<Action>) {
-    (waiting(SOON + pause), vec![Action::MakeUpFor(failure), Action::DeletePods(Which::Unfit)])
+    (waiting(SOON + pause), vec![Action::RecordRestart(failure), Action::DeletePods(PodSelection::Unfit)])
 }
 
 /// What comes of a failure that is final.
@@ -185,7 +185,7 @@ fn nothing_is_created_before_the_lost_pods_are_gone() {
     let until = SINCE + POLICY.backoff;
     for unfit in [(lost(), Live), (lost(), Ended), (Exited(FIRST, exit(1, 1)), Ended)] {
         let seen = with_pods(&[(Joined, Live), unfit.clone()]);
-        let asked = (restarting(), vec![Action::DeletePods(Which::Unfit)]);
+        let asked = (restarting(), vec![Action::DeletePods(PodSelection::Unfit)]);
         assert_eq!(look_at(until, restarting(), &seen, (&THREE, 1)), asked, "{unfit:?}");
     }
     let swept = with_pods(&[(Joined, Live), (Requested, Absent)]);
@@ -200,7 +200,7 @@ fn a_lost_pod_that_does_not_go_is_asked_after_the_pause_and_missed_when_the_star
     let waiting = look_at(until - Duration::from_nanos(1), restarting(), &seen, (&THREE, 1));
     assert_eq!(waiting, (restarting(), vec![]));
     let asked = look_at(until, restarting(), &seen, (&THREE, 1));
-    assert_eq!(asked, (restarting(), vec![Action::DeletePods(Which::Unfit)]));
+    assert_eq!(asked, (restarting(), vec![Action::DeletePods(PodSelection::Unfit)]));
 
     let (phase, _) = look_at(until + POLICY.start_timeout, restarting(), &seen, (&THREE, 1));
     let JobPhase::Stopping { ending, .. } = phase else { panic!("{phase:?}") };
@@ -210,13 +210,14 @@ fn a_lost_pod_that_does_not_go_is_asked_after_the_pause_and_missed_when_the_star
 #[test]
 fn a_pod_that_the_cluster_takes_before_the_start_is_replaced_after_a_pause() {
     let seen = with_pods(&[(Joined, Live), (gone(Loss::Disrupted), Ended)]);
-    let swept = JobPhase::Restarting { next: FIRST, without: Which::Unfit, until: SOON + POLICY.backoff, since: SINCE };
-    assert_eq!(look(pending(), &seen, &POLICY, 0), (swept, vec![Action::DeletePods(Which::Unfit)]));
+    let swept =
+        JobPhase::Restarting { next: FIRST, without: PodSelection::Unfit, until: SOON + POLICY.backoff, since: SINCE };
+    assert_eq!(look(pending(), &seen, &POLICY, 0), (swept, vec![Action::DeletePods(PodSelection::Unfit)]));
 }
 
 #[test]
 fn a_replaced_pod_does_not_prolong_the_start() {
-    let swept = JobPhase::Restarting { next: FIRST, without: Which::Unfit, until: SOON, since: SINCE };
+    let swept = JobPhase::Restarting { next: FIRST, without: PodSelection::Unfit, until: SOON, since: SINCE };
     let (phase, _) = look(swept, &with_pods(&[(Joined, Live), (Requested, Absent)]), &POLICY, 0);
     assert_eq!(phase.deadline(&POLICY), Some(SINCE + POLICY.start_timeout));
 }
@@ -259,13 +260,13 @@ fn a_requeue_gives_all_pods_back_and_asks_again_after_its_pause() {
     let requeue = Policy { on_start_timeout: OnStartTimeout::Requeue, ..POLICY };
     let failure = timed_out(&["worker-1"]);
     let until = SOON + POLICY.requeue_pause;
-    let given_back = JobPhase::Restarting { next: AGAIN, without: Which::All, until, since: until };
-    let actions = vec![Action::MakeUpFor(failure.clone()), Action::DeletePods(Which::All)];
+    let given_back = JobPhase::Restarting { next: AGAIN, without: PodSelection::All, until, since: until };
+    let actions = vec![Action::RecordRestart(failure.clone()), Action::DeletePods(PodSelection::All)];
     let held = workers(&[Joined, Requested]);
     assert_eq!(look(stopping(Ending::Failed(failure)), &held, &requeue, 0), (given_back.clone(), actions));
 
     let waits = look_at(until, given_back.clone(), &held, (&requeue, 0));
-    let asked_again = vec![Action::DeletePods(Which::All)];
+    let asked_again = vec![Action::DeletePods(PodSelection::All)];
     assert_eq!(waits, (given_back.clone(), asked_again), "all go, and not only those that are lost");
     let absent = with_pods(&[(Requested, Absent), (Requested, Absent)]);
     let again = look_at(until, given_back, &absent, (&requeue, 0));
@@ -336,7 +337,7 @@ fn a_job_whose_pods_shall_stay_is_finished_with_its_last_run() {
     let finished = JobPhase::Finished { result: JobResult::Cancelled };
     let moved = look(stopping(Ending::Cancelled), &dead, &keep, 0);
     let (releasing, actions) = moved;
-    let idle = Action::DeletePods(Which::Idle);
+    let idle = Action::DeletePods(PodSelection::Idle);
     assert_eq!(actions, [Action::Conclude(JobResult::Cancelled), idle.clone()]);
     assert_eq!(look(releasing, &dead, &keep, 0), (finished.clone(), vec![]));
     assert_eq!(look(finished.clone(), &dead, &keep, 0), (finished.clone(), vec![]));
@@ -350,7 +351,7 @@ fn of_a_job_whose_pods_shall_all_go_none_is_left() {
     let finished = JobPhase::Finished { result: JobResult::Succeeded };
     for left in [Live, Ended] {
         let seen = with_pods(&[(Exited(FIRST, exit(0, 1)), Absent), (Exited(FIRST, exit(0, 1)), left)]);
-        let expected = (finished.clone(), vec![Action::DeletePods(Which::All)]);
+        let expected = (finished.clone(), vec![Action::DeletePods(PodSelection::All)]);
         assert_eq!(look(finished.clone(), &seen, &clean, 0), expected, "{left:?}");
     }
     let none = with_pods(&[(Requested, Absent)]);
@@ -369,6 +370,6 @@ fn a_broken_pod_before_the_start_counts() {
     };
     let (phase, actions) = look(failing, &workers(&[Joined, lost()]), &THREE, 2);
     let until = SOON + POLICY.backoff * 4;
-    assert_eq!(phase, JobPhase::Restarting { next: FIRST, without: Which::Unfit, until, since: until });
-    assert_eq!(actions, [Action::MakeUpFor(failure), Action::DeletePods(Which::Unfit)]);
+    assert_eq!(phase, JobPhase::Restarting { next: FIRST, without: PodSelection::Unfit, until, since: until });
+    assert_eq!(actions, [Action::RecordRestart(failure), Action::DeletePods(PodSelection::Unfit)]);
 }

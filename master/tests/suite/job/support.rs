@@ -6,7 +6,7 @@ use std::time::Duration;
 use master::job::gang::{Gang, Member};
 use master::job::observation::{DeletedBy, LostRun, Presence};
 use master::job::phase::{
-    Action, Ending, Gathering, JobEvent, JobPhase, Known, Leftovers, Seen, StartStage, Which, begin, step,
+    Action, Ending, Gathering, JobEvent, JobPhase, Known, Leftovers, PodSelection, Seen, StartStage, begin, step,
 };
 use master::job::policy::{Policy, SuccessRule};
 use master::job::replica::ReplicaPhase;
@@ -121,7 +121,7 @@ pub(crate) fn running() -> JobPhase {
 /// The phase after the first start has failed, [`Policy::backoff`] before the second.
 pub(crate) fn restarting() -> JobPhase {
     let until = SINCE + POLICY.backoff;
-    JobPhase::Restarting { next: FIRST.next(), without: Which::Unfit, until, since: until }
+    JobPhase::Restarting { next: FIRST.next(), without: PodSelection::Unfit, until, since: until }
 }
 
 /// The phase after the end was decided soon after [`SINCE`].

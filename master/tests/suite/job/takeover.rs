@@ -5,7 +5,7 @@ use std::time::Duration;
 use master::job::gang::Gang;
 use master::job::observation::{AgentState, LostRun, Observation, PodState};
 use master::job::phase::{
-    Action, Ending, Gathering, JobEvent, JobPhase, Known, Leftovers, Seen, StartStage, Which, begin, step,
+    Action, Ending, Gathering, JobEvent, JobPhase, Known, Leftovers, PodSelection, Seen, StartStage, begin, step,
 };
 use master::job::replica::ReplicaPhase;
 use master::job::replica::ReplicaPhase::{Configured, Exited, Joined, Running, Scheduled};
@@ -100,7 +100,7 @@ fn an_acknowledgement_that_is_heard_late_does_not_undo_what_came_of_it() {
     assert_eq!(after(AgentState::Configured(FIRST)), ended);
     assert_eq!(after(AgentState::Started(FIRST)), ended);
     assert_eq!(after(AgentState::Started(SECOND)), AgentState::Started(SECOND));
-    let refused = || AgentState::Refused(LostRun::broken("no"));
+    let refused = || AgentState::Failed(LostRun::broken("no"));
     assert_eq!(after(refused()), refused());
 }
 
@@ -284,8 +284,8 @@ fn leftovers_of_a_failed_start_on_record_are_swept_once() {
     let seen = workers(&[Joined, lost()]);
     let (swept, actions) = look(gathering_after_a_failure(Leftovers::Possible), &seen);
     let until = SOON + POLICY.backoff;
-    assert_eq!(swept, JobPhase::Restarting { next: SECOND, without: Which::Unfit, until, since: SINCE });
-    assert_eq!(actions, [Action::DeletePods(Which::Unfit)]);
+    assert_eq!(swept, JobPhase::Restarting { next: SECOND, without: PodSelection::Unfit, until, since: SINCE });
+    assert_eq!(actions, [Action::DeletePods(PodSelection::Unfit)]);
 
     let (again, _) = look(gathering_after_a_failure(Leftovers::None), &seen);
     let JobPhase::Stopping { ending, .. } = again else { panic!("{again:?}") };

@@ -106,14 +106,14 @@ impl World {
     }
 
     /// A pod does what it was told first.
-    pub(crate) fn obey(&mut self, place: usize) {
+    pub(crate) fn carry_out(&mut self, place: usize) {
         self.now += Duration::from_nanos(1);
         // A watch of pods is quicker than the patience with an agent that cannot be reached.
         if self.pods[place].is_out_of_reach() {
             self.look(place);
         }
         let id = self.pods[place].id;
-        match self.pods[place].obey(self.now) {
+        match self.pods[place].carry_out(self.now) {
             Effect::Nothing => {}
             Effect::Told(generation, cluster) => {
                 let told = self.told.entry(generation).or_insert_with(|| cluster.clone());
@@ -159,7 +159,7 @@ impl World {
         let is_absent = pod.seen.presence() == Presence::Absent;
         match &self.phase {
             JobPhase::Pending { .. } | JobPhase::Starting { .. } if was_there && is_absent => {
-                pod.seen.agent = AgentState::Refused(LostRun::disrupted("its pod was deleted"));
+                pod.seen.agent = AgentState::Failed(LostRun::disrupted("its pod was deleted"));
             }
             JobPhase::Restarting { .. } if is_absent => pod.begin_anew(),
             JobPhase::Pending { .. }
@@ -177,7 +177,7 @@ impl World {
     pub(crate) fn progress(&mut self) {
         for place in 0..self.pods.len() {
             while !self.pods[place].orders.is_empty() {
-                self.obey(place);
+                self.carry_out(place);
             }
             self.look(place);
         }

@@ -6,7 +6,7 @@ use std::mem;
 use master::job::diagnosis::{Evidence, diagnose};
 use master::job::gang::{Gang, Member};
 use master::job::observation::{AgentState, DeletedBy, PodState, Presence};
-use master::job::phase::{Action, JobEvent, JobPhase, Known, Leftovers, Seen, Which, begin, step};
+use master::job::phase::{Action, JobEvent, JobPhase, Known, Leftovers, PodSelection, Seen, begin, step};
 use master::job::policy::{SuccessRule, Verdict};
 use master::job::replica::ReplicaPhase;
 use protocol::failure::Failure;
@@ -98,7 +98,7 @@ impl World {
             Action::Configure(generation) => self.configure(generation),
             Action::Launch(generation) => self.launch(generation),
             Action::StopRuns { .. } => self.stop(),
-            Action::MakeUpFor(failure) => return self.make_up_for(failure, gang),
+            Action::RecordRestart(failure) => return self.make_up_for(failure, gang),
             Action::Conclude(result) => return self.conclude(result, gang),
             Action::ReleasePods => self.release(),
             Action::DeletePods(which) => self.delete(which),
@@ -155,7 +155,7 @@ impl World {
             if pod.seen.presence() != Presence::Live || mem::replace(&mut pod.is_released, true) {
                 continue;
             }
-            let is_unheard = matches!(pod.seen.agent, AgentState::Silent | AgentState::Refused(_));
+            let is_unheard = matches!(pod.seen.agent, AgentState::Silent | AgentState::Failed(_));
             if is_unheard || pod.seen.addresses().is_none() {
                 pod.leave(Fate::Deleted);
             } else {
@@ -172,8 +172,8 @@ impl World {
         }
     }
 
-    fn delete(&mut self, which: Which) {
-        let is_force = matches!(which, Which::Live | Which::Unended);
+    fn delete(&mut self, which: PodSelection) {
+        let is_force = matches!(which, PodSelection::Live | PodSelection::Unended);
         self.used_force |= is_force && !matches!(self.phase, JobPhase::Finished { .. });
         let horizon = self.phase.horizon();
         for pod in &mut self.pods {
@@ -181,11 +181,11 @@ impl World {
             let member = Member::of(pod.id, &pod.seen, horizon);
             let is_leaving = matches!(pod.seen.pod, Some(PodState::Leaving { .. }));
             let is_chosen = match which {
-                Which::Live => member.pod == Presence::Live,
-                Which::Unfit => !is_leaving && !member.is_fit(),
-                Which::Unended => !is_leaving && member.is_unended(),
-                Which::Idle => member.is_idle(),
-                Which::All => true,
+                PodSelection::Live => member.pod == Presence::Live,
+                PodSelection::Unfit => !is_leaving && !member.is_fit(),
+                PodSelection::Unended => !is_leaving && member.is_unended(),
+                PodSelection::Idle => member.is_idle(),
+                PodSelection::All => true,
             };
             if is_chosen {
                 if pod.seen.pod.is_some() {
@@ -209,7 +209,7 @@ impl World {
         );
         self.write(|record| {
             record.restarts.note(failed);
-            record.restarts.make_up();
+            record.restarts.count_restart();
         })
     }
 

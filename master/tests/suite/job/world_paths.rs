@@ -50,7 +50,7 @@ impl Story {
         for chance in &self.chances {
             match *chance {
                 Chance::Progress => world.progress(),
-                Chance::Obey(place) => world.obey(place % count),
+                Chance::Obey(place) => world.carry_out(place % count),
                 Chance::Look(place) => world.look(place % count),
                 Chance::Exit(place, code) => world.exit(place % count, code),
                 Chance::Lose(place) => world.pods[place % count].lose(),

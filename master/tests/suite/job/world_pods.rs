@@ -193,7 +193,7 @@ impl Pod {
     }
 
     /// Carries out the oldest order.
-    pub(crate) fn obey(&mut self, now: Duration) -> Effect {
+    pub(crate) fn carry_out(&mut self, now: Duration) -> Effect {
         let Some((instance, order)) = self.orders.pop_front() else { return Effect::Nothing };
         let is_reached = self.is_up() && instance == self.instance;
         match order {
@@ -217,7 +217,7 @@ impl Pod {
     }
 
     fn refuse(&mut self, reason: &str) -> Effect {
-        self.seen.hear(AgentState::Refused(LostRun::broken(reason)));
+        self.seen.hear(AgentState::Failed(LostRun::broken(reason)));
         Effect::Nothing
     }
 

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use master::agent_client::AgentClient;
 use master::agent_token::AgentKey;
-use master::backend::{JobKey, PodBackend};
+use master::backend::PodBackend;
 use master::driver::Context;
+use master::job::key::JobKey;
 use master::job::plan;
-use master::jobs::{JobHandle, Jobs, JobsError, Submitted};
+use master::registry::{JobHandle, Jobs, JobsError, Submitted};
 use master::store::kube::KubeStore;
 use master::store::{JobRecord, JobStore, StoreError, Wish};
 use protocol::agent::ExitOutcome;

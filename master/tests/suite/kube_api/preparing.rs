@@ -6,7 +6,7 @@ use master::agent_client::AgentClient;
 use master::agent_token::AgentKey;
 use master::backend::PodBackend;
 use master::driver::Context;
-use master::jobs::{Jobs, Submitted};
+use master::registry::{Jobs, Submitted};
 use master::store::kube::KubeStore;
 
 use super::objects::failure;

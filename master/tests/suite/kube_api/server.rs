@@ -12,7 +12,7 @@ use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use kube::Client;
-use master::backend::kube::Cluster;
+use master::kube::Cluster;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;

@@ -11,7 +11,7 @@ use master::agent_token::AgentKey;
 use master::backend::PodBackend;
 use master::driver::Context;
 use master::job::plan;
-use master::jobs::{JobHandle, Jobs, Submitted};
+use master::registry::{JobHandle, Jobs, Submitted};
 use master::store::kube::KubeStore;
 use protocol::ids::ReplicaId;
 use protocol::job::{JobRequest, JobSpec, Strategy};

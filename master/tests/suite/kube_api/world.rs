@@ -3,7 +3,8 @@
 use std::error::Error;
 
 use master::backend::kube::KubeBackend;
-use master::backend::{JobKey, PodBackend, PodSpec, PodTable};
+use master::backend::{PodBackend, PodSpec, PodTable};
+use master::job::key::JobKey;
 use master::job::observation::PodState;
 use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;

@@ -131,8 +131,8 @@ async fn a_job_submitted_while_one_of_its_name_is_forgotten_is_answered_with_its
     in_time("it is on record", recorded).await;
     master.follow_again();
     let handle = match in_time("it is answered", submit).await.expect("no panic").expect("it is accepted") {
-        master::jobs::Submitted::Created(handle) => handle,
-        master::jobs::Submitted::Existing(_) => panic!("the old one is gone"),
+        master::registry::Submitted::Created(handle) => handle,
+        master::registry::Submitted::Existing(_) => panic!("the old one is gone"),
     };
     assert_ne!(handle.view.borrow().uid, old.uid);
     let id = worker(0);

@@ -8,7 +8,7 @@ use master::agent_client::AgentClient;
 use master::agent_token::AgentKey;
 use master::driver::Context;
 use master::http::{About, Guard, Server};
-use master::jobs::{JobHandle, Jobs, Submitted};
+use master::registry::{JobHandle, Jobs, Submitted};
 use master::store::{JobStore, Wish};
 use protocol::agent::ExitOutcome;
 use protocol::ids::{JobName, ReplicaId};

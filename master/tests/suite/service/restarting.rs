@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use master::job::policy::RELEASE_TIMEOUT;
-use master::jobs::JobHandle;
 use master::logs::JobLogs;
+use master::registry::JobHandle;
 use master::store::{JobStore, Wish};
 use protocol::agent::ExitOutcome;
 use protocol::ids::{Generation, JobName};

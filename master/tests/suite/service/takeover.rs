@@ -19,7 +19,7 @@ fn successor(master: &Master) -> Master {
 }
 
 /// The job as this master has it, as soon as it has.
-async fn found(master: &Master, name: &protocol::ids::JobName) -> master::jobs::JobHandle {
+async fn found(master: &Master, name: &protocol::ids::JobName) -> master::registry::JobHandle {
     let find = async {
         loop {
             if let Some(handle) = master.jobs.find(name) {
@@ -81,7 +81,7 @@ async fn what_a_user_wishes_of_a_job_at_a_master_with_another_key_is_done_by_the
 }
 
 /// A job of which no pod comes up, with little grace, that two masters know.
-async fn given_up(first: &Master, second: &Master) -> master::jobs::JobHandle {
+async fn given_up(first: &Master, second: &Master) -> master::registry::JobHandle {
     let pod = PodOptions { termination_grace_seconds: NonZeroU32::new(1), ..PodOptions::default() };
     let spec = JobSpec { pod, ..spec("left", 2) };
     in_time("both know it", first.jobs.complete()).await;
@@ -117,7 +117,7 @@ async fn a_wish_that_a_later_master_which_is_gone_does_not_follow_is_done_by_the
     }
 }
 
-async fn ends(asked: &Master, shown: &master::jobs::JobHandle, wish: Wish) {
+async fn ends(asked: &Master, shown: &master::registry::JobHandle, wish: Wish) {
     let name = shown.view.borrow().name.clone();
     asked.wish(&name, wish).await;
     match wish {
@@ -201,7 +201,7 @@ async fn a_pod_that_is_deleted_before_it_came_up_is_made_anew() {
     let spec = spec("deleted", 2);
     let job = master.submit(spec.clone()).await;
     crate::service::harness::until(&job, |view| view.replicas.iter().all(|replica| replica.reason.is_some())).await;
-    let key = master::backend::JobKey { name: spec.name.clone(), uid: String::new() };
+    let key = master::job::key::JobKey { name: spec.name.clone(), uid: String::new() };
     let backend: &dyn master::backend::PodBackend = &master.backend;
     backend.delete(&key, crate::service::harness::worker(1)).await.expect("it is there");
     let is_there = |table: &master::backend::PodTable| table.contains_key(&crate::service::harness::worker(1));

@@ -15,8 +15,9 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{debug, error, info, warn};
 
-use crate::backend::{BackendError, JobKey, Refusal};
-use crate::driver::{self, Context, Driven, Tenure, Wires};
+use crate::backend::{BackendError, Refusal};
+use crate::driver::{self, Channels, Context, Driven, Tenure};
+use crate::job::key::JobKey;
 use crate::job::plan;
 use crate::logs::{Archive, JobLogs};
 use crate::store::{Change, JobRecord, SPEC_BYTES_MAX, StoreError, StoreEvent, Stored, Wish, amend, json_bytes_of};
@@ -169,7 +170,7 @@ impl Jobs {
         let Some(before) = self.find(&job.name).filter(|handle| handle.uid() == job.uid) else { return };
         let Some(stored) = before.record.borrow().clone() else { return };
         let (tenure, pause, broken) = match ended {
-            Ok((_, Driven::ToItsEnd)) => return,
+            Ok((_, Driven::Ended)) => return,
             Ok((_, Driven::Yielded)) => (Tenure::Others, Duration::ZERO, before.broken),
             Ok((_, Driven::Broken)) | Err(_) => {
                 let pause = BROKEN_PAUSE * 2_u32.pow(before.broken.min(BROKEN_DOUBLINGS_MAX));
@@ -178,9 +179,9 @@ impl Jobs {
             }
         };
         let shown = before.view.borrow().clone();
-        let (handle, wires) = Self::connect(&stored, shown, before.logs);
+        let (handle, channels) = Self::connect(&stored, shown, before.logs);
         self.lock().insert(stored.name().clone(), JobHandle { broken, ..handle });
-        self.drive(stored, (tenure, pause), wires, drivers);
+        self.drive(stored, (tenure, pause), channels, drivers);
     }
 
     /// What was there when this master began is its own now. What another accepts afterwards is that one's, if it began
@@ -190,13 +191,13 @@ impl Jobs {
         if was_there || record.holder <= self.context.boot_id { Tenure::First } else { Tenure::Others }
     }
 
-    fn drive(&self, stored: Stored, (tenure, pause): (Tenure, Duration), wires: Wires, drivers: &mut Drivers) {
+    fn drive(&self, stored: Stored, (tenure, pause): (Tenure, Duration), channels: Channels, drivers: &mut Drivers) {
         let (job, context) = (stored.key(), Arc::clone(&self.context));
         let task = drivers.tasks.spawn(async move {
             if !pause.is_zero() {
                 sleep(pause).await;
             }
-            driver::drive(context, stored, tenure, wires).await
+            driver::drive(context, stored, tenure, channels).await
         });
         drivers.jobs.insert(task.id(), job);
     }
@@ -208,10 +209,10 @@ impl Jobs {
                 Some(_) | None => {
                     let record = &stored.record;
                     let logs = self.archive.job(&record.uid, &plan::replicas(&record.spec));
-                    let (handle, wires) = Self::connect(&stored, driver::initial_view(record), logs);
+                    let (handle, channels) = Self::connect(&stored, driver::initial_view(record), logs);
                     self.lock().insert(stored.name().clone(), handle);
                     let tenure = self.tenure(record);
-                    self.drive(*stored, (tenure, Duration::ZERO), wires, drivers);
+                    self.drive(*stored, (tenure, Duration::ZERO), channels, drivers);
                 }
             },
             StoreEvent::Damaged(job) => {
@@ -236,12 +237,12 @@ impl Jobs {
         self.arrivals.send_replace(());
     }
 
-    fn connect(stored: &Stored, shown: JobView, logs: Arc<JobLogs>) -> (JobHandle, Wires) {
+    fn connect(stored: &Stored, shown: JobView, logs: Arc<JobLogs>) -> (JobHandle, Channels) {
         let (view_sender, view) = watch::channel(shown);
         let (record_sender, record) = watch::channel(Some(stored.clone()));
         let damaged = Arc::new(Notify::new());
-        let wires = Wires { record, damaged: Arc::clone(&damaged), view: view_sender, logs: Arc::clone(&logs) };
-        (JobHandle { view, logs, record: record_sender, damaged, broken: 0 }, wires)
+        let channels = Channels { record, damaged: Arc::clone(&damaged), view: view_sender, logs: Arc::clone(&logs) };
+        (JobHandle { view, logs, record: record_sender, damaged, broken: 0 }, channels)
     }
 
     /// Accepts a job: once this returns it is on record, and a crash loses it no more.

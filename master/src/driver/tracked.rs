@@ -62,7 +62,7 @@ impl Replica {
     /// Where its agent is to be followed from now on, if it is not followed yet. An agent that was refused stays refused,
     /// and one of the first prototype has nothing to say.
     pub(super) fn to_follow(&self) -> Option<SocketAddr> {
-        let is_followable = !self.is_seed_only && !matches!(self.seen.agent, AgentState::Refused(_));
+        let is_followable = !self.is_seed_only && !matches!(self.seen.agent, AgentState::Failed(_));
         let address = self.seen.addresses().filter(|_| is_followable)?.agent;
         let is_followed = self.follower.as_ref().is_some_and(|follower| follower.is_at(address));
         (!is_followed).then_some(address)

@@ -45,7 +45,7 @@ pub struct Cluster {
 
 /// Where this master is, as its pods see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum MasterPlace {
+pub(crate) enum MasterPlace {
     /// In a pod of the jobs' namespace.
     PodBesideJobs,
     /// Outside the cluster, or in another namespace.
@@ -134,7 +134,7 @@ impl Cluster {
     }
 
     /// Where this master is.
-    pub(super) fn master(&self) -> MasterPlace {
+    pub(crate) fn master(&self) -> MasterPlace {
         self.master
     }
 
@@ -149,12 +149,12 @@ impl Cluster {
     }
 
     /// Its NetworkPolicies.
-    pub(super) fn policies(&self) -> Api<NetworkPolicy> {
+    pub(crate) fn policies(&self) -> Api<NetworkPolicy> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     /// Its ResourceQuotas.
-    pub(super) fn quotas(&self) -> Api<ResourceQuota> {
+    pub(crate) fn quotas(&self) -> Api<ResourceQuota> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
@@ -164,7 +164,7 @@ impl Cluster {
     }
 
     /// Its objects of some kind, to be watched.
-    pub(super) fn watched<K>(&self) -> Api<K>
+    pub(crate) fn watched<K>(&self) -> Api<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
@@ -178,7 +178,7 @@ pub(crate) fn ours_selector() -> String {
 }
 
 /// What both watches select.
-pub(super) fn ours() -> kube::runtime::watcher::Config {
+pub(crate) fn ours() -> kube::runtime::watcher::Config {
     kube::runtime::watcher::Config::default().labels(&ours_selector())
 }
 

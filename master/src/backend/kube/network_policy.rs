@@ -8,9 +8,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use protocol::routes::AGENT_PORT;
 
-use super::api::{APP_COMPONENT, APP_INSTANCE, APP_NAME, JOB, MANAGED_BY, MUSTER, MasterPlace};
 use super::manifest::{JOB_UID, owner};
-use crate::backend::JobKey;
+use crate::job::key::JobKey;
+use crate::kube::api::{APP_COMPONENT, APP_INSTANCE, APP_NAME, JOB, MANAGED_BY, MUSTER, MasterPlace};
 
 /// The policy. Its name has the uid in it, so that one which an earlier job of the same name has left, and which goes
 /// at any moment, is not taken for it.

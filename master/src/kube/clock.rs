@@ -15,13 +15,13 @@ const NOTEWORTHY_MILLIS: i64 = 5_000;
 
 /// How far the API server's clock is ahead of this machine's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Clock {
+pub(crate) struct Clock {
     ahead_millis: i64,
 }
 
 impl Clock {
     /// Asks the API server. Where it does not say, this machine's clock counts.
-    pub(super) async fn ask(client: &Client) -> Self {
+    pub(crate) async fn ask(client: &Client) -> Self {
         let request = Request::get("/version").body(Body::empty()).expect("a path makes a request");
         let answer = call(client.send(request)).await.ok();
         let date = answer.as_ref().and_then(|answer| answer.headers().get(header::DATE)?.to_str().ok());
@@ -42,7 +42,7 @@ impl Clock {
     }
 
     /// The time there, when it is `here` on this machine.
-    pub(super) fn at(self, here: UnixMillis) -> UnixMillis {
+    pub(crate) fn at(self, here: UnixMillis) -> UnixMillis {
         UnixMillis(here.0.saturating_add_signed(self.ahead_millis))
     }
 }

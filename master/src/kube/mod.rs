@@ -1,0 +1,12 @@
+//! The Kubernetes API, as the back end and the store share it.
+
+pub(crate) mod api;
+pub(crate) mod changes;
+mod clock;
+
+pub use self::api::{ApiFailure, Cluster};
+
+/// The name of the ConfigMap that holds a job's record, and owns the job's pods.
+pub(crate) fn record_name(job: &str) -> String {
+    format!("muster-{job}")
+}
