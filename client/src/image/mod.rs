@@ -38,6 +38,9 @@ use crate::interrupt::Interrupts;
 use crate::master_client::MasterClient;
 use crate::output::{Notes, spelled};
 
+/// The target under which Docker's library logs its requests.
+pub(crate) const LOG_TARGET: &str = "bollard";
+
 /// What image to make for the pods, and where to bring it. Its flags and variables are valid.
 pub(crate) struct ImageOrder {
     source: Source,

@@ -4,6 +4,7 @@
 use log::{LevelFilter, Log, Metadata, Record};
 
 use super::Notes;
+use crate::image::LOG_TARGET;
 
 /// Prints requests from now on.
 pub(crate) fn trace_requests(notes: &Notes) {
@@ -34,7 +35,7 @@ impl Log for Trace {
 
 /// Who is asked, by the module that says so.
 fn server(target: &str) -> Option<&'static str> {
-    let servers = [("client::master_client", "master"), ("bollard", "docker")];
+    let servers = [("client::master_client", "master"), (LOG_TARGET, "docker")];
     servers.into_iter().find(|(module, _)| target.starts_with(module)).map(|(_, server)| server)
 }
 
@@ -45,7 +46,7 @@ mod tests {
     #[test]
     fn only_the_master_and_docker_are_traced() {
         assert_eq!(server("client::master_client"), Some("master"));
-        assert_eq!(server("bollard"), Some("docker"));
+        assert_eq!(server(LOG_TARGET), Some("docker"));
         assert_eq!(server("hyper_util::client"), None);
     }
 }

@@ -358,8 +358,7 @@ async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 1
     let bytes = stream::once(async move {
         let mut status = agent.0.status.subscribe();
         let _ = status.wait_for(|status| status.state == RunState::Exited).await;
-        let output = agent.0.output.borrow().clone();
-        Ok::<_, std::io::Error>(Bytes::from(output))
+        Ok::<_, std::io::Error>(Bytes::from(agent.0.output.borrow().clone()))
     });
     (headers, Body::from_stream(bytes.boxed()))
 }
