@@ -5,42 +5,32 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use axum::body::Body;
-use axum::extract::{Query, State};
-use axum::http::{HeaderName, StatusCode};
-use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use axum::{Json, Router};
-use bytes::Bytes;
-use futures_util::{StreamExt, stream};
+use axum::http::StatusCode;
 use protocol::agent::{ExitOutcome, ExitReport, LastWords, RunState, RunStatus};
-use protocol::ids::{Generation, UnixMillis};
-use protocol::routes;
-use serde::Deserialize;
+use protocol::ids::Generation;
 use serde_json::Value;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// One agent. Cloning shares it.
 #[derive(Debug, Clone)]
-pub struct FakeAgent(Arc<Shared>);
+pub struct FakeAgent(pub(super) Arc<Shared>);
 
 #[derive(Debug)]
-struct Shared {
-    address: SocketAddr,
-    status: watch::Sender<RunStatus>,
-    history: Mutex<History>,
-    output: watch::Sender<Vec<u8>>,
+pub(super) struct Shared {
+    pub(super) address: SocketAddr,
+    pub(super) status: watch::Sender<RunStatus>,
+    pub(super) history: Mutex<History>,
+    pub(super) output: watch::Sender<Vec<u8>>,
     /// How many connections for output break before they bring any.
-    logs_to_cut: AtomicU32,
+    pub(super) logs_to_cut: AtomicU32,
     /// How often it was asked for its status, and how often such requests were cut off.
-    polls: watch::Sender<u64>,
-    cuts: watch::Sender<u64>,
-    finished: CancellationToken,
-    gone: CancellationToken,
-    stays: AtomicBool,
-    kind: AgentKind,
+    pub(super) polls: watch::Sender<u64>,
+    pub(super) cuts: watch::Sender<u64>,
+    pub(super) finished: CancellationToken,
+    pub(super) gone: CancellationToken,
+    pub(super) stays: AtomicBool,
+    pub(super) kind: AgentKind,
 }
 
 /// Which agent it plays.
@@ -69,7 +59,7 @@ pub struct History {
     /// The newest generation that a message named: older ones change nothing.
     newest: Option<Generation>,
     /// What it answers to every environment, instead of taking it.
-    refusal: Option<(StatusCode, &'static str)>,
+    pub(super) refusal: Option<(StatusCode, &'static str)>,
 }
 
 /// A change of an agent's run.
@@ -92,43 +82,20 @@ pub enum AgentEvent {
     Gone,
 }
 
-#[derive(Debug, Deserialize)]
-struct OfGeneration {
-    generation: Generation,
-}
-
-#[derive(Debug, Deserialize)]
-struct Poll {
-    after: Option<u64>,
-    wait: Option<u64>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Stop {
-    grace: u64,
-    generation: Option<Generation>,
-}
-
-/// How agents answer what comes too late, and what comes at the wrong time.
-const STALE: (StatusCode, &str) = (StatusCode::PRECONDITION_FAILED, "a newer generation was seen");
-const CONFLICT: (StatusCode, &str) = (StatusCode::CONFLICT, "not in this state");
-const GONE: (StatusCode, &str) = (StatusCode::GONE, "its pod is gone");
-const DONE: (StatusCode, &str) = (StatusCode::OK, "OK");
-
 impl FakeAgent {
-    pub(super) async fn serve(address: SocketAddr, kind: AgentKind) -> Self {
-        let listener = TcpListener::bind(address).await.expect("a loopback address is free");
+    /// One that has been told nothing yet, and is to answer at this address.
+    pub(super) fn new(address: SocketAddr, kind: AgentKind) -> Self {
         let idle = RunStatus {
             seq: 1,
-            boot_id: listener.local_addr().expect("it was bound").to_string(),
+            boot_id: address.to_string(),
             state: RunState::Idle,
             generation: None,
             pid: None,
             started_at: None,
             exit: None,
         };
-        let agent = Self(Arc::new(Shared {
-            address: listener.local_addr().expect("it was bound"),
+        Self(Arc::new(Shared {
+            address,
             status: watch::Sender::new(idle),
             history: Mutex::default(),
             output: watch::Sender::new(vec![]),
@@ -139,25 +106,7 @@ impl FakeAgent {
             gone: CancellationToken::new(),
             stays: AtomicBool::new(false),
             kind,
-        }));
-        let seed = Router::new().route(routes::AGENT_CONFIG, post(configure)).route(routes::AGENT_RUN, get(run));
-        let router = match kind {
-            AgentKind::Prototype => seed,
-            AgentKind::Ours => seed
-                .route(routes::AGENT_STATUS, get(status))
-                .route(routes::AGENT_LOGS, get(logs))
-                .route(routes::AGENT_STOP, post(stop))
-                .route(routes::AGENT_FINISH, post(finish)),
-        };
-        let router = router.with_state(agent.clone());
-        let gone = agent.0.gone.clone();
-        tokio::spawn(async move {
-            tokio::select! {
-                served = axum::serve(listener, router) => served,
-                () = gone.cancelled() => Ok(()),
-            }
-        });
-        agent
+        }))
     }
 
     /// Where it answers.
@@ -171,7 +120,7 @@ impl FakeAgent {
     }
 
     /// Whoever holds this is the only one that changes the agent.
-    fn history_mut(&self) -> MutexGuard<'_, History> {
+    pub(super) fn history_mut(&self) -> MutexGuard<'_, History> {
         self.0.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -248,7 +197,7 @@ impl FakeAgent {
         self.history_mut().note(AgentEvent::Gone);
     }
 
-    fn end(&self, history: &mut History, outcome: ExitOutcome, stopped: bool) {
+    pub(super) fn end(&self, history: &mut History, outcome: ExitOutcome, stopped: bool) {
         let ended_at = master::store::wall_clock();
         history.note(AgentEvent::Ended { generation: self.status().generation, outcome: outcome.clone(), stopped });
         let exit = ExitReport { stopped, ..ExitReport::new(outcome, ended_at) };
@@ -258,7 +207,7 @@ impl FakeAgent {
         });
     }
 
-    fn change(&self, change: impl FnOnce(&mut RunStatus)) {
+    pub(super) fn change(&self, change: impl FnOnce(&mut RunStatus)) {
         self.0.status.send_modify(|status| {
             change(status);
             status.seq += 1;
@@ -267,134 +216,13 @@ impl FakeAgent {
 }
 
 impl History {
-    fn note(&mut self, event: AgentEvent) {
+    pub(super) fn note(&mut self, event: AgentEvent) {
         self.events.push((Instant::now(), event));
     }
 
     /// Takes in the generation that a message names; says whether a newer one was seen.
-    fn is_stale(&mut self, generation: Generation) -> bool {
+    pub(super) fn is_stale(&mut self, generation: Generation) -> bool {
         self.newest = self.newest.max(Some(generation));
         self.newest > Some(generation)
     }
-}
-
-async fn configure(
-    State(agent): State<FakeAgent>,
-    Query(OfGeneration { generation }): Query<OfGeneration>,
-    Json(environment): Json<Value>,
-) -> (StatusCode, &'static str) {
-    let mut history = agent.history_mut();
-    if agent.0.gone.is_cancelled() {
-        return GONE;
-    }
-    if let Some(refusal) = history.refusal {
-        return refusal;
-    }
-    if history.is_stale(generation) {
-        return STALE;
-    }
-    if let Some((_, held)) = history.configs.last().filter(|(held, _)| *held == generation) {
-        return if *held == environment { DONE } else { CONFLICT };
-    }
-    if matches!(agent.status().state, RunState::Running | RunState::Stopping) {
-        return CONFLICT;
-    }
-    history.configs.push((generation, environment.clone()));
-    history.configured_at.push(Instant::now());
-    history.note(AgentEvent::Configured(generation, environment));
-    agent.change(|status| {
-        status.state = RunState::Configured;
-        status.generation = Some(generation);
-        status.exit = None;
-    });
-    DONE
-}
-
-async fn run(State(agent): State<FakeAgent>, Query(asked): Query<OfGeneration>) -> (StatusCode, &'static str) {
-    let mut history = agent.history_mut();
-    if agent.0.gone.is_cancelled() {
-        return GONE;
-    }
-    if history.is_stale(asked.generation) {
-        return STALE;
-    }
-    let status = agent.status();
-    if status.generation != Some(asked.generation) {
-        return CONFLICT;
-    }
-    if status.state == RunState::Configured || agent.0.kind == AgentKind::Prototype {
-        history.starts.push(Instant::now());
-        history.note(AgentEvent::Started(asked.generation));
-        agent.change(|status| {
-            status.state = RunState::Running;
-            status.started_at = Some(UnixMillis(1));
-        });
-    }
-    DONE
-}
-
-async fn status(State(agent): State<FakeAgent>, Query(poll): Query<Poll>) -> Response {
-    let (mut status, mut cuts) = (agent.0.status.subscribe(), agent.0.cuts.subscribe());
-    agent.0.polls.send_modify(|polls| *polls += 1);
-    if let Some(after) = poll.after {
-        let wait = Duration::from_secs(poll.wait.unwrap_or(1));
-        tokio::select! {
-            // A wait that ends without a change answers with what is known.
-            _ = tokio::time::timeout(wait, status.wait_for(|status| status.seq > after)) => {}
-            _ = cuts.changed() => return broken().into_response(),
-        }
-    }
-    let now = status.borrow().clone();
-    Json(now).into_response()
-}
-
-/// What was printed until the run ended, in one piece.
-async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 1], Body) {
-    let headers = [(HeaderName::from_static(routes::LOG_OFFSET_HEADER), "0")];
-    let cut = |left: u32| left.checked_sub(1);
-    if agent.0.logs_to_cut.fetch_update(Ordering::Relaxed, Ordering::Relaxed, cut).is_ok() {
-        return (headers, broken());
-    }
-    let bytes = stream::once(async move {
-        let mut status = agent.0.status.subscribe();
-        let _ = status.wait_for(|status| status.state == RunState::Exited).await;
-        Ok::<_, std::io::Error>(Bytes::from(agent.0.output.borrow().clone()))
-    });
-    (headers, Body::from_stream(bytes.boxed()))
-}
-
-/// A body whose connection breaks.
-fn broken() -> Body {
-    let error = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
-    Body::from_stream(stream::iter([Err::<Bytes, _>(error)]))
-}
-
-async fn stop(State(agent): State<FakeAgent>, Query(stop): Query<Stop>) -> (StatusCode, &'static str) {
-    let mut history = agent.history_mut();
-    if agent.0.gone.is_cancelled() {
-        return GONE;
-    }
-    if stop.generation.is_some_and(|generation| history.is_stale(generation)) {
-        return STALE;
-    }
-    history.stops.push(Duration::from_secs(stop.grace));
-    match agent.status().state {
-        RunState::Running | RunState::Stopping => agent.end(&mut history, ExitOutcome::Signal(9), true),
-        RunState::Configured => {
-            agent.end(&mut history, ExitOutcome::NotStarted("stopped before it started".to_owned()), true);
-        }
-        RunState::Idle | RunState::Exited => return DONE,
-    }
-    (StatusCode::ACCEPTED, "OK")
-}
-
-async fn finish(State(agent): State<FakeAgent>) -> (StatusCode, &'static str) {
-    let _history = agent.history_mut();
-    if matches!(agent.status().state, RunState::Running | RunState::Stopping) {
-        return CONFLICT;
-    }
-    if !agent.0.stays.load(Ordering::Relaxed) {
-        agent.0.finished.cancel();
-    }
-    DONE
 }

@@ -18,6 +18,7 @@ use master::job::key::JobKey;
 use master::job::observation::{Addresses, PodState};
 
 use super::agent::{AgentKind, FakeAgent};
+use super::routes;
 
 /// How pods come up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,7 +185,7 @@ impl PodBackend for FakeBackend {
             Arrival::AtOnce | Arrival::Prototypes => {
                 let is_ours = self.0.arrival == Arrival::AtOnce;
                 let kind = if is_ours { AgentKind::Ours } else { AgentKind::Prototype };
-                let agent = FakeAgent::serve(SocketAddr::from((ip, 0)), kind).await;
+                let agent = routes::serve(SocketAddr::from((ip, 0)), kind).await;
                 let tensorflow = SocketAddr::from((ip, TENSORFLOW_PORT));
                 (PodState::Running(Addresses { agent: agent.address(), tensorflow }), Some(agent))
             }

@@ -2,6 +2,7 @@
 
 mod agent;
 mod backend;
+mod routes;
 mod store;
 
 pub use self::agent::{AgentEvent, FakeAgent, History};

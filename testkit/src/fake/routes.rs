@@ -1,0 +1,191 @@
+//! The routes of an agent that is played.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::{Query, State};
+use axum::http::{HeaderName, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use protocol::agent::{ExitOutcome, RunState};
+use protocol::ids::{Generation, UnixMillis};
+use protocol::routes;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::net::TcpListener;
+
+use super::agent::{AgentEvent, AgentKind, FakeAgent};
+
+#[derive(Debug, Deserialize)]
+struct OfGeneration {
+    generation: Generation,
+}
+
+#[derive(Debug, Deserialize)]
+struct Poll {
+    after: Option<u64>,
+    wait: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Stop {
+    grace: u64,
+    generation: Option<Generation>,
+}
+
+/// How agents answer what comes too late, and what comes at the wrong time.
+const STALE: (StatusCode, &str) = (StatusCode::PRECONDITION_FAILED, "a newer generation was seen");
+const CONFLICT: (StatusCode, &str) = (StatusCode::CONFLICT, "not in this state");
+const GONE: (StatusCode, &str) = (StatusCode::GONE, "its pod is gone");
+const DONE: (StatusCode, &str) = (StatusCode::OK, "OK");
+
+/// Starts an agent.
+pub(super) async fn serve(address: SocketAddr, kind: AgentKind) -> FakeAgent {
+    let listener = TcpListener::bind(address).await.expect("a loopback address is free");
+    let agent = FakeAgent::new(listener.local_addr().expect("it was bound"), kind);
+    let seed = Router::new().route(routes::AGENT_CONFIG, post(configure)).route(routes::AGENT_RUN, get(run));
+    let router = match kind {
+        AgentKind::Prototype => seed,
+        AgentKind::Ours => seed
+            .route(routes::AGENT_STATUS, get(status))
+            .route(routes::AGENT_LOGS, get(logs))
+            .route(routes::AGENT_STOP, post(stop))
+            .route(routes::AGENT_FINISH, post(finish)),
+    };
+    let router = router.with_state(agent.clone());
+    let gone = agent.0.gone.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            served = axum::serve(listener, router) => served,
+            () = gone.cancelled() => Ok(()),
+        }
+    });
+    agent
+}
+
+async fn configure(
+    State(agent): State<FakeAgent>,
+    Query(OfGeneration { generation }): Query<OfGeneration>,
+    Json(environment): Json<Value>,
+) -> (StatusCode, &'static str) {
+    let mut history = agent.history_mut();
+    if agent.0.gone.is_cancelled() {
+        return GONE;
+    }
+    if let Some(refusal) = history.refusal {
+        return refusal;
+    }
+    if history.is_stale(generation) {
+        return STALE;
+    }
+    if let Some((_, held)) = history.configs.last().filter(|(held, _)| *held == generation) {
+        return if *held == environment { DONE } else { CONFLICT };
+    }
+    if matches!(agent.status().state, RunState::Running | RunState::Stopping) {
+        return CONFLICT;
+    }
+    history.configs.push((generation, environment.clone()));
+    history.configured_at.push(Instant::now());
+    history.note(AgentEvent::Configured(generation, environment));
+    agent.change(|status| {
+        status.state = RunState::Configured;
+        status.generation = Some(generation);
+        status.exit = None;
+    });
+    DONE
+}
+
+async fn run(State(agent): State<FakeAgent>, Query(asked): Query<OfGeneration>) -> (StatusCode, &'static str) {
+    let mut history = agent.history_mut();
+    if agent.0.gone.is_cancelled() {
+        return GONE;
+    }
+    if history.is_stale(asked.generation) {
+        return STALE;
+    }
+    let status = agent.status();
+    if status.generation != Some(asked.generation) {
+        return CONFLICT;
+    }
+    if status.state == RunState::Configured || agent.0.kind == AgentKind::Prototype {
+        history.starts.push(Instant::now());
+        history.note(AgentEvent::Started(asked.generation));
+        agent.change(|status| {
+            status.state = RunState::Running;
+            status.started_at = Some(UnixMillis(1));
+        });
+    }
+    DONE
+}
+
+async fn status(State(agent): State<FakeAgent>, Query(poll): Query<Poll>) -> Response {
+    let (mut status, mut cuts) = (agent.0.status.subscribe(), agent.0.cuts.subscribe());
+    agent.0.polls.send_modify(|polls| *polls += 1);
+    if let Some(after) = poll.after {
+        let wait = Duration::from_secs(poll.wait.unwrap_or(1));
+        tokio::select! {
+            // A wait that ends without a change answers with what is known.
+            _ = tokio::time::timeout(wait, status.wait_for(|status| status.seq > after)) => {}
+            _ = cuts.changed() => return broken().into_response(),
+        }
+    }
+    let now = status.borrow().clone();
+    Json(now).into_response()
+}
+
+/// What was printed until the run ended, in one piece.
+async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 1], Body) {
+    let headers = [(HeaderName::from_static(routes::LOG_OFFSET_HEADER), "0")];
+    let cut = |left: u32| left.checked_sub(1);
+    if agent.0.logs_to_cut.fetch_update(Ordering::Relaxed, Ordering::Relaxed, cut).is_ok() {
+        return (headers, broken());
+    }
+    let bytes = stream::once(async move {
+        let mut status = agent.0.status.subscribe();
+        let _ = status.wait_for(|status| status.state == RunState::Exited).await;
+        let output = agent.0.output.borrow().clone();
+        Ok::<_, std::io::Error>(Bytes::from(output))
+    });
+    (headers, Body::from_stream(bytes.boxed()))
+}
+
+/// A body whose connection breaks.
+fn broken() -> Body {
+    let error = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+    Body::from_stream(stream::iter([Err::<Bytes, _>(error)]))
+}
+
+async fn stop(State(agent): State<FakeAgent>, Query(stop): Query<Stop>) -> (StatusCode, &'static str) {
+    let mut history = agent.history_mut();
+    if agent.0.gone.is_cancelled() {
+        return GONE;
+    }
+    if stop.generation.is_some_and(|generation| history.is_stale(generation)) {
+        return STALE;
+    }
+    history.stops.push(Duration::from_secs(stop.grace));
+    match agent.status().state {
+        RunState::Running | RunState::Stopping => agent.end(&mut history, ExitOutcome::Signal(9), true),
+        RunState::Configured => {
+            agent.end(&mut history, ExitOutcome::NotStarted("stopped before it started".to_owned()), true);
+        }
+        RunState::Idle | RunState::Exited => return DONE,
+    }
+    (StatusCode::ACCEPTED, "OK")
+}
+
+async fn finish(State(agent): State<FakeAgent>) -> (StatusCode, &'static str) {
+    let _history = agent.history_mut();
+    if matches!(agent.status().state, RunState::Running | RunState::Stopping) {
+        return CONFLICT;
+    }
+    if !agent.0.stays.load(Ordering::Relaxed) {
+        agent.0.finished.cancel();
+    }
+    DONE
+}
