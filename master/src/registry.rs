@@ -1,6 +1,8 @@
 //! The registry: every job this master knows, and the only lock. It follows the store's watch, so that a job reaches
 //! its driver in the same way whether it was submitted a moment ago or is found when the master starts.
 
+mod error;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,7 +17,8 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{debug, error, info, warn};
 
-use crate::backend::{BackendError, Refusal};
+pub use self::error::JobsError;
+use self::error::of_store;
 use crate::driver::{self, Channels, Context, Driven, Tenure};
 use crate::job::key::JobKey;
 use crate::job::plan;
@@ -61,53 +64,6 @@ pub enum Submitted {
     Created(JobHandle),
     /// The same job had been submitted before.
     Existing(JobHandle),
-}
-
-/// Why a submit was not accepted, or a job could not be changed.
-#[derive(Debug, thiserror::Error)]
-pub enum JobsError {
-    /// Another job has this name.
-    #[error("another job is named \"{0}\": choose another name, or delete that job first")]
-    Exists(JobName),
-    /// A record of this name cannot be read.
-    #[error(
-        "the record of a job named \"{}\" is in the way and cannot be read ({reason}): choose another name, or remove it \
-         by {removal}", .job.name
-    )]
-    Unreadable {
-        /// The job.
-        job: JobKey,
-        /// Why.
-        reason: String,
-        /// The command that removes it.
-        removal: String,
-    },
-    /// No job has this name.
-    #[error("no job is named \"{0}\"")]
-    Unknown(JobName),
-    /// The back end will not serve it.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// The store will not keep its record.
-    #[error("the job cannot be accepted: {0}")]
-    NotKept(String),
-    /// The back end does not delete its pods.
-    #[error("the pods of the job cannot be deleted")]
-    Pods(#[source] BackendError),
-    /// The store does not answer.
-    #[error("the record of the job cannot be reached")]
-    Store(#[source] StoreError),
-    /// The store or the back end takes too long.
-    #[error("job \"{name}\": not done after {} s, and may be done later; to ask again does no harm", limit.as_secs())]
-    Late {
-        /// The job.
-        name: JobName,
-        /// How long.
-        limit: Duration,
-    },
-    /// The job is on record and has not reached the registry.
-    #[error("job \"{0}\" is accepted, and this master is slow to take it up")]
-    Slow(JobName),
 }
 
 /// The registry.
@@ -379,17 +335,6 @@ async fn in_time<T>(name: &JobName, work: impl Future<Output = Result<T, JobsErr
     timeout(WRITE_TIMEOUT, work)
         .await
         .unwrap_or_else(|_| Err(JobsError::Late { name: name.clone(), limit: WRITE_TIMEOUT }))
-}
-
-fn of_store(error: StoreError) -> JobsError {
-    match error {
-        StoreError::Unreadable { job, reason, removal, version: _ } => JobsError::Unreadable { job, reason, removal },
-        error @ (StoreError::Exists(_)
-        | StoreError::NotFound(_)
-        | StoreError::Conflict(_)
-        | StoreError::Refused(_)
-        | StoreError::Unavailable(_)) => JobsError::Store(error),
-    }
 }
 
 impl JobHandle {

@@ -2,6 +2,7 @@
 
 mod act;
 mod adopt;
+mod context;
 mod create;
 mod follower;
 mod hear;
@@ -19,66 +20,32 @@ use std::time::Duration;
 
 use protocol::failure::{FailedStart, Failure};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
-use protocol::view::{JobResult, JobTimes, JobView, ReplicaView};
-use tokio::sync::{Notify, mpsc, watch};
+use protocol::view::{JobResult, JobTimes, ReplicaView};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, error};
 
 pub use self::adopt::Tenure;
+pub use self::context::{Channels, Context};
 use self::times::Launches;
 use self::tracked::{Replica, Subject};
 pub use self::view::initial as initial_view;
 
 use crate::agent_client::AgentClient;
-use crate::agent_token::{AgentKey, AgentToken};
-use crate::backend::{PodBackend, PodTable};
+use crate::agent_token::AgentToken;
+use crate::backend::PodTable;
 use crate::job::gang::{Gang, Member};
 use crate::job::observation::AgentState;
 use crate::job::phase::{self, Action, JobPhase, Known, Leftovers, Seen};
 use crate::job::plan;
 use crate::job::policy::Policy;
 use crate::job::replica::ReplicaPhase;
-use crate::logs::JobLogs;
-use crate::store::{Ended, JobStore, Stored};
+use crate::store::{Ended, Stored};
 
 /// Reports that may wait until the driver looks.
 const BACKLOG: usize = 1024;
-
-/// What all drivers of one master share.
-pub struct Context {
-    /// Where records live.
-    pub store: Arc<dyn JobStore>,
-    /// Where pods live.
-    pub backend: Arc<dyn PodBackend>,
-    /// How agents are talked to; each driver adds its job's token.
-    pub agents: AgentClient,
-    /// What those tokens are derived from.
-    pub agent_key: AgentKey,
-    /// Names this start of this master as the holder of a record; greater than that of any master that has held a job of
-    /// this store before.
-    pub boot_id: String,
-}
-
-impl Context {
-    /// How long ago that was, by the clock of the store.
-    fn age(&self, since: UnixMillis) -> Duration {
-        Duration::from_millis(self.store.now().0.saturating_sub(since.0))
-    }
-}
-
-/// What a driver is connected to.
-pub struct Channels {
-    /// The job's record as the store's watch last told it; `None` once it is deleted.
-    pub record: watch::Receiver<Option<Stored>>,
-    /// Told when somebody has damaged that record.
-    pub damaged: Arc<Notify>,
-    /// What is shown of the job.
-    pub view: watch::Sender<JobView>,
-    /// Where its output goes.
-    pub logs: Arc<JobLogs>,
-}
 
 /// What a task has to tell its driver.
 #[derive(Debug)]

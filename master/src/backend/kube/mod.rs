@@ -1,5 +1,6 @@
 //! Pods as Kubernetes' pods. One watch, over all jobs, tells of them; creating, deleting and asking are single calls.
 
+mod error;
 mod manifest;
 mod network_policy;
 mod observe;
@@ -26,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
+use self::error::{CreateError, ErrorKind};
 use self::manifest::JOB_UID;
 use self::seen::SeenPods;
 use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
@@ -196,57 +198,6 @@ impl KubeBackend {
         match timeout(Duration::from_secs(grace) + NAME_TIMEOUT, create).await {
             Ok(done) => done.map_err(CreateError::Api),
             Err(_) => Err(CreateError::NameTaken),
-        }
-    }
-}
-
-/// Why a pod is not there.
-#[derive(Debug, thiserror::Error)]
-enum CreateError {
-    #[error(transparent)]
-    Api(ApiFailure),
-    #[error("a pod of this name is there, and belongs to something else: delete it, or give the job another name")]
-    NameTaken,
-}
-
-impl CreateError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Api(failure) => ErrorKind::of(failure),
-            Self::NameTaken => ErrorKind::Final,
-        }
-    }
-
-    fn is_passing(&self) -> bool {
-        self.kind() == ErrorKind::Passing
-    }
-}
-
-/// Whether what was not done may be done later.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ErrorKind {
-    /// As soon as the API works.
-    Passing,
-    /// As soon as a quota has room.
-    OverQuota,
-    /// Not as it was asked for.
-    Final,
-}
-
-impl ErrorKind {
-    fn of(failure: &ApiFailure) -> Self {
-        match failure {
-            failure if failure.is_passing() => Self::Passing,
-            failure if failure.says_over_quota() => Self::OverQuota,
-            ApiFailure::Refused { .. } | ApiFailure::Unreachable(_) | ApiFailure::Silent => Self::Final,
-        }
-    }
-
-    fn wrap(self, error: BackendError) -> BackendError {
-        match self {
-            Self::Passing => BackendError::Unavailable(Box::new(error)),
-            Self::OverQuota => BackendError::OverQuota(Box::new(error)),
-            Self::Final => error,
         }
     }
 }

@@ -1,0 +1,55 @@
+//! Why a pod, or what belongs around it, is not there, and whether it may be later.
+
+use crate::backend::BackendError;
+use crate::kube::api::ApiFailure;
+
+/// Why a pod is not there.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CreateError {
+    #[error(transparent)]
+    Api(ApiFailure),
+    #[error("a pod of this name is there, and belongs to something else: delete it, or give the job another name")]
+    NameTaken,
+}
+
+impl CreateError {
+    pub(super) fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Api(failure) => ErrorKind::of(failure),
+            Self::NameTaken => ErrorKind::Final,
+        }
+    }
+
+    pub(super) fn is_passing(&self) -> bool {
+        self.kind() == ErrorKind::Passing
+    }
+}
+
+/// Whether what was not done may be done later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ErrorKind {
+    /// As soon as the API works.
+    Passing,
+    /// As soon as a quota has room.
+    OverQuota,
+    /// Not as it was asked for.
+    Final,
+}
+
+impl ErrorKind {
+    pub(super) fn of(failure: &ApiFailure) -> Self {
+        match failure {
+            failure if failure.is_passing() => Self::Passing,
+            failure if failure.says_over_quota() => Self::OverQuota,
+            ApiFailure::Refused { .. } | ApiFailure::Unreachable(_) | ApiFailure::Silent => Self::Final,
+        }
+    }
+
+    pub(super) fn wrap(self, error: BackendError) -> BackendError {
+        match self {
+            Self::Passing => BackendError::Unavailable(Box::new(error)),
+            Self::OverQuota => BackendError::OverQuota(Box::new(error)),
+            Self::Final => error,
+        }
+    }
+}
