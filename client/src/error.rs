@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use protocol::agent::SCRIPT;
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
 use protocol::view::JobState;
@@ -12,7 +13,7 @@ use crate::local_master::LocalMasterError;
 use crate::master_client::MasterError;
 use crate::master_url::MasterUrl;
 use crate::output::{OutputError, spelled};
-use crate::request::{RequestError, SCRIPT};
+use crate::request::RequestError;
 use crate::shell_env::EnvError;
 use crate::usage::UsageError;
 

@@ -31,6 +31,18 @@ use crate::error::Error;
 use crate::exit::Exit;
 use crate::output::{Data, Notes};
 
+/// Prints what ended a command, and what to do about it.
+fn report(error: &Error, notes: &Notes) {
+    notes.end_progress();
+    if error.is_quiet() {
+        return;
+    }
+    notes.error(error);
+    if let Some(hint) = error.hint() {
+        notes.hint(&hint);
+    }
+}
+
 /// Runs one command line, its program's name first, and says how the process is to exit. Where an interrupt ended it,
 /// the process ends by that signal, and this does not return.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -38,7 +50,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let exit = match obey(arguments, &notes) {
         Ok(exit) => exit,
         Err(error) => {
-            notes.error(&error);
+            report(&error, &notes);
             Exit::from(&error)
         }
     };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use protocol::agent::SCRIPT;
 use protocol::env::EnvName;
 use protocol::ids::{JOB_NAME_MAX, JobName};
 use protocol::image::ImageRef;
@@ -12,9 +13,6 @@ use protocol::pod::PodOptions;
 use crate::args::{EnvArg, SubmitArgs};
 use crate::config::ConfigError;
 use crate::env_file::{self, EnvFileError};
-
-/// What every replica runs.
-pub(crate) const SCRIPT: &str = "exec.py";
 
 /// Characters of the tail that tells two jobs of one folder apart.
 const TAIL_LENGTH: usize = 5;

@@ -4,7 +4,7 @@ use std::error::Error as _;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use crate::request::SCRIPT;
+use protocol::agent::SCRIPT;
 
 /// A command line that is not one of ours.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -11,6 +11,9 @@ use crate::text;
 /// the second where only that is installed.
 pub const PYTHONS: [&str; 2] = ["python", "python3"];
 
+/// The training script, unless a command says otherwise.
+pub const SCRIPT: &str = "exec.py";
+
 /// Maximum bytes of the last output on stderr in an [`ExitReport`].
 pub const STDERR_TAIL_BYTES: usize = 4096;
 

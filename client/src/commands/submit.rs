@@ -4,6 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
+use protocol::agent::SCRIPT;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::run_policy::RunPolicy;
@@ -25,7 +26,7 @@ use crate::log_stream::From;
 use crate::master_client::{MasterClient, MasterError, Submitted};
 use crate::narrate;
 use crate::output::{Data, Notes};
-use crate::request::{self, RequestError, SCRIPT, Surroundings};
+use crate::request::{self, RequestError, Surroundings};
 
 /// How long a cancelled job may take to end, before its local master is stopped.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);

@@ -8,7 +8,7 @@ use super::entrypoint::{Entrypoint, passes_on};
 use super::error::ImageError;
 use super::layer::Base;
 use super::look::Look;
-use crate::request::SCRIPT;
+use protocol::agent::SCRIPT;
 
 /// Where an engine looks for programs if the image does not say (moby, `oci/defaults.go`).
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::layer::AGENT_PATH;
-use crate::request::SCRIPT;
+use protocol::agent::SCRIPT;
 
 /// Programs that only start another program and reap what it leaves behind, as the agent does.
 const INITS: [&str; 3] = ["tini", "dumb-init", "catatonit"];

@@ -7,7 +7,7 @@ use protocol::image::ImageRef;
 
 use super::elf::{ElfFault, Machine};
 use crate::master_client::MasterError;
-use crate::request::SCRIPT;
+use protocol::agent::SCRIPT;
 
 /// How to choose another engine.
 const DOCKER_HINT: &str = "with minikube: eval $(minikube docker-env); else: unset DOCKER_HOST and DOCKER_CONTEXT, and \

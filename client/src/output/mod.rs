@@ -22,7 +22,6 @@ pub(crate) use table::{jobs_table, status_text};
 pub(crate) use trace::trace_requests;
 pub(crate) use why::why_text;
 
-use crate::error::Error;
 use progress::{AboveProgress, Progress};
 use text::{Colours, for_terminal};
 
@@ -225,16 +224,9 @@ impl Notes {
         });
     }
 
-    /// What ended a command, and what to do about it.
-    pub(crate) fn error(&self, error: &Error) {
-        self.progress.clear();
-        if error.is_quiet() {
-            return;
-        }
+    /// Prints what ended a command.
+    pub(crate) fn error(&self, error: &dyn std::error::Error) {
         self.labelled((AnsiColor::Red, "error:"), &Chain(error).to_string());
-        if let Some(hint) = error.hint() {
-            self.hint(&hint);
-        }
     }
 
     /// What to do next.
@@ -293,12 +285,12 @@ impl Notes {
 }
 
 /// An error and its causes, on one line.
-struct Chain<'a>(&'a Error);
+struct Chain<'a>(&'a dyn std::error::Error);
 
 impl std::fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.0)?;
-        let mut cause = std::error::Error::source(self.0);
+        let mut cause = self.0.source();
         while let Some(error) = cause {
             write!(f, ": {error}")?;
             cause = error.source();

@@ -13,8 +13,9 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::follower::Follower;
+use super::subject::Subject;
 use super::tasks::{self, Meeting};
-use super::tracked::{Replica, Subject};
+use super::tracked::Replica;
 use super::{Driver, Next, Report};
 use crate::error_chain::error_chain;
 use crate::job::gang::Member;

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use tracing::warn;
 
 use super::act::PODS_AT_ONCE;
-use super::tracked::Subject;
+use super::subject::Subject;
 use super::{Driver, Report, tasks};
 use crate::backend::{BackendError, PodSpec};
 use crate::error_chain::error_chain;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use protocol::agent::{RunState, RunStatus};
 use protocol::ids::Generation;
 use tokio::sync::{mpsc, watch};
@@ -17,8 +18,8 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::Report;
-use super::tasks::{is_unreachable, patience, refused, report, spawn};
-use super::tracked::Subject;
+use super::subject::Subject;
+use super::tasks::{COPY_TIMEOUT, is_unreachable, patience, refused, report, spawn};
 use crate::agent_client::{AgentAnswer, AgentClient, AgentError};
 use crate::error_chain::error_chain;
 use crate::job::observation::AgentState;
@@ -98,6 +99,14 @@ impl Follower {
             // An error says that the task has ended.
             let _ = copied.wait_for(|copied| copied.is_stuck || copied.complete >= copied.started).await;
         }
+    }
+}
+
+/// Waits for what is still being copied. The followers end with this.
+pub(super) async fn await_copies(followers: Vec<Follower>) {
+    let all = join_all(followers.iter().map(Follower::caught_up));
+    if timeout(COPY_TIMEOUT, all).await.is_err() {
+        warn!("the rest of a job's output took too long to copy");
     }
 }
 

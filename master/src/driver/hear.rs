@@ -6,7 +6,7 @@ use protocol::agent::{RunState, RunStatus};
 use tracing::info;
 
 use super::follower::{Followed, Follower};
-use super::tracked::Subject;
+use super::subject::Subject;
 use super::{Driver, Next, Report};
 use crate::job::observation::{AgentState, LostRun, Presence};
 use crate::job::phase::{JobEvent, JobPhase, StartStage};

@@ -7,6 +7,7 @@ mod create;
 mod follower;
 mod hear;
 mod record;
+mod subject;
 mod tasks;
 mod times;
 mod tracked;
@@ -29,8 +30,9 @@ use tracing::{debug, error};
 
 pub use self::adopt::Tenure;
 pub use self::context::{Channels, Context};
+use self::subject::Subject;
 use self::times::Launches;
-use self::tracked::{Replica, Subject};
+use self::tracked::Replica;
 pub use self::view::initial as initial_view;
 
 use crate::agent_client::AgentClient;

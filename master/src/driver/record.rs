@@ -13,7 +13,7 @@ use tracing::{debug, info, warn};
 
 use super::tracked::Replica;
 use super::writing::{Written, amend_or_mend, persistently};
-use super::{Driver, Next, tasks};
+use super::{Driver, Next, follower};
 use crate::job::diagnosis::{Evidence, diagnose, longest_silent};
 use crate::job::gang::Gang;
 use crate::job::phase::PodSelection;
@@ -153,7 +153,7 @@ impl Driver {
         let followers: Vec<_> = self.replicas.values_mut().filter_map(|replica| replica.follower.take()).collect();
         let logs = Arc::clone(&self.channels.logs);
         self.tasks.spawn(async move {
-            tasks::await_copies(followers).await;
+            follower::await_copies(followers).await;
             logs.complete().await;
         });
     }

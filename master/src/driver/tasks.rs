@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
-use futures_util::future::join_all;
 use futures_util::{FutureExt, StreamExt, stream};
 use protocol::agent::RunState;
 use protocol::ids::{Generation, ReplicaId};
@@ -18,8 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use super::Report;
-use super::follower::Follower;
-use super::tracked::Subject;
+use super::subject::Subject;
 use crate::agent_client::{AgentAnswer, AgentClient, AgentError};
 use crate::backend::PodBackend;
 use crate::error_chain::error_chain;
@@ -31,7 +29,7 @@ use crate::logs::ReplicaLog;
 /// Agents that are talked to at the same time.
 pub(super) const AGENTS_AT_ONCE: usize = 64;
 /// How long the rest of a dead run's output may take to be copied before its pod ends.
-const COPY_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const COPY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Attempts to reach an agent that has answered before, about two seconds in all.
 const ATTEMPTS: usize = 6;
 
@@ -135,14 +133,6 @@ pub(super) async fn stop(
     match send.retry(patience()).when(is_unreachable).await {
         Err(AgentError::Ending(_)) => Ok(()),
         answer => answer,
-    }
-}
-
-/// Waits for what is still being copied. The followers end with this.
-pub(super) async fn await_copies(followers: Vec<Follower>) {
-    let all = join_all(followers.iter().map(Follower::caught_up));
-    if timeout(COPY_TIMEOUT, all).await.is_err() {
-        warn!("the rest of a job's output took too long to copy");
     }
 }
 

@@ -7,16 +7,8 @@ use protocol::ids::{Generation, ReplicaId};
 use tokio::time::Instant;
 
 use super::follower::Follower;
+use super::subject::Subject;
 use crate::job::observation::{AgentState, Observation, PodState};
-
-/// A replica with the pod that it has, or is to have: what is heard of one with an earlier pod is history.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Subject {
-    /// Which replica.
-    pub(super) id: ReplicaId,
-    /// Its pod's number, counted from 0.
-    pod: u32,
-}
 
 /// A replica, from its driver's side.
 pub(super) struct Replica {

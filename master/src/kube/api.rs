@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use hyper::{Request, header};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, ResourceQuota};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::client::Body;
 use kube::config::{Config, KubeConfigOptions};
 use kube::core::Status;
 use kube::{Api, Client, Resource};
@@ -119,7 +121,7 @@ impl Cluster {
         let client = |config| Client::try_from(config).context("prepare a client of the Kubernetes API");
         let (client, watching) = (client(config)?, client(to_watch)?);
         let master = if is_in_pod && namespace == own { MasterPlace::PodBesideJobs } else { MasterPlace::Elsewhere };
-        let clock = Clock::ask(&client).await;
+        let clock = ask_clock(&client).await;
         Ok(Self { client, watching, namespace, master, clock })
     }
 
@@ -193,4 +195,12 @@ pub(crate) async fn call<T>(request: impl Future<Output = Result<T, kube::Error>
         Ok(Err(error)) => Err(ApiFailure::Unreachable(Box::new(error))),
         Err(_) => Err(ApiFailure::Silent),
     }
+}
+
+/// Asks the API server what time it is.
+async fn ask_clock(client: &Client) -> Clock {
+    let request = Request::get("/version").body(Body::empty()).expect("a path makes a request");
+    let answer = call(client.send(request)).await.ok();
+    let date = answer.as_ref().and_then(|answer| answer.headers().get(header::DATE)?.to_str().ok());
+    Clock::of_answer(date, wall_clock())
 }

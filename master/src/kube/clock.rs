@@ -1,14 +1,8 @@
 //! The API server's clock: all masters of a cluster count by it. Each asks once, when it begins, and goes on by its own.
 
-use hyper::{Request, header};
 use k8s_openapi::jiff::fmt::rfc2822;
-use kube::Client;
-use kube::client::Body;
 use protocol::ids::UnixMillis;
 use tracing::warn;
-
-use super::api::call;
-use crate::store::wall_clock;
 
 /// A difference that is worth a line: what is less may be the answer's way.
 const NOTEWORTHY_MILLIS: i64 = 5_000;
@@ -20,12 +14,9 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Asks the API server. Where it does not say, this machine's clock counts.
-    pub(crate) async fn ask(client: &Client) -> Self {
-        let request = Request::get("/version").body(Body::empty()).expect("a path makes a request");
-        let answer = call(client.send(request)).await.ok();
-        let date = answer.as_ref().and_then(|answer| answer.headers().get(header::DATE)?.to_str().ok());
-        let Some(clock) = date.and_then(|date| Self::of(date, wall_clock())) else {
+    /// From the `Date` of an answer that came when it was `here` on this machine. Without one, this machine's clock counts.
+    pub(crate) fn of_answer(date: Option<&str>, here: UnixMillis) -> Self {
+        let Some(clock) = date.and_then(|date| Self::of(date, here)) else {
             warn!("the Kubernetes API does not say what time it is: this machine's clock counts");
             return Self::default();
         };
