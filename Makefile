@@ -125,6 +125,24 @@ $(TOOLS_DONE):
 test: venv tools ## Run every test that this machine can run; those in a cluster when KUBECONFIG names one
 	PATH="$(CURDIR)/.venv/bin:$(abspath $(TOOLS))/bin:$$PATH" scripts/test
 
+# Makes HTML of docs/; its mark is named for its version. It comes as source alone.
+MDBOOK := 0.5.4
+MDBOOK_DONE := $(TOOLS)-mdbook-$(MDBOOK)/bin/mdbook
+
+.PHONY: docs
+docs: programs ## Write docs/reference/cli.md anew from the help of the programs
+	MUSTER_WRITE_DOCS=1 cargo test --locked -p e2e --test suite -- docs::cli
+
+.PHONY: book
+book: $(MDBOOK_DONE) ## Make HTML of docs/ in target/book; installs mdbook the first time, which takes some minutes
+	rm -rf target/book
+	$(MDBOOK_DONE) build docs 2>&1 | tee $(CARGO_OUT)/book.log
+	! grep -q WARN $(CARGO_OUT)/book.log
+
+# Without its server and its watcher of files, which are most of what it depends on.
+$(MDBOOK_DONE):
+	cargo install --locked --debug --no-default-features --features search --root $(TOOLS)-mdbook-$(MDBOOK) mdbook@$(MDBOOK)
+
 .PHONY: schemathesis
 schemathesis: $(CARGO_OUT)/schemathesis-$(SCHEMATHESIS)/installed ## Send the master CASES=10000 generated requests, and hold its answers against /openapi.json
 	cargo build --locked --workspace

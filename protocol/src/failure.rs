@@ -135,7 +135,7 @@ pub const CONSEQUENCES_MAX: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Consequence {
-    /// Which.
+    /// Role and index, such as `worker-2`.
     pub replica: ReplicaId,
     /// How it ended, in words: `exited with code 1`.
     pub how: String,

@@ -11,8 +11,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct RunPolicy {
-    /// How many failed starts of the gang are made up for by another one. What the cluster takes away (a pod that is
-    /// evicted, preempted, drained or deleted) is made up for without being counted.
+    /// Maximum restarts of all replicas after failures. Pods that the cluster takes away (evicted, preempted, drained or
+    /// deleted) do not count.
     pub max_restarts: u32,
     /// The pause before the first restart; each further one doubles it, up to [`BACKOFF_MAX_SECONDS`].
     pub backoff_seconds: u32,

@@ -62,6 +62,6 @@ impl From<ReplicaId> for Task {
 pub struct TfConfig<'a> {
     /// The same for all.
     pub cluster: &'a Cluster,
-    /// Each one's own.
+    /// Different for each replica.
     pub task: Task,
 }

@@ -22,7 +22,7 @@ pub enum JobState {
     Running,
     /// A start of its gang has ended; what still runs of it is being stopped.
     Stopping,
-    /// A start of its gang is made up for by another: lost pods are replaced, and a pause is kept.
+    /// All replicas restart after a failed start: lost pods are replaced, and a pause is kept.
     Restarting,
     /// It ended as it should.
     Succeeded,
@@ -141,7 +141,7 @@ impl ReplicaState {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReplicaView {
-    /// Which.
+    /// Role and index, such as `worker-2`.
     pub replica: ReplicaId,
     /// Where it stands.
     pub state: ReplicaState,

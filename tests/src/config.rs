@@ -6,3 +6,9 @@ pub fn registry() -> Option<String> {
     #[expect(clippy::disallowed_methods, reason = "this is the file that reads the environment")]
     std::env::var("MUSTER_TEST_REGISTRY").ok().filter(|registry| !registry.is_empty())
 }
+
+/// `MUSTER_WRITE_DOCS`: whether the test of docs/reference/cli.md writes the page, as `make docs` wants.
+pub fn writes_docs() -> bool {
+    #[expect(clippy::disallowed_methods, reason = "this is the file that reads the environment")]
+    std::env::var("MUSTER_WRITE_DOCS").is_ok_and(|value| !value.is_empty())
+}

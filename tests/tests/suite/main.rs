@@ -4,6 +4,7 @@
 mod abuse;
 mod architecture;
 mod bad_input;
+mod docs;
 mod kubernetes;
 mod kubernetes_conformance;
 mod kubernetes_in_cluster;
@@ -11,7 +12,6 @@ mod kubernetes_rights;
 mod local;
 mod packaging;
 mod prototype;
-mod readme;
 mod remote;
 mod tensorflow;
 mod why;

@@ -1,4 +1,4 @@
-//! README.md is true: its flag tables are those of the programs, and its console blocks do what they show.
+//! The console blocks of README and the book do what they show.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,66 +9,27 @@ use std::process::{Command, Stdio};
 use e2e::programs::{built, root};
 use e2e::{Scene, processes};
 
-/// Ports that the README names, and that a test must not take.
+use crate::docs::{pages, text};
+
+/// Ports that the blocks name, and that a test must not take.
 const PORTS: [&str; 2] = ["7896", "7897"];
-
-fn readme() -> String {
-    fs::read_to_string(root().join("README.md")).expect("README.md")
-}
-
-/// The text below a heading, up to the next of its kind or higher.
-fn section(heading: &str) -> String {
-    let text = readme();
-    let below = text.split_once(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("README.md has {heading}")).1;
-    let ends = |line: &&str| !(line.starts_with("## ") || line.starts_with("### "));
-    below.lines().take_while(ends).collect::<Vec<_>>().join("\n")
-}
-
-/// The long flags in the first column of a section's tables.
-fn documented(heading: &str) -> BTreeSet<String> {
-    let text = section(heading);
-    let rows = text.lines().filter_map(|line| line.strip_prefix("| `--"));
-    rows.map(|row| flag_at_start(&format!("--{row}"))).collect()
-}
-
-/// The long flags that a program's help lists, its verbs' too.
-fn offered(program: &str, verbs: &[&str]) -> BTreeSet<String> {
-    let help = |args: &[&str]| {
-        let output = Command::new(built(program)).args(args).arg("--help").output().expect("the program starts");
-        String::from_utf8(output.stdout).expect("help is text")
-    };
-    let texts = verbs.iter().map(|verb| help(&[verb])).chain([help(&[])]);
-    let flags = texts.flat_map(|text| {
-        let lines = text.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
-        lines.filter_map(|line| Some(flag_at_start(&line[line.find("--")?..]))).collect::<Vec<_>>()
-    });
-    flags.filter(|flag| !["--help", "--version"].contains(&flag.as_str())).collect()
-}
-
-fn flag_at_start(text: &str) -> String {
-    text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect()
-}
-
-#[test]
-fn the_flag_tables_are_the_programs_flags() {
-    let verbs = ["list", "status", "why", "logs", "wait", "cancel", "delete", "build", "env", "completions"];
-    assert_eq!(documented("### client"), offered("client", &verbs));
-    assert_eq!(documented("### master"), offered("master", &[]));
-    assert_eq!(documented("### agent"), offered("agent", &[]));
-}
 
 #[test]
 fn the_console_blocks_do_what_they_show() {
-    let text = readme();
-    let blocks: Vec<&str> =
-        text.split("```console test\n").skip(1).filter_map(|rest| Some(rest.split_once("\n```")?.0)).collect();
-    assert!(blocks.len() >= 3, "README.md has console blocks to run");
-    for block in blocks {
+    let texts: Vec<String> = pages().iter().map(|page| text(page)).collect();
+    let blocks_of = |text: &'_ str| -> Vec<String> {
+        let blocks = text.split("```console test\n").skip(1).filter_map(|rest| rest.split_once("\n```"));
+        blocks.map(|(block, _)| block.to_owned()).collect()
+    };
+    // README shows some blocks of the book again.
+    let blocks: BTreeSet<String> = texts.iter().flat_map(|text| blocks_of(text)).collect();
+    assert!(blocks.len() >= 3, "README and the book have console blocks to run");
+    for block in &blocks {
         run(block);
     }
 }
 
-/// One line that is typed, and the lines that follow it in the README.
+/// One line that is typed, and the lines that follow it in the block.
 struct Step<'a> {
     command: &'a str,
     shown: Vec<&'a str>,

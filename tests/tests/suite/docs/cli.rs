@@ -1,0 +1,63 @@
+//! docs/reference/cli.md is the help that the programs print.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use e2e::programs::{built, root};
+use e2e::{Finished, config};
+
+const PAGE: &str = "docs/reference/cli.md";
+const INTRODUCTION: &str = "# Command line
+
+`make docs` writes this page from the help of the programs. Change the help in the sources, not here.
+
+`muster` is the same program as `client`.
+";
+
+/// What `program [verb] --help` prints with an empty environment, which could change defaults and widths.
+fn help(program: &str, verb: &[&str]) -> String {
+    let mut command = Command::new(built(program));
+    command.args(verb).arg("--help").env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let printed = Finished::of(&mut command).code(0).stdout;
+    printed.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+/// The verbs that the client's help lists.
+fn verbs(help: &str) -> Vec<&str> {
+    let listed = help.split_once("\nCommands:\n").expect("verbs").1.lines().take_while(|line| !line.is_empty());
+    let names = listed.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
+    names.filter(|name| *name != "help").collect()
+}
+
+fn section(heading: &str, help: &str) -> String {
+    format!("\n{heading}\n\n```text\n{}\n```\n", help.trim_end())
+}
+
+fn page() -> String {
+    let client = help("client", &[]);
+    let of_verbs: String =
+        verbs(&client).iter().map(|verb| section(&format!("### client {verb}"), &help("client", &[verb]))).collect();
+    let rest = ["master", "agent"].map(|program| section(&format!("## {program}"), &help(program, &[])));
+    format!("{INTRODUCTION}{}{of_verbs}{}", section("## client", &client), rest.concat())
+}
+
+#[test]
+fn the_cli_page_is_the_help_of_the_programs() {
+    let path = root().join(PAGE);
+    let page = page();
+    if config::writes_docs() {
+        fs::write(&path, &page).expect("write the page");
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    let differs = page.lines().zip(written.lines()).find(|(printed, written)| printed != written);
+    assert!(page == written, "{PAGE} is stale: run `make docs`. The first difference: {differs:#?}");
+}
+
+#[test]
+fn the_cli_page_has_every_verb() {
+    let help = help("client", &[]);
+    let verbs = verbs(&help);
+    for verb in ["list", "status", "why", "logs", "wait", "cancel", "delete", "build", "env", "completions"] {
+        assert!(verbs.contains(&verb), "{verb} is not in {verbs:?}");
+    }
+}

@@ -1,0 +1,92 @@
+//! Phrases that readers stumble over are not used. The help of the programs is in docs/reference/cli.md.
+
+use std::fs;
+use std::path::PathBuf;
+
+use e2e::programs::root;
+
+use crate::docs::collect;
+
+/// Files and folders that are free of them. Add a folder when it is.
+const PLACES: &[&str] = &[
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+    "Makefile",
+    "agent/src",
+    "bounded-log/src",
+    "client/src",
+    "docs",
+    "env.sh",
+    "examples",
+    "images",
+    "manifests",
+    "packaging",
+    "protocol/src",
+    "scripts",
+];
+
+/// In lower case; a line's end counts as a space.
+const PHRASES: &[&str] = &[
+    "made up for",
+    "such a one",
+    "heard of",
+    "to whom",
+    "one's own",
+    "again and again",
+    "what is there",
+    "is over at",
+    "that is gone",
+    "nobody is",
+    "/// why.",
+    "/// which.",
+];
+
+/// The text in lower case on one line, without the marks that begin a line of a comment.
+fn flat(text: &str) -> String {
+    let words = |line: &str| line.trim().trim_start_matches("//!").trim_start_matches("# ").to_lowercase();
+    let lines: Vec<String> = text.lines().map(words).collect();
+    lines.join(" ").replace(" /// ", " ").replace(" // ", " ")
+}
+
+/// Whether the text holds these words, and not as a part of longer ones.
+fn has_words(text: &str, words: &str) -> bool {
+    let ends_before = |before: &str| !before.ends_with(char::is_alphanumeric);
+    let ends_after = |after: &str| !after.starts_with(char::is_alphanumeric);
+    text.match_indices(words).any(|(at, _)| ends_before(&text[..at]) && ends_after(&text[at + words.len()..]))
+}
+
+fn phrases_in(text: &str) -> Vec<&'static str> {
+    let flat = flat(text);
+    let has = |phrase: &&&str| match phrase.strip_prefix("/// ") {
+        Some(_) => text.to_lowercase().lines().any(|line| line.trim() == **phrase),
+        None => has_words(&flat, phrase),
+    };
+    PHRASES.iter().filter(has).copied().collect()
+}
+
+#[test]
+fn no_phrase_that_readers_stumble_over_is_used() {
+    let mut files: Vec<PathBuf> = vec![];
+    for place in PLACES.iter().map(|place| root().join(place)) {
+        if place.is_dir() { collect(&place, &mut files) } else { files.push(place) }
+    }
+    let found: Vec<String> = files
+        .iter()
+        .filter_map(|file| Some((file, fs::read_to_string(file).ok()?)))
+        .flat_map(|(file, text)| {
+            phrases_in(&text).into_iter().map(move |phrase| format!("{}: {phrase}", file.display()))
+        })
+        .collect();
+    assert!(found.is_empty(), "say it in plain English:\n{}", found.join("\n"));
+}
+
+#[test]
+fn a_phrase_is_found_across_lines_and_comments() {
+    assert_eq!(phrases_in("/// It goes again\n    /// and again.\n"), ["again and again"]);
+    assert_eq!(phrases_in("Some are made\nup for."), ["made up for"]);
+    assert_eq!(phrases_in("/// Why.\npub why: Why,\n"), ["/// why."]);
+    assert!(phrases_in("/// Why. Because it is so.\n/// What is therefore done.").is_empty());
+}
