@@ -84,7 +84,7 @@ impl Output {
         self.both.append(bytes);
     }
 
-    /// What is kept of stderr from `from` on, of a lot the newest [`LOOK_BACK_BYTES`].
+    /// What is kept of stderr from `from` on, of a lot the newest MiB.
     pub fn stderr_from(&self, from: u64) -> Vec<u8> {
         let log = &self.stderr;
         let mut offset = from.max(log.end().saturating_sub(LOOK_BACK_BYTES));
