@@ -165,14 +165,15 @@ impl BoundedLog {
         Ok(fallocate(&self.file, FallocateFlags::KEEP_SIZE, DATA_BEGIN, bytes.min(self.extent.capacity))?)
     }
 
-    /// Appends `bytes` to the end. When the disk is full before the file has its full length, the log's capacity shrinks
-    /// to what it holds by then (if that is at least 64 KiB), and newer bytes take the place of the oldest.
+    /// Appends `bytes` to the end. When the disk is full before the file of a log without a name has its full length, the
+    /// log's capacity shrinks to what it holds by then (if that is at least 64 KiB), and newer bytes take the place of the
+    /// oldest. A log with a name outlives its process, so it waits for room: its caller tries again.
     ///
     /// # Errors
     /// What the file system says. The log has none of `bytes` then; the oldest bytes may be dropped.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let error = match self.append_in_place(bytes) {
-            Err(error) if is_full(&error) => error,
+            Err(error) if is_full(&error) && self.kind == Kind::Anonymous => error,
             done => return done,
         };
         self.extent = self.extent.shrunk(LEAST_SHRUNK_BYTES).ok_or(error)?;

@@ -115,6 +115,8 @@ async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<Jo
         }
         let deadline = if has_ended { Some(LAST_LINES) } else { None };
         match next_event(&mut inbox, deadline, data).await? {
+            // A view that was asked for before the job ended may arrive after the one that shows the end.
+            Some(Event::View(view)) if has_ended && view.result.is_none() => {}
             Some(Event::View(view)) => {
                 tell_changes(last.as_ref(), &view, data, notes)?;
                 // A master that takes a job over shows no generation until the next start.

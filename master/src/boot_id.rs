@@ -1,14 +1,18 @@
-//! The names of masters, in the order in which they began. The store says that order: a master counts on from those that it
-//! finds on record. Clocks decide only between masters that began while no job was accepted in between.
+//! The names of masters, in the order in which they began. A name holds a number: the seconds of the store's clock, which
+//! all masters share, or more where a master on record has a greater number. So an earlier master has a smaller name, also
+//! after its records were deleted.
+
+use protocol::ids::UnixMillis;
 
 /// Before the number. Names of masters without a number begin with a digit, so they count as earlier.
 const MARK: char = 'm';
 
 /// A name that is greater than each of these. `unique` tells masters with the same number apart.
-pub(crate) fn after<'a>(holders: impl Iterator<Item = &'a str>, unique: &str) -> String {
+pub(crate) fn after<'a>(holders: impl Iterator<Item = &'a str>, now: UnixMillis, unique: &str) -> String {
     let newest = holders.filter_map(number).max().unwrap_or(0);
+    let seconds = u32::try_from(now.0 / 1000).unwrap_or(u32::MAX);
     // Ten digits hold every u32.
-    format!("{MARK}{:010}-{unique}", newest.saturating_add(1))
+    format!("{MARK}{:010}-{unique}", newest.saturating_add(1).max(seconds))
 }
 
 fn number(holder: &str) -> Option<u32> {
@@ -17,18 +21,28 @@ fn number(holder: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::after;
+    use super::{UnixMillis, after};
+
+    const NOW: UnixMillis = UnixMillis(1_700_000_000_000);
+    const EARLIER: UnixMillis = UnixMillis(1_600_000_000_000);
 
     #[test]
     fn a_later_master_has_a_greater_name_whatever_its_clock_says() {
-        let first = after(["0198-an-older-kind"].into_iter(), "z");
-        let second = after([first.as_str(), "0198-an-older-kind"].into_iter(), "a");
-        let tenth = (0..9).fold(second.clone(), |last, _| after([last.as_str()].into_iter(), "a"));
+        let first = after(["0198-an-older-kind"].into_iter(), NOW, "z");
+        let second = after([first.as_str(), "0198-an-older-kind"].into_iter(), EARLIER, "a");
+        let tenth = (0..9).fold(second.clone(), |last, _| after([last.as_str()].into_iter(), NOW, "a"));
         assert!("0198-an-older-kind" < first.as_str() && first < second && second < tenth, "{first} {second} {tenth}");
     }
 
     #[test]
+    fn a_later_master_has_a_greater_name_also_when_the_records_were_deleted() {
+        let first = after(["m0000000007-u"].into_iter(), NOW, "z");
+        assert!(first < after([].into_iter(), UnixMillis(NOW.0 + 1000), "a"));
+    }
+
+    #[test]
     fn names_that_no_master_has_given_count_for_nothing() {
-        assert_eq!(after(["", "m", "m-", "mx-1", "m99999999999-1"].into_iter(), "u"), "m0000000001-u");
+        let unknown = ["", "m", "m-", "mx-1", "m99999999999-1"];
+        assert_eq!(after(unknown.into_iter(), UnixMillis(0), "u"), "m0000000001-u");
     }
 }

@@ -19,6 +19,7 @@ pub mod store;
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -70,13 +71,13 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
     // Before anything asks for the limit.
     let descriptors = Descriptors::raise().context("raise the limit of open files")?;
     let state = StateDir::claim(&config.state_dir()?)?;
-    let World { store, backend, agent_key, boot_id } = tokio::select! {
+    let World { store, backend, agent_key, boot_id, logs } = tokio::select! {
         world = World::find(&config, &state, descriptors) => world?,
         reason = signals.told_to_end() => return ended_by(reason),
     };
     let listener = http::listen(config.listen).with_context(|| CannotListen(config.listen))?;
     let context = Context { store, backend: Arc::clone(&backend), agents: AgentClient::new(), agent_key, boot_id };
-    let archive = Archive::new(state.logs(), config.log_budget);
+    let archive = Archive::new(logs, config.log_budget);
     let jobs = Jobs::new(Arc::new(change(context)), archive);
     let mut following = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&jobs).run()));
     tokio::select! {
@@ -130,6 +131,8 @@ struct World {
     agent_key: AgentKey,
     /// See [`Context::boot_id`].
     boot_id: String,
+    /// The folder for output. A sweep removes there what has no record, so each place of records has its own.
+    logs: PathBuf,
 }
 
 impl World {
@@ -144,7 +147,7 @@ impl World {
 async fn boot_id(store: &dyn JobStore) -> anyhow::Result<String> {
     let records = store.list().await.context("list the records")?;
     let holders = records.iter().map(|stored| stored.record.holder.as_str());
-    Ok(boot_id::after(holders, &uuid::Uuid::now_v7().to_string()))
+    Ok(boot_id::after(holders, store.now(), &uuid::Uuid::now_v7().to_string()))
 }
 
 async fn on_this_host(config: &Config, state: &StateDir, descriptors: Descriptors) -> anyhow::Result<World> {
@@ -155,7 +158,7 @@ async fn on_this_host(config: &Config, state: &StateDir, descriptors: Descriptor
         ProcessBackend::new(agent, here, not_inherited, state.path(), descriptors).context("read the pods' folders")?;
     // These agents do not outlive this master, so its key need not either.
     let (boot_id, agent_key) = (boot_id(&store).await?, AgentKey::random());
-    Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key, boot_id })
+    Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key, boot_id, logs: state.logs() })
 }
 
 async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> {
@@ -167,9 +170,9 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
     let host_volumes = if config.allow_host_volumes { HostVolumes::Allowed } else { HostVolumes::Refused };
     let backend = KubeBackend::begin(&cluster).await?.with_host_volumes(host_volumes);
     info!(namespace = cluster.namespace(), "in Kubernetes");
-    let store = KubeStore::new(&cluster);
+    let (store, logs) = (KubeStore::new(&cluster), state.logs().join(cluster.folder()));
     let boot_id = boot_id(&store).await?;
-    Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key, boot_id })
+    Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key, boot_id, logs })
 }
 
 /// What the process says to its caller: 0 when it was told to end, 2 when it could not start or go on.

@@ -9,9 +9,9 @@ use crate::exit::Exit;
 use crate::master_client::MasterClient;
 use crate::output::Notes;
 
-/// How long to wait until the job is gone. It covers several times the 2 s that a script gets to end by itself, and
-/// the 15 s after which the master removes a replica that does not answer.
-const LIMIT: Duration = Duration::from_secs(60);
+/// How long to wait until the job is gone, beside its pods' termination grace. A master that finds the job's own master
+/// dead acts 30 s after the grace, and its pods may need as long again.
+const LIMIT: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<Exit, Error> {
@@ -40,8 +40,10 @@ async fn delete(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<
         return Ok(());
     };
     let uid = view.uid.clone();
+    let grace = Duration::from_secs(u64::from(view.spec.pod.termination_grace_seconds()));
+    let limit = LIMIT + grace;
     let begun = Instant::now();
-    while begun.elapsed() < LIMIT {
+    while begun.elapsed() < limit {
         view = match client.view_after(name, view.seq, POLL).await {
             Ok(next) if next.uid == uid => next,
             Err(error) if !error.is_not_found() => return Err(error.into()),
@@ -51,5 +53,5 @@ async fn delete(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<
             }
         };
     }
-    Err(Error::DeleteTimeout { name: name.clone(), after: LIMIT })
+    Err(Error::DeleteTimeout { name: name.clone(), after: limit })
 }

@@ -19,7 +19,7 @@ use super::tracked::Replica;
 use super::{Driver, Next, Report};
 use crate::error_chain::error_chain;
 use crate::job::gang::Member;
-use crate::job::observation::{AgentState, DeletedBy, Observation, PodState, Presence};
+use crate::job::observation::{AgentState, DeletedBy, Observation, Presence};
 use crate::job::phase::{Action, PodSelection};
 use crate::job::replica::ReplicaPhase;
 
@@ -133,17 +133,17 @@ impl Driver {
             let Some(log) = self.channels.logs.of(*id).cloned().filter(|_| !is_unheard && !replica.is_released) else {
                 continue;
             };
-            // The output of a run that was never started has no end to wait for.
-            let was_launched = ReplicaPhase::of(&replica.seen, None).was_launched();
-            let copied = replica.follower.as_ref().filter(|_| was_launched).map(Follower::caught_up);
+            let copied = replica.follower.as_ref().map(Follower::caught_up);
             let complete = tasks::complete(log, OptionFuture::from(copied).map(drop));
             replica.is_released = replica.seen.presence() == Presence::Live;
-            let (id, agent, is_live) = (*id, replica.agent(), replica.is_released);
+            // A pod that the cluster takes away ends by itself, and its script may still save its state.
+            let is_to_end = replica.is_released && !replica.seen.is_leaving();
+            let (id, agent) = (*id, replica.agent());
             let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.key());
             self.tasks.spawn(async move {
                 // Who follows the output need not wait for the pod.
                 complete.await;
-                if is_live && !tasks::finish(&agents, agent).await {
+                if is_to_end && !tasks::finish(&agents, agent).await {
                     tasks::delete(context.backend.as_ref(), &job, id).await;
                 }
             });
@@ -204,7 +204,7 @@ impl Driver {
 /// Whether a pod is one of these.
 fn is_chosen(which: PodSelection, seen: &Observation, member: &Member) -> bool {
     // One that the cluster takes away has its grace, which another order would cut short.
-    let is_leaving = matches!(seen.pod, Some(PodState::Leaving { .. }));
+    let is_leaving = seen.is_leaving();
     match which {
         PodSelection::Live => member.pod == Presence::Live,
         PodSelection::Unfit => !is_leaving && !member.is_fit(),

@@ -132,6 +132,9 @@ enum CopyError {
     Agent(#[from] AgentError),
     #[error("keep the output")]
     File(#[source] io::Error),
+    /// The agent has ended the stream of a run that goes on.
+    #[error("the agent sends no output while its run goes on")]
+    NoStream,
 }
 
 impl Pod {
@@ -255,9 +258,15 @@ impl Pod {
             let AgentAnswer::Status(status) = agents.status(*address, None).await? else { return Ok(None) };
             let base = self.kept(log.base_of(&status.boot_id).await)?;
             let has_ended = matches!(status.state, RunState::Exited | RunState::Idle);
-            while self.copy_stream(base).await? == Progressed::Yes && has_ended {}
+            let mut progressed = self.copy_stream(base).await?;
+            while has_ended && progressed == Progressed::Yes {
+                progressed = self.copy_stream(base).await?;
+            }
             if has_ended {
                 return Ok(status.generation);
+            }
+            if progressed == Progressed::No {
+                return Err(CopyError::NoStream);
             }
         }
     }

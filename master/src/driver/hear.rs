@@ -48,6 +48,9 @@ impl Driver {
                 replica.seen.agent = AgentState::Failed(LostRun::disrupted("its pod was deleted"));
             }
             replica.seen.pod = pod;
+            if replica.seen.pod.is_some() {
+                replica.seen.denied = None;
+            }
             if is_swept && replica.seen.pod.is_none() {
                 replica.lose_pod();
             }

@@ -206,6 +206,11 @@ impl Observation {
         }
     }
 
+    /// Whether the cluster takes its pod away.
+    pub fn is_leaving(&self) -> bool {
+        matches!(self.pod, Some(PodState::Leaving { .. }))
+    }
+
     /// Why it has no pod, or its pod no address, where that is known.
     pub fn waits_for(&self) -> Option<&str> {
         match &self.pod {

@@ -1,6 +1,6 @@
 //! The Kubernetes API, as the back end and the store use it: where it is, deadlines, and errors in its own words.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use hyper::{Request, header};
@@ -12,10 +12,10 @@ use kube::config::{Config, KubeConfigOptions};
 use kube::core::Status;
 use kube::{Api, Client, Resource};
 use protocol::ids::UnixMillis;
+use sha2::{Digest, Sha256};
 use tokio::time::timeout;
 
 use super::clock::Clock;
-use crate::store::wall_clock;
 
 /// Most time that one call may take, kube's own repetitions after 429, 503 and 504 included.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -41,6 +41,8 @@ pub struct Cluster {
     /// ends them.
     watching: Client,
     namespace: String,
+    /// Where the API is.
+    url: String,
     master: MasterPlace,
     clock: Clock,
 }
@@ -114,7 +116,7 @@ impl Cluster {
             .context("find a Kubernetes cluster: set KUBECONFIG, or run the master in a pod with a service account")?;
         // What was inferred does not say from what; a kubeconfig goes before the pod's own account.
         let is_in_pod = Config::from_kubeconfig(&KubeConfigOptions::default()).await.is_err();
-        let own = config.default_namespace.clone();
+        let (own, url) = (config.default_namespace.clone(), config.cluster_url.to_string());
         let namespace = namespace.unwrap_or_else(|| own.clone());
         let mut to_watch = config.clone();
         to_watch.default_retry = false;
@@ -122,17 +124,24 @@ impl Cluster {
         let (client, watching) = (client(config)?, client(to_watch)?);
         let master = if is_in_pod && namespace == own { MasterPlace::PodBesideJobs } else { MasterPlace::Elsewhere };
         let clock = ask_clock(&client).await;
-        Ok(Self { client, watching, namespace, master, clock })
+        Ok(Self { client, watching, namespace, url, master, clock })
     }
 
     /// What this client reaches, from outside the cluster.
     pub fn new(client: Client, namespace: String) -> Self {
-        Self { watching: client.clone(), client, namespace, master: MasterPlace::Elsewhere, clock: Clock::default() }
+        let (watching, url, clock) = (client.clone(), String::new(), Clock::default());
+        Self { client, watching, namespace, url, master: MasterPlace::Elsewhere, clock }
+    }
+
+    /// The name of a folder for what is kept of this namespace of this cluster. Other names lie beside it.
+    pub(crate) fn folder(&self) -> String {
+        let digest = Sha256::digest(format!("{} {}", self.url, self.namespace));
+        format!("kubernetes-{}", hex::encode(&digest[..8]))
     }
 
     /// The time by the API server's clock.
     pub(crate) fn now(&self) -> UnixMillis {
-        self.clock.at(wall_clock())
+        self.clock.at(Instant::now())
     }
 
     /// Where this master is.
@@ -202,5 +211,5 @@ async fn ask_clock(client: &Client) -> Clock {
     let request = Request::get("/version").body(Body::empty()).expect("a path makes a request");
     let answer = call(client.send(request)).await.ok();
     let date = answer.as_ref().and_then(|answer| answer.headers().get(header::DATE)?.to_str().ok());
-    Clock::of_answer(date, wall_clock())
+    Clock::of_answer(date, Instant::now())
 }

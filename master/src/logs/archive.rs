@@ -77,31 +77,35 @@ impl Archive {
         let mut finished = BTreeMap::new();
         loop {
             self.completed.notified().await;
-            if let Err(error) = self.trim(&mut finished).await {
-                warn!(%error, "cannot tell how much the jobs' output takes");
-            }
+            self.trim(&mut finished).await;
         }
     }
 
     /// Drops what is too much. `finished` is what jobs take that have finished, as far as it was looked up.
-    async fn trim(&self, finished: &mut BTreeMap<String, Kept>) -> io::Result<()> {
+    async fn trim(&self, finished: &mut BTreeMap<String, Kept>) {
         let jobs = self.live();
         finished.retain(|uid, _| jobs.contains_key(uid));
         let mut running = 0;
         for (uid, logs) in &jobs {
-            if !logs.is_complete() {
-                running += logs.kept().await?.bytes;
-            } else if !finished.contains_key(uid) {
-                finished.insert(uid.clone(), logs.kept().await?);
+            if finished.contains_key(uid) {
+                continue;
+            }
+            let is_complete = logs.is_complete();
+            match logs.kept().await {
+                Ok(kept) if is_complete => drop(finished.insert(uid.clone(), kept)),
+                Ok(kept) => running += kept.bytes,
+                // A job that is being deleted takes its folder with it.
+                Err(error) => warn!(uid, %error, "cannot tell how much a job's output takes"),
             }
         }
         for uid in to_drop(finished, running, self.budget) {
             let Some((logs, kept)) = jobs.get(&uid).zip(finished.get_mut(&uid)) else { continue };
             info!(uid, bytes = kept.bytes, "dropping a finished job's output, to stay within --log-budget");
-            logs.drop_output().await?;
-            kept.bytes = 0;
+            match logs.drop_output().await {
+                Ok(()) => kept.bytes = 0,
+                Err(error) => warn!(uid, %error, "a job's output cannot be dropped"),
+            }
         }
-        Ok(())
     }
 
     fn live(&self) -> BTreeMap<String, Arc<JobLogs>> {

@@ -83,7 +83,10 @@ impl LogFile {
         // Without such a note there was one agent so far.
         let base = if known.is_empty() { 0 } else { self.end(Then::StayOpen)? };
         self.create_folder()?;
-        fs::write(&path, format!("{boot_id} {base}\n"))?;
+        // On a full disk the old note must stay.
+        let new = path.with_extension("base.new");
+        fs::write(&new, format!("{boot_id} {base}\n"))?;
+        fs::rename(&new, &path)?;
         Ok(base)
     }
 

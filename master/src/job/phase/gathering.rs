@@ -5,7 +5,8 @@ use std::time::Duration;
 use protocol::failure::{Failure, Loss};
 use protocol::ids::Generation;
 
-use super::{Action, Gathering, JobPhase, Leftovers, PodSelection, Seen, StartStage, fail, overdue, running};
+use super::ending::stop;
+use super::{Action, Ending, Gathering, JobPhase, Leftovers, PodSelection, Seen, StartStage, fail, overdue, running};
 use crate::job::gang::{Gang, Member};
 use crate::job::observation::{LostRun, Presence};
 use crate::job::replica::ReplicaPhase;
@@ -29,6 +30,10 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
         let until = now + policy.backoff;
         let restart = Restart { next: gathering.next, without: PodSelection::Unfit, until, since };
         return (restart.into(), vec![Action::DeletePods(PodSelection::Unfit)]);
+    }
+    // What an earlier master has started may have ended well, though an agent cannot be reached.
+    if seen.is_taken_over() && gang.newest_launch().is_some() && policy.success.is_met(gang) {
+        return stop(&phase, Ending::Succeeded, seen);
     }
     if now >= since + policy.start_timeout && !may_run_without_us(gang, seen) {
         return fail(&phase, gang.start_timeout(policy.start_timeout, Member::has_joined), seen);

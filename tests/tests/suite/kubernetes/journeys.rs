@@ -1,7 +1,17 @@
-//! The journeys of local jobs, on the cluster; the trainings in images that the examples' own Dockerfiles make.
+//! The journeys of local jobs that go another way on the cluster; the training in an image that the example's own Dockerfile
+//! makes. The others prove nothing here that they do not prove on one machine.
 
 use e2e::Place;
 
-e2e::journeys_by_one_command!(Place::Cluster, #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]);
-e2e::journeys_at_a_master!(Place::Cluster, #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]);
-e2e::journeys_of_trainings!(Place::Cluster, #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]);
+e2e::journeys! {
+    Place::Cluster, #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"],
+    four_workers_see_one_cluster_of_four_addresses,
+    the_first_failure_is_named_and_stops_the_others_at_once,
+    a_run_that_kills_itself_is_told_from_one_that_exits,
+    when_the_chief_ends_the_servers_are_stopped_and_the_job_succeeds,
+    variables_and_arguments_reach_exec_py,
+    jobs_at_once_all_succeed_with_no_address_used_twice,
+    killing_an_agent_ends_its_run_and_fails_the_job_with_that_reason,
+    a_name_is_free_again_when_its_job_is_deleted,
+    workers_of_an_all_reduce_training_end_with_the_same_weights,
+}

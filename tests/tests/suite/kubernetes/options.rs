@@ -104,7 +104,6 @@ fn an_image_keeps_its_user_its_folder_and_its_variables_and_its_entrypoint_does_
     let stage = Stage::in_image(&image, exec_py);
     let run = stage.submit(&["--worker-num", "1"]).code(0);
     assert_eq!(run.stdout, "worker-0 │ 1234 /srv/code vanilla []\n");
-    run.says(&["warning: pods do not run its ENTRYPOINT [\"/bin/false\"]"]);
 }
 
 #[test]

@@ -36,6 +36,7 @@ fn a_job_whose_record_is_deleted_by_hand_ends_and_leaves_nothing() {
 fn a_job_that_succeeded_leaves_its_record_and_pods_that_show_its_output() {
     let stage = Stage::hello(Place::Cluster);
     stage.submit(&["--task", "done"]).code(0);
+    stage.assert_still();
     assert_eq!(stage.cluster().objects(), kept("done"));
     assert_eq!(stage.cluster().pods(|phase| phase == "Succeeded").len(), 2);
     let logs = stage.cluster().namespace.kubectl(&["logs", "done-worker-1"]);
@@ -52,6 +53,7 @@ fn a_job_that_failed_leaves_pods_that_say_how_each_run_ended() {
     let exec_py = format!("import os\nif os.environ['RANK'] == '1': raise SystemExit(3)\n{STUBBORN}");
     let stage = Stage::new(Place::Cluster, &exec_py);
     stage.submit(&["--task", "broken", "--max-restarts", "0"]).code(1);
+    stage.assert_still();
     assert_eq!(stage.cluster().objects(), kept("broken"));
     assert_eq!(stage.cluster().pods(|phase| phase == "Failed").len(), 2);
     let code =
