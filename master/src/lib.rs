@@ -1,4 +1,4 @@
-//! The master: turns an accepted job into running pods, starts its gang, and answers for it. Here is the wiring.
+//! The master: accepts jobs, creates their pods, starts their gangs and serves their state. This file is the wiring.
 
 pub mod agent_client;
 pub mod agent_token;
@@ -49,15 +49,15 @@ use crate::store::kube::KubeStore;
 use crate::store::sqlite::SqliteStore;
 use crate::store::{JobStore, StoreError};
 
-/// Runs a master until it is told to end.
+/// Runs a master until a signal or the end of its supervisor stops it.
 ///
 /// # Errors
-/// When it cannot start, with what to do about it, or when what it rests upon breaks.
+/// Fails when the master cannot start, or when the store or the watch of the pods breaks.
 pub async fn run(config: Config) -> anyhow::Result<()> {
     run_with(config, |context| context).await
 }
 
-/// The same with a `change` to what the drivers share, so that a test's program can put faults around the seams.
+/// Like [`run`], with a `change` to the context that all drivers share. A test program injects faults with it.
 ///
 /// # Errors
 /// As [`run`].
@@ -68,7 +68,7 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
     let mut signals = Signals::install(config.supervised)?;
     config.check()?;
     let guard = config.guard()?;
-    // Before anything asks for the limit.
+    // This comes before anything that reads the limit.
     let descriptors = Descriptors::raise().context("raise the limit of open files")?;
     let state = StateDir::claim(&config.state_dir()?)?;
     let World { store, backend, agent_key, boot_id, logs } = tokio::select! {
@@ -98,7 +98,7 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
         reason = signals.told_to_end() => ended_by(reason),
     };
     end.cancel();
-    // No driver may take the end of a pod, which is this master's own, for a failure.
+    // `shutdown` ends this master's pods. No driver may record that as a failure, so the drivers stop first.
     following.abort();
     let _ = following.await;
     let (served, ()) = tokio::join!(serving, backend.shutdown());
@@ -109,22 +109,22 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
     outcome
 }
 
-/// A master that was told to end has done what it should.
+/// A requested shutdown is a success.
 #[expect(clippy::unnecessary_wraps, reason = "it stands beside other ends, which are errors")]
 fn ended_by(reason: &str) -> anyhow::Result<()> {
     info!(reason, "ending");
     Ok(())
 }
 
-/// Why a master ends that goes blind.
+/// The error of a master whose watch of the pods broke.
 const BLIND: &str = "the watch of the pods broke: start the master again, and it goes on with its jobs";
 
-/// Records are followed as long as a master lives.
+/// The task that follows the records runs as long as the master, so its end is an error.
 fn why_it_ended(ended: Result<Result<(), StoreError>, JoinError>) -> anyhow::Result<()> {
     ended.context("follow the records")?.context("follow the records")
 }
 
-/// What a master rests upon.
+/// What the master depends on: its store, its pods and its keys.
 struct World {
     store: Arc<dyn JobStore>,
     backend: Arc<dyn PodBackend>,
@@ -156,7 +156,7 @@ async fn on_this_host(config: &Config, state: &StateDir, descriptors: Descriptor
     let (agent, not_inherited) = (config.agent_binary()?, Config::own_variables());
     let backend =
         ProcessBackend::new(agent, here, not_inherited, state.path(), descriptors).context("read the pods' folders")?;
-    // These agents do not outlive this master, so its key need not either.
+    // These agents do not outlive this master, so a random key is enough.
     let (boot_id, agent_key) = (boot_id(&store).await?, AgentKey::random());
     Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key, boot_id, logs: state.logs() })
 }
@@ -175,24 +175,24 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
     Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key, boot_id, logs })
 }
 
-/// What the process says to its caller: 0 when it was told to end, 2 when it could not start or go on.
+/// The exit status: 0 after a requested shutdown, 2 when the master could not start or go on.
 pub fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nothing can be done about a stderr that is closed.
+            // If stderr is closed, there is no other place to report the error.
             let _ = writeln!(std::io::stderr(), "error: {error:#}{}", hint(&error));
             ExitCode::from(2)
         }
     }
 }
 
-/// The address to serve on cannot be had.
+/// The master cannot bind its address.
 #[derive(Debug, thiserror::Error)]
 #[error("listen on {0} (--listen)")]
 struct CannotListen(SocketAddr);
 
-/// What to do about an error, on a line of its own; empty where there is nothing to say.
+/// A line that says how to fix the error; empty if there is no advice.
 fn hint(error: &anyhow::Error) -> String {
     let kind = error.root_cause().downcast_ref::<std::io::Error>().map(std::io::Error::kind);
     match (error.downcast_ref::<CannotListen>(), kind) {
@@ -204,7 +204,7 @@ fn hint(error: &anyhow::Error) -> String {
     }
 }
 
-/// The first line on stdout is for whoever started this master, a program perhaps.
+/// The first line on stdout tells the caller, often a program, the address of this master.
 fn announce(listener: &TcpListener) -> anyhow::Result<()> {
     let address = listener.local_addr().context("ask for the address listened on")?;
     let mut stdout = std::io::stdout().lock();

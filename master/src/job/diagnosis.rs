@@ -1,4 +1,4 @@
-//! From a failure and the gang as it was then to what people are told: what followed from what.
+//! Turns a failure and the state of the gang into the report for users: the cause and its consequences.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,22 +12,22 @@ use super::gang::{Gang, Member};
 use super::policy::Budget;
 use super::replica::ReplicaPhase;
 
-/// What is known of a failed start besides the gang.
+/// What is known of a failed start besides its gang.
 #[derive(Debug, Clone)]
 pub struct Evidence {
-    /// The start, if there was one.
+    /// The number of the start, if there was one.
     pub generation: Option<Generation>,
     /// The time by this machine's clock.
     pub now: UnixMillis,
-    /// What another start would cost.
+    /// The cost of a restart.
     pub budget: Option<Budget>,
-    /// The last lines of the replica that was the first to fail; of a deadline, those of [`longest_silent`].
+    /// The last lines of the replica that failed first. At a deadline: the last lines of [`longest_silent`].
     pub last_lines: Vec<String>,
-    /// How long each replica that still ran at the deadline had printed nothing.
+    /// For each replica that still ran at the deadline: the time since its last output.
     pub silence: BTreeMap<ReplicaId, Duration>,
 }
 
-/// What there is to say of a failed start.
+/// Builds the report of a failed start.
 pub fn diagnose(failure: Failure, gang: &Gang, evidence: Evidence) -> FailedStart {
     let Evidence { generation, now, budget, last_lines, silence } = evidence;
     let (at, stderr_tail) = match &failure {
@@ -51,12 +51,12 @@ fn last_of(text: &str) -> Vec<String> {
     lines[from..].iter().map(|line| (*line).to_owned()).collect()
 }
 
-/// The replica that had printed nothing for the longest time: where a job hangs, it is the first to look at.
+/// The replica with the longest time since its last output. When a job hangs, look there first.
 pub fn longest_silent(silence: &BTreeMap<ReplicaId, Duration>) -> Option<ReplicaId> {
     silence.iter().max_by_key(|(id, silent)| (**silent, Reverse(**id))).map(|(id, _)| *id)
 }
 
-/// How each replica stood when the job's time was over: first those that still ran, the longest silent before all.
+/// The state of each replica at the deadline. Those that still ran come first, the longest silent one at the top.
 fn at_the_deadline(gang: &Gang, silence: &BTreeMap<ReplicaId, Duration>) -> Vec<Consequence> {
     let mut members: Vec<&Member> = gang.members().iter().collect();
     members.sort_by_key(|member| Reverse(silence.get(&member.id)));
@@ -79,9 +79,9 @@ fn at_the_deadline(gang: &Gang, silence: &BTreeMap<ReplicaId, Duration>) -> Vec<
     stood
 }
 
-/// First those that ended by themselves, then those that were told to.
+/// Replicas that ended by themselves come first, then those that were stopped.
 fn consequences(failure: &Failure, gang: &Gang) -> Vec<Consequence> {
-    // Of a gang that did not come together nobody has failed.
+    // No member of a gang that did not gather has failed.
     let Some(first) = failure.replica().filter(|_| !matches!(failure, Failure::StartTimeout { .. })) else {
         return vec![];
     };

@@ -1,4 +1,4 @@
-//! All replicas of a job together: whether they are ready, and which failure was the first.
+//! All replicas of a job together: whether they are ready, and which failure came first.
 
 use std::time::Duration;
 
@@ -8,41 +8,41 @@ use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use super::observation::{DeletedBy, LostRun, Observation, Presence};
 use super::replica::ReplicaPhase;
 
-/// One replica, where it stands, and what is left of its pod.
+/// One replica: its phase and the presence of its pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Which.
+    /// The replica's role and index.
     pub id: ReplicaId,
-    /// Where it stands.
+    /// The replica's phase.
     pub phase: ReplicaPhase,
-    /// Its pod.
+    /// Whether its pod exists.
     pub pod: Presence,
-    /// Why its pod has no address yet, in the back end's words.
+    /// Why its pod has no address yet, as the back end reports it.
     pub waits_for: Option<String>,
-    /// Who takes its pod away, if someone does.
+    /// Whether this master deletes the pod, or others do.
     pub deleted_by: DeletedBy,
 }
 
 impl Member {
-    /// What is seen of a replica, while runs of generations before `horizon` are history.
+    /// Builds a member from what is observed of a replica. Runs of generations before `horizon` are history.
     pub fn of(id: ReplicaId, seen: &Observation, horizon: Option<Generation>) -> Self {
         let phase = ReplicaPhase::of(seen, horizon);
         let waits_for = seen.waits_for().map(str::to_owned);
         Self { id, phase, pod: seen.presence(), waits_for, deleted_by: seen.deleted_by }
     }
 
-    /// Whether its pod lives, and was never told to run.
+    /// Whether its pod is alive and was never told to run.
     pub fn is_idle(&self) -> bool {
         self.pod == Presence::Live && !self.phase.was_configured()
     }
 
-    /// Whether its pod lives, and its run has not ended, or has not said so.
+    /// Whether its pod is alive and has not reported the end of its run.
     pub fn is_unended(&self) -> bool {
         self.pod == Presence::Live && !self.phase.is_dead()
     }
 
-    /// Whether another start can use its pod, or the pod that it is going to have. What this master has had deleted will
-    /// go, however well it looks until then.
+    /// Whether its present or future pod can serve another start. A pod that this master has deleted cannot, even while
+    /// it still looks healthy.
     pub fn is_fit(&self) -> bool {
         match self.pod {
             Presence::Absent => true,
@@ -51,28 +51,28 @@ impl Member {
         }
     }
 
-    /// Whether the cluster takes its pod away, and has not done so yet.
+    /// Whether the cluster is evicting its pod.
     pub fn is_leaving(&self) -> bool {
         let is_disrupted = matches!(&self.phase, ReplicaPhase::Lost(LostRun { loss: Loss::Disrupted, .. }));
         is_disrupted && self.pod == Presence::Live
     }
 
-    /// Whether its agent has answered, and may still take a start or has had its own.
+    /// Whether its agent has answered, and has a run or can still take one.
     pub fn has_joined(&self) -> bool {
         self.phase.has_joined() && !self.is_spent()
     }
 
-    /// Whether its start was called back before exec.py was started, and its pod has ended since.
+    /// Whether its start was cancelled before exec.py ran, and its pod has ended since.
     pub fn is_spent(&self) -> bool {
         self.phase.was_called_back() && self.pod == Presence::Ended
     }
 
-    /// Whether its agent has a place and has not answered, so that nobody knows what it runs.
+    /// Whether its agent has an address and has not answered. Nobody knows what it runs.
     pub fn is_silent(&self) -> bool {
         self.phase == ReplicaPhase::Scheduled
     }
 
-    /// Why this replica makes its generation fail, if it does.
+    /// The failure that this replica causes, if any.
     fn failure(&self) -> Option<Failure> {
         let replica = self.id;
         match &self.phase {
@@ -95,12 +95,12 @@ impl Member {
 pub struct Gang(Vec<Member>);
 
 impl Gang {
-    /// The gang of these members.
+    /// A gang of these members, in the plan's order.
     pub fn new(members: Vec<Member>) -> Self {
         Self(members)
     }
 
-    /// Its members.
+    /// All members, in the plan's order.
     pub fn members(&self) -> &[Member] {
         &self.0
     }
@@ -110,20 +110,20 @@ impl Gang {
         self.0.iter().all(|member| test(&member.phase))
     }
 
-    /// Whether `test` holds for a member.
+    /// Whether `test` holds for at least one member.
     pub fn any(&self, test: impl Fn(&Member) -> bool) -> bool {
         self.0.iter().any(test)
     }
 
-    /// The first failure in time, if there is one, while this master has stopped nothing: the earliest exit by the
-    /// agents' clocks, for what comes after it is an echo; a lost pod, which has no time of its own, where no exec.py
-    /// failed; a run that someone else stopped where there is nothing else, for the gang cannot go on without it.
+    /// The first failure, while this master has stopped nothing. The earliest exit by the agents' clocks comes first;
+    /// later exits are echoes. Without a failed exec.py, a lost pod counts. Without that, a run that someone else
+    /// stopped counts, because the gang cannot go on without it.
     pub fn first_failure(&self) -> Option<Failure> {
         self.failures().min_by_key(|failure| (was_stopped(failure), time_of(failure)))
     }
 
-    /// What a job failed of that `known` brought to its end: an earlier exit may have come to light since. Runs that
-    /// were stopped and pods that were lost since are no cause, for by now we stop the ones and delete the others.
+    /// The cause of a start that ended with `known`: an earlier exit may have been reported since. Later stops and lost
+    /// pods are no cause, because this master now stops runs and deletes pods itself.
     pub fn cause(&self, known: Failure) -> Failure {
         if matches!(known, Failure::DeadlineExceeded { .. }) {
             return known;
@@ -142,17 +142,17 @@ impl Gang {
         launched.filter_map(|member| member.phase.generation()).max()
     }
 
-    /// The newest generation that an agent was told of.
+    /// The newest generation that an agent knows.
     pub fn newest_generation(&self) -> Option<Generation> {
         self.0.iter().filter_map(|member| member.phase.generation()).max()
     }
 
-    /// A member whose agent has not been told of this generation, or has forgotten it.
+    /// A member whose agent does not know this generation.
     pub fn outside(&self, generation: Generation) -> Option<ReplicaId> {
         self.0.iter().find(|member| member.phase.generation() != Some(generation)).map(|member| member.id)
     }
 
-    /// The failure of a gang of which some have not come so far in this time.
+    /// The start timeout of a gang, naming the members that have not come this far within `given`.
     pub fn start_timeout(&self, given: Duration, has_come: impl Fn(&Member) -> bool) -> Failure {
         let missing = || self.0.iter().filter(|member| !has_come(member));
         Failure::StartTimeout {
@@ -163,8 +163,8 @@ impl Gang {
     }
 }
 
-/// When a failure was. What the cluster took away counts as the first, for the others die of it before it is heard of;
-/// what else has no time of its own counts as the last.
+/// The time of a failure. An eviction counts as the earliest: other members fail because of it before it is seen.
+/// A failure without a time counts as the latest.
 fn time_of(failure: &Failure) -> UnixMillis {
     match failure {
         Failure::ReplicaExited { exit, .. } => exit.ended_at,

@@ -1,12 +1,12 @@
-//! Which job: its name alone may be another job's later.
+//! The identity of a job. A later job may have the same name.
 
 use protocol::ids::JobName;
 
-/// A job, told from any other that had the same name before.
+/// The name and uid of a job. The uid separates it from earlier jobs with the same name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobKey {
-    /// Its name.
+    /// The job's name.
     pub name: JobName,
-    /// Its uid, as its record has it.
+    /// The job's uid, as in its record.
     pub uid: String,
 }

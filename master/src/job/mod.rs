@@ -1,5 +1,5 @@
-//! What a job is and how it moves: pure functions over values. No runtime, no HTTP, no clock, no environment;
-//! time is an argument, and whoever calls carries out the actions.
+//! What a job is and how it moves: pure functions over values. They use no runtime, HTTP, clock or environment.
+//! Time is an argument, and the caller carries out the actions.
 
 pub mod diagnosis;
 pub mod gang;

@@ -1,4 +1,4 @@
-//! What is known of each replica: what its back end says of its pod, and what its agent says; never stored.
+//! What is known of each replica: its pod's state from the back end, and its agent's answers; never stored.
 
 use std::net::SocketAddr;
 
@@ -6,36 +6,36 @@ use protocol::agent::{LastWords, RunState, RunStatus};
 use protocol::failure::Loss;
 use protocol::ids::Generation;
 
-/// A pod, as its back end sees it.
+/// The state of a pod, as its back end sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodState {
-    /// It has no address yet, for this reason where one is known.
+    /// It has no address yet.
     Pending {
-        /// In the back end's words.
+        /// Why, in the back end's words, if it says.
         reason: Option<String>,
     },
-    /// Its agent can be talked to, or will soon.
+    /// It has addresses. Its agent answers now or soon.
     Running(Addresses),
-    /// It is still there and may still use something, but it will not run exec.py, or not any more, for this reason.
+    /// It still exists and may use resources, but exec.py does not run in it, or not any more.
     Unusable {
-        /// Why not, in the back end's words.
+        /// Why, in the back end's words.
         reason: String,
     },
-    /// The cluster is taking it away. What runs in it has its grace to end.
+    /// The cluster is evicting it. Its processes have their grace to end.
     Leaving {
-        /// In the back end's words.
+        /// Why, in the back end's words.
         reason: String,
     },
-    /// The cluster has taken it: evicted, preempted, drained, deleted. It runs nothing any more.
+    /// The cluster took it: evicted, preempted, drained or deleted. Nothing runs in it any more.
     Disrupted {
-        /// In the back end's words.
+        /// Why, in the back end's words.
         reason: String,
     },
-    /// It has ended and runs nothing any more.
+    /// It has ended. Nothing runs in it any more.
     Terminated {
-        /// How its process ended, where that says how exec.py ended, and in which start, where that is known too.
+        /// How its process ended and in which start, if the exit status tells how exec.py ended.
         exit: Option<LastWords>,
-        /// In the back end's words.
+        /// Why, in the back end's words.
         reason: String,
     },
 }
@@ -56,12 +56,12 @@ impl PodState {
     }
 }
 
-/// Where a pod is reached.
+/// The addresses of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addresses {
-    /// Its agent's HTTP.
+    /// The agent's HTTP address.
     pub agent: SocketAddr,
-    /// What exec.py's TensorFlow server shall listen on.
+    /// The address on which exec.py's TensorFlow server must listen.
     pub tensorflow: SocketAddr,
 }
 
@@ -70,20 +70,20 @@ pub struct Addresses {
 pub enum AgentState {
     /// It has not answered yet.
     Silent,
-    /// It answered, and knows no more than to take an environment and to run: the first prototype's agent.
+    /// It answered, and only accepts an environment and a start: the agent of the first prototype.
     SeedOnly,
-    /// It answered, and said this of its run.
+    /// It reported this status of its run.
     Status(Box<RunStatus>),
     /// It acknowledged the environment of this generation.
     Configured(Generation),
     /// It acknowledged the start of this generation.
     Started(Generation),
-    /// It answered, and not as an agent should; or its pod cannot be had.
+    /// Its answer was wrong for an agent, or its pod cannot be created.
     Failed(LostRun),
 }
 
 impl AgentState {
-    /// What it said of its run, where that is the newest that is known of it.
+    /// The status of its run, if that is the newest news of it.
     pub fn status(&self) -> Option<&RunStatus> {
         match self {
             Self::Status(status) => Some(status),
@@ -91,7 +91,7 @@ impl AgentState {
         }
     }
 
-    /// Whether it answers as one of ours does.
+    /// Whether it has answered as an agent should.
     pub fn has_answered(&self) -> bool {
         match self {
             Self::Status(_) | Self::Configured(_) | Self::Started(_) => true,
@@ -100,16 +100,16 @@ impl AgentState {
     }
 }
 
-/// A run that is over without a report of its own.
+/// A run that ended without its own report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostRun {
-    /// Why, in words.
+    /// Why, as text for users.
     pub reason: String,
-    /// What another start would find.
+    /// What the loss means for another start.
     pub loss: Loss,
 }
 
-/// Most characters of a reason: it goes into the job's record, and may be whatever answers on an agent's port.
+/// Maximum characters of a reason. It is stored in the job's record, and any program on an agent's port can send it.
 const REASON_CHARS_MAX: usize = 1024;
 
 impl LostRun {
@@ -118,50 +118,50 @@ impl LostRun {
         Self { reason: reason.chars().take(REASON_CHARS_MAX).collect(), loss }
     }
 
-    /// Something broke.
+    /// A loss because something broke.
     pub fn broken(reason: impl Into<String>) -> Self {
         Self::new(reason, Loss::Broken)
     }
 
-    /// Another pod would do no better.
+    /// A loss that another pod would not prevent.
     pub fn hopeless(reason: impl Into<String>) -> Self {
         Self::new(reason, Loss::Hopeless)
     }
 
-    /// The cluster took the pod.
+    /// A loss because the cluster took the pod.
     pub fn disrupted(reason: impl Into<String>) -> Self {
         Self::new(reason, Loss::Disrupted)
     }
 }
 
-/// All that is known of one replica.
+/// Everything that is known of one replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observation {
-    /// Its pod; absent until the back end has heard of it, or after it was deleted.
+    /// Its pod; `None` before the back end reports it, and after its deletion.
     pub pod: Option<PodState>,
-    /// Why the back end does not create its pod yet, where it said so.
+    /// Why the back end does not create its pod yet, if it says.
     pub denied: Option<String>,
     /// Its agent.
     pub agent: AgentState,
-    /// Who has it deleted, if someone has.
+    /// Whether this master deletes the pod, or others do.
     pub deleted_by: DeletedBy,
 }
 
-/// Who takes a pod away.
+/// The origin of a pod's deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeletedBy {
-    /// The cluster, or someone at its controls.
+    /// The cluster or a user.
     Others,
-    /// This master: its loss is no cause of anything.
+    /// This master. Such a loss is not the cause of a failure.
     ThisMaster,
 }
 
 impl Observation {
-    /// Nothing is known yet.
+    /// A replica of which nothing is known.
     pub const NEW: Self = Self { pod: None, denied: None, agent: AgentState::Silent, deleted_by: DeletedBy::Others };
 
-    /// Takes in what its agent is now known to be. Acknowledgements and statuses come in different ways: what comes late
-    /// does not undo what has gone on from there.
+    /// Applies a report about its agent. Acknowledgements and statuses arrive by different ways, so a late one
+    /// does not undo newer ones.
     pub fn hear(&mut self, heard: AgentState) {
         let is_late = match (&self.agent, &heard) {
             (AgentState::Status(known), AgentState::Configured(late) | AgentState::Started(late)) => {
@@ -195,7 +195,7 @@ impl Observation {
         }
     }
 
-    /// What is left of its pod.
+    /// Whether its pod exists.
     pub fn presence(&self) -> Presence {
         match &self.pod {
             Some(
@@ -206,12 +206,12 @@ impl Observation {
         }
     }
 
-    /// Whether the cluster takes its pod away.
+    /// Whether the cluster is evicting its pod.
     pub fn is_leaving(&self) -> bool {
         matches!(self.pod, Some(PodState::Leaving { .. }))
     }
 
-    /// Why it has no pod, or its pod no address, where that is known.
+    /// Why it has no pod, or why its pod has no address, if known.
     pub fn waits_for(&self) -> Option<&str> {
         match &self.pod {
             Some(PodState::Pending { reason }) => reason.as_deref(),
@@ -226,7 +226,7 @@ impl Observation {
         }
     }
 
-    /// A loss of its pod for this reason.
+    /// The loss of its pod for this reason.
     pub(super) fn lost(&self, reason: &str) -> LostRun {
         match self.deleted_by {
             DeletedBy::Others => LostRun::disrupted(reason),
@@ -235,12 +235,12 @@ impl Observation {
     }
 }
 
-/// What is left of a pod.
+/// Whether a pod exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
-    /// Nothing, or nothing yet.
+    /// There is no pod, or none yet.
     Absent,
-    /// It exists, and may use something.
+    /// It exists and may use resources.
     Live,
     /// It has ended and is still listed.
     Ended,

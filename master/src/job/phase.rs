@@ -5,7 +5,7 @@
 //!  ▲ │                        │                                         │                              │
 //!  │ └── a failure, a time limit, success, a wish to cancel ────────────┴───────────▶ Stopping ◀───────┘
 //!  │                                                                                    │ every run is dead
-//!  └──lost pods are gone, the pause is over── Restarting ◀──to be made up for───────────┤
+//!  └──lost pods are gone, the pause is over── Restarting ◀──the job may restart─────────┤
 //!                                                                                       ▼
 //!                                                  Finished ◀──every pod has ended── Releasing
 //! ```
@@ -25,193 +25,193 @@ use self::gathering::{Restart, pending, restarting, starting};
 use super::gang::Gang;
 use super::policy::{Deadline, Policy};
 
-/// Where a job stands. Times are counted from the moment its driver began.
+/// The phase of a job. All times are durations since the job's driver began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobPhase {
-    /// Its pods come up.
+    /// The pods are starting; not every agent has joined yet.
     Pending {
-        /// What they come together for.
+        /// The start that the gang is gathering for.
         gathering: Gathering,
-        /// Since when.
+        /// When the gang began to gather.
         since: Duration,
     },
-    /// The gang is complete and is being started.
+    /// The gang is complete and its runs are being started.
     Starting {
-        /// Its number.
+        /// The number of this start.
         generation: Generation,
-        /// How far.
+        /// How far this start is.
         stage: StartStage,
-        /// Since when.
+        /// When this stage began.
         since: Duration,
     },
     /// Every exec.py has been started.
     Running {
-        /// Its number.
+        /// The number of this start.
         generation: Generation,
     },
-    /// How this start ends is decided; every run that is not dead is being stopped.
+    /// The outcome of this start is decided. The driver stops every run that is still alive.
     Stopping {
-        /// The start that is being ended; absent when there was none.
+        /// The start that is being stopped; `None` if there was none.
         generation: Option<Generation>,
-        /// Runs of older generations are known to have failed, and are history.
+        /// The oldest generation whose runs count. Older ones are known to have failed.
         horizon: Option<Generation>,
-        /// The number of the next, should there be one.
+        /// The number of the next start, if there is one.
         next: Generation,
-        /// How it ends.
+        /// The outcome.
         ending: Ending,
-        /// Since when.
+        /// When stopping began.
         since: Duration,
     },
-    /// Another start is to come: pods that cannot serve it go, and a pause is kept.
+    /// The job will start again. The driver deletes pods that cannot serve the next start, and backs off.
     Restarting {
-        /// The number of that start.
+        /// The number of the next start.
         next: Generation,
-        /// The pods that go.
+        /// The pods to delete.
         without: PodSelection,
-        /// When the pause is over.
+        /// When the pause ends.
         until: Duration,
-        /// When the gang began, or will begin, to come together.
+        /// When the gang began, or will begin, to gather. The start timeout counts from here.
         since: Duration,
     },
-    /// Every run is dead and the result is written; the pods are told to end.
+    /// Every run is dead and the result is recorded. The driver tells the pods to shut down.
     Releasing {
-        /// How it ended.
+        /// The result of the job.
         result: JobResult,
-        /// Since when.
+        /// When releasing began.
         since: Duration,
     },
-    /// Nothing runs any more.
+    /// Nothing of the job runs.
     Finished {
-        /// How it ended.
+        /// The result of the job.
         result: JobResult,
     },
 }
 
-/// What a gang comes together for.
+/// The start that a gang gathers for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gathering {
-    /// What its next start under this master will be numbered.
+    /// The number of the next start under this master.
     pub next: Generation,
-    /// Runs of older generations are known to have failed, and are history.
+    /// The oldest generation whose runs count. Older ones are known to have failed.
     pub horizon: Option<Generation>,
-    /// Whether there may be pods of such a start that can serve no other, which an earlier master has not removed.
+    /// Whether an earlier master may have left pods of a failed start, which cannot serve another one.
     pub leftovers: Leftovers,
 }
 
 /// See [`Gathering::leftovers`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leftovers {
-    /// There are none.
+    /// An earlier master left no such pods.
     None,
-    /// There may be.
+    /// An earlier master may have left such pods.
     Possible,
 }
 
-/// How far a start has come. The two are kept apart, so that no exec.py runs before every member knows the cluster.
+/// The stage of a start. Two stages make sure that no exec.py runs before every member knows the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartStage {
-    /// Each agent is given its environment.
+    /// The driver gives each agent its environment.
     Configuring,
-    /// Each agent is told to run.
+    /// The driver tells each agent to run exec.py.
     Launching,
 }
 
-/// How a start is about to end.
+/// The outcome of a start that is being stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
-    /// It did what it should.
+    /// The success rule is met.
     Succeeded,
-    /// It failed, as far as is known by now for this reason; an earlier failure may still come to light.
+    /// The start failed for this reason. The driver may still find an earlier failure while it stops the runs.
     Failed(Failure),
-    /// A user wished it.
+    /// A user cancelled the job.
     Cancelled,
 }
 
-/// What happened.
+/// An input of [`step`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobEvent {
     /// A replica has changed, or time has passed.
     Observed,
-    /// A user wishes the job to end.
+    /// A user has asked to cancel the job.
     CancelWished,
 }
 
-/// What the job's transitions look at, besides the event.
+/// What [`step`] reads besides the phase and the event.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen<'a> {
-    /// Every replica, as it is now.
+    /// The current state of every replica.
     pub gang: &'a Gang,
-    /// The job's rules.
+    /// The rules of the job.
     pub policy: &'a Policy,
-    /// What has failed before.
+    /// The starts that failed before.
     pub restarts: &'a Restarts,
-    /// How many masters have held the job: the first number of the starts that this one makes.
+    /// How many masters have held the job, this one included. The starts of this master have this epoch.
     pub epoch: u32,
     /// The time since the driver began.
     pub now: Duration,
 }
 
 impl Seen<'_> {
-    /// Whether an earlier master may have started what this one has not heard of yet.
+    /// Whether an earlier master held the job. It may have started runs that this one does not know of yet.
     fn is_taken_over(&self) -> bool {
         self.epoch > 1
     }
 }
 
-/// Some of a job's pods.
+/// A subset of a job's pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodSelection {
-    /// Those that have not ended; the others hold what `kubectl logs` shows.
+    /// Pods that have not ended. `kubectl logs` still works for the ended ones, so they may stay.
     Live,
-    /// Those that cannot serve another start.
+    /// Pods that cannot serve another start.
     Unfit,
-    /// Those whose run has not ended, or has not said so.
+    /// Pods whose agent has not reported the end of its run.
     Unended,
-    /// Those that were never told to run: nothing in them ends by itself.
+    /// Pods that were never told to run. They do not end by themselves.
     Idle,
-    /// All.
+    /// All pods of the job.
     All,
 }
 
-/// What the driver shall do. Each may be carried out again without harm.
+/// What the driver does next. Repeating an action is harmless.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Create every pod that is not there.
+    /// Create every missing pod.
     CreatePods,
     /// Give every agent its environment.
     Configure(Generation),
     /// Tell every agent to run.
     Launch(Generation),
-    /// Stop every run that is not dead and was not told.
+    /// Stop every live run that was not told to stop yet.
     StopRuns {
         /// Time between SIGTERM and SIGKILL.
         grace: Duration,
     },
-    /// Write down that a start has failed for this reason, and that another makes up for it.
+    /// Record that a start failed for this reason and that the job restarts.
     RecordRestart(Failure),
-    /// Write how the job ended; it never changes afterwards.
+    /// Record the result of the job. It never changes afterwards.
     Conclude(JobResult),
-    /// Tell every pod that is still there, and was not told, to end in good order.
+    /// Tell every remaining pod to shut down, unless it was told already.
     ReleasePods,
     /// Delete these pods.
     DeletePods(PodSelection),
 }
 
-/// What is known of a job when a driver begins.
+/// What a driver knows of its job when it begins.
 #[derive(Debug, Clone)]
 pub struct Known {
-    /// What the first start under this master will be numbered.
+    /// The number of the first start under this master.
     pub first: Generation,
     /// The newest start that is known to have failed.
     pub newest_failed: Option<Generation>,
     /// Whether an earlier master may have left pods of a failed start.
     pub leftovers: Leftovers,
-    /// How it ended, if it has.
+    /// The result of the job, if it has ended.
     pub result: Option<JobResult>,
 }
 
-/// What a job's driver starts with: the phase, and what is to be done at once.
-/// A job whose result is known only has its pods released.
+/// The first phase of a driver, and its first actions. If the job has a result,
+/// the driver only releases the pods.
 pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Action>) {
     let Known { first, newest_failed, leftovers, result } = known;
     match result {
@@ -229,7 +229,7 @@ pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Act
     }
 }
 
-/// Moves a job. Pure and total; an event that changes nothing returns the phase as it was and no action.
+/// Moves a job to its next phase. Pure and total: an event that changes nothing returns the same phase and no action.
 pub fn step(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     match (event, phase) {
         (
@@ -247,7 +247,7 @@ pub fn step(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<
         (JobEvent::Observed, JobPhase::Restarting { next, without, until, since }) => {
             restarting(Restart { next, without, until, since }, seen)
         }
-        // How this start ends is decided, so a wish to cancel comes too late for it.
+        // The outcome of this start is decided, so a request to cancel comes too late.
         (_, JobPhase::Stopping { generation, horizon, next, ending, since }) => {
             stopping(Stop { generation, horizon, next, ending, since }, seen)
         }
@@ -267,14 +267,14 @@ fn running(generation: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     }
 }
 
-/// The failure of a job that was not done within its deadline.
+/// The failure of a job that exceeded its deadline.
 fn overdue(seen: Seen<'_>) -> Option<Failure> {
     let Deadline { at, given } = seen.policy.deadline?;
     (seen.now >= at).then_some(Failure::DeadlineExceeded { after_seconds: given.as_secs() })
 }
 
 impl JobPhase {
-    /// When time alone moves it, or makes it act; the driver then feeds it what it sees.
+    /// When time alone moves the job or makes it act. The driver then sends [`JobEvent::Observed`].
     pub fn deadline(&self, policy: &Policy) -> Option<Duration> {
         let job = policy.deadline.map(|deadline| deadline.at);
         let earlier = |own: Duration| job.map_or(own, |job| own.min(job));
@@ -288,12 +288,12 @@ impl JobPhase {
         }
     }
 
-    /// Whether the job is being stopped because its deadline has passed.
+    /// Whether the job is being stopped because it exceeded its deadline.
     pub fn is_late(&self) -> bool {
         matches!(self, Self::Stopping { ending: Ending::Failed(Failure::DeadlineExceeded { .. }), .. })
     }
 
-    /// The gang's current start.
+    /// The number of the current start.
     pub fn generation(&self) -> Option<Generation> {
         match self {
             Self::Starting { generation, .. } | Self::Running { generation } => Some(*generation),
@@ -302,7 +302,7 @@ impl JobPhase {
         }
     }
 
-    /// The oldest generation whose runs count; those before are history.
+    /// The oldest generation whose runs count. Older runs are history.
     pub fn horizon(&self) -> Option<Generation> {
         match self {
             Self::Pending { gathering, .. } => gathering.horizon,
@@ -314,7 +314,7 @@ impl JobPhase {
         }
     }
 
-    /// How it is shown.
+    /// The state that users see.
     pub fn state(&self) -> JobState {
         match self {
             Self::Pending { .. } => JobState::Pending,

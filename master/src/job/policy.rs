@@ -1,4 +1,4 @@
-//! What a job does about failures, and how long things may take, as values; and the one function that judges a failure.
+//! The rules of a job, as values: its time limits, its restarts, and the function that judges a failure.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,98 +12,98 @@ use protocol::run_policy::{BACKOFF_MAX_SECONDS, CleanPods, OnStartTimeout, RunPo
 use super::gang::Gang;
 
 /// Time between SIGTERM and SIGKILL when a run is stopped in good order. TensorFlow swallows SIGTERM,
-/// so a script that does not ask for it always takes this long.
+/// so a script that does not handle it always takes this long.
 pub const STOP_GRACE: Duration = Duration::from_secs(2);
-/// Time, beyond the grace, after which a pod is deleted that has not said that its run ended, or has not ended itself.
+/// Time beyond the grace after which the driver deletes a pod that has not ended, or has not reported its run's end.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Longest time between SIGTERM and SIGKILL for those whose pods stay. What is left of [`RELEASE_TIMEOUT`] then is for
-/// them to end and to be heard of.
+/// Maximum time between SIGTERM and SIGKILL for members that are not evicted themselves. The rest of
+/// [`RELEASE_TIMEOUT`] leaves them time to end and report.
 pub const LEAVING_GRACE_MAX: Duration = Duration::from_secs(10);
-/// Longest pause before a restart that does not count. A job on preemptible machines has many, and none is its fault.
+/// Maximum pause before a restart that does not count. A job on preemptible machines has many such restarts.
 const FREE_PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Longest pause, but for the job's own share of it, before a gang that was given back is asked for again.
+/// Maximum pause before a requeued gang is requested again, without the job's own share.
 const REQUEUE_PAUSE_MAX: Duration = Duration::from_secs(300);
 
 /// The rules of one job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// How long a gang may take to be complete and started. TensorFlow itself waits for a missing peer without limit.
+    /// Maximum time for a gang to gather and start. TensorFlow itself waits for a missing peer without limit.
     pub start_timeout: Duration,
     /// See [`STOP_GRACE`].
     pub stop_grace: Duration,
-    /// Time between SIGTERM and SIGKILL while the cluster takes one of the gang's pods away: what that pod has, up to
+    /// Time between SIGTERM and SIGKILL while the cluster evicts one of the gang's pods: that pod's own grace, at most
     /// [`LEAVING_GRACE_MAX`].
     pub leaving_grace: Duration,
     /// See [`RELEASE_TIMEOUT`].
     pub release_timeout: Duration,
-    /// What must happen for the job to have succeeded.
+    /// When the job has succeeded.
     pub success: SuccessRule,
-    /// How many failed starts are made up for.
+    /// Maximum restarts after failures. Evictions do not count.
     pub max_restarts: u32,
-    /// The pause before the first restart.
+    /// Pause before the first restart.
     pub backoff: Duration,
-    /// Exit codes that another start would not change.
+    /// Exit codes for which a restart is useless.
     pub no_retry_exit_codes: BTreeSet<u8>,
-    /// What follows when a gang is not complete in time.
+    /// What to do when a gang does not gather in time.
     pub on_start_timeout: OnStartTimeout,
-    /// How long a gang that was given back is not asked for again: each job's own time, for two that give back what
-    /// the other needs must not come back together.
+    /// Pause before a requeued gang is requested again. Each job has its own value, so that two jobs that need
+    /// each other's resources do not return together.
     pub requeue_pause: Duration,
-    /// When the job must be done, counted as all times here, and how much time that was in all.
+    /// The deadline of the job, if it has one.
     pub deadline: Option<Deadline>,
-    /// Which pods go at the end.
+    /// Which pods are deleted at the end.
     pub clean_pods: CleanPods,
 }
 
-/// When a job must be done.
+/// The deadline of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline {
-    /// Counted from the moment its driver began.
+    /// Time since the driver began.
     pub at: Duration,
-    /// The time it was given, from the moment it was accepted.
+    /// The whole time that the job was given, counted from its acceptance.
     pub given: Duration,
 }
 
-/// What must happen for a job to have succeeded.
+/// The condition of success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuccessRule {
-    /// Every replica that trains exits with 0.
+    /// Every training replica exits with 0.
     AllThatTrain,
-    /// This one exits with 0; the others serve it and never end by themselves.
+    /// This replica exits with 0. The others serve it and do not end by themselves.
     Decider(ReplicaId),
 }
 
-/// What is to be done about a failure.
+/// The answer to a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The gang is started again, after a pause.
+    /// Restart the gang after a pause.
     Restart {
-        /// Whether that uses up one of the job's restarts.
+        /// Whether this uses one of the job's restarts.
         budget: Budget,
-        /// How long to wait first.
+        /// Time to wait before the restart.
         pause: Duration,
     },
-    /// All pods are given back, and asked for again after a pause.
+    /// Give all pods back, and request them again after a pause.
     Requeue {
-        /// How long.
+        /// Time to wait before that.
         pause: Duration,
     },
-    /// The job has failed.
+    /// Let the job fail.
     GiveUp,
 }
 
-/// Whether a restart uses up one of those that a job has.
+/// Whether a restart uses one of the job's restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Budget {
-    /// It does.
+    /// It uses one.
     Counted,
-    /// It does not.
+    /// It uses none.
     Free,
 }
 
 impl Policy {
-    /// The rules that follow from the spec of a job that has been there for `age`. `share`, from 0 to 255, is the
-    /// job's own.
+    /// The rules that follow from the spec of a job of this `age`. `share`, from 0 to 255, spreads the pauses of
+    /// different jobs.
     pub fn of(spec: &JobSpec, age: Duration, share: u8) -> Self {
         let RunPolicy {
             max_restarts,
@@ -128,14 +128,14 @@ impl Policy {
             backoff: seconds(*backoff_seconds),
             no_retry_exit_codes: no_retry_exit_codes.clone(),
             on_start_timeout: *on_start_timeout,
-            // From half of it to one and a half.
+            // Between half of it and one and a half times it.
             requeue_pause: start_timeout.min(REQUEUE_PAUSE_MAX) * (128 + u32::from(share)) / 256,
             deadline,
             clean_pods: *clean_pods,
         }
     }
 
-    /// What is to be done about a failure, after so many restarts.
+    /// Decides what to do about a failure after these restarts.
     pub fn verdict(&self, failure: &Failure, restarts: &Restarts) -> Verdict {
         match self.budget_of(failure) {
             Some(Budget::Free) => {
@@ -155,7 +155,7 @@ impl Policy {
         }
     }
 
-    /// What another start would cost; none for a failure that another start would meet again.
+    /// The cost of a restart; `None` if the next start would fail in the same way.
     pub fn budget_of(&self, failure: &Failure) -> Option<Budget> {
         match failure {
             Failure::ReplicaExited { exit, .. } => self.budget_of_exit(exit),
@@ -182,7 +182,7 @@ impl Policy {
         }
     }
 
-    /// Twice as long after each restart.
+    /// The pause doubles after each restart.
     fn pause_after(&self, restarts: u32) -> Duration {
         let factor = 2_u32.checked_pow(restarts).unwrap_or(u32::MAX);
         self.backoff.saturating_mul(factor).min(seconds(BACKOFF_MAX_SECONDS))
@@ -203,7 +203,7 @@ impl SuccessRule {
         }
     }
 
-    /// Whether the gang has done what it should.
+    /// Whether the gang meets this rule.
     pub fn is_met(self, gang: &Gang) -> bool {
         match self {
             Self::AllThatTrain => gang

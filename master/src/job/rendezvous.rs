@@ -1,4 +1,4 @@
-//! From the members' addresses to each one's environment: the only writer of TF_CONFIG, NUM_WORKERS, RANK and their kin.
+//! Builds each member's environment from all members' addresses. Only this file writes TF_CONFIG, NUM_WORKERS and RANK.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use protocol::tf_config::{Cluster, Task, TfConfig};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 
-/// A complete gang, ready to be told of itself.
+/// A complete gang whose members' environments can be written.
 #[derive(Debug)]
 pub struct Rendezvous<'a> {
     spec: &'a JobSpec,
@@ -29,15 +29,15 @@ impl<'a> Rendezvous<'a> {
         Self { spec, generation, members, cluster: Cluster::new(members), no_proxy, restarts: 0 }
     }
 
-    /// The same for a gang that has been started again so often.
+    /// Sets how often the gang has been restarted.
     pub fn after_restarts(self, restarts: u32) -> Self {
         Self { restarts, ..self }
     }
 
-    /// What one member is told.
+    /// The environment of one member.
     pub fn environment(&'a self, replica: ReplicaId) -> Environment<'a> {
         let mut variables = BTreeMap::new();
-        // Defaults first, then the job's own, then what no job may change.
+        // The order matters: defaults, then the job's own variables, then those that no job may change.
         variables.extend([
             (env::PYTHONUNBUFFERED, Value::from("1")),
             (env::TF_GRPC_WORKER_CACHE_THREADS, Value::from("1")),
@@ -68,7 +68,7 @@ impl<'a> Rendezvous<'a> {
         Environment { tf_config, variables }
     }
 
-    /// The place among all that train; none for a replica that does not.
+    /// The rank among all training replicas; `None` for a replica that does not train.
     pub fn rank(&self, replica: ReplicaId) -> Option<Rank> {
         let place = self.members.keys().filter(|id| id.role.trains()).position(|id| *id == replica)?;
         u32::try_from(place).ok().map(Rank)
@@ -79,8 +79,8 @@ impl<'a> Rendezvous<'a> {
     }
 }
 
-/// The body of `POST /config`: a JSON object, each key a variable, TF_CONFIG itself an object.
-/// The cluster is borrowed, for a thousand members are each told of all thousand.
+/// The body of `POST /config`: a JSON object with a key for each variable; TF_CONFIG is itself an object.
+/// It borrows the cluster, because each of a thousand members receives all thousand addresses.
 #[derive(Debug)]
 pub struct Environment<'a> {
     tf_config: TfConfig<'a>,

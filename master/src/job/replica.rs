@@ -1,4 +1,4 @@
-//! Where each replica stands, computed from what is known of its pod and its agent; never stored.
+//! The phase of each replica, computed from its pod and its agent; never stored.
 
 use protocol::agent::{ExitOutcome, ExitReport, LastWords, RunState, RunStatus};
 use protocol::ids::Generation;
@@ -6,30 +6,30 @@ use protocol::view::ReplicaState;
 
 use super::observation::{AgentState, LostRun, Observation, PodState};
 
-/// Where a replica stands.
+/// The phase of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplicaPhase {
-    /// Its pod is asked for and has no address yet.
+    /// Its pod is requested and has no address yet.
     Requested,
-    /// Its pod has a place, its agent has not answered.
+    /// Its pod has an address; its agent has not answered.
     Scheduled,
-    /// Its agent answers and has nothing of the current generation.
+    /// Its agent answers and holds nothing of the current generation.
     Joined,
-    /// It has the environment of this generation.
+    /// Its agent has the environment of this generation.
     Configured(Generation),
     /// exec.py runs in this generation.
     Running(Generation),
     /// exec.py has ended in this generation.
     Exited(Generation, ExitReport),
-    /// Its pod is gone or its agent does not behave; its run is over.
+    /// Its pod is gone or its agent misbehaves; its run has ended.
     Lost(LostRun),
 }
 
 impl ReplicaPhase {
-    /// Computes the phase. A run of a generation older than `current` is history and does not count.
+    /// Computes the phase. Runs of generations older than `current` are history and do not count.
     pub fn of(observation: &Observation, current: Option<Generation>) -> Self {
         let phase = Self::of_run_and_pod(observation, current);
-        // What was told to end with its pod may say 0, and has not done its work.
+        // A run that was stopped together with its pod may exit with 0 without having done its work.
         match phase.exit().filter(|exit| exit.terminated) {
             None => phase,
             Some(exit) => Self::Lost(match &observation.pod {
@@ -58,7 +58,7 @@ impl ReplicaPhase {
                 Some(PodState::Terminated { exit: Some(LastWords { generation: None, exit }), .. }),
                 Self::Running(generation),
             ) => match (&exit.outcome, &observation.agent) {
-                // An agent of ours tells how exec.py ended, unless it is killed itself.
+                // An agent always reports how exec.py ended, unless the agent itself is killed.
                 (ExitOutcome::Signal(_), AgentState::Status(_)) => {
                     Self::Lost(LostRun::broken(format!("its agent {}", exit.outcome)))
                 }
@@ -72,7 +72,7 @@ impl ReplicaPhase {
             (_, lost @ Self::Lost(_)) => lost,
             (None, Self::Running(_)) => Self::Lost(observation.lost("its pod was deleted")),
             (None, _) => Self::Requested,
-            // It has no address yet, and mostly no place.
+            // The pod has no address yet, and usually no node.
             (Some(PodState::Pending { .. }), _) => Self::Requested,
             (Some(PodState::Running(_)), run) => run,
         }
@@ -91,7 +91,7 @@ impl ReplicaPhase {
                 Some(over) if matches!(status.state, RunState::Running | RunState::Stopping) => {
                     Self::Lost(LostRun::broken(format!("its agent still runs start {over}, which is over")))
                 }
-                // An agent that was told to end with its pod takes no other start.
+                // An agent that was told to shut down with its pod takes no other start.
                 Some(_) if status.exit.as_ref().is_some_and(|exit| exit.terminated) => {
                     Self::Lost(LostRun::disrupted("its pod was told to end"))
                 }
@@ -110,7 +110,7 @@ impl ReplicaPhase {
         }
     }
 
-    /// How it is shown.
+    /// The state that users see.
     pub fn state(&self) -> ReplicaState {
         match self {
             Self::Requested => ReplicaState::Requested,
@@ -123,7 +123,7 @@ impl ReplicaPhase {
         }
     }
 
-    /// Whether its agent has answered and still may.
+    /// Whether its agent has answered and is still usable.
     pub fn has_joined(&self) -> bool {
         match self {
             Self::Joined | Self::Configured(_) | Self::Running(_) | Self::Exited(..) => true,
@@ -131,7 +131,7 @@ impl ReplicaPhase {
         }
     }
 
-    /// Whether it has, or had, the environment of the current generation.
+    /// Whether its agent has, or had, the environment of the current generation.
     pub fn was_configured(&self) -> bool {
         match self {
             Self::Configured(_) | Self::Running(_) | Self::Exited(..) => true,
@@ -147,7 +147,7 @@ impl ReplicaPhase {
         }
     }
 
-    /// How exec.py ended, where it said so.
+    /// How exec.py ended, if that was reported.
     pub fn exit(&self) -> Option<&ExitReport> {
         match self {
             Self::Exited(_, exit) => Some(exit),
@@ -160,12 +160,12 @@ impl ReplicaPhase {
         }
     }
 
-    /// Whether its start was stopped before exec.py was started.
+    /// Whether its start was cancelled before exec.py ran.
     pub fn was_called_back(&self) -> bool {
         self.exit().is_some_and(|exit| exit.stopped && matches!(exit.outcome, ExitOutcome::NotStarted(_)))
     }
 
-    /// The start that it is part of, if its agent has been told of one.
+    /// The start that it belongs to, if its agent knows one.
     pub fn generation(&self) -> Option<Generation> {
         match self {
             Self::Configured(generation) | Self::Running(generation) | Self::Exited(generation, _) => Some(*generation),
@@ -173,12 +173,12 @@ impl ReplicaPhase {
         }
     }
 
-    /// Whether exec.py has done what it should: one that ends well because it was told to has not.
+    /// Whether exec.py succeeded. An exit with 0 after an order to stop is no success.
     pub fn has_succeeded(&self) -> bool {
         self.exit().is_some_and(|exit| exit.is_success() && !exit.stopped)
     }
 
-    /// Whether its run is over for good.
+    /// Whether its run has ended for good.
     pub fn is_dead(&self) -> bool {
         match self {
             Self::Exited(..) | Self::Lost(_) => true,
@@ -187,7 +187,7 @@ impl ReplicaPhase {
     }
 }
 
-/// Whether a start is the current one, and not history.
+/// Whether a generation is current and not history.
 fn is_current(generation: Generation, current: Option<Generation>) -> bool {
     current.is_none_or(|current| generation >= current)
 }

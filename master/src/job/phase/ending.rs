@@ -1,4 +1,4 @@
-//! From the decision how a start of the gang ends to the next start, or to a job of which nothing runs any more.
+//! The end of a start: from the decided outcome to the next start, or to a job of which nothing runs.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl From<Stop> for JobPhase {
     }
 }
 
-/// Ends what a phase has begun.
+/// Stops the runs of a phase with this outcome.
 pub(super) fn stop(phase: &JobPhase, ending: Ending, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let generation = phase.generation().or_else(|| seen.gang.newest_generation());
     let actions = vec![Action::StopRuns { grace: grace(&ending, seen) }];
@@ -37,12 +37,12 @@ pub(super) fn stop(phase: &JobPhase, ending: Ending, seen: Seen<'_>) -> (JobPhas
     (Stop { generation, horizon: generation.or(phase.horizon()), next, ending, since: seen.now }.into(), actions)
 }
 
-/// Ends a start that has failed.
+/// Stops a start that has failed.
 pub(super) fn fail(phase: &JobPhase, failure: Failure, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     stop(phase, Ending::Failed(failure), seen)
 }
 
-/// What a start after this phase will be numbered: higher than every one that an agent has heard of.
+/// The number of the start after this phase. It is higher than every number that an agent has received.
 fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> Generation {
     let planned = match phase {
         JobPhase::Pending { gathering, .. } => gathering.next,
@@ -55,8 +55,8 @@ fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> G
     planned.max(generation.map_or(planned, Generation::next))
 }
 
-/// A pod that the cluster takes away has its grace, and before it is gone there is no other start: so long the rest of the
-/// gang may save its state too. Else TensorFlow's other members hang or die slowly once one is lost.
+/// An evicted pod has its own grace, and no other start can begin before it ends. The rest of the gang has as long to
+/// save its state. TensorFlow's other members hang or die slowly once one is lost.
 fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
     match ending {
         Ending::Failed(_) if seen.gang.any(Member::is_leaving) => seen.policy.leaving_grace,
@@ -67,7 +67,7 @@ fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
 
 pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Seen { gang, policy, now, .. } = seen;
-    // A master that takes over may hear of a run only now.
+    // After a takeover, this master may discover a run only now.
     let generation = stop.generation.or(gang.newest_generation());
     if has_unended_run(generation, seen) || generation != stop.generation {
         let overdue = now >= stop.since + policy.stop_grace + policy.release_timeout;
@@ -82,21 +82,21 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     match stop.ending {
         Ending::Succeeded => conclude(JobResult::Succeeded, seen),
         Ending::Cancelled => conclude(JobResult::Cancelled, seen),
-        // What has failed may have failed of its end, and is heard of first when a master takes over.
+        // A failure can be an echo of the success, and a master that takes over may see that failure first.
         Ending::Failed(_) if policy.success.is_met(gang) => conclude(JobResult::Succeeded, seen),
         Ending::Failed(known) => judge(gang.cause(known), stop.next, seen),
     }
 }
 
 fn has_unended_run(generation: Option<Generation>, seen: Seen<'_>) -> bool {
-    // One that is only configured may have been told to run by a request whose answer was lost.
+    // A configured agent may have received the request to run even if its answer was lost.
     let may_run = seen.gang.any(|member| member.phase.was_configured() && !member.phase.is_dead());
-    // Those that have not answered are heard first where they may run something: the first failure may be the one
-    // that is heard of last.
+    // A silent agent may hold the first failure.
+    // Wait for its report where it may run something.
     may_run || (generation.is_some() || seen.is_taken_over()) && seen.gang.any(Member::is_silent)
 }
 
-/// Every run of a start that failed is dead: the gang begins again, or the job has failed.
+/// Every run of a failed start is dead: the job restarts or fails.
 fn judge(failure: Failure, next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let (without, pause) = match seen.policy.verdict(&failure, seen.restarts) {
         Verdict::Restart { pause, .. } => (PodSelection::Unfit, pause),
@@ -123,12 +123,12 @@ pub(super) fn releasing(result: JobResult, since: Duration, seen: Seen<'_>) -> (
         return (JobPhase::Finished { result }, vec![]);
     }
     let overdue = now >= since + policy.release_timeout;
-    // One that was being created may have come up only now.
+    // A pod that was being created may have appeared only now.
     let action = if overdue { Action::DeletePods(PodSelection::Live) } else { Action::ReleasePods };
     (JobPhase::Releasing { result, since }, vec![action])
 }
 
-/// A pod that was asked for may come up after the end.
+/// A pod that was requested earlier may appear after the end, so this checks each time.
 pub(super) fn finished(result: JobResult, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let has = |presence: Presence| seen.gang.any(|member| member.pod == presence);
     let actions = match seen.policy.clean_pods {

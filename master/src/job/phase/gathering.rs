@@ -1,4 +1,4 @@
-//! From nothing to a gang that runs, for the first time or again.
+//! From no pods to a running gang, for the first start and for each restart.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
         return fail(&phase, failure.clone(), seen);
     }
     let is_to_be_replaced = failure.is_some() || gang.any(Member::is_spent);
-    // What a silent agent of an earlier master may run is no history yet.
+    // A silent agent of an earlier master may still run something; wait for its report.
     if is_to_be_replaced && !(seen.is_taken_over() && gang.any(Member::is_silent)) {
         let until = now + policy.backoff;
         let restart = Restart { next: gathering.next, without: PodSelection::Unfit, until, since };
@@ -41,34 +41,34 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
     (phase, vec![])
 }
 
-/// Whether an earlier master has started the gang, and only agents that cannot be reached are missing: the job may well be
-/// running, and this master alone is cut off.
+/// Whether an earlier master started the gang and the only missing agents are unreachable. The job may be running, and
+/// only this master cut off.
 fn may_run_without_us(gang: &Gang, seen: Seen<'_>) -> bool {
     let is_known_or_silent = |member: &Member| member.has_joined() || member.is_silent();
     seen.is_taken_over() && gang.newest_launch().is_some() && gang.members().iter().all(is_known_or_silent)
 }
 
-/// Whether nobody has failed but those whose start an earlier master has called back: they take another one.
+/// Whether no replica failed, apart from those whose start an earlier master cancelled. Those can take another start.
 fn has_only_called_back(gang: &Gang) -> bool {
     let is_fine = |phase: &ReplicaPhase| !phase.is_dead() || phase.has_succeeded() || phase.was_called_back();
     gang.newest_launch().is_none() && gang.all(is_fine)
 }
 
-/// Whether a pod that is lost before anything was started is simply replaced: what the cluster has taken, and what an
-/// earlier master has left of a start whose failure is on record.
+/// Whether to replace a lost pod without recording a failure. That is right before the first launch, for evicted pods
+/// and for pods left from a start whose failure is already on record.
 fn is_to_be_swept(gathering: Gathering, gang: &Gang, failure: &Failure) -> bool {
     let is_disruption = matches!(failure, Failure::ReplicaLost { loss: Loss::Disrupted, .. });
     let is_leftover = gathering.leftovers == Leftovers::Possible;
     (is_disruption || is_leftover) && gang.newest_launch().is_none()
 }
 
-/// The gang is complete. A master that takes over may find it in the middle of a start or a run and goes on from there.
+/// The gang is complete. After a takeover it may be in the middle of a start or a run; continue from there.
 fn resume_or_start(gathering: Gathering, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Some(generation) = seen.gang.newest_launch() else {
         return start(gathering.next, StartStage::Configuring, seen);
     };
-    // Some were started, so all had been configured; an agent that knows nothing of it is in a pod that was made since,
-    // because the first was taken away while no master was there.
+    // A run was started, so every agent had been configured. An agent that does not know the start is in a newer pod:
+    // the cluster took the first one away while no master was running.
     if let Some(replica) = seen.gang.outside(generation) {
         let lost = LostRun::disrupted(format!("its agent knows nothing of start {generation}, in which others run"));
         let LostRun { reason, loss } = lost;
@@ -145,11 +145,11 @@ pub(super) fn restarting(restart: Restart, seen: Seen<'_>) -> (JobPhase, Vec<Act
         let gathering = Gathering { next, horizon: Some(next), leftovers: Leftovers::None };
         return (JobPhase::Pending { gathering, since }, vec![Action::CreatePods]);
     }
-    // A pod on a node that has died may never be gone.
+    // A pod on a dead node may stay listed for ever.
     if !is_swept && seen.now >= since + seen.policy.start_timeout {
         return fail(&restart.into(), seen.gang.start_timeout(seen.policy.start_timeout, is_gone), seen);
     }
-    // A pod that should be gone by now may have become unfit since, or have survived being asked to go.
+    // The deletion is late: a pod may have become unfit since, or the first request may have had no effect.
     let is_late = !is_swept && seen.now >= until;
     (restart.into(), if is_late { vec![Action::DeletePods(without)] } else { vec![] })
 }
