@@ -1,4 +1,4 @@
-//! Carrying out what `step` decided. What takes time goes to tasks that report back.
+//! Carries out the actions of `step`. Slow work runs in tasks that report back.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -23,7 +23,7 @@ use crate::job::observation::{AgentState, DeletedBy, Observation, Presence};
 use crate::job::phase::{Action, PodSelection};
 use crate::job::replica::ReplicaPhase;
 
-/// Pods that are created or deleted at the same time.
+/// Maximum pods that are created or deleted at the same time.
 pub(super) const PODS_AT_ONCE: usize = 32;
 
 impl Driver {
@@ -33,7 +33,7 @@ impl Driver {
             Action::Configure(generation) => self.configure(generation),
             Action::Launch(generation) => return self.launch(generation).await,
             Action::StopRuns { grace } => self.stop_runs(grace).await,
-            // What is to be said of it was gathered before the step.
+            // `advance` has stored the diagnosis in `self.failed`.
             Action::RecordRestart(_) => return self.record_restart().await,
             Action::Conclude(result) => return self.conclude(result).await,
             Action::ReleasePods => self.release_pods().await,
@@ -50,7 +50,7 @@ impl Driver {
             replica.output_from = self.channels.logs.of(*id).map_or(0, |log| log.progress().end);
         }
         let record = &self.stored.record;
-        // Where a master has gone with all pods, nobody knows whether there was a start.
+        // After a master and all pods are lost, nobody knows whether there was a start.
         let restarts = record.restarts.total().max(u32::from(record.epoch > 1));
         let meeting = Meeting { spec: record.spec.clone(), members, restarts };
         self.begin_start(tasks::configure(self.fanout(generation), self.agents(|_| true), meeting));
@@ -76,12 +76,12 @@ impl Driver {
         tasks::Fanout { agents: self.agents.clone(), generation, reporter: self.reporter.clone() }
     }
 
-    /// Goes on with the start; [`Self::call_start_back`] takes it back.
+    /// Runs the work of a start in a task. [`Self::call_start_back`] cancels it.
     pub(super) fn begin_start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
         self.start = Some(tasks::spawn(&self.reporter, work));
     }
 
-    /// A start that is still on its way is called back first: its agents refuse it once they were told to stop.
+    /// Cancels a start that is still in progress first: agents refuse it after they were told to stop.
     async fn stop_runs(&mut self, grace: Duration) {
         self.call_start_back().await;
         let generation = self.phase.generation();
@@ -93,7 +93,7 @@ impl Driver {
                 !mem::replace(&mut replica.is_stopped, true)
             })
         });
-        // Each change while a job ends asks for this again, and mostly all were told.
+        // Each change while a job ends asks for this again, and usually every agent was told already.
         if targets.is_empty() {
             return;
         }
@@ -102,7 +102,7 @@ impl Driver {
             let stop = async |(subject, agent): (Subject, SocketAddr)| {
                 if let Err(error) = tasks::stop(&agents, agent, generation, grace).await {
                     let report = Report::NotStopped { replica: subject.id, generation, reason: error_chain(&error) };
-                    // A driver that has ended needs no report.
+                    // The receiver is gone only if the driver has ended, so the error does not matter.
                     let _ = reporter.send(report).await;
                 }
             };
@@ -110,8 +110,8 @@ impl Driver {
         });
     }
 
-    /// A run that its agent does not stop goes with its pod, unless that has gone already. That may be heard when the run
-    /// has ended all the same, and when the pod serves the next start: then the pod stays.
+    /// Deletes the pod of a run that its agent does not stop. The report may arrive after the run has ended, or when
+    /// the pod serves the next start; then the pod stays.
     pub(super) fn delete_unstopped(&mut self, id: ReplicaId, reason: &str) {
         let horizon = self.phase.horizon();
         let Some(replica) = self.replicas.get_mut(&id) else { return };
@@ -128,7 +128,7 @@ impl Driver {
     async fn release_pods(&mut self) {
         self.call_start_back().await;
         for (id, replica) in &mut self.replicas {
-            // It answers soon, or its time is over.
+            // Its agent answers soon, or the time limit passes.
             let is_unheard = replica.seen.agent == AgentState::Silent && replica.seen.addresses().is_some();
             let Some(log) = self.channels.logs.of(*id).cloned().filter(|_| !is_unheard && !replica.is_released) else {
                 continue;
@@ -136,12 +136,12 @@ impl Driver {
             let copied = replica.follower.as_ref().map(Follower::caught_up);
             let complete = tasks::complete(log, OptionFuture::from(copied).map(drop));
             replica.is_released = replica.seen.presence() == Presence::Live;
-            // A pod that the cluster takes away ends by itself, and its script may still save its state.
+            // An evicted pod ends by itself, and its script may still save its state.
             let is_to_end = replica.is_released && !replica.seen.is_leaving();
             let (id, agent) = (*id, replica.agent());
             let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.key());
             self.tasks.spawn(async move {
-                // Who follows the output need not wait for the pod.
+                // Readers of the output need not wait for the pod's deletion.
                 complete.await;
                 if is_to_end && !tasks::finish(&agents, agent).await {
                     tasks::delete(context.backend.as_ref(), &job, id).await;
@@ -150,7 +150,7 @@ impl Driver {
         }
     }
 
-    /// Each pod that goes is heard of, so none is asked again soon.
+    /// Deletes pods. The back end's watch reports each deletion, so the driver does not repeat it soon.
     pub(super) async fn delete_pods(&mut self, which: PodSelection) {
         self.call_start_back().await;
         let (horizon, now) = (self.phase.horizon(), Instant::now());
@@ -175,7 +175,7 @@ impl Driver {
         }
     }
 
-    /// Nothing of the job is to be left.
+    /// Deletes every pod of the job, also those that the driver does not know.
     pub(super) async fn delete_all_pods(&mut self) {
         self.call_start_back().await;
         for replica in self.replicas.values_mut().filter(|replica| replica.seen.presence() != Presence::Absent) {
@@ -184,11 +184,11 @@ impl Driver {
         tasks::delete_all(self.context.backend.as_ref(), &self.stored.key()).await;
     }
 
-    /// Returns when it does nothing any more. A pod that it asked for may still come: it goes with the record.
+    /// Cancels the task of a start and waits for its end. A pod that it requested may still appear later.
     async fn call_start_back(&mut self) {
         if let Some(start) = self.start.take() {
             start.abort();
-            // How it ended does not matter: what it did is seen.
+            // The task's result does not matter: the watch and the agents show what it did.
             let _ = start.await;
         }
     }
@@ -201,9 +201,9 @@ impl Driver {
     }
 }
 
-/// Whether a pod is one of these.
+/// Whether a selection includes this pod.
 fn is_chosen(which: PodSelection, seen: &Observation, member: &Member) -> bool {
-    // One that the cluster takes away has its grace, which another order would cut short.
+    // An evicted pod has its grace. A second deletion would cut it short.
     let is_leaving = seen.is_leaving();
     match which {
         PodSelection::Live => member.pod == Presence::Live,

@@ -1,5 +1,5 @@
-//! Taking a job over: the epoch is raised once by each master that comes to hold it, so that agents can tell the
-//! newest holder from those before it.
+//! Takes a job over. Each new holder raises the epoch once, so that agents can tell the newest holder from earlier
+//! ones.
 
 use std::time::Duration;
 
@@ -14,22 +14,22 @@ use crate::backend::PodTable;
 use crate::job::observation::PodState;
 use crate::store::{Change, Ended, JobRecord, Stored, Wish};
 
-/// How long, beyond the pods' grace, another master may take to follow a user's wish before this one ends the job.
+/// Maximum time beyond the pods' grace for another master to act on a user's request. After that this one ends the job.
 const HEED_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a driver knows of those that drove the job before it.
+/// Which masters and drivers held a job before this driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tenure {
-    /// Only others did that had another boot id, if any.
+    /// No driver of this master. Masters with other boot ids may have held it.
     First,
-    /// One of this master did and broke: its starts must be told from those to come, as another master's.
+    /// A driver of this master that broke. Its starts must differ from the next ones, like another master's.
     Anew,
-    /// A master that began later than this one does: it has taken the job over, or has accepted it.
+    /// A master that began later than this one: it has taken the job over, or has accepted it.
     Others,
 }
 
-/// Returns at once for a job that is this master's to have. Another one is shown, with a sentence, and left alone until
-/// it is over and none of its pods lives, or until nobody has heeded a wish to end it. `None` when the job is gone.
+/// Returns at once if this master may hold the job. Otherwise shows a sentence and leaves the job alone until it ended
+/// and no pod is alive, or until no master has acted on a request to end it. `None` if the job no longer exists.
 pub(super) async fn wait_for_another_master(
     context: &Context,
     stored: Stored,
@@ -47,7 +47,7 @@ pub(super) async fn wait_for_another_master(
     }
 }
 
-/// Waits until a job has ended and none of its pods lives.
+/// Waits until a job has ended and none of its pods is alive.
 async fn over(context: &Context, channels: &Channels) -> Option<Stored> {
     let has_ended = |now: &Option<Stored>| now.as_ref().is_none_or(|stored| stored.record.ended.is_some());
     // The channel closes when the registry ends, and this master with it.
@@ -60,7 +60,7 @@ fn none_lives(pods: &PodTable) -> bool {
     pods.values().all(|pod| matches!(pod, PodState::Terminated { .. } | PodState::Disrupted { .. }))
 }
 
-/// Waits until a wish to end the job is on record and the record has not changed for so long.
+/// Waits until a request to end the job is on record and the record has not changed for `patience`.
 async fn unheeded(record: &mut watch::Receiver<Option<Stored>>, patience: Duration) -> Option<Stored> {
     loop {
         let now = record.borrow_and_update().clone()?;
@@ -81,7 +81,7 @@ async fn end_for_another_master(context: &Context, stored: Stored, channels: &Ch
     show(&channels.view, sentence);
     let job = stored.key();
     tasks::delete_all(context.backend.as_ref(), &job).await;
-    // A pod on a node that has died may stay listed.
+    // A pod on a dead node may stay listed.
     let _ = timeout(HEED_TIMEOUT, context.backend.watch(&job).wait_for(none_lives)).await;
     let (uid, replicas) = (&stored.record.uid, channels.view.borrow().replicas.clone());
     let (accepted, ended) = (Some(stored.record.accepted_at), Some(context.store.now()));
@@ -102,7 +102,7 @@ async fn end_for_another_master(context: &Context, stored: Stored, channels: &Ch
     }
 }
 
-/// Agents that know another key's token this master could only make fail.
+/// Why another master must keep the job. This master could only make agents with another key's token fail.
 fn why_it_is_anothers(context: &Context, stored: &Stored, tenure: Tenure) -> Option<String> {
     let keys = stored.record.agent_key.as_deref().zip(context.agent_key.fingerprint());
     match (keys.filter(|(theirs, own)| theirs != own), tenure) {
@@ -118,7 +118,7 @@ fn why_it_is_anothers(context: &Context, stored: &Stored, tenure: Tenure) -> Opt
 /// Makes this master the holder.
 ///
 /// # Errors
-/// Why it does not: the job is gone, or it is another master's by now.
+/// Fails if the job no longer exists or another master holds it by now.
 pub(super) async fn adopt(
     context: &Context,
     stored: Stored,
@@ -130,15 +130,15 @@ pub(super) async fn adopt(
         // A job that this master accepted is its own from the start.
         record.holder == context.boot_id && (tenure != Tenure::Anew || record.epoch > epoch)
     };
-    // One that has ended needs no holder.
+    // A job that has ended needs no holder.
     if is_held(&stored.record) || stored.record.ended.is_some() {
         return Ok(stored);
     }
     let name = stored.name().clone();
     let boot_id = &context.boot_id;
     let uid = &stored.record.uid;
-    // What this master was told of may be long ago. One that began later may have the job, and would not take it again
-    // when this one ends.
+    // This master's knowledge may be old. A newer master may hold the job, and would not take it back when this
+    // one ends.
     let is_anothers = |record: &JobRecord| record.epoch > epoch && record.holder > *boot_id && record.ended.is_none();
     let take_over = |record: &mut JobRecord| {
         if is_held(record) || is_anothers(record) || record.uid != *uid || record.ended.is_some() {

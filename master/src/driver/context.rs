@@ -1,4 +1,4 @@
-//! What a driver is given: what it shares with the others of its master, and the channels to the registry.
+//! The inputs of a driver: the context that all drivers of a master share, and its channels to the registry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,34 +15,34 @@ use crate::store::{JobStore, Stored};
 
 /// What all drivers of one master share.
 pub struct Context {
-    /// Where records live.
+    /// The store of the records.
     pub store: Arc<dyn JobStore>,
-    /// Where pods live.
+    /// The back end that runs the pods.
     pub backend: Arc<dyn PodBackend>,
-    /// How agents are talked to; each driver adds its job's token.
+    /// The client for agents. Each driver adds its job's token.
     pub agents: AgentClient,
-    /// What those tokens are derived from.
+    /// The key from which the agents' tokens are derived.
     pub agent_key: AgentKey,
-    /// Names this start of this master as the holder of a record; greater than that of any master that has held a job of
-    /// this store before.
+    /// The name of this process as the holder of a record. It is greater than the boot id of every master that has held
+    /// a job of this store before.
     pub boot_id: String,
 }
 
 impl Context {
-    /// How long ago that was, by the clock of the store.
+    /// The time since `since`, by the store's clock.
     pub(super) fn age(&self, since: UnixMillis) -> Duration {
         Duration::from_millis(self.store.now().0.saturating_sub(since.0))
     }
 }
 
-/// What a driver is connected to.
+/// A driver's channels.
 pub struct Channels {
-    /// The job's record as the store's watch last told it; `None` once it is deleted.
+    /// The job's record as the store's watch last reported it; `None` after its deletion.
     pub record: watch::Receiver<Option<Stored>>,
-    /// Told when somebody has damaged that record.
+    /// Notified when somebody has damaged the record.
     pub damaged: Arc<Notify>,
-    /// What is shown of the job.
+    /// The view of the job.
     pub view: watch::Sender<JobView>,
-    /// Where its output goes.
+    /// The job's kept output.
     pub logs: Arc<JobLogs>,
 }

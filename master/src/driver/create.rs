@@ -1,4 +1,4 @@
-//! Creating a job's pods. A quota without room is waited for: only the start timeout ends that.
+//! Creates a job's pods. If a quota has no room, creation waits and retries; only the start timeout ends that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::backend::{BackendError, PodSpec};
 use crate::error_chain::error_chain;
 use crate::job::observation::{AgentState, LostRun};
 
-/// The pause before a quota that had no room is tried again.
+/// Pause before the next attempt when a quota has no room.
 const QUOTA_PAUSE: Duration = Duration::from_secs(5);
 
 impl Driver {
-    /// Creates the pods that are missing.
+    /// Creates the missing pods.
     pub(super) fn create_pods(&mut self) {
         let record = &self.stored.record;
         let pod = |id: ReplicaId| PodSpec::new(self.stored.key(), &record.spec, id, self.token.sha256());
@@ -51,7 +51,7 @@ impl Driver {
     }
 }
 
-/// Repeats an attempt while a quota has no room for it, and tells why these replicas wait.
+/// Repeats an attempt while a quota has no room, and reports why these replicas wait.
 async fn within_quota<F>(
     reporter: &mpsc::Sender<Report>,
     waiting: &[Subject],
@@ -66,14 +66,14 @@ where
             done => return done,
         };
         for subject in waiting {
-            // A driver that has ended needs no report.
+            // The receiver is gone only if the driver has ended, so the error does not matter.
             let _ = reporter.send(Report::Waits(*subject, error_chain(&error))).await;
         }
         sleep(QUOTA_PAUSE).await;
     }
 }
 
-/// What a pod's creation that came to nothing means for its replica.
+/// The loss of a replica whose pod could not be created.
 fn not_created(error: &BackendError) -> LostRun {
     match error {
         BackendError::Unavailable(_) | BackendError::OverQuota(_) => LostRun::disrupted(error_chain(error)),

@@ -1,5 +1,5 @@
-//! One task for each pod, from its agent's first answer to the pod's end: it asks for the agent's status by long poll,
-//! reports each change to the driver, and copies the output. What cannot be reached is asked again until the pod has ended.
+//! One task for each pod, from its agent's first answer to the pod's end. It long-polls the agent's status, reports
+//! each change to the driver, and copies the output. It retries an unreachable agent until the pod has ended.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,13 +25,13 @@ use crate::error_chain::error_chain;
 use crate::job::observation::AgentState;
 use crate::logs::ReplicaLog;
 
-/// Longest pause, but for jitter, before an agent that has never answered is asked again: the gang waits for the last.
+/// Maximum pause, without jitter, before a silent agent is asked again. The whole gang waits for the last agent.
 const JOIN_DELAY_MAX: Duration = Duration::from_millis(200);
 
-/// Longest time without a question to an agent that has no run.
+/// Maximum time between two requests to an agent that has no run.
 const REST_MAX: Duration = Duration::from_secs(10);
 
-/// Follows one pod. The task ends with this value, so that nobody asks at an address that another pod may get.
+/// Follows one pod. Dropping it aborts the task, so that no request reaches another pod that gets the same address.
 pub(super) struct Follower {
     address: SocketAddr,
     copied: watch::Receiver<Copied>,
@@ -40,7 +40,7 @@ pub(super) struct Follower {
     _task: AbortOnDropHandle<()>,
 }
 
-/// What is followed, and where news of it goes.
+/// The pod to follow, and the receiver of its reports.
 pub(super) struct Followed {
     pub(super) agents: AgentClient,
     pub(super) subject: Subject,
@@ -49,16 +49,16 @@ pub(super) struct Followed {
     pub(super) reporter: mpsc::Sender<Report>,
 }
 
-/// How far the output is copied, in runs.
+/// The progress of the copy, in runs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Copied {
     /// The newest run that the agent has started.
     started: Option<Generation>,
-    /// The newest run of which everything is here, or nothing more can be had.
+    /// The newest run whose output is copied as far as it can be.
     complete: Option<Generation>,
-    /// Whether no other run will be reported.
+    /// Whether no further run will be reported.
     is_last: bool,
-    /// Whether the file takes nothing now.
+    /// Whether the file currently accepts no output.
     is_stuck: bool,
 }
 
@@ -76,33 +76,33 @@ impl Follower {
         Self { address, copied, watched, pod_ended, _task }
     }
 
-    /// Whether it asks there.
+    /// Whether it follows the agent at this address.
     pub(super) fn is_at(&self, address: SocketAddr) -> bool {
         self.address == address
     }
 
-    /// Tells it whether the agent may change by itself from now on, because the gang runs or is stopped. Before, the answers
-    /// to the driver's own calls say all.
+    /// Sets whether the agent may change by itself from now on, because the gang runs or is being stopped. Before that,
+    /// the answers to the driver's own requests are enough.
     pub(super) fn watch_run(&self, may_change: bool) {
         self.watched.send_replace(may_change);
     }
 
-    /// Tells it that the pod has ended: it still reads what was sent, and ends when the agent cannot be reached.
+    /// Reports that the pod has ended. The task still reads the remaining output, and ends if the agent is unreachable.
     pub(super) fn pod_has_ended(&self) {
         self.pod_ended.cancel();
     }
 
-    /// Resolves when all output of the runs that the agent has reported is here, or no more of it will come.
+    /// Resolves when all output of the reported runs is copied, or no more of it will come.
     pub(super) fn caught_up(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut copied = self.copied.clone();
         async move {
-            // An error says that the task has ended.
+            // An error means that the task has ended.
             let _ = copied.wait_for(|copied| copied.is_stuck || copied.complete >= copied.started).await;
         }
     }
 }
 
-/// Waits for what is still being copied. The followers end with this.
+/// Waits for copies in progress, then drops the followers.
 pub(super) async fn await_copies(followers: Vec<Follower>) {
     let all = join_all(followers.iter().map(Follower::caught_up));
     if timeout(COPY_TIMEOUT, all).await.is_err() {
@@ -118,7 +118,7 @@ struct Pod {
     ended: CancellationToken,
 }
 
-/// Whether a stream brought anything.
+/// Whether a stream brought any bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progressed {
     Yes,
@@ -138,7 +138,7 @@ enum CopyError {
 }
 
 impl Pod {
-    /// Reports the agent's status whenever it changes, and says when no report will follow.
+    /// Reports the agent's status whenever it changes, and reports when no further one will follow.
     async fn report_changes(&self) {
         let mut heard: Option<Box<RunStatus>> = None;
         while let Some(state) = self.next_state(heard.as_deref()).await {
@@ -162,37 +162,37 @@ impl Pod {
         self.news.send_modify(|copied| copied.is_last = true);
     }
 
-    /// Waits for a change of the agent's state. `None` when none will follow.
+    /// Waits for a change of the agent's state. `None` if no change will follow.
     async fn next_state(&self, heard: Option<&RunStatus>) -> Option<AgentState> {
         loop {
             self.until_it_may_change(heard).await;
             let answer = match self.ask(heard).await {
                 Err(AgentError::Unreachable { .. }) => return None,
-                // A long poll was answered when its time was over.
+                // The long poll timed out without a change.
                 Ok(AgentAnswer::Status(status)) if heard == Some(&*status) => continue,
                 answer => answer,
             };
             let state = state_of(answer, heard);
-            // How a run has ended does not change any more, whatever answers now.
+            // The recorded end of a run is final, whatever answers now.
             let is_known = self.ended.is_cancelled() || heard.is_some_and(|heard| heard.exit.is_some());
             let is_refusal = matches!(state, AgentState::Failed(_));
             return Some(state).filter(|_| !(is_refusal && is_known));
         }
     }
 
-    /// Waits while the agent was last known to have no run and the gang does not run: to hear from each agent what the driver
-    /// has just told it would slow down the start of a large gang. A master that is being replaced may still start a run, so
-    /// this ends after a while.
+    /// Waits while the gang does not run and the agent had no run at the last answer. Polls that only confirm the
+    /// driver's own requests would slow down the start of a large gang. The wait is limited, because a master that is
+    /// being replaced may still start a run.
     async fn until_it_may_change(&self, heard: Option<&RunStatus>) {
         let is_at_rest = heard.is_some_and(|heard| matches!(heard.state, RunState::Idle | RunState::Configured));
         if is_at_rest {
-            // Late or dropped, it is time to ask.
+            // A timeout and a dropped sender both mean that it is time to ask.
             let _ = timeout(REST_MAX, self.watched.clone().wait_for(|may_change| *may_change)).await;
         }
     }
 
-    /// Asks for the agent's status. An agent that cannot be reached may be cut off for a while; only its pod says that it
-    /// is dead.
+    /// Asks for the agent's status. An unreachable agent may be cut off for a while: only its pod's state
+    /// proves that it is dead.
     async fn ask(&self, heard: Option<&RunStatus>) -> Result<AgentAnswer, AgentError> {
         let Followed { agents, address, .. } = &self.followed;
         let ask = async || agents.status(*address, heard.map(|heard| heard.seq)).await;
@@ -213,25 +213,25 @@ impl Pod {
         }
     }
 
-    /// Copies the output of each run as it comes.
+    /// Copies the output of each run while it is written.
     async fn copy_output(&self) {
         let mut news = self.news.subscribe();
         let is_due = |copied: &Copied| copied.started > copied.complete;
         while news.wait_for(|copied| is_due(copied) || copied.is_last).await.is_ok_and(|copied| is_due(&copied)) {
             let started = news.borrow().started;
-            // An agent that has no run any more has nothing to copy either, and nor has one that is gone.
+            // An agent without a run has nothing to copy, nor has a dead agent.
             let complete = self.copy_run().await.flatten().max(started);
             self.news.send_modify(|copied| copied.complete = complete);
         }
     }
 
-    /// Copies until a run has ended and all of it is here; returns which run. `None` when the rest cannot be had.
+    /// Copies until a run has ended and its output is complete; returns that run. `None` if the rest is lost.
     async fn copy_run(&self) -> Option<Option<Generation>> {
         let Followed { address, log, .. } = &self.followed;
         loop {
             let before = log.progress().end;
             let attempt = async || self.copy_rest().await;
-            // Pauses grow while nothing comes at all.
+            // The pauses grow while no byte arrives.
             let is_worth_it = |_: &CopyError| !self.ended.is_cancelled() && log.progress().end == before;
             let mut has_told = false;
             let tell = |error: &CopyError, _| {
@@ -250,8 +250,8 @@ impl Pod {
         }
     }
 
-    /// Copies what is missing. An agent also ends the stream of a reader that is too slow: only a stream that begins after
-    /// the run has ended is sure to end with the run's last byte, or before bytes that the agent itself has lost.
+    /// Copies the missing output. An agent also ends the stream of a slow reader. Only a stream that begins after the end
+    /// of the run is sure to reach its last byte, or the first byte that the agent itself has lost.
     async fn copy_rest(&self) -> Result<Option<Generation>, CopyError> {
         let Followed { agents, address, log, .. } = &self.followed;
         loop {
@@ -271,15 +271,15 @@ impl Pod {
         }
     }
 
-    /// Copies until the agent ends the stream, from the end of what is kept. The agent counts its bytes from 0, the file
-    /// keeps them from `base` on.
+    /// Copies from the end of the kept output until the agent ends the stream. The agent counts its bytes from 0; the
+    /// file counts them from `base`.
     async fn copy_stream(&self, base: u64) -> Result<Progressed, CopyError> {
         let Followed { agents, address, log, .. } = &self.followed;
         let before = log.progress().end;
         let mut stream = agents.logs(*address, before.saturating_sub(base)).await?;
         let mut offset = stream.offset + base;
         if offset > before {
-            // The bytes between are lost, also if none follows.
+            // The bytes in between are lost, also if no other bytes follow.
             self.kept(log.append(offset, Bytes::new()).await)?;
         }
         while let Some(bytes) = stream.bytes.next().await {
@@ -291,7 +291,7 @@ impl Pod {
         Ok(if log.progress().end > before { Progressed::Yes } else { Progressed::No })
     }
 
-    /// Notes whether the file takes output, for its readers and for those who wait for the copy.
+    /// Notes whether the file accepts output, for its readers and for tasks that wait for the copy.
     fn kept<T>(&self, done: io::Result<T>) -> Result<T, CopyError> {
         let log = &self.followed.log;
         let is_stuck = done.is_err();
@@ -304,7 +304,7 @@ impl Pod {
     }
 }
 
-/// What an answer says of an agent whose newest status was `heard`.
+/// The state that an answer shows for an agent whose newest status was `heard`.
 fn state_of(answer: Result<AgentAnswer, AgentError>, heard: Option<&RunStatus>) -> AgentState {
     match answer {
         Ok(AgentAnswer::SeedOnly) if heard.is_none() => AgentState::SeedOnly,

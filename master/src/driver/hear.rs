@@ -1,4 +1,4 @@
-//! What a driver hears: of its record, of its pods, and from the tasks that ask its agents.
+//! The driver's inputs: its record, its pods, and the reports of its tasks.
 
 use std::cmp::Ordering;
 
@@ -17,7 +17,7 @@ impl Driver {
         let newest = self.channels.record.borrow_and_update().clone();
         let Some(newest) = newest else { return self.abandon().await };
         match newest.record.epoch.cmp(&self.stored.record.epoch) {
-            // Written before this master took the job over, and heard of only now.
+            // A change from before this master took the job over, which arrives only now.
             Ordering::Less => return Next::GoOn,
             Ordering::Equal => self.stored = newest,
             Ordering::Greater => {
@@ -28,8 +28,8 @@ impl Driver {
         self.advance().await
     }
 
-    /// What the record has to say. What was stopped by a user's wish must not be taken for a failure, so a wish is
-    /// heard before anything else.
+    /// The event in the record. A stop that a user requested must not count as a failure, so the driver reads a wish
+    /// before anything else.
     pub(super) fn wished(&self) -> JobEvent {
         if self.stored.record.wish >= Wish::Cancel { JobEvent::CancelWished } else { JobEvent::Observed }
     }
@@ -77,7 +77,7 @@ impl Driver {
                 Report::NotStopped { replica, generation, reason } if generation == self.phase.generation() => {
                     self.delete_unstopped(replica, &reason);
                 }
-                // Its run was dead without it.
+                // The run was dead already.
                 Report::NotStopped { .. } => {}
                 Report::Broken => return Next::Broken,
             }
@@ -93,8 +93,8 @@ impl Driver {
         self.replicas.entry(subject.id).and_modify(|replica| replica.hear(subject, agent, launched));
     }
 
-    /// Whether an agent says that it runs an earlier start while it is given the environment of the next one. That call
-    /// stops such a run, and its answer counts.
+    /// Whether an agent reports an earlier start while the driver configures the next one. That request
+    /// stops the earlier run, and its own answer counts.
     fn is_being_configured_anew(&self, agent: &AgentState) -> bool {
         let JobPhase::Starting { generation, stage: StartStage::Configuring, .. } = &self.phase else { return false };
         let runs_earlier = |status: &RunStatus| {

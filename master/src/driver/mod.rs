@@ -1,4 +1,4 @@
-//! One task per job: it alone owns the job's phase, feeds `step` what it sees, and carries out the actions.
+//! One task per job. It alone owns the job's phase, feeds `step` what it observes, and carries out the actions.
 
 mod act;
 mod adopt;
@@ -46,49 +46,49 @@ use crate::job::policy::Policy;
 use crate::job::replica::ReplicaPhase;
 use crate::store::{Ended, Stored};
 
-/// Reports that may wait until the driver looks.
+/// Maximum reports that wait for the driver.
 const BACKLOG: usize = 1024;
 
-/// What a task has to tell its driver.
+/// A report of a task to its driver.
 #[derive(Debug)]
 enum Report {
-    /// A replica's agent is now like this.
+    /// A replica's agent has this state now.
     Agent(Subject, AgentState),
     /// A replica has no pod yet, for this reason.
     Waits(Subject, String),
     /// A replica's agent does not stop its run.
     NotStopped {
-        /// Whose.
+        /// The replica.
         replica: ReplicaId,
-        /// The start that is being ended. By the time this is heard there may be another, in another pod.
+        /// The start that is being stopped. By now a newer start may run in another pod.
         generation: Option<Generation>,
         /// Why not.
         reason: String,
     },
-    /// A task of the driver has panicked: what it was to do is not done.
+    /// A task of the driver has panicked, so its work is not done.
     Broken,
 }
 
-/// How a driver goes on after an event.
+/// What a driver does after an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     GoOn,
-    /// The job is nobody's.
+    /// The job no longer exists.
     End,
-    /// It is another master's.
+    /// Another master holds the job.
     Yield,
-    /// What it knows may not be so any more.
+    /// The driver's knowledge may be out of date.
     Broken,
 }
 
-/// How the driving of a job ended.
+/// Why a driver ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Driven {
-    /// The job is forgotten.
+    /// The job was deleted.
     Ended,
-    /// It is another master's.
+    /// Another master holds the job.
     Yielded,
-    /// A task panicked: the job is to be driven anew.
+    /// A task panicked. The job needs a new driver.
     Broken,
 }
 
@@ -107,23 +107,23 @@ struct Driver {
     reports: mpsc::Receiver<Report>,
     reporter: mpsc::Sender<Report>,
     tasks: JoinSet<()>,
-    /// What the start is at: creating pods, giving agents their environments, or telling them to run.
+    /// The current task of the start: creating pods, configuring agents, or launching runs.
     start: Option<AbortOnDropHandle<()>>,
-    /// The start that runs or has ended last; none while a gang comes together.
+    /// The newest start that runs or has ended; `None` while a gang gathers.
     current_start: Option<Generation>,
-    /// What there is to say of a start that has failed, until it is on record.
+    /// The diagnosis of a failed start, until it is on record.
     failed: Option<FailedStart>,
-    /// How long each replica had printed nothing when the job's deadline passed, until that is on record.
+    /// At the job's deadline: the time since each replica's last output, until that is on record.
     silence: BTreeMap<ReplicaId, Duration>,
-    /// When the network around the job's pods is looked at next.
+    /// When the driver next renews the network policy of the job's pods.
     prepare_at: Instant,
-    /// How often the job had been started again when this driver began.
+    /// How many times the job had restarted before this driver began.
     restarts_before: u32,
-    /// When the job is forgotten by itself, once it has finished.
+    /// When the finished job is deleted, if it has a time to live.
     forget_at: Option<Instant>,
 }
 
-/// Drives a job to its end, and on to its deletion.
+/// Drives a job to its end, and then until its deletion.
 pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, channels: Channels) -> Driven {
     let own = adopt::wait_for_another_master(&context, stored, tenure, &channels).await;
     let Some(stored) = own else { return Driven::Ended };
@@ -196,14 +196,14 @@ impl Driver {
         }
     }
 
-    /// Waits for one thing to happen and answers to it.
+    /// Waits for one event and handles it.
     async fn turn(&mut self) -> Next {
         let mut batch = Vec::new();
         let wake = self.wake_at();
         tokio::select! {
             changed = self.channels.record.changed() => match changed {
                 Ok(()) => return self.take_record().await,
-                // The registry has ended, and with it this master.
+                // The registry has ended, and this master with it.
                 Err(_) => return Next::End,
             },
             () = self.channels.damaged.notified() => return self.mend().await,
@@ -214,7 +214,7 @@ impl Driver {
             _ = self.reports.recv_many(&mut batch, BACKLOG) => if self.take_reports(batch) == Next::Broken {
                 return Next::Broken;
             },
-            // Tasks that have ended are let go, so that their number does not grow with the job's age.
+            // Ended tasks are dropped, so that their number does not grow with the job's age.
             Some(ended) = self.tasks.join_next() => match ended {
                 Ok(()) => return Next::GoOn,
                 Err(failure) => {
@@ -228,7 +228,7 @@ impl Driver {
         self.advance().await
     }
 
-    /// Moves the phase as far as it goes, carries out what follows, and shows the outcome.
+    /// Moves the phase as far as possible, carries out the actions, and publishes the view.
     async fn advance(&mut self) -> Next {
         let before = self.phase.clone();
         loop {
@@ -241,12 +241,12 @@ impl Driver {
             let seen = Seen { gang: &gang, policy: &self.policy, restarts, epoch, now };
             let (phase, actions) = phase::step(self.phase.clone(), self.wished(), seen);
             let has_moved = phase != self.phase;
-            // What the failed start has left is let go with its phase.
+            // The new phase drops the evidence of the failed start, so the diagnosis is stored first.
             if let Some(failure) = judged(&actions) {
                 self.failed = Some(self.failed_start(failure.clone(), &gang).await);
             }
             if has_moved {
-                // What the scripts print when they are stopped would hide how long they had been silent.
+                // Stopped scripts may print something, which would hide how long they had been silent.
                 if phase.is_late() {
                     self.silence = self.silences().await;
                 }
@@ -262,9 +262,9 @@ impl Driver {
                 break;
             }
         }
-        // A thousand acknowledgements of one start are not a thousand views: it is shown at its stages.
+        // A view for each of a thousand acknowledgements is too much: a start shows only its stages.
         let is_amid_start = self.phase == before && matches!(self.phase, JobPhase::Starting { .. });
-        // A finished job stays as it finished.
+        // The view of a finished job does not change.
         let had_finished = matches!(before, JobPhase::Finished { .. });
         if !is_amid_start && !had_finished {
             self.publish();
@@ -272,7 +272,7 @@ impl Driver {
         if self.is_to_be_forgotten() { self.forget().await } else { Next::GoOn }
     }
 
-    /// Enters a phase; `gang` is what was seen in the one before.
+    /// Enters a phase. `gang` was observed in the phase before.
     fn enter(&mut self, phase: JobPhase, gang: &Gang) {
         let launches = Launches { are_complete: gang.all(ReplicaPhase::was_launched), last: self.last_launch() };
         times::reach(&mut self.times, (&self.phase, &phase), &launches, self.context.store.now());
@@ -281,7 +281,7 @@ impl Driver {
             | JobPhase::Starting { .. }
             | JobPhase::Stopping { .. }
             | JobPhase::Releasing { .. } => {}
-            // Not before: following some would slow down the start of the others.
+            // Not earlier: long polls to the first agents would slow down the start of the others.
             JobPhase::Running { .. } => self.replicas.values().for_each(|replica| replica.watch_run(true)),
             JobPhase::Restarting { .. } => self.replicas.values_mut().for_each(Replica::begin_again),
             JobPhase::Finished { .. } => {
@@ -301,7 +301,7 @@ impl Driver {
         self.phase = phase;
     }
 
-    /// When the last exec.py was started, if every agent has said when its own was.
+    /// When the last exec.py was started, if every agent has reported its time.
     fn last_launch(&self) -> Option<UnixMillis> {
         let starts = self.replicas.values().map(|replica| replica.seen.agent.status()?.started_at);
         starts.collect::<Option<Vec<_>>>()?.into_iter().max()
@@ -313,7 +313,7 @@ impl Driver {
         Gang::new(self.replicas.iter().map(member).collect())
     }
 
-    /// The replicas as they are; those of a job that has ended, as they were then.
+    /// The views of the replicas. If the job has ended, these are the views in its record.
     fn replica_views(&self) -> Vec<ReplicaView> {
         match &self.stored.record.ended {
             Some(ended) => ended.replicas.clone(),
@@ -333,7 +333,7 @@ impl Driver {
     }
 }
 
-/// The failure that these actions judge, if they do.
+/// The failure that these actions judge, if any.
 fn judged(actions: &[Action]) -> Option<&Failure> {
     actions.iter().find_map(|action| match action {
         Action::RecordRestart(failure) | Action::Conclude(JobResult::Failed { failure }) => Some(failure),
@@ -347,7 +347,7 @@ fn judged(actions: &[Action]) -> Option<&Failure> {
     })
 }
 
-/// A number from 0 to 255 that differs between jobs.
+/// A number from 0 to 255 that spreads the pauses of different jobs.
 fn share_of(uid: &str) -> u8 {
     uid.bytes().fold(0, |share: u8, byte| share.wrapping_mul(31).wrapping_add(byte))
 }

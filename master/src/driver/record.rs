@@ -1,4 +1,4 @@
-//! What a driver writes down: that a start was made, that one has failed, how the job ended, and that it is forgotten.
+//! What a driver writes to its record: the start, its failure, the job's end, and the job's deletion.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -20,11 +20,11 @@ use crate::job::phase::PodSelection;
 use crate::job::replica::ReplicaPhase;
 use crate::store::{Change, Ended, JobRecord};
 
-/// How long the last output of a replica that failed may take to be copied before its last lines are read.
+/// Maximum time to copy the last output of a failed replica before its last lines are read.
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Driver {
-    /// Writes down that a start is about to be made, for a master that takes over and has nobody to ask.
+    /// Records that a start is about to be made. A master that takes over may have no agent to ask.
     pub(super) async fn remember(&mut self, generation: Generation) -> Next {
         self.write(|record| {
             if record.launched == Some(generation) {
@@ -36,7 +36,7 @@ impl Driver {
         .await
     }
 
-    /// Writes down that a start repeats what an earlier master had, or may have, started; no other start needs it.
+    /// Records that a start may repeat one of an earlier master. No other start needs this.
     pub(super) async fn note_repeated(&mut self, generation: Generation) -> Next {
         let restarts = &self.stored.record.restarts;
         let is_first = generation.epoch > 1 && generation.sequence == 1 && restarts.total() == self.restarts_before;
@@ -51,7 +51,7 @@ impl Driver {
         .await
     }
 
-    /// Changes the record while this master holds it. Another master's record stays as it is.
+    /// Changes the record while this master holds it. Another master's record is left alone.
     async fn write(&mut self, change: impl Fn(&mut JobRecord) -> Change) -> Next {
         let (uid, epoch) = (self.stored.record.uid.clone(), self.stored.record.epoch);
         let is_held = |record: &JobRecord| record.uid == uid && record.epoch == epoch;
@@ -66,25 +66,25 @@ impl Driver {
         Next::GoOn
     }
 
-    /// Writes the record anew if somebody has damaged it.
+    /// Writes the record again after somebody damaged it.
     pub(super) async fn mend(&mut self) -> Next {
         self.write(|_| Change::Nothing).await
     }
 
-    /// Ends the pods of a job whose record somebody else has deleted.
+    /// Deletes the pods of a job whose record somebody else has deleted.
     pub(super) async fn abandon(&mut self) -> Next {
         warn!(job = %self.stored.name(), "the record was deleted by someone else, its pods follow");
         self.delete_all_pods().await;
         Next::End
     }
 
-    /// The failure must be on record before its evidence goes, so that it is counted once, whoever drives the job on.
+    /// Records the failure before its evidence is deleted, so that every later driver counts it once.
     pub(super) async fn record_restart(&mut self) -> Next {
         let Some(failed) = self.failed.take() else { return Next::GoOn };
         let (restarts, failure) = (self.stored.record.restarts.total() + 1, &failed.failure);
         info!(job = %self.stored.name(), %failure, counted = failed.counted, restarts, "starting the gang again");
         self.write(|record| {
-            // A write whose answer was lost has done it already.
+            // The lost answer of an earlier write can hide that it succeeded.
             let is_noted = |last: &FailedStart| (last.generation, last.at) == (failed.generation, failed.at);
             if record.restarts.failed_starts.last().is_some_and(is_noted) {
                 return Change::Nothing;
@@ -96,7 +96,7 @@ impl Driver {
         .await
     }
 
-    /// The result must be on record before the evidence goes with the pods, so nothing else happens meanwhile.
+    /// Records the result before the pods and their evidence are deleted. Nothing else happens meanwhile.
     pub(super) async fn conclude(&mut self, result: JobResult) -> Next {
         let generation = self.channels.view.borrow().generation;
         let failed = self.failed.take();
@@ -114,14 +114,14 @@ impl Driver {
         .await
     }
 
-    /// What there is to say of a start that has failed, once the last output of the replica that was the first is here.
+    /// Builds the diagnosis of a failed start after copying the last output of the replica that failed first.
     pub(super) async fn failed_start(&mut self, failure: Failure, gang: &Gang) -> FailedStart {
         let mut last_lines = vec![];
         let silence = mem::take(&mut self.silence);
         if let Some(id) = failure.replica().or_else(|| longest_silent(&silence))
             && let (Some(replica), Some(log)) = (self.replicas.get(&id), self.channels.logs.of(id))
         {
-            // What has not come by then is missing in these lines, and is still copied.
+            // Later output is missing in these lines, and is still copied.
             if let (Failure::ReplicaExited { .. }, Some(follower)) = (&failure, &replica.follower) {
                 let _ = timeout(LAST_OUTPUT_TIMEOUT, follower.caught_up()).await;
             }
@@ -133,7 +133,7 @@ impl Driver {
         diagnose(failure, gang, evidence)
     }
 
-    /// How long each replica that runs has printed nothing, as far as its output was copied.
+    /// The time since the last output of each running replica, as far as its output is copied.
     pub(super) async fn silences(&self) -> BTreeMap<ReplicaId, Duration> {
         let (horizon, now) = (self.phase.horizon(), SystemTime::now());
         let runs = |(_, replica): &(&ReplicaId, &Replica)| {
@@ -148,7 +148,7 @@ impl Driver {
         silences
     }
 
-    /// Says that no output will follow, once the copies that are under way have come to their end.
+    /// Marks the logs as complete when the copies in progress have ended.
     pub(super) fn complete_logs(&mut self) {
         let followers: Vec<_> = self.replicas.values_mut().filter_map(|replica| replica.follower.take()).collect();
         let logs = Arc::clone(&self.channels.logs);
@@ -158,15 +158,15 @@ impl Driver {
         });
     }
 
-    /// Removes all that is left of a job whose user wishes it gone. The record goes last, for it is what a master that
-    /// dies in here leaves to the next.
+    /// Deletes everything of a job whose user wants it deleted. The record goes last: if this master dies in between,
+    /// the next one finds the record and continues.
     pub(super) async fn forget(&mut self) -> Next {
         self.take_pods();
         if self.replicas.values().any(|replica| replica.seen.pod.is_some()) {
             self.delete_pods(PodSelection::All).await;
             return Next::GoOn;
         }
-        // One that was created a moment ago may not have been told of yet.
+        // The watch may not have reported a pod that was created a moment ago.
         self.delete_all_pods().await;
         if let Err(error) = self.channels.logs.remove().await {
             warn!(job = %self.stored.name(), %error, "its kept output stays behind");

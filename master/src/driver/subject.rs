@@ -1,12 +1,12 @@
-//! What a task speaks of when it reports to its driver.
+//! The replica and pod that a task's report is about.
 
 use protocol::ids::ReplicaId;
 
-/// A replica with the pod that it has, or is to have: what is heard of one with an earlier pod is history.
+/// A replica and the number of its current or next pod. A report about an earlier pod is history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Subject {
-    /// Which replica.
+    /// The replica.
     pub(super) id: ReplicaId,
-    /// Its pod's number, counted from 0.
+    /// The number of its pod, counted from 0.
     pub(super) pod: u32,
 }

@@ -1,4 +1,4 @@
-//! What a driver has done on the side: each function talks to agents or the back end and reports what came of it.
+//! The driver's background work: each function calls agents or the back end and reports the outcome.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -26,24 +26,24 @@ use crate::job::observation::{AgentState, LostRun};
 use crate::job::rendezvous::Rendezvous;
 use crate::logs::ReplicaLog;
 
-/// Agents that are talked to at the same time.
+/// Maximum agents that are called at the same time.
 pub(super) const AGENTS_AT_ONCE: usize = 64;
-/// How long the rest of a dead run's output may take to be copied before its pod ends.
+/// Maximum time to copy the rest of a dead run's output before its pod ends.
 pub(super) const COPY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Attempts to reach an agent that has answered before, about two seconds in all.
+/// Maximum attempts to reach an agent that has answered before; about two seconds in all.
 const ATTEMPTS: usize = 6;
 
-/// What a rendezvous is about.
+/// The contents of a rendezvous.
 #[derive(Debug)]
 pub(super) struct Meeting {
     pub(super) spec: JobSpec,
-    /// Where each one's TensorFlow server is reached.
+    /// The address of each member's TensorFlow server.
     pub(super) members: BTreeMap<ReplicaId, SocketAddr>,
-    /// How often the gang was started again.
+    /// How many times the gang has restarted.
     pub(super) restarts: u32,
 }
 
-/// A call to every agent of a gang.
+/// A request to every agent of a gang.
 #[derive(Debug, Clone)]
 pub(super) struct Fanout {
     pub(super) agents: AgentClient,
@@ -52,7 +52,7 @@ pub(super) struct Fanout {
 }
 
 impl Fanout {
-    /// Reports what an agent answered: its new state, or that it refused.
+    /// Reports an agent's answer: its new state, or its refusal.
     async fn report(&self, subject: Subject, what: &str, answer: Result<AgentState, AgentError>) {
         let state = answer.unwrap_or_else(|error| {
             let reason = format!("{what}: {}", error_chain(&error));
@@ -65,7 +65,7 @@ impl Fanout {
     }
 }
 
-/// Does something that ends with the handle. A panic in it is told to the driver, which waits for what it would report.
+/// Runs work that ends with the handle. If it panics, the driver is told, because the work's report will never come.
 pub(super) fn spawn(
     reporter: &mpsc::Sender<Report>,
     work: impl Future<Output = ()> + Send + 'static,
@@ -73,7 +73,7 @@ pub(super) fn spawn(
     let reporter = reporter.clone();
     AbortOnDropHandle::new(tokio::spawn(async move {
         if AssertUnwindSafe(work).catch_unwind().await.is_err() {
-            // A driver that has ended needs no report.
+            // The receiver is gone only if the driver has ended, so the error does not matter.
             let _ = reporter.send(Report::Broken).await;
         }
     }))
@@ -94,7 +94,7 @@ pub(super) async fn configure(call: Fanout, targets: Vec<(Subject, SocketAddr)>,
     stream::iter(targets).for_each_concurrent(AGENTS_AT_ONCE, configure).await;
 }
 
-/// What was told to run by a master just before it was replaced may run by now, and nobody knows of it: it is stopped.
+/// Configures an agent, and stops a run that another master launched just before it was replaced.
 async fn configure_one(call: &Fanout, agent: SocketAddr, body: &Bytes) -> Result<(), AgentError> {
     let send = async || call.agents.configure(agent, call.generation, body.clone()).await;
     match send.retry(patience()).when(is_unreachable).await {
@@ -111,7 +111,7 @@ async fn configure_one(call: &Fanout, agent: SocketAddr, body: &Bytes) -> Result
     send.retry(patience()).when(is_unreachable).await
 }
 
-/// Tells every agent to run.
+/// Tells every agent to run exec.py.
 pub(super) async fn launch(call: Fanout, targets: Vec<(Subject, SocketAddr)>) {
     let launch = async |(subject, agent): (Subject, SocketAddr)| {
         let send = async || call.agents.run(agent, call.generation).await;
@@ -122,7 +122,7 @@ pub(super) async fn launch(call: Fanout, targets: Vec<(Subject, SocketAddr)>) {
     stream::iter(targets).for_each_concurrent(AGENTS_AT_ONCE, launch).await;
 }
 
-/// Stops a run. One whose agent is ending has been told to stop.
+/// Stops a run. An agent that is shutting down stops its run itself, so its refusal is a success.
 pub(super) async fn stop(
     agents: &AgentClient,
     agent: SocketAddr,
@@ -136,7 +136,7 @@ pub(super) async fn stop(
     }
 }
 
-/// Completes the output of a replica that runs nothing any more, once what is being copied is here.
+/// Marks the output of a dead replica as complete when the copy in progress is done.
 pub(super) async fn complete(log: ReplicaLog, copied: impl Future<Output = ()>) {
     if timeout(COPY_TIMEOUT, copied).await.is_err() {
         warn!("the rest of a run's output took too long to copy");
@@ -144,7 +144,7 @@ pub(super) async fn complete(log: ReplicaLog, copied: impl Future<Output = ()>) 
     log.complete();
 }
 
-/// Ends an agent whose run is over. Says whether the agent agreed.
+/// Shuts down an agent whose run has ended. Returns whether the agent agreed.
 pub(super) async fn finish(agents: &AgentClient, agent: Option<SocketAddr>) -> bool {
     match agent {
         Some(agent) => agents.finish(agent).await.is_ok(),
@@ -152,7 +152,7 @@ pub(super) async fn finish(agents: &AgentClient, agent: Option<SocketAddr>) -> b
     }
 }
 
-/// Deletes a pod, as often as it takes.
+/// Deletes a pod, with retries until it succeeds.
 pub(super) async fn delete(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId) {
     let delete = async || backend.delete(job, id).await;
     if let Err(error) = delete.retry(patience()).await {
@@ -160,7 +160,7 @@ pub(super) async fn delete(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId
     }
 }
 
-/// Deletes every pod of a job, as often as it takes.
+/// Deletes every pod of a job, with retries until it succeeds.
 pub(super) async fn delete_all(backend: &dyn PodBackend, job: &JobKey) {
     let delete = async || backend.delete_all(job).await;
     if let Err(error) = delete.retry(patience()).await {
@@ -168,9 +168,9 @@ pub(super) async fn delete_all(backend: &dyn PodBackend, job: &JobKey) {
     }
 }
 
-/// Tells a driver what a replica's agent is now like.
+/// Reports the new state of a replica's agent to the driver.
 pub(super) async fn report(reporter: &mpsc::Sender<Report>, subject: Subject, state: AgentState) {
-    // A driver that has ended needs no report.
+    // The receiver is gone only if the driver has ended, so the error does not matter.
     let _ = reporter.send(Report::Agent(subject, state)).await;
 }
 

@@ -1,20 +1,20 @@
-//! When a job reached its steps, told from one phase to the next.
+//! The times at which a job reached its phases.
 
 use protocol::ids::UnixMillis;
 use protocol::view::JobTimes;
 
 use crate::job::phase::{JobPhase, StartStage};
 
-/// What is known of the gang's launches.
+/// The launches of the gang's runs.
 pub(super) struct Launches {
     /// Whether every exec.py was started.
     pub(super) are_complete: bool,
-    /// When the last was, if every agent has said when its own was.
+    /// When the last one was started, if every agent has reported its time.
     pub(super) last: Option<UnixMillis>,
 }
 
-/// Writes down the time at which `after` is entered. The first time counts, but for the end: a start that is made up for
-/// has not ended the job.
+/// Records the time at which `after` is entered. The first time counts, except for the end: a start that is followed
+/// by a restart has not ended the job.
 pub(super) fn reach(
     times: &mut JobTimes,
     (before, after): (&JobPhase, &JobPhase),
@@ -28,7 +28,7 @@ pub(super) fn reach(
         JobPhase::Starting { stage: StartStage::Configuring, .. } => stamp(&mut times.joined),
         JobPhase::Starting { stage: StartStage::Launching, .. } => stamp(&mut times.configured),
         JobPhase::Running { .. } => {
-            // A master that takes over a running gang has it from the agents.
+            // A master that takes over a running gang learns the time from the agents.
             let earlier = launches.last.filter(|_| !matches!(before, JobPhase::Starting { .. }));
             times.started = times.started.or(earlier).or(Some(now));
         }

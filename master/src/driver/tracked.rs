@@ -1,4 +1,4 @@
-//! One replica of a driver's job: what is known of it, and what is under way for it.
+//! One replica of a driver's job: what is known of it, and which work is in progress.
 
 use std::net::SocketAddr;
 
@@ -10,29 +10,29 @@ use super::follower::Follower;
 use super::subject::Subject;
 use crate::job::observation::{AgentState, Observation, PodState};
 
-/// A replica, from its driver's side.
+/// A replica, as its driver tracks it.
 pub(super) struct Replica {
-    /// How many pods it has had before, as far as this driver has seen them go.
+    /// How many pods it had before, as far as this driver has seen their end.
     pods_before: u32,
     /// What is known of it.
     pub(super) seen: Observation,
-    /// Whether its agent is the first prototype's, which has neither status nor output to follow.
+    /// Whether its agent is the first prototype's, which offers neither status nor output.
     pub(super) is_seed_only: bool,
-    /// Whether its run was told to stop; once is enough.
+    /// Whether its run was told to stop. Once is enough.
     pub(super) is_stopped: bool,
-    /// Whether its pod was told to end; once is enough.
+    /// Whether its pod was told to shut down. Once is enough.
     pub(super) is_released: bool,
-    /// When its pod was last asked to go.
+    /// When the deletion of its pod was last requested.
     pub(super) deletion_asked_at: Option<Instant>,
-    /// The task that asks its agent for its status and copies its output.
+    /// The task that polls its agent's status and copies its output.
     pub(super) follower: Option<Follower>,
-    /// Where the output of its newest start begins in what is kept.
+    /// The offset in the kept output at which its newest start begins.
     pub(super) output_from: u64,
 }
 
 impl Replica {
-    /// A pod that has ended tells how its run ended, if it is known that there was one: an agent that could not be
-    /// asked was told to run in this start. (One that says itself in which start it ran needs none of this.)
+    /// Marks an agent without a known run as launched in this start. When its pod ends, the pod's exit status then
+    /// counts for that start. An agent that reports its own start does not need this.
     pub(super) fn count_as_launched(&mut self, launched: Option<Generation>) {
         let has_ended = matches!(self.seen.pod, Some(PodState::Terminated { exit: Some(_), .. }));
         if let (AgentState::Silent, true, Some(generation)) = (&self.seen.agent, has_ended, launched) {
@@ -40,19 +40,19 @@ impl Replica {
         }
     }
 
-    /// Where its agent is asked, once it has answered and is one of ours.
+    /// The address of its agent, if the agent has answered as it should.
     pub(super) fn agent(&self) -> Option<SocketAddr> {
         let addresses = self.seen.addresses().filter(|_| self.seen.agent.has_answered())?;
         Some(addresses.agent)
     }
 
-    /// It, with the pod that it has or is to have.
+    /// The replica with the number of its current or next pod.
     pub(super) fn subject(&self, id: ReplicaId) -> Subject {
         Subject { id, pod: self.pods_before }
     }
 
-    /// Where its agent is to be followed from now on, if it is not followed yet. An agent that was refused stays refused,
-    /// and one of the first prototype has nothing to say.
+    /// The address of an agent to follow from now on, if it is not followed yet. A refused agent stays refused,
+    /// and one of the first prototype has no status.
     pub(super) fn to_follow(&self) -> Option<SocketAddr> {
         let is_followable = !self.is_seed_only && !matches!(self.seen.agent, AgentState::Failed(_));
         let address = self.seen.addresses().filter(|_| is_followable)?.agent;
@@ -60,37 +60,37 @@ impl Replica {
         (!is_followed).then_some(address)
     }
 
-    /// Hears of its agent, unless that was an earlier pod's.
+    /// Applies a report about its agent, unless the report is about an earlier pod.
     pub(super) fn hear(&mut self, subject: Subject, agent: AgentState, launched: Option<Generation>) {
         if subject.pod != self.pods_before {
             return;
         }
         self.is_seed_only |= agent == AgentState::SeedOnly;
-        // Told to run by an earlier master, or by this one before it was replaced: not to be told again.
+        // An earlier master, or this one before it was replaced, has launched it; do not launch it again.
         let before = launched.filter(|_| agent == AgentState::SeedOnly).map(AgentState::Started);
         self.seen.hear(before.unwrap_or(agent));
     }
 
-    /// Takes in why its pod is not there yet.
+    /// Stores why its pod does not exist yet.
     pub(super) fn wait(&mut self, subject: Subject, reason: String) {
         if subject.pod == self.pods_before {
             self.seen.denied = Some(reason);
         }
     }
 
-    /// Its pod has gone, and what is known of it is the last: nothing more is heard from there.
+    /// Freezes what is known of it: its pod is gone, and no further report follows.
     pub(super) fn stop_hearing(&mut self) {
         self.pods_before += 1;
         self.follower = None;
     }
 
-    /// Its pod has gone, and with it all that was known of it.
+    /// Forgets everything about its pod, which is gone.
     pub(super) fn lose_pod(&mut self) {
         self.stop_hearing();
         *self = Self { pods_before: self.pods_before, ..Self::new() };
     }
 
-    /// Lets go of the start that has failed: its agent, if it can serve another, takes the next one.
+    /// Forgets the failed start. If its agent can serve another start, the agent takes the next one.
     pub(super) fn begin_again(&mut self) {
         if self.seen.pod.is_none() {
             return self.lose_pod();
@@ -105,7 +105,7 @@ impl Replica {
         self.follower.iter().for_each(|follower| follower.watch_run(may_change));
     }
 
-    /// Lets go of what a finished job's view and record hold: of its agent it only matters whether it had a run.
+    /// Drops what a finished job's view and record hold already. Only whether the agent had a run still matters.
     pub(super) fn finish(&mut self) {
         let status = self.seen.agent.status().cloned();
         self.seen.agent =
@@ -119,7 +119,7 @@ impl Replica {
             };
     }
 
-    /// One of which nothing is known yet.
+    /// A replica of which nothing is known yet.
     pub(super) fn new() -> Self {
         Self {
             pods_before: 0,

@@ -1,4 +1,4 @@
-//! From what a driver knows to what is shown of its job.
+//! Builds the view of a job from what its driver knows.
 
 use protocol::ids::{Generation, PodName, ReplicaId};
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaView};
@@ -9,7 +9,7 @@ use crate::job::plan;
 use crate::job::replica::ReplicaPhase;
 use crate::store::{JobRecord, Stored};
 
-/// What is shown of a job before its driver has looked at it.
+/// The view of a job before its driver has observed it.
 pub fn initial(record: &JobRecord) -> JobView {
     let replicas = plan::replicas(&record.spec);
     let replica = |id: ReplicaId| of_replica(record, id, &Observation::NEW, None);
@@ -27,7 +27,7 @@ pub fn initial(record: &JobRecord) -> JobView {
     }
 }
 
-/// What is shown of a job now. Its `seq` is not set: see [`renew`].
+/// The current view of a job, without its `seq`: see [`renew`].
 pub(super) fn of(stored: &Stored, phase: &JobPhase, replicas: Vec<ReplicaView>, times: &JobTimes) -> JobView {
     let record = &stored.record;
     JobView {
@@ -44,8 +44,8 @@ pub(super) fn of(stored: &Stored, phase: &JobPhase, replicas: Vec<ReplicaView>, 
     }
 }
 
-/// Replaces a view by another if they differ in more than their `seq`; says whether they did.
-/// A generation that is over stays shown.
+/// Replaces a view if the new one differs in more than its `seq`. Returns whether it did.
+/// The newest generation stays visible after its end.
 pub(super) fn renew(view: &mut JobView, mut shown: JobView) -> bool {
     shown.seq = view.seq;
     shown.generation = shown.generation.or(view.generation);
@@ -68,7 +68,7 @@ fn result(phase: &JobPhase) -> Option<JobResult> {
     }
 }
 
-/// What is shown of one replica, while runs of generations before `horizon` are history.
+/// The view of one replica. Runs of generations before `horizon` are history.
 pub(super) fn of_replica(
     record: &JobRecord,
     id: ReplicaId,

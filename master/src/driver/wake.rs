@@ -1,5 +1,5 @@
-//! When a driver acts although it has heard nothing: at a time limit, where something is overdue, and when its job is to be
-//! forgotten.
+//! When a driver acts without an event: at a time limit, when something is overdue, and when its job's time to live
+//! ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::job::observation::Presence;
 use crate::job::phase::JobPhase;
 use crate::store::Wish;
 
-/// How often what a job's pods need around them is made again, in case somebody has deleted it.
+/// Interval for renewing the network policy of a job's pods, in case somebody has deleted it.
 pub(super) const PREPARE_INTERVAL: Duration = Duration::from_secs(300);
 
 impl Driver {
-    /// When to look again although nothing was heard.
+    /// The next time to act without an event.
     pub(super) fn wake_at(&self) -> Option<Instant> {
         let prepare_at = Some(self.prepare_at).filter(|_| self.has_live_pod());
         self.act_at().into_iter().chain(prepare_at).min()
@@ -28,7 +28,7 @@ impl Driver {
         self.replicas.values().any(|replica| replica.seen.presence() == Presence::Live)
     }
 
-    /// Makes the NetworkPolicy of a job with pods again: nothing is told of one that somebody deletes.
+    /// Renews the NetworkPolicy of a job that has pods. No watch reports its deletion.
     pub(super) fn prepare_again(&mut self) {
         if Instant::now() < self.prepare_at {
             return;
@@ -45,10 +45,10 @@ impl Driver {
         });
     }
 
-    /// When time alone moves the job. What is overdue was acted upon, and is looked at again later.
+    /// When time alone moves the job. The driver has already acted on overdue pods, and checks them again later.
     fn act_at(&self) -> Option<Instant> {
         let later = Instant::now() + self.policy.release_timeout;
-        // Nothing is heard of a pod that has survived being asked to go.
+        // No event reports that a pod has survived its deletion.
         let is_leaving =
             |replica: &Replica| replica.deletion_asked_at.is_some() && replica.seen.presence() == Presence::Live;
         let is_emptied = matches!(self.phase, JobPhase::Finished { .. }) && self.replicas.values().any(is_leaving);
@@ -67,7 +67,7 @@ impl Driver {
         matches!(self.phase, JobPhase::Finished { .. }) && (self.stored.record.wish == Wish::Delete || is_its_time)
     }
 
-    /// How long a finished job is still kept, if there is an end to it.
+    /// The remaining time to live of a finished job, if it has one.
     pub(super) fn time_left(&self) -> Option<Duration> {
         let ttl = Duration::from_secs(self.stored.record.spec.run_policy.ttl_after_finished_seconds?.into());
         Some(ttl.saturating_sub(self.times.finished.map_or(Duration::ZERO, |finished| self.context.age(finished))))

@@ -1,5 +1,5 @@
-//! The driver's writes to its job's record. Each is repeated until the store has taken it or the record is gone: what is
-//! not on record would be done again by the next master.
+//! The driver's writes to its job's record. It repeats each write until the store accepts it or the record is gone:
+//! otherwise the next master would repeat the work.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use crate::store::{Change, JobRecord, JobStore, StoreError, Stored, amend};
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// What became of a write.
+/// The outcome of a write.
 pub(super) enum Written<T> {
-    /// The store has taken it.
+    /// The store has accepted it.
     Stored(T),
-    /// There is no such record any more.
+    /// The record no longer exists.
     Gone,
 }
 
-/// Repeats a write until it is done. A store that refuses it is asked again too, because a quota or an admission policy may
-/// change; meanwhile the job's view says what the store said.
+/// Repeats a write until it succeeds. A refused write is repeated too, because a quota or an admission policy may
+/// change; meanwhile the job's view shows the store's reason.
 pub(super) async fn persistently<W, T>(view: &watch::Sender<JobView>, write: impl FnMut() -> W) -> Written<T>
 where
     W: Future<Output = Result<T, StoreError>>,
@@ -65,10 +65,10 @@ pub(super) fn show(view: &watch::Sender<JobView>, sentence: &str) {
     });
 }
 
-/// Changes a record as [`amend`] does. A record that somebody has damaged is written anew from `known`.
+/// Changes a record like [`amend`]. Writes a record that somebody has damaged again, from `known`.
 ///
 /// # Errors
-/// As [`amend`].
+/// Like [`amend`].
 pub(super) async fn amend_or_mend(
     store: &dyn JobStore,
     known: &Stored,
