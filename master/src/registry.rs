@@ -1,5 +1,5 @@
-//! The registry: every job this master knows, and the only lock. It follows the store's watch, so that a job reaches
-//! its driver in the same way whether it was submitted a moment ago or is found when the master starts.
+//! The registry: every job of this master, behind its only lock. It follows the store's watch, so a job reaches its
+//! driver in the same way after a submit and after a restart of the master.
 
 mod error;
 
@@ -25,21 +25,21 @@ use crate::job::plan;
 use crate::logs::{Archive, JobLogs};
 use crate::store::{Change, JobRecord, SPEC_BYTES_MAX, StoreError, StoreEvent, Stored, Wish, amend, json_bytes_of};
 
-/// How long a job that is on record may take to reach the registry.
+/// Maximum time for a recorded job to reach the registry.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause before a job is driven anew whose driver broke; each further one doubles it. What made the driver panic may
-/// still be there.
+/// First pause before a job whose driver broke gets a new one; each further break doubles it. The cause of the panic
+/// may still exist.
 const BROKEN_PAUSE: Duration = Duration::from_millis(500);
-/// How often that pause is doubled at most: to about four minutes.
+/// Maximum number of doublings, which gives about four minutes.
 const BROKEN_DOUBLINGS_MAX: u32 = 9;
 
-/// How long a request that writes a record may take, whatever single calls may: a client waits for an answer for 30 s.
+/// Maximum time for a request that writes a record, over all its calls. A client waits 30 s for an answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// One job, for those who look at it.
+/// One job, for its readers.
 #[derive(Debug, Clone)]
 pub struct JobHandle {
-    /// What is shown of it, and whenever that changes.
+    /// The current view of the job, and a notice of each change.
     pub view: watch::Receiver<JobView>,
     /// Its output.
     pub logs: Arc<JobLogs>,
@@ -49,20 +49,20 @@ pub struct JobHandle {
     broken: u32,
 }
 
-/// The drivers of all jobs, each by its task.
+/// The drivers of all jobs, by their tasks.
 #[derive(Default)]
 struct Drivers {
     tasks: JoinSet<Driven>,
-    /// By uid: a job of the same name may have come since.
+    /// The uid separates a job from a later one with the same name.
     jobs: HashMap<Id, JobKey>,
 }
 
-/// What became of a submit.
+/// The outcome of a submit.
 #[derive(Debug)]
 pub enum Submitted {
     /// The job is new.
     Created(JobHandle),
-    /// The same job had been submitted before.
+    /// The same job was submitted before.
     Existing(JobHandle),
 }
 
@@ -71,16 +71,16 @@ pub struct Jobs {
     context: Arc<Context>,
     archive: Arc<Archive>,
     handles: Mutex<BTreeMap<JobName, JobHandle>>,
-    /// Raised whenever a job comes or goes.
+    /// Notified whenever a job is added or removed.
     arrivals: watch::Sender<()>,
-    /// Whether every job on record is known.
+    /// Whether every job on record is in the registry.
     is_complete: watch::Sender<bool>,
-    /// Output that is being removed.
+    /// Tasks that remove output.
     removals: TaskTracker,
 }
 
 impl Jobs {
-    /// An empty registry, which keeps the jobs' output in `archive`, or below that folder.
+    /// An empty registry that keeps the jobs' output in `archive`, or below that folder.
     pub fn new(context: Arc<Context>, archive: impl Into<Archive>) -> Arc<Self> {
         Arc::new(Self {
             context,
@@ -92,10 +92,10 @@ impl Jobs {
         })
     }
 
-    /// Follows the store and drives every job, until the future is dropped; the drivers end with it.
+    /// Follows the store and drives every job, until the future is dropped. The drivers end with it.
     ///
     /// # Errors
-    /// When the store's watch cannot be opened or ends.
+    /// Fails if the store's watch cannot be opened, or ends.
     pub async fn run(self: Arc<Self>) -> Result<(), StoreError> {
         let mut events = self.context.store.watch().await?;
         let archive = Arc::clone(&self.archive);
@@ -112,14 +112,14 @@ impl Jobs {
         }
     }
 
-    /// Waits until every job that was on record is known: a master that answers earlier denies them.
+    /// Waits until every recorded job is in the registry. A master that answers earlier would deny that the jobs exist.
     pub async fn complete(&self) {
-        // The sender lives as long as this does.
+        // The sender lives as long as `self`.
         let _ = self.is_complete.subscribe().wait_for(|is_complete| *is_complete).await;
     }
 
-    /// A driver that broke is replaced, as that of another master would replace it; other jobs go on meanwhile. A job that
-    /// was taken over is still shown, and once it is over, as it ended.
+    /// Replaces a driver that broke, as a takeover by another master would. Other jobs continue meanwhile. A job that
+    /// another master took over stays visible, also after its end.
     fn take_end(&self, ended: &Result<(Id, Driven), JoinError>, drivers: &mut Drivers) {
         let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
         let Some(job) = drivers.jobs.remove(&id) else { return };
@@ -140,8 +140,8 @@ impl Jobs {
         self.drive(stored, (tenure, pause), channels, drivers);
     }
 
-    /// What was there when this master began is its own now. What another accepts afterwards is that one's, if it began
-    /// later: this one is about to end, and would leave the job to nobody.
+    /// Jobs found at startup are ours. A job that a newer master accepts later stays with that master: this one is
+    /// being replaced, and would leave the job without a driver.
     fn tenure(&self, record: &JobRecord) -> Tenure {
         let was_there = !*self.is_complete.borrow();
         if was_there || record.holder <= self.context.boot_id { Tenure::First } else { Tenure::Others }
@@ -179,7 +179,7 @@ impl Jobs {
             StoreEvent::Deleted(name) => {
                 if let Some(handle) = self.lock().remove(&name) {
                     handle.record.send_replace(None);
-                    // Another master that deleted the record had its own copy.
+                    // Another master that deleted the record had its own copy of the output.
                     self.removals.spawn(remove_output(name.clone(), handle.logs));
                     debug!(job = %name, "record deleted");
                 }
@@ -201,7 +201,7 @@ impl Jobs {
         (JobHandle { view, logs, record: record_sender, damaged, broken: 0 }, channels)
     }
 
-    /// Accepts a job: once this returns it is on record, and a crash loses it no more.
+    /// Accepts a job. After this returns, the job is on record and survives a crash.
     ///
     /// # Errors
     /// [`JobsError`].
@@ -236,7 +236,7 @@ impl Jobs {
                 info!(job = %stored.name(), replicas = plan::replicas(&stored.record.spec).len(), "job accepted");
                 Ok(Submitted::Created(self.arrived(&stored).await?))
             }
-            // Someone else was faster with the same name.
+            // Another request has just created a job with this name.
             Err(StoreError::Exists(_)) => {
                 let stored = self.context.store.get(&name).await.map_err(of_store)?;
                 self.existing(stored.ok_or(JobsError::Exists(name))?, &spec).await
@@ -253,7 +253,7 @@ impl Jobs {
         Ok(Submitted::Existing(self.arrived(&stored).await?))
     }
 
-    /// Waits for a job that is on record. Its uid tells it from one of the same name that is just being forgotten.
+    /// Waits until a recorded job reaches the registry. An older job of the same name, with another uid, may still exist.
     async fn arrived(&self, stored: &Stored) -> Result<JobHandle, JobsError> {
         let (name, uid) = (stored.name(), &stored.record.uid);
         let mut arrivals = self.arrivals.subscribe();
@@ -268,7 +268,7 @@ impl Jobs {
         timeout(ARRIVAL_TIMEOUT, arrival).await.ok().flatten().ok_or_else(|| JobsError::Slow(name.clone()))
     }
 
-    /// Writes a user's wish; the driver follows it. A record that cannot be read can only be deleted, and is at once.
+    /// Records a user's wish, which the driver then follows. The only wish for an unreadable record is to delete it.
     ///
     /// # Errors
     /// [`JobsError::Unknown`], [`JobsError::Unreadable`], [`JobsError::Pods`], [`JobsError::Store`] and
@@ -294,7 +294,7 @@ impl Jobs {
         }
     }
 
-    /// Removes what is left of a job whose record cannot be read. As ever, the record goes last.
+    /// Removes the rest of a job whose record is unreadable. The record goes last, as always.
     async fn discard(&self, job: &JobKey) -> Result<(), JobsError> {
         self.context.backend.delete_all(job).await.map_err(JobsError::Pods)?;
         if !job.uid.is_empty() {
@@ -305,12 +305,12 @@ impl Jobs {
         Ok(())
     }
 
-    /// One job.
+    /// Finds a job by its name.
     pub fn find(&self, name: &JobName) -> Option<JobHandle> {
         self.lock().get(name).cloned()
     }
 
-    /// All jobs, in the order of their names.
+    /// The views of all jobs, in the order of their names.
     pub fn list(&self) -> Vec<JobView> {
         self.lock().values().map(|handle| handle.view.borrow().clone()).collect()
     }

@@ -1,5 +1,5 @@
-//! Where pods live. The verbs are declarative, so that a retry is free; readiness is not a back end's business, for a
-//! pod is ready when its agent answers.
+//! Runs pods. The methods are declarative, so a retry is safe. A back end does not judge readiness: a pod is ready when
+//! its agent answers.
 
 pub mod kube;
 pub mod process;
@@ -18,27 +18,27 @@ use tokio::sync::watch;
 use crate::job::key::JobKey;
 use crate::job::observation::PodState;
 
-/// One pod to be. Nothing in it depends on the other pods.
+/// The specification of a pod. It depends on no other pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodSpec {
-    /// The job it belongs to.
+    /// The job of the pod.
     pub job: JobKey,
-    /// Which replica it carries.
+    /// The replica that runs in it.
     pub replica: ReplicaId,
-    /// The image, where pods are containers.
+    /// The image, if pods are containers.
     pub image: Option<ImageRef>,
-    /// The folder that holds exec.py, where pods are processes.
+    /// The folder that holds exec.py, if pods are processes.
     pub work_dir: Option<PathBuf>,
     /// Arguments for exec.py.
     pub args: Vec<String>,
-    /// What it is given, where pods are Kubernetes'.
+    /// The options of its pod, if pods are Kubernetes'.
     pub options: PodOptions,
-    /// The SHA-256, in hex, of the token that its agent shall ask for.
+    /// The SHA-256, in hex, of the token that its agent must require.
     pub agent_token_sha256: String,
 }
 
 impl PodSpec {
-    /// The pod of one replica of a job, with what its spec asks for.
+    /// The pod of one replica, as the job's spec asks for it.
     pub fn new(job: JobKey, spec: &JobSpec, replica: ReplicaId, agent_token_sha256: String) -> Self {
         Self {
             job,
@@ -57,106 +57,106 @@ impl PodSpec {
     }
 }
 
-/// Every pod of one job that the back end knows, and how it stands.
+/// Every pod of one job that the back end knows, with its state.
 pub type PodTable = BTreeMap<ReplicaId, PodState>;
 
-/// Why a back end will not serve a spec, found before anything was created.
+/// Why a back end refuses a spec, before it has created anything.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{sentence}")]
 pub struct Refusal {
-    /// For programs.
+    /// The code for programs.
     pub code: ErrorCode,
-    /// For people.
+    /// The sentence for people.
     pub sentence: String,
 }
 
-/// Why a back end did not do as asked.
+/// Why a request to a back end failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
-    /// The same, and only for now: what stands behind the back end does not answer, or not well.
+    /// A passing failure, for example of the connection; it may succeed later.
     #[error(transparent)]
     Unavailable(Box<BackendError>),
-    /// The same, and only until a quota has room: others use what is there.
+    /// A passing failure: the quota has no room now, because other pods use it.
     #[error(transparent)]
     OverQuota(Box<BackendError>),
-    /// What the pods of a job need around them cannot be made.
+    /// The network policy around a job's pods cannot be created.
     #[error("make the network policy of job \"{job}\"")]
     Prepare {
-        /// Whose.
+        /// The job.
         job: JobName,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The pod cannot be created as it is.
+    /// The pod cannot be created as it is specified.
     #[error("create pod \"{pod}\"")]
     Create {
-        /// Which.
+        /// The pod.
         pod: PodName,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A pod cannot be deleted now.
     #[error("delete pod \"{pod}\"")]
     Delete {
-        /// Which.
+        /// The pod.
         pod: PodName,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The pods of a job cannot be deleted now.
     #[error("delete the pods of job \"{job}\"")]
     DeleteAll {
-        /// Whose.
+        /// The job.
         job: JobName,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-/// Where pods live.
+/// A back end: it creates, deletes and watches pods.
 #[async_trait]
 pub trait PodBackend: Send + Sync {
-    /// Says, before anything is created, whether this back end can serve the spec.
+    /// Checks whether this back end can serve the spec, before anything is created.
     ///
     /// # Errors
-    /// A [`Refusal`] that names the field and says what to do.
+    /// A [`Refusal`] that names the field and the fix.
     async fn admit(&self, spec: &JobSpec) -> Result<(), Refusal>;
 
-    /// Makes what must be there before the first pod of a job is; what is there already is left alone.
+    /// Creates what a job needs before its first pod. Repeating it is harmless: existing objects are left alone.
     ///
     /// # Errors
     /// [`BackendError::Prepare`].
     async fn prepare(&self, job: &JobKey) -> Result<(), BackendError>;
 
-    /// Creates a pod; one that is there already, in whatever state, is left alone and counts as created.
+    /// Creates a pod. An existing pod is left alone, whatever its state, and counts as created.
     ///
     /// # Errors
     /// [`BackendError::Create`], [`BackendError::OverQuota`].
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError>;
 
-    /// Deletes a pod, without time for what runs in it to end; an absent one succeeds. Returns when the end has begun; the
-    /// watch says when the pod is gone.
+    /// Deletes a pod at once, without a grace for its processes. Deleting an absent pod succeeds. Returns when the
+    /// deletion has begun; the watch reports when the pod is gone.
     ///
     /// # Errors
     /// [`BackendError::Delete`].
     async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError>;
 
-    /// Deletes every pod of a job, in the same way.
+    /// Deletes every pod of a job in the same way.
     ///
     /// # Errors
     /// [`BackendError::DeleteAll`].
     async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError>;
 
-    /// The pods of a job as they are now, and then as they change. States in between may be skipped, the last never;
-    /// a pod that has ended stays listed, with its reason, until it is deleted.
+    /// The pods of a job now, and then each change. It may skip intermediate states but never the last one. An ended
+    /// pod stays listed, with its reason, until it is deleted.
     fn watch(&self, job: &JobKey) -> watch::Receiver<PodTable>;
 
-    /// Returns when nothing will be told of pods any more, by a failure of the back end itself: a master that went on
-    /// would wait for ever for what it cannot see.
+    /// Resolves when the back end itself has failed and reports pods no more. A master that continued would wait for
+    /// ever for changes that it cannot see.
     async fn blind(&self) {
         std::future::pending().await
     }

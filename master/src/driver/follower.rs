@@ -250,8 +250,8 @@ impl Pod {
         }
     }
 
-    /// Copies the missing output. An agent also ends the stream of a slow reader. Only a stream that begins after the end
-    /// of the run is sure to reach its last byte, or the first byte that the agent itself has lost.
+    /// Copies the missing output. An agent also ends the stream of a slow reader. Only a stream that begins after the
+    /// run's end is sure to reach the run's last byte, or the first byte that the agent itself has lost.
     async fn copy_rest(&self) -> Result<Option<Generation>, CopyError> {
         let Followed { agents, address, log, .. } = &self.followed;
         loop {

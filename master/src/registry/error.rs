@@ -1,4 +1,4 @@
-//! Why a submit, a cancel or a delete was not done.
+//! Errors of a submit, a cancel or a delete.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub enum JobsError {
     /// Another job has this name.
     #[error("another job is named \"{0}\": choose another name, or delete that job first")]
     Exists(JobName),
-    /// A record of this name cannot be read.
+    /// An unreadable record has this name.
     #[error(
         "the record of a job named \"{}\" is in the way and cannot be read ({reason}): choose another name, or remove it \
          by {removal}", .job.name
@@ -22,32 +22,32 @@ pub enum JobsError {
     Unreadable {
         /// The job.
         job: JobKey,
-        /// Why.
+        /// Why the record is unreadable.
         reason: String,
-        /// The command that removes it.
+        /// The command that removes the record.
         removal: String,
     },
     /// No job has this name.
     #[error("no job is named \"{0}\"")]
     Unknown(JobName),
-    /// The back end will not serve it.
+    /// The back end refuses the job.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The store will not keep its record.
+    /// The store refuses its record.
     #[error("the job cannot be accepted: {0}")]
     NotKept(String),
-    /// The back end does not delete its pods.
+    /// The back end could not delete its pods.
     #[error("the pods of the job cannot be deleted")]
     Pods(#[source] BackendError),
     /// The store does not answer.
     #[error("the record of the job cannot be reached")]
     Store(#[source] StoreError),
-    /// The store or the back end takes too long.
+    /// The store or the back end did not answer in time.
     #[error("job \"{name}\": not done after {} s, and may be done later; to ask again does no harm", limit.as_secs())]
     Late {
         /// The job.
         name: JobName,
-        /// How long.
+        /// The time limit.
         limit: Duration,
     },
     /// The job is on record and has not reached the registry.
@@ -55,7 +55,7 @@ pub enum JobsError {
     Slow(JobName),
 }
 
-/// The same for a request of a user.
+/// The error of a user's request for an error of the store.
 pub(super) fn of_store(error: StoreError) -> JobsError {
     match error {
         StoreError::Unreadable { job, reason, removal, version: _ } => JobsError::Unreadable { job, reason, removal },

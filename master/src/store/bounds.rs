@@ -1,5 +1,5 @@
-//! The size of a record. A ConfigMap holds 1 MiB (core/v1 `MaxSecretSize`), so each part of a record has a share of it,
-//! counted as JSON.
+//! Limits the size of a record. A ConfigMap holds 1 MiB (core/v1 `MaxSecretSize`), so each part of a record has a
+//! share, measured as JSON.
 
 use protocol::failure::{FailedStart, Restarts};
 use protocol::view::ReplicaView;
@@ -7,17 +7,17 @@ use serde::Serialize;
 
 use super::{Ended, JobRecord};
 
-/// Most bytes of a spec. Arguments and variables have 512 KiB of them; what pods are given has the rest.
+/// Maximum bytes of a spec. Its arguments and variables may use 512 KiB, and the pod options the rest.
 pub const SPEC_BYTES_MAX: usize = 560 * 1024;
-/// Most bytes of an [`Ended`].
+/// Maximum bytes of an [`Ended`].
 const ENDED_BYTES_MAX: usize = 256 * 1024;
-/// Most bytes of the failed starts.
+/// Maximum bytes of the failed starts.
 const RESTARTS_BYTES_MAX: usize = 192 * 1024;
-/// Most characters of each replica's reason where there are too many replicas.
+/// Maximum characters of each replica's reason in a record with too many replicas.
 const REASON_CHARS_MAX: usize = 40;
 
 impl JobRecord {
-    /// The record, short enough for every store. The spec is judged when the job is submitted.
+    /// Cuts a record to a size that every store accepts. The spec was already checked at the submit.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         bound_restarts(&mut self.restarts);
@@ -27,8 +27,8 @@ impl JobRecord {
 }
 
 impl Ended {
-    /// The end, short enough for every store. Where there are too many replicas, each first loses what is not needed to
-    /// say how it ended; then all replicas go. The failure of the job keeps its last words.
+    /// Cuts an end to a size that every store accepts. First each replica loses what is not needed to tell how it
+    /// ended; if that is not enough, all replicas are dropped. The failure of the job keeps its last words.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         let shorten: [fn(&mut Vec<ReplicaView>); 2] =
@@ -53,8 +53,8 @@ fn shorten_view(replica: &mut ReplicaView) {
     }
 }
 
-/// First the consequences of older failures go, then the older failures, the oldest first, then the consequences of the
-/// newest failure. The counts stay, and so does the newest start that is known to have failed.
+/// Drops the consequences of older failures first, then the older failures from the oldest on, then the consequences of
+/// the newest one. The counts and the newest failed start always stay.
 fn bound_restarts(restarts: &mut Restarts) {
     let is_too_long = |restarts: &Restarts| json_bytes_of(restarts) > RESTARTS_BYTES_MAX;
     if is_too_long(restarts)
@@ -70,7 +70,7 @@ fn bound_restarts(restarts: &mut Restarts) {
     }
 }
 
-/// Bytes of a value as JSON.
+/// The size of a value as JSON, in bytes.
 pub fn json_bytes_of(value: &impl Serialize) -> usize {
     serde_json::to_vec(value).map_or(usize::MAX, |text| text.len())
 }

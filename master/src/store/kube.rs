@@ -1,5 +1,5 @@
-//! Records as ConfigMaps, one for each job. It owns the job's pods, so its uid is the job's; its resourceVersion is the
-//! record's version.
+//! Stores each record in a ConfigMap. The ConfigMap owns the job's pods, so its uid is the job's uid. Its
+//! resourceVersion is the record's version.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::error::Error;
@@ -25,12 +25,12 @@ use crate::kube::api::{
 use crate::kube::changes::changes;
 use crate::kube::record_name;
 
-/// The key of the ConfigMap under which the record is, as JSON.
+/// The key in the ConfigMap that holds the record as JSON.
 const RECORD: &str = "record";
-/// Changes that may wait for a slow reader.
+/// Maximum changes that wait for a slow reader.
 const BACKLOG: usize = 1024;
 
-/// A store in a namespace.
+/// A store in one namespace.
 #[derive(Clone)]
 pub struct KubeStore {
     cluster: Cluster,
@@ -55,8 +55,8 @@ impl JobStore for KubeStore {
         match call(self.maps.create(&PostParams::default(), &map(&record, None)?)).await {
             Ok(created) => parse(&name, &created),
             Err(failure) if failure.says_exists() => {
-                // It may be this very record, written by a call whose answer was lost: what is written keeps the uid
-                // that it came with.
+                // It may be this very record, if the answer to an earlier call was lost. The written JSON keeps the uid
+                // of the submit, so it can be compared.
                 let there = self.read(&name).await?;
                 let is_own = there.as_ref().and_then(written).is_some_and(|written| written == record);
                 match there {
@@ -87,7 +87,7 @@ impl JobStore for KubeStore {
             Ok(updated) => parse(&name, &updated),
             Err(ApiFailure::Refused { status: 409, .. }) => Err(StoreError::Conflict(name)),
             Err(ApiFailure::Refused { status: 404, .. }) => Err(StoreError::NotFound(name)),
-            // A right that is missing may be given.
+            // An administrator may grant a missing right later.
             Err(failure @ ApiFailure::Refused { status: 403, .. }) => Err(unavailable(failure)),
             Err(failure) => Err(of_write(failure)),
         }
@@ -96,7 +96,7 @@ impl JobStore for KubeStore {
     async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError> {
         let this_job = only_if(Preconditions { uid: Some(uid.to_owned()), resource_version: None });
         match call(self.maps.delete(&record_name(name.as_str()), &this_job)).await {
-            // Gone, or another job's by now.
+            // It is gone, or belongs to another job by now.
             Ok(_) | Err(ApiFailure::Refused { status: 404 | 409, .. }) => Ok(()),
             Err(failure) => Err(unavailable(failure)),
         }
@@ -106,7 +106,7 @@ impl JobStore for KubeStore {
         let Some(there) = self.read(name).await? else { return Ok(()) };
         match parse(name, &there) {
             Ok(_) => return Err(StoreError::Conflict(name.clone())),
-            // What is not labelled as this job's may be anyone's.
+            // Without the labels of this job, the ConfigMap may belong to anyone.
             Err(error) if name_of(&there).as_ref() != Some(name) => return Err(error),
             Err(_) => {}
         }
@@ -123,7 +123,7 @@ impl JobStore for KubeStore {
     }
 
     async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError> {
-        // The watch would repeat what fails for ever, and say why in the log alone.
+        // The watch would repeat a permanent error for ever, and report it only in the log.
         call(self.maps.list(&ListParams::default().limit(1))).await.map_err(unavailable)?;
         let (sender, receiver) = mpsc::channel(BACKLOG);
         tokio::spawn(follow(changes(&self.cluster), sender));
@@ -131,7 +131,7 @@ impl JobStore for KubeStore {
     }
 }
 
-/// Passes changes on until nobody listens.
+/// Passes changes on until the receiver is dropped.
 async fn follow(
     events: impl Stream<Item = Result<watcher::Event<ConfigMap>, watcher::Error>>,
     sender: mpsc::Sender<StoreEvent>,
@@ -159,12 +159,12 @@ async fn follow(
     }
 }
 
-/// What a reader has been told, so that it is told of each change once, and of what vanished while nobody looked.
+/// What a reader knows already. It is told of each change once, and of records that vanished during an interruption.
 #[derive(Debug, Default)]
 struct Told {
     versions: HashMap<JobName, Version>,
     relisted: HashSet<JobName>,
-    /// The version of each ConfigMap that is no record, so that this is said once.
+    /// The version of each ConfigMap that holds no record, so that it is reported once.
     set_aside: HashMap<String, Option<String>>,
     has_replayed: bool,
 }
@@ -207,7 +207,7 @@ impl Told {
                     return vec![];
                 }
                 error!(config_map = map.name_any(), error = error_chain(error.as_ref()), "{SET_ASIDE}");
-                // A copy under another name is not the job's.
+                // A copy under another name does not belong to the job.
                 let is_its =
                     |name: &JobName| self.versions.contains_key(name) && map.name_any() == record_name(name.as_str());
                 let job = name_of(map).filter(is_its).zip(map.uid());
@@ -247,16 +247,16 @@ fn map(record: &JobRecord, version: Option<&Version>) -> Result<ConfigMap, Store
     })
 }
 
-/// The record, word for word.
+/// The record exactly as it was written.
 fn written(map: &ConfigMap) -> Option<JobRecord> {
     serde_json::from_str(map.data.as_ref()?.get(RECORD)?).ok()
 }
 
-/// The record as the job's: its uid is the ConfigMap's, which owns the pods.
+/// The record with the job's uid, which is the uid of the ConfigMap that owns the pods.
 fn parse(name: &JobName, map: &ConfigMap) -> Result<Stored, StoreError> {
     let (config_map, uid) = (map.name_any(), map.uid().unwrap_or_default());
     let text = map.data.as_ref().and_then(|data| data.get(RECORD)).map_or("", String::as_str);
-    // A copy, made by hand or restored under another name, is no record: its job is the original's.
+    // A copy, made by hand or restored under another name, is no record: its job belongs to the original.
     let is_named_so = config_map == record_name(name.as_str()) && name_of(map).as_ref() == Some(name);
     let record = if is_named_so {
         JobRecord::read(name, text.as_bytes())
@@ -266,7 +266,7 @@ fn parse(name: &JobName, map: &ConfigMap) -> Result<Stored, StoreError> {
     let removal = if is_named_so {
         delete_command(name)
     } else {
-        // It may be anyone's, so no master deletes it.
+        // It may belong to anyone, so no master deletes it.
         format!("kubectl delete configmap {config_map} --namespace {}", map.namespace().unwrap_or_default())
     };
     let version = Version(map.resource_version().unwrap_or_default());
@@ -278,7 +278,7 @@ fn parse(name: &JobName, map: &ConfigMap) -> Result<Stored, StoreError> {
     }
 }
 
-/// A record that is found by its labels.
+/// Reads a record that was found by its labels.
 fn readable(map: &ConfigMap) -> Result<Stored, Box<dyn Error>> {
     let label = map.labels().get(JOB).map(String::as_str).unwrap_or_default();
     Ok(parse(&label.parse()?, map)?)
@@ -294,7 +294,7 @@ fn only_if(preconditions: Preconditions) -> DeleteParams {
 
 fn of_write(failure: ApiFailure) -> StoreError {
     match failure {
-        // Too long, or not allowed: the same again would not be taken either.
+        // The object is too long or forbidden, so a retry would fail too.
         ApiFailure::Refused { status: 400 | 403 | 413 | 422, message, .. } => StoreError::Refused(message),
         failure @ (ApiFailure::Refused { .. } | ApiFailure::Unreachable(_) | ApiFailure::Silent) => {
             unavailable(failure)

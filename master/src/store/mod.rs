@@ -1,5 +1,5 @@
-//! Where it is written what was asked for, and the little that must be remembered. Creating a record is the commit
-//! point of a submit; everything else about a job is seen, not stored.
+//! Stores what users asked for and the little that must be remembered. Creating a record commits a submit. Everything
+//! else about a job is observed, not stored.
 
 mod bounds;
 pub mod kube;
@@ -19,78 +19,78 @@ pub use self::bounds::{SPEC_BYTES_MAX, json_bytes_of};
 
 use crate::job::key::JobKey;
 
-/// What is remembered of one job.
+/// The record of one job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobRecord {
-    /// Differs from that of any other job, also of one that had the same name before.
+    /// The unique id of the job. A later job with the same name has another one.
     pub uid: String,
-    /// What was asked for; never changed.
+    /// The request; it never changes.
     pub spec: JobSpec,
-    /// When it was accepted.
+    /// When the job was accepted.
     pub accepted_at: UnixMillis,
-    /// How many masters have held the job. Raised once by each that takes it over.
+    /// How many masters have held the job. Each takeover adds one.
     pub epoch: u32,
-    /// The boot id of the master that holds it.
+    /// The boot id of the master that holds the job.
     pub holder: String,
-    /// The fingerprint of the key of its agents' tokens, where agents outlive their master: a master with another key
-    /// cannot talk to them.
+    /// The fingerprint of the key of its agents' tokens, if agents outlive their master. A master with another key
+    /// cannot talk to these agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_key: Option<String>,
-    /// What its user wishes now.
+    /// The user's current wish.
     pub wish: Wish,
-    /// The start of the gang that was about to be made, where a member cannot say later whether it was: written
-    /// before that start. Agents of ours are asked instead.
+    /// The last start that was begun with agents that cannot report it later. It is recorded before that
+    /// start. The project's own agents report their start themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launched: Option<Generation>,
-    /// Which starts of its gang have failed, and how many were made up for.
+    /// The failed starts of its gang, and how many of them used a restart.
     #[serde(default, skip_serializing_if = "Restarts::is_empty")]
     pub restarts: Restarts,
-    /// How it ended; written once.
+    /// How the job ended; written once.
     pub ended: Option<Ended>,
 }
 
-/// What a user wishes of a job. It only ever rises.
+/// What a user wants of a job. It only ever rises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wish {
-    /// That it runs to its end.
+    /// The job runs to its end.
     Run,
-    /// That it ends, and is remembered.
+    /// The job ends, and its record stays.
     Cancel,
-    /// That it ends, and is forgotten.
+    /// The job ends, and its record is deleted.
     Delete,
 }
 
-/// How a job ended, and when its steps were reached.
+/// How a job ended, and when it reached each phase.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
-    /// How.
+    /// The result.
     pub result: JobResult,
-    /// When.
+    /// The times of its phases.
     pub times: JobTimes,
     /// The last start of its gang, if there was one.
     pub generation: Option<Generation>,
-    /// Every replica, as it was then.
+    /// The state of every replica at the end.
     pub replicas: Vec<ReplicaView>,
 }
 
 impl Ended {
-    /// The times of a job that a later master finds ended: nothing is known of when its last pod was gone.
+    /// The times of a job that ended before this master began. When its last pod was gone is unknown.
     pub fn times_of_finished(&self) -> JobTimes {
         JobTimes { finished: self.times.finished.or(self.times.ended), ..self.times.clone() }
     }
 }
 
-/// Names one state of a record. Only comparable.
+/// One version of a record. It can only be compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version(pub String);
 
-/// A record as it was read.
+/// A record and its version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    /// What is remembered.
+    /// The record.
     pub record: JobRecord,
-    /// What to say to [`JobStore::update`].
+    /// The version to pass to [`JobStore::update`].
     pub version: Version,
 }
 
@@ -100,7 +100,7 @@ impl Stored {
         &self.record.spec.name
     }
 
-    /// The job, told from any other of that name.
+    /// The job's name and uid.
     pub fn key(&self) -> JobKey {
         JobKey { name: self.name().clone(), uid: self.record.uid.clone() }
     }
@@ -109,44 +109,44 @@ impl Stored {
 /// A change that a watch reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreEvent {
-    /// The record is now this.
+    /// The record has this content now.
     Changed(Box<Stored>),
-    /// There is none of this name any more.
+    /// No record has this name any more.
     Deleted(JobName),
-    /// The record of this job has become unreadable. Whoever drives the job can write it anew.
+    /// The record of this job has become unreadable. The master that drives the job can write it again.
     Damaged(JobKey),
-    /// Every record that was there when the watch began has been told. Said once.
+    /// The watch has reported every record that existed when it began. Sent once.
     Replayed,
 }
 
-/// Why a store did not do as asked.
+/// Why a request to a store failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A record of this name is there already.
+    /// A record with this name exists.
     #[error("a job named \"{0}\" exists already")]
     Exists(JobName),
-    /// There is none.
+    /// No record has this name.
     #[error("no job is named \"{0}\"")]
     NotFound(JobName),
-    /// It has changed since it was read.
+    /// The record has changed since it was read.
     #[error("the record of job \"{0}\" has changed since it was read")]
     Conflict(JobName),
-    /// One of this name is there, and is none.
+    /// A record with this name exists and is unreadable.
     #[error("the record of job \"{}\" cannot be read: {reason}", job.name)]
     Unreadable {
-        /// The job, with its uid as far as that is known; else it is empty.
+        /// The job. Its uid is empty if it cannot be read.
         job: JobKey,
-        /// Why.
+        /// Why the record is unreadable.
         reason: String,
-        /// The command that removes it.
+        /// The command that removes the record.
         removal: String,
-        /// What to say to [`JobStore::update`] to write the record anew.
+        /// The version to pass to [`JobStore::update`] to write the record again.
         version: Version,
     },
-    /// What stands behind the store will not take it, now or later.
+    /// The database or the API refuses the record. A retry would be refused too.
     #[error("the record cannot be kept: {0}")]
     Refused(String),
-    /// What stands behind the store does not answer, or not well.
+    /// The database or the API does not answer, or answers with an error.
     #[error("the store of records")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
@@ -157,75 +157,75 @@ pub fn wall_clock() -> UnixMillis {
     UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// The command that removes what is a store's own and cannot be read.
+/// The command that removes an unreadable record from a store of this master.
 fn delete_command(job: &JobName) -> String {
     format!("client delete {job}")
 }
 
-/// What a master says of a record that it cannot read, once.
+/// The warning about an unreadable record, given once for each.
 const SET_ASIDE: &str = "a record is set aside, its pods are left alone, and client delete NAME removes it";
 
-/// Where records live.
+/// A store of records.
 #[async_trait]
 pub trait JobStore: Send + Sync {
-    /// Writes a new record. The store may give the job another uid than the one it comes with; the answer has it.
+    /// Writes a new record. The store may replace the uid; the returned record has the final one.
     ///
     /// # Errors
-    /// [`StoreError::Exists`] when the name is taken, [`StoreError::Refused`].
+    /// [`StoreError::Exists`] if the name is taken, [`StoreError::Refused`].
     async fn create(&self, record: JobRecord) -> Result<Stored, StoreError>;
 
-    /// Reads one; `None` when there is none.
+    /// Reads a record; `None` if there is none.
     ///
     /// # Errors
     /// [`StoreError::Unreadable`] and [`StoreError::Unavailable`].
     async fn get(&self, name: &JobName) -> Result<Option<Stored>, StoreError>;
 
-    /// Reads all that can be read, in the order of their names.
+    /// Reads all readable records, in the order of their names.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
     async fn list(&self) -> Result<Vec<Stored>, StoreError>;
 
-    /// Replaces one, if it is still as it was at `version` (compare-and-swap).
+    /// Replaces a record if it still has this `version` (compare-and-swap).
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] when it has changed, [`StoreError::NotFound`] when it is gone, [`StoreError::Refused`].
+    /// [`StoreError::Conflict`] if it has changed, [`StoreError::NotFound`] if it is gone, [`StoreError::Refused`].
     async fn update(&self, record: JobRecord, version: &Version) -> Result<Stored, StoreError>;
 
-    /// Removes the record of the job with this uid. One that is absent, or another job's by now, is left alone, and
-    /// that succeeds.
+    /// Removes the record of the job with this uid. It succeeds without a change if the record is absent, or belongs to
+    /// another job by now.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
     async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError>;
 
-    /// Removes the record of this name that cannot be read. An absent one succeeds.
+    /// Removes the unreadable record with this name. Removing an absent one succeeds.
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] when it can be read by now, [`StoreError::Unreadable`] when it is not the store's to
-    /// remove, [`StoreError::Unavailable`].
+    /// [`StoreError::Conflict`] if it is readable by now, [`StoreError::Unreadable`] if the store may not remove it,
+    /// [`StoreError::Unavailable`].
     async fn discard(&self, name: &JobName) -> Result<(), StoreError>;
 
-    /// The time by the clock that all masters of this store share, to the second. Deadlines and times to live are counted
-    /// by it, so that they stay when another machine's master takes a job over.
+    /// The time by the clock that all masters of this store share, to the second. Deadlines and times to live use it,
+    /// so they stay the same after a takeover by a master on another machine.
     fn now(&self) -> UnixMillis {
         wall_clock()
     }
 
-    /// Reports every record that can be read as it is now, then [`StoreEvent::Replayed`], then each change in order. It
-    /// ends when its receiver is dropped;
-    /// a receiver that does not read holds the store's writers up.
+    /// Reports every readable record, then [`StoreEvent::Replayed`], then each change in order. The watch ends when its
+    /// receiver is dropped.
+    /// A receiver that does not read blocks the store's writers.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
     async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError>;
 }
 
-/// Changes a record, reading it again as often as someone else was faster. What is written is bounded.
-/// `change` says whether there is anything to write.
+/// Changes a record with compare-and-swap, and repeats that after each conflict. The written record is bounded.
+/// `change` returns whether there is anything to write.
 ///
 /// # Errors
-/// All of [`JobStore::get`] and [`JobStore::update`] but [`StoreError::Conflict`].
+/// All of [`JobStore::get`] and [`JobStore::update`] except [`StoreError::Conflict`].
 pub async fn amend(
     store: &dyn JobStore,
     name: &JobName,
@@ -248,8 +248,8 @@ pub async fn amend(
 /// Whether a record must be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// It is as it should be.
+    /// The record is already as it should be.
     Nothing,
-    /// It was changed.
+    /// The record was changed.
     Write,
 }

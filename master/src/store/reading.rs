@@ -1,21 +1,21 @@
-//! From the text that a store holds to a record, or why it is none. Whatever stands there, one record that cannot be
-//! read is set aside, and the others are served.
+//! Parses the text of a record, or tells why it is no record. An unreadable record is set aside, whatever it holds,
+//! and the others are served.
 
 use protocol::ids::JobName;
 use serde::Deserialize;
 
 use super::JobRecord;
 
-/// Most characters of a reason. serde repeats values, which may be endless.
+/// Maximum characters of a reason. serde quotes values, which may be very long.
 const REASON_CHARS_MAX: usize = 200;
-/// Most characters of a uid.
+/// Maximum characters of a uid.
 const UID_MAX: usize = 64;
 
 impl JobRecord {
-    /// Reads the record of the job of this name. Fields that a newer master has added are passed over.
+    /// Reads the record of the job with this name. It ignores fields that a newer master has added.
     ///
     /// # Errors
-    /// Why it is none, in a sentence.
+    /// A sentence that tells why the text is no record.
     pub fn read(name: &JobName, text: &[u8]) -> Result<Self, String> {
         let record: Self = serde_json::from_slice(text).map_err(|error| shortened(&error.to_string()))?;
         let JobRecord { uid, spec, epoch, .. } = &record;
@@ -25,7 +25,7 @@ impl JobRecord {
         if !is_uid(uid) {
             return Err(format!("\"{}\" is no uid", shortened(uid)));
         }
-        // Whoever takes the job over raises it once more, and must be able to read what it wrote.
+        // The next takeover adds one to the epoch, and must be able to read what it wrote.
         if *epoch >= u32::MAX - 1 {
             return Err("its epoch cannot be raised any more".to_owned());
         }
@@ -33,7 +33,7 @@ impl JobRecord {
     }
 }
 
-/// The uid in a text that is no record, where one can be made out; else nothing.
+/// The uid in an unreadable text, if it can be found; otherwise empty.
 pub(super) fn uid_in(text: &[u8]) -> String {
     #[derive(Deserialize)]
     struct UidAlone {
@@ -43,7 +43,7 @@ pub(super) fn uid_in(text: &[u8]) -> String {
     found.map(|found| found.uid).filter(|uid| is_uid(uid)).unwrap_or_default()
 }
 
-/// A uid names the folder of the job's output, and must not lead elsewhere.
+/// A uid names the folder of the job's output, so it must not lead to another folder.
 fn is_uid(text: &str) -> bool {
     let length_ok = (1..=UID_MAX).contains(&text.len());
     length_ok && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')

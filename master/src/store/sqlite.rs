@@ -1,4 +1,4 @@
-//! Records in one SQLite file, for the process back end: a laptop has no API server, and a crash must lose nothing.
+//! Stores records in one SQLite file, for the process back end. A laptop has no API server; a crash must lose nothing.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +25,7 @@ struct Inner {
     watchers: Watchers,
 }
 
-/// One row a job. The record is JSON; the version counts its changes.
+/// One row for each job. The record is JSON; the version counts its changes.
 const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS jobs (
     name    TEXT PRIMARY KEY,
     version INTEGER NOT NULL,
@@ -33,27 +33,27 @@ const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS jobs (
 ) STRICT";
 
 impl SqliteStore {
-    /// Opens the file, or makes it.
+    /// Opens the file, and creates it if it does not exist.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`] when it cannot be read or written, or is no database.
+    /// [`StoreError::Unavailable`] if the file cannot be read or written, or is not a database.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let connection = Connection::open(path).map_err(unavailable)?;
         connection.pragma_update(None, "journal_mode", "WAL").map_err(unavailable)?;
-        // A commit is on the disk before it is answered, so that a loss of power takes back no submit that was accepted.
-        // NORMAL would spare that one wait, and lose the newest commits then (sqlite.org/pragma.html, synchronous).
+        // A commit is on disk before it is answered, so a power failure loses no accepted submit. NORMAL would save
+        // that wait, and lose the newest commits in such a case (sqlite.org/pragma.html, synchronous).
         connection.pragma_update(None, "synchronous", "FULL").map_err(unavailable)?;
         connection.execute(SCHEMA, []).map_err(unavailable)?;
         Ok(Self(Arc::new(Mutex::new(Inner { connection, watchers: Watchers::default() }))))
     }
 
-    /// Does one thing with the file, off the runtime's threads.
+    /// Runs one operation on the file, off the runtime's threads.
     async fn with<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Inner) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let inner = Arc::clone(&self.0);
-        // A panic in here leaves the connection whole: SQLite rolls back what was not committed.
+        // A panic in here leaves the connection usable: SQLite rolls back what was not committed.
         let locked = move || work(&mut inner.lock().unwrap_or_else(PoisonError::into_inner));
         tokio::task::spawn_blocking(locked).await.map_err(unavailable)?
     }
@@ -138,7 +138,7 @@ impl JobStore for SqliteStore {
     async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError> {
         let (name, uid) = (name.clone(), uid.to_owned());
         self.with(move |inner| {
-            // Of a text that is no JSON, SQLite would say so instead of leaving it alone.
+            // SQLite fails on a text that is not JSON, instead of leaving the row alone.
             let delete = "DELETE FROM jobs WHERE name = ?1
                           AND CASE WHEN json_valid(record) THEN record ->> 'uid' = ?2 ELSE FALSE END";
             let rows = inner.connection.execute(delete, [name.as_str(), &uid]);
@@ -175,7 +175,7 @@ impl JobStore for SqliteStore {
     }
 }
 
-/// A row as it stands there. Its text is text by SQLite's word alone, which does not look.
+/// A row as it is in the file. SQLite does not verify that its text is UTF-8.
 struct Found {
     name: String,
     version: i64,

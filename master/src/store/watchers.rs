@@ -1,11 +1,11 @@
-//! Those who watch a store that lives in this process. Whoever holds the store's lock tells them, so that each hears
-//! of the changes in their order.
+//! The watchers of a store in this process. The holder of the store's lock sends them each change, so that all of them
+//! see the changes in order.
 
 use tokio::sync::mpsc;
 
 use super::{StoreEvent, Stored};
 
-/// Changes that may wait for a slow watcher before writers wait for it.
+/// Maximum changes that wait for a slow watcher before writers wait for it.
 const BACKLOG: usize = 1024;
 
 /// The watchers of one store.
@@ -13,7 +13,7 @@ const BACKLOG: usize = 1024;
 pub struct Watchers(Vec<mpsc::Sender<StoreEvent>>);
 
 impl Watchers {
-    /// A new watcher, told of `present` first.
+    /// Adds a watcher. It receives `present` first.
     pub fn add(&mut self, present: Vec<Stored>) -> mpsc::Receiver<StoreEvent> {
         let (sender, receiver) = mpsc::channel(BACKLOG + present.len());
         let present = present.into_iter().map(|stored| StoreEvent::Changed(Box::new(stored)));
@@ -24,7 +24,7 @@ impl Watchers {
         receiver
     }
 
-    /// Tells all, and forgets those that have gone. Blocks; not to be called from a task.
+    /// Sends an event to all watchers, and drops those that are gone. Blocks, so do not call it from an async task.
     pub fn tell(&mut self, event: &StoreEvent) {
         self.0.retain(|watcher| watcher.blocking_send(event.clone()).is_ok());
     }
