@@ -1,4 +1,4 @@
-//! Talking to agents: one method a route. Every call has a deadline; connections are kept and used again.
+//! The client for agents: one method for each route. Every call has a deadline. Connections are kept and reused.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,55 +23,55 @@ use tokio::time::timeout;
 
 use crate::agent_token::AgentToken;
 
-/// How long a connection that nobody uses is kept. The agents of a job have addresses of their own, so what is kept of them
-/// is of no use to the next job, and would pile up.
+/// Maximum time to keep an unused connection. Each job's agents have their own addresses, so kept connections are
+/// useless to the next job and would accumulate.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most time that a request may take which an agent answers at once.
+/// Maximum time of a request that an agent answers at once.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most bytes of an answer that is no output. What runs beside an agent may answer in its place.
+/// Maximum bytes of an answer, except output. Another program next to the agent may answer in its place.
 const ANSWER_BYTES: usize = 1024 * 1024;
-/// Silence after which the kernel asks whether an agent is still there, and how often it asks until it gives up. Output may
-/// be silent for hours, and a connection that was cut on its way would never bring any again.
+/// Silence after which the kernel sends keep-alive probes, and the number of probes before it gives up. Output may be
+/// silent for hours, and a connection that was cut would never bring any again.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_PROBE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_PROBES: u32 = 3;
-/// How long one long poll waits. Under the minute after which an idle connection may be cut on its way.
+/// Duration of one long poll. Network devices may cut a connection that is idle for a minute.
 const POLL_WAIT: Duration = Duration::from_secs(30);
 
-/// Why an agent did not do as asked.
+/// Why a call to an agent failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// No answer: it may not be up yet, or not be there any more. The same call may work later.
+    /// No answer: the agent is not up yet, or not any more. The same call may succeed later.
     #[error("reach the agent at {agent}")]
     Unreachable {
-        /// Where.
+        /// The agent's address.
         agent: SocketAddr,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// It answered with an error, and would again.
+    /// It answered with an error. The same call would fail again.
     #[error("{detail}")]
     Refused {
-        /// The answer's status.
+        /// The HTTP status.
         status: u16,
-        /// Its sentence.
+        /// The detail of its answer.
         detail: String,
     },
-    /// It ends with its pod, and takes no more orders.
+    /// It is shutting down with its pod and accepts no more requests.
     #[error("{0}")]
     Ending(
-        /// Its sentence.
+        /// The detail of its answer.
         String,
     ),
 }
 
-/// What an agent said of itself.
+/// The answer to a status request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentAnswer {
-    /// This of its run.
+    /// The status of its run.
     Status(Box<RunStatus>),
-    /// That it has no such route: the first prototype's agent, which knows `/config` and `/run` alone.
+    /// It has no such route: the agent of the first prototype, which only has `/config` and `/run`.
     SeedOnly,
 }
 
@@ -80,11 +80,11 @@ pub enum AgentAnswer {
 pub struct LogStream<S> {
     /// The absolute offset of the first byte.
     pub offset: u64,
-    /// The bytes, as they come.
+    /// The bytes as they arrive.
     pub bytes: S,
 }
 
-/// The client of all agents. Pods are reached directly: no proxy, no redirect, no TLS.
+/// The client for all agents. It reaches pods directly: no proxy, no redirect, no TLS.
 #[derive(Debug, Clone)]
 pub struct AgentClient {
     http: Client<HttpConnector, Full<Bytes>>,
@@ -92,18 +92,18 @@ pub struct AgentClient {
     interceptor: Option<Arc<dyn Interceptor>>,
 }
 
-/// A call to an agent that has not been made yet; resolves to the whole answer.
+/// A call to an agent that has not started yet; it resolves to the whole answer.
 pub type PendingCall<'a> = BoxFuture<'a, Result<Bytes, AgentError>>;
 
-/// Runs around every call to an agent but [`AgentClient::logs`]. Tests make calls fail or wait with it.
+/// Wraps every call to an agent except [`AgentClient::logs`]. Tests use it to make calls fail or wait.
 #[async_trait]
 pub trait Interceptor: Send + Sync + std::fmt::Debug {
-    /// Makes `call`, which asks for `uri`, or fails in its place.
+    /// Makes `call`, which requests `uri`, or fails in its place.
     async fn intercept(&self, agent: SocketAddr, uri: &Uri, call: PendingCall<'_>) -> Result<Bytes, AgentError>;
 }
 
 impl AgentClient {
-    /// A client without connections, and without a token.
+    /// A client without connections and without a token.
     pub fn new() -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
@@ -123,7 +123,7 @@ impl AgentClient {
         Self { interceptor: Some(interceptor), ..self }
     }
 
-    /// The same, for the agents that know this token. Connections are shared.
+    /// The same client with the token of other agents. The connections are shared.
     pub fn with_token(&self, token: &AgentToken) -> Self {
         let mut authorization = HeaderValue::try_from(token.bearer()).expect("hexadecimal digits make a header");
         authorization.set_sensitive(true);
@@ -144,7 +144,7 @@ impl AgentClient {
             }
         };
         match answer {
-            // The prototype answers 404, or `OK` to whatever it is asked.
+            // The prototype answers 404, or `OK` to every request.
             Err(AgentError::Refused { status: 404 | 405, .. }) => Ok(AgentAnswer::SeedOnly),
             Ok(body) if body.trim_ascii() == b"OK" => Ok(AgentAnswer::SeedOnly),
             Err(error) => Err(error),
@@ -173,7 +173,7 @@ impl AgentClient {
         self.call(get(agent, &path), CALL_TIMEOUT).await.map(drop)
     }
 
-    /// `POST /stop`. Without a generation, whatever runs.
+    /// `POST /stop`. Without a generation it stops any run.
     ///
     /// # Errors
     /// [`AgentError`].
@@ -199,7 +199,7 @@ impl AgentClient {
     /// `GET /logs`: both streams from `offset` to the end of the run.
     ///
     /// # Errors
-    /// [`AgentError`]; the stream's own errors are of the connection.
+    /// [`AgentError`]; the stream's own errors are those of the connection.
     pub async fn logs(
         &self,
         agent: SocketAddr,
@@ -215,7 +215,7 @@ impl AgentClient {
         Ok(LogStream { offset, bytes })
     }
 
-    /// One request and its whole answer. The body is read to its end, so that the connection can be used again.
+    /// Sends one request and reads its whole answer, so that the connection can be reused.
     async fn call(&self, request: Call, limit: Duration) -> Result<Bytes, AgentError> {
         let agent = request.agent;
         let uri = request.request.uri().clone();
@@ -239,7 +239,7 @@ impl AgentClient {
     }
 }
 
-/// A request, and whose it is.
+/// A request and the agent that it is for.
 #[derive(Debug)]
 struct Call {
     agent: SocketAddr,
@@ -280,7 +280,7 @@ fn unreachable(agent: SocketAddr, error: impl std::error::Error + Send + Sync + 
 
 fn refusal(status: StatusCode, body: &[u8]) -> AgentError {
     match serde_json::from_slice(body) {
-        // Whatever stands before an agent says 503 as well, but not so.
+        // A proxy in front of an agent may answer 503 too, but without this code.
         Ok(Problem { code: ErrorCode::Unavailable, detail, .. }) => AgentError::Ending(detail),
         Ok(Problem { detail, .. }) => AgentError::Refused { status: status.as_u16(), detail },
         Err(_) => AgentError::Refused { status: status.as_u16(), detail: format!("its agent answered {status}") },

@@ -1,5 +1,5 @@
-//! The tokens by which agents know their master: one for each job, derived from the master's key and the job's uid, so
-//! that nothing needs to be stored. A pod is told only the SHA-256, so who can read a pod's environment learns no secret.
+//! The tokens that agents require of their master, one for each job. A token is derived from the master's key and the
+//! job's uid, so it is not stored. A pod only gets its SHA-256, so a pod's environment contains no secret.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,10 +10,10 @@ use anyhow::{Context, bail};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-/// Fewest characters of a key in a file.
+/// Minimum characters of a key in a file.
 const KEY_LENGTH_MIN: usize = 32;
 
-/// Bytes of a key's fingerprint: enough to tell the keys of a few masters apart, and far too few to guess a key by.
+/// Bytes of a key's fingerprint: enough to tell a few masters' keys apart, far too few to guess a key.
 const FINGERPRINT_BYTES: usize = 4;
 
 /// The key from which a master derives its jobs' tokens.
@@ -28,7 +28,7 @@ pub struct AgentKey {
 pub struct AgentToken(String);
 
 impl AgentKey {
-    /// A key that nobody has had before, for agents that do not outlive this process.
+    /// A new random key, for agents that do not outlive this process.
     pub fn random() -> Self {
         let mut secret = [0; 32];
         let halves = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()];
@@ -38,7 +38,7 @@ impl AgentKey {
         Self { secret, fingerprint: None }
     }
 
-    /// A key that a later master has as well.
+    /// A key that later masters have too.
     fn kept(secret: [u8; 32]) -> Self {
         let mut fingerprint = Sha256::new_with_prefix("muster: fingerprint of an agent key\n");
         fingerprint.update(secret);
@@ -46,16 +46,16 @@ impl AgentKey {
         Self { secret, fingerprint: Some(fingerprint) }
     }
 
-    /// What tells this key from others, and tells nobody the key. None for one that no other master can have: the agents
-    /// that know its tokens end with this process, and their jobs are for whoever comes next.
+    /// Identifies this key without revealing it. `None` for a random key: its agents end with this process, so any
+    /// master can take their jobs over.
     pub fn fingerprint(&self) -> Option<&str> {
         self.fingerprint.as_deref()
     }
 
-    /// The key in a file.
+    /// Reads the key from a file.
     ///
     /// # Errors
-    /// When it cannot be read, or is too short to be a key.
+    /// Fails if the file cannot be read, or is too short for a key.
     pub fn read(file: &Path) -> anyhow::Result<Self> {
         let shown = file.display();
         let text = std::fs::read_to_string(file).with_context(|| format!("read the agents' key {shown}"))?;
@@ -67,14 +67,14 @@ impl AgentKey {
         }
     }
 
-    /// The key in a file that no other user can read; it is made, if need be, of a new one.
+    /// Reads the key from a file that no other user can read. If the file does not exist, creates it with a new key.
     ///
     /// # Errors
-    /// When the file cannot be read or written.
+    /// Fails if the file cannot be read or written.
     pub fn read_or_make(file: &Path) -> anyhow::Result<Self> {
         if !file.exists() {
             let key = hex::encode(Self::random().secret);
-            // Whole or not at all: half a key would keep every later master from starting.
+            // Write it completely or not at all: half a key would keep every later master from starting.
             let unfinished = file.with_extension("new");
             let opened = File::options().write(true).create(true).truncate(true).mode(0o600).open(&unfinished);
             let written = opened.and_then(|mut file| file.write_all(key.as_bytes()));
@@ -94,7 +94,7 @@ impl AgentKey {
 }
 
 impl AgentToken {
-    /// What a pod is told of it.
+    /// The SHA-256 of the token, in hex, for the pod.
     pub fn sha256(&self) -> String {
         hex::encode(Sha256::digest(self.0.as_bytes()))
     }
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_token_is_the_hmac_of_rfc_4231_and_a_pod_is_told_its_hash() {
-        // RFC 4231, test case 1, has a key of 20 bytes; keys are filled up with zeros.
+        // RFC 4231, test case 1, has a key of 20 bytes; shorter keys are padded with zeros.
         let mut key = [0; 32];
         key[..20].fill(0x0b);
         let token = AgentKey::kept(key).token("Hi There");

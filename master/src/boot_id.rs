@@ -1,13 +1,13 @@
-//! The names of masters, in the order in which they began. A name holds a number: the seconds of the store's clock, which
-//! all masters share, or more where a master on record has a greater number. So an earlier master has a smaller name, also
-//! after its records were deleted.
+//! The boot ids of masters, ordered by their start. A boot id holds a number: the seconds of the store's clock, which
+//! all masters share, or one more than the greatest number on record, if that is later. So an earlier master has a
+//! smaller boot id, even after its records were deleted.
 
 use protocol::ids::UnixMillis;
 
-/// Before the number. Names of masters without a number begin with a digit, so they count as earlier.
+/// The prefix of the number. Boot ids without a number begin with a digit, so they sort as earlier.
 const MARK: char = 'm';
 
-/// A name that is greater than each of these. `unique` tells masters with the same number apart.
+/// A boot id that is greater than all of these. `unique` separates masters with the same number.
 pub(crate) fn after<'a>(holders: impl Iterator<Item = &'a str>, now: UnixMillis, unique: &str) -> String {
     let newest = holders.filter_map(number).max().unwrap_or(0);
     let seconds = u32::try_from(now.0 / 1000).unwrap_or(u32::MAX);

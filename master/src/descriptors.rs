@@ -1,4 +1,4 @@
-//! File descriptors: how many this process may have open, and how many pods of this host fit into that.
+//! File descriptors: how many this process may open, and how many pods of this host that allows.
 
 use std::io;
 
@@ -6,18 +6,18 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
 /// Descriptors of this process that serve no pod: records, runtime, listener, some callers.
 const OWN: u64 = 64;
-/// Descriptors that one pod of this host takes: its stdin, a handle of its process, its port for TensorFlow, the file of
-/// its output, and connections for its status, its output and one call.
+/// Descriptors for one pod of this host: its stdin, its pidfd, its TensorFlow port, its output file, and connections
+/// for its status, its output and one call.
 const PER_POD: u64 = 7;
 
-/// The limits of this process.
+/// The descriptor limits of this process.
 #[derive(Debug, Clone, Copy)]
 pub struct Descriptors {
     inherited: Rlimit,
     most: u64,
 }
 
-/// A job that this process has too few descriptors for.
+/// The job needs more descriptors than this process may open.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the job has {replicas} replicas, and this master can run {fit} at most: it may have {most} files open, and each \
@@ -33,25 +33,25 @@ impl Descriptors {
     /// Raises the soft limit of this process to its hard limit.
     ///
     /// # Errors
-    /// Returns what the kernel says.
+    /// Fails with the error of the kernel.
     pub fn raise() -> io::Result<Self> {
         let inherited = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: inherited.maximum, maximum: inherited.maximum })?;
-        // Without a hard limit there is none at all.
+        // Without a hard limit, the number is unlimited.
         Ok(Self { inherited, most: inherited.maximum.unwrap_or(u64::MAX) })
     }
 
-    /// Gives a child the limits that this process was started with: programs that close every descriptor up to their limit,
-    /// or use select(2), expect the usual one.
+    /// Gives a child the limits that this process inherited. Programs that close all descriptors up to their limit, or
+    /// use select(2), expect the usual limit.
     ///
     /// # Errors
-    /// Returns what the kernel says, for example that the child has ended.
+    /// Fails with the error of the kernel, for example because the child has ended.
     pub(crate) fn give_back(self, child: Pid) -> io::Result<()> {
         prlimit(Some(child), Resource::Nofile, self.inherited)?;
         Ok(())
     }
 
-    /// Refuses a job that has more replicas than fit beside nothing else.
+    /// Refuses a job with more replicas than fit even if nothing else runs.
     ///
     /// # Errors
     /// [`TooMany`].

@@ -1,4 +1,4 @@
-//! The `master` program: reads its configuration, runs, and says why it ended.
+//! The `master` program: reads its configuration, runs, and reports why it ended.
 
 use std::process::ExitCode;
 

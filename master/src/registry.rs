@@ -253,7 +253,7 @@ impl Jobs {
         Ok(Submitted::Existing(self.arrived(&stored).await?))
     }
 
-    /// Waits until a recorded job reaches the registry. An older job of the same name, with another uid, may still exist.
+    /// Waits until a recorded job reaches the registry. A different job with the same name may still be in it.
     async fn arrived(&self, stored: &Stored) -> Result<JobHandle, JobsError> {
         let (name, uid) = (stored.name(), &stored.record.uid);
         let mut arrivals = self.arrivals.subscribe();

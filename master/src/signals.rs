@@ -1,10 +1,10 @@
-//! What ends a master from outside: SIGINT, SIGTERM, and the end of stdin where a client runs it.
+//! The events that stop a master: SIGINT, SIGTERM, and the end of stdin if a client supervises it.
 
 use anyhow::Context;
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that end a master. A signal that comes while nobody waits is kept.
+/// The signals that stop a master. A signal that arrives before anyone waits is kept.
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -15,7 +15,7 @@ impl Signals {
     /// Installs the handlers. With `is_supervised`, the end of stdin counts too.
     ///
     /// # Errors
-    /// When the system refuses a handler.
+    /// Fails if the system refuses a handler.
     pub(crate) fn install(is_supervised: bool) -> anyhow::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt()).context("listen for SIGINT")?,
@@ -24,7 +24,7 @@ impl Signals {
         })
     }
 
-    /// Waits until the master is told to end, and says how.
+    /// Waits until the master must stop, and returns the reason.
     pub(crate) async fn told_to_end(&mut self) -> &'static str {
         tokio::select! {
             _ = self.interrupt.recv() => "interrupted",

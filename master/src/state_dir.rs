@@ -1,4 +1,4 @@
-//! The folder in which a master keeps everything, which it holds alone.
+//! The folder in which a master keeps all its files. Only one master can hold it.
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{Read, Seek, Write};
@@ -18,7 +18,7 @@ fn gone(removed: std::io::Result<()>) -> anyhow::Result<()> {
     }
 }
 
-/// A state directory that this process holds until this is dropped.
+/// A state directory that this process holds until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct StateDir {
     path: PathBuf,
@@ -26,10 +26,10 @@ pub(crate) struct StateDir {
 }
 
 impl StateDir {
-    /// Makes the folder if need be, and takes it.
+    /// Creates the folder if it does not exist, and locks it.
     pub(crate) fn claim(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
-        // Output and variables of jobs are their user's own.
+        // Output and variables of jobs are private to their user.
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -47,7 +47,7 @@ impl StateDir {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut holder = String::new();
-                // The holder's number is only told for convenience.
+                // The holder's process id only improves the error message.
                 let _ = lock.read_to_string(&mut holder);
                 let holder = holder.trim();
                 bail!(
@@ -63,12 +63,11 @@ impl StateDir {
         Ok(Self { path, _lock: lock })
     }
 
-    /// The folder.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes what a master and the client that runs it have put into the folder, and the folder if that was all.
+    /// Removes the files of a master and its client from the folder, and then the folder if it is empty.
     pub(crate) fn remove(self) -> anyhow::Result<()> {
         for name in OWN_FOLDERS {
             gone(std::fs::remove_dir_all(self.path.join(name)))?;
@@ -76,7 +75,7 @@ impl StateDir {
         for name in OWN_FILES {
             gone(std::fs::remove_file(self.path.join(name)))?;
         }
-        // Whatever else is in it is someone else's.
+        // Other files in it belong to someone else.
         let _ = std::fs::remove_dir(&self.path);
         Ok(())
     }
@@ -86,7 +85,7 @@ impl StateDir {
         self.path.join("jobs.sqlite")
     }
 
-    /// The file with the key of the agents' tokens, where none is given.
+    /// The file with the key of the agents' tokens, unless --agent-key-file names one.
     pub(crate) fn agent_key(&self) -> PathBuf {
         self.path.join("agent-key")
     }

@@ -1,5 +1,5 @@
-//! The output of all jobs of this master: below one folder, and within one budget. Where there is more, the output of the job
-//! that finished first is dropped first; that of jobs that run stays.
+//! The output of all jobs of this master, below one folder and within one disk budget. Over the budget, the output of
+//! the job that finished first is dropped first. The output of running jobs stays.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::{JobLogs, disk};
 
-/// Bytes of output that are kept of all jobs, where nothing else is asked for.
+/// Default maximum bytes of kept output of all jobs.
 pub const BUDGET: u64 = 10 * 1024 * 1024 * 1024;
 
 /// The output of all jobs.
@@ -22,16 +22,16 @@ pub const BUDGET: u64 = 10 * 1024 * 1024 * 1024;
 pub struct Archive {
     dir: PathBuf,
     budget: u64,
-    /// By the jobs' uids.
+    /// The key is the job's uid.
     jobs: Mutex<BTreeMap<String, Weak<JobLogs>>>,
     completed: Arc<Notify>,
 }
 
-/// What one job's output takes.
+/// The disk space of one job's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kept {
     pub(super) bytes: u64,
-    /// When the last of it was written.
+    /// When the newest of it was written.
     pub(super) newest: SystemTime,
 }
 
@@ -42,7 +42,7 @@ impl From<PathBuf> for Archive {
 }
 
 impl Archive {
-    /// Keeps output in folders below `dir`, `budget` bytes in all.
+    /// Keeps output in folders below `dir`, at most `budget` bytes in all.
     pub fn new(dir: PathBuf, budget: u64) -> Self {
         Self { dir, budget, jobs: Mutex::default(), completed: Arc::default() }
     }
@@ -55,10 +55,10 @@ impl Archive {
         logs
     }
 
-    /// Removes the folders of jobs that are not known: their records were deleted while no master was there.
+    /// Removes the folders of unknown jobs. Their records were deleted while no master was running.
     pub async fn sweep(&self) {
         let dir = self.dir.clone();
-        // Listed before the jobs: a new job is known before it has a folder.
+        // The folders are listed before the jobs, because a new job is known before it has a folder.
         let found = match disk::run(move || uids_below(&dir)).await {
             Ok(found) => found,
             Err(error) => return warn!(%error, "the folders of the jobs' output cannot be listed"),
@@ -72,7 +72,7 @@ impl Archive {
         }
     }
 
-    /// Drops output whenever jobs have finished and all output takes more than the budget.
+    /// Drops output whenever a job has finished and all output exceeds the budget.
     pub async fn keep_within_budget(&self) {
         let mut finished = BTreeMap::new();
         loop {
@@ -81,7 +81,7 @@ impl Archive {
         }
     }
 
-    /// Drops what is too much. `finished` is what jobs take that have finished, as far as it was looked up.
+    /// Drops output over the budget. `finished` caches the disk space of finished jobs.
     async fn trim(&self, finished: &mut BTreeMap<String, Kept>) {
         let jobs = self.live();
         finished.retain(|uid, _| jobs.contains_key(uid));
@@ -119,7 +119,7 @@ impl Archive {
     }
 }
 
-/// The finished jobs whose output is too much, the one that finished first in front.
+/// The finished jobs whose output must be dropped; the job that finished first comes first.
 fn to_drop(finished: &BTreeMap<String, Kept>, running: u64, budget: u64) -> Vec<String> {
     let mut total = running + finished.values().map(|kept| kept.bytes).sum::<u64>();
     let mut by_age: Vec<_> = finished.iter().filter(|(_, kept)| kept.bytes > 0).collect();
@@ -135,7 +135,7 @@ fn to_drop(finished: &BTreeMap<String, Kept>, running: u64, budget: u64) -> Vec<
     dropped
 }
 
-/// The names of the folders below `dir` that are uids of jobs. A user may keep other folders there.
+/// The names of folders below `dir` that are uids of jobs. A user may keep other folders there.
 fn uids_below(dir: &Path) -> io::Result<Vec<String>> {
     let entries = match std::fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),

@@ -1,4 +1,4 @@
-//! Where file work runs: on blocking threads, some short pieces at a time, so that no request and no driver waits for a
+//! Runs file work on blocking threads, a few short pieces at a time, so that no request and no driver waits for a
 //! disk.
 
 use std::io;
@@ -7,20 +7,20 @@ use std::panic::resume_unwind;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-/// Pieces of file work at a time, of all jobs. More threads would only take the processor from the runtime's own.
+/// Maximum pieces of file work at a time, over all jobs. More threads would only take the CPU from the runtime.
 const PIECES_AT_ONCE: usize = 4;
 
 static TURNS: Semaphore = Semaphore::const_new(PIECES_AT_ONCE);
 
-/// Runs one piece of file work and returns its result. Pieces take turns in the order in which they came, so keep each
-/// one short: at most a few hundred KiB read or written.
+/// Runs one piece of file work and returns its result. Pieces run in the order of their arrival, so keep each one
+/// short: at most a few hundred KiB read or written.
 ///
 /// # Errors
-/// Returns the error of `work`, or says that the runtime shuts down.
+/// Returns the error of `work`, or reports that the runtime is shutting down.
 pub(super) async fn run<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     let turn = TURNS.acquire().await.map_err(io::Error::other)?;
     let piece = spawn_blocking(move || {
-        // The turn ends with the work, also when the caller has gone.
+        // The turn ends with the work, even if the caller is gone.
         let _turn = turn;
         work()
     });

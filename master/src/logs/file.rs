@@ -11,7 +11,7 @@ use tracing::warn;
 
 use super::{CHUNK_BYTES, Chunk, KEPT_BYTES, Kept};
 
-/// One replica's file, which exists once there is something to keep.
+/// One replica's file. It exists once there is output to keep.
 #[derive(Debug)]
 pub(super) struct LogFile {
     path: PathBuf,
@@ -23,7 +23,7 @@ enum State {
     /// It is opened when it is needed.
     Closed,
     Open(BoundedLog),
-    /// The output was removed. Readers and writers that are left do not create it anew.
+    /// The output was removed. Remaining readers and writers do not create it again.
     Removed,
 }
 
@@ -39,13 +39,13 @@ impl LogFile {
         Self { path, state: State::Closed }
     }
 
-    /// The offset behind the newest byte.
+    /// The offset after the newest byte.
     pub(super) fn end(&mut self, then: Then) -> io::Result<u64> {
         self.if_kept(then, 0, |log| Ok(log.end()))
     }
 
-    /// Keeps bytes whose first is at `offset` and returns the new end. Bytes that the file has already are passed over, a
-    /// gap is kept as a gap, also without bytes after it.
+    /// Keeps bytes that begin at `offset` and returns the new end. Bytes that the file has already are skipped. A
+    /// gap is kept as a gap, even with no bytes after it.
     pub(super) fn append(&mut self, offset: u64, bytes: &[u8], then: Then) -> io::Result<u64> {
         self.create()?;
         self.with(then, |log| {
@@ -69,7 +69,7 @@ impl LogFile {
         self.if_kept(then, Tail::Begins(0), |log| log.tail_step(offset, lines))
     }
 
-    /// Where the first byte of the agent with this boot id stands, which is written down when it is asked for first.
+    /// The offset of the first byte of the agent with this boot id. The first call stores it.
     pub(super) fn base_of(&mut self, boot_id: &str) -> io::Result<u64> {
         if matches!(self.state, State::Removed) {
             return Err(removed());
@@ -80,7 +80,7 @@ impl LogFile {
         if let Some(base) = newest.and_then(|(_, base)| base.trim_end().parse().ok()) {
             return Ok(base);
         }
-        // Without such a note there was one agent so far.
+        // Without such a note, there was only one agent so far.
         let base = if known.is_empty() { 0 } else { self.end(Then::StayOpen)? };
         self.create_folder()?;
         // On a full disk the old note must stay.
@@ -122,7 +122,7 @@ impl LogFile {
         self.path.parent().map_or(Ok(()), fs::create_dir_all)
     }
 
-    /// Opens the file. One that cannot be read is set aside, so that the output that comes from now on is kept.
+    /// Opens the file. An unreadable file is set aside, so that later output is kept.
     fn open(&self) -> io::Result<BoundedLog> {
         let open = || BoundedLog::open(&self.path, KEPT_BYTES);
         match open() {
@@ -139,7 +139,7 @@ impl LogFile {
         })
     }
 
-    /// Does `work` with the file, or returns `nothing` where there is none.
+    /// Runs `work` on the file, or returns `nothing` if there is no file.
     fn if_kept<T>(
         &mut self,
         then: Then,
@@ -167,7 +167,7 @@ impl LogFile {
     }
 }
 
-/// What the files in a folder take on the disk.
+/// The disk space of the files in a folder.
 pub(super) fn kept_below(dir: &Path) -> io::Result<Kept> {
     let mut kept = Kept { bytes: 0, newest: SystemTime::UNIX_EPOCH };
     let entries = match fs::read_dir(dir) {
@@ -176,7 +176,7 @@ pub(super) fn kept_below(dir: &Path) -> io::Result<Kept> {
     };
     for entry in entries {
         let file = entry?.metadata()?;
-        // Blocks of 512 bytes, whatever the file system's own are (stat(2)).
+        // The unit is 512 bytes on every file system (stat(2)).
         kept.bytes += 512 * file.blocks();
         kept.newest = kept.newest.max(file.modified()?);
     }

@@ -1,5 +1,5 @@
-//! The output of every replica, copied from its agent as it comes and kept here for many readers, also after the pod has
-//! gone. Offsets are the agent's own, so a copy that was interrupted goes on where it stopped.
+//! The output of every replica, copied from its agent and kept here for many readers, also after the pod is gone. The
+//! offsets are the agent's own, so an interrupted copy continues where it stopped.
 
 mod archive;
 mod disk;
@@ -25,97 +25,97 @@ pub use self::archive::{Archive, BUDGET};
 use self::file::{LogFile, Then};
 pub use self::read::{growing_lines, lines, reader};
 
-/// Bytes kept of one replica's output: the newest ones.
+/// Maximum bytes kept of one replica's output: the newest ones.
 pub const KEPT_BYTES: NonZeroU64 = NonZeroU64::new(64 * 1024 * 1024).expect("not zero");
 
-/// Most bytes in one [`Chunk`].
+/// Maximum bytes in one [`Chunk`].
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// The output of one job's replicas. Files are touched on blocking threads alone.
+/// The output of one job's replicas. Only blocking threads touch the files.
 #[derive(Debug)]
 pub struct JobLogs {
     dir: PathBuf,
     replicas: BTreeMap<ReplicaId, ReplicaLog>,
-    /// Told when nothing will follow.
+    /// Notified when the output is complete.
     completed: Arc<Notify>,
 }
 
-/// The output of one replica. Cloning shares it.
+/// The output of one replica. Clones share it.
 #[derive(Debug, Clone)]
 pub struct ReplicaLog(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Locked on blocking threads alone, for one piece of work each.
+    /// Only blocking threads lock it, for one piece of work each.
     file: Mutex<LogFile>,
     progress: watch::Sender<Progress>,
-    /// Why not all of it is kept, since this master lives.
+    /// Why some output was not kept since this master began.
     incomplete: Mutex<Option<String>>,
 }
 
-/// How far the copy of a replica's output has come.
+/// The progress of the copy of a replica's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// The offset behind the last byte, as far as the file was opened.
+    /// The offset after the last byte, if the file was opened.
     pub end: u64,
-    /// Whether nothing will follow.
+    /// Whether no further output follows.
     pub is_complete: bool,
 }
 
-/// Some consecutive bytes.
+/// Consecutive bytes of output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
-    /// The offset of the first, which is later than asked for when the bytes between are not kept.
+    /// The offset of the first byte. It is later than requested if the bytes in between are not kept.
     pub offset: u64,
-    /// The bytes; none at the end, also where the last bytes of the output are not kept.
+    /// The bytes. Empty at the end, also if the last bytes of the output are not kept.
     pub bytes: Vec<u8>,
 }
 
 impl JobLogs {
-    /// The logs of a job with these replicas, in a folder that is made when there is something to keep. Touches no file.
+    /// The logs of a job with these replicas. The folder is created when there is output to keep. Touches no file.
     pub fn new(dir: PathBuf, replicas: &[ReplicaId]) -> Self {
         let log = |id: &ReplicaId| (*id, ReplicaLog::new(dir.join(format!("{id}.log"))));
         Self { replicas: replicas.iter().map(log).collect(), dir, completed: Arc::default() }
     }
 
-    /// Looks how far an earlier master has come.
+    /// Reads the progress of an earlier master from the files.
     pub async fn load(&self) {
         for log in self.replicas.values() {
-            // A file that cannot be opened says so to those who read or write it.
+            // A file that cannot be opened reports its error to readers and writers.
             let _ = log.on_file(|file, _| file.end(Then::Close)).await.map(|end| log.reach(end));
         }
     }
 
-    /// One replica's.
+    /// The log of one replica.
     pub fn of(&self, replica: ReplicaId) -> Option<&ReplicaLog> {
         self.replicas.get(&replica)
     }
 
-    /// All, in the order of the replicas.
+    /// The logs of all replicas, in their order.
     pub fn all(&self) -> impl Iterator<Item = (ReplicaId, &ReplicaLog)> {
         self.replicas.iter().map(|(id, log)| (*id, log))
     }
 
-    /// When the newest byte of a replica's output was kept; `None` where nothing was.
+    /// When the newest byte of a replica's output was kept; `None` if there is none.
     pub async fn last_output(&self, replica: ReplicaId) -> Option<SystemTime> {
         let path = self.dir.join(format!("{replica}.log"));
         disk::run(move || std::fs::metadata(path)?.modified()).await.ok()
     }
 
-    /// Says of all that nothing will follow, and closes their files: a master keeps the output of more jobs than it may
-    /// have files open.
+    /// Marks all output as complete and closes the files. A master keeps the output of more jobs than it can have open
+    /// files.
     pub async fn complete(&self) {
         self.replicas.values().for_each(ReplicaLog::complete);
         self.with_each(LogFile::close).await;
         self.completed.notify_one();
     }
 
-    /// Whether nothing will follow.
+    /// Whether no further output follows.
     fn is_complete(&self) -> bool {
         self.replicas.values().all(|log| log.progress().is_complete)
     }
 
-    /// What its files take on the disk.
+    /// The disk space of its files.
     async fn kept(&self) -> io::Result<Kept> {
         let dir = self.dir.clone();
         disk::run(move || file::kept_below(&dir)).await
@@ -129,10 +129,10 @@ impl JobLogs {
         Ok(())
     }
 
-    /// Removes what is kept. Readers see the end.
+    /// Removes the kept output. Readers see the end.
     ///
     /// # Errors
-    /// When the folder cannot be removed.
+    /// Fails if the folder cannot be removed.
     pub async fn remove(&self) -> io::Result<()> {
         self.complete().await;
         self.with_each(LogFile::remove).await;
@@ -146,7 +146,7 @@ impl JobLogs {
 
     async fn with_each(&self, change: fn(&mut LogFile)) {
         let logs: Vec<ReplicaLog> = self.replicas.values().cloned().collect();
-        // It only fails while the runtime shuts down, which closes every file.
+        // This only fails while the runtime shuts down, which closes every file.
         let _ = disk::run(move || {
             logs.iter().for_each(|log| change(&mut log.0.file()));
             Ok(())
@@ -161,26 +161,26 @@ impl ReplicaLog {
         Self(Arc::new(Shared { file: Mutex::new(LogFile::new(path)), progress, incomplete: Mutex::default() }))
     }
 
-    /// Says that nothing will follow.
+    /// Marks the output as complete.
     pub fn complete(&self) {
         self.0.progress.send_modify(|progress| progress.is_complete = true);
     }
 
-    /// Keeps bytes whose first is at `offset`. Bytes that are known already are passed over, a gap is kept as a gap, also
-    /// without bytes after it.
+    /// Keeps bytes that begin at `offset`. Known bytes are skipped. A gap is kept as a gap, even with no bytes
+    /// after it.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// Fails if the file cannot be written.
     pub async fn append(&self, offset: u64, bytes: Bytes) -> io::Result<()> {
         let end = self.on_file(move |file, then| file.append(offset, &bytes, then)).await?;
         self.reach(end);
         Ok(())
     }
 
-    /// Notes that output cannot be kept now, and why. Readers of lines are told at the end, unless
-    /// [`ReplicaLog::note_kept`] was called meanwhile.
+    /// Notes that output currently cannot be kept, and why. Readers of lines are told at the end, unless
+    /// [`ReplicaLog::note_kept`] was called in between.
     pub fn note_missing(&self, error: &io::Error) {
-        // Output that was removed with its job misses nothing.
+        // Output that was removed with its job is not missing.
         if error.kind() != io::ErrorKind::NotFound {
             *self.incomplete() = Some(error.to_string());
         }
@@ -199,16 +199,16 @@ impl ReplicaLog {
     /// Reads from `offset`, or from the first kept byte after it, up to the next gap at most.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// Fails if the file cannot be read.
     pub async fn read(&self, offset: u64) -> io::Result<Chunk> {
         self.on_file(move |file, then| file.read(offset, then)).await
     }
 
-    /// Where the first byte of the agent with this boot id stands: each agent counts its output from 0, and a replica gets
-    /// another agent when its pod is replaced. The answer is written down, for a later master.
+    /// The offset of the first byte of the agent with this boot id. Each agent counts its output from 0, and a new pod
+    /// of the replica has a new agent. The answer is stored for later masters.
     ///
     /// # Errors
-    /// When it cannot be written down.
+    /// Fails if the answer cannot be stored.
     pub async fn base_of(&self, boot_id: &str) -> io::Result<u64> {
         let boot_id = boot_id.to_owned();
         let (base, end) = self.on_file(move |file, then| Ok((file.base_of(&boot_id)?, file.end(then)?))).await?;
@@ -216,11 +216,11 @@ impl ReplicaLog {
         Ok(base)
     }
 
-    /// The last lines, of those that begin at `from` or behind it; fewer where they are very long, and of one that is
-    /// too long alone its end behind a `…`. None when they cannot be read.
+    /// The last lines among those that begin at or after `from`. It returns fewer lines if they are very long, and only
+    /// the end of a single line that is too long, after a `…`. It returns none if the file cannot be read.
     pub async fn last_lines(&self, count: usize, from: u64) -> Vec<String> {
         let begin = self.tail_offset(count as u64).await.unwrap_or(0).max(from);
-        // There is no room for more.
+        // More bytes would not fit.
         let begin = begin.max(self.progress().end.saturating_sub(tail::LAST_LINES_BYTES as u64));
         tail::that_fits(&String::from_utf8_lossy(&self.read_to_end(begin).await.unwrap_or_default()))
     }
@@ -241,7 +241,7 @@ impl ReplicaLog {
     /// The offset at which the last `lines` lines begin; that of the oldest byte if fewer are kept.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// Fails if the file cannot be read.
     pub async fn tail_offset(&self, lines: u64) -> io::Result<u64> {
         let mut tail = Tail::Before { offset: u64::MAX, lines };
         loop {
@@ -254,12 +254,12 @@ impl ReplicaLog {
         }
     }
 
-    /// How far the copy is.
+    /// The progress of the copy.
     pub fn progress(&self) -> Progress {
         *self.0.progress.borrow()
     }
 
-    /// How far the copy is, and whenever that changes.
+    /// The progress of the copy, and each change of it.
     pub fn watch(&self) -> watch::Receiver<Progress> {
         self.0.progress.subscribe()
     }
@@ -272,7 +272,7 @@ impl ReplicaLog {
         });
     }
 
-    /// Does one short piece of work with the file, which stays open while output comes.
+    /// Runs one short piece of work on the file, which stays open while output arrives.
     async fn on_file<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut LogFile, Then) -> io::Result<T> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Lines that are still being written are sent now and then, however often they change.
+//! Limits how often a line that is still being written is sent, however often it changes.
 
 use std::io;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use futures_util::{Stream, StreamExt, stream};
 use protocol::view::LogLine;
 use tokio::time::{Instant, sleep_until};
 
-/// The time from one such line to the next: five a second are as many as a reader can see.
+/// Minimum time between two unfinished lines. A reader cannot see more than five a second.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Passes finished lines on at once. An unfinished one, the last of its batch, waits for its time: what comes meanwhile
-/// takes its place, and its end makes it needless.
+/// Passes finished lines on at once. The unfinished line at the end of a batch waits for its time. A newer one replaces
+/// it, and its finished version makes it unnecessary.
 pub(super) fn unfinished_lines(
     batches: impl Stream<Item = io::Result<Vec<LogLine>>> + Send,
 ) -> impl Stream<Item = io::Result<Vec<LogLine>>> + Send {
@@ -50,7 +50,7 @@ mod tests {
         LogLine { replica: "worker-0".parse().unwrap(), offset: 0, line: line.to_owned(), unfinished }
     }
 
-    /// Sends batches, and what comes out of them.
+    /// A sender of batches, and the paced stream of them.
     fn paced() -> (mpsc::UnboundedSender<Vec<LogLine>>, impl Stream<Item = Vec<LogLine>> + Unpin) {
         let (sender, receiver) = mpsc::unbounded_channel();
         let batches = stream::unfold(receiver, async |mut receiver| Some((Ok(receiver.recv().await?), receiver)));

@@ -1,4 +1,4 @@
-//! Reading kept output as streams: bytes of one replica, or its lines.
+//! Reads kept output as streams: the bytes of one replica, or its lines.
 
 use std::io;
 use std::mem;
@@ -9,15 +9,15 @@ use protocol::view::{LOG_LINE_BYTES, LogLine, UNFINISHED_BYTES};
 
 use super::{Chunk, ReplicaLog, pace};
 
-/// The output from `offset` on: what is there, and with `follow` what comes, until nothing will follow.
-/// A chunk whose offset is not where the one before it ended stands behind bytes that are not kept; where these are the
-/// last ones so far, it is empty.
+/// The output from `offset` on: the kept bytes, and with `follow` also new ones until the output is complete.
+/// If a chunk begins after the end of the one before it, the bytes in between are not kept. If those are the
+/// last ones so far, the chunk is empty.
 pub fn reader(log: ReplicaLog, offset: u64, follow: bool) -> impl Stream<Item = io::Result<Chunk>> + Send {
     let progress = log.watch();
     stream::unfold(Some((log, progress, offset)), move |state| async move {
         let (log, mut progress, offset) = state?;
         loop {
-            // Asked before reading, so that what is written meanwhile is read in the next turn.
+            // Read the progress before the file, so that bytes written in between are read in the next turn.
             let seen = *progress.borrow_and_update();
             match log.read(offset).await {
                 Err(error) => return Some((Err(error), None)),
@@ -32,8 +32,8 @@ pub fn reader(log: ReplicaLog, offset: u64, follow: bool) -> impl Stream<Item = 
     })
 }
 
-/// The output's lines from `offset` on, some at a time. Where bytes were dropped, a line says so, and one at the end says it
-/// where some could not be kept.
+/// The output's lines from `offset` on, in batches. A line reports dropped bytes, and one at the end reports that some
+/// could not be kept.
 pub fn lines(
     replica: ReplicaId,
     log: ReplicaLog,
@@ -47,7 +47,7 @@ pub fn lines(
     })
 }
 
-/// The output's lines from `offset` on as they come, and now and then the line that is still being written.
+/// The output's lines from `offset` on as they arrive, and from time to time the line that is still being written.
 pub fn growing_lines(
     replica: ReplicaId,
     log: ReplicaLog,
@@ -65,7 +65,7 @@ pub fn growing_lines(
     pace::unfinished_lines(lines)
 }
 
-/// What [`reader`] gives, and `None` behind the last of it.
+/// The chunks of [`reader`], and `None` after the last one.
 fn chunks_and_end(
     log: &ReplicaLog,
     offset: u64,
@@ -74,15 +74,15 @@ fn chunks_and_end(
     reader(log.clone(), offset, follow).map(Some).chain(stream::iter([None]))
 }
 
-/// Cuts bytes into lines.
+/// Splits bytes into lines.
 #[derive(Debug)]
 struct Splitter {
     replica: ReplicaId,
-    /// Behind the last byte that was cut off.
+    /// The offset after the last byte that was split off.
     offset: u64,
-    /// The beginning of a line whose end has not come.
+    /// The beginning of a line whose end has not arrived.
     pending: Vec<u8>,
-    /// Whether something has come.
+    /// Whether any byte has arrived.
     has_begun: bool,
 }
 
@@ -106,7 +106,7 @@ impl Splitter {
         lines
     }
 
-    /// The lines to show before a chunk that does not follow on what was read.
+    /// The lines to show before a chunk that does not continue the last one.
     fn gap_before(&mut self, chunk: &Chunk) -> Vec<LogLine> {
         let dropped = chunk.offset.saturating_sub(self.offset + self.pending.len() as u64);
         if dropped == 0 {
@@ -123,19 +123,19 @@ impl Splitter {
         lines
     }
 
-    /// The last lines, where these words say why some are missing.
+    /// The last lines. `missing` says why some output is missing, if any is.
     fn end(&mut self, missing: Option<&str>) -> Vec<LogLine> {
         let mut lines = self.rest();
         lines.extend(missing.map(|why| self.remark(format!("[not all of the output could be kept: {why}]"))));
         lines
     }
 
-    /// A line that is none of the output.
+    /// A line of the master's own, which is not output.
     fn remark(&self, line: String) -> LogLine {
         LogLine { replica: self.replica, offset: self.offset, line, unfinished: false }
     }
 
-    /// The newest bytes of the line that is being written, if one is.
+    /// The newest bytes of the line that is being written, if there is one.
     fn unfinished(&self) -> Option<LogLine> {
         let shown = &self.pending[self.pending.len().saturating_sub(UNFINISHED_BYTES)..];
         let line = String::from_utf8_lossy(shown).into_owned();
@@ -156,7 +156,7 @@ impl Splitter {
     }
 }
 
-/// The length of the first line, its newline included, or of a piece of one that is too long.
+/// The length of the first line with its newline, or of a piece of a line that is too long.
 fn next_cut(bytes: &[u8]) -> Option<usize> {
     let newline = bytes.iter().take(LOG_LINE_BYTES).position(|byte| *byte == b'\n');
     newline.map(|place| place + 1).or((bytes.len() >= LOG_LINE_BYTES).then_some(LOG_LINE_BYTES))
@@ -174,7 +174,7 @@ mod tests {
         lines.iter().map(|line| (line.offset, line.line.as_str())).collect()
     }
 
-    /// The bytes that stand where the splitter is.
+    /// Splits bytes that begin at the splitter's offset.
     fn split(splitter: &mut Splitter, bytes: &[u8]) -> Vec<LogLine> {
         let offset = splitter.offset + splitter.pending.len() as u64;
         splitter.split(&Chunk { offset, bytes: bytes.to_vec() })

@@ -1,20 +1,20 @@
-//! The last lines of a replica's output, as far as there is room for them in the record of its job.
+//! The last lines of a replica's output, cut to the room in the record of its job.
 
 use protocol::text;
 
-/// Most bytes of a replica's last lines, written as JSON: twenty of eight hundred characters. Only the newest of the
-/// failed starts keeps its lines, so a record has room for them beside a spec and an end of the greatest size: a
-/// ConfigMap holds 1 MiB, of which half may be the spec's and a quarter the end's.
+/// Maximum bytes of a replica's last lines as JSON: twenty lines of eight hundred characters. Only the newest of the
+/// failed starts keeps its lines, so they fit beside a spec and an end of maximum size: a ConfigMap
+/// holds 1 MiB, of which the spec may use half and the end a quarter.
 pub(super) const LAST_LINES_BYTES: usize = 16 * 1024;
 
-/// The quotes of a line and the comma behind it.
+/// The quotes of a line and the comma after it.
 const FRAME_BYTES: usize = 3;
 
-/// What stands for the beginning of a line that is too long by itself.
+/// Replaces the beginning of a single line that is too long.
 const CUT: char = '…';
 
-/// The last lines of a text for which there is room, each of them whole; of a last line that is too long alone, its end.
-/// Nothing is missed in a text that begins inside of a line, if it is as long as there is room for, or longer.
+/// The last lines of a text that fit, each of them whole. If the last line alone is too long, its end.
+/// The text may begin inside a line without loss if it is at least as long as the room.
 pub(super) fn that_fits(output: &str) -> Vec<String> {
     let mut room = LAST_LINES_BYTES;
     let mut kept = vec![];
