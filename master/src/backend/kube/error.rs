@@ -1,9 +1,9 @@
-//! Why a pod, or what belongs around it, is not there, and whether it may be later.
+//! Why a pod or its network policy could not be created, and whether that may succeed later.
 
 use crate::backend::BackendError;
 use crate::kube::api::ApiFailure;
 
-/// Why a pod is not there.
+/// Why a pod could not be created.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CreateError {
     #[error(transparent)]
@@ -25,14 +25,14 @@ impl CreateError {
     }
 }
 
-/// Whether what was not done may be done later.
+/// Whether a failed request may succeed later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ErrorKind {
-    /// As soon as the API works.
+    /// It succeeds when the API works again.
     Passing,
-    /// As soon as a quota has room.
+    /// It succeeds when a quota has room.
     OverQuota,
-    /// Not as it was asked for.
+    /// It never succeeds as it is.
     Final,
 }
 

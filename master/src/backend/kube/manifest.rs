@@ -1,4 +1,4 @@
-//! From a [`PodSpec`] to the pod that Kubernetes is asked for.
+//! Builds the Kubernetes pod for a [`PodSpec`].
 
 use std::collections::BTreeMap;
 
@@ -20,18 +20,18 @@ use crate::job::key::JobKey;
 use crate::kube::api::{APP_COMPONENT, APP_INSTANCE, APP_NAME, JOB, MANAGED_BY, MUSTER};
 use crate::kube::record_name;
 
-/// The job's uid, which tells its pods from those of an earlier job of the same name.
+/// The job's uid. It separates its pods from those of an earlier job with the same name.
 pub(super) const JOB_UID: &str = "muster/job-uid";
-/// What the replica does.
+/// The replica's role.
 pub(super) const ROLE: &str = "muster/role";
-/// Its place in its role, from 0.
+/// The replica's index in its role, from 0.
 pub(super) const INDEX: &str = "muster/index";
-/// The name of the pod's one container.
+/// The name of the pod's only container.
 pub(super) const CONTAINER: &str = "agent";
-/// How GPUs are counted, by NVIDIA's device plugin.
+/// The resource name of GPUs in NVIDIA's device plugin.
 const GPU: &str = "nvidia.com/gpu";
 
-/// The pod. Nothing in it is mutable later, so a second create of the same spec is the same pod.
+/// The pod. None of it changes later, so creating the same spec twice gives the same pod.
 pub(super) fn pod(spec: &PodSpec) -> Pod {
     let PodSpec { job, replica, image, work_dir: _, args, options, agent_token_sha256 } = spec;
     let labels = [
@@ -81,7 +81,7 @@ fn variable(name: &str, value: String) -> EnvVar {
     EnvVar { name: name.to_owned(), value: Some(value), value_from: None }
 }
 
-/// The record owns what belongs to its job, so that it goes with it whoever deletes it.
+/// The owner of a job's objects is its record. Kubernetes deletes them with it, whoever deletes it.
 pub(super) fn owner(job: &JobKey) -> OwnerReference {
     OwnerReference {
         api_version: ConfigMap::api_version(&()).into_owned(),
@@ -93,8 +93,8 @@ pub(super) fn owner(job: &JobKey) -> OwnerReference {
     }
 }
 
-/// Arguments for the image's entrypoint, the agent; none where exec.py has none, so that the first prototype's agent,
-/// which takes none, serves too. Kubernetes reads `$(NAME)` as a variable and `$$` as a dollar sign.
+/// Arguments for the image's entrypoint, the agent. `None` if exec.py has none, so that the first prototype's agent,
+/// which accepts none, works too. Kubernetes expands `$(NAME)` and turns `$$` into a dollar sign.
 fn command(args: &[String]) -> Option<Vec<String>> {
     if args.is_empty() {
         return None;
@@ -132,15 +132,15 @@ fn with_options(container: Container, options: &PodOptions) -> KubePodSpec {
     };
     KubePodSpec {
         containers: vec![container],
-        // A training that has ended is not begun again by the kubelet, behind its master's back.
+        // The kubelet must not restart a training that has ended without its master's knowledge.
         restart_policy: Some("Never".to_owned()),
-        // What runs in a pod is not to talk to the API.
+        // A script in a pod must not use the API.
         automount_service_account_token: Some(false),
-        // A variable for each Service of the namespace would clutter what exec.py sees.
+        // A variable for each Service of the namespace would clutter the environment of exec.py.
         enable_service_links: Some(false),
         security_context: Some(PodSecurityContext {
             seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
-            // No user is named: the image's own is the one that can read its files.
+            // The manifest names no user: only the image's own user can surely read the image's files.
             run_as_non_root: (!allow_root).then_some(true),
             ..PodSecurityContext::default()
         }),

@@ -1,4 +1,4 @@
-//! Pods as Kubernetes' pods. One watch, over all jobs, tells of them; creating, deleting and asking are single calls.
+//! Runs pods in Kubernetes. One watch reports the pods of all jobs; creation, deletion and queries are single calls.
 
 mod error;
 mod manifest;
@@ -38,18 +38,18 @@ use crate::job::plan;
 use crate::kube::api::{self, ApiFailure, Cluster, MasterPlace, call};
 use crate::kube::changes;
 
-/// How long the first list of all pods may take.
+/// Maximum time for the first list of all pods.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long, beyond its grace, a pod of an earlier job may take to go, whose name is wanted again.
+/// Maximum time beyond its grace for an earlier job's pod to release a name that is needed again.
 const NAME_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often such a name is tried while the watch tells nothing of it.
+/// Interval between attempts to use such a name while the watch reports no change.
 const NAME_INTERVAL: Duration = Duration::from_secs(5);
-/// The time that a pod has to end in which something may run: without any, Kubernetes forgets it before it has ended.
+/// The grace of a deleted pod that may run something. With none, Kubernetes forgets the pod before it has ended.
 const GRACE_SECONDS: u32 = 1;
-/// That of one in which nothing has begun: there is nothing to wait for, and old kubelets take half a minute over it.
+/// The grace of a deleted pod in which nothing has begun. Old kubelets would spend half a minute on a longer one.
 const NO_GRACE_SECONDS: u32 = 0;
 
-/// Whose a pod is and how it stands, for fuzzing.
+/// The job, replica and state of a pod, for fuzzing.
 #[doc(hidden)]
 pub fn observed(pod: &Pod, before: Option<&PodState>) -> (Option<(JobKey, ReplicaId)>, PodState) {
     (observe::whose(pod), observe::state(pod, before))
@@ -63,17 +63,17 @@ pub struct KubeBackend {
     master: MasterPlace,
     host_volumes: HostVolumes,
     seen: SeenPods,
-    /// Cancelled when the watch has ended, which it does by a panic alone.
+    /// Cancelled when the watch has ended, which only a panic can cause.
     blind: CancellationToken,
     _watch: AbortOnDropHandle<()>,
 }
 
-/// Whether jobs may mount folders of the nodes, by which a pod gets at what isolates it from others.
+/// Whether jobs may mount folders of the nodes. Such a mount can break a pod's isolation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostVolumes {
-    /// A job that asks for one is not accepted.
+    /// A job with such a mount is refused.
     Refused,
-    /// Whoever may submit may use them.
+    /// Any job may use such mounts.
     Allowed,
 }
 
@@ -83,26 +83,26 @@ pub enum BeginError {
     /// The pods cannot be listed.
     #[error("list the pods of namespace \"{namespace}\"")]
     List {
-        /// Where.
+        /// The namespace.
         namespace: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: ApiFailure,
     },
-    /// They were listed, and the watch did not begin.
+    /// The pods could be listed, and the watch did not begin.
     #[error("watch the pods of namespace \"{0}\": the Kubernetes API does not answer")]
     Watch(String),
 }
 
 impl KubeBackend {
-    /// Begins to watch, and returns when all that is there is known. Folders of the nodes are refused.
+    /// Begins the watch, and returns when all existing pods are known. Mounts of the nodes' folders are refused.
     ///
     /// # Errors
     /// [`BeginError`].
     pub async fn begin(cluster: &Cluster) -> Result<Self, BeginError> {
         let namespace = cluster.namespace().to_owned();
         let pods = cluster.pods();
-        // The watch would repeat what fails for ever, and say why in the log alone.
+        // The watch would repeat a permanent error for ever, and report it only in the log.
         call(pods.list(&ListParams::default().limit(1)))
             .await
             .map_err(|source| BeginError::List { namespace: namespace.clone(), source })?;
@@ -130,12 +130,12 @@ impl KubeBackend {
         }
     }
 
-    /// The same, with this rule for folders of the nodes.
+    /// The same back end with this rule for folders of the nodes.
     pub fn with_host_volumes(self, host_volumes: HostVolumes) -> Self {
         Self { host_volumes, ..self }
     }
 
-    /// What no cluster needs to be asked about.
+    /// The refusal that needs no question to the cluster, if any.
     fn refusal(&self, spec: &JobSpec) -> Option<Refusal> {
         let refuse = |code, sentence: &str| Some(Refusal { code, sentence: sentence.to_owned() });
         if spec.image.is_none() {
@@ -159,7 +159,7 @@ impl KubeBackend {
         refuse(ErrorCode::BadPod, &sentence)
     }
 
-    /// Refuses a gang that is greater than a quota. One that only exceeds what is free waits for its start.
+    /// Refuses a gang that exceeds a quota. A gang that only exceeds the free part of it waits for its start.
     async fn admit_gang(&self, pod: &Pod, spec: &JobSpec) -> Result<(), Refusal> {
         let quotas = match call(self.quotas.list(&ListParams::default())).await {
             Ok(quotas) => quotas.items,
@@ -174,7 +174,7 @@ impl KubeBackend {
         }
     }
 
-    /// Creates a pod, or finds that it is there. A pod of this name that another job has left goes first.
+    /// Creates a pod, or finds that it exists. A pod of another job with this name must go first.
     async fn create_once(&self, spec: &PodSpec) -> Result<(), CreateError> {
         let (name, pod) = (spec.name().to_string(), manifest::pod(spec));
         let create = async {
@@ -184,15 +184,15 @@ impl KubeBackend {
                     Err(error) if error.says_exists() => {}
                     done => return done.map(drop),
                 }
-                // It is this job's own: created before a crash, or by a call whose answer was lost.
+                // It belongs to this job: created before a crash, or by a call whose answer was lost.
                 if self.seen.owner(&name).is_some_and(|owner| owner == spec.job) {
                     return Ok(());
                 }
-                // What becomes of a pod that no master has made, the watch does not tell.
+                // The watch reports nothing about a pod that no master has created.
                 let _ = timeout(NAME_INTERVAL, self.seen.has_other_owner(&name, owner.as_ref())).await;
             }
         };
-        // Where it is not known whose the pod is, its grace is taken to be this one's.
+        // If the owner of the pod is unknown, assume this pod's grace.
         let own = u64::from(spec.options.termination_grace_seconds());
         let grace = self.seen.pod(&name).and_then(|pod| pod.grace_seconds).unwrap_or(own);
         match timeout(Duration::from_secs(grace) + NAME_TIMEOUT, create).await {
@@ -204,40 +204,40 @@ impl KubeBackend {
 
 #[async_trait]
 impl PodBackend for KubeBackend {
-    /// Asks the API whether it would take the first pod: quotas, admission rules, unknown classes and accounts are
-    /// found before anything is there.
+    /// Asks the API in a dry run whether it would accept the first pod. That finds exceeded quotas, admission rules,
+    /// unknown classes and unknown accounts before anything exists.
     async fn admit(&self, spec: &JobSpec) -> Result<(), Refusal> {
         if let Some(refusal) = self.refusal(spec) {
             return Err(refusal);
         }
         let first = plan::replicas(spec).into_iter().next().expect("a job has a worker");
-        // The API asks for a uid and does not look it up.
+        // The API requires a uid here and does not look it up.
         let owner = JobKey { name: spec.name.clone(), uid: "00000000-0000-0000-0000-000000000000".to_owned() };
         let trial = PodSpec::new(owner, spec, first, String::new());
         let dry_run = PostParams { dry_run: true, field_manager: None };
         let trial = manifest::pod(&trial);
         match call(self.pods.create(&dry_run, &trial)).await {
-            // The answer has what the namespace adds, such as the defaults of a LimitRange.
+            // The answer includes what the namespace adds, such as the defaults of a LimitRange.
             Ok(pod) => self.admit_gang(&pod, spec).await,
-            // What others use may be free again when the job starts.
+            // Other jobs may have released the quota when this one starts.
             Err(failure) if failure.says_over_quota() => self.admit_gang(&trial, spec).await,
-            // A pod that an earlier job has left is waited for when it counts.
+            // The pod of an earlier job is handled when the real pod is created.
             Err(ApiFailure::Refused { status: 409, .. }) => Ok(()),
             Err(ApiFailure::Refused { status: 400 | 403 | 404 | 422, message, .. }) => {
                 let missing = quota::missing_options(&message);
                 let sentence = format!("the cluster refuses such a pod: {message}{missing}");
                 Err(Refusal { code: ErrorCode::BadPod, sentence })
             }
-            // The submit itself will say whether the API can be reached.
+            // The submit itself reports whether the API can be reached.
             Err(_) => Ok(()),
         }
     }
 
-    /// Makes the job's NetworkPolicy.
+    /// Creates the job's NetworkPolicy.
     async fn prepare(&self, job: &JobKey) -> Result<(), BackendError> {
         let policy = network_policy::policy(job, self.master);
         let attempt = async || match call(self.policies.create(&PostParams::default(), &policy)).await {
-            // Made by a master before this one, or by a call whose answer was lost.
+            // It was created by an earlier master, or by a call whose answer was lost.
             Err(failure) if failure.says_exists() => Ok(()),
             done => done.map(drop),
         };
@@ -262,10 +262,10 @@ impl PodBackend for KubeBackend {
     async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
         let pod = protocol::ids::PodName::new(&job.name, replica);
         let name = pod.to_string();
-        // One that is gone needs no call, and one of this name that is another job's is not this one's to delete.
+        // An absent pod needs no call, and another job's pod with this name must stay.
         let Some(seen) = self.seen.pod(&name).filter(|seen| seen.job == *job) else { return Ok(()) };
         let grace = if seen.has_begun { GRACE_SECONDS } else { NO_GRACE_SECONDS };
-        // By the time that this arrives, another master may have made the next of this name.
+        // Before this call arrives, another master may have created the next pod of this name.
         let this = Preconditions { uid: seen.uid, resource_version: None };
         let deletion = DeleteParams::default().grace_period(grace).preconditions(this);
         match call(self.pods.delete(&name, &deletion)).await {
@@ -275,7 +275,7 @@ impl PodBackend for KubeBackend {
     }
 
     async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError> {
-        // Nothing is written where there is nothing.
+        // Nothing to delete, so nothing to request.
         if self.seen.table(job).borrow().is_empty() {
             return Ok(());
         }
@@ -295,11 +295,11 @@ impl PodBackend for KubeBackend {
         self.blind.cancelled().await;
     }
 
-    /// Pods outlive a master, which is the point of them.
+    /// The pods must outlive their master, so there is nothing to end.
     async fn shutdown(&self) {}
 }
 
-/// Keeps up what is seen, whatever happens to the connection.
+/// Keeps the table of pods up to date across broken connections.
 async fn follow(
     events: impl Stream<Item = Result<watcher::Event<Pod>, watcher::Error>>,
     seen: SeenPods,
@@ -314,7 +314,7 @@ async fn follow(
                 seen.take(event);
                 if is_listed && let Some(listed) = listed.take() {
                     info!("all pods are known");
-                    // Whoever began this may have given up.
+                    // The receiver may have given up.
                     let _ = listed.send(());
                 }
             }
@@ -323,7 +323,7 @@ async fn follow(
     }
 }
 
-/// About a minute, beside what calls without an answer take: an API server that is being replaced comes back within it.
+/// About a minute, without the time of unanswered calls. A replaced API server returns within it.
 fn patience() -> ExponentialBuilder {
     ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(100))

@@ -1,5 +1,5 @@
-//! The NetworkPolicy of a job: who may reach its pods. TensorFlow's port runs any graph that it is sent, so only the
-//! job's own pods get to it; the master gets to the agents.
+//! The NetworkPolicy of a job. TensorFlow's port runs any graph that it receives, so only the job's own pods may
+//! reach it. The master may reach the agents.
 
 use k8s_openapi::api::networking::v1::{
     NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicyPort, NetworkPolicySpec,
@@ -12,8 +12,8 @@ use super::manifest::{JOB_UID, owner};
 use crate::job::key::JobKey;
 use crate::kube::api::{APP_COMPONENT, APP_INSTANCE, APP_NAME, JOB, MANAGED_BY, MUSTER, MasterPlace};
 
-/// The policy. Its name has the uid in it, so that one which an earlier job of the same name has left, and which goes
-/// at any moment, is not taken for it.
+/// The policy. Its name contains the uid, so that it differs from the policy of an earlier job with the same name,
+/// which may be deleted at any moment.
 pub(super) fn policy(job: &JobKey, master: MasterPlace) -> NetworkPolicy {
     let labels = [
         (MANAGED_BY, MUSTER),
@@ -47,8 +47,8 @@ pub(super) fn policy(job: &JobKey, master: MasterPlace) -> NetworkPolicy {
     }
 }
 
-/// Where the master's requests come from. One outside the cluster has no label to be known by, so the agents' port is
-/// open to all there, and the agents' token alone guards it.
+/// The source of the master's requests. A master outside the cluster has no label, so the agents' port is open to
+/// everyone, and only the agents' token guards it.
 fn masters(place: MasterPlace) -> Option<Vec<NetworkPolicyPeer>> {
     match place {
         MasterPlace::PodBesideJobs => Some(vec![peer(pods_with(&[(APP_NAME, MUSTER), (APP_COMPONENT, "master")]))]),

@@ -1,4 +1,4 @@
-//! From a pod as Kubernetes shows it to the state that the driver works with, with reasons in Kubernetes' own words.
+//! Converts a pod from Kubernetes to the state that the driver uses, with Kubernetes' own words for reasons.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,8 +15,8 @@ use crate::job::key::JobKey;
 use crate::job::observation::{Addresses, PodState};
 use crate::kube::api::JOB;
 
-/// Reasons for which a container waits that no time cures, or only someone who changes the cluster. CreateContainerError is
-/// none of them: it is one node's, whose disk is full or whose runtime is busy, and the kubelet tries again
+/// Reasons of a waiting container that only a change of the job or the cluster resolves. CreateContainerError is not
+/// one of them: it belongs to one node, with a full disk or a busy runtime, and the kubelet retries
 /// (`kubernetes/pkg/kubelet/container/sync_result.go`, `pkg/kubelet/images/types.go`).
 const HOPELESS: [&str; 7] = [
     IMAGE_PULL_BACK_OFF,
@@ -27,25 +27,25 @@ const HOPELESS: [&str; 7] = [
     "RunContainerError",
     "CrashLoopBackOff",
 ];
-/// The kubelet could not pull the image and will try again later. Its message no longer says why.
+/// The kubelet failed to pull the image and will retry later. Its message no longer gives the cause.
 const IMAGE_PULL_BACK_OFF: &str = "ImagePullBackOff";
-/// The kubelet could not pull the image just now. Its message says why.
+/// The kubelet has just failed to pull the image. Its message gives the cause.
 const ERR_IMAGE_PULL: &str = "ErrImagePull";
-/// The container's memory ran out.
+/// The container ran out of memory.
 const OOM_KILLED: &str = "OOMKilled";
 
-/// Whose pod it is, by its labels and its owner. `None` for a pod that no master has made as it is.
+/// The job and replica of a pod, by its labels and its owner. `None` for a pod that no master has created as it is.
 pub(super) fn whose(pod: &Pod) -> Option<(JobKey, ReplicaId)> {
     let label = |key: &str| pod.metadata.labels.as_ref()?.get(key).map(String::as_str);
     let name: JobName = label(JOB)?.parse().ok()?;
     let replica: ReplicaId = format!("{}-{}", label(ROLE)?, label(INDEX)?).parse().ok()?;
     let owner = pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
-    // A copy with another name is no replica.
+    // A copy with another name is not a replica.
     let is_named_so = pod.metadata.name.as_deref() == Some(PodName::new(&name, replica).to_string().as_str());
     is_named_so.then(|| (JobKey { name, uid: owner.uid.clone() }, replica))
 }
 
-/// How a pod stands. `before` is how it stood last, which may know the reason for what is shown now.
+/// The state of a pod. `before` is its last state, which may know the reason for the present one.
 pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
     let Some(status) = &pod.status else { return PodState::Pending { reason: None } };
     if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
@@ -69,7 +69,7 @@ pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
     }
 }
 
-/// The agent's container. A cluster may have put others beside it, before or behind.
+/// The agent's container. A cluster may add other containers before or after it.
 fn container(pod: &Pod) -> Option<&Container> {
     pod.spec.as_ref()?.containers.iter().find(|container| container.name == CONTAINER)
 }
@@ -78,14 +78,14 @@ fn container_state(status: &PodStatus) -> Option<&ContainerState> {
     status.container_statuses.iter().flatten().find(|container| container.name == CONTAINER)?.state.as_ref()
 }
 
-/// Whether its container has ever been started: the kubelet gives it an id then.
+/// Whether its container was ever started: the kubelet sets an id then.
 pub(super) fn has_begun(pod: &Pod) -> bool {
     let Some(status) = &pod.status else { return false };
     let mut ids = status.container_statuses.iter().flatten().filter_map(|container| container.container_id.as_deref());
     status.phase.as_deref() != Some("Pending") || ids.any(|id| !id.is_empty())
 }
 
-/// An agent may answer before its pod is marked as running, so the pod's IP is enough.
+/// The agent may answer before its pod is marked Running, so the pod's IP is enough.
 fn address(status: &PodStatus) -> Option<Addresses> {
     let ip: IpAddr = status.pod_ip.as_deref()?.parse().ok()?;
     Some(Addresses { agent: SocketAddr::new(ip, AGENT_PORT), tensorflow: SocketAddr::new(ip, TENSORFLOW_PORT) })
@@ -95,7 +95,7 @@ fn condition<'a>(status: &'a PodStatus, kind: &str, value: &str) -> Option<&'a P
     status.conditions.iter().flatten().find(|condition| condition.type_ == kind && condition.status == value)
 }
 
-/// Why it has no place, or why its container does not start yet.
+/// Why it has no node, or why its container does not start yet.
 fn pending(pod: &Pod, status: &PodStatus, waiting: Option<&ContainerStateWaiting>) -> Option<String> {
     if let Some(unscheduled) = condition(status, "PodScheduled", "False") {
         let message = unscheduled.message.as_deref().filter(|message| !message.is_empty());
@@ -105,13 +105,13 @@ fn pending(pod: &Pod, status: &PodStatus, waiting: Option<&ContainerStateWaiting
     waiting.and_then(|waiting| waiting_reason(pod, waiting))
 }
 
-/// What is worth telling of a container that waits: nothing, while it is simply being created.
+/// The reason of a waiting container; `None` while it is simply being created.
 fn waiting_reason(pod: &Pod, waiting: &ContainerStateWaiting) -> Option<String> {
     let is_ordinary = |reason: &&str| matches!(*reason, "ContainerCreating" | "PodInitializing");
     let reason = waiting.reason.as_deref().filter(|reason| !is_ordinary(reason))?;
     let told = with_message(reason, waiting.message.as_deref());
     let image = container(pod).and_then(|container| container.image.as_deref());
-    // The kubelet does not always say which.
+    // The kubelet does not always name the image.
     Some(match image.filter(|image| reason.contains("Image") && !told.contains(*image)) {
         Some(image) => format!("image \"{image}\": {told}"),
         None => told,
@@ -134,7 +134,7 @@ fn hopeless(pod: &Pod, waiting: &ContainerStateWaiting, before: Option<&PodState
     }
 }
 
-/// Evicted, preempted, drained: who ended it, and why.
+/// The kind and message of an eviction, a preemption or a drain.
 fn disruption(status: &PodStatus) -> Option<String> {
     if let Some(reason) = status.reason.as_deref().filter(|reason| !reason.is_empty()) {
         return Some(with_message(reason, status.message.as_deref()));
@@ -143,8 +143,8 @@ fn disruption(status: &PodStatus) -> Option<String> {
     Some(with_message(condition.reason.as_deref()?, condition.message.as_deref()))
 }
 
-/// Whether the kubelet evicted the pod for more storage than it may use, and not for what others use: the next pod would do
-/// the same (`kubernetes/pkg/kubelet/eviction/helpers.go`, the messages of the local limits).
+/// Whether the kubelet evicted the pod for exceeding its own storage limit, and not for what others use. The next pod
+/// would do the same (`kubernetes/pkg/kubelet/eviction/helpers.go`, the messages of the local limits).
 fn is_own_fault(status: &PodStatus) -> bool {
     const LIMITS: [&str; 3] = [
         "ephemeral local storage usage exceeds the total limit",
@@ -157,18 +157,18 @@ fn is_own_fault(status: &PodStatus) -> bool {
 
 fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
     let terminated = container_state(status).and_then(|state| state.terminated.as_ref());
-    // One that ended well, or had ended before it was deleted, did not end of that.
+    // A pod that succeeded, or ended before its deletion, did not end because of the deletion.
     let had_ended = matches!(before, Some(PodState::Terminated { .. })) || status.phase.as_deref() == Some("Succeeded");
     let is_deleted = pod.metadata.deletion_timestamp.is_some() && !had_ended;
     let deletion = || is_deleted.then(|| "its pod was deleted".to_owned());
     let words = terminated.and_then(last_words);
     match (disruption(status).or_else(deletion), terminated) {
         (Some(reason), _) if is_own_fault(status) => PodState::Terminated { exit: words, reason },
-        // Its run had ended by itself before.
+        // The run had already ended by itself.
         (Some(reason), _) if words.as_ref().is_some_and(|words| !words.exit.stopped) => {
             PodState::Terminated { exit: words, reason }
         }
-        // Whatever its container's end looks like, it is not how exec.py would have ended.
+        // The container's end does not show how exec.py would have ended.
         (Some(reason), _) => PodState::Disrupted { reason },
         (None, Some(ContainerStateTerminated { exit_code, .. })) if words.is_some() => {
             PodState::Terminated { exit: words, reason: format!("its agent ended with exit code {exit_code}") }
@@ -182,8 +182,8 @@ fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
     }
 }
 
-/// What there is to say of a container in which no agent has left its last words. One that was killed may have run
-/// exec.py, while there was no master to see it.
+/// The reason for a container in which no agent left its last words. A killed container may have run
+/// exec.py while no master was running.
 fn without_last_words(outcome: &ExitOutcome, terminated: &ContainerStateTerminated) -> String {
     let why = with_message(terminated.reason.as_deref().unwrap_or("no reason"), terminated.message.as_deref());
     match outcome {
@@ -197,12 +197,12 @@ fn without_last_words(outcome: &ExitOutcome, terminated: &ContainerStateTerminat
     }
 }
 
-/// What an agent of ours has left behind.
+/// The last words of the agent, if it left any.
 fn last_words(terminated: &ContainerStateTerminated) -> Option<LastWords> {
     serde_json::from_str(terminated.message.as_deref()?).ok()
 }
 
-/// How the agent ended, which exits as exec.py did: 128 and the signal's number after a signal.
+/// How the agent ended. It exits like exec.py: with 128 plus the signal's number after a signal.
 fn report(pod: &Pod, terminated: &ContainerStateTerminated) -> ExitReport {
     let outcome = match terminated.exit_code {
         _ if terminated.reason.as_deref() == Some(OOM_KILLED) => ExitOutcome::OutOfMemory { limit: memory_limit(pod) },
@@ -213,7 +213,7 @@ fn report(pod: &Pod, terminated: &ContainerStateTerminated) -> ExitReport {
     ExitReport::new(outcome, UnixMillis(u64::try_from(ended_at).unwrap_or(0)))
 }
 
-/// The limit in bytes.
+/// The memory limit of the agent's container, in bytes.
 fn memory_limit(pod: &Pod) -> Option<u64> {
     let resources = container(pod)?.resources.as_ref()?;
     bytes_of_quantity(&resources.limits.as_ref()?.get("memory")?.0)

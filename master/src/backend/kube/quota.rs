@@ -1,13 +1,13 @@
-//! Whether a whole gang fits into the quotas of its namespace, which see one pod at a time; and what to do about a pod
-//! that a quota takes only with more said.
+//! Checks whether a whole gang fits into its namespace's quotas, which only see single pods. Also suggests the options
+//! that a quota requires.
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceQuota};
 use protocol::pod::thousandths;
 
-/// The resources of containers that a quota counts under their own names too (core/v1 `ResourceCPU`, `ResourceMemory`).
+/// The container resources that a quota also counts under their plain names (core/v1 `ResourceCPU`, `ResourceMemory`).
 const PLAIN: [&str; 2] = ["cpu", "memory"];
 
-/// Why so many of these pods never fit, however empty the namespace is. Quotas with a scope are left to the cluster.
+/// Why this number of pods never fits, even into an empty namespace. Quotas with a scope are left to the cluster.
 pub(super) fn shortage(pod: &Pod, pods: usize, quotas: &[ResourceQuota]) -> Option<String> {
     let unscoped = quotas.iter().filter_map(|quota| {
         let spec = quota.spec.as_ref()?;
@@ -32,7 +32,7 @@ pub(super) fn shortage(pod: &Pod, pods: usize, quotas: &[ResourceQuota]) -> Opti
     limits.into_iter().find_map(exceeded)
 }
 
-/// What a pod uses of a resource as a quota names it, in thousandths (`pkg/quota/v1/evaluator/core/pods.go`).
+/// The use of a resource, under its name in a quota, in thousandths (`pkg/quota/v1/evaluator/core/pods.go`).
 fn used_by(pod: &Pod, resource: &str) -> u128 {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     containers.filter_map(|container| of_container(container, resource)).sum()
@@ -43,7 +43,7 @@ fn of_container(container: &Container, resource: &str) -> Option<u128> {
     let limit = |name: &str| resources.limits.as_ref()?.get(name);
     let amount = match (resource.strip_prefix("limits."), resource.strip_prefix("requests.")) {
         (Some(name), _) => limit(name),
-        // The API server takes a limit for the request where none is given.
+        // The API server uses a limit as the request if there is no request.
         (None, request) => {
             let name = request.or(Some(resource).filter(|name| PLAIN.contains(name)))?;
             resources.requests.as_ref().and_then(|requests| requests.get(name)).or_else(|| limit(name))
@@ -52,7 +52,7 @@ fn of_container(container: &Container, resource: &str) -> Option<u128> {
     thousandths(&amount?.0)
 }
 
-/// An amount in the unit that people use.
+/// An amount in its usual unit.
 fn shown(amount: u128, resource: &str) -> String {
     const MEBIBYTE: u128 = 1000 << 20;
     match amount {
@@ -62,7 +62,7 @@ fn shown(amount: u128, resource: &str) -> String {
     }
 }
 
-/// The options that a pod lacks by a quota that counts what the pod does not ask for, for the end of a sentence.
+/// The missing options that a quota requires, as the end of a sentence.
 pub(super) fn missing_options(message: &str) -> String {
     let Some((_, missing)) = message.split_once("must specify") else { return String::new() };
     let options = [("memory", "--memory 4Gi"), ("cpu", "--cpu 2")];

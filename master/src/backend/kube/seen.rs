@@ -1,4 +1,4 @@
-//! What the one watch over all pods has told: a table for each job, kept up by its events alone.
+//! The tables of pods, one for each job, built from the events of the one watch over all pods.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,25 +13,25 @@ use super::observe;
 use crate::backend::PodTable;
 use crate::job::key::JobKey;
 
-/// All pods that a master has made, as far as the watch has told.
+/// All pods that a master has created, as far as the watch has reported.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SeenPods {
     inner: Arc<Mutex<Inner>>,
-    /// Raised at each event.
+    /// Notified at each event.
     events: watch::Sender<()>,
 }
 
 /// What is known of a pod besides its state.
 #[derive(Debug, Clone)]
 pub(super) struct SeenPod {
-    /// Whose it is.
+    /// The job of the pod.
     pub(super) job: JobKey,
     replica: ReplicaId,
-    /// Differs from that of any other pod, also of one that had its name before.
+    /// The unique id of the pod. A later pod with the same name has another one.
     pub(super) uid: Option<String>,
-    /// Whether its container has ever been started.
+    /// Whether its container was ever started.
     pub(super) has_begun: bool,
-    /// How long it may take to end.
+    /// Maximum time for the pod to end, in seconds.
     pub(super) grace_seconds: Option<u64>,
 }
 
@@ -39,18 +39,18 @@ pub(super) struct SeenPod {
 struct Inner {
     tables: HashMap<JobKey, watch::Sender<PodTable>>,
     pods: HashMap<String, SeenPod>,
-    /// While everything is listed anew: the pods that were listed so far.
+    /// During a new list: the names of the pods listed so far.
     relisted: Option<HashSet<String>>,
 }
 
 impl SeenPods {
-    /// Takes in an event.
+    /// Applies an event.
     pub(super) fn take(&self, event: Event<Pod>) {
         self.lock().take(event);
         self.events.send_replace(());
     }
 
-    /// The pods of a job as they are now, and as they change.
+    /// The pods of a job now, and then each change.
     pub(super) fn table(&self, job: &JobKey) -> watch::Receiver<PodTable> {
         let mut inner = self.lock();
         let table = inner.tables.entry(job.clone()).or_default().subscribe();
@@ -58,22 +58,22 @@ impl SeenPods {
         table
     }
 
-    /// Whose pod has this name, if one has.
+    /// The job of the pod with this name, if there is one.
     pub(super) fn owner(&self, pod: &str) -> Option<JobKey> {
         self.pod(pod).map(|pod| pod.job)
     }
 
-    /// The pod of this name, if one has it.
+    /// The pod with this name, if there is one.
     pub(super) fn pod(&self, name: &str) -> Option<SeenPod> {
         self.lock().pods.get(name).cloned()
     }
 
-    /// Whether something may run in a pod of a job.
+    /// Whether a pod of a job may run something.
     pub(super) fn any_has_begun(&self, job: &JobKey) -> bool {
         self.lock().pods.values().any(|pod| pod.job == *job && pod.has_begun)
     }
 
-    /// Waits until the pod of this name is another's than this owner's, or gone, or there where none was.
+    /// Waits until the owner of the pod with this name is no longer `than`. `None` stands for no pod.
     pub(super) async fn has_other_owner(&self, pod: &str, than: Option<&JobKey>) {
         let mut events = self.events.subscribe();
         while self.owner(pod).as_ref() == than {

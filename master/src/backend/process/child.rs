@@ -1,7 +1,7 @@
 //! One agent as a child process: from its first line, which is its address, to its end.
 //!
-//! The agent's stdin is a pipe from this master. When the master dies, by `kill -9` too, the kernel closes the pipe,
-//! and the agent ends with all that it started.
+//! The agent's stdin is a pipe from this master. When the master dies, even by `kill -9`, the kernel closes the pipe,
+//! and the agent ends with all processes that it started.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,21 +22,21 @@ use super::{Launcher, PodSpec};
 use crate::error_chain::error_chain;
 use crate::job::observation::{Addresses, PodState};
 
-/// How long an agent may take to say its address: it does nothing before.
+/// Maximum time for an agent to print its address. It does nothing else before.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Whether a child shall end.
+/// The order to a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Live.
+    /// Keep running.
     Live,
-    /// End, and be forgotten.
+    /// End, and remove the pod.
     Delete,
-    /// End because the master ends, and be remembered as lost.
+    /// End because the master ends, and keep the pod as lost.
     Abandon,
 }
 
-/// Why an agent did not come up.
+/// Why an agent did not start.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChildError {
     #[error("start the agent \"{program}\"")]
@@ -53,7 +53,7 @@ pub(super) enum ChildError {
     NoAddress(String),
 }
 
-/// Runs one pod to its end, telling `state` on the way, and returns its last state.
+/// Runs one pod to its end, updates `state` meanwhile, and returns its last state.
 pub(super) async fn run(
     launcher: &Launcher,
     (pod, started): (&PodSpec, Started),
@@ -81,7 +81,7 @@ pub(super) async fn run(
         status = child.wait() => status,
         () = told_to_end(&mut orders, pid) => { end(&mut child, lifeline).await; child.wait().await }
     };
-    // Whoever held the pipe's other end is gone now, and the port with it.
+    // Every process with the other end of the pipe has ended, and released the port.
     drop(claim);
     match status {
         Ok(status) => ended(format!("its agent {}", outcome(status))),
@@ -89,17 +89,17 @@ pub(super) async fn run(
     }
 }
 
-/// A child, what it lives by, and its port.
+/// A child with its lifeline and its claimed port.
 pub(super) struct Started {
     child: Child,
-    /// Its stdin. It is kept apart from the child, for waiting for a child closes its stdin.
+    /// Its stdin, kept apart from the child because waiting for a child closes its stdin.
     lifeline: Option<ChildStdin>,
     claim: Claim,
 }
 
 /// Starts the agent of one pod.
 pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, ChildError> {
-    // Admitted without an image, and named by its job and replica alone.
+    // It was admitted without an image, and its job and replica alone name it.
     let PodSpec { job, replica, image: _, work_dir, args, options: _, agent_token_sha256 } = pod;
     let job = &job.name;
     launcher.run_dirs.create(job, *replica).map_err(ChildError::Folder)?;
@@ -121,7 +121,7 @@ pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, Child
         .kill_on_drop(true)
         .spawn()
         .map_err(|source| ChildError::Spawn { program: launcher.agent_binary.display().to_string(), source })?;
-    // It may have ended already.
+    // The child may have ended already.
     let _ = pid_of(&child).map(|pid| launcher.descriptors.give_back(pid));
     let lifeline = child.stdin.take();
     Ok(Started { child, lifeline, claim })
@@ -130,7 +130,7 @@ pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, Child
 async fn announced(child: &mut Child) -> Result<SocketAddr, ChildError> {
     let stdout = child.stdout.take().expect("stdout was piped at the start and is taken once");
     let mut line = String::new();
-    // An address is short; whatever is longer is none.
+    // An address is short; a longer line is not an address.
     let read = BufReader::new(stdout.take(256)).read_line(&mut line).await;
     if let Err(error) = read {
         return Err(ChildError::Ended(error));
@@ -141,11 +141,11 @@ async fn announced(child: &mut Child) -> Result<SocketAddr, ChildError> {
     line.trim_end().parse().map_err(|_| ChildError::NoAddress(line))
 }
 
-/// Waits for the order to end, and passes it on as SIGTERM.
+/// Waits for the order to end, and sends SIGTERM.
 async fn told_to_end(orders: &mut watch::Receiver<Order>, pid: Option<Pid>) {
-    // Without anyone to give an order, it ends as well.
+    // If nobody is left to give an order, the child ends too.
     let _ = orders.wait_for(|order| *order != Order::Live).await;
-    // It may have ended just now, which is as well.
+    // The child may have ended already, which is fine.
     let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
 }
 
@@ -153,9 +153,9 @@ fn pid_of(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 
-/// Ends an agent. Closing its stdin lets it kill what it started, which SIGKILL would orphan.
+/// Ends an agent. Closing its stdin lets it kill its processes, which SIGKILL would orphan.
 async fn end(child: &mut Child, lifeline: Option<ChildStdin>) {
-    // An agent takes up to 10 s for what does not die at once.
+    // An agent needs up to 10 s for processes that do not die at once.
     const LAST_CHANCE: Duration = Duration::from_secs(12);
     drop(lifeline);
     if timeout(LAST_CHANCE, child.wait()).await.is_err() {
@@ -171,7 +171,7 @@ fn outcome(status: ExitStatus) -> ExitOutcome {
     }
 }
 
-/// A local agent's own end says nothing of exec.py that its status did not say.
+/// The end of a local agent tells nothing about exec.py that its status has not told.
 fn ended(reason: String) -> PodState {
     PodState::Terminated { exit: None, reason }
 }

@@ -1,4 +1,4 @@
-//! Pods as agents that run as child processes of this master: the whole product on a laptop.
+//! Runs pods as agents that are child processes of this master: the whole product on a laptop.
 
 mod child;
 mod ports;
@@ -36,7 +36,7 @@ pub struct ProcessBackend {
     tasks: TaskTracker,
 }
 
-/// What starting a child takes.
+/// What a new child needs.
 #[derive(Debug)]
 struct Launcher {
     agent_binary: PathBuf,
@@ -61,13 +61,13 @@ impl Default for JobPods {
 }
 
 impl ProcessBackend {
-    /// A back end that keeps its pods' folders below `state_dir` and runs jobs that name no folder in
-    /// `default_work_dir`. Agents inherit this process's environment but for the variables `not_inherited`, and have the
-    /// limits of before this process raised its own.
-    /// Pods that a former master left folders of are listed as ended: they died with it.
+    /// A back end that keeps its pods' folders below `state_dir`. A job that names no folder runs in
+    /// `default_work_dir`. Agents inherit this process's environment except for the variables `not_inherited`, and the
+    /// descriptor limits from before this process raised its own.
+    /// Folders of a former master's pods are listed as ended pods, because the pods died with it.
     ///
     /// # Errors
-    /// When the folders cannot be read.
+    /// Fails if the folders cannot be read.
     pub fn new(
         agent_binary: PathBuf,
         default_work_dir: PathBuf,
@@ -88,7 +88,7 @@ impl ProcessBackend {
         Ok(Self { launcher, jobs: Arc::new(Mutex::new(jobs)), tasks: TaskTracker::new() })
     }
 
-    /// Changes the pods of one job; forgets the job when nobody has or watches any.
+    /// Changes the pods of one job. Forgets the job if it has no pods and nobody watches it.
     fn with_job<T>(&self, job: &JobName, change: impl FnOnce(&mut JobPods) -> T) -> T {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let pods = jobs.entry(job.clone()).or_default();
@@ -107,7 +107,7 @@ impl ProcessBackend {
         };
         let last = child::run(&self.launcher, (&pod, started), orders.clone(), set).await;
         debug!(job = %pod.job.name, pod = %pod.name(), "pod ended");
-        // Whoever orders the deletion from here on finds that the pod has ended, and removes it.
+        // A later order to delete the pod finds that the pod has ended, and removes it.
         let stays = self.with_job(&pod.job.name, |pods| {
             let stays = *orders.borrow() != Order::Delete;
             if stays {
@@ -159,7 +159,7 @@ impl PodBackend for ProcessBackend {
         python::check(self.launcher.work_dir_of(spec.work_dir.as_deref())).await
     }
 
-    /// Processes need nothing around them.
+    /// A process needs nothing besides itself.
     async fn prepare(&self, _: &JobKey) -> Result<(), BackendError> {
         Ok(())
     }

@@ -1,9 +1,9 @@
-//! Ports for TensorFlow on one machine. TensorFlow's server binds every interface whatever its address says, so each
-//! replica needs a port of its own, and it takes that port only seconds after it was told of it.
+//! Ports for TensorFlow on one machine. TensorFlow's server binds every interface, whatever its address says. So each
+//! replica needs its own port, and it binds that port only seconds after it was told the number.
 //!
-//! A claim keeps the port from everyone else in between, by the kernel's own rules (Linux, `inet_csk_get_port`):
-//! a socket is bound without SO_REUSEADDR, which fails if anyone has the port; then the option is set. From then on a
-//! server that sets SO_REUSEADDR itself, as gRPC does, may bind and listen beside it, and nobody else may.
+//! A claim reserves the port in between by the kernel's rules (Linux, `inet_csk_get_port`). First a socket is bound
+//! without SO_REUSEADDR, which fails if the port is in use; then the option is set. From then on, a server
+//! that sets SO_REUSEADDR itself, as gRPC does, can bind and listen beside it, and no other program can.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,18 +11,18 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use socket2::{Domain, Socket, Type};
 
-/// Below every port range in which Linux chooses by itself, unless its administrator lowered it.
+/// Below every port range from which Linux chooses ports itself, unless the administrator lowered that range.
 const LOWEST: u16 = 20_000;
 /// Linux chooses its own ports from here on by default (`net.ipv4.ip_local_port_range`).
 const EPHEMERAL: u16 = 32_768;
 
-/// Hands out ports of this machine.
+/// Claims ports of this machine.
 #[derive(Debug)]
 pub(super) struct Ports {
     next: AtomicU16,
 }
 
-/// One port, kept free for a server that sets SO_REUSEADDR until this is dropped.
+/// One port, reserved for a server that sets SO_REUSEADDR until this is dropped.
 #[derive(Debug)]
 pub(super) struct Claim {
     _socket: Socket,
@@ -30,17 +30,17 @@ pub(super) struct Claim {
 }
 
 impl Ports {
-    /// Begins at a place that differs from one master to the next, so that they seldom try the same ports.
+    /// Begins at a port that depends on `seed`, so that two masters seldom try the same ports.
     pub(super) fn new(seed: u32) -> Self {
         let span = u32::from(EPHEMERAL - LOWEST);
         let offset = u16::try_from(seed.wrapping_mul(0x9E37_79B1) % span).unwrap_or(0);
         Self { next: AtomicU16::new(LOWEST + offset) }
     }
 
-    /// Claims the next port that nobody has.
+    /// Claims the next free port.
     ///
     /// # Errors
-    /// When every port of the range is taken, or the machine refuses otherwise.
+    /// Fails if every port of the range is in use, or if the machine refuses for another reason.
     pub(super) fn claim(&self) -> io::Result<Claim> {
         let mut last = io::Error::from(io::ErrorKind::AddrInUse);
         for _ in LOWEST..EPHEMERAL {
@@ -61,14 +61,13 @@ impl Ports {
 }
 
 impl Claim {
-    /// The port's number.
     pub(super) fn port(&self) -> u16 {
         self.port
     }
 }
 
 fn bind(port: u16) -> io::Result<Claim> {
-    // Every interface of both families, as TensorFlow's own server binds, where there are both.
+    // Binds every interface of both families, like TensorFlow's own server, if both exist.
     let socket = match Socket::new(Domain::IPV6, Type::STREAM, None) {
         Ok(socket) => {
             socket.set_only_v6(false)?;

@@ -1,5 +1,5 @@
-//! Whether a folder holds an exec.py that this host's Python can begin to run: asked before anything is created, so
-//! that a typing error costs no start.
+//! Checks that a folder holds an exec.py that this host's Python can parse. It runs before anything is created, so a
+//! syntax error costs no start.
 
 use std::io;
 use std::path::Path;
@@ -13,14 +13,14 @@ use tokio::time::timeout;
 
 use crate::backend::Refusal;
 
-/// What to do about a Python that is missing or broken.
+/// The fix for a Python that is missing or broken.
 const PYTHON_HINT: &str = "put a Python 3 first on the master's PATH, as an activated virtual environment does";
 
-/// How long Python may take to parse one file.
+/// Maximum time for Python to parse one file.
 const PARSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Parses, and does not run, the file it is given. What goes wrong with the file ends it with one of the two codes below;
-/// other codes are those of a python that does not work.
+/// Parses the given file without running it. A problem with the file ends it with one of the two exit codes below; any
+/// other code means that Python itself does not work.
 const PARSE: &str = "
 import ast, sys
 try: text = open(sys.argv[1], 'rb').read()
@@ -56,7 +56,7 @@ pub(super) async fn check(work_dir: &Path) -> Result<(), Refusal> {
     }
 }
 
-/// Lets Python parse the exec.py of this folder: the one that its agent will run.
+/// Lets Python parse the exec.py of this folder, with the Python that its agent will use.
 async fn parse(work_dir: &Path) -> io::Result<Output> {
     let with = |python: &str| {
         let mut command = Command::new(python);
@@ -70,9 +70,9 @@ async fn parse(work_dir: &Path) -> io::Result<Output> {
     }
 }
 
-/// What it means that Python ended so, and said this.
+/// Interprets the exit status and the messages of Python.
 fn verdict(status: ExitStatus, stderr: &str) -> Result<(), Refusal> {
-    // A traceback says what it is about in the end, other programs at the beginning.
+    // The last line of a traceback names the error; for other programs it is the first line.
     let first_line = || stderr.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned);
     let is_traceback = stderr.contains("File \"");
     let reason = first_line().filter(|_| !is_traceback).unwrap_or_else(|| summary(stderr));
@@ -85,7 +85,7 @@ fn verdict(status: ExitStatus, stderr: &str) -> Result<(), Refusal> {
     Err(Refusal { code, sentence })
 }
 
-/// The place and the kind of the error, out of Python's traceback.
+/// The place and the kind of the error in Python's traceback.
 fn summary(traceback: &str) -> String {
     let lines = || traceback.lines().map(str::trim).filter(|line| !line.is_empty());
     let place = lines().rfind(|line| line.starts_with("File \"exec.py\""));

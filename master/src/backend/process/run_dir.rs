@@ -1,5 +1,5 @@
-//! The folder of one pod, `pods/<job>/<replica>/` in the state directory: what its agent had to say of itself, and,
-//! after a master died, the proof that the pod once was.
+//! The folder of one pod, `pods/<job>/<replica>/` in the state directory. It holds the agent's own messages. After a
+//! master died, it proves that the pod existed.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use protocol::ids::{JobName, ReplicaId};
 
-/// Where all pods' folders are.
+/// The folder of all pods' folders.
 #[derive(Debug, Clone)]
 pub(super) struct RunDirs(PathBuf);
 
@@ -17,23 +17,23 @@ impl RunDirs {
         Self(state_dir.join("pods"))
     }
 
-    /// Makes a pod's folder.
+    /// Creates a pod's folder.
     pub(super) fn create(&self, job: &JobName, replica: ReplicaId) -> io::Result<()> {
         fs::create_dir_all(self.path(job, replica))
     }
 
-    /// Opens the file that takes the agent's own messages.
+    /// Opens the file for the agent's own messages.
     pub(super) fn agent_log(&self, job: &JobName, replica: ReplicaId) -> io::Result<File> {
         File::create(self.path(job, replica).join("agent.log"))
     }
 
-    /// The last message of the agent, for a pod whose end needs a reason.
+    /// The agent's last message, as the reason for a pod's end.
     pub(super) fn last_message(&self, job: &JobName, replica: ReplicaId) -> Option<String> {
         let text = fs::read_to_string(self.path(job, replica).join("agent.log")).ok()?;
         text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)
     }
 
-    /// Removes a pod's folder, and the job's with the last of them.
+    /// Removes a pod's folder, and the job's folder with its last pod.
     pub(super) fn remove(&self, job: &JobName, replica: ReplicaId) -> io::Result<()> {
         match fs::remove_dir_all(self.path(job, replica)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -47,7 +47,7 @@ impl RunDirs {
         }
     }
 
-    /// Every pod that has a folder. Names that are none of ours are passed over.
+    /// Every pod that has a folder. Folders with other names are ignored.
     pub(super) fn list(&self) -> io::Result<Vec<(JobName, ReplicaId)>> {
         let mut found = vec![];
         for job in names(&self.0)? {
