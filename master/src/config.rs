@@ -1,4 +1,4 @@
-//! What the master was told on its command line and in its environment; the only reader of either.
+//! The master's configuration, from its command line and environment. No other file reads either.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -84,16 +84,16 @@ impl From<Backend> for BackendKind {
 }
 
 impl Config {
-    /// Where pods live. Kubernetes tells every pod where its API is.
+    /// The back end: the flag, or Kubernetes if this program runs in a pod of a cluster.
     pub fn backend(&self) -> Backend {
         let in_cluster = || variable("KUBERNETES_SERVICE_HOST").is_some();
         self.backend.unwrap_or_else(|| if in_cluster() { Backend::Kubernetes } else { Backend::Process })
     }
 
-    /// Refuses what has no meaning where pods live.
+    /// Refuses flags that have no meaning with this back end.
     ///
     /// # Errors
-    /// With the flag.
+    /// Names the flag.
     pub fn check(&self) -> anyhow::Result<()> {
         let given = [
             ("--namespace", self.namespace.is_some()),
@@ -106,18 +106,18 @@ impl Config {
         }
     }
 
-    /// The key of the agents' tokens, where a file is named.
+    /// Reads the key of the agents' tokens, if a file is named.
     ///
     /// # Errors
-    /// When the file cannot be read, or is too short to be a key.
+    /// Fails if the file cannot be read, or is too short for a key.
     pub fn agent_key(&self) -> anyhow::Result<Option<AgentKey>> {
         self.agent_key_file.as_deref().map(AgentKey::read).transpose()
     }
 
-    /// The folder for everything that is kept.
+    /// The state directory.
     ///
     /// # Errors
-    /// When none is named and there is no home.
+    /// Fails if no directory is named and there is no home.
     pub fn state_dir(&self) -> anyhow::Result<PathBuf> {
         if let Some(dir) = &self.state_dir {
             return Ok(dir.clone());
@@ -128,10 +128,10 @@ impl Config {
         Ok(state_home.join("muster"))
     }
 
-    /// The agent's program.
+    /// The path of the agent's program.
     ///
     /// # Errors
-    /// When it is not there.
+    /// Fails if the program does not exist.
     pub fn agent_binary(&self) -> anyhow::Result<PathBuf> {
         let path = match &self.agent_binary {
             Some(path) => path.clone(),
@@ -143,10 +143,10 @@ impl Config {
         Ok(path)
     }
 
-    /// The agent's program for clients: none where none is named and none lies beside this program.
+    /// The agent's program for clients; `None` if no path is named and no program is beside this one.
     ///
     /// # Errors
-    /// When one is named that is not there.
+    /// Fails if a path is named and no program exists there.
     pub fn agent_to_give(&self) -> anyhow::Result<Option<PathBuf>> {
         match (&self.agent_binary, self.agent_binary()) {
             (Some(_), found) => found.map(Some),
@@ -154,10 +154,10 @@ impl Config {
         }
     }
 
-    /// Who may ask. Beyond loopback there must be a token.
+    /// The rule for callers. An address beyond loopback requires a token.
     ///
     /// # Errors
-    /// When the token's file cannot be read or is empty, or when there is none and everyone could run code here.
+    /// Fails if the token file cannot be read or is empty, or if anyone could run code here without a token.
     pub fn guard(&self) -> anyhow::Result<Guard> {
         match &self.token_file {
             Some(file) => read_token(file).map(Guard::Token),
@@ -170,20 +170,20 @@ impl Config {
         }
     }
 
-    /// The variables of this master, which mean other things to an agent.
+    /// The environment variables of this master, which have other meanings for an agent.
     pub fn own_variables() -> Vec<OsString> {
         #[expect(clippy::disallowed_methods, reason = "this is the file that reads the environment")]
         let names = std::env::vars_os().map(|(name, _)| name);
         names.filter(|name| name.as_encoded_bytes().starts_with(MUSTER_PREFIX.as_bytes())).collect()
     }
 
-    /// What shall be logged, in the syntax of tracing's `EnvFilter`.
+    /// The log filter, in the syntax of tracing's `EnvFilter`.
     pub fn log_filter() -> String {
         variable("RUST_LOG").unwrap_or_else(|| "info".to_owned())
     }
 }
 
-/// A number of bytes with a unit.
+/// Parses a number of bytes with a unit.
 fn bytes(text: &str) -> Result<u64, String> {
     let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1_u64 << 40)];
     let bytes = units.into_iter().find_map(|(unit, size)| {
@@ -197,7 +197,7 @@ fn read_token(file: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(file).with_context(|| format!("read the token file {}", file.display()))?;
     match text.trim() {
         "" => bail!("the token file {} is empty", file.display()),
-        // It travels in a header, where anything else would be cut or refused.
+        // The token travels in a header, which would cut or refuse any other character.
         token if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
             bail!("the token in {} has other characters than visible ASCII", file.display())
         }

@@ -1,4 +1,4 @@
-//! The Kubernetes API, as the back end and the store use it: where it is, deadlines, and errors in its own words.
+//! The Kubernetes API for the back end and the store: connection, deadlines, and errors in the API's own words.
 
 use std::time::{Duration, Instant};
 
@@ -17,18 +17,18 @@ use tokio::time::timeout;
 
 use super::clock::Clock;
 
-/// Most time that one call may take, kube's own repetitions after 429, 503 and 504 included.
+/// Maximum time of one call, including kube's own retries after 429, 503 and 504.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The value of [`MANAGED_BY`] on everything that a master has made.
+/// The value of [`MANAGED_BY`] on every object that a master has created.
 pub(crate) const MUSTER: &str = "muster";
-/// Who made an object: the label that Kubernetes recommends for it, and the one that the watches select by.
+/// The recommended Kubernetes label for the creator of an object. The watches select objects by it.
 pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-/// The name of the application that an object belongs to, by the same recommendation.
+/// The recommended label for the application of an object.
 pub(crate) const APP_NAME: &str = "app.kubernetes.io/name";
-/// Which of several: the job's name, by the same recommendation.
+/// The recommended label for the instance of an application: the job's name.
 pub(crate) const APP_INSTANCE: &str = "app.kubernetes.io/instance";
-/// What part it is: the role, or `job` for the record, by the same recommendation.
+/// The recommended label for the component: the role, or `job` for the record.
 pub(crate) const APP_COMPONENT: &str = "app.kubernetes.io/component";
 /// The job's name.
 pub(crate) const JOB: &str = "muster/job";
@@ -37,7 +37,7 @@ pub(crate) const JOB: &str = "muster/job";
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
-    /// Without kube's own repetitions: each waits twice as long as the one before, and a watch has no deadline that
+    /// Without kube's own retries: each waits twice as long as the one before, and a watch has no deadline that
     /// ends them.
     watching: Client,
     namespace: String,
@@ -47,7 +47,7 @@ pub struct Cluster {
     clock: Clock,
 }
 
-/// Where this master is, as its pods see it.
+/// The location of this master, from the view of its pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MasterPlace {
     /// In a pod of the jobs' namespace.
@@ -56,32 +56,32 @@ pub(crate) enum MasterPlace {
     Elsewhere,
 }
 
-/// Why the API did not do as asked.
+/// Why a call to the API failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiFailure {
-    /// It answered, and this is its sentence.
+    /// The API refused the call, with this message.
     #[error("{message}")]
     Refused {
         /// The HTTP status.
         status: u16,
-        /// For programs, such as `AlreadyExists`.
+        /// The reason for programs, such as `AlreadyExists`.
         reason: String,
-        /// For people.
+        /// The message for people.
         message: String,
     },
-    /// It cannot be reached, or its answer cannot be read.
+    /// The API cannot be reached, or its answer cannot be read.
     #[error("the Kubernetes API cannot be reached")]
     Unreachable(#[source] Box<kube::Error>),
-    /// It did not answer in time.
+    /// The API did not answer in time.
     #[error("the Kubernetes API did not answer within {} s", CALL_TIMEOUT.as_secs())]
     Silent,
 }
 
 impl ApiFailure {
-    /// Whether the same call may work later. What was asked may have been done all the same.
+    /// Whether the same call may succeed later. The failed call may have taken effect nevertheless.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
-            // A conflict that is not about a name: a quota, for one, that others counted on at the same time.
+            // A conflict that is not about a name, for example a quota that another request changed at the same time.
             Self::Refused { status: 409, .. } => !self.says_exists(),
             Self::Refused { status, .. } => *status == 429 || *status >= 500,
             Self::Unreachable(_) | Self::Silent => true,
@@ -96,7 +96,7 @@ impl ApiFailure {
         }
     }
 
-    /// Whether an object of this name is there already.
+    /// Whether an object with this name exists.
     pub(crate) fn says_exists(&self) -> bool {
         match self {
             Self::Refused { status, reason, .. } => *status == 409 && reason == "AlreadyExists",
@@ -106,15 +106,15 @@ impl ApiFailure {
 }
 
 impl Cluster {
-    /// The cluster that KUBECONFIG names, or else the one in which this program runs.
+    /// Connects to the cluster that KUBECONFIG names, or to the one in which this program runs.
     ///
     /// # Errors
-    /// When neither is there.
+    /// Fails if there is neither.
     pub async fn connect(namespace: Option<String>) -> anyhow::Result<Self> {
         let config = Config::infer()
             .await
             .context("find a Kubernetes cluster: set KUBECONFIG, or run the master in a pod with a service account")?;
-        // What was inferred does not say from what; a kubeconfig goes before the pod's own account.
+        // An inferred configuration does not tell its origin. A kubeconfig comes before the pod's own account.
         let is_in_pod = Config::from_kubeconfig(&KubeConfigOptions::default()).await.is_err();
         let (own, url) = (config.default_namespace.clone(), config.cluster_url.to_string());
         let namespace = namespace.unwrap_or_else(|| own.clone());
@@ -127,7 +127,7 @@ impl Cluster {
         Ok(Self { client, watching, namespace, url, master, clock })
     }
 
-    /// What this client reaches, from outside the cluster.
+    /// A connection through this client, from outside the cluster.
     pub fn new(client: Client, namespace: String) -> Self {
         let (watching, url, clock) = (client.clone(), String::new(), Clock::default());
         Self { client, watching, namespace, url, master: MasterPlace::Elsewhere, clock }
@@ -144,37 +144,32 @@ impl Cluster {
         self.clock.at(Instant::now())
     }
 
-    /// Where this master is.
     pub(crate) fn master(&self) -> MasterPlace {
         self.master
     }
 
-    /// The namespace.
+    /// The name of the namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// Its pods.
     pub(crate) fn pods(&self) -> Api<Pod> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Its NetworkPolicies.
     pub(crate) fn policies(&self) -> Api<NetworkPolicy> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Its ResourceQuotas.
     pub(crate) fn quotas(&self) -> Api<ResourceQuota> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Its ConfigMaps.
     pub(crate) fn config_maps(&self) -> Api<ConfigMap> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Its objects of some kind, to be watched.
+    /// The objects of one kind, for a watch.
     pub(crate) fn watched<K>(&self) -> Api<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -183,7 +178,7 @@ impl Cluster {
     }
 }
 
-/// What selects all that a master has made.
+/// The selector of all objects that a master has created.
 pub(crate) fn ours_selector() -> String {
     format!("{MANAGED_BY}={MUSTER}")
 }
@@ -193,7 +188,7 @@ pub(crate) fn ours() -> kube::runtime::watcher::Config {
     kube::runtime::watcher::Config::default().labels(&ours_selector())
 }
 
-/// One call, with a deadline.
+/// Makes one call with a deadline.
 pub(crate) async fn call<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ApiFailure> {
     match timeout(CALL_TIMEOUT, request).await {
         Ok(Ok(answer)) => Ok(answer),
@@ -206,7 +201,7 @@ pub(crate) async fn call<T>(request: impl Future<Output = Result<T, kube::Error>
     }
 }
 
-/// Asks the API server what time it is.
+/// Asks the API server for its time.
 async fn ask_clock(client: &Client) -> Clock {
     let request = Request::get("/version").body(Body::empty()).expect("a path makes a request");
     let answer = call(client.send(request)).await.ok();

@@ -1,5 +1,5 @@
-//! The watch that the back end and the store follow: kube's own, begun anew where that would wait, or repeat what cannot
-//! work, for ever.
+//! The watch for the back end and the store. It is kube's own watch, restarted whenever kube's would wait, or repeat a
+//! hopeless request, for ever.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -18,22 +18,22 @@ use tracing::{debug, warn};
 
 use super::api::{Cluster, ours};
 
-/// How long one page of a list may take. kube's watch sets no limit to it.
+/// Maximum time for one page of a list. kube's watch has no such limit.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long nothing may be told. A watch that is quiet for so long begins anew, in case it is not quiet but dead.
+/// Maximum silence. After it the watch starts again, in case the connection is dead.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(10 * 60);
-/// The first pause after an error, and the longest, but for jitter that may double it: what happened while the API was
-/// away is seen soon after it is back, and before a job that is on record counts as slow to arrive. kube's own grow to
-/// a minute.
+/// First and longest pause after an error; jitter may double it. Changes during an outage of the API must be seen soon
+/// after it, before a recorded job counts as slow to arrive. The pauses of kube itself grow
+/// to a minute.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// Without errors for so long, the next pause is the first again.
+/// After this time without errors, the next pause is the first one again.
 const CALM: Duration = Duration::from_secs(60);
-/// The HTTP status that says that a watch cannot go on from where it was.
+/// The HTTP status that tells that a watch cannot continue from its version.
 const GONE: u16 = 410;
 
-/// Everything of this kind that a master has made, and then each change; everything again after some errors. It never
-/// ends, and waits longer after each error in a row.
+/// Every object of this kind that a master has created, then each change; after some errors every object again. The
+/// stream never ends, and waits longer after each consecutive error.
 pub(crate) fn changes<K>(cluster: &Cluster) -> impl Stream<Item = Result<Event<K>, Error>> + Send + use<K>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -46,8 +46,8 @@ where
         .backoff(pauses)
 }
 
-/// Pauses that time alone begins anew. kube would begin them anew with whatever is told, and a server that forgets all the
-/// time answers each list.
+/// Pauses that only time resets. kube would reset them after each event, and a server that always answers 410 still
+/// answers each list.
 struct Pauses(ResetTimerBackoff<ExponentialBackoff>);
 
 impl Iterator for Pauses {
@@ -95,7 +95,7 @@ where
         match &event {
             Ok(Event::Init) => self.is_listing = true,
             Ok(Event::InitDone) => self.is_listing = false,
-            // kube would ask again from the same version.
+            // kube would retry with the same version.
             Err(Error::WatchStartFailed(kube::Error::Api(status))) if status.code == GONE => {
                 *self = Self::begin(self.api.clone());
             }

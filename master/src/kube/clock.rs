@@ -1,5 +1,5 @@
-//! The API server's clock: all masters of a cluster count by it. Each asks once, when it begins, and counts on from there, so
-//! that a correction of its machine's clock changes nothing.
+//! The API server's clock, which all masters of a cluster use. Each asks once at its start and then adds the elapsed
+//! time, so that a correction of its machine's clock changes nothing.
 
 use std::time::Instant;
 
@@ -9,18 +9,18 @@ use tracing::warn;
 
 use crate::store::wall_clock;
 
-/// A difference that is worth a line. A smaller one may be the time that the answer took.
+/// Differences up to this are not logged: they may be the delay of the answer.
 const NOTEWORTHY_MILLIS: u64 = 5_000;
 
-/// What time it is at the API server. Without an answer, this machine's clock counts.
+/// The time at the API server. Without an answer, this machine's clock is used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Clock {
-    /// A time there, and when it was that time.
+    /// A time of the API server, and the instant of it here.
     known: Option<(UnixMillis, Instant)>,
 }
 
 impl Clock {
-    /// From the header `Date` of an answer that came `at` this instant (RFC 9110, section 5.6.7: whole seconds).
+    /// From the `Date` header of an answer that arrived `at` this instant (RFC 9110, section 5.6.7: whole seconds).
     pub(crate) fn of_answer(date: Option<&str>, at: Instant) -> Self {
         let there = date.and_then(|date| u64::try_from(rfc2822::parse(date).ok()?.timestamp().as_millisecond()).ok());
         let Some(there) = there else {
@@ -34,7 +34,7 @@ impl Clock {
         Self { known: Some((UnixMillis(there), at)) }
     }
 
-    /// The time there, at this instant.
+    /// The API server's time at this instant.
     pub(crate) fn at(self, now: Instant) -> UnixMillis {
         let Some((there, at)) = self.known else { return wall_clock() };
         let elapsed = now.saturating_duration_since(at).as_millis();

@@ -1,4 +1,4 @@
-//! The Kubernetes API, as the back end and the store share it.
+//! The Kubernetes API, shared by the back end and the store.
 
 pub(crate) mod api;
 pub(crate) mod changes;
@@ -6,7 +6,7 @@ mod clock;
 
 pub use self::api::{ApiFailure, Cluster};
 
-/// The name of the ConfigMap that holds a job's record, and owns the job's pods.
+/// The name of the ConfigMap that holds a job's record and owns the job's pods.
 pub(crate) fn record_name(job: &str) -> String {
     format!("muster-{job}")
 }
