@@ -1,17 +1,17 @@
-//! Records as no master has written them, for tests and fuzzing: what a broken disk, a hand or a newer program leaves.
+//! Damaged records for tests and fuzzing: what a broken disk, a manual edit or a newer program may leave.
 
 use fastrand::Rng;
 use serde_json::{Map, Value, json};
 
 use master::store::JobRecord;
 
-/// Deeper than any parser of JSON follows.
+/// Deeper than any JSON parser follows.
 const DEEP: usize = 20_000;
 
-/// The text of `record`, damaged in a way that `seed` chooses. Now and then it can be read all the same.
+/// The text of `record` with damage that `seed` chooses. Sometimes it is still readable.
 ///
 /// # Panics
-/// When `record` is no JSON.
+/// If `record` does not serialize to JSON.
 pub fn damaged(record: &JobRecord, seed: u64) -> Vec<u8> {
     let mut dice = Rng::with_seed(seed);
     let mut value = serde_json::to_value(record).expect("a record is JSON");
@@ -60,7 +60,7 @@ fn flipped(mut bytes: Vec<u8>, dice: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// The same key twice, with the same value or another.
+/// Repeats a key, with the same value or another one.
 fn duplicated(text: &str, dice: &mut Rng) -> Vec<u8> {
     const AGAIN: [&str; 4] = ["\"epoch\":1,", "\"uid\":\"other\",", "\"spec\":{},", "\"wish\":\"delete\","];
     format!("{{{}{}", AGAIN[dice.usize(..AGAIN.len())], &text[1..]).into_bytes()
@@ -71,7 +71,7 @@ fn another_type(dice: &mut Rng) -> Value {
     values[dice.usize(..values.len())].clone()
 }
 
-/// The text in which one value is `by`, which may be none that a [`Value`] can hold.
+/// Replaces one value by the text `by`, which may be no valid JSON.
 fn replaced(value: &mut Value, by: &str, dice: &mut Rng) -> Vec<u8> {
     const MARK: &str = "\u{1}here\u{1}";
     *some_node(value, dice) = json!(MARK);
@@ -85,7 +85,7 @@ fn remove_some(object: &mut Map<String, Value>, dice: &mut Rng) {
     }
 }
 
-/// A value somewhere below this one.
+/// A random value below this one.
 fn some_node<'a>(value: &'a mut Value, dice: &mut Rng) -> &'a mut Value {
     let count = match value {
         Value::Object(object) => object.len(),

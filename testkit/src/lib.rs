@@ -1,5 +1,5 @@
-//! What the tests and the benchmark need and no program contains: fakes of the master's two seams, the suites that every
-//! implementation of a seam passes, records as no master writes them, and faults on purpose.
+//! Code for the tests and the benchmark, not for programs: fakes of the master's two traits, the suites for every
+//! implementation of them, damaged records, and injected faults.
 
 pub mod chaos;
 pub mod conformance;

@@ -1,4 +1,4 @@
-//! What a client has to know and to have before it submits: where pods live, and the agent's program for an image.
+//! What a client needs before it submits: the kind of back end, and the agent's program for an image.
 
 use std::path::PathBuf;
 
@@ -15,16 +15,16 @@ use super::AppState;
 use super::error::ApiError;
 use super::openapi::{NotLetIn, Octets};
 
-/// What a master says of itself.
+/// The properties of this master.
 #[derive(Debug)]
 pub struct About {
-    /// Where its pods live.
+    /// The kind of its back end.
     pub backend: BackendKind,
-    /// The agent's program, if it is there.
+    /// The path of the agent's program, if the master has one.
     pub agent_binary: Option<PathBuf>,
 }
 
-/// Says what this master is: its version, and where its replicas live.
+/// Returns the master's version and the kind of its back end.
 #[utoipa::path(get, path = routes::MASTER, responses((status = 200, description = "This master", body = MasterView), NotLetIn))]
 pub(super) async fn master(State(state): State<AppState>) -> Json<MasterView> {
     let backend = state.about.backend;
@@ -32,7 +32,7 @@ pub(super) async fn master(State(state): State<AppState>) -> Json<MasterView> {
     Json(MasterView { version: env!("CARGO_PKG_VERSION").to_owned(), backend, uid })
 }
 
-/// The agent's program, which fits the machines of this master.
+/// Returns the agent's program, built for the machines of this master.
 #[utoipa::path(
     get,
     path = routes::AGENT_PROGRAM,

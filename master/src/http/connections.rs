@@ -1,6 +1,6 @@
-//! The connections that are open: how many there may be, what each may take, and which is ended first where they are
-//! too many. One that waits for its next request, or is slow to say it, makes room for a new one; one whose request is
-//! being answered does not.
+//! The open connections: their number, the limits of each, and the order in which they are closed when there are too
+//! many. A connection that waits for its next request, or sends it slowly, makes room for a new one. A connection whose
+//! request is being answered does not.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -26,20 +26,20 @@ use tracing::debug;
 
 use super::metrics::Metrics;
 
-/// Most connections at a time: two for each of two thousand clients that follow a job.
+/// Maximum connections at a time: two for each of two thousand clients that follow a job.
 const CONNECTIONS_MAX: usize = 4096;
-/// Most time that a caller may take to say a request's line and headers, from when it connects or the last answer ends.
+/// Maximum time for a caller to send a request's line and headers, from the connect or the end of the last answer.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most bytes of a request's line and headers. Longer ones are answered with 431.
+/// Maximum bytes of a request's line and headers. Longer ones are answered with 431.
 const HEADER_BYTES: usize = 64 * 1024;
-/// Most headers of a request. More are answered with 431.
+/// Maximum headers of a request. More are answered with 431.
 const HEADERS_MAX: usize = 64;
-/// Silence after which the kernel asks whether a caller is still there, and how often until it gives up. A caller whose
-/// machine has vanished would otherwise follow a job for ever.
+/// Silence after which the kernel sends keep-alive probes, their interval, and their number. Without probes, a caller
+/// whose machine has vanished would follow a job for ever.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_PROBE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_PROBES: u32 = 3;
-/// How long a caller may leave sent bytes without acknowledgement, or take none, in milliseconds.
+/// Maximum time for a caller to acknowledge sent bytes, or to accept any, in milliseconds.
 const UNACKNOWLEDGED_LIMIT_MS: u32 = 60_000;
 
 /// All open connections.
@@ -52,7 +52,7 @@ pub(super) struct Connections {
 #[derive(Default)]
 struct Table {
     open: usize,
-    /// Whose turn to be ended comes when: raised by one each time a connection begins to wait.
+    /// The place of the next connection that begins to wait. The connection with the lowest place is closed first.
     next_place: u64,
     waiting: BTreeMap<u64, CancellationToken>,
 }
@@ -60,30 +60,30 @@ struct Table {
 /// One open connection.
 struct Seat {
     all: Arc<Connections>,
-    /// Cancelled when it has to make room.
+    /// Cancelled when the connection must make room.
     evicted: CancellationToken,
     place: AtomicU64,
 }
 
-/// As long as this lives, its connection's request is being answered.
+/// While this exists, the request of its connection is being answered.
 struct Answering(Arc<Seat>);
 
-/// The caller of a request, whose body may have to be waited for.
+/// The caller of a request. The server may have to wait for the request's body.
 #[derive(Clone)]
 pub(super) struct Caller(Arc<Seat>);
 
-/// As long as this lives, a request's body is waited for.
+/// While this exists, the server waits for a request's body.
 pub(super) struct Awaited(Arc<Seat>);
 
 impl Connections {
-    /// None yet. Half of what this process may open stays free for files, agents and records.
+    /// No connections yet. Half of this process's descriptors stay free for files, agents and records.
     pub(super) fn new(metrics: Arc<Metrics>) -> Arc<Self> {
         let descriptors = getrlimit(Resource::Nofile).current.and_then(|most| usize::try_from(most).ok());
         let most = descriptors.map_or(CONNECTIONS_MAX, |most| CONNECTIONS_MAX.min(most / 2));
         Arc::new(Self { most, table: Mutex::default(), metrics })
     }
 
-    /// Serves a connection in a task of its own, or closes it at once where all others are being answered.
+    /// Serves a connection in its own task, or closes it at once if all others are being answered.
     pub(super) fn serve(self: &Arc<Self>, stream: TcpStream, router: &Router, graceful: &GracefulShutdown) {
         let Some(seat) = self.seat() else { return };
         if let Err(error) = tune(&stream) {
@@ -151,7 +151,7 @@ impl Table {
 }
 
 impl Seat {
-    /// From now on this connection can be ended for a new one, after those that wait already.
+    /// From now on, this connection can be closed for a new one, after those that wait already.
     fn wait(&self) {
         let mut table = self.all.lock();
         if !self.evicted.is_cancelled() {
@@ -159,7 +159,7 @@ impl Seat {
         }
     }
 
-    /// From now on it cannot.
+    /// From now on, this connection cannot be closed for a new one.
     fn stay(&self) {
         self.all.lock().waiting.remove(&self.place.load(Ordering::Relaxed));
     }
@@ -169,7 +169,7 @@ impl Drop for Seat {
     fn drop(&mut self) {
         let mut table = self.all.lock();
         table.waiting.remove(&self.place.load(Ordering::Relaxed));
-        // One that had to make room was counted out then.
+        // An evicted connection was subtracted at its eviction.
         if !self.evicted.is_cancelled() {
             table.open -= 1;
         }
@@ -191,7 +191,7 @@ impl Drop for Answering {
 }
 
 impl Caller {
-    /// Says that the caller is waited for, who may be slow.
+    /// Marks the caller as one that the server waits for, so that a slow caller can make room.
     pub(super) fn awaited(&self) -> Awaited {
         self.0.wait();
         Awaited(Arc::clone(&self.0))
@@ -204,7 +204,7 @@ impl Drop for Awaited {
     }
 }
 
-/// Answers a request. Its connection waits again when the answer's body has been taken to its end.
+/// Answers a request. Its connection waits again after the whole answer was sent.
 async fn answer(
     seat: Arc<Seat>,
     router: TowerToHyperService<Router>,

@@ -11,9 +11,9 @@ use super::*;
 struct Place {
     address: std::net::SocketAddr,
     metrics: Arc<Metrics>,
-    /// How many requests `/wait` has.
+    /// The number of requests that have reached `/wait`.
     asked: watch::Receiver<u32>,
-    /// Lets it answer.
+    /// Lets `/wait` answer.
     answers: watch::Sender<bool>,
 }
 
@@ -61,7 +61,7 @@ fn request(path: &str) -> String {
 
 async fn read(stream: &mut TcpStream) -> String {
     let mut answer = vec![];
-    // One that is closed while there is more to read is reset.
+    // A connection that is closed while it has unread bytes is reset.
     let _ = timeout(Duration::from_secs(60), stream.read_to_end(&mut answer)).await.expect("it is closed in time");
     String::from_utf8(answer).unwrap()
 }
@@ -84,7 +84,7 @@ async fn one_whose_body_does_not_come_makes_room_too() {
     let head = "POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf";
     let mut slow = [place.connect(head).await, place.connect(head).await];
     for _ in 0..3 {
-        // While both have said their heads and are not yet waited for, a new one is refused.
+        // Until the server waits for both bodies, it refuses a new connection.
         while !read(&mut place.connect(&request("/")).await).await.ends_with("at once") {}
     }
     assert_eq!(read(&mut slow[0]).await, "");

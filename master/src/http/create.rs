@@ -16,7 +16,7 @@ use super::error::ApiError;
 use super::jobs::accept;
 use super::openapi::{Down, NotLetIn};
 
-/// Each parameter's names: the prototype's, and ours.
+/// The names of each parameter: the prototype's and this product's.
 const STRATEGY: [&str; 1] = ["strategy"];
 const WORKERS: [&str; 2] = ["n_worker", "worker_num"];
 const SERVERS: [&str; 2] = ["n_ps", "ps_num"];
@@ -25,35 +25,35 @@ const IMAGE: [&str; 2] = ["img", "image"];
 const NAME: [&str; 2] = ["name", "task"];
 const ALLOW_ROOT: [&str; 1] = ["allow_root"];
 
-/// The parameters, for the description alone: they are read by hand, because each has several names.
+/// The parameters, only for the API's description. They are parsed by hand, because each has several names.
 #[derive(utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "read by the derive alone")]
 struct CreateQuery {
-    /// The job's name; or `task`.
+    /// The job's name. Alternative name: `task`.
     name: JobName,
-    /// `AllReduce` or `ParameterServer`, short `ps`; case does not matter.
+    /// `AllReduce` or `ParameterServer`, or `ps` for short, in any case.
     #[param(
         pattern = "^([Aa][Ll][Ll][Rr][Ee][Dd][Uu][Cc][Ee]|[Pp][Aa][Rr][Aa][Mm][Ee][Tt][Ee][Rr][Ss][Ee][Rr][Vv][Ee][Rr]|[Pp][Ss])$"
     )]
     strategy: String,
-    /// Workers, 2 when absent; or `worker_num`.
+    /// Number of workers, 2 by default. Alternative name: `worker_num`.
     #[param(minimum = 1, maximum = 5457)]
     n_worker: Option<u32>,
-    /// Parameter servers; or `ps_num`.
+    /// Number of parameter servers. Alternative name: `ps_num`.
     #[param(minimum = 0, maximum = 5457)]
     n_ps: Option<u32>,
-    /// Chiefs, none when absent.
+    /// Number of chiefs, 0 by default.
     #[param(minimum = 0, maximum = 1)]
     chief_num: Option<u32>,
-    /// The image, only where pods are containers; or `image`.
+    /// The image, only if pods are containers. Alternative name: `image`.
     img: Option<ImageRef>,
-    /// Whether the image may run as root; true when absent, and only with an image.
+    /// Whether the image may run as root, true by default; only with an image.
     allow_root: Option<bool>,
 }
 
-/// Submits a job, as the first prototype's client does. It answers when the job is on record, not when it has started.
-/// Each parameter may be given once, under one of its names, and no others.
+/// Submits a job like the first prototype's client. It answers when the job is on record, before the job has started.
+/// Each parameter may be given once, under one of its names. Unknown parameters are refused.
 #[utoipa::path(
     get,
     path = routes::CREATE,
@@ -74,7 +74,7 @@ pub(super) async fn create(
     let as_seed = |error: ApiError| error.with_status(StatusCode::UNPROCESSABLE_ENTITY, StatusCode::BAD_REQUEST);
     let spec = parse(&query.unwrap_or_default())?;
     let (_, view) = accept(&state, spec).await.map_err(as_seed)?;
-    // The prototype's client takes 200 alone for a yes.
+    // The prototype's client accepts only 200 as success.
     Ok((StatusCode::OK, view))
 }
 
@@ -106,7 +106,7 @@ pub(super) fn parse(query: &str) -> Result<JobSpec, ApiError> {
             .map_err(|_| bad(code, format!("{what} \"{text}\" is not a whole number from 0 on"))),
     };
     let allow_root = match allow_root.as_deref() {
-        // The images of the prototype run as root, and its client cannot say so.
+        // The prototype's images run as root, and its client cannot send this parameter.
         None => image.is_some(),
         Some("true") => true,
         Some("false") => false,
@@ -120,7 +120,7 @@ pub(super) fn parse(query: &str) -> Result<JobSpec, ApiError> {
     let request = JobRequest {
         worker_num: number("n_worker", workers, ErrorCode::BadWorkerNum)?,
         ps_num: number("n_ps", servers, ErrorCode::BadPsNum)?,
-        // The jobs of the prototype have no chief, so a script that was written for it expects none.
+        // The prototype's jobs have no chief, so a script written for it expects none.
         chief_num: number("chief_num", chiefs, ErrorCode::BadChiefNum)?.or(Some(0)),
         image: image.map(|image| image.parse()).transpose().map_err(bad_image)?,
         pod: PodOptions { allow_root, ..PodOptions::default() },

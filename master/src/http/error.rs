@@ -12,7 +12,7 @@ use crate::backend::Refusal;
 use crate::error_chain::error_chain;
 use crate::registry::JobsError;
 
-/// An answer that is not 2xx.
+/// An answer with an error status.
 #[derive(Debug)]
 pub(super) struct ApiError(Problem);
 
@@ -21,7 +21,7 @@ impl ApiError {
         Self(Problem { status: status.as_u16(), code, detail: detail.into() })
     }
 
-    /// The same with another status: `/create` says 400 where the API says 422.
+    /// The same error with another status: `/create` answers 400 where the API answers 422.
     pub(super) fn with_status(mut self, from: StatusCode, to: StatusCode) -> Self {
         if self.0.status == from.as_u16() {
             self.0.status = to.as_u16();
@@ -79,7 +79,7 @@ pub(super) async fn method_not_allowed() -> ApiError {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, ErrorCode::MethodNotAllowed, detail)
 }
 
-/// A panic in a handler is a bug of ours; it costs its caller the answer, and nobody else anything.
+/// A panic in a handler is a bug of the master. It costs its caller the answer and affects nobody else.
 #[expect(clippy::needless_pass_by_value, reason = "the signature that tower-http asks for")]
 pub(super) fn panicked(panic: Box<dyn Any + Send>) -> Response {
     let text = panic.downcast_ref::<&str>().copied();

@@ -1,5 +1,5 @@
-//! How long a request's body is must be said in one way alone, or a proxy and this master could disagree about where
-//! the next request begins (RFC 9112, 11.2).
+//! A request must give its body's length in only one way. Otherwise a proxy and this master could disagree about the
+//! start of the next request (RFC 9112, 11.2).
 
 use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -9,8 +9,8 @@ use protocol::error::ErrorCode;
 
 use super::error::ApiError;
 
-/// Refuses Transfer-Encoding. hyper takes it, and then drops a Content-Length beside it without a word, so that here the
-/// two cannot be told from a plain chunked body. Two lengths that differ, and what is no length, hyper refuses itself.
+/// Refuses Transfer-Encoding. hyper accepts it and silently drops a Content-Length beside it, so this code cannot tell
+/// the two from a plain chunked body. hyper itself refuses two different lengths and an invalid length.
 pub(super) async fn check(request: Request, next: Next) -> Response {
     if !request.headers().contains_key(header::TRANSFER_ENCODING) {
         return next.run(request).await;

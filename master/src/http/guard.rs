@@ -1,5 +1,5 @@
-//! Who may ask: whoever has the token, and, on a master without one, programs of this machine but no browser.
-//! A page in a browser can make it send requests to loopback, and a GET is enough to submit a job.
+//! Decides who may send requests: callers with the token or, on a master without a token, programs of this machine
+//! except browsers. A web page can make a browser send requests to loopback, and one GET can submit a job.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -13,32 +13,32 @@ use subtle::ConstantTimeEq;
 
 use super::error::ApiError;
 
-/// Who may ask.
+/// Who may send requests.
 #[derive(Debug)]
 pub enum Guard {
-    /// Whoever has this token.
+    /// Callers with this token.
     Token(String),
-    /// Programs of this machine.
+    /// Programs of this machine, except browsers.
     ThisMachine,
     /// Every program that reaches the port.
     Anyone,
 }
 
-/// Headers that browsers send and curl does not, by how their names begin. What begins with `sec-` a page cannot leave
-/// out, nor set itself (Fetch, 2.2.2).
+/// Beginnings of the names of headers that browsers send and curl does not. A page can neither omit nor set a header
+/// that begins with `sec-` (Fetch, 2.2.2).
 const OF_BROWSERS: [&str; 3] = ["origin", "referer", "sec-"];
-/// How every browser names itself, also one that is too old for Sec-Fetch.
+/// The start of every browser's User-Agent, also of browsers that are too old for Sec-Fetch.
 const BROWSER_NAME: &[u8] = b"Mozilla/";
 
 impl Guard {
-    /// Whether such a request is answered, for fuzzing.
+    /// Whether such a request is allowed, for fuzzing.
     #[doc(hidden)]
     pub fn admits(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
         self.admit(method, uri, headers).is_ok()
     }
 
     fn admit(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
-        // GET has effects here (`/create`), so what answers GET must not answer HEAD too.
+        // GET has effects here (`/create`), so a route for GET must not answer HEAD.
         if method == Method::HEAD {
             let detail = "HEAD is not answered here: use GET";
             return Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, ErrorCode::MethodNotAllowed, detail));
@@ -59,7 +59,7 @@ impl Guard {
     }
 }
 
-/// The middleware.
+/// The middleware that refuses requests.
 pub(super) async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
     match guard.admit(request.method(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
@@ -71,7 +71,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     only(headers, header::AUTHORIZATION)?.strip_prefix("Bearer ")
 }
 
-/// The value of a header that is there once.
+/// The value of a header that occurs exactly once.
 fn only(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok();
@@ -87,7 +87,7 @@ fn no_browser(headers: &HeaderMap) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// By its Host header, and also by its target where that names a host: `GET http://HOST/create` (RFC 9112, 3.2.2).
+/// Checks the Host header, and the target if it names a host: `GET http://HOST/create` (RFC 9112, 3.2.2).
 fn addressed_to_this_machine(uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
     let target_fits = uri.authority().is_none_or(|authority| is_this_machine(authority.as_str()));
     match only(headers, header::HOST) {
@@ -100,7 +100,7 @@ fn forbidden(detail: &str) -> ApiError {
     ApiError::new(StatusCode::FORBIDDEN, ErrorCode::Forbidden, detail)
 }
 
-/// Whether a Host header, port or not, names loopback. Any other name may have been made to point here.
+/// Whether a Host header, with or without a port, names loopback. An attacker's DNS can point any other name here.
 fn is_this_machine(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,

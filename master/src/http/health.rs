@@ -1,4 +1,4 @@
-//! Whether this master lives and can serve. These need no token.
+//! Health checks of this master. They need no token.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -6,7 +6,7 @@ use protocol::routes;
 
 use super::AppState;
 
-/// 200 while the process answers.
+/// Answers 200 while the process is alive.
 #[utoipa::path(
     get,
     path = routes::HEALTHZ,
@@ -17,7 +17,7 @@ pub(super) async fn healthz() -> &'static str {
     "OK"
 }
 
-/// 200 until the master ends.
+/// Answers 200 until the master shuts down.
 #[utoipa::path(
     get,
     path = routes::READYZ,

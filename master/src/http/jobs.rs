@@ -22,21 +22,21 @@ use super::openapi::{BadQuery, Down, NoSuchJob, NotLetIn};
 use crate::registry::{JobHandle, JobsError, Submitted};
 use crate::store::Wish;
 
-/// Most time that a request's whole body may take.
+/// Maximum time for a request's whole body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long to wait for what.
+/// The condition of a long poll.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Poll {
-    /// Answer when the view's `seq` is another: it begins anew with each master.
+    /// Answer when the view's `seq` differs from this one. Each master starts its own count.
     after: Option<u64>,
-    /// Or after this many seconds, 60 at most; 60 when absent.
+    /// Answer after this many seconds at the latest; 60 at most and by default.
     wait: Option<u64>,
 }
 
-/// Submits a job. It answers when the job is on record, not when it has started; the same job again changes nothing.
+/// Submits a job. It answers when the job is on record, before the job has started. Repeating it changes nothing.
 #[utoipa::path(
     post,
     path = routes::JOBS,
@@ -65,7 +65,7 @@ pub(super) async fn submit(
     accept(&state, JobSpec::try_from(request)?).await
 }
 
-/// Submits, and shows what came of it: 201 for a new job, 200 for the same one again.
+/// Submits a job: 201 for a new job, 200 for one that was submitted before.
 pub(super) async fn accept(state: &AppState, spec: JobSpec) -> Result<(StatusCode, Json<JobView>), ApiError> {
     let (status, handle) = match state.jobs.submit(spec).await? {
         Submitted::Created(handle) => (StatusCode::CREATED, handle),
@@ -90,7 +90,7 @@ pub(super) async fn list(State(state): State<AppState>) -> Json<JobList> {
     Json(JobList { jobs: state.jobs.list() })
 }
 
-/// Shows one job. With `after` it is a long poll: the answer comes when the job has changed, or the wait is over.
+/// Shows one job. With `after` it is a long poll: it answers when the job has changed, or when the wait ends.
 #[utoipa::path(
     get,
     path = routes::JOB,
@@ -108,7 +108,7 @@ pub(super) async fn show(
         let wait = Duration::from_secs(poll.wait.unwrap_or(LONG_POLL_MAX_SECONDS).min(LONG_POLL_MAX_SECONDS));
         let change = timeout(wait, view.wait_for(|view| view.seq != after));
         tokio::select! {
-            // A wait that ends without a change answers with the view as it is; so does a job that is being forgotten.
+            // If nothing changes, or the job is being deleted, the answer is the present view.
             _ = change => {}
             () = state.end.cancelled() => {}
         }
@@ -117,7 +117,7 @@ pub(super) async fn show(
     Ok(Json(view))
 }
 
-/// Ends a job, and keeps its record and output. One that has ended stays as it ended.
+/// Cancels a job, and keeps its record and output. A job that has ended stays as it is.
 #[utoipa::path(
     post,
     path = routes::JOB_CANCEL,
@@ -137,7 +137,7 @@ pub(super) async fn cancel(
     wish(&state, name, Wish::Cancel).await
 }
 
-/// Ends a job, and forgets it with its output.
+/// Ends a job, and deletes its record and output.
 #[utoipa::path(
     delete,
     path = routes::JOB,
@@ -164,19 +164,19 @@ async fn wish(state: &AppState, name: Result<Path<String>, PathRejection>, wish:
     Ok(StatusCode::ACCEPTED)
 }
 
-/// The job of this name.
+/// Finds the job with this name.
 pub(super) fn find(state: &AppState, name: Result<Path<String>, PathRejection>) -> Result<JobHandle, ApiError> {
     let name = parse_name(name)?;
     state.jobs.find(&name).ok_or_else(|| JobsError::Unknown(name).into())
 }
 
-/// A query that does not parse.
+/// The error for a query that does not parse.
 #[expect(clippy::needless_pass_by_value, reason = "it stands where a closure would")]
 pub(super) fn bad_query(error: QueryRejection) -> ApiError {
     ApiError::new(StatusCode::BAD_REQUEST, ErrorCode::BadRequest, error.body_text())
 }
 
-/// A body that is too long, or broke off.
+/// The error for a body that is too long or incomplete.
 #[expect(clippy::needless_pass_by_value, reason = "it stands where a closure would")]
 fn bad_body(error: BytesRejection) -> ApiError {
     let code = match error.status() {
@@ -186,13 +186,13 @@ fn bad_body(error: BytesRejection) -> ApiError {
     ApiError::new(error.status(), code, format!("the body cannot be read: {}", error.body_text()))
 }
 
-/// What is no job's name names no job.
+/// No job can have an invalid name, so the answer is 404.
 fn parse_name(name: Result<Path<String>, PathRejection>) -> Result<JobName, ApiError> {
     let unknown = |name: &str| {
         let shown: String = name.chars().take(80).collect();
         ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownJob, format!("no job is named \"{shown}\""))
     };
-    // The path may hold bytes that are no text.
+    // The path may hold bytes that are not UTF-8.
     let Path(name) = name.map_err(|_| unknown("\u{fffd}"))?;
     name.parse().map_err(|_| unknown(&name))
 }

@@ -24,31 +24,31 @@ use super::openapi::{BadQuery, Down, NotLetIn, Octets};
 use crate::logs::{ReplicaLog, growing_lines, lines, reader};
 use crate::registry::JobHandle;
 
-/// Which output, and from where.
+/// The part of the output to send.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct LogQuery {
-    /// One replica; all when absent.
+    /// One replica; all by default.
     replica: Option<ReplicaId>,
-    /// Begin at this byte; with one replica only.
+    /// Begin at this byte; only with one replica.
     offset: Option<u64>,
-    /// Begin at these bytes, `worker-0:123,worker-1:456`; with all replicas only.
+    /// Begin at these bytes, `worker-0:123,worker-1:456`; only with all replicas.
     #[param(pattern = "^((chief|worker|ps|evaluator)-[0-9]+:[0-9]+(,|$))*$")]
     from: Option<String>,
-    /// Begin with the last so many lines of each replica.
+    /// Begin with this many last lines of each replica.
     tail: Option<u64>,
-    /// Go on until the job has ended.
+    /// Continue until the job has ended.
     #[serde(default)]
     follow: bool,
-    /// Show lines that are still being written too, as progress bars are; with `follow` and all replicas only.
+    /// Also show lines that are still being written, such as progress bars; only with `follow` and all replicas.
     #[serde(default)]
     unfinished: bool,
 }
 
-/// The output that is kept: with `replica` one replica's, byte by byte; else that of all, a line of JSON for each line,
-/// whose `offset` is where to go on with `from`. With `unfinished` a line that is still being written comes as far as it
-/// is, five times a second at most, marked by `unfinished`. With `follow` the answer goes on until the job has ended.
+/// Sends kept output: with `replica` the bytes of one replica, otherwise the lines of all. Each line is a line of JSON,
+/// and its `offset` is the value for `from` to continue after it. With `unfinished`, a line that is still being written
+/// is sent at most five times a second, marked by `unfinished`. With `follow`, the answer ends with the job.
 #[utoipa::path(
     get,
     path = routes::JOB_LOGS,
@@ -136,8 +136,8 @@ async fn merged(
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
 
-/// Bytes without a gap. A reader so slow that bytes were dropped before it sees the end, and can ask for the rest:
-/// the answer's header then says how many were dropped.
+/// The bytes without gaps. If a slow reader misses dropped bytes, the answer ends there, and the reader can ask for the
+/// rest: the header of that answer tells how many bytes were dropped.
 fn unbroken(log: ReplicaLog, first: u64, follow: bool) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Send {
     reader(log, first, follow).scan(first, |next, chunk| {
         let follows_on = chunk.as_ref().map_or(true, |chunk| chunk.offset == *next);
@@ -146,7 +146,7 @@ fn unbroken(log: ReplicaLog, first: u64, follow: bool) -> impl Stream<Item = Res
     })
 }
 
-/// Some lines at a time, each a line of JSON.
+/// Encodes batches of lines, each line as a line of JSON.
 fn encoded(
     batches: impl Stream<Item = Result<Vec<LogLine>, std::io::Error>> + Send,
 ) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Send {

@@ -1,5 +1,5 @@
-//! What this master counts, in the text format that Prometheus reads. No job is named, so that who collects metrics needs no
-//! token, with which it could run code.
+//! This master's metrics, in the text format of Prometheus. They name no job, so a collector needs no token. With a
+//! token, it could run code.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -21,10 +21,10 @@ use crate::registry::Jobs;
 
 /// The format's media type (OpenMetrics 1.0).
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// The route of requests that go to none.
+/// The route label of requests without a route.
 const NO_ROUTE: &str = "none";
 
-/// Everything that is counted.
+/// All metrics.
 pub(super) struct Metrics {
     registry: Registry,
     jobs: Family<OfJobs, Gauge>,
@@ -107,7 +107,7 @@ pub(super) async fn count(State(metrics): State<Arc<Metrics>>, request: Request,
     response
 }
 
-/// Counts for Prometheus: jobs by state, requests, connections. It names no job and needs no token.
+/// Returns metrics for Prometheus: jobs by state, requests, connections. They name no job and need no token.
 #[utoipa::path(
     get,
     path = routes::METRICS,

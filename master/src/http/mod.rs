@@ -1,4 +1,4 @@
-//! The master over HTTP: which route goes where. Each group of routes has its file.
+//! The HTTP server of the master, and its table of routes. Each group of routes has its own file.
 
 mod about;
 mod connections;
@@ -34,40 +34,40 @@ pub use self::guard::Guard;
 use self::metrics::Metrics;
 use crate::registry::Jobs;
 
-/// Most bytes of a request's body. A spec of thousands of variables fits.
+/// Maximum bytes of a request's body. A spec with thousands of variables fits.
 const BODY_BYTES: usize = 4 * 1024 * 1024;
-/// Most connections that the system holds until they are accepted; the system's own maximum may be less. Of one that does
-/// not fit the caller is told nothing, and tries again a second later.
+/// Maximum connections that the system queues before they are accepted; the system's own limit may be lower. A caller
+/// beyond it gets no answer, and tries again a second later.
 const BACKLOG: u32 = 4096;
-/// Most time that open requests are given when the master ends.
+/// Maximum time for open requests to finish when the master ends.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What `GET /create` makes of a query, for fuzzing.
+/// Parses the query of `GET /create`, for fuzzing.
 #[doc(hidden)]
 pub fn spec_of_query(query: &str) -> Option<protocol::job::JobSpec> {
     create::parse(query).ok()
 }
 
-/// What every handler may use.
+/// The state that every handler can use.
 #[derive(Clone)]
 struct AppState {
     jobs: Arc<Jobs>,
     about: Arc<About>,
     metrics: Arc<Metrics>,
-    /// The description of the routes.
+    /// The OpenAPI document.
     openapi: Bytes,
     /// Cancelled when the master ends, so that streams and long polls end too.
     end: CancellationToken,
 }
 
-/// The master's HTTP service.
+/// The master's HTTP server.
 pub struct Server {
     router: Router,
     connections: Arc<Connections>,
     end: CancellationToken,
 }
 
-/// Every route is made of a handler and its description, so that none lacks one.
+/// The routes. Each consists of a handler and its description, so that no description is missing.
 fn routes(guard: Guard) -> OpenApiRouter<AppState> {
     let guarded = OpenApiRouter::new()
         .routes(routes!(create::create))
@@ -86,10 +86,10 @@ fn routes(guard: Guard) -> OpenApiRouter<AppState> {
         .routes(routes!(openapi::openapi))
 }
 
-/// Takes an address to serve on.
+/// Binds the address to serve on.
 ///
 /// # Errors
-/// When it is taken, or none of this machine's.
+/// Fails if the address is in use, or does not belong to this machine.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
@@ -98,7 +98,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 impl Server {
-    /// A service over these jobs, which ends its streams when `end` is cancelled.
+    /// A server for these jobs. It ends its streams when `end` is cancelled.
     pub fn new(jobs: Arc<Jobs>, guard: Guard, about: About, end: CancellationToken) -> Self {
         let metrics = Metrics::new();
         let (router, document) = routes(guard).split_for_parts();
@@ -119,7 +119,7 @@ impl Server {
         Self { router, connections: Connections::new(metrics), end }
     }
 
-    /// Serves until the master ends; open requests then have a moment to end too.
+    /// Serves until the master ends. Open requests then have a short time to finish.
     pub async fn serve(&self, listener: TcpListener) {
         let graceful = GracefulShutdown::new();
         loop {
@@ -127,7 +127,7 @@ impl Server {
                 () = self.end.cancelled() => break,
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => self.connections.serve(stream, &self.router, &graceful),
-                    // Out of descriptors, for instance: those that are open go on, and free some when they end.
+                    // For example, all descriptors are in use. Open connections continue, and free some when they end.
                     Err(error) => {
                         warn!(%error, "accept a connection");
                         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -1,4 +1,4 @@
-//! The description of the routes as an OpenAPI document. It is made of the routes themselves; here is what they share.
+//! The OpenAPI document of the routes. The routes themselves provide it; this file holds what they share.
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -42,13 +42,13 @@ pub(super) fn without_routes() -> OpenApi {
     Document::openapi()
 }
 
-/// Bytes of any kind.
+/// Any bytes.
 #[derive(utoipa::ToSchema)]
 #[schema(value_type = String, format = Binary)]
 #[expect(dead_code, reason = "read by the derive alone")]
 pub(super) struct Octets(Vec<u8>);
 
-/// Whom the guard does not let in.
+/// The errors of the guard.
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "read by the derive alone")]
 pub(super) enum NotLetIn {
@@ -60,7 +60,7 @@ pub(super) enum NotLetIn {
     Browser(Problem),
 }
 
-/// No job has this name; what is no job's name names none.
+/// No job has this name, or the name is invalid.
 #[derive(IntoResponses)]
 #[response(status = 404, content_type = "application/problem+json")]
 #[expect(dead_code, reason = "read by the derive alone")]
@@ -72,7 +72,7 @@ pub(super) struct NoSuchJob(Problem);
 #[expect(dead_code, reason = "read by the derive alone")]
 pub(super) struct BadQuery(Problem);
 
-/// What stands behind the master is down: try again later.
+/// The store or the back end does not answer: try again later.
 #[derive(IntoResponses)]
 #[response(
     status = 503,
@@ -82,7 +82,7 @@ pub(super) struct BadQuery(Problem);
 #[expect(dead_code, reason = "read by the derive alone")]
 pub(super) struct Down(Problem);
 
-/// This description. It is the same for every master of a version, and needs no token.
+/// Returns this description. It is the same for every master of a version, and needs no token.
 #[utoipa::path(
     get,
     path = routes::OPENAPI,

@@ -1,4 +1,4 @@
-//! A master that a fault strikes: `MUSTER_CHAOS=POINT:FAULT:N`, as `before-create-pod:kill:3`. Otherwise the program `master`.
+//! The program `master` with an injected fault: `MUSTER_CHAOS=POINT:FAULT:N`, for example `before-create-pod:kill:3`.
 
 use std::process::ExitCode;
 

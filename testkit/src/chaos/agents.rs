@@ -1,4 +1,4 @@
-//! Calls to agents, each of which can be struck before it is made and after it was answered.
+//! Calls to agents. A fault can strike each one before it is made and after it was answered.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! A back end whose master can be struck before and after each change of a pod.
+//! A back end with faults before and after each change of a pod.
 
 use std::sync::Arc;
 
@@ -11,20 +11,20 @@ use super::{Chaos, Deed};
 use master::backend::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
 use master::job::key::JobKey;
 
-/// See the file's first line.
+/// A back end under faults.
 pub struct ChaosBackend {
     inner: Arc<dyn PodBackend>,
     chaos: Arc<Chaos>,
 }
 
 impl ChaosBackend {
-    /// This back end, under these faults.
+    /// Puts faults around this back end.
     pub fn new(inner: Arc<dyn PodBackend>, chaos: Arc<Chaos>) -> Self {
         Self { inner, chaos }
     }
 }
 
-/// As a back end says it whose own retries have come to nothing.
+/// The error of a back end whose own retries have failed.
 fn for_now(error: BackendError) -> BackendError {
     BackendError::Unavailable(Box::new(error))
 }
@@ -58,7 +58,7 @@ impl PodBackend for ChaosBackend {
         self.chaos.around(Some(Deed::DeleteAll), self.inner.delete_all(job), error).await
     }
 
-    /// A master that stands still sees nothing.
+    /// A frozen master sees no changes.
     fn watch(&self, job: &JobKey) -> watch::Receiver<PodTable> {
         let mut pods = self.inner.watch(job);
         let (sender, seen) = watch::channel(pods.borrow_and_update().clone());

@@ -1,5 +1,5 @@
-//! Faults on purpose: a master can be struck at each instant at which it changes
-//! something outside itself. What decides when that happens is here; the decorators of the seams ask it.
+//! Injected faults: one can strike a master at each point at which the master changes
+//! something outside itself. This file decides when; the decorators of the traits ask it.
 
 mod agents;
 mod backend;
@@ -21,21 +21,21 @@ pub use self::store::ChaosStore;
 use master::agent_client::Interceptor;
 use master::driver::Context;
 
-/// The variable of the program `chaos-master` that says what strikes it, as [`Strike`] is written.
+/// The variable of the program `chaos-master` that holds its [`Strike`].
 pub const STRIKE_VARIABLE: &str = "MUSTER_CHAOS";
 
-/// What strikes one master. By itself, nothing does.
+/// The faults of one master. By default there are none.
 #[derive(Debug, Default)]
 pub struct Chaos(watch::Sender<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// What is to come, one after the other.
+    /// The coming strikes, in order.
     armed: VecDeque<Strike>,
-    /// How often the point of the first of them was passed so far.
+    /// How often the point of the first one was passed so far.
     passed: u32,
     condition: Condition,
-    /// What has come and was not yet told.
+    /// The fault that has struck and was not reported yet.
     struck: Option<Fault>,
 }
 
@@ -48,27 +48,27 @@ enum Condition {
     Dead,
 }
 
-/// A failure that nothing caused but this module.
+/// A failure that this module has caused.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("struck {0} on purpose")]
 pub struct Struck(Point);
 
 impl Chaos {
-    /// What strikes as said, one after the other; each passing is counted from the strike before.
+    /// Arms these strikes in order. The passings of each are counted from the strike before it.
     pub fn new(strikes: impl IntoIterator<Item = Strike>) -> Arc<Self> {
         let armed = strikes.into_iter().collect();
         Arc::new(Self(watch::Sender::new(State { armed, ..State::default() })))
     }
 
-    /// What has not come yet.
+    /// The strikes that have not happened yet.
     pub fn left(&self) -> Vec<Strike> {
         self.0.borrow().armed.iter().copied().collect()
     }
 
-    /// Waits until a fault has struck. Each is told once.
+    /// Waits until a fault has struck. Each fault is reported once.
     pub async fn struck(&self) -> Fault {
         let mut state = self.0.subscribe();
-        // The sender lives as long as this does.
+        // The sender lives as long as `self`.
         let _ = state.wait_for(|state| state.struck.is_some()).await;
         let mut struck = None;
         self.0.send_if_modified(|state| {
@@ -78,18 +78,18 @@ impl Chaos {
         struck.expect("one waits for it")
     }
 
-    /// Waits until the master will answer no more, or not soon.
+    /// Waits until the master stops answering, for good or for a while.
     pub async fn silenced(&self) {
         let is_silent = |state: &State| matches!(state.condition, Condition::Dead | Condition::Frozen);
         let _ = self.0.subscribe().wait_for(is_silent).await;
     }
 
-    /// Waits until no single deed stands still.
+    /// Waits until no single action is delayed.
     pub async fn undelayed(&self) {
         let _ = self.0.subscribe().wait_for(|state| state.condition != Condition::Delayed).await;
     }
 
-    /// Lets what stands still go on.
+    /// Ends a freeze or a delay.
     pub fn release(&self) {
         self.0.send_modify(|state| match state.condition {
             Condition::Delayed | Condition::Frozen => state.condition = Condition::Sound,
@@ -97,7 +97,7 @@ impl Chaos {
         });
     }
 
-    /// Does something, unless it is struck before, or after.
+    /// Runs an action, with faults before and after it.
     pub(crate) async fn around<T, E>(
         &self,
         deed: Option<Deed>,
@@ -112,7 +112,7 @@ impl Chaos {
         Ok(answer)
     }
 
-    /// Returns while the master lives and does not stand still.
+    /// Returns if the master is alive and not frozen; otherwise waits.
     pub(crate) async fn gate(&self) {
         let moves = |state: &State| matches!(state.condition, Condition::Sound | Condition::Delayed);
         let _ = self.0.subscribe().wait_for(moves).await;
@@ -123,10 +123,10 @@ impl Chaos {
         match self.strike(point) {
             None => Ok(()),
             Some(Fault::Error | Fault::AnswerLost) => Err(Struck(point)),
-            // As `panic!` does it, but without a word: it is meant.
+            // Like `panic!`, without a message, because it is intended.
             Some(Fault::Panic) => std::panic::resume_unwind(Box::new(Struck(point))),
             Some(Fault::Kill) => {
-                // Nothing is left that could tell of a failure.
+                // No process remains that could report a failure.
                 let _ = kill_process(getpid(), Signal::KILL);
                 std::future::pending().await
             }
@@ -137,7 +137,7 @@ impl Chaos {
         }
     }
 
-    /// Counts a passing, and says what happens at it.
+    /// Counts a passing, and returns the fault at it.
     fn strike(&self, point: Point) -> Option<Fault> {
         let mut struck = None;
         self.0.send_if_modified(|state| {
@@ -165,7 +165,7 @@ impl Chaos {
     }
 }
 
-/// A master's drivers, struck by this.
+/// Puts faults around the context of a master's drivers.
 pub fn strike(context: Context, chaos: &Arc<Chaos>) -> Context {
     let Context { store, backend, agents, agent_key, boot_id } = context;
     Context {

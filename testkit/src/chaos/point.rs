@@ -1,4 +1,4 @@
-//! The instants at which a master can be struck, and what strikes it there.
+//! The points at which a fault can strike a master, and the kinds of faults.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,45 +8,45 @@ use protocol::routes;
 
 use master::store::JobRecord;
 
-/// What a master does to the world outside itself.
+/// An action by which a master changes the world outside itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Deed {
-    /// The record of a new job is created.
+    /// Create the record of a new job.
     Accept,
-    /// The record says that this master holds the job, and its epoch rises.
+    /// Record that this master holds the job, and raise its epoch.
     Adopt,
-    /// What the pods need around them is made.
+    /// Create the network policy of the pods.
     Prepare,
-    /// A pod is created.
+    /// Create a pod.
     CreatePod,
-    /// An agent is asked how it is, for the first time.
+    /// Ask an agent for its status, for the first time.
     Join,
-    /// An agent is given its environment.
+    /// Give an agent its environment.
     Configure,
-    /// An agent is told to run.
+    /// Tell an agent to run.
     Run,
-    /// An agent is asked how its run goes.
+    /// Ask an agent for the status of its run.
     Follow,
-    /// An agent is told to stop its run.
+    /// Tell an agent to stop its run.
     Stop,
-    /// The record says that a start has failed and is made up for.
+    /// Record that a start failed and the job restarts.
     MakeUp,
-    /// The record says how the job ended.
+    /// Record how the job ended.
     Conclude,
-    /// An agent is told to end itself.
+    /// Tell an agent to shut down.
     Finish,
-    /// A pod is deleted.
+    /// Delete a pod.
     DeletePod,
-    /// All pods of a job are deleted.
+    /// Delete all pods of a job.
     DeleteAll,
-    /// The record is deleted.
+    /// Delete the record.
     Forget,
-    /// The record says what a user wishes.
+    /// Record what a user wishes.
     Wish,
 }
 
 impl Deed {
-    /// Every one.
+    /// Every action.
     pub const ALL: [Self; 16] = [
         Self::Accept,
         Self::Adopt,
@@ -66,7 +66,7 @@ impl Deed {
         Self::Wish,
     ];
 
-    /// Which one it is to replace one record by another; none where it is none of these.
+    /// The action that replaces one record by another; `None` if there is none.
     pub(super) fn of_update(before: &JobRecord, after: &JobRecord) -> Option<Self> {
         if after.epoch != before.epoch {
             Some(Self::Adopt)
@@ -81,7 +81,7 @@ impl Deed {
         }
     }
 
-    /// Which one a request to an agent is.
+    /// The action of a request to an agent.
     pub(crate) fn of_request(uri: &Uri) -> Option<Self> {
         match uri.path() {
             routes::AGENT_CONFIG => Some(Self::Configure),
@@ -116,17 +116,17 @@ impl Deed {
     }
 }
 
-/// An instant in a master's life.
+/// A moment before or after an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Point {
-    /// Just before it does this.
+    /// Just before the action.
     Before(Deed),
-    /// Just after it has done this, and before it knows.
+    /// Just after the action, before the master learns the result.
     After(Deed),
 }
 
 impl Point {
-    /// Every one.
+    /// Every point.
     pub fn all() -> impl Iterator<Item = Self> {
         Deed::ALL.into_iter().flat_map(|deed| [Self::Before(deed), Self::After(deed)])
     }
@@ -148,27 +148,27 @@ pub enum Fault {
     Crash,
     /// Its process is killed.
     Kill,
-    /// The task that it is about panics.
+    /// The task that performs the action panics.
     Panic,
-    /// What it was about to do fails, and was not done.
+    /// The action fails without effect.
     Error,
-    /// What it did is answered with an error.
+    /// The action succeeds, and its answer is an error.
     AnswerLost,
-    /// It stands still, with all that it does, until it is let go on.
+    /// The whole master freezes until it is released.
     Freeze,
-    /// This one deed takes until it is let go on; the master does everything else meanwhile.
+    /// This one action is delayed until it is released; the rest of the master continues.
     Delay,
 }
 
 impl Fault {
-    /// Every one.
+    /// Every fault.
     pub const ALL: [Self; 7] =
         [Self::Crash, Self::Kill, Self::Panic, Self::Error, Self::AnswerLost, Self::Freeze, Self::Delay];
 
-    /// Whether it can happen there.
+    /// Whether this fault can happen at this point.
     pub fn fits(self, point: Point) -> bool {
         match (self, point) {
-            // These two are no driver's: a panic is an answer of 500 there, and the client's own to deal with.
+            // These two actions belong to no driver: a panic becomes an answer of 500, which the client handles.
             (Self::Panic, Point::Before(deed) | Point::After(deed)) => !matches!(deed, Deed::Accept | Deed::Wish),
             (Self::Crash | Self::Kill | Self::Freeze | Self::Delay, _)
             | (Self::Error, Point::Before(_))
@@ -195,11 +195,11 @@ impl fmt::Display for Fault {
 /// One fault at one point, when the master passes it for the `passing`-th time, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strike {
-    /// Where.
+    /// The point.
     pub point: Point,
-    /// What.
+    /// The fault.
     pub fault: Fault,
-    /// When.
+    /// The number of the passing, from 1.
     pub passing: u32,
 }
 
@@ -209,7 +209,7 @@ impl fmt::Display for Strike {
     }
 }
 
-/// A text that is no [`Strike`].
+/// The error for a text that is not a [`Strike`].
 #[derive(Debug, thiserror::Error)]
 #[error("\"{0}\" is no strike: write POINT:FAULT or POINT:FAULT:N, as before-create-pod:kill:3")]
 pub struct NoStrike(String);

@@ -1,9 +1,9 @@
-//! What is promised of a job's record from one version to the next, whoever writes it and whatever happens to them. It is
-//! told by the record alone.
+//! The rules for the versions of a job's record, whoever writes it and whatever happens to the writers. The record
+//! alone is enough to check them.
 
 use master::store::JobRecord;
 
-/// Every promise about a job's record that is broken by what came after what, as a sentence.
+/// The rules that the change from `before` to `now` breaks, each as a sentence.
 pub fn broken_promises(before: &JobRecord, now: &JobRecord) -> Vec<String> {
     let has_ended_otherwise = before.ended.is_some() && before.ended != now.ended;
     let is_other_holder = before.holder != now.holder;
@@ -11,7 +11,7 @@ pub fn broken_promises(before: &JobRecord, now: &JobRecord) -> Vec<String> {
         (before.uid != now.uid, "two jobs have one name"),
         (before.spec != now.spec || before.accepted_at != now.accepted_at, "what was asked for has changed"),
         (before.wish > now.wish, "a wish has sunk"),
-        // It rises as well when a master's own driver broke and the same one goes on.
+        // The epoch also rises when a driver of the same master breaks and another one continues.
         (now.epoch < before.epoch + u32::from(is_other_holder), "the epoch does not count the holders"),
         (now.epoch > before.epoch + 1, "the epoch leaps"),
         (now.holder < before.holder, "a master has taken the job from one that began after it"),

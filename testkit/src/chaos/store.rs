@@ -1,4 +1,4 @@
-//! A store whose master can be struck before and after each change of a record.
+//! A store with faults before and after each change of a record.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use tokio::sync::mpsc;
 use super::{Chaos, Deed, Struck};
 use master::store::{JobRecord, JobStore, StoreError, StoreEvent, Stored, Version};
 
-/// See the file's first line.
+/// A store under faults.
 pub struct ChaosStore {
     inner: Arc<dyn JobStore>,
     chaos: Arc<Chaos>,
 }
 
 impl ChaosStore {
-    /// This store, under these faults.
+    /// Puts faults around this store.
     pub fn new(inner: Arc<dyn JobStore>, chaos: Arc<Chaos>) -> Self {
         Self { inner, chaos }
     }
@@ -58,7 +58,7 @@ impl JobStore for ChaosStore {
         self.inner.now()
     }
 
-    /// A master that stands still hears of nothing.
+    /// A frozen master sees no changes.
     async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError> {
         let mut events = self.chaos.around(None, self.inner.watch(), unavailable).await?;
         let (sender, heard) = mpsc::channel(1);

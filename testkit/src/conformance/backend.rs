@@ -1,4 +1,4 @@
-//! What every back end must do. Each implementation's tests run all of it.
+//! The rules for every back end. The tests of each implementation run all of them.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use master::job::key::JobKey;
 use master::job::observation::PodState;
 use master::job::plan;
 
-/// Most time that a back end may take to do what it was asked.
+/// Maximum time for a back end to carry out a request.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Runs the suite over a back end that has no pods of this job. The spec needs two replicas at least, and its exec.py
-/// must exit with 0 when it is run without anything; `uid` is that of its record, where there is one.
+/// Runs the suite on a back end without pods of this job. The spec needs at least two replicas, and its exec.py
+/// must exit with 0 if it runs with an empty environment. `uid` is the uid of the job's record, if there is one.
 ///
 /// # Panics
-/// With the rule that is broken.
+/// If a rule is broken; the message names it.
 pub async fn check(backend: &dyn PodBackend, spec: &JobSpec, uid: &str) {
     let token = AgentKey::random().token(uid);
     let agents = AgentClient::new().with_token(&token);

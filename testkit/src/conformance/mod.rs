@@ -1,4 +1,4 @@
-//! The suites that every implementation of a seam passes.
+//! The suites that every implementation of the master's traits passes.
 
 pub mod backend;
 pub mod store;

@@ -1,4 +1,4 @@
-//! What every store must do. Each implementation's tests run all of it.
+//! The rules for every store. The tests of each implementation run all of them.
 
 use protocol::failure::Restarts;
 use protocol::ids::UnixMillis;
@@ -6,10 +6,10 @@ use protocol::job::{JobRequest, JobSpec, Strategy};
 
 use master::store::{Change, JobRecord, JobStore, StoreError, StoreEvent, Version, Wish, amend};
 
-/// Runs the suite over an empty store.
+/// Runs the suite on an empty store.
 ///
 /// # Panics
-/// With the rule that is broken.
+/// If a rule is broken; the message names it.
 pub async fn check(store: &dyn JobStore) {
     a_created_record_is_read_back(store).await;
     a_taken_name_is_refused(store).await;
@@ -19,10 +19,10 @@ pub async fn check(store: &dyn JobStore) {
     deleting_is_for_good_and_may_be_repeated(store).await;
 }
 
-/// A record such as a submit writes.
+/// A record like that of a new submit.
 ///
 /// # Panics
-/// When `name` is no job's name.
+/// If `name` is not a valid job name.
 pub fn record(name: &str) -> JobRecord {
     let request =
         JobRequest { worker_num: Some(2), ..JobRequest::new(name.parse().expect("a job's name"), Strategy::AllReduce) };

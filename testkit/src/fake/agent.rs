@@ -1,4 +1,4 @@
-//! An agent without a child: it answers as agents do, and its run ends when the test says so.
+//! An agent without a child process: it answers like an agent, and its run ends when the test says so.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// One agent. Cloning shares it.
+/// A fake agent. Clones share it.
 #[derive(Debug, Clone)]
 pub struct FakeAgent(pub(super) Arc<Shared>);
 
@@ -22,9 +22,9 @@ pub(super) struct Shared {
     pub(super) status: watch::Sender<RunStatus>,
     pub(super) history: Mutex<History>,
     pub(super) output: watch::Sender<Vec<u8>>,
-    /// How many connections for output break before they bring any.
+    /// How many connections for output break before they bring any byte.
     pub(super) logs_to_cut: AtomicU32,
-    /// How often it was asked for its status, and how often such requests were cut off.
+    /// How many status requests it received. `cuts` counts how often the requests in progress were broken.
     pub(super) polls: watch::Sender<u64>,
     pub(super) cuts: watch::Sender<u64>,
     pub(super) finished: CancellationToken,
@@ -33,57 +33,57 @@ pub(super) struct Shared {
     pub(super) kind: AgentKind,
 }
 
-/// Which agent it plays.
+/// The kind of agent that it imitates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AgentKind {
-    /// One of ours.
+    /// An agent of this product.
     Ours,
-    /// The first prototype's: it knows `/config` and `/run` alone, starts its run as often as it is told to, and ends
+    /// The first prototype's: it only has `/config` and `/run`, starts its run each time it is told to, and exits
     /// with it.
     Prototype,
 }
 
-/// What an agent was told.
+/// The requests that an agent received, and their effects.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     /// Each environment, with its generation.
     pub configs: Vec<(Generation, Value)>,
-    /// When each was acknowledged.
+    /// When each environment was acknowledged.
     pub configured_at: Vec<Instant>,
-    /// When the run was started, for each start.
+    /// When each run was started.
     pub starts: Vec<Instant>,
     /// The grace of each stop.
     pub stops: Vec<Duration>,
-    /// What became of all that, in order.
+    /// The effects, in order.
     pub events: Vec<(Instant, AgentEvent)>,
-    /// The newest generation that a message named: older ones change nothing.
+    /// The newest generation in a request. Requests with older ones change nothing.
     newest: Option<Generation>,
-    /// What it answers to every environment, instead of taking it.
+    /// Its answer to every environment, if it refuses them.
     pub(super) refusal: Option<(StatusCode, &'static str)>,
 }
 
 /// A change of an agent's run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentEvent {
-    /// It took this environment.
+    /// It accepted this environment.
     Configured(Generation, Value),
     /// Its exec.py was started.
     Started(Generation),
     /// Its run ended.
     Ended {
-        /// Which; none where it was never told.
+        /// The generation of the run; `None` if it received none.
         generation: Option<Generation>,
-        /// How.
+        /// How the run ended.
         outcome: ExitOutcome,
         /// Whether it had been told to stop.
         stopped: bool,
     },
-    /// It is gone, and with it whatever ran.
+    /// It vanished, together with its run.
     Gone,
 }
 
 impl FakeAgent {
-    /// One that has been told nothing yet, and is to answer at this address.
+    /// An agent without history, for this address.
     pub(super) fn new(address: SocketAddr, kind: AgentKind) -> Self {
         let idle = RunStatus {
             seq: 1,
@@ -109,17 +109,17 @@ impl FakeAgent {
         }))
     }
 
-    /// Where it answers.
+    /// The address on which it answers.
     pub fn address(&self) -> SocketAddr {
         self.0.address
     }
 
-    /// What it was told so far.
+    /// The requests and effects so far.
     pub fn history(&self) -> History {
         self.history_mut().clone()
     }
 
-    /// Whoever holds this is the only one that changes the agent.
+    /// Locks the history. Only the holder can change the agent.
     pub(super) fn history_mut(&self) -> MutexGuard<'_, History> {
         self.0.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -130,22 +130,22 @@ impl FakeAgent {
         status.wait_for(|status| status.state == RunState::Running).await.expect("the sender lives in the agent");
     }
 
-    /// Lets it answer every environment so from now on, as one does that is ending, or what stands before it.
+    /// Makes it answer every environment like this, as an agent that is shutting down or a proxy would.
     pub fn refuse_environments(&self, answer: (StatusCode, &'static str)) {
         self.history_mut().refusal = Some(answer);
     }
 
-    /// Lets its run print.
+    /// Makes its run print a text.
     pub fn print(&self, text: &str) {
         self.0.output.send_modify(|output| output.extend_from_slice(text.as_bytes()));
     }
 
-    /// Lets so many connections for its output break.
+    /// Makes the next `times` connections for its output break.
     pub fn cut_logs(&self, times: u32) {
         self.0.logs_to_cut.store(times, Ordering::Relaxed);
     }
 
-    /// Lets every request for its status break that is under way, and waits until it is asked again.
+    /// Breaks every status request in progress, and waits until it receives another one.
     pub async fn cut_polls(&self) {
         let mut polls = self.0.polls.subscribe();
         let before = *polls.borrow_and_update();
@@ -153,7 +153,7 @@ impl FakeAgent {
         polls.wait_for(|polls| *polls > before).await.expect("the sender lives in the agent");
     }
 
-    /// Lets its run end. One that has ended stays as it ended.
+    /// Ends its run. A run that has ended stays as it is.
     pub fn exit(&self, outcome: ExitOutcome) {
         let mut history = self.history_mut();
         if self.status().state != RunState::Running {
@@ -165,23 +165,23 @@ impl FakeAgent {
         }
     }
 
-    /// What it says of its run.
+    /// The status of its run.
     pub fn status(&self) -> RunStatus {
         self.0.status.borrow().clone()
     }
 
-    /// How its process ended, where that says how the run ended.
+    /// The last words of its process, if its run has ended.
     pub(super) fn last_words(&self) -> Option<LastWords> {
         let exit = self.0.status.borrow().exit.clone().filter(|_| self.0.kind == AgentKind::Prototype)?;
         Some(LastWords { generation: None, exit })
     }
 
-    /// Whether both are the same agent.
+    /// Whether both are clones of the same agent.
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Does not end when it is told to finish, as one whose node is slow.
+    /// Makes it ignore an order to finish, like an agent on a slow node.
     pub fn stay(&self) {
         self.0.stays.store(true, Ordering::Relaxed);
     }
@@ -191,7 +191,7 @@ impl FakeAgent {
         self.0.finished.cancelled().await;
     }
 
-    /// Answers no more.
+    /// Makes it unreachable.
     pub(super) fn vanish(&self) {
         self.0.gone.cancel();
         self.history_mut().note(AgentEvent::Gone);
@@ -220,7 +220,7 @@ impl History {
         self.events.push((Instant::now(), event));
     }
 
-    /// Takes in the generation that a message names; says whether a newer one was seen.
+    /// Notes the generation of a request. Returns whether it has seen a newer one.
     pub(super) fn is_stale(&mut self, generation: Generation) -> bool {
         self.newest = self.newest.max(Some(generation));
         self.newest > Some(generation)

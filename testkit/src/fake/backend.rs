@@ -1,5 +1,5 @@
-//! Pods in memory, each with an agent that answers over real HTTP on a loopback address of its own. For tests, which
-//! say when a run ends, and for the benchmark.
+//! Pods in memory, each with an agent that answers over real HTTP on its own loopback address. They serve the tests,
+//! which decide when a run ends, and the benchmark.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,12 +20,12 @@ use master::job::observation::{Addresses, PodState};
 use super::agent::{AgentKind, FakeAgent};
 use super::routes;
 
-/// How pods come up.
+/// How pods start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
     /// With an agent that answers at once.
     AtOnce,
-    /// The same, and the agent is the first prototype's.
+    /// With an agent of the first prototype that answers at once.
     Prototypes,
     /// Never: they wait, for this reason.
     Never(&'static str),
@@ -42,27 +42,27 @@ struct Shared {
     history: Mutex<Vec<PodEvent>>,
 }
 
-/// What happened to a pod.
+/// A change of a pod.
 #[derive(Debug, Clone)]
 pub struct PodEvent {
-    /// When.
+    /// The time of the change.
     pub at: Instant,
-    /// Whose.
+    /// The job of the pod.
     pub job: JobName,
-    /// Which.
+    /// The replica in the pod.
     pub replica: ReplicaId,
-    /// What.
+    /// The kind of change.
     pub change: PodChange,
 }
 
-/// See [`PodEvent`].
+/// The kind of change in a [`PodEvent`].
 #[derive(Debug, Clone)]
 pub enum PodChange {
-    /// It came up, with this agent if it has one.
+    /// It was created, with this agent if it has one.
     Created(Option<FakeAgent>),
     /// It ended, and is still listed.
     Ended,
-    /// It is gone.
+    /// It was deleted.
     Deleted,
 }
 
@@ -80,7 +80,7 @@ impl Default for JobPods {
     }
 }
 
-/// Distinct for each pod of this process, so that all agents may have the same port.
+/// The next agent's address. It differs for each pod of this process, so that all agents can use the same port.
 static NEXT_ADDRESS: AtomicU32 = AtomicU32::new(u32::from_be_bytes([127, 1, 0, 1]));
 
 impl FakeBackend {
@@ -97,12 +97,12 @@ impl FakeBackend {
         self.lock()[job].agents[&replica].clone()
     }
 
-    /// Lets a pod break down.
+    /// Makes a pod fail.
     pub fn lose(&self, job: &JobName, replica: ReplicaId, reason: &str) {
         self.end(job, replica, PodState::Terminated { exit: None, reason: reason.to_owned() });
     }
 
-    /// Lets the cluster take a pod away.
+    /// Makes the cluster evict a pod.
     pub fn evict(&self, job: &JobName, replica: ReplicaId, reason: &str) {
         self.end(job, replica, PodState::Disrupted { reason: reason.to_owned() });
     }
@@ -117,7 +117,7 @@ impl FakeBackend {
         self.note(job, replica, PodChange::Ended);
     }
 
-    /// All that happened to pods, in order.
+    /// All changes of pods, in order.
     pub fn history(&self) -> Vec<PodEvent> {
         self.0.history.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -127,17 +127,17 @@ impl FakeBackend {
         self.0.history.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
 
-    /// The agents of a job's pods that are there.
+    /// The agents of a job's existing pods.
     pub fn agents(&self, job: &JobName) -> BTreeMap<ReplicaId, FakeAgent> {
         self.lock().get(job).map(|pods| pods.agents.clone()).unwrap_or_default()
     }
 
-    /// How many pods there are in all, ended ones too.
+    /// The number of pods, including ended ones.
     pub fn pods(&self) -> usize {
         self.lock().values().map(|pods| pods.table.borrow().len()).sum()
     }
 
-    /// When the agent finishes, the pod has ended.
+    /// Ends the pod when its agent finishes.
     fn end_with(&self, agent: FakeAgent, job: JobName, replica: ReplicaId) {
         let backend = self.clone();
         tokio::spawn(async move {
@@ -153,7 +153,7 @@ impl FakeBackend {
         });
     }
 
-    /// The pods of a job as they are now, and as they change.
+    /// The pods of a job now, and then each change.
     pub fn table(&self, job: &JobName) -> watch::Receiver<PodTable> {
         self.lock().entry(job.clone()).or_default().table.subscribe()
     }
@@ -195,7 +195,7 @@ impl PodBackend for FakeBackend {
         }
         let mut jobs = self.lock();
         let pods = jobs.entry(job.clone()).or_default();
-        // Another master was faster.
+        // Another master has created it already.
         if pods.table.borrow().contains_key(&replica) {
             agent.iter().for_each(FakeAgent::vanish);
             return Ok(());

@@ -1,4 +1,4 @@
-//! Pods and records in memory.
+//! Fake pods and records in memory.
 
 mod agent;
 mod backend;

@@ -1,4 +1,4 @@
-//! The routes of an agent that is played.
+//! The routes of a fake agent.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -38,13 +38,13 @@ struct Stop {
     generation: Option<Generation>,
 }
 
-/// How agents answer what comes too late, and what comes at the wrong time.
+/// The answers to requests that are too late, or that do not fit the agent's state.
 const STALE: (StatusCode, &str) = (StatusCode::PRECONDITION_FAILED, "a newer generation was seen");
 const CONFLICT: (StatusCode, &str) = (StatusCode::CONFLICT, "not in this state");
 const GONE: (StatusCode, &str) = (StatusCode::GONE, "its pod is gone");
 const DONE: (StatusCode, &str) = (StatusCode::OK, "OK");
 
-/// Starts an agent.
+/// Starts a fake agent.
 pub(super) async fn serve(address: SocketAddr, kind: AgentKind) -> FakeAgent {
     let listener = TcpListener::bind(address).await.expect("a loopback address is free");
     let agent = FakeAgent::new(listener.local_addr().expect("it was bound"), kind);
@@ -129,7 +129,7 @@ async fn status(State(agent): State<FakeAgent>, Query(poll): Query<Poll>) -> Res
     if let Some(after) = poll.after {
         let wait = Duration::from_secs(poll.wait.unwrap_or(1));
         tokio::select! {
-            // A wait that ends without a change answers with what is known.
+            // If nothing changes during the wait, the answer is the present status.
             _ = tokio::time::timeout(wait, status.wait_for(|status| status.seq > after)) => {}
             _ = cuts.changed() => return broken().into_response(),
         }
@@ -138,7 +138,7 @@ async fn status(State(agent): State<FakeAgent>, Query(poll): Query<Poll>) -> Res
     Json(now).into_response()
 }
 
-/// What was printed until the run ended, in one piece.
+/// All output until the end of the run, in one piece.
 async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 1], Body) {
     let headers = [(HeaderName::from_static(routes::LOG_OFFSET_HEADER), "0")];
     let cut = |left: u32| left.checked_sub(1);

@@ -26,9 +26,9 @@ struct Inner {
 /// A change of a record.
 #[derive(Debug, Clone)]
 pub enum Written {
-    /// It is this from then on.
+    /// The record has this content from now on.
     Record(Box<Stored>),
-    /// There is none of this name from then on.
+    /// No record has this name from now on.
     Nothing(JobName),
 }
 
@@ -38,7 +38,7 @@ impl FakeStore {
         self.with(|inner| inner.history.clone()).await
     }
 
-    /// Telling a watcher may block, so this too leaves the runtime's threads.
+    /// Runs work on a blocking thread, because sending an event to a watcher may block.
     async fn with<T: Send + 'static>(&self, work: impl FnOnce(&mut Inner) -> T + Send + 'static) -> T {
         let inner = Arc::clone(&self.0);
         let locked = move || work(&mut inner.lock().unwrap_or_else(PoisonError::into_inner));
@@ -100,7 +100,7 @@ impl JobStore for FakeStore {
     }
 
     async fn discard(&self, name: &JobName) -> Result<(), StoreError> {
-        // All of these can be read.
+        // All records in memory are readable.
         match self.get(name).await? {
             Some(_) => Err(StoreError::Conflict(name.clone())),
             None => Ok(()),

@@ -143,7 +143,7 @@ async fn announced(child: &mut Child) -> Result<SocketAddr, ChildError> {
 
 /// Waits for the order to end, and sends SIGTERM.
 async fn told_to_end(orders: &mut watch::Receiver<Order>, pid: Option<Pid>) {
-    // If nobody is left to give an order, the child ends too.
+    // If no order can come any more, the child ends too.
     let _ = orders.wait_for(|order| *order != Order::Live).await;
     // The child may have ended already, which is fine.
     let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
