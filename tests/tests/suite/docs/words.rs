@@ -23,9 +23,11 @@ const PLACES: &[&str] = &[
     "examples",
     "images",
     "manifests",
+    "master/src",
     "packaging",
     "protocol/src",
     "scripts",
+    "testkit/src",
 ];
 
 /// In lower case; a line's end counts as a space.
