@@ -149,7 +149,7 @@ impl AgentClient {
             Ok(body) if body.trim_ascii() == b"OK" => Ok(AgentAnswer::SeedOnly),
             Err(error) => Err(error),
             Ok(body) => serde_json::from_slice(&body).map(AgentAnswer::Status).map_err(|error| {
-                let detail = format!("what answers is no agent: {error}");
+                let detail = format!("the answer is not an agent's: {error}");
                 AgentError::Refused { status: StatusCode::OK.as_u16(), detail }
             }),
         }

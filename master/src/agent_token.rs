@@ -61,7 +61,7 @@ impl AgentKey {
         let text = std::fs::read_to_string(file).with_context(|| format!("read the agents' key {shown}"))?;
         match text.trim() {
             short if short.len() < KEY_LENGTH_MIN => {
-                bail!("the agents' key in {shown} is too short: it needs {KEY_LENGTH_MIN} characters at least")
+                bail!("the agents' key in {shown} is too short: it needs at least {KEY_LENGTH_MIN} characters")
             }
             key => Ok(Self::kept(Sha256::digest(key.as_bytes()).into())),
         }

@@ -124,7 +124,7 @@ impl Config {
         }
         let from = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let state_home = from("XDG_STATE_HOME").or_else(|| from("HOME").map(|home| home.join(".local/state")));
-        let state_home = state_home.context("there is no home to keep state in: name a folder with --state-dir")?;
+        let state_home = state_home.context("no home directory for the state: name a folder with --state-dir")?;
         Ok(state_home.join("muster"))
     }
 
@@ -138,7 +138,7 @@ impl Config {
             None => beside_this_program().context("find this program's own folder")?.join("agent"),
         };
         if !path.is_file() {
-            bail!("there is no agent at {}: name it with --agent-binary", path.display());
+            bail!("no agent at {}: name it with --agent-binary", path.display());
         }
         Ok(path)
     }
@@ -190,7 +190,7 @@ fn bytes(text: &str) -> Result<u64, String> {
         let number: u64 = text.strip_suffix(unit)?.trim_end().parse().ok()?;
         number.checked_mul(size)
     });
-    bytes.ok_or_else(|| "write a whole number and KiB, MiB, GiB or TiB, such as 10GiB".to_owned())
+    bytes.ok_or_else(|| "write a whole number with KiB, MiB, GiB or TiB, such as 10GiB".to_owned())
 }
 
 fn read_token(file: &Path) -> anyhow::Result<String> {
@@ -199,7 +199,7 @@ fn read_token(file: &Path) -> anyhow::Result<String> {
         "" => bail!("the token file {} is empty", file.display()),
         // The token travels in a header, which would cut or refuse any other character.
         token if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
-            bail!("the token in {} has other characters than visible ASCII", file.display())
+            bail!("the token in {} contains characters other than visible ASCII", file.display())
         }
         token => Ok(token.to_owned()),
     }

@@ -110,14 +110,14 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
 }
 
 /// A requested shutdown is a success.
-#[expect(clippy::unnecessary_wraps, reason = "it stands beside other ends, which are errors")]
+#[expect(clippy::unnecessary_wraps, reason = "the other ends are errors, so all return a Result")]
 fn ended_by(reason: &str) -> anyhow::Result<()> {
-    info!(reason, "ending");
+    info!(reason, "shutting down");
     Ok(())
 }
 
 /// The error of a master whose watch of the pods broke.
-const BLIND: &str = "the watch of the pods broke: start the master again, and it goes on with its jobs";
+const BLIND: &str = "the watch of the pods broke: restart the master, and it continues with its jobs";
 
 /// The task that follows the records runs as long as the master, so its end is an error.
 fn why_it_ended(ended: Result<Result<(), StoreError>, JoinError>) -> anyhow::Result<()> {
@@ -169,7 +169,7 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
     let cluster = Cluster::connect(config.namespace.clone()).await?;
     let host_volumes = if config.allow_host_volumes { HostVolumes::Allowed } else { HostVolumes::Refused };
     let backend = KubeBackend::begin(&cluster).await?.with_host_volumes(host_volumes);
-    info!(namespace = cluster.namespace(), "in Kubernetes");
+    info!(namespace = cluster.namespace(), "connected to Kubernetes");
     let (store, logs) = (KubeStore::new(&cluster), state.logs().join(cluster.folder()));
     let boot_id = boot_id(&store).await?;
     Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key, boot_id, logs })

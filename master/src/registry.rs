@@ -130,7 +130,7 @@ impl Jobs {
             Ok((_, Driven::Yielded)) => (Tenure::Others, Duration::ZERO, before.broken),
             Ok((_, Driven::Broken)) | Err(_) => {
                 let pause = BROKEN_PAUSE * 2_u32.pow(before.broken.min(BROKEN_DOUBLINGS_MAX));
-                error!(job = %stored.name(), ?ended, ?pause, "the driver of a job broke, and another takes over");
+                error!(job = %stored.name(), ?ended, ?pause, "a driver broke; starting another one");
                 (Tenure::Anew, pause, before.broken + 1)
             }
         };
@@ -301,7 +301,7 @@ impl Jobs {
             remove_output(job.name.clone(), self.archive.job(&job.uid, &[])).await;
         }
         self.context.store.discard(&job.name).await.map_err(of_store)?;
-        info!(job = %job.name, "a record that cannot be read was deleted");
+        info!(job = %job.name, "deleted an unreadable record");
         Ok(())
     }
 
@@ -327,7 +327,7 @@ impl Jobs {
 
 async fn remove_output(job: JobName, logs: Arc<JobLogs>) {
     if let Err(error) = logs.remove().await {
-        warn!(%job, %error, "the job's output could not be removed");
+        warn!(%job, %error, "could not remove the job's output");
     }
 }
 

@@ -34,7 +34,7 @@ impl StateDir {
             .recursive(true)
             .mode(0o700)
             .create(path)
-            .with_context(|| format!("make the state directory {shown} (--state-dir)"))?;
+            .with_context(|| format!("create the state directory {shown} (--state-dir)"))?;
         let lock_path = path.join("lock");
         let mut lock = File::options()
             .read(true)

@@ -119,7 +119,7 @@ impl Driver {
         if !replica.is_stopped || has_ended || replica.seen.presence() != Presence::Live {
             return;
         }
-        warn!(job = %self.stored.name(), replica = %id, reason, "its agent does not stop it, so its pod goes");
+        warn!(job = %self.stored.name(), replica = %id, reason, "the agent does not stop its run; deleting the pod");
         replica.seen.deleted_by = DeletedBy::ThisMaster;
         let (context, job) = (Arc::clone(&self.context), self.stored.key());
         self.tasks.spawn(async move { tasks::delete(context.backend.as_ref(), &job, id).await });

@@ -76,7 +76,7 @@ async fn unheeded(record: &mut watch::Receiver<Option<Stored>>, patience: Durati
 
 /// Ends a job whose own master does not answer. Its agents would refuse this master's token, so its pods are deleted.
 async fn end_for_another_master(context: &Context, stored: Stored, channels: &Channels) -> Option<Stored> {
-    let sentence = "its pod was deleted, because the master that drives the job did not follow the wish to end it";
+    let sentence = "its pod was deleted, because the master that drives the job did not act on the request to end it";
     warn!(job = %stored.name(), "{sentence}");
     show(&channels.view, sentence);
     let job = stored.key();

@@ -34,7 +34,7 @@ impl Driver {
         self.begin_start(async move {
             let all: Vec<Subject> = pods.iter().map(|(subject, _)| *subject).collect();
             if let Err(error) = within_quota(&reporter, &all, || backend.prepare(&job)).await {
-                warn!(job = %job.name, error = error_chain(&error), "no pod is created");
+                warn!(job = %job.name, error = error_chain(&error), "could not create any pod");
                 for subject in all {
                     tasks::report(&reporter, subject, AgentState::Failed(not_created(&error))).await;
                 }

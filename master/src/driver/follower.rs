@@ -236,7 +236,7 @@ impl Pod {
             let mut has_told = false;
             let tell = |error: &CopyError, _| {
                 if !std::mem::replace(&mut has_told, true) {
-                    info!(agent = %address, error = error_chain(error), "copying output is interrupted");
+                    info!(agent = %address, error = error_chain(error), "copying output was interrupted; retrying");
                 }
             };
             match attempt.retry(persistent()).when(is_worth_it).notify(tell).await {
@@ -312,9 +312,9 @@ fn state_of(answer: Result<AgentAnswer, AgentError>, heard: Option<&RunStatus>) 
             AgentState::Status(status)
         }
         Ok(AgentAnswer::SeedOnly | AgentAnswer::Status(_)) => {
-            refused("its agent was started anew, and its run is lost".to_owned())
+            refused("its agent was restarted, and its run is lost".to_owned())
         }
-        Err(error) => refused(format!("its agent did not say how it is: {}", error_chain(&error))),
+        Err(error) => refused(format!("its agent did not report its status: {}", error_chain(&error))),
     }
 }
 

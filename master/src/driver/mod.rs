@@ -218,7 +218,7 @@ impl Driver {
             Some(ended) = self.tasks.join_next() => match ended {
                 Ok(()) => return Next::GoOn,
                 Err(failure) => {
-                    error!(job = %self.stored.name(), %failure, "a task of a driver broke");
+                    error!(job = %self.stored.name(), %failure, "a task of a driver panicked");
                     return Next::Broken;
                 }
             },

@@ -73,7 +73,7 @@ impl Driver {
 
     /// Deletes the pods of a job whose record somebody else has deleted.
     pub(super) async fn abandon(&mut self) -> Next {
-        warn!(job = %self.stored.name(), "the record was deleted by someone else, its pods follow");
+        warn!(job = %self.stored.name(), "someone else deleted the record; deleting the pods");
         self.delete_all_pods().await;
         Next::End
     }
@@ -82,7 +82,7 @@ impl Driver {
     pub(super) async fn record_restart(&mut self) -> Next {
         let Some(failed) = self.failed.take() else { return Next::GoOn };
         let (restarts, failure) = (self.stored.record.restarts.total() + 1, &failed.failure);
-        info!(job = %self.stored.name(), %failure, counted = failed.counted, restarts, "starting the gang again");
+        info!(job = %self.stored.name(), %failure, counted = failed.counted, restarts, "restarting the gang");
         self.write(|record| {
             // The lost answer of an earlier write can hide that it succeeded.
             let is_noted = |last: &FailedStart| (last.generation, last.at) == (failed.generation, failed.at);
@@ -169,11 +169,11 @@ impl Driver {
         // The watch may not have reported a pod that was created a moment ago.
         self.delete_all_pods().await;
         if let Err(error) = self.channels.logs.remove().await {
-            warn!(job = %self.stored.name(), %error, "its kept output stays behind");
+            warn!(job = %self.stored.name(), %error, "could not remove the job's output");
         }
         let (store, name, uid) = (self.context.store.as_ref(), self.stored.name(), &self.stored.record.uid);
         persistently(&self.channels.view, || store.delete(name, uid)).await;
-        debug!(job = %name, "job forgotten");
+        debug!(job = %name, "job deleted");
         Next::End
     }
 }

@@ -89,7 +89,7 @@ pub(super) async fn configure(call: Fanout, targets: Vec<(Subject, SocketAddr)>,
         let body = Bytes::from(body);
         let answer = configure_one(&call, agent, &body).await;
         let answer = answer.map(|()| AgentState::Configured(call.generation));
-        call.report(subject, "its agent did not take the environment", answer).await;
+        call.report(subject, "its agent did not accept the environment", answer).await;
     };
     stream::iter(targets).for_each_concurrent(AGENTS_AT_ONCE, configure).await;
 }
@@ -156,7 +156,7 @@ pub(super) async fn finish(agents: &AgentClient, agent: Option<SocketAddr>) -> b
 pub(super) async fn delete(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId) {
     let delete = async || backend.delete(job, id).await;
     if let Err(error) = delete.retry(patience()).await {
-        warn!(job = %job.name, replica = %id, error = error_chain(&error), "a pod cannot be deleted now");
+        warn!(job = %job.name, replica = %id, error = error_chain(&error), "could not delete a pod; retrying");
     }
 }
 
@@ -164,7 +164,7 @@ pub(super) async fn delete(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId
 pub(super) async fn delete_all(backend: &dyn PodBackend, job: &JobKey) {
     let delete = async || backend.delete_all(job).await;
     if let Err(error) = delete.retry(patience()).await {
-        warn!(job = %job.name, error = error_chain(&error), "the pods of a job cannot be deleted now");
+        warn!(job = %job.name, error = error_chain(&error), "could not delete the pods of a job; retrying");
     }
 }
 

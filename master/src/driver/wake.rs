@@ -40,7 +40,7 @@ impl Driver {
         let (context, job) = (Arc::clone(&self.context), self.stored.key());
         self.tasks.spawn(async move {
             if let Err(error) = context.backend.prepare(&job).await {
-                warn!(job = %job.name, error = error_chain(&error), "what the job's pods need cannot be made again");
+                warn!(job = %job.name, error = error_chain(&error), "could not renew the job's network policy");
             }
         });
     }

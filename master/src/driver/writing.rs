@@ -37,8 +37,8 @@ where
     let is_there = |error: &StoreError| !matches!(error, StoreError::NotFound(_));
     let tell = |error: &StoreError, _| match error {
         StoreError::Refused(reason) => {
-            let sentence = format!("the job waits because its record cannot be written: {reason}");
-            error!(job = %view.borrow().name, reason, "the store refuses a record");
+            let sentence = format!("the job waits: its record cannot be written: {reason}");
+            error!(job = %view.borrow().name, reason, "the store refused a record");
             show(view, &sentence);
         }
         StoreError::Exists(_)
@@ -46,7 +46,7 @@ where
         | StoreError::Conflict(_)
         | StoreError::Unreadable { .. }
         | StoreError::Unavailable(_) => {
-            warn!(job = %view.borrow().name, error = error_chain(error), "a record cannot be written yet");
+            warn!(job = %view.borrow().name, error = error_chain(error), "could not write a record yet; retrying");
         }
     };
     // Only `NotFound` ends the attempts without success.
@@ -78,7 +78,7 @@ pub(super) async fn amend_or_mend(
     loop {
         let version = match amend(store, &spec.name, &change).await {
             Err(StoreError::Unreadable { job, reason, version, .. }) if job.uid.is_empty() || job.uid == *uid => {
-                error!(job = %spec.name, reason, "the record was damaged, and is written anew");
+                error!(job = %spec.name, reason, "the record was damaged; writing it again");
                 version
             }
             // Another job has taken the name.

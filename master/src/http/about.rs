@@ -38,7 +38,7 @@ pub(super) async fn master(State(state): State<AppState>) -> Json<MasterView> {
     path = routes::AGENT_PROGRAM,
     responses(
         (status = 200, description = "The program", body = inline(Octets), content_type = "application/octet-stream"),
-        (status = 404, description = "This master has none to give", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "No agent program", body = Problem, content_type = "application/problem+json"),
         NotLetIn,
     ),
 )]
@@ -47,7 +47,7 @@ pub(super) async fn agent_program(State(state): State<AppState>) -> Result<impl 
         || ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownRoute, "this master has no agent to give away");
     let path = state.about.agent_binary.as_ref().ok_or_else(none)?;
     let program = tokio::fs::read(path).await.map_err(|error| {
-        warn!(path = %path.display(), %error, "the agent's program cannot be read");
+        warn!(path = %path.display(), %error, "could not read the agent's program");
         none()
     })?;
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], program))

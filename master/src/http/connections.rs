@@ -105,7 +105,7 @@ impl Connections {
                 ended = connection => if let Err(error) = ended {
                     debug!(%error, "a connection ended early");
                 },
-                () = evicted.cancelled() => debug!("a connection made room"),
+                () = evicted.cancelled() => debug!("closed a connection to make room for another"),
             }
         });
     }

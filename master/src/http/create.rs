@@ -59,8 +59,8 @@ struct CreateQuery {
     path = routes::CREATE,
     params(CreateQuery),
     responses(
-        (status = 200, description = "The job is on record, now or before", body = JobView),
-        (status = 400, description = "A parameter is missing, unknown or wrong, or this is no job that can run here",
+        (status = 200, description = "The job is on record, now or from an earlier submit", body = JobView),
+        (status = 400, description = "A parameter is missing, unknown or wrong, or the job cannot run here",
             body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "Another job has this name", body = Problem, content_type = "application/problem+json"),
         NotLetIn,

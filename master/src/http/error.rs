@@ -63,7 +63,7 @@ impl From<JobsError> for ApiError {
             }
             JobsError::Pods(_) | JobsError::Store(_) | JobsError::Late { .. } | JobsError::Slow(_) => {
                 let detail = error_chain(&error);
-                warn!(detail, "a request cannot be served now");
+                warn!(detail, "could not serve a request");
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, detail)
             }
         }
@@ -71,11 +71,11 @@ impl From<JobsError> for ApiError {
 }
 
 pub(super) async fn unknown_route() -> ApiError {
-    ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownRoute, "there is nothing at this path")
+    ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownRoute, "no such path")
 }
 
 pub(super) async fn method_not_allowed() -> ApiError {
-    let detail = "this path does not take this method";
+    let detail = "method not allowed on this path";
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, ErrorCode::MethodNotAllowed, detail)
 }
 
@@ -84,7 +84,7 @@ pub(super) async fn method_not_allowed() -> ApiError {
 pub(super) fn panicked(panic: Box<dyn Any + Send>) -> Response {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason");
-    error!(panic = text, "a handler broke");
-    let detail = "the master broke while it answered: please report this";
+    error!(panic = text, "a handler panicked");
+    let detail = "the master failed while it handled the request: please report this";
     ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorCode::Internal, detail).into_response()
 }

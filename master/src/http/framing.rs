@@ -15,7 +15,7 @@ pub(super) async fn check(request: Request, next: Next) -> Response {
     if !request.headers().contains_key(header::TRANSFER_ENCODING) {
         return next.run(request).await;
     }
-    let detail = "Transfer-Encoding is not taken here: send the body in one piece, with Content-Length";
+    let detail = "Transfer-Encoding is not supported: send the body in one piece, with Content-Length";
     let mut response = ApiError::new(StatusCode::BAD_REQUEST, ErrorCode::BadRequest, detail).into_response();
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response

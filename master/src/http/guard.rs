@@ -40,7 +40,7 @@ impl Guard {
     fn admit(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
         // GET has effects here (`/create`), so a route for GET must not answer HEAD.
         if method == Method::HEAD {
-            let detail = "HEAD is not answered here: use GET";
+            let detail = "HEAD is not supported: use GET";
             return Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, ErrorCode::MethodNotAllowed, detail));
         }
         match self {
@@ -82,7 +82,7 @@ fn no_browser(headers: &HeaderMap) -> Result<(), ApiError> {
     let is_of_browsers = |name: &HeaderName| OF_BROWSERS.iter().any(|begin| name.as_str().starts_with(begin));
     let is_browser = |name: &HeaderValue| name.as_bytes().starts_with(BROWSER_NAME);
     if headers.keys().any(is_of_browsers) || headers.get_all(header::USER_AGENT).iter().any(is_browser) {
-        return Err(forbidden("requests of browsers are not answered: this master has no token"));
+        return Err(forbidden("requests from browsers are refused: this master has no token"));
     }
     Ok(())
 }

@@ -23,7 +23,7 @@ pub(super) async fn healthz() -> &'static str {
     path = routes::READYZ,
     responses(
         (status = 200, description = "It serves", body = String, content_type = "text/plain"),
-        (status = 503, description = "It is ending", body = String, content_type = "text/plain"),
+        (status = 503, description = "The master is shutting down", body = String, content_type = "text/plain"),
     ),
     security(()),
 )]

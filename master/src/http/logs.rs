@@ -89,10 +89,10 @@ async fn one(
     ended: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Response, ApiError> {
     if query.from.is_some() {
-        return Err(bad("\"from\" is for merged output: use \"offset\" with one replica"));
+        return Err(bad("\"from\" is only for merged output: use \"offset\" with one replica"));
     }
     if query.unfinished {
-        return Err(bad("\"unfinished\" is for merged output: the bytes of one replica come as they are written"));
+        return Err(bad("\"unfinished\" is only for merged output: the bytes of one replica come as they are written"));
     }
     let unknown = || {
         let detail = format!("job \"{}\" has no replica {replica}", job.view.borrow().name);
@@ -116,10 +116,10 @@ async fn merged(
     ended: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Response, ApiError> {
     if query.offset.is_some() {
-        return Err(bad("\"offset\" is for one replica: use \"from\" with merged output"));
+        return Err(bad("\"offset\" is only for one replica: use \"from\" with merged output"));
     }
     if query.unfinished && !query.follow {
-        return Err(bad("\"unfinished\" is for output that is followed: add follow=true"));
+        return Err(bad("\"unfinished\" is only for followed output: add follow=true"));
     }
     let offsets = parse_from(query.from.as_deref().unwrap_or_default())?;
     let begin = async |(replica, log): (ReplicaId, &ReplicaLog)| {
@@ -183,7 +183,7 @@ fn bad(detail: &str) -> ApiError {
 
 #[expect(clippy::needless_pass_by_value, reason = "it stands where a closure would")]
 fn unreadable(error: std::io::Error) -> ApiError {
-    warn!(%error, "a job's kept output cannot be read");
-    let detail = format!("the job's kept output cannot be read: {error}");
+    warn!(%error, "could not read a job's output");
+    let detail = format!("could not read the job's output: {error}");
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, detail)
 }

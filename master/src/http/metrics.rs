@@ -70,13 +70,13 @@ impl Metrics {
             connections_evicted,
         } = &mut metrics;
         registry.register("jobs", "Jobs on record, by state", jobs.clone());
-        registry.register("tasks", "What this master does at the same time: tasks of its runtime", tasks.clone());
+        registry.register("tasks", "Running tasks of this master's runtime", tasks.clone());
         registry.register("http_requests", "Requests answered, by route and status", requests.clone());
-        registry.register("http_handler_panics", "Handlers that broke: bugs", handler_panics.clone());
+        registry.register("http_handler_panics", "Handlers that panicked, which are bugs", handler_panics.clone());
         registry.register("http_connections_open", "Connections that are open", connections_open.clone());
-        let help = "Connections closed at once, because all others were being answered";
+        let help = "Connections refused because all others were being answered";
         registry.register("http_connections_refused", help, connections_refused.clone());
-        let help = "Connections without a whole request that were closed to make room for new ones";
+        let help = "Connections without a complete request that were closed to make room for new ones";
         registry.register("http_connections_evicted", help, connections_evicted.clone());
         Arc::new(metrics)
     }

@@ -31,7 +31,7 @@ struct TokenScheme;
 impl Modify for TokenScheme {
     fn modify(&self, document: &mut OpenApi) {
         let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer);
-        let scheme = scheme.description(Some("The token of --token-file, where the master has one"));
+        let scheme = scheme.description(Some("The token of --token-file, if the master has one"));
         let components = document.components.get_or_insert_default();
         components.add_security_scheme("token", SecurityScheme::Http(scheme.build()));
     }

@@ -89,7 +89,7 @@ impl ReplicaPhase {
             AgentState::Status(status) => match status.generation {
                 Some(generation) if is_current(&generation) => Self::of_run(status, generation),
                 Some(over) if matches!(status.state, RunState::Running | RunState::Stopping) => {
-                    Self::Lost(LostRun::broken(format!("its agent still runs start {over}, which is over")))
+                    Self::Lost(LostRun::broken(format!("its agent still runs start {over}, which has ended")))
                 }
                 // An agent that was told to shut down with its pod takes no other start.
                 Some(_) if status.exit.as_ref().is_some_and(|exit| exit.terminated) => {
@@ -106,7 +106,7 @@ impl ReplicaPhase {
             (RunState::Configured, _) => Self::Configured(generation),
             (RunState::Running | RunState::Stopping, _) => Self::Running(generation),
             (RunState::Exited, Some(report)) => Self::Exited(generation, report.clone()),
-            (RunState::Exited, None) => Self::Lost(LostRun::broken("its agent did not say how exec.py ended")),
+            (RunState::Exited, None) => Self::Lost(LostRun::broken("its agent did not report how exec.py ended")),
         }
     }
 

@@ -83,9 +83,9 @@ where
                 Ok(Some(event)) => return self.heed(event),
                 Ok(None) => {}
                 Err(_) if self.is_listing => {
-                    warn!(seconds = patience.as_secs(), "a list has no answer, and begins anew")
+                    warn!(seconds = patience.as_secs(), "a list got no answer; listing again")
                 }
-                Err(_) => debug!(seconds = patience.as_secs(), "a watch told nothing for long, and begins anew"),
+                Err(_) => debug!(seconds = patience.as_secs(), "a watch was silent for long; restarting it"),
             }
             *self = Self::begin(self.api.clone());
         }

@@ -24,12 +24,12 @@ impl Clock {
     pub(crate) fn of_answer(date: Option<&str>, at: Instant) -> Self {
         let there = date.and_then(|date| u64::try_from(rfc2822::parse(date).ok()?.timestamp().as_millisecond()).ok());
         let Some(there) = there else {
-            warn!("the Kubernetes API does not say what time it is: this machine's clock counts");
+            warn!("the Kubernetes API sent no date: using this machine's clock");
             return Self::default();
         };
         let difference_ms = there.abs_diff(wall_clock().0);
         if difference_ms > NOTEWORTHY_MILLIS {
-            warn!(difference_ms, "the Kubernetes API's clock is another: deadlines follow it");
+            warn!(difference_ms, "the Kubernetes API's clock differs: deadlines use it");
         }
         Self { known: Some((UnixMillis(there), at)) }
     }

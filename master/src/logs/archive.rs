@@ -61,13 +61,13 @@ impl Archive {
         // The folders are listed before the jobs, because a new job is known before it has a folder.
         let found = match disk::run(move || uids_below(&dir)).await {
             Ok(found) => found,
-            Err(error) => return warn!(%error, "the folders of the jobs' output cannot be listed"),
+            Err(error) => return warn!(%error, "could not list the folders of the jobs' output"),
         };
         let known = self.live();
         for uid in found.into_iter().filter(|uid| !known.contains_key(uid)) {
             match JobLogs::new(self.dir.join(&uid), &[]).remove().await {
                 Ok(()) => info!(uid, "removed the output of a job without a record"),
-                Err(error) => warn!(uid, %error, "the output of a job without a record could not be removed"),
+                Err(error) => warn!(uid, %error, "could not remove the output of a job without a record"),
             }
         }
     }

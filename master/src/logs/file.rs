@@ -127,7 +127,7 @@ impl LogFile {
         let open = || BoundedLog::open(&self.path, KEPT_BYTES);
         match open() {
             Err(error @ OpenError::Corrupt { .. }) => {
-                warn!(%error, "kept output is set aside");
+                warn!(%error, "set aside an unreadable output file");
                 fs::rename(&self.path, self.path.with_extension("unreadable"))?;
                 open()
             }
@@ -184,5 +184,5 @@ pub(super) fn kept_below(dir: &Path) -> io::Result<Kept> {
 }
 
 fn removed() -> io::Error {
-    io::Error::new(io::ErrorKind::NotFound, "the job was deleted, and its output with it")
+    io::Error::new(io::ErrorKind::NotFound, "the job and its output were deleted")
 }

@@ -40,10 +40,10 @@ pub enum JobsError {
     #[error("the pods of the job cannot be deleted")]
     Pods(#[source] BackendError),
     /// The store does not answer.
-    #[error("the record of the job cannot be reached")]
+    #[error("could not access the job's record")]
     Store(#[source] StoreError),
     /// The store or the back end did not answer in time.
-    #[error("job \"{name}\": not done after {} s, and may be done later; to ask again does no harm", limit.as_secs())]
+    #[error("job \"{name}\": no result after {} s; it may still succeed, and repeating it is safe", limit.as_secs())]
     Late {
         /// The job.
         name: JobName,
@@ -51,7 +51,7 @@ pub enum JobsError {
         limit: Duration,
     },
     /// The job is on record and has not reached the registry.
-    #[error("job \"{0}\" is accepted, and this master is slow to take it up")]
+    #[error("job \"{0}\" is on record, but this master has not started it yet")]
     Slow(JobName),
 }
 

@@ -146,7 +146,7 @@ async fn follow(
         let news = match event {
             Some(Ok(event)) => told.news(event),
             Some(Err(error)) => {
-                warn!(error = error_chain(&error), "the watch of the records broke, and begins again");
+                warn!(error = error_chain(&error), "the watch of the records broke; restarting it");
                 vec![]
             }
             None => return,

@@ -144,7 +144,7 @@ pub enum StoreError {
         version: Version,
     },
     /// The database or the API refuses the record. A retry would be refused too.
-    #[error("the record cannot be kept: {0}")]
+    #[error("the record was refused: {0}")]
     Refused(String),
     /// The database or the API does not answer, or answers with an error.
     #[error("the store of records")]
@@ -163,7 +163,7 @@ fn delete_command(job: &JobName) -> String {
 }
 
 /// The warning about an unreadable record, given once for each.
-const SET_ASIDE: &str = "a record is set aside, its pods are left alone, and client delete NAME removes it";
+const SET_ASIDE: &str = "set aside an unreadable record; its pods are left alone, and client delete NAME removes it";
 
 /// A store of records.
 #[async_trait]

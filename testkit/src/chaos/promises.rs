@@ -9,8 +9,8 @@ pub fn broken_promises(before: &JobRecord, now: &JobRecord) -> Vec<String> {
     let is_other_holder = before.holder != now.holder;
     let wrong = [
         (before.uid != now.uid, "two jobs have one name"),
-        (before.spec != now.spec || before.accepted_at != now.accepted_at, "what was asked for has changed"),
-        (before.wish > now.wish, "a wish has sunk"),
+        (before.spec != now.spec || before.accepted_at != now.accepted_at, "the request has changed"),
+        (before.wish > now.wish, "a wish was lowered"),
         // The epoch also rises when a driver of the same master breaks and another one continues.
         (now.epoch < before.epoch + u32::from(is_other_holder), "the epoch does not count the holders"),
         (now.epoch > before.epoch + 1, "the epoch leaps"),

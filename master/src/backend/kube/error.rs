@@ -8,7 +8,7 @@ use crate::kube::api::ApiFailure;
 pub(super) enum CreateError {
     #[error(transparent)]
     Api(ApiFailure),
-    #[error("a pod of this name is there, and belongs to something else: delete it, or give the job another name")]
+    #[error("a pod with this name exists and belongs to something else: delete it, or give the job another name")]
     NameTaken,
 }
 

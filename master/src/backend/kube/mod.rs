@@ -164,7 +164,7 @@ impl KubeBackend {
         let quotas = match call(self.quotas.list(&ListParams::default())).await {
             Ok(quotas) => quotas.items,
             Err(error) => {
-                warn!(job = %spec.name, error = error_chain(&error), "the quotas are not known");
+                warn!(job = %spec.name, error = error_chain(&error), "could not read the quotas");
                 return Ok(());
             }
         };
@@ -241,7 +241,7 @@ impl PodBackend for KubeBackend {
             Err(failure) if failure.says_exists() => Ok(()),
             done => done.map(drop),
         };
-        let told = |error: &ApiFailure, _| warn!(job = %job.name, error = error_chain(error), "not prepared yet");
+        let told = |error: &ApiFailure, _| warn!(job = %job.name, error = error_chain(error), "no policy yet; retrying");
         let done = attempt.retry(patience()).when(ApiFailure::is_passing).notify(told).await;
         done.map_err(|source| {
             let kind = ErrorKind::of(&source);
@@ -251,7 +251,7 @@ impl PodBackend for KubeBackend {
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
         let attempt = || self.create_once(&pod);
-        let told = |error: &CreateError, _| warn!(pod = %pod.name(), error = error_chain(error), "not created yet");
+        let told = |error: &CreateError, _| warn!(pod = %pod.name(), error = error_chain(error), "no pod yet; retrying");
         let done = attempt.retry(patience()).when(CreateError::is_passing).notify(told).await;
         done.map_err(|source| {
             let kind = source.kind();
@@ -318,7 +318,7 @@ async fn follow(
                     let _ = listed.send(());
                 }
             }
-            Err(error) => warn!(error = error_chain(&error), "the watch of the pods broke, and begins again"),
+            Err(error) => warn!(error = error_chain(&error), "the watch of the pods broke; restarting it"),
         }
     }
 }

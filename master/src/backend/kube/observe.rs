@@ -178,7 +178,7 @@ fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
             let reason = without_last_words(&exit.outcome, terminated);
             PodState::Terminated { exit: Some(LastWords { generation: None, exit }), reason }
         }
-        (None, None) => PodState::Terminated { exit: None, reason: "its pod ended, and says no reason".to_owned() },
+        (None, None) => PodState::Terminated { exit: None, reason: "its pod ended without a reason".to_owned() },
     }
 }
 

@@ -244,7 +244,7 @@ fn a_pod_that_the_cluster_ended_says_why_and_not_how_exec_py_ended() {
     assert_eq!(state(&deleted(pod(&preempted)), None), ended(why));
     let deleted_early = json!({ "phase": "Failed" });
     assert_eq!(state(&deleted(pod(&deleted_early)), None), ended("its pod was deleted"));
-    let silent = PodState::Terminated { exit: None, reason: "its pod ended, and says no reason".to_owned() };
+    let silent = PodState::Terminated { exit: None, reason: "its pod ended without a reason".to_owned() };
     assert_eq!(state(&pod(&deleted_early), None), silent);
 }
 

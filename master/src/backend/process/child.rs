@@ -43,13 +43,13 @@ pub(super) enum ChildError {
     Spawn { program: String, source: io::Error },
     #[error("find a free port for TensorFlow")]
     Port(#[source] io::Error),
-    #[error("make the pod's folder")]
+    #[error("create the pod's folder")]
     Folder(#[source] io::Error),
-    #[error("the agent did not say its address within {} s", ANNOUNCE_TIMEOUT.as_secs())]
+    #[error("the agent did not print its address within {} s", ANNOUNCE_TIMEOUT.as_secs())]
     Silent,
-    #[error("the agent ended before it said its address")]
+    #[error("the agent ended before it printed its address")]
     Ended(#[source] io::Error),
-    #[error("the agent said {0:?}, which is no address")]
+    #[error("the agent printed {0:?} instead of an address")]
     NoAddress(String),
 }
 
@@ -85,7 +85,7 @@ pub(super) async fn run(
     drop(claim);
     match status {
         Ok(status) => ended(format!("its agent {}", outcome(status))),
-        Err(error) => ended(format!("its agent cannot be waited for: {error}")),
+        Err(error) => ended(format!("could not wait for its agent: {error}")),
     }
 }
 

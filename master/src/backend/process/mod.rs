@@ -78,7 +78,7 @@ impl ProcessBackend {
         let run_dirs = RunDirs::new(state_dir);
         let mut jobs: HashMap<JobName, JobPods> = HashMap::new();
         for (job, replica) in run_dirs.list()? {
-            let reason = "the master that ran it ended, and its processes with it".to_owned();
+            let reason = "the master that ran it ended, and so did its processes".to_owned();
             let ended = PodState::Disrupted { reason };
             jobs.entry(job).or_default().table.send_modify(|table| drop(table.insert(replica, ended)));
         }

@@ -45,7 +45,7 @@ pub(super) async fn check(work_dir: &Path) -> Result<(), Refusal> {
     }
     match timeout(PARSE_TIMEOUT, parse(work_dir)).await {
         Err(_) => {
-            let sentence = format!("python took more than {} s to parse exec.py", PARSE_TIMEOUT.as_secs());
+            let sentence = format!("python took longer than {} s to parse exec.py", PARSE_TIMEOUT.as_secs());
             Err(Refusal { code: ErrorCode::BadWorkDir, sentence })
         }
         Ok(Err(error)) => {

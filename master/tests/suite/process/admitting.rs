@@ -83,7 +83,7 @@ async fn a_replica_whose_agent_cannot_be_started_was_never_started() {
     assert_eq!(master.submit(&job()).await.0, 201);
     let view = master.until("job", |view| view["state"] == "failed").await;
     let reason = view["result"]["failure"]["reason"].as_str().unwrap_or_default();
-    assert!(reason.starts_with("never started: create pod \"job-worker-0\": make the pod's folder: "), "{view:#}");
+    assert!(reason.starts_with("never started: create pod \"job-worker-0\": create the pod's folder: "), "{view:#}");
 }
 
 #[tokio::test]

@@ -111,7 +111,7 @@ fn a_submit_while_the_api_is_away_or_refuses_is_answered_with_503_and_leaves_not
         // The API is away for a while, and not only for one request.
         api.until_struck(4);
         let client = stage.submit(&["--task", "early"]).code(3);
-        client.says(&["error: ", "the record of the job cannot be reached", "hint: try again later"]);
+        client.says(&["error: ", "could not access the job's record", "hint: try again later"]);
         assert_eq!(stage.cluster().objects(), Vec::<String>::new(), "of {fault:?}");
         assert_eq!(stage.cluster().policies(), Vec::<String>::new(), "of {fault:?}");
     }
