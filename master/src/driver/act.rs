@@ -141,7 +141,7 @@ impl Driver {
             let (id, agent) = (*id, replica.agent());
             let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.key());
             self.tasks.spawn(async move {
-                // Readers of the output need not wait for the pod's deletion.
+                // Readers of the output need not wait for the pod's end.
                 complete.await;
                 if is_to_end && !tasks::finish(&agents, agent).await {
                     tasks::delete(context.backend.as_ref(), &job, id).await;

@@ -42,7 +42,7 @@ pub struct JobRecord {
     /// start. The project's own agents report their start themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launched: Option<Generation>,
-    /// The failed starts of its gang, and how many of them used a restart.
+    /// The failed starts of its gang, and the number of its restarts.
     #[serde(default, skip_serializing_if = "Restarts::is_empty")]
     pub restarts: Restarts,
     /// How the job ended; written once.

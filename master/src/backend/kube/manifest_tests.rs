@@ -1,4 +1,4 @@
-//! Tests of `manifest.rs`, as the JSON that Kubernetes is sent.
+//! Tests of `manifest.rs`. They check the JSON that Kubernetes receives.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ fn sent(spec: &PodSpec) -> Value {
     serde_json::to_value(pod(spec)).unwrap()
 }
 
-/// Every option, as a user would type it.
+/// Every option, as a user would write it.
 fn all_options() -> PodOptions {
     PodOptions {
         cpu: Some("500m:2".parse().unwrap()),
@@ -138,7 +138,7 @@ fn arguments_arrive_as_they_were_typed() {
     assert_eq!(arrived, args);
 }
 
-/// What the kubelet makes of an argument where no variable is known
+/// Expands an argument like the kubelet, without any known variable
 /// (`kubernetes/third_party/forked/golang/expansion/expand.go`).
 fn expanded(arg: &str) -> String {
     let (mut out, mut rest) = (String::new(), arg);
@@ -157,8 +157,8 @@ fn without_arguments_the_entrypoint_is_given_none() {
     assert_eq!(sent(&spec())["spec"]["containers"][0].get("args"), None);
 }
 
-/// The Pod Security Standard `restricted`, by the names of its controls, over a pod's specification; those of `baseline`
-/// come first. Each says whether it holds. A pod of ours has one container and none of another kind.
+/// The controls of the Pod Security Standard `restricted`, by name, as checks of a pod's specification. Those of
+/// `baseline` come first. They assume one container and no other kind of container.
 type Control = (&'static str, fn(&Value) -> bool);
 const RESTRICTED: [Control; 17] = [
     ("HostProcess", |pod| pod["securityContext"]["windowsOptions"].is_null() && own(pod)["windowsOptions"].is_null()),
@@ -195,7 +195,7 @@ const RESTRICTED: [Control; 17] = [
     }),
 ];
 
-/// The security context of the one container.
+/// The security context of the only container.
 fn own(pod: &Value) -> &Value {
     &pod["containers"][0]["securityContext"]
 }

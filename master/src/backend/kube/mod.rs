@@ -241,7 +241,7 @@ impl PodBackend for KubeBackend {
             Err(failure) if failure.says_exists() => Ok(()),
             done => done.map(drop),
         };
-        let told = |error: &ApiFailure, _| warn!(job = %job.name, error = error_chain(error), "no policy yet; retrying");
+        let told = |error: &ApiFailure, _| warn!(job = %job.name, error = error_chain(error), "no network policy yet");
         let done = attempt.retry(patience()).when(ApiFailure::is_passing).notify(told).await;
         done.map_err(|source| {
             let kind = ErrorKind::of(&source);
@@ -251,7 +251,7 @@ impl PodBackend for KubeBackend {
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
         let attempt = || self.create_once(&pod);
-        let told = |error: &CreateError, _| warn!(pod = %pod.name(), error = error_chain(error), "no pod yet; retrying");
+        let told = |error: &CreateError, _| warn!(pod = %pod.name(), error = error_chain(error), "no pod yet");
         let done = attempt.retry(patience()).when(CreateError::is_passing).notify(told).await;
         done.map_err(|source| {
             let kind = source.kind();

@@ -1,4 +1,4 @@
-//! Random tests of `observe.rs`: whatever a pod looks like, it has a state.
+//! Random tests of `observe.rs`: every pod has a state, whatever its status.
 
 use k8s_openapi::api::core::v1::{ContainerStateRunning, ContainerStatus, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A word that Kubernetes uses, or any other.
+/// A word from Kubernetes, or a random one.
 fn word() -> impl Strategy<Value = String> {
     let known = [
         "",

@@ -1,11 +1,11 @@
-//! Tests of `observe.rs`, as tables of what clusters, old and new, say of a pod.
+//! Tests of `observe.rs`, as tables of pod statuses from old and new clusters.
 
 use protocol::agent::ExitOutcome;
 use serde_json::{Value, json};
 
 use super::*;
 
-/// A pod as a master made it, with this status.
+/// A pod that a master created, with this status.
 fn pod(status: &Value) -> Pod {
     from(&json!({
         "metadata": {
@@ -24,7 +24,7 @@ fn from(json: &Value) -> Pod {
     serde_json::from_value(json.clone()).unwrap()
 }
 
-/// The status of a pod whose agent's container is in this state.
+/// The status of a pod with the agent's container in this state.
 fn with(phase: &str, container: &Value) -> Value {
     let container = json!({
         "name": "agent", "image": "registry.local/digits:1", "imageID": "", "ready": false, "restartCount": 0,
@@ -248,7 +248,7 @@ fn a_pod_that_the_cluster_ended_says_why_and_not_how_exec_py_ended() {
     assert_eq!(state(&pod(&deleted_early), None), silent);
 }
 
-/// A container that ended with this message of its agent's, and the words in it.
+/// A container that ended with this message of its agent, and the last words in the message.
 fn with_last_words(stopped: bool) -> (Value, LastWords) {
     let exit = json!({ "code": 3, "stopped": stopped, "terminated": stopped, "ended_at": 7, "stderr_tail": "no\n" });
     let words = json!({ "generation": "2.1", "exit": exit });
@@ -319,7 +319,7 @@ fn what_a_cluster_puts_beside_the_agent_is_not_the_agent() {
 
 #[test]
 fn a_container_that_ended_counts_once_its_pod_has_ended() {
-    // The kubelet tells of the container first, and of an eviction with the phase
+    // The kubelet reports the container first, and an eviction later together with the phase
     // (`kubernetes/pkg/kubelet/status/status_manager.go`, mergePodStatus).
     assert_eq!(state(&terminated("Running", 137, "Error"), None), runs_at("10.244.0.7"));
 }

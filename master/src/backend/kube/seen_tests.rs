@@ -1,4 +1,4 @@
-//! Tests of `seen.rs`: what the events of the watch make of the tables.
+//! Tests of `seen.rs`: how the events of the watch change the tables.
 
 use serde_json::json;
 
@@ -28,7 +28,7 @@ fn pod(uid: &str, index: u32, waits_for: &str) -> Pod {
     pod
 }
 
-/// A pod of the same name that is nobody's.
+/// A pod with the same name that no master has created.
 fn foreign(index: u32) -> Pod {
     serde_json::from_value(json!({ "metadata": { "name": format!("digits-worker-{index}") } })).unwrap()
 }
