@@ -18,11 +18,11 @@ use crate::http::Guard;
 #[derive(Debug, Parser)]
 #[command(name = "master", version, about)]
 pub struct Config {
-    /// Where pods live [default: kubernetes in a pod of a cluster, else process]
+    /// Where pods run [default: kubernetes inside a pod of a cluster, else process]
     #[arg(long, env = "MUSTER_BACKEND", value_enum)]
     pub backend: Option<Backend>,
 
-    /// Address and port to serve on; port 0 takes a free one, and the first line on stdout names it
+    /// Address and port to serve on. Port 0 picks a free port; the first line on stdout shows it
     #[arg(long, env = "MUSTER_LISTEN", value_name = "ADDRESS", default_value_t = SocketAddr::from(([127, 0, 0, 1], MASTER_PORT)))]
     pub listen: SocketAddr,
 
@@ -30,29 +30,29 @@ pub struct Config {
     #[arg(long, env = "MUSTER_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
-    /// Most disk space for the output of all jobs, such as 500MiB or 10GiB: beyond it, the output of the job that finished
-    /// first is dropped first
+    /// Maximum disk space for the output of all jobs, such as 500MiB or 10GiB. Beyond it, the output of the job that
+    /// finished first is dropped first
     #[arg(long, env = "MUSTER_LOG_BUDGET", value_name = "SIZE", default_value = "10GiB", value_parser = bytes)]
     pub log_budget: u64,
 
-    /// The namespace for jobs and pods, with --backend kubernetes [default: this pod's own, or that of the kubeconfig]
+    /// Namespace for jobs and pods, with --backend kubernetes [default: this pod's own, or that of the kubeconfig]
     #[arg(long, env = "MUSTER_NAMESPACE", value_name = "NAME")]
     pub namespace: Option<String>,
 
-    /// The agent: what pods run with --backend process, and what clients may fetch [default: `agent` beside this program]
+    /// Agent program for pods with --backend process, and for clients to fetch [default: `agent` beside this program]
     #[arg(long, env = "MUSTER_AGENT_BINARY", value_name = "PATH")]
     pub agent_binary: Option<PathBuf>,
 
-    /// File with the key from which the agents' tokens are derived, 32 characters at least; with --backend kubernetes,
-    /// where agents outlive this master [default: one of its own in the state directory]
+    /// File with the key for the agents' tokens, at least 32 characters; with --backend kubernetes, where agents
+    /// outlive this master [default: a file in the state directory]
     #[arg(long, env = "MUSTER_AGENT_KEY_FILE", value_name = "FILE")]
     pub agent_key_file: Option<PathBuf>,
 
-    /// Accept jobs that mount folders of the nodes, with --backend kubernetes: who may submit can then read and write there
+    /// Accept jobs that mount folders of the nodes, with --backend kubernetes; any submitter can then use them
     #[arg(long, env = "MUSTER_ALLOW_HOST_VOLUMES", value_parser = BoolishValueParser::new())]
     pub allow_host_volumes: bool,
 
-    /// File with the bearer token that every request must carry, but for the health checks, /metrics and /openapi.json
+    /// File with the bearer token for every request except health checks, /metrics and /openapi.json
     #[arg(long, env = "MUSTER_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
 
@@ -60,7 +60,7 @@ pub struct Config {
     #[arg(long)]
     pub serve_without_auth_anyone_can_run_code: bool,
 
-    /// End, with every pod, when stdin ends, and clear the state directory: for a client that runs a master for one job
+    /// Stop with every pod when stdin ends, and clear the state directory; for a client that runs a master for one job
     #[arg(long, hide = true)]
     pub supervised: bool,
 }
