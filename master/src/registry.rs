@@ -213,7 +213,7 @@ impl Jobs {
         let name = spec.name.clone();
         let bytes = json_bytes_of(&spec);
         if bytes > SPEC_BYTES_MAX {
-            return Err(JobsError::NotKept(format!("it is {bytes} bytes long as JSON, and {SPEC_BYTES_MAX} fit")));
+            return Err(JobsError::NotKept(format!("it is {bytes} bytes long as JSON, above {SPEC_BYTES_MAX}")));
         }
         if let Some(stored) = self.context.store.get(&name).await.map_err(of_store)? {
             return self.existing(stored, &spec).await;

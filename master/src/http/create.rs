@@ -103,7 +103,7 @@ pub(super) fn parse(query: &str) -> Result<JobSpec, ApiError> {
         Some(text) => text
             .parse::<u32>()
             .map(Some)
-            .map_err(|_| bad(code, format!("{what} \"{text}\" is not a whole number from 0 on"))),
+            .map_err(|_| bad(code, format!("{what} \"{text}\" is not a whole number of 0 or more"))),
     };
     let allow_root = match allow_root.as_deref() {
         // The prototype's images run as root, and its client cannot send this parameter.

@@ -59,7 +59,7 @@ pub(super) async fn submit(
 ) -> Result<(StatusCode, Json<JobView>), ApiError> {
     let body = whole_body(request).await?;
     let request: JobRequest = serde_json::from_slice(&body).map_err(|error| {
-        let detail = format!("the body is no job: {error}");
+        let detail = format!("the body is not a job: {error}");
         ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadRequest, detail)
     })?;
     accept(&state, JobSpec::try_from(request)?).await
@@ -77,7 +77,7 @@ pub(super) async fn accept(state: &AppState, spec: JobSpec) -> Result<(StatusCod
 
 async fn whole_body(request: Request) -> Result<Bytes, ApiError> {
     let too_slow = |_| {
-        let detail = format!("the body did not come within {} s", BODY_TIMEOUT.as_secs());
+        let detail = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
         ApiError::new(StatusCode::REQUEST_TIMEOUT, ErrorCode::BadRequest, detail)
     };
     let _awaited = request.extensions().get::<Caller>().map(Caller::awaited);

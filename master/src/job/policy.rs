@@ -112,7 +112,7 @@ impl Policy {
             start_timeout_seconds,
             on_start_timeout,
             deadline_seconds,
-            ttl_after_finished_seconds: _, // the driver's, for nothing moves any more by then
+            ttl_after_finished_seconds: _, // for the driver: no phase changes by then
             clean_pods,
             success_policy,
         } = &spec.run_policy;

@@ -23,7 +23,7 @@ impl JobRecord {
             return Err(format!("it is the record of a job named \"{}\"", spec.name));
         }
         if !is_uid(uid) {
-            return Err(format!("\"{}\" is no uid", shortened(uid)));
+            return Err(format!("\"{}\" is not a uid", shortened(uid)));
         }
         // The next takeover adds one to the epoch, and must be able to read what it wrote.
         if *epoch >= u32::MAX - 1 {

@@ -231,7 +231,7 @@ fn what_would_lead_a_master_astray_is_no_record() {
     assert_eq!(read(&record), Ok(record.clone()));
     for uid in ["", "..", "../../etc", "/etc", "a b", &"x".repeat(65)] {
         let refused = read(&JobRecord { uid: uid.to_owned(), ..record.clone() }).expect_err("no uid");
-        assert!(refused.ends_with("is no uid"), "{refused}");
+        assert!(refused.ends_with("is not a uid"), "{refused}");
     }
     let refused = read(&JobRecord { epoch: u32::MAX, ..record.clone() }).expect_err("no epoch");
     assert_eq!(refused, "its epoch cannot be raised any more");

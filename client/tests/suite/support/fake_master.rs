@@ -140,7 +140,7 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
         }
         ("GET", "/agent") => match shared.script.lock().unwrap().agent.clone() {
             Some(agent) => answer(StatusCode::OK, "application/octet-stream", agent.into()),
-            None => problem(404, ErrorCode::UnknownRoute, "this master has no agent to give away"),
+            None => problem(404, ErrorCode::UnknownRoute, "this master has no agent program"),
         },
         ("GET", path) if path.ends_with("/logs") => shared.logs(query),
         ("GET", path) => match shared.view(path, query) {

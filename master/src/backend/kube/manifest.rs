@@ -114,7 +114,7 @@ fn with_options(container: Container, options: &PodOptions) -> KubePodSpec {
         tolerations,
         priority_class,
         service_account,
-        image_pull_policy: _, // the container's
+        image_pull_policy: _, // set on the container
         termination_grace_seconds: _,
         allow_root,
     } = options;

@@ -175,18 +175,18 @@ fn a_container_that_was_killed_may_have_run_exec_py() {
     };
     assert_eq!(
         said_of(terminated("Failed", 137, "OOMKilled")),
-        "its container was killed because it needed more memory than its limit of 1536 MiB and left no word of exec.py (OOMKilled)"
+        "its container was killed because it needed more memory than its limit of 1536 MiB and left no report on exec.py (OOMKilled)"
     );
     assert_eq!(
         said_of(terminated("Failed", 139, "Error")),
-        "its container was killed by signal 11 (SIGSEGV) and left no word of exec.py (Error)"
+        "its container was killed by signal 11 (SIGSEGV) and left no report on exec.py (Error)"
     );
     let message = "The container could not be located when the pod was terminated";
     let lost = json!({ "terminated": { "exitCode": 137, "reason": "ContainerStatusUnknown", "message": message } });
     assert_eq!(
         said_of(pod(&with("Failed", &lost))),
         format!(
-            "its container was killed by signal 9 (SIGKILL) and left no word of exec.py (ContainerStatusUnknown: {message})"
+            "its container was killed by signal 9 (SIGKILL) and left no report on exec.py (ContainerStatusUnknown: {message})"
         )
     );
 }

@@ -68,5 +68,5 @@ pub(super) fn missing_options(message: &str) -> String {
     let options = [("memory", "--memory 4Gi"), ("cpu", "--cpu 2")];
     let options: Vec<&str> =
         options.iter().filter(|(name, _)| missing.contains(name)).map(|(_, option)| *option).collect();
-    if options.is_empty() { String::new() } else { format!("; say how much, as in {}", options.join(" ")) }
+    if options.is_empty() { String::new() } else { format!("; give the amount, as in {}", options.join(" ")) }
 }

@@ -91,10 +91,10 @@ async fn a_gang_that_only_exceeds_what_is_free_is_accepted_and_so_is_one_whose_q
 #[tokio::test(start_paused = true)]
 async fn a_quota_that_asks_for_more_in_the_spec_names_the_options() {
     for (message, hint) in [
-        ("failed quota: team: must specify limits.memory", "; say how much, as in --memory 4Gi"),
+        ("failed quota: team: must specify limits.memory", "; give the amount, as in --memory 4Gi"),
         (
             "failed quota: team: must specify limits.cpu for: agent; limits.memory for: agent",
-            "; say how much, as in --memory 4Gi --cpu 2",
+            "; give the amount, as in --memory 4Gi --cpu 2",
         ),
     ] {
         let server = ApiServer::new();

@@ -94,7 +94,7 @@ async fn a_body_that_is_no_json_is_refused() {
     let master = Master::serving(None).await;
     for body in ["", "{", "[]", "name=a", "\u{0}"] {
         let answer = Answer::of(client().post(master.url("/v1/jobs")).body(body)).await;
-        refused(&master, answer, (422, "bad_request"), "the body is no job").await;
+        refused(&master, answer, (422, "bad_request"), "the body is not a job").await;
     }
 }
 
@@ -200,6 +200,6 @@ async fn a_spec_that_no_record_could_hold_is_refused_with_its_length() {
     let pod = protocol::pod::PodOptions { env_secrets: vec![secret; 3000], ..protocol::pod::PodOptions::default() };
     let spec = protocol::job::JobSpec { pod, ..spec("long", 2) };
     let refused = master.jobs.submit(spec.clone()).await.expect_err("it does not fit").to_string();
-    assert!(refused.contains("bytes long as JSON, and 573440 fit"), "{refused}");
+    assert!(refused.contains("bytes long as JSON, above 573440"), "{refused}");
     assert_eq!(master.store.get(&spec.name).await.expect("get"), None);
 }
