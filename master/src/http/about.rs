@@ -43,8 +43,7 @@ pub(super) async fn master(State(state): State<AppState>) -> Json<MasterView> {
     ),
 )]
 pub(super) async fn agent_program(State(state): State<AppState>) -> Result<impl IntoResponse, ApiError> {
-    let none =
-        || ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownRoute, "this master has no agent program");
+    let none = || ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownRoute, "this master has no agent program");
     let path = state.about.agent_binary.as_ref().ok_or_else(none)?;
     let program = tokio::fs::read(path).await.map_err(|error| {
         warn!(path = %path.display(), %error, "could not read the agent's program");
