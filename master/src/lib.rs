@@ -131,7 +131,7 @@ struct World {
     agent_key: AgentKey,
     /// See [`Context::boot_id`].
     boot_id: String,
-    /// The folder for output. A sweep removes there what has no record, so each place of records has its own.
+    /// The folder for output. A sweep removes output without a record from it, so each store has its own folder.
     logs: PathBuf,
 }
 

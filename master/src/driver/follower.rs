@@ -132,7 +132,7 @@ enum CopyError {
     Agent(#[from] AgentError),
     #[error("keep the output")]
     File(#[source] io::Error),
-    /// The agent has ended the stream of a run that goes on.
+    /// The agent has ended the stream, and the run continues.
     #[error("the agent sends no output while its run goes on")]
     NoStream,
 }

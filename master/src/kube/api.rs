@@ -41,7 +41,7 @@ pub struct Cluster {
     /// ends them.
     watching: Client,
     namespace: String,
-    /// Where the API is.
+    /// The URL of the API.
     url: String,
     master: MasterPlace,
     clock: Clock,
@@ -133,7 +133,7 @@ impl Cluster {
         Self { client, watching, namespace, url, master: MasterPlace::Elsewhere, clock }
     }
 
-    /// The name of a folder for what is kept of this namespace of this cluster. Other names lie beside it.
+    /// The name of the folder for the files of this namespace of this cluster. Other clusters have other folders.
     pub(crate) fn folder(&self) -> String {
         let digest = Sha256::digest(format!("{} {}", self.url, self.namespace));
         format!("kubernetes-{}", hex::encode(&digest[..8]))

@@ -95,7 +95,7 @@ impl Archive {
                 Ok(kept) if is_complete => drop(finished.insert(uid.clone(), kept)),
                 Ok(kept) => running += kept.bytes,
                 // A job that is being deleted takes its folder with it.
-                Err(error) => warn!(uid, %error, "cannot tell how much a job's output takes"),
+                Err(error) => warn!(uid, %error, "could not determine the disk space of a job's output"),
             }
         }
         for uid in to_drop(finished, running, self.budget) {

@@ -31,7 +31,7 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
         let restart = Restart { next: gathering.next, without: PodSelection::Unfit, until, since };
         return (restart.into(), vec![Action::DeletePods(PodSelection::Unfit)]);
     }
-    // What an earlier master has started may have ended well, though an agent cannot be reached.
+    // The start of an earlier master may have succeeded although an agent is unreachable.
     if seen.is_taken_over() && gang.newest_launch().is_some() && policy.success.is_met(gang) {
         return stop(&phase, Ending::Succeeded, seen);
     }
