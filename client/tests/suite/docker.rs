@@ -366,9 +366,7 @@ fn the_agent_comes_from_the_master_when_there_is_none_here() {
         finish(command.spawn().unwrap())
     };
     let none = build(None).expect_code(3);
-    none.expect_stderr(
-        "error: fetch the agent from the master: this master has no agent program\nhint: make build",
-    );
+    none.expect_stderr("error: fetch the agent from the master: this master has no agent program\nhint: make build");
     build(Some(agent)).expect_code(0).expect_stderr("wrapped in");
     // A script is as little an agent as one that needs a loader.
     std::fs::write(beside.path().join("agent"), "#!/bin/sh\n").unwrap();

@@ -32,8 +32,8 @@ for _ in ALL: server.accept()
         client.ended().code(0);
     }
     let list: JobList = serde_json::from_str(&stage.curl(&[], "/v1/jobs")).expect("a list");
-    let states: Vec<JobState> = list.jobs.iter().map(|job| job.state).collect();
-    assert_eq!(states, vec![JobState::Succeeded; jobs]);
+    let results: Vec<_> = list.jobs.into_iter().map(|job| job.result).collect();
+    assert_eq!(results, vec![Some(JobResult::Succeeded); jobs]);
 }
 
 pub fn curl_submits_follows_and_deletes(place: Place) {
