@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -176,8 +175,8 @@ pub(super) fn kept_below(dir: &Path) -> io::Result<Kept> {
     };
     for entry in entries {
         let file = entry?.metadata()?;
-        // The unit is 512 bytes on every file system (stat(2)).
-        kept.bytes += 512 * file.blocks();
+        // The blocks that the file takes may follow later (delayed allocation), and no log has holes.
+        kept.bytes += file.len();
         kept.newest = kept.newest.max(file.modified()?);
     }
     Ok(kept)

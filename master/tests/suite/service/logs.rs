@@ -178,7 +178,7 @@ async fn beyond_the_budget_the_output_of_the_job_that_finished_first_is_dropped_
         log.append(0, "x".repeat(100_000).into()).await.expect("it is kept");
         job.complete().await;
     }
-    let [first, second] = jobs.map(|job| job.of(worker).expect("it has one").clone());
+    let [first, second] = jobs.each_ref().map(|job| job.of(worker).expect("it has one").clone());
     let is_dropped = async {
         while first.read(0).await.expect("it is readable").offset == 0 {
             // A reader that never pauses would keep the file to itself.
