@@ -1,4 +1,4 @@
-//! The sentences that tell a job's way, from its views alone: no clock, no printing.
+//! The sentences about a job's progress, from its views alone: no clock, no printing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaState, Repli
 
 use crate::output::spelled;
 
-/// Lines of one kind that one change may bring; the rest is counted.
+/// Maximum lines of one kind for one change. The rest is only counted.
 const LINES_MAX: usize = 5;
 
-/// Lines of a failed replica's last output that are shown.
+/// Maximum lines shown of a failed replica's last output.
 const LAST_WORDS_MAX: usize = 20;
 
 /// The sentence about a job that this command has submitted.
@@ -22,12 +22,12 @@ pub(crate) fn accepted(view: &JobView) -> String {
     format!("job {} accepted: {}", view.name, composition(&view.spec))
 }
 
-/// The sentence about a job that an earlier command has submitted with the same arguments, and that still runs.
+/// The sentence about a job that an earlier command submitted with the same arguments and that has not ended.
 pub(crate) fn submitted_before(view: &JobView) -> String {
-    format!("job {} was submitted before and is {}; --replace would start it anew", view.name, view.state)
+    format!("job {} was submitted before and is {}; add --replace to delete it and start again", view.name, view.state)
 }
 
-/// The sentence about a job that was there before this command.
+/// The sentence about a job that already existed.
 pub(crate) fn standing(view: &JobView) -> String {
     format!("job {} is {}: {}", view.name, view.state, composition(&view.spec))
 }
@@ -51,12 +51,12 @@ pub(crate) fn composition(spec: &JobSpec) -> String {
     parts.join(", ")
 }
 
-/// How many replicas a job has in all.
+/// The number of replicas of a job.
 pub(crate) fn gang_size(spec: &JobSpec) -> u32 {
     Role::ALL.into_iter().map(|role| spec.count(role)).sum()
 }
 
-/// One sentence for each thing that became different; without `before`, for each thing that is.
+/// One sentence for each difference from `before`. Without `before`, everything is new.
 pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     let times_before = before.map(|view| view.times.clone()).unwrap_or_default();
     let total = gang_size(&now.spec);
@@ -85,31 +85,31 @@ pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     sentences
 }
 
-/// Why start `new` followed on start `old`.
+/// Why start `new` followed start `old`.
 fn cause_of_start(view: &JobView, old: Generation, new: Generation) -> String {
     let failed =
         view.restarts.failed_starts.last().filter(|failed| failed.generation.is_some_and(|start| start >= old));
     match failed {
         Some(failed) => failed.failure.to_string(),
-        None if new.epoch > old.epoch => "the master had gone, and the start before with it".to_owned(),
+        None if new.epoch > old.epoch => "the previous start was lost with its master".to_owned(),
         None => "a failure".to_owned(),
     }
 }
 
-/// Whether a gang runs that had been started before.
+/// Whether the gang has just begun to run after a restart.
 fn has_started_again(before: Option<&JobView>, now: &JobView) -> bool {
     let runs_anew = before.is_some_and(|view| view.state != JobState::Running) && now.state == JobState::Running;
     runs_anew && now.restarts.total() > 0
 }
 
-/// That, and why, the gang is started again.
+/// The sentence about a restart and its reason.
 fn restart(before: Option<&JobView>, now: &JobView) -> Option<String> {
     let is_new = before.is_some_and(|view| view.restarts.total() < now.restarts.total());
     let failed = now.restarts.failed_starts.last().filter(|_| is_new)?;
     let number = if failed.counted {
         format!("restart {} of {}", now.restarts.counted, now.spec.run_policy.max_restarts)
     } else {
-        "restart that does not count".to_owned()
+        "restart (not counted)".to_owned()
     };
     Some(format!("{number}: {}", failed.failure))
 }
@@ -120,8 +120,8 @@ fn stopping(before: Option<&JobView>, now: &JobView) -> Option<String> {
     match still_running {
         _ if !is_new => None,
         0 => None,
-        1 => Some("stopping the one that still runs".to_owned()),
-        many => Some(format!("stopping the {many} that still run")),
+        1 => Some("stopping 1 running replica".to_owned()),
+        many => Some(format!("stopping {many} running replicas")),
     }
 }
 
@@ -129,17 +129,17 @@ fn after(words: &'static str) -> impl Fn(Duration) -> String {
     move |took| format!("{words}{}", spelled(took))
 }
 
-/// What is new in the replicas of `now`, each beside how it was.
+/// Each replica of `now`, after the same replica of `before`.
 fn beside<'a>(
     before: Option<&'a JobView>,
     now: &'a JobView,
 ) -> impl Iterator<Item = (Option<&'a ReplicaView>, &'a ReplicaView)> {
-    let replicas = before.map(|view| view.replicas.as_slice()).unwrap_or_default();
+    let replicas = before.map(|view| &*view.replicas).unwrap_or_default();
     let old: HashMap<ReplicaId, &ReplicaView> = replicas.iter().map(|view| (view.replica, view)).collect();
     now.replicas.iter().map(move |view| (old.get(&view.replica).copied(), view))
 }
 
-/// Why pods do not come up. Often all of them wait for the same thing.
+/// Why pods do not start. Pods that wait for the same reason share a sentence.
 fn waiting(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     let mut waiting: BTreeMap<&str, Vec<ReplicaId>> = BTreeMap::new();
     for (old, new) in beside(before, now) {
@@ -150,8 +150,8 @@ fn waiting(before: Option<&JobView>, now: &JobView) -> Vec<String> {
         }
     }
     let sentences = waiting.into_iter().map(|(reason, replicas)| match replicas.as_slice() {
-        [first, _, ..] => format!("{first} and {} more wait: {reason}", replicas.len() - 1),
-        [] | [_] => format!("{} waits: {reason}", replicas.first().map(ReplicaId::to_string).unwrap_or_default()),
+        [first, _, ..] => format!("{first} and {} more are waiting: {reason}", replicas.len() - 1),
+        [] | [_] => format!("{} is waiting: {reason}", replicas.first().map(ReplicaId::to_string).unwrap_or_default()),
     });
     shortened(sentences.collect(), "more reasons to wait")
 }
@@ -168,18 +168,18 @@ fn failures(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     shortened(failed.collect(), "more replicas failed")
 }
 
-/// A failure that was not told before, also not as the loss of its replica.
+/// Whether this failure is new: `old` shows neither this exit nor the loss of the replica.
 fn is_news(old: Option<&ReplicaView>, exit: &ExitReport) -> bool {
     let is_told = |view: &ReplicaView| view.state == ReplicaState::Lost || view.exit.as_ref() == Some(exit);
     is_failure(exit) && !old.is_some_and(is_told)
 }
 
-/// Whether a replica is known to have failed: its loss is then the same end in other words.
+/// Whether a replica has already failed. Its loss is then the same failure, seen in another way.
 fn has_failed(old: Option<&ReplicaView>) -> bool {
     old.is_some_and(|view| view.state == ReplicaState::Lost || view.exit.as_ref().is_some_and(is_failure))
 }
 
-/// Whether nobody asked for this end.
+/// Whether the replica failed. A replica that Muster stopped did not fail.
 fn is_failure(exit: &ExitReport) -> bool {
     !exit.is_success() && !exit.stopped
 }
@@ -193,9 +193,9 @@ fn shortened(mut sentences: Vec<String>, rest: &str) -> Vec<String> {
     sentences
 }
 
-/// The last line about a finished job: how it ended, how long it took, and where the time went.
+/// The last line about a finished job: its result, its duration, and the time of each step.
 pub(crate) fn closing(view: &JobView) -> String {
-    // The pods may still be going, which is no part of the job's time.
+    // The job's time ends with its result. The clean-up of its pods does not count.
     let total = between(view.times.accepted, view.times.ended.or(view.times.finished));
     let took = |words: &'static str| total.map(after(words)).unwrap_or_default();
     let parts = parts(&view.times);
@@ -223,17 +223,17 @@ fn parts(times: &JobTimes) -> String {
     ];
     let known = steps.into_iter().filter_map(|(step, took)| took.map(|took| format!("{step} {}", spelled(took))));
     let known: Vec<String> = known.collect();
-    // One step alone, of a job that never ran, is no answer to where the time went.
+    // A single step says nothing: the job never ran.
     if known.len() < 2 { String::new() } else { known.join(", ") }
 }
 
-/// The time from one step to the next, when both were reached.
+/// The time between two steps. `None` unless both were reached.
 pub(crate) fn between(from: Option<UnixMillis>, to: Option<UnixMillis>) -> Option<Duration> {
     let (UnixMillis(from), UnixMillis(to)) = (from?, to?);
     Some(Duration::from_millis(to.saturating_sub(from)))
 }
 
-/// The last output on stderr of the replica whose end failed the job, with the exception's first line before it.
+/// The last lines on stderr of the replica that failed the job. The exception's first line comes first if they lack it.
 pub(crate) fn last_words(view: &JobView) -> Option<(ReplicaId, Vec<&str>)> {
     let Some(JobResult::Failed { failure: Failure::ReplicaExited { replica, exit } }) = &view.result else {
         return None;

@@ -1,4 +1,4 @@
-//! Tests of `narrate.rs`, as tables of views and sentences.
+//! Tests of `narrate.rs`.
 
 use protocol::agent::ExitOutcome;
 use protocol::failure::{FailedStart, Restarts};
@@ -45,7 +45,7 @@ fn running(workers: u32) -> JobView {
     view.generation = Some("1.1".parse().unwrap());
     view.times.joined = Some(UnixMillis(2_800));
     view.times.started = Some(UnixMillis(2_820));
-    view.replicas.iter_mut().for_each(|replica| replica.state = ReplicaState::Running);
+    view.replicas_mut().iter_mut().for_each(|replica| replica.state = ReplicaState::Running);
     view
 }
 
@@ -68,7 +68,7 @@ fn failed_by(replica: &str, exit: ExitReport) -> JobView {
 }
 
 #[test]
-fn a_job_is_described_by_what_it_has() {
+fn a_job_is_described_by_its_strategy_and_replicas() {
     for (strategy, workers, text) in [
         ("AllReduce", 4, "job digits accepted: AllReduce, 4 workers"),
         ("AllReduce", 1, "job digits accepted: AllReduce, 1 worker"),
@@ -81,17 +81,17 @@ fn a_job_is_described_by_what_it_has() {
 }
 
 #[test]
-fn each_step_is_told_once() {
+fn each_step_is_reported_once() {
     let told =
         ["gang complete: 4 of 4 in 1.8 s", "running: generation 1.1, all 4 started 0.02 s after the gang was complete"];
     assert_eq!(changes(None, &pending(4)), Vec::<String>::new());
     assert_eq!(changes(Some(&pending(4)), &running(4)), told);
-    assert_eq!(changes(None, &running(4)), told, "a first view that is late tells everything");
+    assert_eq!(changes(None, &running(4)), told, "without an earlier view, everything is new");
     assert_eq!(changes(Some(&running(4)), &running(4)), Vec::<String>::new());
 }
 
 #[test]
-fn each_further_start_is_marked_with_its_cause() {
+fn each_restart_is_marked_with_its_cause() {
     let mut again = running(2);
     again.generation = Some("1.2".parse().unwrap());
     again.times.started = Some(UnixMillis(9_000));
@@ -110,38 +110,38 @@ fn each_further_start_is_marked_with_its_cause() {
     let mut repeated = again.clone();
     repeated.generation = Some("2.1".parse().unwrap());
     let told = changes(Some(&again), &repeated);
-    assert_eq!(told[0], "--- start 2.1, after the master had gone, and the start before with it ---");
-    assert!(changes(Some(&repeated), &again).is_empty(), "an older view that comes late is no start");
+    assert_eq!(told[0], "--- start 2.1, after the previous start was lost with its master ---");
+    assert!(changes(Some(&repeated), &again).is_empty(), "a late, older view is not a new start");
 }
 
 #[test]
-fn failures_are_told_and_ends_that_were_asked_for_are_not() {
+fn failures_are_reported_and_stopped_replicas_are_not() {
     let mut view = running(4);
     view.state = JobState::Stopping;
     for (index, code, stopped) in [(0, 0, false), (1, 3, false), (2, 143, true)] {
-        view.replicas[index].state = ReplicaState::Exited;
-        view.replicas[index].exit = Some(exited(code, stopped));
+        view.replicas_mut()[index].state = ReplicaState::Exited;
+        view.replicas_mut()[index].exit = Some(exited(code, stopped));
     }
-    assert_eq!(changes(Some(&running(4)), &view), ["worker-1 exited with code 3", "stopping the one that still runs"]);
+    assert_eq!(changes(Some(&running(4)), &view), ["worker-1 exited with code 3", "stopping 1 running replica"]);
     assert_eq!(changes(Some(&view), &view), Vec::<String>::new());
 }
 
 #[test]
-fn a_lost_replica_is_told_with_the_reason() {
+fn a_lost_replica_is_reported_with_the_reason() {
     let mut view = running(2);
-    view.replicas[1].state = ReplicaState::Lost;
-    view.replicas[1].reason = Some("its agent was killed by signal 9".to_owned());
+    view.replicas_mut()[1].state = ReplicaState::Lost;
+    view.replicas_mut()[1].reason = Some("its agent was killed by signal 9".to_owned());
     assert_eq!(changes(Some(&running(2)), &view), ["worker-1 was lost: its agent was killed by signal 9"]);
 }
 
 #[test]
-fn one_end_that_is_seen_in_two_ways_is_told_once() {
+fn a_failure_that_is_seen_as_exit_and_as_loss_is_reported_once() {
     let mut exited_first = running(2);
-    exited_first.replicas[1].state = ReplicaState::Exited;
-    exited_first.replicas[1].exit = Some(exited(137, false));
+    exited_first.replicas_mut()[1].state = ReplicaState::Exited;
+    exited_first.replicas_mut()[1].exit = Some(exited(137, false));
     let mut lost_first = running(2);
-    lost_first.replicas[1].state = ReplicaState::Lost;
-    lost_first.replicas[1].reason = Some("its container was killed by signal 9".to_owned());
+    lost_first.replicas_mut()[1].state = ReplicaState::Lost;
+    lost_first.replicas_mut()[1].reason = Some("its container was killed by signal 9".to_owned());
     assert_eq!(changes(Some(&exited_first), &lost_first), Vec::<String>::new());
     assert_eq!(changes(Some(&lost_first), &exited_first), Vec::<String>::new());
 }
@@ -149,7 +149,7 @@ fn one_end_that_is_seen_in_two_ways_is_told_once() {
 #[test]
 fn many_failures_are_counted() {
     let mut view = running(100);
-    view.replicas.iter_mut().for_each(|replica| {
+    view.replicas_mut().iter_mut().for_each(|replica| {
         replica.state = ReplicaState::Exited;
         replica.exit = Some(exited(1, false));
     });
@@ -158,17 +158,17 @@ fn many_failures_are_counted() {
 }
 
 #[test]
-fn replicas_that_wait_for_the_same_thing_are_told_together() {
+fn replicas_that_wait_for_the_same_reason_share_a_sentence() {
     let mut view = pending(4);
-    view.replicas.iter_mut().skip(1).for_each(|replica| replica.reason = Some("no node has 8 GPUs".to_owned()));
-    assert_eq!(changes(Some(&pending(4)), &view), ["worker-1 and 2 more wait: no node has 8 GPUs"]);
+    view.replicas_mut().iter_mut().skip(1).for_each(|replica| replica.reason = Some("no node has 8 GPUs".to_owned()));
+    assert_eq!(changes(Some(&pending(4)), &view), ["worker-1 and 2 more are waiting: no node has 8 GPUs"]);
     assert_eq!(changes(Some(&view), &view), Vec::<String>::new());
-    view.replicas[0].reason = Some("its image is pulled".to_owned());
-    assert_eq!(changes(None, &view)[0], "worker-0 waits: its image is pulled");
+    view.replicas_mut()[0].reason = Some("its image is pulled".to_owned());
+    assert_eq!(changes(None, &view)[0], "worker-0 is waiting: its image is pulled");
 }
 
 #[test]
-fn the_closing_line_says_how_it_ended_and_where_the_time_went() {
+fn the_closing_line_has_the_result_and_the_time_of_each_step() {
     let parts = "pods 1.8 s, start 0.02 s, training 20.9 s";
     let mut never_started = finished(JobResult::Failed {
         failure: Failure::StartTimeout { missing: vec!["worker-3".parse().unwrap()], after_seconds: 20, reason: None },
@@ -181,21 +181,21 @@ fn the_closing_line_says_how_it_ended_and_where_the_time_went() {
             format!("failed after 22.7 s: worker-2 exited with code 3 ({parts})"),
         ),
         (finished(JobResult::Cancelled), format!("cancelled after 22.7 s ({parts})")),
-        (never_started, "failed after 22.7 s: 1 of the gang did not come within 20 s: worker-3".to_owned()),
+        (never_started, "failed after 22.7 s: 1 replica was not ready within 20 s: worker-3".to_owned()),
     ] {
         assert_eq!(closing(&view), line);
     }
 }
 
 #[test]
-fn clocks_that_went_back_give_no_nonsense() {
+fn a_clock_that_goes_back_gives_a_duration_of_zero() {
     let mut view = finished(JobResult::Succeeded);
     view.times.joined = Some(UnixMillis(500));
     assert!(closing(&view).contains("pods 0.00 s"), "{}", closing(&view));
 }
 
 #[test]
-fn the_last_words_are_those_of_whoever_failed_first_and_few() {
+fn the_last_words_are_a_few_lines_of_the_first_failed_replica() {
     let view = failed_by("worker-2", exited(3, false));
     let (replica, lines) = last_words(&view).unwrap();
     assert_eq!((replica.to_string().as_str(), lines), ("worker-2", vec!["Traceback", "ValueError: no"]));
@@ -206,7 +206,7 @@ fn the_last_words_are_those_of_whoever_failed_first_and_few() {
     let (_, lines) = last_words(&view).unwrap();
     assert_eq!((lines.len(), lines[0], lines[19]), (20, "line 31", "line 50"));
 
-    // An exception whose text goes on for so many lines that the last of them do not name it.
+    // The text of this exception is so long that its last lines do not name it.
     let mut exit = exited(1, false);
     exit.exception = Some("ValueError: Attempt to convert a value (PerReplica:{".to_owned());
     exit.stderr_tail = "[1. 2. 3.]\n".repeat(50);

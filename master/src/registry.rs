@@ -1,5 +1,5 @@
-//! The registry: every job of this master, behind its only lock. It follows the store's watch, so a job reaches its
-//! driver in the same way after a submit and after a restart of the master.
+//! The registry: every job of this master, behind a single lock. The registry follows the store's watch, so a job
+//! reaches its driver in the same way after a submit and after a restart of the master.
 
 mod error;
 
@@ -27,10 +27,10 @@ use crate::store::{Change, JobRecord, SPEC_BYTES_MAX, StoreError, StoreEvent, St
 
 /// Maximum time for a recorded job to reach the registry.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(5);
-/// First pause before a job whose driver broke gets a new one; each further break doubles it. The cause of the panic
-/// may still exist.
+/// Pause before a job gets a new driver after its first driver broke. The pause doubles each time a driver breaks,
+/// because the cause may still exist.
 const BROKEN_PAUSE: Duration = Duration::from_millis(500);
-/// Maximum number of doublings, which gives about four minutes.
+/// Maximum number of doublings: the longest pause is about four minutes.
 const BROKEN_DOUBLINGS_MAX: u32 = 9;
 
 /// Maximum time for a request that writes a record, over all its calls. A client waits 30 s for an answer.
@@ -39,13 +39,13 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(25);
 /// One job, for its readers.
 #[derive(Debug, Clone)]
 pub struct JobHandle {
-    /// The current view of the job, and a notice of each change.
+    /// The current view of the job, with a notification of each change.
     pub view: watch::Receiver<JobView>,
-    /// Its output.
+    /// The job's output.
     pub logs: Arc<JobLogs>,
     record: watch::Sender<Option<Stored>>,
     damaged: Arc<Notify>,
-    /// How many of its drivers have broken.
+    /// How many drivers of the job have broken.
     broken: u32,
 }
 
@@ -53,7 +53,7 @@ pub struct JobHandle {
 #[derive(Default)]
 struct Drivers {
     tasks: JoinSet<Driven>,
-    /// The uid separates a job from a later one with the same name.
+    /// The uid distinguishes a job from a later job with the same name.
     jobs: HashMap<Id, JobKey>,
 }
 
@@ -80,7 +80,7 @@ pub struct Jobs {
 }
 
 impl Jobs {
-    /// An empty registry that keeps the jobs' output in `archive`, or below that folder.
+    /// An empty registry that keeps the jobs' output in `archive`, which may also be a folder's path.
     pub fn new(context: Arc<Context>, archive: impl Into<Archive>) -> Arc<Self> {
         Arc::new(Self {
             context,
@@ -92,7 +92,7 @@ impl Jobs {
         })
     }
 
-    /// Follows the store and drives every job, until the future is dropped. The drivers end with it.
+    /// Follows the store and drives every job. Dropping the future also stops the drivers.
     ///
     /// # Errors
     /// Fails if the store's watch cannot be opened, or ends.
@@ -112,14 +112,14 @@ impl Jobs {
         }
     }
 
-    /// Waits until every recorded job is in the registry. A master that answers earlier would deny that the jobs exist.
+    /// Waits until every recorded job is in the registry. Before that, the master would report a job as unknown.
     pub async fn complete(&self) {
         // The sender lives as long as `self`.
         let _ = self.is_complete.subscribe().wait_for(|is_complete| *is_complete).await;
     }
 
-    /// Replaces a driver that broke, as a takeover by another master would. Other jobs continue meanwhile. A job that
-    /// another master took over stays visible, also after its end.
+    /// Handles the end of a driver. A broken driver is replaced, as in a takeover by another master. A job that another
+    /// master took over gets a new driver too: that driver only waits, and the job stays visible.
     fn take_end(&self, ended: &Result<(Id, Driven), JoinError>, drivers: &mut Drivers) {
         let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
         let Some(job) = drivers.jobs.remove(&id) else { return };
@@ -140,8 +140,8 @@ impl Jobs {
         self.drive(stored, (tenure, pause), channels, drivers);
     }
 
-    /// Jobs found at startup are ours. A job that a newer master accepts later stays with that master: this one is
-    /// being replaced, and would leave the job without a driver.
+    /// Jobs found at startup are ours. A job that a newer master accepts later stays with that master: this master is
+    /// being replaced, and would soon leave the job without a driver.
     fn tenure(&self, record: &JobRecord) -> Tenure {
         let was_there = !*self.is_complete.borrow();
         if was_there || record.holder <= self.context.boot_id { Tenure::First } else { Tenure::Others }
@@ -179,15 +179,18 @@ impl Jobs {
             StoreEvent::Deleted(name) => {
                 if let Some(handle) = self.lock().remove(&name) {
                     handle.record.send_replace(None);
-                    // Another master that deleted the record had its own copy of the output.
+                    // If another master deleted the record, it removed only its own copy of the output.
                     self.removals.spawn(remove_output(name.clone(), handle.logs));
                     debug!(job = %name, "record deleted");
                 }
             }
-            StoreEvent::Replayed => {
+            StoreEvent::Replayed { all_readable } => {
                 self.is_complete.send_replace(true);
-                let archive = Arc::clone(&self.archive);
-                self.removals.spawn(async move { archive.sweep().await });
+                // The folder of a job with an unreadable record would look like that of a deleted job.
+                if all_readable {
+                    let archive = Arc::clone(&self.archive);
+                    self.removals.spawn(async move { archive.sweep().await });
+                }
             }
         }
         self.arrivals.send_replace(());
@@ -241,7 +244,6 @@ impl Jobs {
                 let stored = self.context.store.get(&name).await.map_err(of_store)?;
                 self.existing(stored.ok_or(JobsError::Exists(name))?, &spec).await
             }
-            Err(StoreError::Refused(reason)) => Err(JobsError::NotKept(reason)),
             Err(error) => Err(of_store(error)),
         }
     }
@@ -253,7 +255,7 @@ impl Jobs {
         Ok(Submitted::Existing(self.arrived(&stored).await?))
     }
 
-    /// Waits until a recorded job reaches the registry. A different job with the same name may still be in it.
+    /// Waits until a recorded job reaches the registry. A different job with the same name may still be there.
     async fn arrived(&self, stored: &Stored) -> Result<JobHandle, JobsError> {
         let (name, uid) = (stored.name(), &stored.record.uid);
         let mut arrivals = self.arrivals.subscribe();
@@ -268,7 +270,7 @@ impl Jobs {
         timeout(ARRIVAL_TIMEOUT, arrival).await.ok().flatten().ok_or_else(|| JobsError::Slow(name.clone()))
     }
 
-    /// Records a user's wish, which the driver then follows. The only wish for an unreadable record is to delete it.
+    /// Records a user's wish, which the driver then follows. An unreadable record can only be deleted.
     ///
     /// # Errors
     /// [`JobsError::Unknown`], [`JobsError::Unreadable`], [`JobsError::Pods`], [`JobsError::Store`] and
@@ -294,7 +296,7 @@ impl Jobs {
         }
     }
 
-    /// Removes the rest of a job whose record is unreadable. The record goes last, as always.
+    /// Deletes the pods, the output and finally the record of a job whose record is unreadable.
     async fn discard(&self, job: &JobKey) -> Result<(), JobsError> {
         self.context.backend.delete_all(job).await.map_err(JobsError::Pods)?;
         if !job.uid.is_empty() {

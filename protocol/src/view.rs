@@ -1,6 +1,7 @@
-//! What the master shows of a job: its phase, its replicas, its result, and when each step was reached.
+//! What the master shows of a job: state, replicas, result and times.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -9,31 +10,31 @@ use crate::failure::{Failure, Restarts};
 use crate::ids::{Generation, JobName, ReplicaId, UnixMillis};
 use crate::job::JobSpec;
 
-/// Where a job stands.
+/// The state of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
-    /// Its pods come up.
+    /// The job waits until all agents answer.
     Pending,
-    /// All agents answer; each is given its environment and then its start.
+    /// All agents answer. The master sends every agent its environment, and then starts exec.py.
     Starting,
-    /// Every exec.py has been started.
+    /// exec.py has been started in every replica.
     Running,
-    /// A start of its gang has ended; what still runs of it is being stopped.
+    /// The run has ended or failed. The master stops the replicas that still run.
     Stopping,
-    /// All replicas restart after a failed start: lost pods are replaced, and a pause is kept.
+    /// The master prepares a restart: it replaces lost pods and waits for the backoff.
     Restarting,
-    /// It ended as it should.
+    /// The job succeeded.
     Succeeded,
-    /// It did not.
+    /// The job failed.
     Failed,
-    /// A user ended it.
+    /// A user cancelled the job.
     Cancelled,
 }
 
 impl JobState {
-    /// All states, in the order in which a job comes to them.
+    /// All states, from the first to the final ones.
     pub const ALL: [Self; 8] = [
         Self::Pending,
         Self::Starting,
@@ -45,7 +46,7 @@ impl JobState {
         Self::Cancelled,
     ];
 
-    /// Whether nothing will change any more.
+    /// Whether the state is final.
     pub fn is_finished(self) -> bool {
         match self {
             Self::Succeeded | Self::Failed | Self::Cancelled => true,
@@ -53,7 +54,7 @@ impl JobState {
         }
     }
 
-    /// The name as on the wire.
+    /// The state's name on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -74,24 +75,24 @@ impl fmt::Display for JobState {
     }
 }
 
-/// How a job ended. Written once.
+/// The result of a job. It does not change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum JobResult {
-    /// As it should.
+    /// The job succeeded.
     Succeeded,
-    /// For this reason.
+    /// The job failed.
     Failed {
-        /// The first failure in time; those after it are echoes.
+        /// The first failure. It caused the later ones.
         failure: Failure,
     },
-    /// By a user's wish.
+    /// A user cancelled the job.
     Cancelled,
 }
 
 impl JobResult {
-    /// The state that shows this result.
+    /// The final state of a job with this result.
     pub fn state(&self) -> JobState {
         match self {
             Self::Succeeded => JobState::Succeeded,
@@ -101,29 +102,29 @@ impl JobResult {
     }
 }
 
-/// Where a replica stands.
+/// The state of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ReplicaState {
-    /// Its pod is asked for and has no address yet.
+    /// The pod has no address yet.
     Requested,
-    /// Its pod has a place, and its agent has not answered.
+    /// The pod has an address. The agent has not answered yet.
     Scheduled,
-    /// Its agent answers.
+    /// The agent answers.
     Joined,
-    /// Its agent has the environment of this generation.
+    /// The agent has the environment of this generation.
     Configured,
-    /// Its exec.py runs.
+    /// exec.py runs.
     Running,
-    /// Its exec.py has ended.
+    /// exec.py has ended.
     Exited,
-    /// Its pod is gone, and its run with it.
+    /// The pod and its run are lost.
     Lost,
 }
 
 impl ReplicaState {
-    /// The name as on the wire.
+    /// The name on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Requested => "requested",
@@ -137,89 +138,94 @@ impl ReplicaState {
     }
 }
 
-/// One replica, as shown.
+/// A replica of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReplicaView {
     /// Role and index, such as `worker-2`.
     pub replica: ReplicaId,
-    /// Where it stands.
+    /// The replica's state.
     pub state: ReplicaState,
-    /// Its pod's name.
+    /// The pod's name.
     pub pod: String,
-    /// The address of its TensorFlow server, `ip:port`, once it has one.
+    /// Address of the replica's TensorFlow server, `ip:port`. Absent until known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// Why it waits or was lost, in the back end's words.
+    /// Why the replica waits or was lost, in the back end's words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The process id of exec.py, while it runs.
+    /// Process id of exec.py while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// When its exec.py was started, by its agent's clock.
+    /// When exec.py started, by the agent's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<UnixMillis>,
-    /// How its exec.py ended.
+    /// How exec.py ended. Absent until it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<ExitReport>,
 }
 
-/// When each step was reached, by the master's clock.
+/// When the job reached each step, by the master's clock.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobTimes {
-    /// The record was written.
+    /// The master accepted the job and wrote its record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepted: Option<UnixMillis>,
-    /// The last agent answered: the gang is complete.
+    /// All agents answered: the gang is complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined: Option<UnixMillis>,
-    /// Every agent has its environment.
+    /// Every agent had its environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub configured: Option<UnixMillis>,
-    /// Every exec.py has been started.
+    /// exec.py was started in every replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<UnixMillis>,
-    /// The end was decided.
+    /// The master decided the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<UnixMillis>,
-    /// Nothing runs any more.
+    /// All replicas had stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished: Option<UnixMillis>,
 }
 
-/// One job, as shown.
+/// A job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobView {
-    /// Its name.
+    /// The job's name.
     pub name: JobName,
-    /// Differs from that of any other job, also of one that had the same name before.
+    /// Unique id. A later job with the same name has another one.
     pub uid: String,
-    /// Raised at each change; what a long poll waits for.
+    /// Increases with each change. A long poll waits until it differs.
     pub seq: u64,
-    /// Where it stands.
+    /// The job's state.
     pub state: JobState,
-    /// The current start of its gang, once there is one.
+    /// The gang's current start. Absent before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<Generation>,
-    /// How it ended, once it has.
+    /// The job's result. Absent until it is decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<JobResult>,
-    /// Which starts of its gang have failed, and why.
+    /// The gang's restarts, and the reasons.
     #[serde(default, skip_serializing_if = "Restarts::is_empty")]
     pub restarts: Restarts,
-    /// What was asked for.
+    /// The request with every default filled in.
     pub spec: JobSpec,
-    /// Every replica, in the order of roles and indexes.
-    pub replicas: Vec<ReplicaView>,
-    /// When.
+    /// All replicas, ordered by role and index.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<ReplicaView>))]
+    pub replicas: Arc<[ReplicaView]>,
+    /// When the job reached each step.
     pub times: JobTimes,
 }
 
 impl JobView {
-    /// The job as it ended, once its result is decided. Its state is `stopping` until its pods have ended too; here it is
-    /// the one that shows the result.
+    /// The replicas, to change them. Copies them first if another view shares them.
+    pub fn replicas_mut(&mut self) -> &mut [ReplicaView] {
+        Arc::make_mut(&mut self.replicas)
+    }
+
+    /// The same view in its final state, once the result is decided. The master shows `stopping` until the pods have ended.
     pub fn as_ended(mut self) -> Option<Self> {
         self.state = self.result.as_ref()?.state();
         Some(self)
@@ -230,52 +236,52 @@ impl JobView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobList {
-    /// In the order of their names.
+    /// All jobs, ordered by name.
     pub jobs: Vec<JobView>,
 }
 
-/// The answer of `GET /v1/master`: what a client has to know before it submits.
+/// The answer of `GET /v1/master`: what a client needs to know before it submits a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MasterView {
     /// The master's version.
     pub version: String,
-    /// Where its pods live.
+    /// The master's back end.
     pub backend: BackendKind,
-    /// The number of the user that it runs as, and that scripts run as with it, where its pods are processes.
+    /// User id of the master, and therefore of its scripts. Only with the process back end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
 }
 
-/// Where pods live.
+/// The kind of back end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum BackendKind {
-    /// As processes of the master's host, which run a folder's exec.py.
+    /// Pods are processes on the master's host. They run exec.py from a folder.
     Process,
-    /// In Kubernetes, which run an image's exec.py.
+    /// Pods are Kubernetes pods. They run exec.py from an image.
     Kubernetes,
 }
 
-/// One line of a merged log stream, itself one line of JSON.
+/// A line of a job's merged output, written as one line of JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LogLine {
-    /// Who printed it.
+    /// The replica that printed the line.
     pub replica: ReplicaId,
-    /// The byte offset in that replica's output just behind this line: ask from here to go on.
+    /// Byte offset after this line in the replica's output. To resume, request the output from this offset.
     pub offset: u64,
-    /// The text without its newline; invalid UTF-8 replaced. A line of more than [`LOG_LINE_BYTES`] comes in pieces.
+    /// The text without its newline, with invalid UTF-8 replaced. A line longer than 16 KiB is sent in pieces.
     pub line: String,
-    /// Whether this is the end of a line that is still being written, as a progress bar is, and comes again as a whole.
-    /// Only streams that ask for such lines have them. `offset` is then where the line begins.
+    /// Whether the line is still being written, as a progress bar is. `line` then has its newest part, and `offset` is
+    /// where the line begins. The stream sends the complete line later. Sent only on request.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unfinished: bool,
 }
 
-/// Most bytes of output in one [`LogLine`].
+/// Maximum bytes of output in a [`LogLine`].
 pub const LOG_LINE_BYTES: usize = 16 * 1024;
 
-/// Most bytes of a line that is still being written: its newest. A terminal shows no more of it.
+/// Maximum bytes of an unfinished [`LogLine`]: the newest. A terminal shows no more.
 pub const UNFINISHED_BYTES: usize = 4 * 1024;

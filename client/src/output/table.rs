@@ -1,4 +1,4 @@
-//! Tables and headers of `list` and `status`, as text. The time is an argument.
+//! The text of `list` and `status`. The time is an argument.
 
 use comfy_table::{ContentArrangement, Table};
 use protocol::ids::UnixMillis;
@@ -7,7 +7,7 @@ use protocol::view::{JobResult, JobView, ReplicaView};
 use crate::narrate::{between, composition, gang_size};
 use crate::output::spelled;
 
-/// All jobs, one a line.
+/// All jobs, one per line.
 pub(crate) fn jobs_table(jobs: &[JobView], now: UnixMillis) -> String {
     let mut table = plain_table(&["NAME", "STRATEGY", "STATE", "REPLICAS", "TIME", "RESULT"]);
     for view in jobs {
@@ -23,7 +23,7 @@ pub(crate) fn jobs_table(jobs: &[JobView], now: UnixMillis) -> String {
     shown(&table)
 }
 
-/// One job: what it is, and one line for each replica.
+/// One job, with one line for each replica.
 pub(crate) fn status_text(view: &JobView, now: UnixMillis) -> String {
     let mut head = vec![
         ("job", view.name.to_string()),
@@ -35,11 +35,11 @@ pub(crate) fn status_text(view: &JobView, now: UnixMillis) -> String {
     head.extend(view.result.as_ref().map(|ended| ("result", result(ended))));
     head.extend((view.restarts.total() > 0).then(|| ("restarts", restarts(view))));
     head.extend(view.restarts.failed_starts.last().map(|failed| ("failed", one_line(&failed.failure.to_string()))));
-    head.extend(view.restarts.failed_starts.last().map(|_| ("", format!("client why {} says more", view.name))));
+    head.extend(view.restarts.failed_starts.last().map(|_| ("", format!("for details: client why {}", view.name))));
     let head: Vec<String> = head.iter().map(|(label, value)| format!("{label:<10}  {value}")).collect();
 
     let mut table = plain_table(&["REPLICA", "STATE", "POD", "ADDRESS", "EXIT OR REASON"]);
-    for replica in &view.replicas {
+    for replica in view.replicas.iter() {
         table.add_row([
             replica.replica.to_string(),
             replica.state.as_str().to_owned(),
@@ -60,18 +60,17 @@ fn exit_or_reason(replica: &ReplicaView) -> String {
     }
 }
 
-/// `2 of 3, and 1 that does not count`.
+/// `2 of 3, and 1 not counted`.
 fn restarts(view: &JobView) -> String {
     let counted = format!("{} of {}", view.restarts.counted, view.spec.run_policy.max_restarts);
     match view.restarts.uncounted {
         0 => counted,
-        1 => format!("{counted}, and 1 that does not count"),
-        many => format!("{counted}, and {many} that do not count"),
+        uncounted => format!("{counted}, and {uncounted} not counted"),
     }
 }
 
-/// How long a finished job took, or how long ago another was accepted. Its clean-up does not count: a master that was
-/// restarted notes the end of that anew.
+/// How long a finished job took, or how long ago an unfinished job was accepted. The clean-up does not count, because a
+/// restarted master records its end again.
 fn time(view: &JobView, now: UnixMillis) -> String {
     let end = if view.state.is_finished() { view.times.ended.or(view.times.finished) } else { Some(now) };
     between(view.times.accepted, end).map(spelled).unwrap_or_default()
@@ -85,7 +84,7 @@ fn result(result: &JobResult) -> String {
     }
 }
 
-/// A cell of many lines would tear its row apart.
+/// A line break in a cell would break its row.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

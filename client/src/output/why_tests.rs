@@ -1,4 +1,4 @@
-//! Tests of `why.rs`: a view, and the whole text.
+//! Tests of `why.rs`.
 
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::ids::UnixMillis;
@@ -17,7 +17,7 @@ fn view(result: Option<JobResult>, failed_starts: Vec<FailedStart>) -> JobView {
         result,
         restarts: protocol::failure::Restarts::default(),
         spec: JobRequest::new("digits".parse().unwrap(), "allreduce".parse().unwrap()).try_into().unwrap(),
-        replicas: vec![],
+        replicas: [].into(),
         times: JobTimes { accepted: Some(UnixMillis(1_000)), ..JobTimes::default() },
     };
     view.restarts.failed_starts = failed_starts;
@@ -71,7 +71,7 @@ before that:
 }
 
 #[test]
-fn an_exception_that_the_last_lines_do_not_name_comes_before_them() {
+fn an_exception_comes_before_last_lines_that_do_not_name_it() {
     let Failure::ReplicaExited { replica, mut exit } = exited(1) else { panic!("it exited") };
     exit.exception = Some("ValueError: Attempt to convert a value (PerReplica:{".to_owned());
     let last =
@@ -82,7 +82,7 @@ fn an_exception_that_the_last_lines_do_not_name_comes_before_them() {
 }
 
 #[test]
-fn a_deadline_names_who_still_ran_the_longest_silent_first_with_its_last_lines() {
+fn after_a_deadline_the_replica_that_was_silent_longest_comes_first_with_its_last_lines() {
     let stood = |replica: &str, how: &str, stopped: bool| Consequence {
         replica: replica.parse().unwrap(),
         how: how.to_owned(),
@@ -100,12 +100,12 @@ fn a_deadline_names_who_still_ran_the_longest_silent_first_with_its_last_lines()
         ..failed(failure.clone())
     };
     let text = "\
-job digits failed: the job was not done within its deadline of 60 s
+job digits failed: the job exceeded its deadline of 60 s
 
 still ran      worker-1: had printed nothing for 42 s
 still ran      worker-2: had printed nothing for 1 s
 did not run    worker-0: exited with code 0
-how            the job was not done within its deadline of 60 s
+how            the job exceeded its deadline of 60 s
 when           3.0 s after the submit, start 1.2
 last lines of worker-1:
   │ step 7";
@@ -113,7 +113,7 @@ last lines of worker-1:
 }
 
 #[test]
-fn a_gang_that_does_not_come_together_names_the_first_that_is_missing_and_its_reason() {
+fn an_incomplete_gang_names_its_first_missing_replica_and_the_reason() {
     let failure = Failure::StartTimeout {
         missing: vec!["worker-1".parse().unwrap()],
         after_seconds: 60,
@@ -121,29 +121,29 @@ fn a_gang_that_does_not_come_together_names_the_first_that_is_missing_and_its_re
     };
     let start = FailedStart { generation: None, counted: false, ..failed(failure.clone()) };
     let text = "\
-job digits failed: 1 of the gang did not come within 60 s: worker-1 (it cannot be scheduled: 1 Insufficient cpu.)
+job digits failed: 1 replica was not ready within 60 s: worker-1 (it cannot be scheduled: 1 Insufficient cpu.)
 
 first missing  worker-1
-how            1 of the gang did not come within 60 s: worker-1 (it cannot be scheduled: 1 Insufficient cpu.)
+how            1 replica was not ready within 60 s: worker-1 (it cannot be scheduled: 1 Insufficient cpu.)
 when           3.0 s after the submit";
     assert_eq!(why_text(&view(Some(JobResult::Failed { failure }), vec![start])), text);
 }
 
 #[test]
-fn of_a_job_in_which_nothing_failed_that_is_said() {
+fn a_job_without_failures_says_so() {
     assert_eq!(why_text(&view(None, vec![])), "job digits is running: nothing has failed");
     assert_eq!(why_text(&view(Some(JobResult::Succeeded), vec![])), "job digits succeeded");
 }
 
 #[test]
-fn a_failure_that_many_meet_comes_with_a_hint() {
+fn a_common_failure_comes_with_a_hint() {
     let with = |line: &str| {
         let start = FailedStart { last_lines: vec![line.to_owned()], ..failed(exited(1)) };
         why_text(&view(Some(JobResult::Failed { failure: exited(1) }), vec![start]))
     };
     for (line, hint) in [
         ("ValueError: Attempt to convert a value (PerReplica:{", "hint: model.fit of Keras 3"),
-        ("UnknownError: Could not start gRPC server", "hint: another program has taken the port"),
+        ("UnknownError: Could not start gRPC server", "hint: another program has taken TensorFlow's port"),
         ("MemoryError", "hint: the script ran out of memory"),
     ] {
         assert!(with(line).contains(&format!("\n\n{hint}")), "{}", with(line));
@@ -152,25 +152,25 @@ fn a_failure_that_many_meet_comes_with_a_hint() {
 }
 
 #[test]
-fn a_start_that_repeats_an_earlier_masters_is_told_with_its_cause() {
+fn a_start_that_was_lost_with_its_master_is_explained() {
     let mut view = view(None, vec![]);
     view.restarts.repeated_starts = vec![RepeatedStart { generation: "2.1".parse().unwrap(), at: UnixMillis(15_000) }];
     let text = "\
 job digits is running
 
-start 2.1, 14.0 s after the submit: the master had gone, and the start before with it (not counted)";
+start 2.1, 14.0 s after the submit: the previous start was lost with its master (not counted)";
     assert_eq!(why_text(&view), text);
 }
 
 #[test]
-fn the_status_of_a_job_says_how_often_it_was_started_again_and_what_failed_last() {
+fn status_shows_the_number_of_restarts_and_the_last_failure() {
     let mut view = view(None, vec![failed(exited(3))]);
     (view.restarts.counted, view.restarts.uncounted) = (2, 1);
     let status = crate::output::status_text(&view, UnixMillis(5_000));
     for line in [
-        "restarts    2 of 3, and 1 that does not count",
+        "restarts    2 of 3, and 1 not counted",
         "failed      worker-1 exited with code 3",
-        "            client why digits says more",
+        "            for details: client why digits",
     ] {
         assert!(status.lines().any(|shown| shown == line), "{line:?} in\n{status}");
     }

@@ -50,7 +50,7 @@ impl Driver {
             replica.output_from = self.channels.logs.of(*id).map_or(0, |log| log.progress().end);
         }
         let record = &self.stored.record;
-        // After a master and all pods are lost, nobody knows whether there was a start.
+        // After a takeover, an earlier start may have left no trace. So count at least one restart.
         let restarts = record.restarts.total().max(u32::from(record.epoch > 1));
         let meeting = Meeting { spec: record.spec.clone(), members, restarts };
         self.begin_start(tasks::configure(self.fanout(generation), self.agents(|_| true), meeting));
@@ -76,12 +76,12 @@ impl Driver {
         tasks::Fanout { agents: self.agents.clone(), generation, reporter: self.reporter.clone() }
     }
 
-    /// Runs the work of a start in a task. [`Self::call_start_back`] cancels it.
+    /// Runs the work of a start in a task. [`Self::call_start_back`] cancels the task.
     pub(super) fn begin_start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
         self.start = Some(tasks::spawn(&self.reporter, work));
     }
 
-    /// Cancels a start that is still in progress first: agents refuse it after they were told to stop.
+    /// Stops runs. First cancels a start in progress, because agents refuse to start a run after a stop request.
     async fn stop_runs(&mut self, grace: Duration) {
         self.call_start_back().await;
         let generation = self.phase.generation();
@@ -93,7 +93,7 @@ impl Driver {
                 !mem::replace(&mut replica.is_stopped, true)
             })
         });
-        // Each change while a job ends asks for this again, and usually every agent was told already.
+        // `step` repeats this action at each change while a job ends. Usually every agent was asked already.
         if targets.is_empty() {
             return;
         }
@@ -102,7 +102,7 @@ impl Driver {
             let stop = async |(subject, agent): (Subject, SocketAddr)| {
                 if let Err(error) = tasks::stop(&agents, agent, generation, grace).await {
                     let report = Report::NotStopped { replica: subject.id, generation, reason: error_chain(&error) };
-                    // The receiver is gone only if the driver has ended, so the error does not matter.
+                    // The send fails only if the driver has ended, so the error does not matter.
                     let _ = reporter.send(report).await;
                 }
             };
@@ -110,8 +110,8 @@ impl Driver {
         });
     }
 
-    /// Deletes the pod of a run that its agent does not stop. The report may arrive after the run has ended, or when
-    /// the pod serves the next start; then the pod stays.
+    /// Deletes a pod whose agent does not stop its run. If the run has ended by now, or the pod serves the next start,
+    /// the pod stays.
     pub(super) fn delete_unstopped(&mut self, id: ReplicaId, reason: &str) {
         let horizon = self.phase.horizon();
         let Some(replica) = self.replicas.get_mut(&id) else { return };
@@ -128,7 +128,7 @@ impl Driver {
     async fn release_pods(&mut self) {
         self.call_start_back().await;
         for (id, replica) in &mut self.replicas {
-            // Its agent answers soon, or the time limit passes.
+            // Wait until its agent answers or the time limit passes.
             let is_unheard = replica.seen.agent == AgentState::Silent && replica.seen.addresses().is_some();
             let Some(log) = self.channels.logs.of(*id).cloned().filter(|_| !is_unheard && !replica.is_released) else {
                 continue;
@@ -136,7 +136,7 @@ impl Driver {
             let copied = replica.follower.as_ref().map(Follower::caught_up);
             let complete = tasks::complete(log, OptionFuture::from(copied).map(drop));
             replica.is_released = replica.seen.presence() == Presence::Live;
-            // An evicted pod ends by itself, and its script may still save its state.
+            // An evicted pod ends by itself, and exec.py may still be saving its state.
             let is_to_end = replica.is_released && !replica.seen.is_leaving();
             let (id, agent) = (*id, replica.agent());
             let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.key());
@@ -150,7 +150,8 @@ impl Driver {
         }
     }
 
-    /// Deletes pods. The back end's watch reports each deletion, so the driver does not repeat it soon.
+    /// Deletes pods. Repeats a deletion only after `release_timeout`, because the back end's watch needs some time to
+    /// report the deletion.
     pub(super) async fn delete_pods(&mut self, which: PodSelection) {
         self.call_start_back().await;
         let (horizon, now) = (self.phase.horizon(), Instant::now());
@@ -175,7 +176,7 @@ impl Driver {
         }
     }
 
-    /// Deletes every pod of the job, also those that the driver does not know.
+    /// Deletes every pod of the job, including pods that the driver does not know.
     pub(super) async fn delete_all_pods(&mut self) {
         self.call_start_back().await;
         for replica in self.replicas.values_mut().filter(|replica| replica.seen.presence() != Presence::Absent) {
@@ -184,7 +185,7 @@ impl Driver {
         tasks::delete_all(self.context.backend.as_ref(), &self.stored.key()).await;
     }
 
-    /// Cancels the task of a start and waits for its end. A pod that it requested may still appear later.
+    /// Cancels the task of a start and waits for its end. A pod that the task requested may still appear later.
     async fn call_start_back(&mut self) {
         if let Some(start) = self.start.take() {
             start.abort();
@@ -203,7 +204,7 @@ impl Driver {
 
 /// Whether a selection includes this pod.
 fn is_chosen(which: PodSelection, seen: &Observation, member: &Member) -> bool {
-    // An evicted pod has its grace. A second deletion would cut it short.
+    // A second deletion would shorten the grace of an evicted pod.
     let is_leaving = seen.is_leaving();
     match which {
         PodSelection::Live => member.pod == Presence::Live,

@@ -14,22 +14,24 @@ use crate::backend::PodTable;
 use crate::job::observation::PodState;
 use crate::store::{Change, Ended, JobRecord, Stored, Wish};
 
-/// Maximum time beyond the pods' grace for another master to act on a user's request. After that this one ends the job.
+/// When a user asks to end another master's job, that master has the pods' grace plus this time to act. Then this
+/// master ends the job.
 const HEED_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Which masters and drivers held a job before this driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tenure {
-    /// No driver of this master. Masters with other boot ids may have held it.
+    /// No driver of this master has held the job. Other masters may have held it.
     First,
-    /// A driver of this master that broke. Its starts must differ from the next ones, like another master's.
+    /// An earlier driver of this master held the job and broke. This driver raises the epoch, as in a takeover.
     Anew,
-    /// A master that began later than this one: it has taken the job over, or has accepted it.
+    /// A newer master holds the job. It was started after this one, and accepted the job or took it over.
     Others,
 }
 
-/// Returns at once if this master may hold the job. Otherwise shows a sentence and leaves the job alone until it ended
-/// and no pod is alive, or until no master has acted on a request to end it. `None` if the job no longer exists.
+/// Returns at once if this master may hold the job. Otherwise shows the reason, and waits until the job has ended and
+/// no pod is alive. If the other master ignores a request to end the job, ends the job itself. `None` if the job no
+/// longer exists.
 pub(super) async fn wait_for_another_master(
     context: &Context,
     stored: Stored,
@@ -50,7 +52,7 @@ pub(super) async fn wait_for_another_master(
 /// Waits until a job has ended and none of its pods is alive.
 async fn over(context: &Context, channels: &Channels) -> Option<Stored> {
     let has_ended = |now: &Option<Stored>| now.as_ref().is_none_or(|stored| stored.record.ended.is_some());
-    // The channel closes when the registry ends, and this master with it.
+    // The channel closes only when this master shuts down.
     let ended = channels.record.clone().wait_for(has_ended).await.ok()?.clone()?;
     context.backend.watch(&ended.key()).wait_for(none_lives).await.ok()?;
     Some(ended)
@@ -74,9 +76,10 @@ async fn unheeded(record: &mut watch::Receiver<Option<Stored>>, patience: Durati
     }
 }
 
-/// Ends a job whose own master does not answer. Its agents would refuse this master's token, so its pods are deleted.
+/// Ends a job whose master does not act. Deletes its pods, because its agents may refuse this master's token.
 async fn end_for_another_master(context: &Context, stored: Stored, channels: &Channels) -> Option<Stored> {
-    let sentence = "its pod was deleted, because the master that drives the job did not act on the request to end it";
+    let sentence =
+        "the job's pods were deleted, because the master that drives the job did not act on the request to end it";
     warn!(job = %stored.name(), "{sentence}");
     show(&channels.view, sentence);
     let job = stored.key();
@@ -102,13 +105,13 @@ async fn end_for_another_master(context: &Context, stored: Stored, channels: &Ch
     }
 }
 
-/// Why another master must keep the job. This master could only make agents with another key's token fail.
+/// Why this master must leave the job to another master, if it must. Agents refuse tokens made with another key.
 fn why_it_is_anothers(context: &Context, stored: &Stored, tenure: Tenure) -> Option<String> {
     let keys = stored.record.agent_key.as_deref().zip(context.agent_key.fingerprint());
     match (keys.filter(|(theirs, own)| theirs != own), tenure) {
         (Some((theirs, own)), _) => Some(format!(
-            "left to the master whose agent key has the fingerprint {theirs}: this one's is {own}, and the job's agents \
-             would refuse it"
+            "left to the master whose agent key has the fingerprint {theirs}: this master's key has the fingerprint \
+             {own}, and the job's agents would refuse its token"
         )),
         (None, Tenure::Others) => Some("left to a master that was started after this one".to_owned()),
         (None, Tenure::First | Tenure::Anew) => None,
@@ -118,7 +121,7 @@ fn why_it_is_anothers(context: &Context, stored: &Stored, tenure: Tenure) -> Opt
 /// Makes this master the holder.
 ///
 /// # Errors
-/// Fails if the job no longer exists or another master holds it by now.
+/// Fails if the job no longer exists, or if a newer master holds it.
 pub(super) async fn adopt(
     context: &Context,
     stored: Stored,
@@ -127,7 +130,7 @@ pub(super) async fn adopt(
 ) -> Result<Stored, Driven> {
     let epoch = stored.record.epoch;
     let is_held = |record: &JobRecord| {
-        // A job that this master accepted is its own from the start.
+        // A job that this master accepted names this master as its holder from the start.
         record.holder == context.boot_id && (tenure != Tenure::Anew || record.epoch > epoch)
     };
     // A job that has ended needs no holder.
@@ -137,8 +140,8 @@ pub(super) async fn adopt(
     let name = stored.name().clone();
     let boot_id = &context.boot_id;
     let uid = &stored.record.uid;
-    // This master's knowledge may be old. A newer master may hold the job, and would not take it back when this
-    // one ends.
+    // `stored` may be out of date. A newer master that holds the job by now keeps it: it would not take the job back
+    // when this master ends.
     let is_anothers = |record: &JobRecord| record.epoch > epoch && record.holder > *boot_id && record.ended.is_none();
     let take_over = |record: &mut JobRecord| {
         if is_held(record) || is_anothers(record) || record.uid != *uid || record.ended.is_some() {

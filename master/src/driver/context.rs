@@ -23,8 +23,8 @@ pub struct Context {
     pub agents: AgentClient,
     /// The key from which the agents' tokens are derived.
     pub agent_key: AgentKey,
-    /// The name of this process as the holder of a record. It is greater than the boot id of every master that has held
-    /// a job of this store before.
+    /// The name of this process as the holder of records. It sorts after the boot id of every earlier master of this
+    /// store.
     pub boot_id: String,
 }
 

@@ -1,4 +1,4 @@
-//! Creates a job's pods. If a quota has no room, creation waits and retries; only the start timeout ends that.
+//! Creates a job's pods. If a quota has no room, creation is retried until the start timeout.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +66,7 @@ where
             done => return done,
         };
         for subject in waiting {
-            // The receiver is gone only if the driver has ended, so the error does not matter.
+            // The send fails only if the driver has ended, so the error does not matter.
             let _ = reporter.send(Report::Waits(*subject, error_chain(&error))).await;
         }
         sleep(QUOTA_PAUSE).await;

@@ -31,7 +31,7 @@ const JOIN_DELAY_MAX: Duration = Duration::from_millis(200);
 /// Maximum time between two requests to an agent that has no run.
 const REST_MAX: Duration = Duration::from_secs(10);
 
-/// Follows one pod. Dropping it aborts the task, so that no request reaches another pod that gets the same address.
+/// Follows one pod. Dropping the follower aborts its task, so that no request reaches a later pod at the same address.
 pub(super) struct Follower {
     address: SocketAddr,
     copied: watch::Receiver<Copied>,
@@ -54,11 +54,11 @@ pub(super) struct Followed {
 struct Copied {
     /// The newest run that the agent has started.
     started: Option<Generation>,
-    /// The newest run whose output is copied as far as it can be.
+    /// The newest run whose output is copied as far as possible.
     complete: Option<Generation>,
     /// Whether no further run will be reported.
     is_last: bool,
-    /// Whether the file currently accepts no output.
+    /// Whether the last write to the file failed.
     is_stuck: bool,
 }
 
@@ -76,23 +76,23 @@ impl Follower {
         Self { address, copied, watched, pod_ended, _task }
     }
 
-    /// Whether it follows the agent at this address.
+    /// Whether this follower follows the agent at this address.
     pub(super) fn is_at(&self, address: SocketAddr) -> bool {
         self.address == address
     }
 
-    /// Sets whether the agent may change by itself from now on, because the gang runs or is being stopped. Before that,
-    /// the answers to the driver's own requests are enough.
+    /// Sets whether the agent's status may change by itself from now on, because the gang runs or is being stopped.
+    /// Before that, the answers to the driver's own requests are enough.
     pub(super) fn watch_run(&self, may_change: bool) {
         self.watched.send_replace(may_change);
     }
 
-    /// Reports that the pod has ended. The task still reads the remaining output, and ends if the agent is unreachable.
+    /// Reports that the pod has ended. The task still copies remaining output, and ends if the agent is unreachable.
     pub(super) fn pod_has_ended(&self) {
         self.pod_ended.cancel();
     }
 
-    /// Resolves when all output of the reported runs is copied, or no more of it will come.
+    /// Resolves when all output of the reported runs is copied, or when no more output can be copied.
     pub(super) fn caught_up(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut copied = self.copied.clone();
         async move {
@@ -110,7 +110,7 @@ pub(super) async fn await_copies(followers: Vec<Follower>) {
     }
 }
 
-/// The task's side of a [`Follower`].
+/// The data of a [`Follower`]'s task.
 struct Pod {
     followed: Followed,
     news: watch::Sender<Copied>,
@@ -132,13 +132,13 @@ enum CopyError {
     Agent(#[from] AgentError),
     #[error("keep the output")]
     File(#[source] io::Error),
-    /// The agent has ended the stream, and the run continues.
+    /// The agent ended the stream without sending any bytes, although the run continues.
     #[error("the agent sends no output while its run goes on")]
     NoStream,
 }
 
 impl Pod {
-    /// Reports the agent's status whenever it changes, and reports when no further one will follow.
+    /// Reports the agent's status at each change, and notes when no further status will follow.
     async fn report_changes(&self) {
         let mut heard: Option<Box<RunStatus>> = None;
         while let Some(state) = self.next_state(heard.as_deref()).await {
@@ -173,14 +173,14 @@ impl Pod {
                 answer => answer,
             };
             let state = state_of(answer, heard);
-            // The recorded end of a run is final, whatever answers now.
+            // After the end of the pod or of its run, a refusal adds nothing to the last report.
             let is_known = self.ended.is_cancelled() || heard.is_some_and(|heard| heard.exit.is_some());
             let is_refusal = matches!(state, AgentState::Failed(_));
             return Some(state).filter(|_| !(is_refusal && is_known));
         }
     }
 
-    /// Waits while the gang does not run and the agent had no run at the last answer. Polls that only confirm the
+    /// Waits while the gang does not run and the agent's last answer reported no run. Polls that only confirm the
     /// driver's own requests would slow down the start of a large gang. The wait is limited, because a master that is
     /// being replaced may still start a run.
     async fn until_it_may_change(&self, heard: Option<&RunStatus>) {
@@ -191,8 +191,8 @@ impl Pod {
         }
     }
 
-    /// Asks for the agent's status. An unreachable agent may be cut off for a while: only its pod's state
-    /// proves that it is dead.
+    /// Asks for the agent's status. Retries an unreachable agent until its pod has ended, because only the pod's state
+    /// proves that the agent is dead.
     async fn ask(&self, heard: Option<&RunStatus>) -> Result<AgentAnswer, AgentError> {
         let Followed { agents, address, .. } = &self.followed;
         let ask = async || agents.status(*address, heard.map(|heard| heard.seq)).await;
@@ -219,7 +219,7 @@ impl Pod {
         let is_due = |copied: &Copied| copied.started > copied.complete;
         while news.wait_for(|copied| is_due(copied) || copied.is_last).await.is_ok_and(|copied| is_due(&copied)) {
             let started = news.borrow().started;
-            // An agent without a run has nothing to copy, nor has a dead agent.
+            // If the agent has no run or is dead, there is nothing more to copy.
             let complete = self.copy_run().await.flatten().max(started);
             self.news.send_modify(|copied| copied.complete = complete);
         }
@@ -250,8 +250,8 @@ impl Pod {
         }
     }
 
-    /// Copies the missing output. An agent also ends the stream of a slow reader. Only a stream that begins after the
-    /// run's end is sure to reach the run's last byte, or the first byte that the agent itself has lost.
+    /// Copies the missing output. The end of a stream does not mean the end of the output, because an agent also ends
+    /// the stream of a slow reader. After the run's end, this opens streams until one brings no new bytes.
     async fn copy_rest(&self) -> Result<Option<Generation>, CopyError> {
         let Followed { agents, address, log, .. } = &self.followed;
         loop {
@@ -279,7 +279,7 @@ impl Pod {
         let mut stream = agents.logs(*address, before.saturating_sub(base)).await?;
         let mut offset = stream.offset + base;
         if offset > before {
-            // The bytes in between are lost, also if no other bytes follow.
+            // The agent no longer has the bytes in between. Record the gap now, because no other bytes may follow.
             self.kept(log.append(offset, Bytes::new()).await)?;
         }
         while let Some(bytes) = stream.bytes.next().await {
@@ -304,7 +304,7 @@ impl Pod {
     }
 }
 
-/// The state that an answer shows for an agent whose newest status was `heard`.
+/// The agent's state after this answer. `heard` is the agent's newest status before it.
 fn state_of(answer: Result<AgentAnswer, AgentError>, heard: Option<&RunStatus>) -> AgentState {
     match answer {
         Ok(AgentAnswer::SeedOnly) if heard.is_none() => AgentState::SeedOnly,

@@ -17,7 +17,7 @@ impl Driver {
         let newest = self.channels.record.borrow_and_update().clone();
         let Some(newest) = newest else { return self.abandon().await };
         match newest.record.epoch.cmp(&self.stored.record.epoch) {
-            // A change from before this master took the job over, which arrives only now.
+            // A late event: the record was changed before this master took the job over.
             Ordering::Less => return Next::GoOn,
             Ordering::Equal => self.stored = newest,
             Ordering::Greater => {
@@ -28,8 +28,8 @@ impl Driver {
         self.advance().await
     }
 
-    /// The event in the record. A stop that a user requested must not count as a failure, so the driver reads a wish
-    /// before anything else.
+    /// The event that follows from the wish in the record. The driver handles a wish first, so that a stop requested by
+    /// a user does not count as a failure.
     pub(super) fn wished(&self) -> JobEvent {
         if self.stored.record.wish >= Wish::Cancel { JobEvent::CancelWished } else { JobEvent::Observed }
     }
@@ -77,7 +77,7 @@ impl Driver {
                 Report::NotStopped { replica, generation, reason } if generation == self.phase.generation() => {
                     self.delete_unstopped(replica, &reason);
                 }
-                // The run was dead already.
+                // The report is about an earlier start, whose runs are dead.
                 Report::NotStopped { .. } => {}
                 Report::Broken => return Next::Broken,
             }
@@ -93,8 +93,8 @@ impl Driver {
         self.replicas.entry(subject.id).and_modify(|replica| replica.hear(subject, agent, launched));
     }
 
-    /// Whether an agent reports an earlier start while the driver configures the next one. That request
-    /// stops the earlier run, and its own answer counts.
+    /// Whether an agent reports an earlier start while the driver configures the next start. The configure request
+    /// stops the earlier run, so only the answer to that request counts.
     fn is_being_configured_anew(&self, agent: &AgentState) -> bool {
         let JobPhase::Starting { generation, stage: StartStage::Configuring, .. } = &self.phase else { return false };
         let runs_earlier = |status: &RunStatus| {

@@ -1,7 +1,9 @@
-//! One task per job. It alone owns the job's phase, feeds `step` what it observes, and carries out the actions.
+//! The driver: one task for each job. Only the driver owns the job's phase. It passes its observations to `step` and
+//! carries out the actions.
 
 mod act;
 mod adopt;
+mod advance;
 mod context;
 mod create;
 mod follower;
@@ -19,19 +21,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::failure::{FailedStart, Failure};
-use protocol::ids::{Generation, ReplicaId, UnixMillis};
-use protocol::view::{JobResult, JobTimes, ReplicaView};
+use protocol::failure::FailedStart;
+use protocol::ids::{Generation, ReplicaId};
+use protocol::view::JobTimes;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{debug, error};
+use tracing::error;
 
 pub use self::adopt::Tenure;
 pub use self::context::{Channels, Context};
 use self::subject::Subject;
-use self::times::Launches;
 use self::tracked::Replica;
 pub use self::view::initial as initial_view;
 
@@ -40,13 +41,12 @@ use crate::agent_token::AgentToken;
 use crate::backend::PodTable;
 use crate::job::gang::{Gang, Member};
 use crate::job::observation::AgentState;
-use crate::job::phase::{self, Action, JobPhase, Known, Leftovers, Seen};
+use crate::job::phase::{self, Action, JobPhase, Known, Leftovers};
 use crate::job::plan;
 use crate::job::policy::Policy;
-use crate::job::replica::ReplicaPhase;
 use crate::store::{Ended, Stored};
 
-/// Maximum reports that wait for the driver.
+/// Maximum number of reports that wait for the driver.
 const BACKLOG: usize = 1024;
 
 /// A report of a task to its driver.
@@ -60,9 +60,9 @@ enum Report {
     NotStopped {
         /// The replica.
         replica: ReplicaId,
-        /// The start that is being stopped. By now a newer start may run in another pod.
+        /// The start to stop. By now, the replica may have a newer start in another pod.
         generation: Option<Generation>,
-        /// Why not.
+        /// Why the agent does not stop it.
         reason: String,
     },
     /// A task of the driver has panicked, so its work is not done.
@@ -77,7 +77,7 @@ enum Next {
     End,
     /// Another master holds the job.
     Yield,
-    /// The driver's knowledge may be out of date.
+    /// A task panicked, so the job needs a new driver.
     Broken,
 }
 
@@ -109,11 +109,11 @@ struct Driver {
     tasks: JoinSet<()>,
     /// The current task of the start: creating pods, configuring agents, or launching runs.
     start: Option<AbortOnDropHandle<()>>,
-    /// The newest start that runs or has ended; `None` while a gang gathers.
+    /// The newest start, also after its end; `None` while a gang gathers for the next start.
     current_start: Option<Generation>,
     /// The diagnosis of a failed start, until it is on record.
     failed: Option<FailedStart>,
-    /// At the job's deadline: the time since each replica's last output, until that is on record.
+    /// At the job's deadline: the time since each replica's last output, until the failure is on record.
     silence: BTreeMap<ReplicaId, Duration>,
     /// When the driver next renews the network policy of the job's pods.
     prepare_at: Instant,
@@ -203,7 +203,7 @@ impl Driver {
         tokio::select! {
             changed = self.channels.record.changed() => match changed {
                 Ok(()) => return self.take_record().await,
-                // The registry has ended, and this master with it.
+                // The registry has ended, because this master shuts down.
                 Err(_) => return Next::End,
             },
             () = self.channels.damaged.notified() => return self.mend().await,
@@ -214,7 +214,7 @@ impl Driver {
             _ = self.reports.recv_many(&mut batch, BACKLOG) => if self.take_reports(batch) == Next::Broken {
                 return Next::Broken;
             },
-            // Ended tasks are dropped, so that their number does not grow with the job's age.
+            // Ended tasks are removed. Otherwise their number would grow with the job's age.
             Some(ended) = self.tasks.join_next() => match ended {
                 Ok(()) => return Next::GoOn,
                 Err(failure) => {
@@ -228,123 +228,11 @@ impl Driver {
         self.advance().await
     }
 
-    /// Moves the phase as far as possible, carries out the actions, and publishes the view.
-    async fn advance(&mut self) -> Next {
-        let before = self.phase.clone();
-        loop {
-            if self.pods.has_changed().unwrap_or(false) {
-                self.take_pods();
-            }
-            let gang = self.gang();
-            let record = &self.stored.record;
-            let (restarts, epoch, now) = (&record.restarts, record.epoch, self.began.elapsed());
-            let seen = Seen { gang: &gang, policy: &self.policy, restarts, epoch, now };
-            let (phase, actions) = phase::step(self.phase.clone(), self.wished(), seen);
-            let has_moved = phase != self.phase;
-            // The new phase drops the evidence of the failed start, so the diagnosis is stored first.
-            if let Some(failure) = judged(&actions) {
-                self.failed = Some(self.failed_start(failure.clone(), &gang).await);
-            }
-            if has_moved {
-                // Stopped scripts may print something, which would hide how long they had been silent.
-                if phase.is_late() {
-                    self.silence = self.silences().await;
-                }
-                self.enter(phase, &gang);
-            }
-            for action in actions {
-                let next = self.act(action).await;
-                if next != Next::GoOn {
-                    return next;
-                }
-            }
-            if !has_moved {
-                break;
-            }
-        }
-        // A view for each of a thousand acknowledgements is too much: a start shows only its stages.
-        let is_amid_start = self.phase == before && matches!(self.phase, JobPhase::Starting { .. });
-        // The view of a finished job does not change.
-        let had_finished = matches!(before, JobPhase::Finished { .. });
-        if !is_amid_start && !had_finished {
-            self.publish();
-        }
-        if self.is_to_be_forgotten() { self.forget().await } else { Next::GoOn }
-    }
-
-    /// Enters a phase. `gang` was observed in the phase before.
-    fn enter(&mut self, phase: JobPhase, gang: &Gang) {
-        let launches = Launches { are_complete: gang.all(ReplicaPhase::was_launched), last: self.last_launch() };
-        times::reach(&mut self.times, (&self.phase, &phase), &launches, self.context.store.now());
-        match &phase {
-            JobPhase::Pending { .. }
-            | JobPhase::Starting { .. }
-            | JobPhase::Stopping { .. }
-            | JobPhase::Releasing { .. } => {}
-            // Not earlier: long polls to the first agents would slow down the start of the others.
-            JobPhase::Running { .. } => self.replicas.values().for_each(|replica| replica.watch_run(true)),
-            JobPhase::Restarting { .. } => self.replicas.values_mut().for_each(Replica::begin_again),
-            JobPhase::Finished { .. } => {
-                self.complete_logs();
-                if self.stored.record.ended.is_some() {
-                    self.replicas.values_mut().for_each(Replica::finish);
-                }
-                self.forget_at = self.time_left().map(|left| Instant::now() + left);
-            }
-        }
-        let generation = phase.generation();
-        if generation.is_some() || matches!(phase, JobPhase::Restarting { .. }) {
-            self.current_start = generation;
-        }
-        let generation = generation.map(tracing::field::display);
-        debug!(job = %self.stored.name(), state = %phase.state(), generation, "job moved");
-        self.phase = phase;
-    }
-
-    /// When the last exec.py was started, if every agent has reported its time.
-    fn last_launch(&self) -> Option<UnixMillis> {
-        let starts = self.replicas.values().map(|replica| replica.seen.agent.status()?.started_at);
-        starts.collect::<Option<Vec<_>>>()?.into_iter().max()
-    }
-
     fn gang(&self) -> Gang {
         let horizon = self.phase.horizon();
         let member = |(id, replica): (&ReplicaId, &Replica)| Member::of(*id, &replica.seen, horizon);
         Gang::new(self.replicas.iter().map(member).collect())
     }
-
-    /// The views of the replicas. If the job has ended, these are the views in its record.
-    fn replica_views(&self) -> Vec<ReplicaView> {
-        match &self.stored.record.ended {
-            Some(ended) => ended.replicas.clone(),
-            None => {
-                let horizon = self.phase.horizon();
-                let view = |(id, replica): (&ReplicaId, &Replica)| {
-                    view::of_replica(&self.stored.record, *id, &replica.seen, horizon)
-                };
-                self.replicas.iter().map(view).collect()
-            }
-        }
-    }
-
-    fn publish(&self) {
-        let shown = view::of(&self.stored, &self.phase, self.replica_views(), &self.times);
-        self.channels.view.send_if_modified(|view| view::renew(view, shown));
-    }
-}
-
-/// The failure that these actions judge, if any.
-fn judged(actions: &[Action]) -> Option<&Failure> {
-    actions.iter().find_map(|action| match action {
-        Action::RecordRestart(failure) | Action::Conclude(JobResult::Failed { failure }) => Some(failure),
-        Action::Conclude(JobResult::Succeeded | JobResult::Cancelled)
-        | Action::CreatePods
-        | Action::Configure(_)
-        | Action::Launch(_)
-        | Action::StopRuns { .. }
-        | Action::ReleasePods
-        | Action::DeletePods(_) => None,
-    })
 }
 
 /// A number from 0 to 255 that spreads the pauses of different jobs.

@@ -1,4 +1,4 @@
-//! What a driver writes to its record: the start, its failure, the job's end, and the job's deletion.
+//! What a driver writes to its job's record: starts, their failures, the job's end, and the job's deletion.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -24,7 +24,7 @@ use crate::store::{Change, Ended, JobRecord};
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Driver {
-    /// Records that a start is about to be made. A master that takes over may have no agent to ask.
+    /// Records that a start is about to begin. A later master cannot ask agents of the first prototype about it.
     pub(super) async fn remember(&mut self, generation: Generation) -> Next {
         self.write(|record| {
             if record.launched == Some(generation) {
@@ -36,7 +36,7 @@ impl Driver {
         .await
     }
 
-    /// Records that a start may repeat one of an earlier master. No other start needs this.
+    /// Records a start that may repeat a start of an earlier master. Does nothing for other starts.
     pub(super) async fn note_repeated(&mut self, generation: Generation) -> Next {
         let restarts = &self.stored.record.restarts;
         let is_first = generation.epoch > 1 && generation.sequence == 1 && restarts.total() == self.restarts_before;
@@ -60,7 +60,7 @@ impl Driver {
         match persistently(&self.channels.view, || amend_or_mend(store, known, while_held)).await {
             Written::Stored(stored) if is_held(&stored.record) => self.stored = stored,
             Written::Stored(stored) if stored.record.uid == uid => return Next::Yield,
-            // The record is gone, or another job has its name.
+            // The record no longer exists, or another job has its name.
             Written::Stored(_) | Written::Gone => return self.abandon().await,
         }
         Next::GoOn
@@ -78,13 +78,13 @@ impl Driver {
         Next::End
     }
 
-    /// Records the failure before its evidence is deleted, so that every later driver counts it once.
+    /// Records the failure before the evidence is deleted, so that later drivers count the failure exactly once.
     pub(super) async fn record_restart(&mut self) -> Next {
         let Some(failed) = self.failed.take() else { return Next::GoOn };
         let (restarts, failure) = (self.stored.record.restarts.total() + 1, &failed.failure);
         info!(job = %self.stored.name(), %failure, counted = failed.counted, restarts, "restarting the gang");
         self.write(|record| {
-            // The lost answer of an earlier write can hide that it succeeded.
+            // An earlier attempt may have succeeded although its answer was lost.
             let is_noted = |last: &FailedStart| (last.generation, last.at) == (failed.generation, failed.at);
             if record.restarts.failed_starts.last().is_some_and(is_noted) {
                 return Change::Nothing;
@@ -96,7 +96,7 @@ impl Driver {
         .await
     }
 
-    /// Records the result before the pods and their evidence are deleted. Nothing else happens meanwhile.
+    /// Records the result before the pods and their evidence are deleted. The driver does nothing else meanwhile.
     pub(super) async fn conclude(&mut self, result: JobResult) -> Next {
         let generation = self.channels.view.borrow().generation;
         let failed = self.failed.take();
@@ -121,7 +121,7 @@ impl Driver {
         if let Some(id) = failure.replica().or_else(|| longest_silent(&silence))
             && let (Some(replica), Some(log)) = (self.replicas.get(&id), self.channels.logs.of(id))
         {
-            // Later output is missing in these lines, and is still copied.
+            // The last lines lack any output that arrives after this timeout. That output is still copied.
             if let (Failure::ReplicaExited { .. }, Some(follower)) = (&failure, &replica.follower) {
                 let _ = timeout(LAST_OUTPUT_TIMEOUT, follower.caught_up()).await;
             }
@@ -158,8 +158,8 @@ impl Driver {
         });
     }
 
-    /// Deletes everything of a job whose user wants it deleted. The record goes last: if this master dies in between,
-    /// the next one finds the record and continues.
+    /// Deletes a job that a user deleted or whose time to live has ended. The record is deleted last: if this master
+    /// dies before, the next master finds the record and continues.
     pub(super) async fn forget(&mut self) -> Next {
         self.take_pods();
         if self.replicas.values().any(|replica| replica.seen.pod.is_some()) {

@@ -2,7 +2,7 @@
 
 use protocol::ids::ReplicaId;
 
-/// A replica and the number of its current or next pod. A report about an earlier pod is history.
+/// A replica and the number of its current or next pod. A report about an earlier pod is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Subject {
     /// The replica.

@@ -30,7 +30,7 @@ use crate::logs::ReplicaLog;
 pub(super) const AGENTS_AT_ONCE: usize = 64;
 /// Maximum time to copy the rest of a dead run's output before its pod ends.
 pub(super) const COPY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum attempts to reach an agent that has answered before; about two seconds in all.
+/// Maximum retries of a call; about two seconds in all.
 const ATTEMPTS: usize = 6;
 
 /// The contents of a rendezvous.
@@ -43,7 +43,7 @@ pub(super) struct Meeting {
     pub(super) restarts: u32,
 }
 
-/// A request to every agent of a gang.
+/// What a request to every agent of a gang needs.
 #[derive(Debug, Clone)]
 pub(super) struct Fanout {
     pub(super) agents: AgentClient,
@@ -65,7 +65,8 @@ impl Fanout {
     }
 }
 
-/// Runs work that ends with the handle. If it panics, the driver is told, because the work's report will never come.
+/// Spawns work that is aborted when the handle is dropped. A panic is reported, because the work itself cannot report
+/// any more.
 pub(super) fn spawn(
     reporter: &mpsc::Sender<Report>,
     work: impl Future<Output = ()> + Send + 'static,
@@ -73,13 +74,13 @@ pub(super) fn spawn(
     let reporter = reporter.clone();
     AbortOnDropHandle::new(tokio::spawn(async move {
         if AssertUnwindSafe(work).catch_unwind().await.is_err() {
-            // The receiver is gone only if the driver has ended, so the error does not matter.
+            // The send fails only if the driver has ended, so the error does not matter.
             let _ = reporter.send(Report::Broken).await;
         }
     }))
 }
 
-/// Gives every agent its environment.
+/// Sends every agent its environment.
 pub(super) async fn configure(call: Fanout, targets: Vec<(Subject, SocketAddr)>, meeting: Meeting) {
     let Meeting { spec, members, restarts } = meeting;
     let rendezvous = Rendezvous::new(&spec, call.generation, &members).after_restarts(restarts);
@@ -111,7 +112,7 @@ async fn configure_one(call: &Fanout, agent: SocketAddr, body: &Bytes) -> Result
     send.retry(patience()).when(is_unreachable).await
 }
 
-/// Tells every agent to run exec.py.
+/// Asks every agent to run exec.py.
 pub(super) async fn launch(call: Fanout, targets: Vec<(Subject, SocketAddr)>) {
     let launch = async |(subject, agent): (Subject, SocketAddr)| {
         let send = async || call.agents.run(agent, call.generation).await;
@@ -136,7 +137,7 @@ pub(super) async fn stop(
     }
 }
 
-/// Marks the output of a dead replica as complete when the copy in progress is done.
+/// Marks a dead replica's output as complete after the copy in progress, or after [`COPY_TIMEOUT`].
 pub(super) async fn complete(log: ReplicaLog, copied: impl Future<Output = ()>) {
     if timeout(COPY_TIMEOUT, copied).await.is_err() {
         warn!("the rest of a run's output took too long to copy");
@@ -144,7 +145,7 @@ pub(super) async fn complete(log: ReplicaLog, copied: impl Future<Output = ()>) 
     log.complete();
 }
 
-/// Shuts down an agent whose run has ended. Returns whether the agent agreed.
+/// Shuts down an agent whose run has ended. Returns whether the agent accepted.
 pub(super) async fn finish(agents: &AgentClient, agent: Option<SocketAddr>) -> bool {
     match agent {
         Some(agent) => agents.finish(agent).await.is_ok(),
@@ -152,7 +153,7 @@ pub(super) async fn finish(agents: &AgentClient, agent: Option<SocketAddr>) -> b
     }
 }
 
-/// Deletes a pod, with retries until it succeeds.
+/// Deletes a pod, with a limited number of retries.
 pub(super) async fn delete(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId) {
     let delete = async || backend.delete(job, id).await;
     if let Err(error) = delete.retry(patience()).await {
@@ -160,7 +161,7 @@ pub(super) async fn delete(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId
     }
 }
 
-/// Deletes every pod of a job, with retries until it succeeds.
+/// Deletes every pod of a job, with a limited number of retries.
 pub(super) async fn delete_all(backend: &dyn PodBackend, job: &JobKey) {
     let delete = async || backend.delete_all(job).await;
     if let Err(error) = delete.retry(patience()).await {
@@ -170,7 +171,7 @@ pub(super) async fn delete_all(backend: &dyn PodBackend, job: &JobKey) {
 
 /// Reports the new state of a replica's agent to the driver.
 pub(super) async fn report(reporter: &mpsc::Sender<Report>, subject: Subject, state: AgentState) {
-    // The receiver is gone only if the driver has ended, so the error does not matter.
+    // The send fails only if the driver has ended, so the error does not matter.
     let _ = reporter.send(Report::Agent(subject, state)).await;
 }
 

@@ -9,12 +9,12 @@ use crate::job::phase::{JobPhase, StartStage};
 pub(super) struct Launches {
     /// Whether every exec.py was started.
     pub(super) are_complete: bool,
-    /// When the last one was started, if every agent has reported its time.
+    /// When the last exec.py was started, if every agent has reported the time.
     pub(super) last: Option<UnixMillis>,
 }
 
-/// Records the time at which `after` is entered. The first time counts, except for the end: a start that is followed
-/// by a restart has not ended the job.
+/// Records the time at which `after` is entered. For most phases the first time counts. The end time is the exception:
+/// a restart clears it.
 pub(super) fn reach(
     times: &mut JobTimes,
     (before, after): (&JobPhase, &JobPhase),

@@ -1,4 +1,4 @@
-//! One replica of a driver's job: what is known of it, and which work is in progress.
+//! One replica of a driver's job: what the driver knows about it, and which work is in progress.
 
 use std::net::SocketAddr;
 
@@ -12,15 +12,15 @@ use crate::job::observation::{AgentState, Observation, PodState};
 
 /// A replica, as its driver tracks it.
 pub(super) struct Replica {
-    /// How many pods it had before, as far as this driver has seen their end.
+    /// How many earlier pods of this replica the driver has seen end.
     pods_before: u32,
-    /// What is known of it.
+    /// What the driver knows about it.
     pub(super) seen: Observation,
     /// Whether its agent is the first prototype's, which offers neither status nor output.
     pub(super) is_seed_only: bool,
-    /// Whether its run was told to stop. Once is enough.
+    /// Whether the driver has already asked its run to stop.
     pub(super) is_stopped: bool,
-    /// Whether its pod was told to shut down. Once is enough.
+    /// Whether the driver has already asked its pod to shut down.
     pub(super) is_released: bool,
     /// When the deletion of its pod was last requested.
     pub(super) deletion_asked_at: Option<Instant>,
@@ -31,8 +31,8 @@ pub(super) struct Replica {
 }
 
 impl Replica {
-    /// Marks an agent without a known run as launched in this start. When its pod ends, the pod's exit status then
-    /// counts for that start. An agent that reports its own start does not need this.
+    /// If the pod has ended and its agent never answered, assumes that exec.py ran in the start `launched`. The pod's
+    /// exit status then counts for that start.
     pub(super) fn count_as_launched(&mut self, launched: Option<Generation>) {
         let has_ended = matches!(self.seen.pod, Some(PodState::Terminated { exit: Some(_), .. }));
         if let (AgentState::Silent, true, Some(generation)) = (&self.seen.agent, has_ended, launched) {
@@ -40,7 +40,7 @@ impl Replica {
         }
     }
 
-    /// The address of its agent, if the agent has answered as it should.
+    /// The address of its agent, if the agent's newest answer is a status or an acknowledgement.
     pub(super) fn agent(&self) -> Option<SocketAddr> {
         let addresses = self.seen.addresses().filter(|_| self.seen.agent.has_answered())?;
         Some(addresses.agent)
@@ -51,8 +51,8 @@ impl Replica {
         Subject { id, pod: self.pods_before }
     }
 
-    /// The address of an agent to follow from now on, if it is not followed yet. A refused agent stays refused,
-    /// and one of the first prototype has no status.
+    /// The address of its agent, if a follower must begin there. A failed agent stays failed, and an agent of the first
+    /// prototype has no status to follow.
     pub(super) fn to_follow(&self) -> Option<SocketAddr> {
         let is_followable = !self.is_seed_only && !matches!(self.seen.agent, AgentState::Failed(_));
         let address = self.seen.addresses().filter(|_| is_followable)?.agent;
@@ -66,7 +66,7 @@ impl Replica {
             return;
         }
         self.is_seed_only |= agent == AgentState::SeedOnly;
-        // An earlier master, or this one before it was replaced, has launched it; do not launch it again.
+        // The record says that this agent was launched already; do not launch it again.
         let before = launched.filter(|_| agent == AgentState::SeedOnly).map(AgentState::Started);
         self.seen.hear(before.unwrap_or(agent));
     }
@@ -78,19 +78,19 @@ impl Replica {
         }
     }
 
-    /// Freezes what is known of it: its pod is gone, and no further report follows.
+    /// Ignores all further reports about its pod, because the pod no longer exists.
     pub(super) fn stop_hearing(&mut self) {
         self.pods_before += 1;
         self.follower = None;
     }
 
-    /// Forgets everything about its pod, which is gone.
+    /// Forgets everything about its pod, because the pod no longer exists.
     pub(super) fn lose_pod(&mut self) {
         self.stop_hearing();
         *self = Self { pods_before: self.pods_before, ..Self::new() };
     }
 
-    /// Forgets the failed start. If its agent can serve another start, the agent takes the next one.
+    /// Prepares for the next start after a failed start. If its pod still exists, the pod may serve the next start.
     pub(super) fn begin_again(&mut self) {
         if self.seen.pod.is_none() {
             return self.lose_pod();
@@ -105,7 +105,7 @@ impl Replica {
         self.follower.iter().for_each(|follower| follower.watch_run(may_change));
     }
 
-    /// Drops what a finished job's view and record hold already. Only whether the agent had a run still matters.
+    /// Drops details that a finished job's view and record already contain. Keeps whether the agent was configured.
     pub(super) fn finish(&mut self) {
         let status = self.seen.agent.status().cloned();
         self.seen.agent =
@@ -119,7 +119,7 @@ impl Replica {
             };
     }
 
-    /// A replica of which nothing is known yet.
+    /// A replica about which nothing is known yet.
     pub(super) fn new() -> Self {
         Self {
             pods_before: 0,
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_heard_late_of_a_pod_that_has_gone_says_nothing_of_the_next() {
+    fn late_reports_about_an_earlier_pod_are_ignored() {
         let id = "worker-1".parse().unwrap();
         let mut replica = Replica::new();
         let gone = replica.subject(id);

@@ -1,8 +1,12 @@
 //! Builds the view of a job from what its driver knows.
 
+use std::sync::Arc;
+
 use protocol::ids::{Generation, PodName, ReplicaId};
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaView};
 
+use super::Driver;
+use super::tracked::Replica;
 use crate::job::observation::Observation;
 use crate::job::phase::JobPhase;
 use crate::job::plan;
@@ -28,7 +32,7 @@ pub fn initial(record: &JobRecord) -> JobView {
 }
 
 /// The current view of a job, without its `seq`: see [`renew`].
-pub(super) fn of(stored: &Stored, phase: &JobPhase, replicas: Vec<ReplicaView>, times: &JobTimes) -> JobView {
+fn of(stored: &Stored, phase: &JobPhase, replicas: Arc<[ReplicaView]>, times: &JobTimes) -> JobView {
     let record = &stored.record;
     JobView {
         name: record.spec.name.clone(),
@@ -44,9 +48,30 @@ pub(super) fn of(stored: &Stored, phase: &JobPhase, replicas: Vec<ReplicaView>, 
     }
 }
 
-/// Replaces a view if the new one differs in more than its `seq`. Returns whether it did.
-/// The newest generation stays visible after its end.
-pub(super) fn renew(view: &mut JobView, mut shown: JobView) -> bool {
+impl Driver {
+    /// The views of the replicas. If the job has ended, these are the views in its record.
+    pub(super) fn replica_views(&self) -> Arc<[ReplicaView]> {
+        match &self.stored.record.ended {
+            Some(ended) => Arc::clone(&ended.replicas),
+            None => {
+                let horizon = self.phase.horizon();
+                let view = |(id, replica): (&ReplicaId, &Replica)| {
+                    of_replica(&self.stored.record, *id, &replica.seen, horizon)
+                };
+                self.replicas.iter().map(view).collect()
+            }
+        }
+    }
+
+    pub(super) fn publish(&self) {
+        let shown = of(&self.stored, &self.phase, self.replica_views(), &self.times);
+        self.channels.view.send_if_modified(|view| renew(view, shown));
+    }
+}
+
+/// Replaces a view if the new view differs in more than its `seq`. Returns whether the view was replaced.
+/// The newest generation stays in the view after its start has ended.
+fn renew(view: &mut JobView, mut shown: JobView) -> bool {
     shown.seq = view.seq;
     shown.generation = shown.generation.or(view.generation);
     if shown == *view {
@@ -68,13 +93,8 @@ fn result(phase: &JobPhase) -> Option<JobResult> {
     }
 }
 
-/// The view of one replica. Runs of generations before `horizon` are history.
-pub(super) fn of_replica(
-    record: &JobRecord,
-    id: ReplicaId,
-    seen: &Observation,
-    horizon: Option<Generation>,
-) -> ReplicaView {
+/// The view of one replica. Runs of generations before `horizon` belong to earlier starts.
+fn of_replica(record: &JobRecord, id: ReplicaId, seen: &Observation, horizon: Option<Generation>) -> ReplicaView {
     let phase = &ReplicaPhase::of(seen, horizon);
     let status = seen.agent.status();
     ReplicaView {

@@ -45,7 +45,8 @@ impl Driver {
         });
     }
 
-    /// When time alone moves the job. The driver has already acted on overdue pods, and checks them again later.
+    /// When the driver must act even without an event. If a deadline has passed, the driver has already acted, and
+    /// checks again after `release_timeout`.
     fn act_at(&self) -> Option<Instant> {
         let later = Instant::now() + self.policy.release_timeout;
         // No event reports that a pod has survived its deletion.

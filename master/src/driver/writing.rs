@@ -1,5 +1,5 @@
-//! The driver's writes to its job's record. It repeats each write until the store accepts it or the record is gone:
-//! otherwise the next master would repeat the work.
+//! The driver's writes to its job's record. Each write is repeated until the store accepts it or the record no longer
+//! exists. Without the write, the next master would repeat the work.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// The outcome of a write.
 pub(super) enum Written<T> {
-    /// The store has accepted it.
+    /// The store has accepted the write.
     Stored(T),
     /// The record no longer exists.
     Gone,
@@ -59,13 +59,13 @@ pub(super) fn show(view: &watch::Sender<JobView>, sentence: &str) {
         let is_shown = view.replicas.iter().all(|replica| replica.reason.as_deref() == Some(sentence));
         if !is_shown {
             view.seq += 1;
-            view.replicas.iter_mut().for_each(|replica| replica.reason = Some(sentence.to_owned()));
+            view.replicas_mut().iter_mut().for_each(|replica| replica.reason = Some(sentence.to_owned()));
         }
         !is_shown
     });
 }
 
-/// Changes a record like [`amend`]. Writes a record that somebody has damaged again, from `known`.
+/// Changes a record like [`amend`]. If somebody has damaged the record, rewrites it from `known`.
 ///
 /// # Errors
 /// Like [`amend`].

@@ -33,10 +33,10 @@ pub enum JobsError {
     /// The back end refuses the job.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The store refuses its record.
-    #[error("the job cannot be accepted: {0}")]
+    /// The store refuses the job's record.
+    #[error("the job's record was refused: {0}")]
     NotKept(String),
-    /// The back end could not delete its pods.
+    /// The back end could not delete the job's pods.
     #[error("the pods of the job cannot be deleted")]
     Pods(#[source] BackendError),
     /// The store does not answer.
@@ -50,19 +50,19 @@ pub enum JobsError {
         /// The time limit.
         limit: Duration,
     },
-    /// The job is on record and has not reached the registry.
+    /// The job is on record but has not reached the registry in time.
     #[error("job \"{0}\" is on record, but this master has not started it yet")]
     Slow(JobName),
 }
 
-/// The error of a user's request for an error of the store.
+/// Converts an error of the store into the error of a user's request.
 pub(super) fn of_store(error: StoreError) -> JobsError {
     match error {
         StoreError::Unreadable { job, reason, removal, version: _ } => JobsError::Unreadable { job, reason, removal },
+        StoreError::Refused(reason) => JobsError::NotKept(reason),
         error @ (StoreError::Exists(_)
         | StoreError::NotFound(_)
         | StoreError::Conflict(_)
-        | StoreError::Refused(_)
         | StoreError::Unavailable(_)) => JobsError::Store(error),
     }
 }

@@ -1,6 +1,8 @@
 //! Limits the size of a record. A ConfigMap holds 1 MiB (core/v1 `MaxSecretSize`), so each part of a record has a
 //! share, measured as JSON.
 
+use std::sync::Arc;
+
 use protocol::failure::{FailedStart, Restarts};
 use protocol::view::ReplicaView;
 use serde::Serialize;
@@ -13,7 +15,7 @@ pub const SPEC_BYTES_MAX: usize = 560 * 1024;
 const ENDED_BYTES_MAX: usize = 256 * 1024;
 /// Maximum bytes of the failed starts.
 const RESTARTS_BYTES_MAX: usize = 192 * 1024;
-/// Maximum characters of each replica's reason in a record with too many replicas.
+/// Maximum characters of each replica's reason, if an [`Ended`] is too long.
 const REASON_CHARS_MAX: usize = 40;
 
 impl JobRecord {
@@ -27,12 +29,12 @@ impl JobRecord {
 }
 
 impl Ended {
-    /// Cuts an end to a size that every store accepts. First each replica loses what is not needed to tell how it
-    /// ended; if that is not enough, all replicas are dropped. The failure of the job keeps its last words.
+    /// Cuts an end to a size that every store accepts. First it shortens each replica to the facts of its end. If that
+    /// is not enough, it drops all replicas. The result, with the job's failure, stays whole.
     #[must_use]
     pub fn bounded(mut self) -> Self {
-        let shorten: [fn(&mut Vec<ReplicaView>); 2] =
-            [|replicas| replicas.iter_mut().for_each(shorten_view), Vec::clear];
+        let shorten: [fn(&mut Arc<[ReplicaView]>); 2] =
+            [|replicas| Arc::make_mut(replicas).iter_mut().for_each(shorten_view), |replicas| *replicas = Arc::new([])];
         for shorten in shorten {
             if json_bytes_of(&self) <= ENDED_BYTES_MAX {
                 break;
@@ -53,8 +55,8 @@ fn shorten_view(replica: &mut ReplicaView) {
     }
 }
 
-/// Drops the consequences of older failures first, then the older failures from the oldest on, then the consequences of
-/// the newest one. The counts and the newest failed start always stay.
+/// Drops the consequences of older failures first, then the older failures, oldest first, then the consequences of the
+/// newest failure. The counts and the newest failed start always stay.
 fn bound_restarts(restarts: &mut Restarts) {
     let is_too_long = |restarts: &Restarts| json_bytes_of(restarts) > RESTARTS_BYTES_MAX;
     if is_too_long(restarts)

@@ -55,8 +55,8 @@ impl JobStore for KubeStore {
         match call(self.maps.create(&PostParams::default(), &map(&record, None)?)).await {
             Ok(created) => parse(&name, &created),
             Err(failure) if failure.says_exists() => {
-                // It may be this very record, if the answer to an earlier call was lost. The written JSON keeps the uid
-                // of the submit, so it can be compared.
+                // The existing record may be this record, if the answer to an earlier call was lost. The written JSON
+                // keeps the uid of the submit, so the records can be compared.
                 let there = self.read(&name).await?;
                 let is_own = there.as_ref().and_then(written).is_some_and(|written| written == record);
                 match there {
@@ -87,8 +87,6 @@ impl JobStore for KubeStore {
             Ok(updated) => parse(&name, &updated),
             Err(ApiFailure::Refused { status: 409, .. }) => Err(StoreError::Conflict(name)),
             Err(ApiFailure::Refused { status: 404, .. }) => Err(StoreError::NotFound(name)),
-            // An administrator may grant a missing right later.
-            Err(failure @ ApiFailure::Refused { status: 403, .. }) => Err(unavailable(failure)),
             Err(failure) => Err(of_write(failure)),
         }
     }
@@ -96,7 +94,7 @@ impl JobStore for KubeStore {
     async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError> {
         let this_job = only_if(Preconditions { uid: Some(uid.to_owned()), resource_version: None });
         match call(self.maps.delete(&record_name(name.as_str()), &this_job)).await {
-            // It is gone, or belongs to another job by now.
+            // The record is absent, or belongs to another job by now.
             Ok(_) | Err(ApiFailure::Refused { status: 404 | 409, .. }) => Ok(()),
             Err(failure) => Err(unavailable(failure)),
         }
@@ -123,7 +121,7 @@ impl JobStore for KubeStore {
     }
 
     async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError> {
-        // The watch would repeat a permanent error for ever, and report it only in the log.
+        // This call returns a permanent error. The watch would only log it, and retry for ever.
         call(self.maps.list(&ListParams::default().limit(1))).await.map_err(unavailable)?;
         let (sender, receiver) = mpsc::channel(BACKLOG);
         tokio::spawn(follow(changes(&self.cluster), sender));
@@ -159,7 +157,7 @@ async fn follow(
     }
 }
 
-/// What a reader knows already. It is told of each change once, and of records that vanished during an interruption.
+/// What the reader was told. It gets each change once, and also deletions that happened while the watch was broken.
 #[derive(Debug, Default)]
 struct Told {
     versions: HashMap<JobName, Version>,
@@ -187,7 +185,7 @@ impl Told {
                     self.versions.keys().filter(|name| !self.relisted.contains(*name)).cloned().collect();
                 let mut news: Vec<StoreEvent> = gone.into_iter().flat_map(|name| self.deleted(name)).collect();
                 if !mem::replace(&mut self.has_replayed, true) {
-                    news.push(StoreEvent::Replayed);
+                    news.push(StoreEvent::Replayed { all_readable: self.set_aside.is_empty() });
                 }
                 news
             }
@@ -256,7 +254,7 @@ fn written(map: &ConfigMap) -> Option<JobRecord> {
 fn parse(name: &JobName, map: &ConfigMap) -> Result<Stored, StoreError> {
     let (config_map, uid) = (map.name_any(), map.uid().unwrap_or_default());
     let text = map.data.as_ref().and_then(|data| data.get(RECORD)).map_or("", String::as_str);
-    // A copy, made by hand or restored under another name, is no record: its job belongs to the original.
+    // A copy, made by hand or restored under another name, is not a record: its job belongs to the original.
     let is_named_so = config_map == record_name(name.as_str()) && name_of(map).as_ref() == Some(name);
     let record = if is_named_so {
         JobRecord::read(name, text.as_bytes())
@@ -266,7 +264,7 @@ fn parse(name: &JobName, map: &ConfigMap) -> Result<Stored, StoreError> {
     let removal = if is_named_so {
         delete_command(name)
     } else {
-        // It may belong to anyone, so no master deletes it.
+        // The ConfigMap may belong to anyone, so no master deletes it.
         format!("kubectl delete configmap {config_map} --namespace {}", map.namespace().unwrap_or_default())
     };
     let version = Version(map.resource_version().unwrap_or_default());

@@ -1,11 +1,13 @@
-//! Stores what users asked for and the little that must be remembered. Creating a record commits a submit. Everything
-//! else about a job is observed, not stored.
+//! Stores one record for each job: its spec, and the few facts that a later master cannot observe. A submit is accepted
+//! when its record is created. Everything else about a job is observed, not stored.
 
 mod bounds;
 pub mod kube;
 mod reading;
 pub mod sqlite;
 pub mod watchers;
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use protocol::failure::Restarts;
@@ -38,8 +40,8 @@ pub struct JobRecord {
     pub agent_key: Option<String>,
     /// The user's current wish.
     pub wish: Wish,
-    /// The last start that was begun with agents that cannot report it later. It is recorded before that
-    /// start. The project's own agents report their start themselves.
+    /// The last start of agents that cannot report a start later, as the first prototype's cannot. It is recorded
+    /// before that start. The project's own agents report their start themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launched: Option<Generation>,
     /// The failed starts of its gang, and the number of its restarts.
@@ -49,7 +51,7 @@ pub struct JobRecord {
     pub ended: Option<Ended>,
 }
 
-/// What a user wants of a job. It only ever rises.
+/// What a user wants of a job. A wish can change only to a later wish in this list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wish {
@@ -71,17 +73,17 @@ pub struct Ended {
     /// The last start of its gang, if there was one.
     pub generation: Option<Generation>,
     /// The state of every replica at the end.
-    pub replicas: Vec<ReplicaView>,
+    pub replicas: Arc<[ReplicaView]>,
 }
 
 impl Ended {
-    /// The times of a job that ended before this master began. When its last pod was gone is unknown.
+    /// The times of a job that ended before this master began. If `finished` is unknown, `ended` replaces it.
     pub fn times_of_finished(&self) -> JobTimes {
         JobTimes { finished: self.times.finished.or(self.times.ended), ..self.times.clone() }
     }
 }
 
-/// One version of a record. It can only be compared.
+/// One version of a record. Versions can only be compared for equality.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version(pub String);
 
@@ -113,10 +115,13 @@ pub enum StoreEvent {
     Changed(Box<Stored>),
     /// No record has this name any more.
     Deleted(JobName),
-    /// The record of this job has become unreadable. The master that drives the job can write it again.
+    /// The record of this job has become unreadable. The master that drives the job can write the record again.
     Damaged(JobKey),
-    /// The watch has reported every record that existed when it began. Sent once.
-    Replayed,
+    /// The watch has reported every readable record that existed when it began. Sent once.
+    Replayed {
+        /// Whether all records were readable.
+        all_readable: bool,
+    },
 }
 
 /// Why a request to a store failed.
@@ -162,7 +167,7 @@ fn delete_command(job: &JobName) -> String {
     format!("client delete {job}")
 }
 
-/// The warning about an unreadable record, given once for each.
+/// The log message about an unreadable record. It is written once for each such record.
 const SET_ASIDE: &str = "set aside an unreadable record; its pods are left alone, and client delete NAME removes it";
 
 /// A store of records.
@@ -189,7 +194,7 @@ pub trait JobStore: Send + Sync {
     /// Replaces a record if it still has this `version` (compare-and-swap).
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] if it has changed, [`StoreError::NotFound`] if it is gone, [`StoreError::Refused`].
+    /// [`StoreError::Conflict`] if it has changed, [`StoreError::NotFound`] if it is absent, [`StoreError::Refused`].
     async fn update(&self, record: JobRecord, version: &Version) -> Result<Stored, StoreError>;
 
     /// Removes the record of the job with this uid. It succeeds without a change if the record is absent, or belongs to
@@ -199,11 +204,11 @@ pub trait JobStore: Send + Sync {
     /// [`StoreError::Unavailable`].
     async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError>;
 
-    /// Removes the unreadable record with this name. Removing an absent one succeeds.
+    /// Removes the unreadable record with this name. It succeeds if no record has this name.
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] if it is readable by now, [`StoreError::Unreadable`] if the store may not remove it,
-    /// [`StoreError::Unavailable`].
+    /// [`StoreError::Conflict`] if the record is readable by now, [`StoreError::Unreadable`] if the store may not
+    /// remove it, [`StoreError::Unavailable`].
     async fn discard(&self, name: &JobName) -> Result<(), StoreError>;
 
     /// The time by the clock that all masters of this store share, to the second. Deadlines and times to live use it,
@@ -213,15 +218,14 @@ pub trait JobStore: Send + Sync {
     }
 
     /// Reports every readable record, then [`StoreEvent::Replayed`], then each change in order. The watch ends when its
-    /// receiver is dropped.
-    /// A receiver that does not read blocks the store's writers.
+    /// receiver is dropped. A receiver that does not read may block the store's writers.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`].
     async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError>;
 }
 
-/// Changes a record with compare-and-swap, and repeats that after each conflict. The written record is bounded.
+/// Changes a record with compare-and-swap, and tries again after each conflict. The written record is bounded.
 /// `change` returns whether there is anything to write.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! Parses the text of a record, or tells why it is no record. An unreadable record is set aside, whatever it holds,
-//! and the others are served.
+//! Parses the text of a record, or tells why it is not a record. An unreadable record is set aside, whatever it holds,
+//! and the other jobs are served.
 
 use protocol::ids::JobName;
 use serde::Deserialize;
@@ -15,7 +15,7 @@ impl JobRecord {
     /// Reads the record of the job with this name. It ignores fields that a newer master has added.
     ///
     /// # Errors
-    /// A sentence that tells why the text is no record.
+    /// A sentence that tells why the text is not a record.
     pub fn read(name: &JobName, text: &[u8]) -> Result<Self, String> {
         let record: Self = serde_json::from_slice(text).map_err(|error| shortened(&error.to_string()))?;
         let JobRecord { uid, spec, epoch, .. } = &record;
@@ -25,7 +25,7 @@ impl JobRecord {
         if !is_uid(uid) {
             return Err(format!("\"{}\" is not a uid", shortened(uid)));
         }
-        // The next takeover adds one to the epoch, and must be able to read what it wrote.
+        // The next takeover adds one to the epoch, and the result must be readable too.
         if *epoch >= u32::MAX - 1 {
             return Err("its epoch cannot be raised any more".to_owned());
         }

@@ -1,5 +1,6 @@
-//! Stores records in one SQLite file, for the process back end. A laptop has no API server; a crash must lose nothing.
+//! Stores records in one SQLite file, for the process back end, which has no API server. A crash loses no record.
 
+use std::error::Error;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -40,8 +41,8 @@ impl SqliteStore {
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let connection = Connection::open(path).map_err(unavailable)?;
         connection.pragma_update(None, "journal_mode", "WAL").map_err(unavailable)?;
-        // A commit is on disk before it is answered, so a power failure loses no accepted submit. NORMAL would save
-        // that wait, and lose the newest commits in such a case (sqlite.org/pragma.html, synchronous).
+        // With FULL, a commit is on disk before its answer, so a power failure loses no accepted submit. NORMAL is
+        // faster, but a power failure may lose the newest commits (sqlite.org/pragma.html, synchronous).
         connection.pragma_update(None, "synchronous", "FULL").map_err(unavailable)?;
         connection.execute(SCHEMA, []).map_err(unavailable)?;
         Ok(Self(Arc::new(Mutex::new(Inner { connection, watchers: Watchers::default() }))))
@@ -53,7 +54,7 @@ impl SqliteStore {
         work: impl FnOnce(&mut Inner) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let inner = Arc::clone(&self.0);
-        // A panic in here leaves the connection usable: SQLite rolls back what was not committed.
+        // A panic in `work` leaves the connection usable: SQLite rolls back uncommitted changes.
         let locked = move || work(&mut inner.lock().unwrap_or_else(PoisonError::into_inner));
         tokio::task::spawn_blocking(locked).await.map_err(unavailable)?
     }
@@ -66,20 +67,21 @@ impl Inner {
         row.map(|row| parse(name, &row)).transpose()
     }
 
-    fn list(&self) -> Result<Vec<Stored>, StoreError> {
+    /// The readable records, and whether all records are readable.
+    fn list(&self) -> Result<(Vec<Stored>, bool), StoreError> {
         let mut query =
             self.connection.prepare("SELECT name, version, record FROM jobs ORDER BY name").map_err(unavailable)?;
         let rows = query.query_map([], columns).map_err(unavailable)?;
-        let mut records = vec![];
+        let (mut records, mut unreadable) = (vec![], 0);
         for row in rows {
             let row = row.map_err(unavailable)?;
             match row.name.parse().map(|name| parse(&name, &row)) {
                 Ok(Ok(stored)) => records.push(stored),
-                Ok(Err(error)) => error!(error = error_chain(&error), "{SET_ASIDE}"),
-                Err(error) => error!(error = error_chain(&error), "{SET_ASIDE}"),
+                Ok(Err(error)) => set_aside(&error, &mut unreadable),
+                Err(error) => set_aside(&error, &mut unreadable),
             }
         }
-        Ok(records)
+        Ok((records, unreadable == 0))
     }
 
     fn write(&mut self, record: JobRecord, version: i64) -> Stored {
@@ -113,7 +115,7 @@ impl JobStore for SqliteStore {
     }
 
     async fn list(&self) -> Result<Vec<Stored>, StoreError> {
-        self.with(|inner| inner.list()).await
+        self.with(|inner| Ok(inner.list()?.0)).await
     }
 
     async fn update(&self, record: JobRecord, version: &Version) -> Result<Stored, StoreError> {
@@ -138,7 +140,7 @@ impl JobStore for SqliteStore {
     async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError> {
         let (name, uid) = (name.clone(), uid.to_owned());
         self.with(move |inner| {
-            // SQLite fails on a text that is not JSON, instead of leaving the row alone.
+            // Without `json_valid`, the statement would fail if the record is not JSON.
             let delete = "DELETE FROM jobs WHERE name = ?1
                           AND CASE WHEN json_valid(record) THEN record ->> 'uid' = ?2 ELSE FALSE END";
             let rows = inner.connection.execute(delete, [name.as_str(), &uid]);
@@ -168,11 +170,16 @@ impl JobStore for SqliteStore {
 
     async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError> {
         self.with(|inner| {
-            let present = inner.list()?;
-            Ok(inner.watchers.add(present))
+            let (present, all_readable) = inner.list()?;
+            Ok(inner.watchers.add(present, all_readable))
         })
         .await
     }
+}
+
+fn set_aside(error: &dyn Error, unreadable: &mut usize) {
+    error!(error = error_chain(error), "{SET_ASIDE}");
+    *unreadable += 1;
 }
 
 /// A row as it is in the file. SQLite does not verify that its text is UTF-8.

@@ -1,4 +1,4 @@
-//! The watchers of a store in this process. The holder of the store's lock sends them each change, so that all of them
+//! The watchers of a store in this process. The holder of the store's lock sends them each change, so that all watchers
 //! see the changes in order.
 
 use tokio::sync::mpsc;
@@ -14,17 +14,17 @@ pub struct Watchers(Vec<mpsc::Sender<StoreEvent>>);
 
 impl Watchers {
     /// Adds a watcher. It receives `present` first.
-    pub fn add(&mut self, present: Vec<Stored>) -> mpsc::Receiver<StoreEvent> {
+    pub fn add(&mut self, present: Vec<Stored>, all_readable: bool) -> mpsc::Receiver<StoreEvent> {
         let (sender, receiver) = mpsc::channel(BACKLOG + present.len());
         let present = present.into_iter().map(|stored| StoreEvent::Changed(Box::new(stored)));
-        for event in present.chain([StoreEvent::Replayed]) {
-            sender.try_send(event).expect("the channel has room for all that is present");
+        for event in present.chain([StoreEvent::Replayed { all_readable }]) {
+            sender.try_send(event).expect("the channel has room for every present record");
         }
         self.0.push(sender);
         receiver
     }
 
-    /// Sends an event to all watchers, and drops those that are gone. Blocks, so do not call it from an async task.
+    /// Sends an event to all watchers, and removes closed watchers. It blocks, so do not call it from an async task.
     pub fn tell(&mut self, event: &StoreEvent) {
         self.0.retain(|watcher| watcher.blocking_send(event.clone()).is_ok());
     }

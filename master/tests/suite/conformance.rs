@@ -1,4 +1,4 @@
-//! Every store passes the stores' suite, and every back end the back ends'.
+//! The SQLite store and the process back end pass their conformance suites, and the largest records stay within limits.
 
 use master::backend::PodBackend;
 use master::backend::process::ProcessBackend;
@@ -36,7 +36,7 @@ async fn the_sqlite_store_keeps_records_and_versions_when_it_is_opened_again() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_database_is_unavailable() {
+async fn opening_a_file_that_is_no_database_fails_as_unavailable() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("jobs.sqlite");
     std::fs::write(&path, "this is no database, whatever its name says\n".repeat(100)).expect("write");
@@ -59,9 +59,9 @@ async fn a_damaged_record_is_unreadable_and_does_not_hide_the_others() {
 
     let got = store.get(&name).await;
     assert!(matches!(&got, Err(StoreError::Unreadable { job, .. }) if job.name.as_str() == "damaged"), "{got:?}");
-    let listed = store.list().await.expect("what can be read");
+    let listed = store.list().await.expect("the readable records");
     assert_eq!(listed.iter().map(|stored| stored.name().as_str()).collect::<Vec<_>>(), ["whole"]);
-    let first = store.watch().await.expect("what can be read").recv().await;
+    let first = store.watch().await.expect("the readable records").recv().await;
     assert!(matches!(&first, Some(StoreEvent::Changed(stored)) if stored.name().as_str() == "whole"), "{first:?}");
 }
 
@@ -80,7 +80,7 @@ async fn the_process_back_end_conforms() {
 }
 
 #[test]
-fn an_end_of_very_many_replicas_is_short_enough_for_every_store() {
+fn the_recorded_end_of_very_many_replicas_fits_into_every_store() {
     use master::store::Ended;
     use protocol::view::{JobResult, JobTimes, ReplicaState, ReplicaView};
     let replica = |index: u32| ReplicaView {
@@ -99,16 +99,16 @@ fn an_end_of_very_many_replicas_is_short_enough_for_every_store() {
         generation: None,
         replicas: (0..count).map(replica).collect(),
     };
-    assert_eq!(ended(100).bounded(), ended(100), "few are kept as they are");
+    assert_eq!(ended(100).bounded(), ended(100), "an end of 100 replicas is kept unchanged");
     for count in [1000, 5457] {
         let bounded = ended(count).bounded();
         assert!(serde_json::to_string(&bounded).expect("JSON").len() <= 256 * 1024, "{count}");
-        assert_eq!(bounded.replicas.is_empty(), count > 1000, "of a thousand it is kept how each ended");
+        assert_eq!(bounded.replicas.is_empty(), count > 1000, "replicas are listed up to 1000");
     }
 }
 
 #[tokio::test]
-async fn a_record_with_all_that_it_may_hold_fits_into_a_config_map() {
+async fn the_largest_record_fits_into_a_config_map() {
     use master::logs::JobLogs;
     use master::store::Ended;
     use protocol::agent::{ExitOutcome, ExitReport, STDERR_TAIL_BYTES};
@@ -120,11 +120,11 @@ async fn a_record_with_all_that_it_may_hold_fits_into_a_config_map() {
     let replica: ReplicaId = "evaluator-1000".parse().expect("a replica");
     let dir = tempfile::tempdir().expect("a folder");
     let logs = JobLogs::new(dir.path().to_owned(), &[replica]);
-    let log = logs.of(replica).expect("it has one");
+    let log = logs.of(replica).expect("the replica has a log");
     let (line, at) = ("\u{1b}".repeat(1000) + "\n", UnixMillis(u64::MAX));
-    log.append(0, line.repeat(LAST_LINES_MAX).into()).await.expect("it is kept");
+    log.append(0, line.repeat(LAST_LINES_MAX).into()).await.expect("append");
     let last_lines = log.last_lines(LAST_LINES_MAX, 0).await;
-    assert!(!last_lines.is_empty(), "it printed something");
+    assert!(!last_lines.is_empty(), "the log has lines");
 
     let exit = ExitReport {
         stopped: true,
@@ -156,20 +156,25 @@ async fn a_record_with_all_that_it_may_hold_fits_into_a_config_map() {
         exit: None,
     };
     let replicas = vec![replica; 500];
-    let ended = Ended { result: JobResult::Failed { failure }, times: JobTimes::default(), generation: None, replicas };
-    assert_eq!(ended.clone().bounded(), ended, "it is as long as an end may be");
+    let ended = Ended {
+        result: JobResult::Failed { failure },
+        times: JobTimes::default(),
+        generation: None,
+        replicas: replicas.into(),
+    };
+    assert_eq!(ended.clone().bounded(), ended, "the end is within its limits");
     record.ended = Some(ended);
     let texts = 8;
     record.spec.args = vec!["a".repeat(INPUT_BYTES_MAX / texts - 3); texts];
     let record = record.bounded();
-    assert_eq!(record.restarts.failed_starts.len(), 8, "all that are kept fit");
+    assert_eq!(record.restarts.failed_starts.len(), 8, "the record keeps 8 failed starts");
     let length = serde_json::to_string(&record).expect("JSON").len();
     assert!(length <= 1 << 20, "{length} bytes");
-    assert!(length > 880 * 1024, "a record can hold more than these {length} bytes");
+    assert!(length > 880 * 1024, "{length} bytes: the test no longer builds the largest record");
 }
 
 #[test]
-fn of_failures_that_are_too_long_to_be_kept_the_oldest_go_and_the_newest_generation_stays() {
+fn a_record_that_is_too_long_drops_the_oldest_failures_and_keeps_the_newest_generation() {
     use protocol::failure::{Consequence, FailedStart, Failure, Loss};
     use protocol::ids::{Generation, UnixMillis};
     let mut record = testkit::conformance::store::record("long");

@@ -1,8 +1,7 @@
-//! A record that cannot be read is set aside: it costs its own job a hand, and no other job anything.
+//! An unreadable record is set aside: somebody must delete it by hand, and all other jobs run on.
 
-use std::io::Write;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use master::agent_client::AgentClient;
@@ -14,7 +13,7 @@ use master::job::key::JobKey;
 use master::job::plan;
 use master::registry::{Jobs, Submitted};
 use master::store::sqlite::SqliteStore;
-use master::store::{Ended, JobRecord, JobStore, StoreError};
+use master::store::{Ended, JobRecord, JobStore, StoreError, StoreEvent};
 use protocol::agent::ExitOutcome;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
@@ -27,33 +26,10 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::captured_log;
+
 const DEADLINE: Duration = Duration::from_secs(60);
 const MUTATIONS: u64 = 500;
-
-/// What this process has logged.
-fn log() -> &'static Mutex<Vec<u8>> {
-    static LOG: OnceLock<&Mutex<Vec<u8>>> = OnceLock::new();
-    struct Writer(&'static Mutex<Vec<u8>>);
-    impl Write for Writer {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().expect("no writer panics").write(bytes)
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    LOG.get_or_init(|| {
-        let kept: &'static Mutex<Vec<u8>> = Box::leak(Box::default());
-        tracing_subscriber::fmt().with_ansi(false).with_writer(move || Writer(kept)).init();
-        kept
-    })
-}
-
-/// The lines of the log that hold this text.
-fn logged(text: &str) -> Vec<String> {
-    let log = String::from_utf8(log().lock().expect("no writer panics").clone()).expect("a log is text");
-    log.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
-}
 
 /// A master over the records in a file, with pods in memory.
 struct Master {
@@ -75,9 +51,9 @@ impl Master {
         let logs = tempfile::tempdir().expect("a folder");
         let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
         tokio::spawn(Arc::clone(&jobs).run());
-        timeout(DEADLINE, jobs.complete()).await.expect("it knows its jobs in time");
+        timeout(DEADLINE, jobs.complete()).await.expect("the master reads its jobs in time");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let url = format!("http://{}", listener.local_addr().expect("it was bound"));
+        let url = format!("http://{}", listener.local_addr().expect("the listener is bound"));
         let about = About { backend: BackendKind::Process, agent_binary: None };
         let server = Server::new(Arc::clone(&jobs), Guard::ThisMachine, about, CancellationToken::new());
         tokio::spawn(async move { server.serve(listener).await });
@@ -92,13 +68,13 @@ impl Master {
         (answer.status().as_u16(), answer.text().await.expect("a body"))
     }
 
-    /// Runs a job to its success.
+    /// Submits a job and lets it succeed.
     async fn succeed(&self, name: &str) {
         let spec = conformance::record(name).spec;
         let Ok(Submitted::Created(job)) = self.jobs.submit(spec.clone()).await else { panic!("{name} is new") };
         for replica in plan::replicas(&spec) {
             let agent = self.backend.agent(&spec.name, replica).await;
-            timeout(DEADLINE, agent.started()).await.expect("it starts in time");
+            timeout(DEADLINE, agent.started()).await.expect("the run starts in time");
             agent.exit(ExitOutcome::Code(0));
         }
         let mut view = job.view.clone();
@@ -107,7 +83,7 @@ impl Master {
     }
 }
 
-/// The record of a job that has run, or, for some, of one that is to run.
+/// An undamaged record of a job. `has_ended` tells whether the job has ended.
 fn whole(name: &str, has_ended: bool) -> JobRecord {
     let end = |record: &JobRecord| Ended {
         result: JobResult::Cancelled,
@@ -119,10 +95,10 @@ fn whole(name: &str, has_ended: bool) -> JobRecord {
     JobRecord { ended: has_ended.then(|| end(&record)), ..record }
 }
 
-/// Puts a text in the place of a record, whatever it is.
+/// Replaces the stored text of a record by any text.
 fn overwrite(file: &rusqlite::Connection, name: &JobName, text: &[u8]) {
     let update = "UPDATE jobs SET record = CAST(?2 AS TEXT) WHERE name = ?1";
-    assert_eq!(file.execute(update, rusqlite::params![name.as_str(), text]).expect("it is written"), 1);
+    assert_eq!(file.execute(update, rusqlite::params![name.as_str(), text]).expect("write"), 1);
 }
 
 fn open(dir: &Path) -> (SqliteStore, rusqlite::Connection) {
@@ -132,8 +108,8 @@ fn open(dir: &Path) -> (SqliteStore, rusqlite::Connection) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn damaged_records_are_set_aside_once_each_and_a_healthy_job_runs_to_its_end() {
-    log();
+async fn damaged_records_are_logged_once_each_and_do_not_disturb_a_healthy_job() {
+    captured_log::begin();
     let dir = tempfile::tempdir().expect("a folder");
     let (store, file) = open(dir.path());
     let (mut readable, mut unreadable) = (0, vec![]);
@@ -148,27 +124,29 @@ async fn damaged_records_are_set_aside_once_each_and_a_healthy_job_runs_to_its_e
             other => panic!("seed {seed}: {other:?}"),
         }
     }
-    assert!(readable > 50 && unreadable.len() > 200, "{readable} and {} of each kind", unreadable.len());
+    assert!(readable > 50 && unreadable.len() > 200, "{readable} readable and {} unreadable records", unreadable.len());
 
     let master = Master::over(&store, FakeBackend::new(Arrival::AtOnce)).await;
     master.succeed("healthy").await;
     assert_eq!(master.jobs.list().len(), readable + 1);
     for name in &unreadable {
-        assert_eq!(logged(&format!("job \\\"{name}\\\" cannot be read")).len(), 1, "{name} is told of once");
+        assert_eq!(captured_log::lines(&[&format!("job \\\"{name}\\\" cannot be read")]).len(), 1, "{name}");
         assert!(master.backend.table(name).borrow().is_empty(), "{name} has no pods");
     }
-    assert_eq!(logged("driver broke"), Vec::<String>::new());
-    assert_eq!(logged("panicked"), Vec::<String>::new());
+    assert_eq!(captured_log::lines(&["driver broke", "job=bad-"]), Vec::<String>::new());
+    assert_eq!(captured_log::lines(&["panicked", "job=bad-"]), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_that_cannot_be_read_keeps_its_name_until_it_is_deleted() {
+async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
     let dir = tempfile::tempdir().expect("a folder");
     let (store, file) = open(dir.path());
     let record = conformance::record("taken");
     let key = JobKey { name: record.spec.name.clone(), uid: record.uid.clone() };
     store.create(record.clone()).await.expect("create");
     overwrite(&file, &key.name, b"{\"uid\": \"uid-of-taken\"}");
+    let replayed = store.watch().await.expect("a watch").recv().await;
+    assert_eq!(replayed, Some(StoreEvent::Replayed { all_readable: false }), "so its output is not removed");
     let backend = FakeBackend::new(Arrival::AtOnce);
     for replica in plan::replicas(&record.spec) {
         backend.create(PodSpec::new(key.clone(), &record.spec, replica, String::new())).await.expect("a pod");
@@ -191,10 +169,10 @@ async fn a_record_that_cannot_be_read_keeps_its_name_until_it_is_deleted() {
     ] {
         assert_eq!(master.ask(method, path, &Value::Null).await.0, expected, "{method} {path}");
     }
-    assert_eq!(master.backend.table(&key.name).borrow().len(), 2, "its pods are left alone");
+    assert_eq!(master.backend.table(&key.name).borrow().len(), 2, "the pods of the unreadable record stay");
 
     assert_eq!(master.ask("DELETE", "/v1/jobs/taken", &Value::Null).await.0, 202);
-    assert!(master.backend.table(&key.name).borrow().is_empty(), "its pods go with it");
+    assert!(master.backend.table(&key.name).borrow().is_empty(), "the delete removes the pods");
     assert_eq!(master.ask("DELETE", "/v1/jobs/taken", &Value::Null).await.0, 404);
     let (status, body) = master.ask("POST", "/v1/jobs", &taken).await;
     assert_eq!(status, 201, "{body}");
@@ -202,7 +180,7 @@ async fn a_record_that_cannot_be_read_keeps_its_name_until_it_is_deleted() {
 }
 
 #[test]
-fn a_record_of_a_newer_master_is_read() {
+fn a_record_with_unknown_fields_is_read() {
     let record = whole("newer", true);
     let mut value = serde_json::to_value(&record).expect("JSON");
     for place in ["", "/spec", "/spec/pod", "/ended", "/ended/times", "/ended/replicas/0"] {
@@ -214,7 +192,7 @@ fn a_record_of_a_newer_master_is_read() {
 }
 
 #[test]
-fn what_the_fuzzer_of_records_begins_with_are_records() {
+fn the_seeds_of_the_record_fuzzer_are_valid_records() {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/record");
     let name: JobName = "digits".parse().expect("a job's name");
     for seed in std::fs::read_dir(seeds).expect("a folder").flatten() {
@@ -224,17 +202,17 @@ fn what_the_fuzzer_of_records_begins_with_are_records() {
 }
 
 #[test]
-fn what_would_lead_a_master_astray_is_no_record() {
+fn a_record_with_a_wrong_uid_epoch_or_name_is_refused() {
     let record = whole("digits", true);
     let name = record.spec.name.clone();
     let read = |record: &JobRecord| JobRecord::read(&name, &serde_json::to_vec(record).expect("JSON"));
     assert_eq!(read(&record), Ok(record.clone()));
     for uid in ["", "..", "../../etc", "/etc", "a b", &"x".repeat(65)] {
-        let refused = read(&JobRecord { uid: uid.to_owned(), ..record.clone() }).expect_err("no uid");
+        let refused = read(&JobRecord { uid: uid.to_owned(), ..record.clone() }).expect_err("an invalid uid");
         assert!(refused.ends_with("is not a uid"), "{refused}");
     }
-    let refused = read(&JobRecord { epoch: u32::MAX, ..record.clone() }).expect_err("no epoch");
+    let refused = read(&JobRecord { epoch: u32::MAX, ..record.clone() }).expect_err("an exhausted epoch");
     assert_eq!(refused, "its epoch cannot be raised any more");
-    let refused = read(&whole("letters", true)).expect_err("another's");
+    let refused = read(&whole("letters", true)).expect_err("the record of another job");
     assert_eq!(refused, "it is the record of a job named \"letters\"");
 }

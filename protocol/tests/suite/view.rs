@@ -1,4 +1,4 @@
-//! What the master shows: golden JSON of views, results, log lines and problems.
+//! Golden JSON of the master's answers: views, results, log lines and problems.
 
 use crate::common::{assert_golden, assert_tolerates_new_fields, read};
 use protocol::agent::{ExitOutcome, ExitReport};
@@ -40,7 +40,7 @@ fn pending_view() -> JobView {
         result: None,
         restarts: Restarts::default(),
         spec: read(&spec_json()).expect("a spec"),
-        replicas: vec![ReplicaView {
+        replicas: [ReplicaView {
             replica: replica("worker-0"),
             state: ReplicaState::Requested,
             pod: "digits-worker-0".into(),
@@ -49,7 +49,8 @@ fn pending_view() -> JobView {
             pid: None,
             started_at: None,
             exit: None,
-        }],
+        }]
+        .into(),
         times: JobTimes::default(),
     }
 }
@@ -70,7 +71,7 @@ fn failed_view() -> JobView {
         result: Some(JobResult::Failed {
             failure: Failure::ReplicaExited { replica: replica("worker-0"), exit: killed() },
         }),
-        replicas: vec![ReplicaView {
+        replicas: [ReplicaView {
             replica: replica("worker-0"),
             state: ReplicaState::Exited,
             pod: "digits-worker-0".into(),
@@ -79,7 +80,8 @@ fn failed_view() -> JobView {
             pid: Some(417),
             started_at: millis(4),
             exit: Some(killed()),
-        }],
+        }]
+        .into(),
         times: JobTimes {
             accepted: millis(0),
             joined: millis(2),
@@ -112,7 +114,7 @@ fn failed_json() -> Value {
 }
 
 #[test]
-fn a_pending_job_shows_what_is_known() {
+fn a_pending_job_omits_unknown_fields() {
     assert_golden(&pending_view(), &pending_json());
 }
 
@@ -122,7 +124,7 @@ fn a_failed_job_shows_its_cause_and_its_times() {
 }
 
 #[test]
-fn a_list_holds_views() {
+fn a_list_contains_views() {
     let list = JobList { jobs: vec![pending_view(), failed_view()] };
     assert_golden(&list, &json!({"jobs": [pending_json(), failed_json()]}));
 }
@@ -142,7 +144,7 @@ fn views_of_a_newer_master_can_be_read() {
 }
 
 #[test]
-fn every_state_has_one_name_on_the_wire_and_on_the_screen() {
+fn every_state_has_the_same_name_on_the_wire_and_on_the_screen() {
     let states = [
         (JobState::Pending, "pending", false),
         (JobState::Starting, "starting", false),
@@ -180,7 +182,7 @@ fn a_result_is_tagged_with_its_outcome() {
     assert_eq!(failed_view().result.map(|result| result.state()), Some(JobState::Failed));
 }
 
-/// The failure is tagged with its cause, and reads as this sentence.
+/// Asserts the failure's JSON and its sentence.
 #[track_caller]
 fn assert_failure(failure: Failure, json: &Value, sentence: &str) {
     assert_eq!(failure.to_string(), sentence);
@@ -215,12 +217,12 @@ fn a_failure_is_tagged_with_its_cause_and_names_the_replica() {
             reason: Some("no room".into()),
         },
         &json!({"cause": "start_timeout", "missing": ["worker-1", "ps-0"], "after_seconds": 60, "reason": "no room"}),
-        "2 of the gang did not come within 60 s: worker-1, ps-0 (no room)",
+        "2 replicas were not ready within 60 s: worker-1, ps-0 (no room)",
     );
 }
 
 #[test]
-fn failed_starts_are_kept_newest_last_and_only_the_newest_with_its_output() {
+fn failed_starts_are_sorted_and_only_the_newest_has_output() {
     let failed = |sequence: u32, counted: bool| FailedStart {
         generation: Some(Generation { epoch: 1, sequence }),
         at: UnixMillis(1_700_000_009_000),
@@ -243,7 +245,7 @@ fn failed_starts_are_kept_newest_last_and_only_the_newest_with_its_output() {
 }
 
 #[test]
-fn a_failed_start_is_written_with_what_followed_from_it() {
+fn a_failed_start_has_its_consequences() {
     let failed = FailedStart {
         generation: Some(Generation { epoch: 1, sequence: 2 }),
         at: UnixMillis(7),
@@ -261,15 +263,15 @@ fn a_failed_start_is_written_with_what_followed_from_it() {
 }
 
 #[test]
-fn a_failure_of_many_names_the_first() {
+fn a_failure_of_many_replicas_names_the_first_five() {
     let missing = (0..9).map(|index| replica(&format!("worker-{index}"))).collect();
     let failure = Failure::StartTimeout { missing, after_seconds: 60, reason: None };
     let first = "worker-0, worker-1, worker-2, worker-3, worker-4";
-    assert_eq!(failure.to_string(), format!("9 of the gang did not come within 60 s: {first}, …"));
+    assert_eq!(failure.to_string(), format!("9 replicas were not ready within 60 s: {first}, …"));
 }
 
 #[test]
-fn a_log_line_says_whose_it_is_and_where_to_go_on() {
+fn a_log_line_has_its_replica_and_the_offset_to_resume_at() {
     let line =
         LogLine { replica: replica("worker-2"), offset: 1234, line: "loss 0.5 \u{fffd}".into(), unfinished: false };
     let golden = json!({"replica": "worker-2", "offset": 1234, "line": "loss 0.5 \u{fffd}"});
@@ -324,7 +326,7 @@ fn the_codes_are_stable() {
 }
 
 #[test]
-fn numbers_and_times_are_plain_on_the_wire() {
+fn identifiers_and_times_have_a_plain_json_form() {
     assert_golden(&UnixMillis(1_700_000_000_000), &json!(1_700_000_000_000_u64));
     assert_golden(&Rank(3), &json!(3));
     assert_golden(&Generation { epoch: 2, sequence: 7 }, &json!("2.7"));

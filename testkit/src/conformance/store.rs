@@ -1,4 +1,4 @@
-//! The rules for every store. The tests of each implementation run all of them.
+//! The rules for every store. The tests of each store run this whole suite.
 
 use protocol::failure::Restarts;
 use protocol::ids::UnixMillis;
@@ -14,9 +14,9 @@ pub async fn check(store: &dyn JobStore) {
     a_created_record_is_read_back(store).await;
     a_taken_name_is_refused(store).await;
     an_update_needs_the_version_that_was_read(store).await;
-    of_two_who_amend_at_once_neither_is_lost(store).await;
+    two_concurrent_amendments_both_take_effect(store).await;
     a_watch_replays_and_then_follows(store).await;
-    deleting_is_for_good_and_may_be_repeated(store).await;
+    deleting_is_final_and_can_be_repeated(store).await;
 }
 
 /// A record like that of a new submit.
@@ -47,11 +47,11 @@ async fn a_created_record_is_read_back(store: &dyn JobStore) {
     assert_eq!(store.get(name).await.expect("get"), None, "an absent record is None");
     let created = store.create(record("first")).await.expect("create");
     let given = JobRecord { uid: created.record.uid.clone(), ..record("first") };
-    assert_eq!(created.record, given, "but for the uid it is what was written");
+    assert_eq!(created.record, given, "the created record differs only in the uid");
     assert_eq!(store.get(name).await.expect("get"), Some(created.clone()));
     store.create(record("another")).await.expect("create");
     let names: Vec<String> = store.list().await.expect("list").iter().map(|s| s.name().to_string()).collect();
-    assert_eq!(names, ["another", "first"], "a list is in the order of names");
+    assert_eq!(names, ["another", "first"], "a list is sorted by name");
 }
 
 async fn a_taken_name_is_refused(store: &dyn JobStore) {
@@ -73,7 +73,7 @@ async fn an_update_needs_the_version_that_was_read(store: &dyn JobStore) {
     assert!(matches!(absent, Err(StoreError::NotFound(_))), "{absent:?}");
 }
 
-async fn of_two_who_amend_at_once_neither_is_lost(store: &dyn JobStore) {
+async fn two_concurrent_amendments_both_take_effect(store: &dyn JobStore) {
     let name = record("first").spec.name;
     let before = store.get(&name).await.expect("get").expect("it is there").record.epoch;
     let raise = || {
@@ -93,7 +93,7 @@ async fn a_watch_replays_and_then_follows(store: &dyn JobStore) {
         let event = watch.recv().await;
         assert!(matches!(&event, Some(StoreEvent::Changed(s)) if s.name().as_str() == expected), "{event:?}");
     }
-    assert_eq!(watch.recv().await, Some(StoreEvent::Replayed));
+    assert_eq!(watch.recv().await, Some(StoreEvent::Replayed { all_readable: true }));
     let later = store.create(record("later")).await.expect("create").record;
     store.delete(&later.spec.name, &later.uid).await.expect("delete");
     let created = watch.recv().await;
@@ -101,14 +101,14 @@ async fn a_watch_replays_and_then_follows(store: &dyn JobStore) {
     assert_eq!(watch.recv().await, Some(StoreEvent::Deleted(record("later").spec.name)));
 }
 
-async fn deleting_is_for_good_and_may_be_repeated(store: &dyn JobStore) {
+async fn deleting_is_final_and_can_be_repeated(store: &dyn JobStore) {
     for name in ["first", "another"] {
         let name = record(name).spec.name;
         let uid = store.get(&name).await.expect("get").expect("it is there").record.uid;
-        store.delete(&name, "another uid").await.expect("another job's is left alone");
+        store.delete(&name, "another uid").await.expect("a record with another uid is not deleted");
         assert!(store.get(&name).await.expect("get").is_some());
         store.delete(&name, &uid).await.expect("delete");
-        store.delete(&name, &uid).await.expect("an absent one succeeds");
+        store.delete(&name, &uid).await.expect("deleting an absent record succeeds");
         assert_eq!(store.get(&name).await.expect("get"), None);
     }
 }

@@ -111,7 +111,7 @@ impl JobStore for FakeStore {
         Ok(self
             .with(|inner| {
                 let present = inner.records.values().cloned().collect();
-                inner.watchers.add(present)
+                inner.watchers.add(present, true)
             })
             .await)
     }

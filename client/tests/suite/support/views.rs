@@ -1,4 +1,4 @@
-//! Canned jobs.
+//! Prepared views of jobs.
 
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::failure::{Failure, Restarts};
@@ -15,7 +15,7 @@ pub(crate) fn spec(name: &str) -> JobSpec {
     request.try_into().unwrap()
 }
 
-/// Two workers, accepted just now.
+/// A new job with two workers.
 pub(crate) fn pending(name: &str) -> JobView {
     let replicas = (0..2).map(|index| ReplicaView {
         replica: ReplicaId { role: Role::Worker, index },
@@ -41,33 +41,33 @@ pub(crate) fn pending(name: &str) -> JobView {
     }
 }
 
-/// The same with both running.
+/// The job with both workers running.
 pub(crate) fn running(name: &str) -> JobView {
     let mut view = pending(name);
     (view.seq, view.state) = (2, JobState::Running);
     view.generation = Some("1.1".parse().unwrap());
     (view.times.joined, view.times.started) = (Some(UnixMillis(2_800)), Some(UnixMillis(2_820)));
-    for replica in &mut view.replicas {
+    for replica in view.replicas_mut() {
         replica.state = ReplicaState::Running;
         replica.address = Some(format!("127.0.0.1:2400{}", replica.replica.index));
     }
     view
 }
 
-/// The same with the end.
+/// The job after its end.
 pub(crate) fn finished(name: &str, result: JobResult) -> JobView {
     let mut view = running(name);
     (view.seq, view.state) = (3, result.state());
     view.result = Some(result);
     (view.times.ended, view.times.finished) = (Some(UnixMillis(5_820)), Some(UnixMillis(5_920)));
-    for replica in &mut view.replicas {
+    for replica in view.replicas_mut() {
         replica.state = ReplicaState::Exited;
         replica.exit = Some(exit(0));
     }
     view
 }
 
-/// The result is decided, and the pods have not ended.
+/// The job with a result, before its pods have ended.
 pub(crate) fn decided(name: &str, result: JobResult) -> JobView {
     let mut view = finished(name, result);
     (view.state, view.times.finished) = (JobState::Stopping, None);
@@ -78,11 +78,11 @@ pub(crate) fn succeeded(name: &str) -> JobView {
     finished(name, JobResult::Succeeded)
 }
 
-/// Worker 1 exits with 3.
+/// The job after worker 1 exited with 3.
 pub(crate) fn failed(name: &str) -> JobView {
     let failure = Failure::ReplicaExited { replica: "worker-1".parse().unwrap(), exit: exit(3) };
     let mut view = finished(name, JobResult::Failed { failure });
-    view.replicas[1].exit = Some(exit(3));
+    view.replicas_mut()[1].exit = Some(exit(3));
     view
 }
 

@@ -1,5 +1,5 @@
-//! The judge of the matrix. It knows the promises of the master and none of its code: it looks at what store, pods and
-//! agents have noted themselves.
+//! The checker of the matrix: it compares the promises of the master with what the store, the pods and the agents have
+//! recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -15,10 +15,10 @@ use testkit::fake::Written;
 
 use crate::chaos::evidence::{Evidence, Left, Mishaps, PodLife};
 
-/// What a master has sent before it was killed may arrive so much later.
+/// How long after a takeover the last messages of the earlier master may still arrive.
 const UNDERWAY: Duration = Duration::from_secs(1);
 
-/// Every promise that was broken, as a sentence.
+/// The broken promises, each as a sentence.
 pub(crate) fn violations(evidence: &Evidence) -> Vec<String> {
     let runs = runs(evidence);
     let mut found = records(evidence);
@@ -69,7 +69,7 @@ fn runs(evidence: &Evidence) -> Vec<Run> {
     runs
 }
 
-/// The versions of records, those of one job after those of another.
+/// The versions of the record in the order of their writes, without deletions.
 fn versions(evidence: &Evidence) -> impl Iterator<Item = (Instant, &JobRecord)> {
     evidence.records.iter().filter_map(|(at, written)| match written {
         Written::Record(stored) => Some((*at, &stored.record)),
@@ -77,7 +77,7 @@ fn versions(evidence: &Evidence) -> impl Iterator<Item = (Instant, &JobRecord)> 
     })
 }
 
-/// An accepted submit is not lost, a name is one job's, and what is written once stays.
+/// An accepted submission is not lost, a name belongs to one job, and each change of the record follows the rules.
 fn records(evidence: &Evidence) -> Vec<String> {
     let mut found = vec![];
     let mut current: Option<&JobRecord> = None;
@@ -92,7 +92,7 @@ fn records(evidence: &Evidence) -> Vec<String> {
             }
             Written::Nothing(_) => {
                 if current.take().is_none_or(|last| last.wish != Wish::Delete) {
-                    found.push("a record is deleted that nobody wished away".to_owned());
+                    found.push("a record was deleted without a wish to delete it".to_owned());
                 }
             }
         }
@@ -105,7 +105,7 @@ fn records(evidence: &Evidence) -> Vec<String> {
     found
 }
 
-/// A failed start is counted exactly once, and none too many is made up for.
+/// Each failed start is counted exactly once, and the restarts stay within the budget.
 fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     let Some((_, last)) = versions(evidence).last() else { return vec![] };
     let mut found = vec![];
@@ -115,14 +115,14 @@ fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
         *failed.entry(generation).or_default() += 1;
     }
     found.extend(failed.iter().filter(|(_, count)| **count > 1).map(|(one, _)| format!("start {one} failed twice")));
-    // One that a master began just before it was replaced is no start of the gang, but a few runs that are stopped again.
+    // A master may be replaced while it launches a start. Only a few replicas ran then, and the start is not counted.
     let is_whole =
         |one: &Generation| runs.iter().filter(|run| run.generation == *one).count() == evidence.replicas.len();
     let launched: BTreeSet<Generation> = runs.iter().map(|run| run.generation).filter(is_whole).collect();
     let over = launched.iter().rev().skip(1).filter(|generation| !failed.contains_key(generation));
-    found.extend(over.map(|generation| format!("start {generation} is over, and not on record as failed")));
+    found.extend(over.map(|generation| format!("start {generation} is over, but not on record as failed")));
     if restarts.counted > evidence.budget {
-        found.push(format!("{} restarts of {} are made", restarts.counted, evidence.budget));
+        found.push(format!("{} restarts exceed the budget of {}", restarts.counted, evidence.budget));
     }
     let Mishaps { failures, evictions } = evidence.mishaps;
     let free = evictions..=evictions + evidence.denied_pods;
@@ -133,12 +133,12 @@ fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     };
     if !is_right {
         let counts = (restarts.counted, restarts.uncounted);
-        found.push(format!("restarts (counted, free) are {counts:?}, and there was cause for {:?}", (failures, free)));
+        found.push(format!("restarts (counted, free) are {counts:?}, expected {:?}", (failures, free)));
     }
     found
 }
 
-/// Never two live pods for one replica.
+/// A replica never has two live pods.
 fn pods(pods: &[PodLife]) -> Vec<String> {
     let overlap = |(index, pod): (usize, &PodLife)| {
         let is_live_at = |other: &PodLife, at: Instant| {
@@ -153,7 +153,7 @@ fn pods(pods: &[PodLife]) -> Vec<String> {
     pods.iter().enumerate().filter_map(overlap).collect()
 }
 
-/// An agent takes each generation once and in order, and starts exec.py once for each.
+/// An agent accepts each generation once and in order, and starts exec.py at most once for each.
 fn agent(pod: &PodLife) -> Vec<String> {
     let (mut found, mut newest, mut started) = (vec![], None, BTreeSet::new());
     for (_, event) in &pod.journal {
@@ -166,7 +166,7 @@ fn agent(pod: &PodLife) -> Vec<String> {
             }
             AgentEvent::Started(generation) => {
                 if newest != Some(*generation) {
-                    found.push(format!("{} starts {generation} and was configured for {newest:?}", pod.replica));
+                    found.push(format!("{} starts {generation} but was configured for {newest:?}", pod.replica));
                 }
                 if !started.insert(*generation) {
                     found.push(format!("{} starts {generation} twice", pod.replica));
@@ -178,8 +178,8 @@ fn agent(pod: &PodLife) -> Vec<String> {
     found
 }
 
-/// Nobody runs before everybody has the environment of that start, all see the same cluster, and nothing of an older
-/// start lives.
+/// No replica runs before all have the environment of that start, and all see the same cluster. By then, no run of an
+/// older start is alive.
 fn gangs(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     let mut found = vec![];
     let launched: BTreeSet<Generation> = runs.iter().map(|run| run.generation).collect();
@@ -197,7 +197,7 @@ fn gangs(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
         }
         let first = runs.iter().filter(|run| run.generation == generation).map(|run| run.started).min();
         if members.iter().any(|(_, at, _)| first < Some(*at)) {
-            found.push(format!("someone runs in {generation} before all have its environment"));
+            found.push(format!("a replica runs in {generation} before all have its environment"));
         }
     }
     for run in runs {
@@ -217,7 +217,7 @@ fn gangs(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     found
 }
 
-/// Who was given the environment of a start, and when.
+/// The replicas that accepted the environment of a start, each with the time and the environment.
 fn configured(evidence: &Evidence, wanted: Generation) -> impl Iterator<Item = (ReplicaId, Instant, &Value)> {
     evidence.pods.iter().flat_map(move |pod| {
         pod.journal.iter().filter_map(move |(at, event)| match event {
@@ -227,7 +227,7 @@ fn configured(evidence: &Evidence, wanted: Generation) -> impl Iterator<Item = (
     })
 }
 
-/// An environment names its own replica, and one distinct address for each of the gang.
+/// An environment names its own replica, and one distinct address for each member.
 fn environment(evidence: &Evidence, (replica, generation): (ReplicaId, Generation), told: &Value) -> Option<String> {
     let addresses: Vec<&str> =
         told["TF_CONFIG"]["cluster"]["worker"].as_array()?.iter().filter_map(Value::as_str).collect();
@@ -239,10 +239,10 @@ fn environment(evidence: &Evidence, (replica, generation): (ReplicaId, Generatio
         && distinct.len() == addresses.len()
         && task["index"] == replica.index
         && told["MUSTER_GENERATION"] == generation.to_string();
-    (!is_right).then(|| format!("{replica} was told in {generation}: {told}"))
+    (!is_right).then(|| format!("{replica} has a wrong environment in {generation}: {told}"))
 }
 
-/// Once a master has taken the job over, no agent takes an environment of those before, but for what was on its way.
+/// After a takeover, no agent accepts an environment of an earlier master, except for a moment: see [`UNDERWAY`].
 fn epochs(evidence: &Evidence) -> Vec<String> {
     let mut found = vec![];
     for (adopted, record) in versions(evidence).filter(|_| !evidence.is_overlapping) {
@@ -251,7 +251,7 @@ fn epochs(evidence: &Evidence) -> Vec<String> {
                 AgentEvent::Configured(generation, _)
                     if *at > adopted + UNDERWAY && generation.epoch < record.epoch =>
                 {
-                    Some(format!("{} takes {generation} after epoch {} has begun", pod.replica, record.epoch))
+                    Some(format!("{} accepts {generation} after epoch {} has begun", pod.replica, record.epoch))
                 }
                 AgentEvent::Configured(..) | AgentEvent::Started(_) | AgentEvent::Ended { .. } | AgentEvent::Gone => {
                     None
@@ -262,7 +262,7 @@ fn epochs(evidence: &Evidence) -> Vec<String> {
     found
 }
 
-/// The result is what really happened in the last start, and what was shown.
+/// The recorded result is what happened in the last start, and what the client was shown.
 fn result(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     let Some((_, last)) = versions(evidence).last() else { return vec![] };
     let mut found = vec![];
@@ -280,17 +280,16 @@ fn result(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     };
     if !is_true {
         found.push(format!(
-            "it ended {result:?}, and in truth all had {}",
-            if has_succeeded { "succeeded" } else { "not" }
+            "the record says {result:?}, but {} replicas succeeded",
+            if has_succeeded { "all" } else { "not all" }
         ));
     }
     let otherwise = evidence.told.results.iter().filter(|shown| Some(*shown) != result);
-    found
-        .extend(otherwise.map(|shown| format!("it was shown to have ended {shown:?}, and the record says {result:?}")));
+    found.extend(otherwise.map(|shown| format!("the client was shown {shown:?}, but the record says {result:?}")));
     found
 }
 
-/// A master that was replaced while it stood still does no harm when it goes on: no record changes, and no agent.
+/// A replaced master does no harm when it thaws: it changes neither the record nor an agent.
 fn calm(evidence: &Evidence) -> Vec<String> {
     let is_amid = |at: Instant| evidence.calm.iter().any(|(from, to)| *from <= at && at < *to);
     let mut found = vec![];
@@ -300,7 +299,7 @@ fn calm(evidence: &Evidence) -> Vec<String> {
     for pod in &evidence.pods {
         found.extend(pod.journal.iter().filter(|(at, _)| is_amid(*at)).filter_map(|(_, event)| match event {
             AgentEvent::Configured(..) | AgentEvent::Started(_) => {
-                Some(format!("a master that was replaced has told {} to go on: {event:?}", pod.replica))
+                Some(format!("a master that was replaced has changed the agent of {}: {event:?}", pod.replica))
             }
             AgentEvent::Ended { .. } | AgentEvent::Gone => None,
         }));
@@ -308,7 +307,7 @@ fn calm(evidence: &Evidence) -> Vec<String> {
     found
 }
 
-/// After the delete nothing is left.
+/// Nothing is left after the delete.
 fn remains(evidence: &Evidence) -> Option<String> {
     let Left { pods, records, files } = evidence.left;
     (evidence.left != Left { pods: 0, records: 0, files: 0 })

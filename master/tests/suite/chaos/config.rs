@@ -1,6 +1,6 @@
-//! How much of the matrix is played, as the environment says; its only reader.
+//! How many rounds of the matrix run. Only this file reads the environment.
 
-/// `CHAOS_ROUNDS`: in each round every point is struck when it is passed once more.
+/// `CHAOS_ROUNDS`, by default 1. In round n, a fault strikes when a master passes its point for the n-th time.
 pub(crate) fn rounds() -> u32 {
     #[expect(clippy::disallowed_methods, reason = "this is the file that reads the environment")]
     let rounds = std::env::var("CHAOS_ROUNDS");

@@ -1,5 +1,4 @@
-//! What a run of the matrix leaves as evidence, as plain values: what the store, the pods and the agents have noted
-//! themselves.
+//! The evidence of a matrix run, as plain values: what the store, the pods and the agents have recorded.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,46 +11,46 @@ use testkit::fake::{AgentEvent, FakeAgent, PodChange};
 
 use crate::chaos::place::{BUDGET, Place, kept_output};
 
-/// See the file's first line.
+/// Everything that the checker reads.
 #[derive(Debug, Clone)]
 pub(crate) struct Evidence {
-    /// The gang, as it was asked for.
+    /// All replicas of the job.
     pub(crate) replicas: Vec<ReplicaId>,
-    /// How many failed starts may be made up for.
+    /// The job's `max_restarts`.
     pub(crate) budget: u32,
-    /// What the world did to the job.
+    /// The failures and evictions of the scenario.
     pub(crate) mishaps: Mishaps,
-    /// How many pods were created, and the master was told that they were not. Where the others are there before it hears
-    /// of that, it costs the start; else such a pod is replaced at no cost, as is one that was not created.
+    /// How many pods were created although the master got an error. Such a pod costs an uncounted restart if the error
+    /// arrives when the other pods are already up. Otherwise the pod is replaced, and the start goes on.
     pub(crate) denied_pods: u32,
-    /// Whether two masters were at it for a moment. What the first had sent may still arrive then: an environment at an
-    /// agent that has not heard of the second, the end of a pod that by its name is another by now.
+    /// Whether two masters drove the job for a moment. Late messages of the first master may then still have an effect:
+    /// an agent that the second has not yet contacted accepts an environment, or a newer pod of the same name is ended.
     pub(crate) is_overlapping: bool,
-    /// What the client was told.
+    /// The answers to the client.
     pub(crate) told: Told,
     /// Every version of every record.
     pub(crate) records: Vec<(Instant, Written)>,
-    /// Every pod that ever was.
+    /// Every pod that was created.
     pub(crate) pods: Vec<PodLife>,
-    /// When masters that had stood still were let go on after the job's end, and until when nothing else was done.
+    /// The periods in which only replaced masters act: from their thaw after the job's end until all is quiet.
     pub(crate) calm: Vec<(Instant, Instant)>,
-    /// What is left in the end.
+    /// How much is left at the end of the run.
     pub(crate) left: Left,
 }
 
-/// What the world did to the starts of the gang.
+/// How many failures and evictions a scenario has.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mishaps {
     pub(crate) failures: u32,
     pub(crate) evictions: u32,
 }
 
-/// What the client was told.
+/// The answers to the client.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Told {
-    /// The uids with which submits were answered.
+    /// The uids in the answers to submissions.
     pub(crate) accepted: Vec<String>,
-    /// How the job was shown to have ended, each time that was asked.
+    /// The results that the client was shown.
     pub(crate) results: Vec<JobResult>,
 }
 
@@ -60,15 +59,15 @@ pub(crate) struct Told {
 pub(crate) struct PodLife {
     pub(crate) replica: ReplicaId,
     pub(crate) created: Instant,
-    /// When it ran nothing any more.
+    /// When the pod ended.
     pub(crate) ended: Option<Instant>,
-    /// When it was listed no more.
+    /// When the back end stopped listing the pod.
     pub(crate) deleted: Option<Instant>,
     /// What its agent did.
     pub(crate) journal: Vec<(Instant, AgentEvent)>,
 }
 
-/// What is left.
+/// How much is left at the end of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Left {
     pub(crate) pods: usize,
@@ -77,7 +76,7 @@ pub(crate) struct Left {
 }
 
 impl Evidence {
-    /// What is to be seen in a place where all is over. Nobody was told anything, and no pod was denied.
+    /// Reads what the place has recorded. The caller sets the remaining fields, such as `told` and `calm`.
     pub(crate) async fn gather(place: &Place, mishaps: Mishaps) -> Self {
         let records = place.store.history().await;
         let is_there = matches!(records.last(), Some((_, Written::Record(_))));
@@ -95,7 +94,7 @@ impl Evidence {
         }
     }
 
-    /// All that happened, in the order of time.
+    /// All events, ordered by time, one a line.
     pub(crate) fn history(&self) -> String {
         let mut lines: Vec<(Instant, String)> = vec![];
         for (at, written) in &self.records {
@@ -125,7 +124,7 @@ impl Evidence {
             lines.extend(pod.journal.iter().map(|(at, event)| (*at, format!("{}: {}", pod.replica, brief(event)))));
         }
         for (from, to) in &self.calm {
-            lines.push((*from, "the masters that stood still go on".to_owned()));
+            lines.push((*from, "the frozen masters thaw".to_owned()));
             lines.push((*to, "all is quiet".to_owned()));
         }
         lines.sort();

@@ -1,28 +1,26 @@
-//! That the judge finds what it is there for: the evidence of a faultless run with one thing changed, and a run over a
-//! store that does not compare before it swaps.
+//! The checker finds violations: in the evidence of a faultless run with one change, and in a run over a store that
+//! ignores versions.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
-use master::store::{JobRecord, JobStore, StoreError, StoreEvent, Stored, Version, Wish};
+use master::store::{JobRecord, Wish};
 use protocol::agent::ExitOutcome;
-use protocol::ids::{Generation, JobName};
+use protocol::ids::Generation;
 use protocol::view::JobResult;
 use testkit::chaos::{Deed, Fault, Point, Strike};
-use testkit::fake::AgentEvent;
-use testkit::fake::{FakeStore, Written};
-use tokio::sync::mpsc;
+use testkit::fake::{AgentEvent, Written};
 
 use crate::chaos::checker::violations;
 use crate::chaos::evidence::Evidence;
 use crate::chaos::place::Scenario;
 use crate::chaos::play::{Play, Played, Thaw};
+use crate::faulty_store::{Bug, FaultyStore};
 
-/// What must be said when this is changed.
+/// A part of the violation that the checker must report, and the change to the evidence that causes it.
 type Tampering = (&'static str, fn(&mut Evidence));
 
-/// The last version of the record, and all after it that say the same.
+/// The last version of the record.
 fn last_record(evidence: &mut Evidence) -> &mut JobRecord {
     let last = evidence.records.iter_mut().rev().find_map(|(_, written)| match written {
         Written::Record(stored) => Some(&mut stored.record),
@@ -44,9 +42,9 @@ const TAMPERINGS: [Tampering; 19] = [
     ("was never on record", |evidence| evidence.told.accepted.push("lost".to_owned())),
     ("2 were on record", |evidence| last_record(evidence).uid = "another".to_owned()),
     ("two jobs have one name", |evidence| last_record(evidence).uid = "another".to_owned()),
-    ("nobody wished away", |evidence| last_record(evidence).wish = Wish::Cancel),
+    ("without a wish to delete it", |evidence| last_record(evidence).wish = Wish::Cancel),
     ("the epoch leaps", |evidence| last_record(evidence).epoch += 2),
-    ("from one that began after it", |evidence| last_record(evidence).holder = "master-0".to_owned()),
+    ("from a master that began later", |evidence| last_record(evidence).holder = "master-0".to_owned()),
     ("how the job ended has changed", |evidence| {
         last_record(evidence).ended.as_mut().expect("it ended").result = JobResult::Cancelled;
     }),
@@ -55,10 +53,10 @@ const TAMPERINGS: [Tampering; 19] = [
         failed.extend(failed.clone());
     }),
     ("not on record as failed", |evidence| last_record(evidence).restarts.failed_starts.clear()),
-    ("restarts of 2 are made", |evidence| last_record(evidence).restarts.counted = 3),
-    ("there was cause for (1, 0..=0)", |evidence| last_record(evidence).restarts.uncounted = 1),
+    ("exceed the budget of 2", |evidence| last_record(evidence).restarts.counted = 3),
+    ("expected (1, 0..=0)", |evidence| last_record(evidence).restarts.uncounted = 1),
     ("two live pods for worker-0", |evidence| {
-        let twin = evidence.pods.iter().find(|pod| pod.replica.index == 0).expect("it was").clone();
+        let twin = evidence.pods.iter().find(|pod| pod.replica.index == 0).expect("worker-0 had a pod").clone();
         evidence.pods.push(twin);
     }),
     ("starts 1.1 twice", |evidence| {
@@ -79,7 +77,7 @@ const TAMPERINGS: [Tampering; 19] = [
         let is_end = |event: &AgentEvent| matches!(event, AgentEvent::Ended { .. });
         event(evidence, 0, is_end).0 += Duration::from_secs(9);
     }),
-    ("it ended Some(Succeeded), and in truth", |evidence| {
+    ("the record says Some(Succeeded), but not all", |evidence| {
         for (_, event) in evidence.pods.iter_mut().flat_map(|pod| &mut pod.journal) {
             if let AgentEvent::Ended { generation: Some(Generation { sequence: 2, .. }), outcome, .. } = event {
                 *outcome = ExitOutcome::Code(3);
@@ -90,7 +88,7 @@ const TAMPERINGS: [Tampering; 19] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_judge_finds_each_broken_promise() {
+async fn the_checker_finds_each_broken_promise() {
     let faultless = Play { scenario: Scenario::Completes, strikes: vec![], thaw: Thaw::AtTheEnd }.run().await.evidence;
     assert_eq!(violations(&faultless), Vec::<String>::new());
     for (sentence, tamper) in TAMPERINGS {
@@ -101,52 +99,17 @@ async fn the_judge_finds_each_broken_promise() {
     }
 }
 
-/// Over such a store the masters may come to no end.
+/// Over a store that ignores versions, the masters may never finish.
 const LONG_ENOUGH: Duration = Duration::from_secs(30);
 
-/// A store whose updates look at no version.
-struct Careless(FakeStore);
-
-#[async_trait]
-impl JobStore for Careless {
-    async fn create(&self, record: JobRecord) -> Result<Stored, StoreError> {
-        self.0.create(record).await
-    }
-
-    async fn get(&self, name: &JobName) -> Result<Option<Stored>, StoreError> {
-        self.0.get(name).await
-    }
-
-    async fn list(&self) -> Result<Vec<Stored>, StoreError> {
-        self.0.list().await
-    }
-
-    async fn update(&self, record: JobRecord, _: &Version) -> Result<Stored, StoreError> {
-        let name = record.spec.name.clone();
-        let now = self.0.get(&name).await?.ok_or(StoreError::NotFound(name))?;
-        self.0.update(record, &now.version).await
-    }
-
-    async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError> {
-        self.0.delete(name, uid).await
-    }
-
-    async fn discard(&self, name: &JobName) -> Result<(), StoreError> {
-        self.0.discard(name).await
-    }
-
-    async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError> {
-        self.0.watch().await
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
-async fn the_judge_finds_a_store_that_does_not_compare_before_it_swaps() {
+async fn the_checker_finds_a_store_that_ignores_versions() {
     let strike = Strike { point: Point::Before(Deed::MakeUp), fault: Fault::Freeze, passing: 1 };
     let play = Play { scenario: Scenario::Completes, strikes: vec![strike], thaw: Thaw::AtTheEnd };
-    let Played { violations, .. } = play.clone().run_over(LONG_ENOUGH, |store| Arc::new(Careless(store))).await;
+    let faulty = |store| FaultyStore { store, bug: Bug::UpdateIgnoresVersion };
+    let Played { violations, .. } = play.clone().run_over(LONG_ENOUGH, |store| Arc::new(faulty(store))).await;
     let says = |sentence: &str| violations.iter().any(|one| one.contains(sentence));
     assert!(says("a master that was replaced has changed the record"), "{violations:#?}");
     assert!(says("how the job ended has changed"), "{violations:#?}");
-    assert_eq!(play.run().await.violations, Vec::<String>::new(), "the same over a store as it should be");
+    assert_eq!(play.run().await.violations, Vec::<String>::new(), "the same run over a correct store");
 }

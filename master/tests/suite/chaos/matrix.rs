@@ -1,4 +1,4 @@
-//! Which runs make the matrix, how many go on at a time, and what is said of them.
+//! The matrix: its runs, how many of them run at a time, and the report.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,17 +10,17 @@ use testkit::chaos::{Deed, Fault, Point, Strike};
 use crate::chaos::place::Scenario;
 use crate::chaos::play::{Play, Played, Thaw};
 
-/// Runs at the same time: most of each is waiting.
+/// How many runs are concurrent. A run mostly waits.
 const AT_ONCE: usize = 24;
-/// The same of those that wait for half a minute.
+/// How many long stalls are concurrent. Each waits for half a minute.
 const STALLS_AT_ONCE: usize = 96;
-/// What can happen to a master of this process.
+/// The faults that can strike a master inside this process.
 const FAULTS: [Fault; 6] = [Fault::Crash, Fault::Panic, Fault::Error, Fault::AnswerLost, Fault::Freeze, Fault::Delay];
 
-/// Takes a job, and does nothing for it: else its successor would have none to take over.
+/// Crashes the first master right after it accepts the job, so that its successor has a job to take over.
 const LOSES_ITS_JOB: Strike = Strike { point: Point::After(Deed::Accept), fault: Fault::Crash, passing: 1 };
 
-/// What a run is there for.
+/// What a run tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Single(Fault),
@@ -30,19 +30,19 @@ pub(crate) enum Kind {
     MixedPair,
 }
 
-/// Every fault at every point, when it is passed for the `passing`-th time, in every scenario.
+/// Every fault at every point in every scenario, when a master passes the point for the `passing`-th time.
 pub(crate) fn single_faults(passing: u32) -> Vec<(Kind, Play)> {
     faults().flat_map(|at| single_fault(at, passing).map(move |play| (Kind::Single(at.1), play))).collect()
 }
 
-/// A master that stands still at every point until its successor has the job, and then goes on beside it.
+/// A freeze at every point. The master thaws when its successor holds the job, so that two masters drive it.
 pub(crate) fn overlaps(passing: u32) -> Vec<(Kind, Play)> {
     let freezes = faults().filter(|(_, fault)| *fault == Fault::Freeze);
     let at_once = |play| (Kind::Overlap, Play { thaw: Thaw::AtOnce, ..play });
     freezes.flat_map(|at| single_fault(at, passing).map(at_once)).collect()
 }
 
-/// A master that stands still at every point, and one of which a single deed does, for longer than anything waits for it.
+/// A freeze of the master and a delay of the single action at every point, each longer than any timeout.
 pub(crate) fn long_stalls(passing: u32) -> Vec<(Kind, Play)> {
     let stalls = faults().filter(|(_, fault)| matches!(fault, Fault::Freeze | Fault::Delay));
     let late = |play| (Kind::LongStall, Play { thaw: Thaw::Late, ..play });
@@ -57,16 +57,16 @@ fn single_fault((point, fault): (Point, Fault), passing: u32) -> impl Iterator<I
     Scenario::ALL.into_iter().map(play)
 }
 
-/// A crash at every point, and one of the successor at every point, each when it is passed for the `passing`-th time.
+/// Every pair of points: the master crashes at the first, its successor at the second, each at the `passing`-th time.
 pub(crate) fn crashed_pairs(passing: u32) -> Vec<(Kind, Play)> {
     let crash = move |point| Strike { point, fault: Fault::Crash, passing };
     let pairs = Point::all().flat_map(|first| Point::all().map(move |second| vec![crash(first), crash(second)]));
-    // The one scenario that passes every point.
+    // Only this scenario passes every point.
     let play = |strikes| Play { scenario: Scenario::Evicted, strikes, thaw: Thaw::AtTheEnd };
     pairs.map(|strikes| (Kind::CrashPair, play(strikes))).collect()
 }
 
-/// One in `of` of the ordered pairs of any two faults but crashes, others for each `round`.
+/// One in `of` of the ordered pairs of faults, without the pairs of two crashes. Each `round` takes other pairs.
 pub(crate) fn mixed_pairs(round: u32, of: usize) -> Vec<(Kind, Play)> {
     let strike = |(point, fault)| Strike { point, fault, passing: 1 };
     let pairs = faults().flat_map(|first| faults().map(move |second| vec![strike(first), strike(second)]));
@@ -100,22 +100,22 @@ impl fmt::Display for Kind {
 #[derive(Debug, Default)]
 struct Count {
     all: usize,
-    /// Those in which not every strike came, for the point was not passed so often.
+    /// Runs in which a strike did not happen, because no master passed its point often enough.
     unreached: usize,
 }
 
-/// What came of many runs.
+/// The results of many runs.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     counts: BTreeMap<Kind, Count>,
     struck: BTreeSet<(Point, Fault)>,
     violations: usize,
-    /// The first few runs that broke a promise, with their whole history.
+    /// The runs that broke a promise, each with its whole history.
     broken: Vec<String>,
     slowest: Option<(Duration, Play)>,
 }
 
-/// Plays them all; those that wait for long, beside the others.
+/// Plays all runs. The long stalls run beside the others.
 pub(crate) async fn play(plays: Vec<(Kind, Play)>) -> Report {
     let run = async |(kind, play): (Kind, Play)| (kind, play.run().await);
     let (long, short): (Vec<_>, Vec<_>) = plays.into_iter().partition(|(kind, _)| *kind == Kind::LongStall);
@@ -147,13 +147,13 @@ impl Report {
         }
     }
 
-    /// Fails if a promise was broken, or a fault has struck nobody at a point where it can.
+    /// Panics if a run broke a promise, or if a fault struck no master at a point that the fault fits.
     pub(crate) fn judge(&self) {
         let missed: Vec<String> = faults()
             .filter(|fault| !self.struck.contains(fault))
             .map(|(point, fault)| format!("{point}:{fault}"))
             .collect();
-        assert_eq!(missed, Vec::<String>::new(), "what has struck in no run");
+        assert_eq!(missed, Vec::<String>::new(), "faults that struck in no run");
         let shown = self.broken.iter().take(5).cloned().collect::<Vec<_>>().join("\n");
         assert_eq!(self.violations, 0, "{} runs broke promises; the first:\n{shown}", self.broken.len());
     }

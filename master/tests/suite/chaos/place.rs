@@ -1,5 +1,5 @@
-//! Where the matrix takes place: pods and records in memory, masters over them that can be struck, and the training
-//! script, which knows nothing of masters.
+//! The surroundings of a matrix run: pods and records in memory, masters with injected faults, and a simulated training
+//! script.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
@@ -26,24 +26,24 @@ use crate::chaos::evidence::Mishaps;
 
 /// How many workers a gang has.
 const WORKERS: u32 = 3;
-/// How many failed starts are made up for.
+/// The job's `max_restarts`.
 pub(crate) const BUDGET: u32 = 2;
 
-/// What happens to the job besides the faults.
+/// What happens to the job in addition to the injected faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scenario {
     /// The first start fails, the second succeeds; then the job is deleted.
     Completes,
     /// The first start fails, the second is cancelled; then the job is deleted.
     Cancelled,
-    /// The cluster takes a pod of the first start, the second start fails, the third succeeds; then the job is deleted.
+    /// A pod of the first start is evicted, the second start fails, the third succeeds; then the job is deleted.
     Evicted,
 }
 
 impl Scenario {
     pub(crate) const ALL: [Self; 3] = [Self::Completes, Self::Cancelled, Self::Evicted];
 
-    /// What befalls its starts, one after the other.
+    /// What ends the first starts, in order.
     fn mishaps(self) -> VecDeque<Mishap> {
         match self {
             Self::Completes | Self::Cancelled => VecDeque::from([Mishap::Failure]),
@@ -65,18 +65,18 @@ enum Mishap {
     Eviction,
 }
 
-/// What outlives every master.
+/// The store, the pods and the output. They outlive every master.
 pub(crate) struct Place {
     pub(crate) spec: JobSpec,
     pub(crate) backend: FakeBackend,
     pub(crate) store: FakeStore,
-    /// What the masters see of that store.
+    /// The store as the masters see it: `store` itself or a wrapper of it.
     pub(crate) seen_store: Arc<dyn JobStore>,
     pub(crate) logs: TempDir,
 }
 
 impl Place {
-    /// An empty one, whose masters see its store as `seen` has it.
+    /// A place without pods and records. `seen` may wrap the store for the masters.
     pub(crate) fn new(seen: impl FnOnce(FakeStore) -> Arc<dyn JobStore>) -> Self {
         let run_policy = RunPolicy { max_restarts: BUDGET, backoff_seconds: 0, ..RunPolicy::default() };
         let request = JobRequest {
@@ -98,7 +98,7 @@ impl Place {
         (0..WORKERS).map(worker).collect()
     }
 
-    /// A master that is struck like this, with this folder for output.
+    /// Starts a master that these strikes will hit. It keeps output in `folder`.
     pub(crate) fn master(&self, boot_id: &str, folder: &str, strikes: Vec<Strike>) -> Arc<Master> {
         let chaos = Chaos::new(strikes);
         let context = Context {
@@ -113,13 +113,13 @@ impl Place {
         Arc::new(Master { jobs, chaos, following })
     }
 
-    /// How much has happened so far.
+    /// How many events the store, the pods and the agents have recorded so far.
     pub(crate) async fn activity(&self) -> usize {
         let of_agents = self.backend.agents(&self.spec.name).into_values().map(|agent| agent.history().events.len());
         self.store.history().await.len() + self.backend.history().len() + of_agents.sum::<usize>()
     }
 
-    /// Waits until the record names this holder, or will name no other.
+    /// Waits until the record names this holder, tells that the job has ended, or is deleted.
     pub(crate) async fn held_by(&self, boot_id: &str) {
         let mut ticks = ticks();
         loop {
@@ -131,7 +131,7 @@ impl Place {
         }
     }
 
-    /// Waits until nothing has happened for a while.
+    /// Waits until no event has been recorded for 25 ticks.
     pub(crate) async fn quiet(&self) {
         let (mut ticks, mut unchanged, mut before) = (ticks(), 0, 0);
         while unchanged < 25 {
@@ -142,7 +142,7 @@ impl Place {
         }
     }
 
-    /// Waits until no output is kept any more.
+    /// Waits until the masters have removed all output.
     pub(crate) async fn cleared(&self) {
         let mut ticks = ticks();
         while kept_output(&self.logs) > 0 {
@@ -150,8 +150,8 @@ impl Place {
         }
     }
 
-    /// Plays the training script in every start of the gang, for ever: a start in which all run ends by the next
-    /// mishap, or well. As TensorFlow has it, one in which somebody is missing waits.
+    /// Plays the training script in every start, forever. As in TensorFlow, a start waits until all replicas run.
+    /// Then the next mishap ends it. Without a mishap, it succeeds, or runs until the job is cancelled.
     pub(crate) async fn train(&self, scenario: Scenario) {
         let (mut mishaps, mut decided, mut ticks) = (scenario.mishaps(), BTreeSet::new(), ticks());
         loop {
@@ -168,7 +168,7 @@ impl Place {
         }
     }
 
-    /// The start in which all run.
+    /// The generation in which all replicas run now, if any.
     fn running(&self) -> Option<Generation> {
         let statuses: Vec<_> = self.backend.agents(&self.spec.name).values().map(|agent| agent.status()).collect();
         let generation = statuses.first()?.generation?;
@@ -177,7 +177,7 @@ impl Place {
     }
 }
 
-/// One start of the master's program.
+/// One simulated process of the master.
 pub(crate) struct Master {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) chaos: Arc<Chaos>,
@@ -191,13 +191,13 @@ impl Drop for Master {
 }
 
 impl Master {
-    /// Ends it as a kill does, and returns when nothing of it runs.
+    /// Ends the master as a kill does. Returns when all its drivers have ended.
     pub(crate) async fn die(&self) {
         self.following.abort();
         for view in self.jobs.list() {
             let Some(handle) = self.jobs.find(&view.name) else { continue };
             let mut view = handle.view;
-            // A driver that is gone has dropped the view's sender.
+            // A driver drops the view's sender when it ends.
             while view.changed().await.is_ok() {}
         }
     }
@@ -207,17 +207,17 @@ fn worker(index: u32) -> ReplicaId {
     format!("worker-{index}").parse().expect("a replica")
 }
 
-/// How often is looked at what tells of no change.
+/// The poll interval for state that cannot be watched.
 pub(crate) fn ticks() -> Interval {
     let mut ticks = interval(Duration::from_millis(4));
-    // After a machine's pause nothing more is known than before it.
+    // After a pause of the machine, a burst of missed ticks would look like a quiet period.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }
 
-/// How much output the masters have kept: files, and folders of jobs.
+/// How many log files and folders of jobs the masters have kept.
 pub(crate) fn kept_output(logs: &TempDir) -> usize {
-    let folders = std::fs::read_dir(logs.path()).expect("it is there").flatten();
+    let folders = std::fs::read_dir(logs.path()).expect("the folder of logs exists").flatten();
     folders.map(|folder| entries_below(&folder.path())).sum()
 }
 

@@ -1,4 +1,5 @@
-//! One run of the matrix: a client that wants one job done, masters that are struck and replaced, and what came of it.
+//! One run of the matrix: a client submits a job, faults strike the masters, successors replace them, and the checker
+//! reads the evidence.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,17 +16,16 @@ use crate::chaos::checker;
 use crate::chaos::evidence::{Evidence, Told};
 use crate::chaos::place::{Master, Place, Scenario, ticks};
 
-/// Most time that a run may take, but for [`LONG`]. Nothing in it waits longer than for a pod that is late to end, which is
-/// 15 s.
+/// How long a run may take, without [`LONG`]. Its longest single wait is 15 s, for a pod that ends late.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// How long a master stands still that is thawed late: nothing that waits for it waits so long.
+/// How long a master stays frozen with [`Thaw::Late`]: longer than any timeout.
 const LONG: Duration = Duration::from_secs(31);
 
-/// How long the masters may take to remove what they keep.
+/// How long the masters may take to remove the job's output.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
-/// What is played.
+/// The scenario and the faults of one run.
 #[derive(Debug, Clone)]
 pub(crate) struct Play {
     pub(crate) scenario: Scenario,
@@ -33,38 +33,37 @@ pub(crate) struct Play {
     pub(crate) thaw: Thaw,
 }
 
-/// When a master that stands still is let go on.
+/// When a frozen master continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Thaw {
-    /// When its successor has brought the job to its end.
+    /// When the job has ended under its successor.
     AtTheEnd,
-    /// As soon as its successor has the job: both are at it for a moment.
+    /// As soon as its successor holds the job, so that both drive the job for a moment.
     AtOnce,
-    /// At the end as well, and not within half a minute.
+    /// Like [`Thaw::AtTheEnd`], and not before [`LONG`] has passed.
     Late,
 }
 
-/// What came of it.
+/// The outcome of one run.
 #[derive(Debug)]
 pub(crate) struct Played {
     pub(crate) play: Play,
-    /// How many of the strikes came.
+    /// How many of the strikes happened.
     pub(crate) struck: usize,
-    /// How long it took.
     pub(crate) took: Duration,
-    /// Every promise that was broken.
+    /// The broken promises, each as a sentence.
     pub(crate) violations: Vec<String>,
     pub(crate) evidence: Evidence,
 }
 
 impl Play {
-    /// Plays it over a store as it should be.
+    /// Plays it over a correct store.
     pub(crate) async fn run(self) -> Played {
         let deadline = if self.thaw == Thaw::Late { DEADLINE + LONG } else { DEADLINE };
         self.run_over(deadline, |store| Arc::new(store)).await
     }
 
-    /// Plays it, and the masters see the store like this; not for longer than `deadline`.
+    /// Plays it for at most `deadline`. `seen` may wrap the store for the masters.
     pub(crate) async fn run_over(
         self,
         deadline: Duration,
@@ -89,14 +88,14 @@ impl Play {
     }
 }
 
-/// A run while it goes on.
+/// A run in progress.
 struct Stage {
     scenario: Scenario,
     thaw: Thaw,
     place: Place,
     current: watch::Sender<Arc<Master>>,
     frozen: Mutex<Vec<Arc<Master>>>,
-    /// Those that go on beside their successor.
+    /// Masters that have thawed and run beside their successors.
     thawed: Mutex<Vec<Arc<Master>>>,
     told: Mutex<Told>,
     calm: Mutex<Vec<(Instant, Instant)>>,
@@ -133,7 +132,7 @@ impl Stage {
         }
     }
 
-    /// Replaces each master that answers no more, and lets go on what has been delayed long enough.
+    /// Replaces each master that no longer answers, and ends each delay when it has lasted long enough.
     async fn supervise(&self) {
         let mut folder = "logs-1".to_owned();
         for number in 2.. {
@@ -146,7 +145,7 @@ impl Stage {
                     }
                     Fault::Freeze => {
                         self.frozen.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&master));
-                        // A folder is one living master's.
+                        // The frozen master still uses its folder.
                         folder = format!("logs-{number}");
                         break true;
                     }
@@ -166,7 +165,7 @@ impl Stage {
         }
     }
 
-    /// Wants the job done, and then gone, whichever master is there.
+    /// Submits the job, waits for its end and deletes it, whichever master serves.
     async fn client(&self) {
         let spec = &self.place.spec;
         let uid = self.ask(async |jobs| match jobs.submit(spec.clone()).await {
@@ -195,11 +194,11 @@ impl Stage {
         let master = self.current.borrow().clone();
         master.chaos.undelayed().await;
         self.place.quiet().await;
-        // A master that has only just gone on hears of it last.
+        // A master that has just thawed is the last to learn of the delete.
         let _ = timeout(LAST_WORDS, self.place.cleared()).await;
     }
 
-    /// Returns when what stands still has done so for long enough.
+    /// Returns when a freeze or a delay has lasted long enough.
     async fn stall(&self) {
         if self.thaw == Thaw::Late {
             sleep(LONG).await;
@@ -207,7 +206,7 @@ impl Stage {
         self.place.quiet().await;
     }
 
-    /// Lets the masters that were replaced go on, and waits for what they do.
+    /// Thaws the frozen masters and waits until no new event is recorded.
     async fn thaw(&self) {
         let frozen = std::mem::take(&mut *self.frozen.lock().unwrap_or_else(PoisonError::into_inner));
         if frozen.is_empty() {
@@ -232,7 +231,7 @@ impl Stage {
         .await;
     }
 
-    /// Waits until a master shows the job as `test` wants it.
+    /// Waits until a master shows a view of the job that `test` accepts.
     async fn shown(&self, test: impl Fn(&JobView) -> bool) -> JobView {
         self.ask(async |jobs| {
             let mut view = jobs.find(&self.place.spec.name)?.view;
@@ -242,7 +241,7 @@ impl Stage {
         .await
     }
 
-    /// Asks the master that is there until one has an answer.
+    /// Asks the current master, and then its successors, until `ask` returns an answer.
     async fn ask<T>(&self, ask: impl AsyncFn(&Jobs) -> Option<T>) -> T {
         let (mut masters, mut ticks) = (self.current.subscribe(), ticks());
         loop {
@@ -256,7 +255,7 @@ impl Stage {
                     Some(answer) => return answer,
                     None => drop(ticks.tick().await),
                 },
-                // A client that hears nothing asks the next.
+                // A new master has replaced this one: ask the new one.
                 _ = masters.changed() => {}
             }
         }

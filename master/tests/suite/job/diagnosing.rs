@@ -1,4 +1,4 @@
-//! What is said of a failed start: when, whether it counts, what the first to fail printed, and who failed only after it.
+//! The diagnosis of a failed start: its time, whether it counts, the last lines of its cause, and its consequences.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn consequence(replica: &str, how: &str, stopped: bool) -> Consequence {
 }
 
 #[test]
-fn consequences_are_those_that_failed_after_the_first_and_those_that_were_stopped_come_last() {
+fn consequences_list_later_failures_first_and_stopped_runs_last() {
     let gang = workers(&[
         Exited(FIRST, stopped(9)),
         Exited(FIRST, exit(3, 5)),
@@ -48,7 +48,7 @@ fn consequences_are_those_that_failed_after_the_first_and_those_that_were_stoppe
 }
 
 #[test]
-fn one_that_ended_well_only_because_it_was_stopped_is_a_consequence() {
+fn a_stopped_run_with_exit_code_0_is_a_consequence() {
     let saved = ExitReport { stopped: true, ..exit(0, 9) };
     let gang = workers(&[Exited(FIRST, exit(3, 5)), Exited(FIRST, saved)]);
     let expected = [consequence("worker-1", "exited with code 0", true)];
@@ -56,7 +56,7 @@ fn one_that_ended_well_only_because_it_was_stopped_is_a_consequence() {
 }
 
 #[test]
-fn of_very_many_consequences_those_that_failed_by_themselves_are_kept() {
+fn too_many_consequences_drop_stopped_runs_first() {
     let mut phases = vec![Exited(FIRST, exit(3, 1))];
     phases.extend(vec![Exited(FIRST, stopped(9)); 50]);
     phases.extend(vec![Exited(FIRST, exit(134, 6)); 3]);
@@ -67,14 +67,14 @@ fn of_very_many_consequences_those_that_failed_by_themselves_are_kept() {
 }
 
 #[test]
-fn of_a_start_that_took_too_long_nobody_has_failed() {
+fn a_start_timeout_has_no_consequences() {
     let gang = workers(&[Exited(FIRST, stopped(9)), lost()]);
     let failure = Failure::StartTimeout { missing: vec![id("worker-1")], after_seconds: 1, reason: None };
     assert_eq!(diagnosed(failure, &gang).consequences, []);
 }
 
 #[test]
-fn a_deadline_says_who_still_ran_the_longest_silent_first_and_who_did_not() {
+fn a_deadline_lists_the_longest_silent_runs_first_and_replicas_that_did_not_run_last() {
     let stopped = || Exited(FIRST, stopped(9));
     let gang = workers(&[Exited(FIRST, exit(0, 4)), stopped(), stopped(), stopped(), lost(), Joined]);
     let silence: BTreeMap<ReplicaId, Duration> =
@@ -94,7 +94,7 @@ fn a_deadline_says_who_still_ran_the_longest_silent_first_and_who_did_not() {
 }
 
 #[test]
-fn a_failure_was_when_its_agent_says_and_else_now() {
+fn the_time_of_a_failure_comes_from_the_agents_report_or_else_is_now() {
     let gang = workers(&[Joined]);
     assert_eq!(diagnosed(exited("worker-0", exit(3, 5)), &gang).at, UnixMillis(5));
     assert_eq!(diagnosed(was_lost("worker-0"), &gang).at, NOW);
@@ -110,7 +110,7 @@ fn only_a_failure_that_uses_the_budget_counts() {
 }
 
 #[test]
-fn the_last_lines_are_those_of_the_output_and_where_there_are_none_those_of_stderr() {
+fn the_last_lines_come_from_the_output_or_else_from_stderr() {
     let stderr_tail: String = (0..30).map(|line| format!("line {line}\n")).collect();
     let failure = exited("worker-0", ExitReport { stderr_tail, ..exit(3, 5) });
     let from_stderr = diagnosed(failure.clone(), &workers(&[Joined])).last_lines;
@@ -123,7 +123,7 @@ fn the_last_lines_are_those_of_the_output_and_where_there_are_none_those_of_stde
 }
 
 #[test]
-fn of_failed_starts_the_newest_eight_are_kept_and_the_last_output_of_one() {
+fn the_newest_eight_failed_starts_are_kept_and_only_the_newest_keeps_its_output() {
     let mut restarts = Restarts::default();
     for sequence in 1..=10 {
         let start = Generation { epoch: 1, sequence };
@@ -139,7 +139,7 @@ fn of_failed_starts_the_newest_eight_are_kept_and_the_last_output_of_one() {
 }
 
 #[test]
-fn a_lost_pod_that_follows_says_why_it_was_lost() {
+fn a_lost_pod_among_the_consequences_has_its_reason() {
     let drained: ReplicaPhase = Lost(LostRun::disrupted("its node is drained"));
     let gang = workers(&[Exited(FIRST, exit(3, 5)), drained]);
     let expected = [consequence("worker-1", "was lost: its node is drained", false)];

@@ -1,4 +1,4 @@
-//! What counts as success, and the way from a decided end to a job of which nothing is left.
+//! What counts as success, and the way from a decided end to a finished job.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn succeeded() -> (JobPhase, Vec<Action>) {
     (stopping(Ending::Succeeded), stop_with(POLICY.stop_grace))
 }
 
-/// One look under the rule that this replica decides.
+/// One step that observes the gang, under the rule that `decider` decides.
 fn look_where_one_decides(decider: &str, gang: &Gang) -> (JobPhase, Vec<Action>) {
     let policy = Policy { success: SuccessRule::Decider(id(decider)), ..POLICY };
     step(running(), JobEvent::Observed, seen(gang, &policy, SOON))
@@ -39,7 +39,7 @@ fn with_pods(pods: &[Presence]) -> Gang {
 }
 
 #[test]
-fn all_reduce_succeeds_when_every_replica_that_trains_has() {
+fn all_reduce_succeeds_when_every_replica_that_trains_has_succeeded() {
     let well = || Exited(FIRST, exit(0, 1));
     let seen = gang(&[("chief-0", well()), ("worker-0", well()), ("worker-1", well())]);
     assert_eq!(look(running(), &seen), succeeded());
@@ -51,13 +51,13 @@ fn all_reduce_succeeds_when_every_replica_that_trains_has() {
 }
 
 #[test]
-fn an_evaluator_that_still_runs_is_not_waited_for() {
+fn success_does_not_wait_for_an_evaluator() {
     let seen = gang(&[("worker-0", Exited(FIRST, exit(0, 1))), ("evaluator-0", Running(FIRST))]);
     assert_eq!(look(running(), &seen), succeeded());
 }
 
 #[test]
-fn an_evaluator_that_has_ended_well_is_not_enough() {
+fn the_success_of_an_evaluator_is_not_enough() {
     let seen = gang(&[("worker-0", Running(FIRST)), ("evaluator-0", Exited(FIRST, exit(0, 1)))]);
     assert_eq!(look(running(), &seen), (running(), vec![]));
 }
@@ -79,7 +79,7 @@ fn a_parameter_server_job_waits_for_its_decider() {
 }
 
 #[test]
-fn a_decider_that_has_succeeded_outweighs_the_echoes_of_its_end() {
+fn a_decider_that_has_succeeded_outweighs_later_failures() {
     let seen = gang(&[("chief-0", Exited(FIRST, exit(0, 5))), ("worker-0", Exited(FIRST, exit(1, 6)))]);
     assert_eq!(look_where_one_decides("chief-0", &seen), succeeded());
 }
@@ -101,7 +101,7 @@ fn the_end_waits_until_every_run_is_dead() {
 }
 
 #[test]
-fn an_agent_that_was_never_configured_is_not_waited_for() {
+fn the_end_does_not_wait_for_an_agent_that_was_never_configured() {
     for idle in [Joined, ReplicaPhase::Requested, lost()] {
         let (phase, _) = look(stopping(Ending::Cancelled), &workers(&[Exited(FIRST, stopped(1)), idle]));
         assert_eq!(phase, JobPhase::Releasing { result: JobResult::Cancelled, since: SOON });
@@ -109,7 +109,7 @@ fn an_agent_that_was_never_configured_is_not_waited_for() {
 }
 
 #[test]
-fn before_any_start_a_silent_agent_is_not_waited_for() {
+fn before_the_first_start_the_end_does_not_wait_for_a_silent_agent() {
     let phase =
         JobPhase::Stopping { generation: None, horizon: None, next: FIRST, ending: Ending::Cancelled, since: SINCE };
     let (phase, _) = look(phase, &workers(&[Joined, Scheduled]));
@@ -158,7 +158,7 @@ fn pods_that_do_not_end_when_they_are_released_are_deleted() {
 }
 
 #[test]
-fn a_finished_job_stays_as_it_finished() {
+fn a_finished_job_does_not_change() {
     let finished = JobPhase::Finished { result: JobResult::Succeeded };
     let failed = Member {
         id: id("worker-0"),

@@ -13,14 +13,14 @@ use crate::job::support::{
     stopping, was_lost, workers,
 };
 
-/// What comes of a failure: everyone is stopped at once, without grace.
+/// The expected phase and actions after a failure: all runs are stopped without grace.
 fn failed(failure: Failure) -> (JobPhase, Vec<Action>) {
     (stopping(Ending::Failed(failure)), stop_with(Duration::ZERO))
 }
 
 fn conclusion(ending: Ending, phases: &[ReplicaPhase]) -> JobResult {
     let (phase, _) = look(stopping(ending), &workers(phases));
-    let JobPhase::Releasing { result, .. } = phase else { panic!("all are dead, and yet it is {phase:?}") };
+    let JobPhase::Releasing { result, .. } = phase else { panic!("all replicas are dead, but the phase is {phase:?}") };
     result
 }
 
@@ -47,7 +47,7 @@ fn a_run_that_fails_before_the_last_was_started_fails_the_job_at_once() {
 }
 
 #[test]
-fn a_failure_seen_with_the_last_start_fails_the_job_at_once() {
+fn a_failure_seen_together_with_the_last_launch_fails_the_job_at_once() {
     let moved = look(starting(StartStage::Launching), &workers(&[Exited(FIRST, exit(3, 9)), Running(FIRST)]));
     assert_eq!(moved, failed(exited("worker-0", exit(3, 9))));
 }
@@ -79,7 +79,7 @@ fn a_failed_server_or_evaluator_fails_the_job() {
 }
 
 #[test]
-fn the_first_failure_in_time_is_named_whatever_the_order_of_replicas() {
+fn the_earliest_failure_is_named_whatever_the_order_of_replicas() {
     let echo = Exited(FIRST, exit(134, 20));
     let first = Exited(FIRST, exit(1, 10));
     let moved = look(running(), &workers(&[echo.clone(), first, echo]));
@@ -87,7 +87,7 @@ fn the_first_failure_in_time_is_named_whatever_the_order_of_replicas() {
 }
 
 #[test]
-fn an_exit_is_named_before_a_lost_pod() {
+fn an_exit_takes_precedence_over_a_lost_pod() {
     let moved = look(running(), &workers(&[lost(), Exited(FIRST, exit(1, 10))]));
     assert_eq!(moved, failed(exited("worker-1", exit(1, 10))));
 }
@@ -99,13 +99,13 @@ fn a_run_that_someone_else_stopped_fails_the_job_too() {
 }
 
 #[test]
-fn a_lost_pod_is_named_before_a_run_that_was_stopped() {
+fn a_lost_pod_takes_precedence_over_a_stopped_run() {
     let moved = look(running(), &workers(&[Exited(FIRST, stopped(9)), lost()]));
     assert_eq!(moved, failed(was_lost("worker-1")));
 }
 
 #[test]
-fn a_failure_that_was_earlier_and_is_learned_later_is_the_cause() {
+fn an_earlier_failure_that_is_learned_later_becomes_the_cause() {
     let known = Ending::Failed(exited("worker-0", exit(134, 20)));
     let result = conclusion(known, &[Exited(FIRST, exit(134, 20)), Exited(FIRST, exit(1, 10))]);
     assert_eq!(result, JobResult::Failed { failure: exited("worker-1", exit(1, 10)) });
@@ -119,34 +119,34 @@ fn an_echo_that_is_learned_later_is_not_the_cause() {
 }
 
 #[test]
-fn an_exit_that_is_learned_later_is_named_before_a_lost_pod() {
+fn an_exit_that_is_learned_later_takes_precedence_over_a_lost_pod() {
     let result = conclusion(Ending::Failed(was_lost("worker-0")), &[lost(), Exited(FIRST, exit(1, 10))]);
     assert_eq!(result, JobResult::Failed { failure: exited("worker-1", exit(1, 10)) });
 }
 
 #[test]
-fn what_we_stop_ourselves_is_no_failure() {
+fn a_run_that_the_master_stopped_is_no_failure() {
     let known = || Ending::Failed(was_lost("worker-1"));
     let result = conclusion(known(), &[Exited(FIRST, stopped(1)), lost(), Exited(FIRST, stopped(2))]);
     assert_eq!(result, JobResult::Failed { failure: was_lost("worker-1") });
 }
 
 #[test]
-fn a_pod_that_we_delete_while_stopping_is_not_the_cause() {
+fn a_pod_that_the_master_deletes_while_stopping_is_not_the_cause() {
     let deleted = ReplicaPhase::Lost(LostRun::broken("its pod was deleted"));
     let result = conclusion(Ending::Failed(was_lost("worker-1")), &[deleted, lost()]);
     assert_eq!(result, JobResult::Failed { failure: was_lost("worker-1") });
 }
 
 #[test]
-fn neither_a_success_nor_a_cancel_turns_into_a_failure_while_the_rest_is_stopped() {
+fn a_success_or_a_cancel_stays_while_the_other_runs_are_stopped() {
     let dead = [Exited(FIRST, exit(1, 1)), Exited(FIRST, stopped(2)), lost()];
     assert_eq!(conclusion(Ending::Succeeded, &dead), JobResult::Succeeded);
     assert_eq!(conclusion(Ending::Cancelled, &dead), JobResult::Cancelled);
 }
 
 #[test]
-fn a_cancel_before_any_start_stops_what_there_is() {
+fn a_cancel_before_the_first_start_stops_the_job() {
     for seen in [workers(&[Scheduled, Joined]), workers(&[Joined, Joined])] {
         let stopping =
             JobPhase::Stopping { generation: None, horizon: None, next: FIRST, ending: Ending::Cancelled, since: SOON };
@@ -156,7 +156,7 @@ fn a_cancel_before_any_start_stops_what_there_is() {
 }
 
 #[test]
-fn a_cancel_stops_a_start_and_a_run_in_good_order() {
+fn a_cancel_stops_a_starting_or_running_gang_with_grace() {
     let seen = workers(&[Configured(FIRST), Running(FIRST)]);
     for phase in [starting(StartStage::Configuring), starting(StartStage::Launching), running()] {
         let expected = (stopping(Ending::Cancelled), stop_with(POLICY.stop_grace));

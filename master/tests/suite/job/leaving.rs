@@ -1,4 +1,4 @@
-//! Pods that the cluster takes away, while what runs in them has its grace.
+//! Pods that are being evicted, while their runs have a grace period.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
@@ -15,7 +15,7 @@ const AGENT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(10, 0, 
 const ADDRESSES: Addresses = Addresses { agent: AGENT, tensorflow: AGENT };
 
 #[test]
-fn a_pod_that_is_being_taken_away_is_no_pod_for_another_start() {
+fn a_leaving_pod_does_not_serve_another_start() {
     let leaving = |agent| Observation {
         pod: Some(PodState::Leaving { reason: "its node is drained".to_owned() }),
         agent,
@@ -29,7 +29,7 @@ fn a_pod_that_is_being_taken_away_is_no_pod_for_another_start() {
 }
 
 #[test]
-fn what_a_pod_misses_is_waited_for_where_it_was_there_before() {
+fn an_unusable_pod_is_hopeless_only_before_the_first_start() {
     let unusable = PodState::Unusable { reason: "there is no image".to_owned() };
     let member = |pod| {
         let seen = Observation { pod: Some(pod), agent: AgentState::Silent, ..Observation::NEW };
@@ -43,7 +43,7 @@ fn what_a_pod_misses_is_waited_for_where_it_was_there_before() {
 }
 
 #[test]
-fn a_run_that_ends_because_its_pod_is_taken_away_is_lost_with_it() {
+fn a_run_that_ends_because_its_pod_is_leaving_counts_as_lost() {
     let phase = |exit: ExitReport, deleted_by| {
         let pod = Some(PodState::Leaving { reason: "its node is drained".to_owned() });
         ReplicaPhase::of(&Observation { pod, agent: ended(exit), deleted_by, ..Observation::NEW }, Some(FIRST))
@@ -59,7 +59,7 @@ fn a_run_that_ends_because_its_pod_is_taken_away_is_lost_with_it() {
 }
 
 #[test]
-fn an_agent_that_was_told_to_end_takes_no_other_start_though_its_pod_still_runs() {
+fn a_terminated_agent_does_not_serve_another_start_while_its_pod_still_runs() {
     let fit = |exit: ExitReport| {
         let pod = Some(PodState::Running(ADDRESSES));
         let seen = Observation { pod, agent: ended(exit), ..Observation::NEW };
@@ -69,7 +69,7 @@ fn an_agent_that_was_told_to_end_takes_no_other_start_though_its_pod_still_runs(
 }
 
 #[test]
-fn a_pod_that_this_master_has_had_deleted_takes_no_other_start_though_it_is_still_there() {
+fn a_pod_that_this_master_deleted_does_not_serve_another_start_while_it_still_exists() {
     let fit = |deleted_by| {
         let seen = Observation {
             pod: Some(PodState::Running(ADDRESSES)),
@@ -83,7 +83,7 @@ fn a_pod_that_this_master_has_had_deleted_takes_no_other_start_though_it_is_stil
 }
 
 #[test]
-fn the_rest_of_a_gang_has_the_grace_of_a_pod_that_is_taken_away_and_none_where_one_is_gone() {
+fn the_other_runs_get_the_leaving_grace_only_while_the_evicted_pod_still_lives() {
     let member = |name, phase, pod| Member { id: id(name), phase, pod, waits_for: None, deleted_by: DeletedBy::Others };
     let with_pod = |pod| {
         let drained = ReplicaPhase::Lost(LostRun::disrupted("its node is drained"));
@@ -95,7 +95,7 @@ fn the_rest_of_a_gang_has_the_grace_of_a_pod_that_is_taken_away_and_none_where_o
     assert_eq!(with_pod(Absent), stop_with(Duration::ZERO));
 }
 
-/// An agent whose run in the first start ended so.
+/// The state of an agent whose run in the first start ended with `exit`.
 fn ended(exit: ExitReport) -> AgentState {
     let (boot_id, state, generation) = ("boot".to_owned(), RunState::Exited, Some(FIRST));
     let run = RunStatus { seq: 1, boot_id, state, generation, pid: None, started_at: None, exit: Some(exit) };

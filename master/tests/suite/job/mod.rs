@@ -1,4 +1,4 @@
-//! The pure part of the master: the job's state machine by tables and by properties, and the rendezvous.
+//! The pure part of the master: table and property tests of the job's state machine, and the rendezvous.
 
 mod diagnosing;
 mod ending;

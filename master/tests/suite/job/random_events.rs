@@ -1,4 +1,4 @@
-//! Whatever is seen in whatever order, the state machine keeps its promises.
+//! The state machine keeps its promises for random observations in random order.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -30,7 +30,7 @@ struct Move {
     counted: u32,
 }
 
-/// What a driver is fed at one moment.
+/// The input of a driver at one moment.
 #[derive(Debug, Clone)]
 struct Moment {
     observations: Vec<Observation>,
@@ -47,7 +47,7 @@ struct Script {
 }
 
 impl Script {
-    /// Feeds each moment as a driver does: again until nothing moves.
+    /// Feeds each moment as a driver does: repeatedly, until the phase no longer changes.
     fn play(&self) -> Vec<Move> {
         let leftovers = if self.newest_failed.is_some() { Leftovers::Possible } else { Leftovers::None };
         let known = Known { first: SECOND, newest_failed: self.newest_failed, leftovers, result: None };
@@ -59,7 +59,7 @@ impl Script {
             now += moment.passed;
             let (mut event, mut observations) = (moment.event, moment.observations.clone());
             for moved in 0.. {
-                assert!(moved < 1000, "it moves for ever: {:?}", &moves[moves.len() - 4..]);
+                assert!(moved < 1000, "the phase changes forever: {:?}", &moves[moves.len() - 4..]);
                 let gang = self.gang(&observations, phase.horizon());
                 let before = phase.clone();
                 let seen = Seen { gang: &gang, policy: &self.policy, restarts: &restarts, epoch: SECOND.epoch, now };
@@ -103,7 +103,7 @@ impl Script {
     }
 }
 
-/// As a driver lets go of a pod that is gone.
+/// Forgets a pod that is gone, as a driver does.
 fn let_go(seen: &mut Observation) {
     if seen.pod.is_none() {
         *seen = Observation::NEW;
@@ -173,7 +173,7 @@ fn status(state: RunState, generation: Generation, exit: Option<ExitReport>) -> 
     RunStatus { seq: 1, boot_id: "boot".to_owned(), state, generation, pid: None, started_at: None, exit }
 }
 
-/// Moments in which everything is random, and some in which all members agree, so that the later phases are reached.
+/// A random moment. Sometimes all members have the same observation, so that the later phases are reached.
 fn any_moment(members: usize) -> impl Strategy<Value = Moment> {
     let agree = any_observation().prop_map(move |observation| vec![observation; members]);
     let observations = prop_oneof![vec(any_observation(), members), agree];
@@ -229,7 +229,7 @@ fn result_of(phase: &JobPhase) -> Option<&JobResult> {
     }
 }
 
-/// Whether the diagram has this way, or it is none.
+/// Whether the diagram of phases allows this transition. A phase may also stay.
 fn is_allowed(before: &JobPhase, after: &JobPhase) -> bool {
     use JobPhase::{Finished, Pending, Releasing, Restarting, Running, Starting, Stopping};
     use StartStage::{Configuring, Launching};
@@ -255,7 +255,7 @@ fn is_allowed(before: &JobPhase, after: &JobPhase) -> bool {
     }
 }
 
-/// What must be done about pods that are there after the end.
+/// The expected actions for pods that exist after the end.
 fn late(clean_pods: CleanPods, gang: &Gang) -> Vec<Action> {
     let has = |presence: Presence| gang.any(|member| member.pod == presence);
     match clean_pods {
@@ -266,7 +266,7 @@ fn late(clean_pods: CleanPods, gang: &Gang) -> Vec<Action> {
     }
 }
 
-/// The starts of which `choose` finds one in an action.
+/// The generations that `choose` finds in the actions, in order.
 fn starts(moves: &[Move], choose: impl Fn(&Action) -> Option<Generation>) -> Vec<Generation> {
     moves.iter().flat_map(|moved| &moved.actions).filter_map(choose).collect()
 }
@@ -279,7 +279,7 @@ fn launched(action: &Action) -> Option<Generation> {
     if let Action::Launch(generation) = action { Some(*generation) } else { None }
 }
 
-/// Whether a gang is brought together or started.
+/// Whether the action gathers or starts a gang.
 fn begins(action: &Action) -> bool {
     matches!(action, Action::CreatePods | Action::Configure(_) | Action::Launch(_))
 }
@@ -295,7 +295,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_changes_after_the_end_but_that_late_pods_are_deleted(script in any_script()) {
+    fn after_the_end_only_late_pods_are_deleted(script in any_script()) {
         for moved in script.play() {
             if matches!(moved.before, JobPhase::Finished { .. }) {
                 let expected = late(script.policy.clean_pods, &moved.gang);
@@ -318,10 +318,10 @@ proptest! {
     }
 
     #[test]
-    fn a_gang_is_launched_only_when_each_was_configured_for_that_start(script in any_script()) {
+    fn a_gang_is_launched_only_when_all_members_were_configured_for_that_start(script in any_script()) {
         for moved in script.play() {
             for generation in moved.actions.iter().filter_map(launched) {
-                // An agent that has seen a newer generation refuses this one; it never goes back.
+                // An agent that has seen a newer generation refuses this launch.
                 let ready = |member: &Member| member.phase.generation() >= Some(generation);
                 prop_assert!(moved.gang.members().iter().all(ready), "{generation} for {:?}", moved.gang);
             }
@@ -329,7 +329,7 @@ proptest! {
     }
 
     #[test]
-    fn from_a_stop_to_the_next_gathering_nothing_is_begun(script in any_script()) {
+    fn nothing_is_created_or_started_between_a_stop_and_the_next_gathering(script in any_script()) {
         let ends = |phase: &JobPhase| !matches!(
             phase, JobPhase::Pending { .. } | JobPhase::Starting { .. } | JobPhase::Running { .. }
         );
@@ -339,7 +339,7 @@ proptest! {
     }
 
     #[test]
-    fn no_number_is_given_to_two_starts_and_none_is_lower_than_one_before(script in any_script()) {
+    fn the_numbers_of_starts_only_increase(script in any_script()) {
         let moves = script.play();
         let configured = starts(&moves, configured);
         prop_assert!(configured.is_sorted_by(|one, other| one < other), "{configured:?}");
@@ -351,14 +351,14 @@ proptest! {
     }
 
     #[test]
-    fn no_more_restarts_are_counted_than_there_may_be(script in any_script()) {
+    fn counted_restarts_never_exceed_the_maximum(script in any_script()) {
         for moved in script.play() {
             prop_assert!(moved.counted <= script.policy.max_restarts, "{moved:?}");
         }
     }
 
     #[test]
-    fn the_next_gathering_waits_for_the_pause_and_for_all_that_goes(script in any_script()) {
+    fn the_next_gathering_waits_for_the_pause_and_for_unfit_pods_to_go(script in any_script()) {
         for moved in script.play() {
             if let (JobPhase::Restarting { without, until, .. }, JobPhase::Pending { .. }) = (&moved.before, &moved.after) {
                 let is_gone = |member: &Member| match without {
@@ -371,7 +371,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_made_up_for_is_dead(script in any_script()) {
+    fn a_restart_or_a_result_is_recorded_only_when_all_runs_are_dead(script in any_script()) {
         for moved in script.play() {
             if moved.actions.iter().any(|action| matches!(action, Action::RecordRestart(_) | Action::Conclude(_))) {
                 let may_run = |member: &Member| member.phase.was_configured() && !member.phase.is_dead();

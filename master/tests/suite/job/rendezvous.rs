@@ -1,4 +1,4 @@
-//! What each member is told: the cluster, its place, and the variables beside them.
+//! The environment of each member: the cluster, the member's place in it, and further variables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ fn spec(request: JobRequest) -> JobSpec {
     JobSpec::try_from(request).expect("a valid request")
 }
 
-/// An address for each replica, no two alike.
+/// A distinct address for each replica.
 fn members(spec: &JobSpec) -> BTreeMap<ReplicaId, SocketAddr> {
     let address = |(place, id): (usize, ReplicaId)| {
         let place = u16::try_from(place).expect("gangs of tests are small");
@@ -30,19 +30,19 @@ fn members(spec: &JobSpec) -> BTreeMap<ReplicaId, SocketAddr> {
     plan::replicas(spec).into_iter().enumerate().map(address).collect()
 }
 
-/// What every member is told, as it goes over the wire.
+/// The environment of every member, as JSON.
 fn told(spec: &JobSpec) -> BTreeMap<ReplicaId, Value> {
     let members = members(spec);
     let rendezvous = Rendezvous::new(spec, FIRST, &members);
     let body = |id: &ReplicaId| {
         let text = serde_json::to_string(&rendezvous.environment(*id)).expect("it serializes");
-        (*id, serde_json::from_str(&text).expect("it is JSON"))
+        (*id, serde_json::from_str(&text).expect("JSON"))
     };
     members.keys().map(body).collect()
 }
 
 #[test]
-fn each_of_four_workers_is_told_of_all_four_and_of_its_place() {
+fn each_of_four_workers_gets_the_whole_cluster_and_its_own_place() {
     let cluster = json!({"worker": ["10.0.0.0:1234", "10.0.0.1:1234", "10.0.0.2:1234", "10.0.0.3:1234"]});
     for (place, (id, told)) in told(&spec(request(Strategy::AllReduce, 4))).into_iter().enumerate() {
         let tf_config = json!({"cluster": cluster, "task": {"type": "worker", "index": place}});
@@ -54,7 +54,7 @@ fn each_of_four_workers_is_told_of_all_four_and_of_its_place() {
 }
 
 #[test]
-fn a_single_worker_is_told_of_a_cluster_of_its_own() {
+fn a_single_worker_gets_a_cluster_of_one() {
     let told = &told(&spec(request(Strategy::AllReduce, 1)))[&id("worker-0")];
     let expected = json!({"cluster": {"worker": ["10.0.0.0:1234"]}, "task": {"type": "worker", "index": 0}});
     assert_eq!(told["TF_CONFIG"], expected);
@@ -62,7 +62,7 @@ fn a_single_worker_is_told_of_a_cluster_of_its_own() {
 }
 
 #[test]
-fn a_body_is_exactly_what_the_wire_describes() {
+fn a_body_has_exactly_the_documented_variables() {
     let told = &told(&spec(request(Strategy::AllReduce, 1)))[&id("worker-0")];
     let expected = json!({
         "TF_CONFIG": {"cluster": {"worker": ["10.0.0.0:1234"]}, "task": {"type": "worker", "index": 0}},
@@ -75,7 +75,7 @@ fn a_body_is_exactly_what_the_wire_describes() {
 }
 
 #[test]
-fn a_parameter_server_job_has_chief_workers_and_servers_in_one_cluster() {
+fn a_parameter_server_cluster_has_chief_workers_and_servers() {
     let spec = spec(JobRequest { ps_num: Some(1), ..request(Strategy::ParameterServer, 2) });
     let cluster =
         json!({"chief": ["10.0.0.0:1234"], "worker": ["10.0.0.1:1234", "10.0.0.2:1234"], "ps": ["10.0.0.3:1234"]});
@@ -91,7 +91,7 @@ fn a_parameter_server_job_has_chief_workers_and_servers_in_one_cluster() {
 }
 
 #[test]
-fn without_a_chief_the_cluster_is_workers_and_servers_alone() {
+fn a_cluster_without_a_chief_has_only_workers_and_servers() {
     let request = JobRequest { ps_num: Some(1), chief_num: Some(0), ..request(Strategy::ParameterServer, 2) };
     let told = &told(&spec(request))[&id("worker-0")];
     let cluster = json!({"worker": ["10.0.0.0:1234", "10.0.0.1:1234"], "ps": ["10.0.0.2:1234"]});
@@ -100,7 +100,7 @@ fn without_a_chief_the_cluster_is_workers_and_servers_alone() {
 }
 
 #[test]
-fn an_evaluator_has_a_task_and_is_in_nobodys_cluster() {
+fn an_evaluator_has_a_task_but_is_in_no_cluster() {
     let request = JobRequest { evaluator_num: Some(1), ..request(Strategy::ParameterServer, 1) };
     let told = told(&spec(request));
     let evaluator = &told[&id("evaluator-0")];
@@ -113,7 +113,7 @@ fn an_evaluator_has_a_task_and_is_in_nobodys_cluster() {
 }
 
 #[test]
-fn only_those_that_serve_in_a_parameter_server_cluster_fail_fast() {
+fn only_workers_and_servers_of_a_parameter_server_job_fail_fast() {
     let request = JobRequest { evaluator_num: Some(1), ..request(Strategy::ParameterServer, 1) };
     let told = told(&spec(request));
     let told_so = |name: &str| told[&id(name)].get("GRPC_FAIL_FAST").cloned();
@@ -123,7 +123,7 @@ fn only_those_that_serve_in_a_parameter_server_cluster_fail_fast() {
 }
 
 #[test]
-fn the_jobs_own_variables_win_over_defaults() {
+fn variables_of_the_job_override_defaults() {
     let name = |text: &str| text.parse::<EnvName>().expect("a variable's name");
     let env = BTreeMap::from([
         (name("PYTHONUNBUFFERED"), String::new()),
@@ -139,10 +139,10 @@ fn the_jobs_own_variables_win_over_defaults() {
 }
 
 #[test]
-fn the_jobs_own_variables_never_win_over_computed_ones() {
+fn variables_of_the_job_never_override_computed_ones() {
     let honest = spec(request(Strategy::AllReduce, 2));
     let expected = told(&honest);
-    // No request becomes such a spec; this is the second of two locks on the door.
+    // Requests with such variables are refused earlier. This is a second check.
     let mut forged = honest.clone();
     let is_default = |key: &str| key == "PYTHONUNBUFFERED" || key.starts_with("TF_GRPC_");
     for (id, told) in &expected {
@@ -169,7 +169,7 @@ fn the_restart_count_is_the_number_of_restarts_under_all_masters() {
 }
 
 #[test]
-fn hosts_that_no_proxy_may_stand_before_are_named_once_each() {
+fn muster_no_proxy_names_each_host_once() {
     let spec = spec(request(Strategy::AllReduce, 3));
     let address = |text: &str| text.parse::<SocketAddr>().expect("an address");
     let members = BTreeMap::from([
@@ -198,7 +198,7 @@ proptest! {
     #![proptest_config(cases(300))]
 
     #[test]
-    fn every_member_is_told_of_the_same_cluster_and_of_its_own_place_in_it(spec in any_spec()) {
+    fn every_member_gets_the_same_cluster_and_its_own_place_in_it(spec in any_spec()) {
         let (told, members) = (told(&spec), members(&spec));
         let cluster = &told.values().next().expect("a worker at least")["TF_CONFIG"]["cluster"];
         for (id, told) in &told {
@@ -215,7 +215,7 @@ proptest! {
     }
 
     #[test]
-    fn ranks_count_those_that_train_in_order_and_nobody_else(spec in any_spec()) {
+    fn ranks_number_the_replicas_that_train_in_order(spec in any_spec()) {
         let told = told(&spec);
         let (with, without): (Vec<_>, Vec<_>) = told.iter().partition(|(_, told)| told.get("RANK").is_some());
         prop_assert!(with.iter().all(|(id, _)| matches!(id.role, Role::Chief | Role::Worker)));
@@ -227,7 +227,7 @@ proptest! {
     }
 
     #[test]
-    fn every_variable_can_be_passed_to_a_program(spec in any_spec()) {
+    fn every_variable_is_valid_in_a_process_environment(spec in any_spec()) {
         for told in told(&spec).values() {
             let told = told.as_object().expect("a body is one object");
             prop_assert!(told["TF_CONFIG"].is_object());

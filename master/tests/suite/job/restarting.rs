@@ -1,4 +1,4 @@
-//! From a start that has failed to the next one, or to the end of a job that may have no other.
+//! From a failed start to the next start, or to the end of a job that has no restarts left.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ use crate::job::support::{
 
 /// The second start of a job under its first master.
 const AGAIN: Generation = Generation { epoch: 1, sequence: 2 };
-/// The rules of the tests, with three restarts.
+/// [`POLICY`] with three restarts.
 const THREE: Policy = with_restarts(3);
 
-/// One look under these rules, after so many restarts that counted.
+/// One step that observes the gang under `policy`, after `counted` counted restarts.
 fn look(phase: JobPhase, gang: &Gang, policy: &Policy, counted: u32) -> (JobPhase, Vec<Action>) {
     look_at(SOON, phase, gang, (policy, counted))
 }
@@ -35,29 +35,29 @@ fn look_at(now: Duration, phase: JobPhase, gang: &Gang, rules: (&Policy, u32)) -
     step(phase, JobEvent::Observed, Seen { restarts: &restarts, ..seen(gang, policy, now) })
 }
 
-/// The phase that waits until then for pods that cannot serve another start to go.
+/// The phase before the second start: it waits until `until`, and until all unfit pods are gone.
 fn waiting(until: Duration) -> JobPhase {
     JobPhase::Restarting { next: AGAIN, without: PodSelection::Unfit, until, since: until }
 }
 
-/// What comes of a start that failed for this reason and is made up for after this pause.
+/// The expected phase and actions when a failure leads to a restart after `pause`.
 fn made_up_for(failure: Failure, pause: Duration) -> (JobPhase, Vec<Action>) {
     (waiting(SOON + pause), vec![Action::RecordRestart(failure), Action::DeletePods(PodSelection::Unfit)])
 }
 
-/// What comes of a failure that is final.
+/// The expected phase and actions when a failure is final.
 fn concluded(failure: Failure) -> (JobPhase, Vec<Action>) {
     let result = JobResult::Failed { failure };
     let releasing = JobPhase::Releasing { result: result.clone(), since: SOON };
     (releasing, vec![Action::Conclude(result), Action::ReleasePods])
 }
 
-/// The gang comes together again for the second start.
+/// The phase that gathers the gang for the second start.
 fn gathering_again(since: Duration) -> JobPhase {
     JobPhase::Pending { gathering: Gathering { next: AGAIN, horizon: Some(AGAIN), ..GATHERING }, since }
 }
 
-/// Workers in these phases, with this left of their pods.
+/// Workers in these phases, with these states of their pods.
 fn with_pods(members: &[(ReplicaPhase, Presence)]) -> Gang {
     let member = |(index, (phase, pod)): (usize, &(ReplicaPhase, Presence))| Member {
         id: id(&format!("worker-{index}")),
@@ -107,7 +107,7 @@ fn a_failure_within_the_budget_restarts_the_whole_gang_in_the_next_generation() 
 }
 
 #[test]
-fn the_pause_doubles_with_each_restart_that_counts_up_to_five_minutes() {
+fn the_pause_doubles_with_each_counted_restart_up_to_five_minutes() {
     let generous = Policy { max_restarts: u32::MAX, ..POLICY };
     let failure = exited("worker-0", exit(1, 9));
     let dead = workers(&[Exited(FIRST, exit(1, 9))]);
@@ -118,14 +118,14 @@ fn the_pause_doubles_with_each_restart_that_counts_up_to_five_minutes() {
 }
 
 #[test]
-fn when_the_budget_is_spent_the_job_fails_of_the_last_failure() {
+fn a_job_without_restarts_left_fails_with_its_last_failure() {
     let failure = exited("worker-0", exit(1, 9));
     let dead = workers(&[Exited(FIRST, exit(1, 9))]);
     assert_eq!(look(stopping(Ending::Failed(failure.clone())), &dead, &THREE, 3), concluded(failure));
 }
 
 #[test]
-fn what_the_cluster_takes_away_is_made_up_for_though_the_budget_is_spent() {
+fn an_eviction_leads_to_a_restart_even_without_restarts_left() {
     let failure = was_gone("worker-0", Loss::Disrupted);
     let dead = workers(&[gone(Loss::Disrupted), Exited(FIRST, stopped(1))]);
     let moved = look(stopping(Ending::Failed(failure.clone())), &dead, &THREE, 3);
@@ -133,7 +133,7 @@ fn what_the_cluster_takes_away_is_made_up_for_though_the_budget_is_spent() {
 }
 
 #[test]
-fn what_another_start_would_not_change_fails_the_job_at_once() {
+fn a_failure_that_a_restart_cannot_fix_fails_the_job_at_once() {
     let strict = Policy { no_retry_exit_codes: [2, 3].into(), ..THREE };
     let final_ones = [
         (exited("worker-0", exit(2, 1)), Exited(FIRST, exit(2, 1))),
@@ -194,7 +194,7 @@ fn nothing_is_created_before_the_lost_pods_are_gone() {
 }
 
 #[test]
-fn a_lost_pod_that_does_not_go_is_asked_after_the_pause_and_missed_when_the_start_should_have_come() {
+fn a_lost_pod_that_stays_is_deleted_after_the_pause_and_named_at_the_start_timeout() {
     let until = SINCE + POLICY.backoff;
     let seen = with_pods(&[(Joined, Live), (lost(), Live)]);
     let waiting = look_at(until - Duration::from_nanos(1), restarting(), &seen, (&THREE, 1));
@@ -208,7 +208,7 @@ fn a_lost_pod_that_does_not_go_is_asked_after_the_pause_and_missed_when_the_star
 }
 
 #[test]
-fn a_pod_that_the_cluster_takes_before_the_start_is_replaced_after_a_pause() {
+fn a_pod_that_is_evicted_before_the_start_is_replaced_after_a_pause() {
     let seen = with_pods(&[(Joined, Live), (gone(Loss::Disrupted), Ended)]);
     let swept =
         JobPhase::Restarting { next: FIRST, without: PodSelection::Unfit, until: SOON + POLICY.backoff, since: SINCE };
@@ -223,7 +223,7 @@ fn a_replaced_pod_does_not_prolong_the_start() {
 }
 
 #[test]
-fn a_failure_of_the_start_before_is_none_of_the_next() {
+fn a_second_start_that_times_out_does_not_report_the_failure_of_the_first() {
     let (phase, _) = look_at(seconds(900), gathering_again(SINCE), &workers(&[Joined, Requested]), (&THREE, 1));
     assert_eq!(phase.horizon(), Some(AGAIN));
     let JobPhase::Stopping { generation: None, next: AGAIN, ending, .. } = phase else { panic!("{phase:?}") };
@@ -231,7 +231,7 @@ fn a_failure_of_the_start_before_is_none_of_the_next() {
 }
 
 #[test]
-fn a_start_that_takes_too_long_fails_at_each_of_its_stages_and_names_who_is_missing() {
+fn a_start_times_out_in_each_of_its_stages_and_names_the_missing_replicas() {
     let launching = [Running(FIRST), Configured(FIRST)];
     let stages = [
         (pending(), [Joined, Scheduled]),
@@ -249,14 +249,14 @@ fn a_start_that_takes_too_long_fails_at_each_of_its_stages_and_names_who_is_miss
 }
 
 #[test]
-fn a_start_that_took_too_long_is_not_tried_again_unless_its_user_says_so() {
+fn a_start_timeout_is_final_by_default() {
     let failure = timed_out(&["worker-1"]);
     let seen = workers(&[Joined, Requested]);
     assert_eq!(look(stopping(Ending::Failed(failure.clone())), &seen, &THREE, 0), concluded(failure));
 }
 
 #[test]
-fn a_requeue_gives_all_pods_back_and_asks_again_after_its_pause() {
+fn a_requeue_deletes_all_pods_and_creates_them_again_after_a_pause() {
     let requeue = Policy { on_start_timeout: OnStartTimeout::Requeue, ..POLICY };
     let failure = timed_out(&["worker-1"]);
     let until = SOON + POLICY.requeue_pause;
@@ -267,7 +267,7 @@ fn a_requeue_gives_all_pods_back_and_asks_again_after_its_pause() {
 
     let waits = look_at(until, given_back.clone(), &held, (&requeue, 0));
     let asked_again = vec![Action::DeletePods(PodSelection::All)];
-    assert_eq!(waits, (given_back.clone(), asked_again), "all go, and not only those that are lost");
+    assert_eq!(waits, (given_back.clone(), asked_again), "all pods are deleted, not only lost ones");
     let absent = with_pods(&[(Requested, Absent), (Requested, Absent)]);
     let again = look_at(until, given_back, &absent, (&requeue, 0));
     assert_eq!(again, (gathering_again(until), vec![Action::CreatePods]));
@@ -297,14 +297,14 @@ fn a_job_that_is_not_done_by_its_deadline_fails_in_every_phase() {
 }
 
 #[test]
-fn a_job_beyond_its_deadline_is_not_restarted_and_no_later_exit_takes_the_blame() {
+fn a_job_beyond_its_deadline_is_not_restarted_and_the_deadline_stays_the_cause() {
     let failure = Failure::DeadlineExceeded { after_seconds: 3600 };
     let dead = workers(&[Exited(FIRST, exit(1, 1)), Exited(FIRST, stopped(2))]);
     assert_eq!(look(stopping(Ending::Failed(failure.clone())), &dead, &THREE, 0), concluded(failure));
 }
 
 #[test]
-fn a_gang_that_has_done_its_work_meanwhile_has_succeeded_whatever_was_heard_first() {
+fn a_success_that_is_seen_later_overrides_a_stopped_run() {
     let heard_first = Ending::Failed(exited("worker-1", stopped(9)));
     let (phase, actions) = look(stopping(heard_first), &workers(&[Exited(FIRST, exit(0, 1))]), &THREE, 0);
     assert_eq!(phase, JobPhase::Releasing { result: JobResult::Succeeded, since: SOON });
@@ -312,7 +312,7 @@ fn a_gang_that_has_done_its_work_meanwhile_has_succeeded_whatever_was_heard_firs
 }
 
 #[test]
-fn a_run_that_ends_well_because_it_was_stopped_has_not_succeeded() {
+fn a_stopped_run_with_exit_code_0_has_not_succeeded() {
     let saved = ExitReport { stopped: true, ..exit(0, 1) };
     let failure = exited("worker-0", saved.clone());
     let moved = look(running(), &workers(&[Exited(FIRST, saved)]), &POLICY, 0);
@@ -331,7 +331,7 @@ fn a_cancel_ends_a_job_that_waits_for_its_next_start() {
 }
 
 #[test]
-fn a_job_whose_pods_shall_stay_is_finished_with_its_last_run() {
+fn a_job_that_keeps_its_pods_is_finished_when_its_last_run_has_ended() {
     let keep = Policy { clean_pods: CleanPods::None, ..POLICY };
     let dead = workers(&[Exited(FIRST, exit(0, 1)), Exited(FIRST, stopped(2))]);
     let finished = JobPhase::Finished { result: JobResult::Cancelled };
@@ -341,12 +341,12 @@ fn a_job_whose_pods_shall_stay_is_finished_with_its_last_run() {
     assert_eq!(actions, [Action::Conclude(JobResult::Cancelled), idle.clone()]);
     assert_eq!(look(releasing, &dead, &keep, 0), (finished.clone(), vec![]));
     assert_eq!(look(finished.clone(), &dead, &keep, 0), (finished.clone(), vec![]));
-    // What was never told to run does not end by itself.
+    // An agent that was never told to run does not end by itself.
     assert_eq!(look(finished.clone(), &workers(&[Joined]), &keep, 0), (finished, vec![idle]));
 }
 
 #[test]
-fn of_a_job_whose_pods_shall_all_go_none_is_left() {
+fn clean_pods_all_deletes_every_pod() {
     let clean = Policy { clean_pods: CleanPods::All, ..POLICY };
     let finished = JobPhase::Finished { result: JobResult::Succeeded };
     for left in [Live, Ended] {
@@ -359,7 +359,7 @@ fn of_a_job_whose_pods_shall_all_go_none_is_left() {
 }
 
 #[test]
-fn a_broken_pod_before_the_start_counts() {
+fn a_restart_for_a_pod_that_broke_before_the_start_counts() {
     let failure = was_lost("worker-1");
     let failing = JobPhase::Stopping {
         generation: None,

@@ -1,4 +1,4 @@
-//! From a spec to the rules of its job, and what they say of each failure.
+//! The policy that follows from a spec, and its verdict on each failure.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn of(run_policy: RunPolicy, age: u64, share: u8) -> Policy {
 }
 
 #[test]
-fn the_rules_of_a_job_are_those_of_its_spec() {
+fn the_policy_of_a_job_follows_its_spec() {
     let chosen = RunPolicy {
         max_restarts: 7,
         backoff_seconds: 11,
@@ -63,16 +63,16 @@ fn a_deadline_counts_from_the_moment_the_job_was_accepted() {
 }
 
 #[test]
-fn two_jobs_that_give_their_pods_back_come_back_at_different_times() {
+fn the_requeue_pauses_of_two_jobs_differ() {
     let pause = |start_timeout_seconds, share| {
         of(RunPolicy { start_timeout_seconds, ..RunPolicy::default() }, 0, share).requeue_pause.as_millis()
     };
     assert_eq!((pause(100, 0), pause(100, 128), pause(100, 255)), (50_000, 100_000, 149_609));
-    assert_eq!((pause(3600, 0), pause(3600, 128)), (150_000, 300_000), "five minutes or so at most");
+    assert_eq!((pause(3600, 0), pause(3600, 128)), (150_000, 300_000), "300 s plus or minus a half at most");
 }
 
 #[test]
-fn whose_end_decides_follows_from_strategy_and_roles_where_nobody_chose() {
+fn the_default_success_rule_follows_from_strategy_and_roles() {
     let rule =
         |strategy, chief_num| Policy::of(&spec(strategy, chief_num, RunPolicy::default()), Duration::ZERO, 0).success;
     assert_eq!(rule(Strategy::AllReduce, None), SuccessRule::AllThatTrain);
@@ -82,7 +82,7 @@ fn whose_end_decides_follows_from_strategy_and_roles_where_nobody_chose() {
 }
 
 #[test]
-fn whose_end_decides_can_be_chosen() {
+fn a_spec_can_choose_the_success_rule() {
     let chosen = [
         (SuccessPolicy::All, SuccessRule::AllThatTrain),
         (SuccessPolicy::Chief, SuccessRule::Decider(id("chief-0"))),
@@ -117,7 +117,7 @@ fn each_failure_has_its_verdict() {
         (ended(ExitOutcome::Code(1)), restart(Counted)),
         (ended(ExitOutcome::Code(2)), Verdict::GiveUp),
         (ended(ExitOutcome::Code(200)), Verdict::GiveUp),
-        // 200 - 256: no code of a process, and none of those.
+        // -56 is 200 as a signed byte. It is no exit code of a process, and not in the list.
         (ended(ExitOutcome::Code(-56)), restart(Counted)),
         (ended(ExitOutcome::Signal(2)), restart(Counted)),
         (ended(ExitOutcome::OutOfMemory { limit: None }), restart(Counted)),
@@ -135,7 +135,7 @@ fn each_failure_has_its_verdict() {
 }
 
 #[test]
-fn only_a_start_that_took_too_long_is_requeued() {
+fn only_a_start_timeout_is_requeued() {
     let requeue = RunPolicy { on_start_timeout: OnStartTimeout::Requeue, ..RunPolicy::default() };
     let policy = of(requeue, 0, 128);
     let spent = Restarts { counted: 3, uncounted: 90, ..NO_RESTARTS.clone() };
@@ -146,7 +146,7 @@ fn only_a_start_that_took_too_long_is_requeued() {
 }
 
 #[test]
-fn without_restarts_a_failure_is_final_and_a_disruption_is_not() {
+fn with_max_restarts_0_a_failure_is_final_but_an_eviction_is_not() {
     let policy = of(RunPolicy { max_restarts: 0, ..RunPolicy::default() }, 0, 0);
     assert_eq!(policy.verdict(&ended(ExitOutcome::Code(1)), &NO_RESTARTS), Verdict::GiveUp);
     let free = Verdict::Restart { budget: Free, pause: Duration::from_secs(1) };

@@ -1,4 +1,4 @@
-//! From the wish for pods to a gang that runs.
+//! From the request for pods to a gang that runs.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn starting_since(since: Duration, stage: StartStage) -> JobPhase {
 }
 
 #[test]
-fn a_new_job_begins_by_asking_for_its_pods() {
+fn a_new_job_begins_by_creating_its_pods() {
     assert_eq!(begun(FIRST, None, SINCE), (pending(), vec![Action::CreatePods]));
 }
 
@@ -43,14 +43,14 @@ fn a_complete_gang_is_configured() {
 }
 
 #[test]
-fn a_gang_is_complete_in_its_last_moment_too() {
+fn a_gang_that_is_complete_exactly_at_the_start_timeout_is_configured() {
     let last = SINCE + POLICY.start_timeout;
     let moved = look_at(last, pending(), &workers(&[Joined, Joined]));
     assert_eq!(moved, (starting_since(last, StartStage::Configuring), vec![Action::Configure(FIRST)]));
 }
 
 #[test]
-fn nothing_is_launched_while_one_has_not_acknowledged_its_environment() {
+fn nothing_is_launched_before_all_have_acknowledged_their_environment() {
     let waiting = starting(StartStage::Configuring);
     let seen = workers(&[Configured(FIRST), Joined, Configured(FIRST)]);
     assert_eq!(look(waiting.clone(), &seen), (waiting, vec![]));
@@ -76,7 +76,7 @@ fn when_all_run_the_job_runs() {
 }
 
 #[test]
-fn one_that_ended_well_before_the_last_was_started_is_no_reason_to_stop() {
+fn a_replica_that_succeeds_before_the_last_was_started_does_not_stop_the_start() {
     let ended = Exited(FIRST, exit(0, 1));
     let waiting = starting(StartStage::Launching);
     assert_eq!(look(waiting.clone(), &workers(&[ended.clone(), Configured(FIRST)])), (waiting.clone(), vec![]));
@@ -84,7 +84,7 @@ fn one_that_ended_well_before_the_last_was_started_is_no_reason_to_stop() {
 }
 
 #[test]
-fn a_gang_that_ended_well_before_it_was_seen_to_run_has_succeeded() {
+fn a_gang_that_succeeds_before_it_was_seen_running_has_succeeded() {
     let ended = Exited(FIRST, exit(0, 1));
     let moved = look(starting(StartStage::Launching), &workers(&[ended.clone(), ended]));
     assert_eq!(moved, (stopping(Ending::Succeeded), stop_with(POLICY.stop_grace)));
@@ -105,7 +105,7 @@ fn a_gang_that_is_not_complete_in_time_fails_and_names_the_missing() {
 }
 
 #[test]
-fn only_what_waits_for_the_cluster_has_a_deadline() {
+fn only_phases_that_wait_have_a_deadline() {
     let since = |phase: JobPhase| phase.deadline(&POLICY).map(|deadline| deadline.as_secs());
     let releasing = JobPhase::Releasing { result: JobResult::Succeeded, since: SINCE };
     assert_eq!(since(pending()), Some(700));
@@ -119,7 +119,7 @@ fn only_what_waits_for_the_cluster_has_a_deadline() {
 }
 
 #[test]
-fn each_phase_is_shown_as_the_state_that_users_know() {
+fn each_phase_has_its_state_for_users() {
     let failure = Failure::StartTimeout { missing: vec![], after_seconds: 1, reason: None };
     let shown = [
         (pending(), JobState::Pending),
@@ -138,7 +138,7 @@ fn each_phase_is_shown_as_the_state_that_users_know() {
 }
 
 #[test]
-fn a_phase_of_a_replica_says_what_has_been_reached() {
+fn each_phase_of_a_replica_tells_what_it_has_reached() {
     // joined, configured, launched, dead
     let reached: [(ReplicaPhase, [bool; 4]); 7] = [
         (Requested, [false, false, false, false]),

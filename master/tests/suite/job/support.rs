@@ -1,4 +1,4 @@
-//! Values to begin with: members in any phase, gangs of them, and `step` over them.
+//! Helpers: members in any phase, gangs, and calls of `step`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,17 +19,17 @@ use protocol::view::JobResult;
 
 /// The first start of a job under its first master.
 pub(crate) const FIRST: Generation = Generation { epoch: 1, sequence: 1 };
-/// The first start under its second.
+/// The first start under its second master.
 pub(crate) const SECOND: Generation = Generation { epoch: 2, sequence: 1 };
-/// When the phases that have a beginning began.
+/// The `since` of the phases that have one.
 pub(crate) const SINCE: Duration = Duration::from_secs(100);
-/// Soon after it.
+/// One second after [`SINCE`].
 pub(crate) const SOON: Duration = Duration::from_secs(101);
 
-/// The rules of the tests: distinct times, all that train must succeed, and a failure is final.
+/// The policy of the tests: all times differ, all replicas that train must succeed, and a failure is final.
 pub(crate) const POLICY: Policy = with_restarts(0);
 
-/// The same with so many restarts.
+/// [`POLICY`] with this number of restarts.
 pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
     Policy {
         start_timeout: Duration::from_secs(600),
@@ -47,7 +47,7 @@ pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
     }
 }
 
-/// Nothing has failed before.
+/// No start has failed before.
 pub(crate) static NO_RESTARTS: Restarts =
     Restarts { counted: 0, uncounted: 0, failed_starts: vec![], repeated_starts: vec![] };
 
@@ -62,7 +62,7 @@ pub(crate) fn workers(phases: &[ReplicaPhase]) -> Gang {
     gang(&members)
 }
 
-/// A gang in which every pod lives, but those of the lost.
+/// A gang in which the pods of lost replicas have ended and all other pods are live.
 pub(crate) fn gang(members: &[(&str, ReplicaPhase)]) -> Gang {
     let member = |(name, phase): &(&str, ReplicaPhase)| Member {
         id: id(name),
@@ -74,12 +74,12 @@ pub(crate) fn gang(members: &[(&str, ReplicaPhase)]) -> Gang {
     Gang::new(members.iter().map(member).collect())
 }
 
-/// An exit by itself, at this time.
+/// The exit of a run that nobody stopped, at this time.
 pub(crate) fn exit(code: i32, ended_at: u64) -> ExitReport {
     ExitReport::new(ExitOutcome::Code(code), UnixMillis(ended_at))
 }
 
-/// An exit because somebody stopped it, at this time.
+/// The exit of a run that was stopped, at this time.
 pub(crate) fn stopped(ended_at: u64) -> ExitReport {
     ExitReport { outcome: ExitOutcome::Signal(9), stopped: true, ..exit(0, ended_at) }
 }
@@ -88,20 +88,20 @@ pub(crate) fn lost() -> ReplicaPhase {
     ReplicaPhase::Lost(LostRun::broken("its node died"))
 }
 
-/// The failure of a worker that ended by itself.
+/// The failure of a replica that exited.
 pub(crate) fn exited(replica: &str, exit: ExitReport) -> Failure {
     Failure::ReplicaExited { replica: id(replica), exit }
 }
 
-/// The failure of a worker whose pod was lost.
+/// The failure of a replica whose pod was lost.
 pub(crate) fn was_lost(replica: &str) -> Failure {
     Failure::ReplicaLost { replica: id(replica), reason: "its node died".to_owned(), loss: Loss::Broken }
 }
 
-/// A gang that comes together for the first time.
+/// The gathering of a gang for its first start.
 pub(crate) const GATHERING: Gathering = Gathering { next: FIRST, horizon: None, leftovers: Leftovers::None };
 
-/// How a job begins whose first start would be this one.
+/// The first phase and actions of a master that numbers its first start `first`.
 pub(crate) fn begun(first: Generation, result: Option<JobResult>, now: Duration) -> (JobPhase, Vec<Action>) {
     begin(Known { first, newest_failed: None, leftovers: Leftovers::None, result }, &POLICY, now)
 }
@@ -118,47 +118,47 @@ pub(crate) fn running() -> JobPhase {
     JobPhase::Running { generation: FIRST }
 }
 
-/// The phase after the first start has failed, [`Policy::backoff`] before the second.
+/// The phase after the first start has failed, with the second start [`Policy::backoff`] away.
 pub(crate) fn restarting() -> JobPhase {
     let until = SINCE + POLICY.backoff;
     JobPhase::Restarting { next: FIRST.next(), without: PodSelection::Unfit, until, since: until }
 }
 
-/// The phase after the end was decided soon after [`SINCE`].
+/// The phase after the end was decided at [`SOON`].
 pub(crate) fn stopping(ending: Ending) -> JobPhase {
     JobPhase::Stopping { generation: Some(FIRST), horizon: Some(FIRST), next: FIRST.next(), ending, since: SOON }
 }
 
-/// What a decided end asks for.
+/// The action of a phase that is stopping.
 pub(crate) fn stop_with(grace: Duration) -> Vec<Action> {
     vec![Action::StopRuns { grace }]
 }
 
-/// One step upon a look at the gang.
+/// One step that observes the gang at [`SOON`].
 pub(crate) fn look(phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
     look_at(SOON, phase, gang)
 }
 
-/// The same at another time.
+/// One step that observes the gang at `now`.
 pub(crate) fn look_at(now: Duration, phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
     step(phase, JobEvent::Observed, seen(gang, &POLICY, now))
 }
 
-/// What the first master sees of a job in which nothing has failed yet.
+/// What the first master sees of a job in which no start has failed yet.
 pub(crate) fn seen<'a>(gang: &'a Gang, policy: &'a Policy, now: Duration) -> Seen<'a> {
     Seen { gang, policy, restarts: &NO_RESTARTS, epoch: 1, now }
 }
 
-/// One step upon a wish to cancel.
+/// One step with a wish to cancel.
 pub(crate) fn cancel(phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
     step(phase, JobEvent::CancelWished, seen(gang, &POLICY, SOON))
 }
 
-/// What proptest takes where PROPTEST_CASES says nothing.
+/// The number of cases that proptest runs without PROPTEST_CASES.
 const UNTOLD_CASES: u32 = 256;
 
-/// So many random cases, or as many as PROPTEST_CASES says. What a failure prints is enough to make a table test of
-/// it, so no seeds are kept.
+/// `count` random cases, or the number in PROPTEST_CASES. A failure prints enough for a table test, so no seeds are
+/// kept.
 pub(crate) fn cases(count: u32) -> ProptestConfig {
     let told = ProptestConfig::default();
     let cases = if told.cases == UNTOLD_CASES { count } else { told.cases };

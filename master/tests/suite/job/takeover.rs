@@ -1,4 +1,4 @@
-//! A new master finds a job in the middle of what it was doing and goes on from there.
+//! A new master finds a job in any phase and continues it.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ use crate::job::support::{
     FIRST, GATHERING, POLICY, SECOND, SINCE, SOON, exit, exited, id, lost, seen, stop_with, stopped, was_lost, workers,
 };
 
-/// One step of the second master upon a look at the gang.
+/// One step in which the second master observes the gang.
 fn look(phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
     step(phase, JobEvent::Observed, Seen { epoch: SECOND.epoch, ..seen(gang, &POLICY, SOON) })
 }
 
-/// One step of the second master upon a wish to cancel.
+/// One step of the second master with a wish to cancel.
 fn cancel(phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
     step(phase, JobEvent::CancelWished, Seen { epoch: SECOND.epoch, ..seen(gang, &POLICY, SOON) })
 }
@@ -44,32 +44,32 @@ fn nothing_is_decided_before_every_agent_has_answered() {
 }
 
 #[test]
-fn a_job_that_runs_is_not_failed_because_one_of_its_agents_cannot_be_reached() {
+fn an_unreachable_agent_does_not_fail_a_running_job_at_the_start_timeout() {
     let late = SINCE + POLICY.start_timeout;
     let look =
         |gang: &Gang| step(pending(), JobEvent::Observed, Seen { epoch: SECOND.epoch, ..seen(gang, &POLICY, late) }).0;
     assert_eq!(look(&workers(&[Running(FIRST), Scheduled])), pending());
     for gang in [workers(&[Joined, Scheduled]), workers(&[Running(FIRST), ReplicaPhase::Requested])] {
         let JobPhase::Stopping { ending: Ending::Failed(failure), .. } = look(&gang) else { panic!("{gang:?}") };
-        assert!(matches!(failure, Failure::StartTimeout { .. }), "nothing says that it runs: {failure:?}");
+        assert!(matches!(failure, Failure::StartTimeout { .. }), "not a start timeout: {failure:?}");
     }
 }
 
 #[test]
-fn a_gang_that_runs_goes_on_in_its_generation() {
+fn a_running_gang_continues_in_its_generation() {
     let moved = look(pending(), &workers(&[Running(FIRST), Running(FIRST)]));
     assert_eq!(moved, (JobPhase::Running { generation: FIRST }, vec![]));
 }
 
 #[test]
-fn the_rest_of_a_gang_that_was_being_launched_is_launched() {
+fn a_gang_that_was_being_launched_is_launched_completely() {
     let moved = look(pending(), &workers(&[Running(FIRST), Configured(FIRST), Exited(FIRST, exit(0, 1))]));
     let launching = JobPhase::Starting { generation: FIRST, stage: StartStage::Launching, since: SOON };
     assert_eq!(moved, (launching, vec![Action::Launch(FIRST)]));
 }
 
 #[test]
-fn a_gang_that_was_only_configured_is_configured_anew() {
+fn a_gang_that_was_only_configured_is_configured_again() {
     let moved = look(pending(), &workers(&[Configured(FIRST), Joined, Configured(FIRST)]));
     let configuring = JobPhase::Starting { generation: SECOND, stage: StartStage::Configuring, since: SOON };
     assert_eq!(moved, (configuring, vec![Action::Configure(SECOND)]));
@@ -78,7 +78,7 @@ fn a_gang_that_was_only_configured_is_configured_anew() {
 #[test]
 fn an_environment_of_an_older_generation_does_not_count() {
     let status = |generation| status(RunState::Configured, generation);
-    let AgentState::Status(idle) = status(FIRST) else { panic!("it is one") };
+    let AgentState::Status(idle) = status(FIRST) else { panic!("not a status") };
     let idle = AgentState::Status(Box::new(RunStatus { generation: None, ..*idle }));
     let phase = |agent, current| ReplicaPhase::of(&Observation { agent, ..running_pod() }, current);
     assert_eq!(phase(status(FIRST), None), Configured(FIRST));
@@ -90,7 +90,7 @@ fn an_environment_of_an_older_generation_does_not_count() {
 }
 
 #[test]
-fn an_acknowledgement_that_is_heard_late_does_not_undo_what_came_of_it() {
+fn a_late_acknowledgement_does_not_undo_a_newer_status() {
     let ended = status(RunState::Exited, FIRST);
     let after = |heard: AgentState| {
         let mut seen = Observation { agent: ended.clone(), ..running_pod() };
@@ -105,7 +105,7 @@ fn an_acknowledgement_that_is_heard_late_does_not_undo_what_came_of_it() {
 }
 
 #[test]
-fn a_status_that_is_heard_late_does_not_undo_an_acknowledgement() {
+fn a_late_status_does_not_undo_an_acknowledgement() {
     let after = |known: AgentState, heard: &AgentState| {
         let mut seen = Observation { agent: known, ..running_pod() };
         seen.hear(heard.clone());
@@ -137,7 +137,7 @@ fn running_pod() -> Observation {
 }
 
 #[test]
-fn a_pod_that_ended_without_its_master_tells_how_its_run_ended_and_in_which_start() {
+fn the_last_words_of_an_ended_pod_tell_the_exit_and_the_generation() {
     let phase = |generation, current| {
         let words = LastWords { generation, exit: exit(3, 1) };
         let pod = PodState::Terminated { exit: Some(words), reason: "its agent ended".to_owned() };
@@ -148,13 +148,13 @@ fn a_pod_that_ended_without_its_master_tells_how_its_run_ended_and_in_which_star
     assert_eq!(
         phase(Some(FIRST), Some(SECOND)),
         ReplicaPhase::Lost(LostRun::broken("its agent ended")),
-        "it is history"
+        "the run is of an earlier start"
     );
-    assert_eq!(phase(None, None), ReplicaPhase::Lost(LostRun::broken("its agent ended")), "it may be of any start");
+    assert_eq!(phase(None, None), ReplicaPhase::Lost(LostRun::broken("its agent ended")), "the generation is unknown");
 }
 
 #[test]
-fn a_container_whose_memory_ran_out_ends_the_run_that_was_seen_in_it() {
+fn an_out_of_memory_kill_of_a_container_ends_the_run_that_was_seen_in_it() {
     let outcome = ExitOutcome::OutOfMemory { limit: Some(1 << 30) };
     let report = ExitReport { outcome, ..exit(0, 1) };
     let words = LastWords { generation: None, exit: report.clone() };
@@ -163,22 +163,26 @@ fn a_container_whose_memory_ran_out_ends_the_run_that_was_seen_in_it() {
     assert_eq!(phase(status(RunState::Running, FIRST)), Exited(FIRST, report.clone()));
     assert_eq!(phase(AgentState::Started(FIRST)), Exited(FIRST, report));
     let lost = ReplicaPhase::Lost(LostRun::broken("its container was killed"));
-    assert_eq!(phase(AgentState::Silent), lost, "nobody knows whether it ran");
+    assert_eq!(phase(AgentState::Silent), lost, "it may never have run");
 }
 
 #[test]
-fn an_agent_that_is_killed_is_named_and_not_its_script() {
+fn a_killed_agent_is_named_instead_of_its_script() {
     let words = LastWords { generation: None, exit: ExitReport { outcome: ExitOutcome::Signal(9), ..exit(0, 1) } };
     let pod = PodState::Terminated { exit: Some(words.clone()), reason: "its container was killed".to_owned() };
     let phase =
         |agent| ReplicaPhase::of(&Observation { pod: Some(pod.clone()), agent, ..Observation::NEW }, Some(FIRST));
     let killed = ReplicaPhase::Lost(LostRun::broken("its agent was killed by signal 9 (SIGKILL)"));
     assert_eq!(phase(status(RunState::Running, FIRST)), killed);
-    assert_eq!(phase(AgentState::Started(FIRST)), Exited(FIRST, words.exit), "the prototype's ends as its script does");
+    assert_eq!(
+        phase(AgentState::Started(FIRST)),
+        Exited(FIRST, words.exit),
+        "the prototype's agent exits like its script"
+    );
 }
 
 #[test]
-fn a_gang_whose_pods_have_all_ended_meanwhile_ends_as_they_did() {
+fn a_gang_whose_pods_have_all_ended_gets_the_result_of_its_runs() {
     let ended = |code| {
         let words = LastWords { generation: Some(FIRST), exit: exit(code, 1) };
         let pod = PodState::Terminated { exit: Some(words), reason: String::new() };
@@ -191,14 +195,14 @@ fn a_gang_whose_pods_have_all_ended_meanwhile_ends_as_they_did() {
 }
 
 #[test]
-fn a_gang_that_has_ended_well_meanwhile_has_succeeded() {
+fn a_gang_whose_runs_have_all_succeeded_meanwhile_has_succeeded() {
     let ended = || Exited(FIRST, exit(0, 1));
     let moved = look(pending(), &workers(&[ended(), ended()]));
     assert_eq!(moved, (stopping(Some(FIRST), Ending::Succeeded), stop_with(POLICY.stop_grace)));
 }
 
 #[test]
-fn a_gang_that_was_being_stopped_for_a_failure_has_failed_of_it() {
+fn a_gang_that_was_being_stopped_fails_with_the_original_failure() {
     let cause = exit(1, 5);
     let moved = look(pending(), &workers(&[Exited(FIRST, stopped(6)), Exited(FIRST, cause.clone())]));
     let ending = Ending::Failed(exited("worker-1", cause));
@@ -206,14 +210,14 @@ fn a_gang_that_was_being_stopped_for_a_failure_has_failed_of_it() {
 }
 
 #[test]
-fn a_gang_of_which_one_is_lost_is_stopped_in_its_generation() {
+fn a_gang_with_a_lost_replica_is_stopped_in_its_generation() {
     let moved = look(pending(), &workers(&[Running(FIRST), lost()]));
     let ending = Ending::Failed(was_lost("worker-1"));
     assert_eq!(moved, (stopping(Some(FIRST), ending), stop_with(Duration::ZERO)));
 }
 
 #[test]
-fn a_gang_of_which_one_has_forgotten_its_run_fails_and_names_it() {
+fn a_gang_fails_if_an_agent_does_not_know_its_start() {
     for forgetful in [Joined, Configured(SECOND)] {
         let moved = look(pending(), &workers(&[Running(FIRST), forgetful, Exited(FIRST, exit(0, 1))]));
         let (JobPhase::Stopping { generation, ending: Ending::Failed(failure), .. }, actions) = moved else {
@@ -226,7 +230,7 @@ fn a_gang_of_which_one_has_forgotten_its_run_fails_and_names_it() {
 }
 
 #[test]
-fn a_cancel_before_all_have_answered_stops_and_follows_what_is_known_to_run() {
+fn a_cancel_before_all_have_answered_stops_the_known_start() {
     for known in [Running(FIRST), Configured(FIRST)] {
         let moved = cancel(pending(), &workers(&[known, Scheduled]));
         assert_eq!(moved, (stopping(Some(FIRST), Ending::Cancelled), stop_with(POLICY.stop_grace)));
@@ -251,13 +255,13 @@ fn the_end_of_a_start_waits_for_agents_that_have_not_answered_yet() {
     assert_eq!(failure, exited("worker-1", exit(1, 5)));
 }
 
-/// What a master begins with that finds the first start among the failed.
+/// The first phase and actions of a master whose record lists the first start as failed.
 fn begun_after_a_failure() -> (JobPhase, Vec<Action>) {
     let (newest_failed, leftovers) = (Some(FIRST), Leftovers::Possible);
     begin(Known { first: SECOND, newest_failed, leftovers, result: None }, &POLICY, SINCE)
 }
 
-/// The start that a first master made after the first had failed.
+/// The start that the first master made after [`FIRST`] had failed.
 const AGAIN: Generation = Generation { epoch: 1, sequence: 2 };
 
 fn gathering_after_a_failure(leftovers: Leftovers) -> JobPhase {
@@ -266,7 +270,7 @@ fn gathering_after_a_failure(leftovers: Leftovers) -> JobPhase {
 }
 
 #[test]
-fn a_failed_start_on_record_makes_its_runs_history() {
+fn runs_of_a_failed_start_on_record_are_ignored() {
     let (phase, actions) = begun_after_a_failure();
     assert_eq!((&phase, actions), (&gathering_after_a_failure(Leftovers::Possible), vec![Action::CreatePods]));
     assert_eq!(phase.horizon(), Some(AGAIN));
@@ -280,7 +284,7 @@ fn a_failed_start_on_record_makes_its_runs_history() {
 }
 
 #[test]
-fn leftovers_of_a_failed_start_on_record_are_swept_once() {
+fn leftovers_of_a_failed_start_on_record_are_deleted_once() {
     let seen = workers(&[Joined, lost()]);
     let (swept, actions) = look(gathering_after_a_failure(Leftovers::Possible), &seen);
     let until = SOON + POLICY.backoff;
@@ -293,12 +297,12 @@ fn leftovers_of_a_failed_start_on_record_are_swept_once() {
 }
 
 #[test]
-fn nothing_is_swept_before_a_silent_agent_has_said_what_it_runs() {
+fn no_pod_is_deleted_before_every_agent_has_answered() {
     let disrupted = ReplicaPhase::Lost(LostRun::disrupted("its node is drained"));
     for (phase, gone) in [(gathering_after_a_failure(Leftovers::Possible), lost()), (pending(), disrupted.clone())] {
         assert_eq!(look(phase.clone(), &workers(&[Scheduled, gone])), (phase, vec![]));
     }
-    // It ran, so the pod is not replaced: the start has failed.
+    // The gang ran, so replacing the pod is not enough: the start has failed.
     let (phase, _) = look(pending(), &workers(&[Running(FIRST), disrupted]));
     let JobPhase::Stopping { generation: Some(FIRST), ending: Ending::Failed(failure), .. } = phase else {
         panic!("{phase:?}")
@@ -307,13 +311,13 @@ fn nothing_is_swept_before_a_silent_agent_has_said_what_it_runs() {
 }
 
 #[test]
-fn a_newer_start_than_the_failed_one_on_record_goes_on() {
+fn a_start_that_is_newer_than_the_failed_one_on_record_continues() {
     let moved = look(gathering_after_a_failure(Leftovers::Possible), &workers(&[Running(AGAIN), Running(AGAIN)]));
     assert_eq!(moved, (JobPhase::Running { generation: AGAIN }, vec![]));
 }
 
 #[test]
-fn a_start_that_was_called_back_before_anyone_ran_is_no_failure() {
+fn a_start_that_was_cancelled_before_any_run_is_no_failure() {
     let called_back = || {
         let outcome = ExitOutcome::NotStarted("stopped before it started".to_owned());
         Exited(FIRST, ExitReport { outcome, ..stopped(1) })
@@ -325,9 +329,9 @@ fn a_start_that_was_called_back_before_anyone_ran_is_no_failure() {
 }
 
 #[test]
-fn its_own_starts_are_numbered_higher_than_all_that_any_agent_has_heard_of() {
+fn a_new_master_numbers_its_starts_higher_than_all_earlier_starts() {
     let numbered = |phase: JobPhase, gang: &Gang| {
-        let (JobPhase::Stopping { next, .. }, _) = look(phase, gang) else { panic!("it fails") };
+        let (JobPhase::Stopping { next, .. }, _) = look(phase, gang) else { panic!("not stopping") };
         next
     };
     let old = Generation { epoch: 1, sequence: 7 };
@@ -338,14 +342,14 @@ fn its_own_starts_are_numbered_higher_than_all_that_any_agent_has_heard_of() {
 }
 
 #[test]
-fn a_start_that_is_heard_of_while_stopping_is_the_one_that_ends() {
+fn a_start_that_becomes_known_while_stopping_is_the_one_that_ends() {
     let ending = || Ending::Failed(was_lost("worker-1"));
     let moved = look(stopping(None, ending()), &workers(&[Exited(FIRST, exit(0, 1)), lost()]));
     assert_eq!(moved, (stopping(Some(FIRST), ending()), stop_with(Duration::ZERO)));
 }
 
 #[test]
-fn a_cancel_waits_for_what_an_earlier_master_may_have_started() {
+fn a_cancel_waits_for_runs_that_an_earlier_master_may_have_started() {
     let (waiting, _) = cancel(pending(), &workers(&[Scheduled, Joined]));
     let (phase, _) = look(waiting.clone(), &workers(&[Scheduled, Joined]));
     assert_eq!(phase, waiting);

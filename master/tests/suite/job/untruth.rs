@@ -1,4 +1,4 @@
-//! Whether a failure that a master names is what the tiny world bears out.
+//! Checks that a failure that a master names has happened in the simulated world.
 
 use master::job::gang::Gang;
 use protocol::agent::ExitReport;
@@ -7,12 +7,12 @@ use protocol::failure::{Failure, Loss};
 use crate::job::world::World;
 use crate::job::world_pods::{Fate, Pod};
 
-/// Says what is untrue about a failure that a master has found in this gang.
+/// Returns a message if the failure that a master found in this gang has not happened.
 pub(crate) fn untruth(world: &World, failure: &Failure, gang: &Gang) -> Option<String> {
     let is_true = match failure {
         Failure::ReplicaExited { replica, exit } => {
             let truly = world.pods.iter().find(|pod| pod.id == *replica).and_then(|pod| pod.run().exit.as_ref());
-            // Only a master that has died can have stopped it without being known for it.
+            // A stopped run can be a cause only if an earlier master stopped it and has died.
             let is_first = if exit.stopped { world.deaths > 0 } else { earliest_in(gang) == Some(exit) };
             truly == Some(exit) && is_first && !is_on_record(world, failure) && (exit.stopped || !exit.is_success())
         }
@@ -25,7 +25,7 @@ pub(crate) fn untruth(world: &World, failure: &Failure, gang: &Gang) -> Option<S
     (!is_true).then(|| format!("untrue: {failure:?} in {gang:?}"))
 }
 
-/// Whether an earlier start has failed of this very exit.
+/// Whether the record already has an earlier start with this very failure.
 fn is_on_record(world: &World, failure: &Failure) -> bool {
     world.record.restarts.failed_starts.iter().any(|failed| failed.failure == *failure)
 }
@@ -38,7 +38,7 @@ fn earliest_in(gang: &Gang) -> Option<&ExitReport> {
 fn was_lost_so(pod: &Pod, (loss, reason): (Loss, &str), deaths: u32) -> bool {
     match loss {
         Loss::Disrupted if reason.contains("knows nothing of start") => pod.is_new(),
-        // What an earlier master had deleted looks like what the cluster took.
+        // A pod that an earlier master deleted looks like an evicted one.
         Loss::Disrupted => pod.had(Fate::Disrupted) || deaths > 0 && pod.had(Fate::Deleted),
         Loss::Broken => pod.had(Fate::NodeDied) || pod.had(Fate::Deleted),
         Loss::Hopeless => false,

@@ -1,6 +1,5 @@
-//! A tiny world in which actions have their effects: pods come up and are taken away, agents acknowledge, runs end,
-//! masters die. What the master sees lags behind, and every order may come late. Whatever happens, it keeps account of
-//! what must never be.
+//! A simulated world in which actions have effects: pods start and go, agents acknowledge, runs end, and masters die.
+//! The master's observations lag behind, and every order may arrive late. The world asserts what must never happen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,7 +15,7 @@ use protocol::view::JobResult;
 
 use crate::job::world_pods::{Cluster, Effect, Fate, Pod, Remains};
 
-/// What outlives a master.
+/// The job's record. It outlives every master.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) epoch: u32,
@@ -25,28 +24,28 @@ pub(crate) struct Record {
     pub(crate) wish: JobEvent,
 }
 
-/// When a master dies that is about to write.
+/// When a master dies that writes the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Death {
-    /// Its write is lost.
+    /// The master dies before the write, so nothing is written.
     BeforeWrite,
-    /// Whatever it would have done next is not done.
+    /// The master dies after the write, so its next actions do not happen.
     AfterWrite,
 }
 
 /// The run that a master finds at a replica's agent, if there is a pod.
 pub(crate) type Found = Option<(RunState, Generation)>;
 
-/// The whole of it.
+/// The simulated world: the policy, the pods, the record and the current master.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) policy: Policy,
     pub(crate) pods: Vec<Pod>,
     pub(crate) phase: JobPhase,
     pub(crate) record: Record,
-    /// What the masters did, in order.
+    /// The actions of all masters, in order.
     pub(crate) done: Vec<Action>,
-    /// Whether pods of runs that did not end were deleted.
+    /// Whether a master deleted pods whose runs had not ended.
     pub(crate) used_force: bool,
     /// How many masters have died.
     pub(crate) deaths: u32,
@@ -59,7 +58,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A world in which a master of this epoch begins, and finds what it finds.
+    /// A world in which a master of this epoch begins and finds these runs.
     pub(crate) fn new(policy: Policy, epoch: u32, found: &[(ReplicaId, Found)]) -> Self {
         let pod = |(place, (id, found)): (usize, &(ReplicaId, Found))| match found {
             Some(found) => Pod::found(*id, place, *found),
@@ -89,12 +88,12 @@ impl World {
         world
     }
 
-    /// The master will die when it writes something down.
+    /// The master will die at its next write of the record.
     pub(crate) fn doom(&mut self, death: Death) {
         self.doom = Some(death);
     }
 
-    /// Time passes; no two things happen at once.
+    /// Time passes. Each event gets a distinct time.
     pub(crate) fn wait(&mut self, time: Duration) {
         self.now += time + Duration::from_nanos(1);
         self.advance();
@@ -105,10 +104,10 @@ impl World {
         self.advance();
     }
 
-    /// A pod does what it was told first.
+    /// A pod carries out its oldest order.
     pub(crate) fn carry_out(&mut self, place: usize) {
         self.now += Duration::from_nanos(1);
-        // A watch of pods is quicker than the patience with an agent that cannot be reached.
+        // The watch of pods reports a change before the master gives up an unreachable agent.
         if self.pods[place].is_out_of_reach() {
             self.look(place);
         }
@@ -117,7 +116,7 @@ impl World {
             Effect::Nothing => {}
             Effect::Told(generation, cluster) => {
                 let told = self.told.entry(generation).or_insert_with(|| cluster.clone());
-                assert_eq!(*told, cluster, "{id} is told of another cluster than others of start {generation}");
+                assert_eq!(*told, cluster, "{id} gets another cluster than other members of start {generation}");
             }
             Effect::Launched(generation) => self.check_start(id, generation),
             Effect::Defied => self.delete_unstopped(place),
@@ -132,18 +131,18 @@ impl World {
         }
     }
 
-    /// A run ends by itself.
+    /// A run exits.
     pub(crate) fn exit(&mut self, place: usize, code: i32) {
         self.now += Duration::from_nanos(1);
         if self.pods[place].runs() {
-            // The agent of a pod that has to go passes that on.
+            // The agent of a leaving pod stops the run.
             let stopped = self.pods[place].is_leaving();
             self.pods[place].end_run(ExitOutcome::Code(code), stopped, self.now);
         }
     }
 
-    /// The cluster begins to take a pod away. One that comes and goes unseen is asked for again by nobody: it is missed
-    /// when the gang's time is over.
+    /// The cluster begins to evict a pod that the master has seen live. No master asks again for a pod that it has
+    /// never seen, so a start without that pod would only time out.
     pub(crate) fn disrupt(&mut self, place: usize) {
         let pod = &mut self.pods[place];
         if pod.seen.presence() == Presence::Live {
@@ -151,7 +150,7 @@ impl World {
         }
     }
 
-    /// The master sees how a pod is.
+    /// The master observes a pod.
     pub(crate) fn look(&mut self, place: usize) {
         let pod = &mut self.pods[place];
         let was_there = pod.seen.pod.is_some();
@@ -173,7 +172,7 @@ impl World {
         self.advance();
     }
 
-    /// All that was ordered is done and seen.
+    /// All orders are carried out, and the master observes the results.
     pub(crate) fn progress(&mut self) {
         for place in 0..self.pods.len() {
             while !self.pods[place].orders.is_empty() {
@@ -183,7 +182,7 @@ impl World {
         }
     }
 
-    /// Lets everything go well until the job is finished and nothing is left of it; says whether it came to that.
+    /// Lets everything go well from now on. Returns whether the job finishes and its pods are cleaned up.
     pub(crate) fn settle(&mut self) -> bool {
         for _ in 0..200 {
             self.progress();
@@ -195,7 +194,7 @@ impl World {
             }
             let pause = match &self.phase {
                 JobPhase::Restarting { until, .. } if *until > self.now => *until - self.now,
-                // A pod that was leaving is asked to go once more.
+                // The master deletes a leaving pod again only after a time.
                 JobPhase::Restarting { .. } => self.policy.release_timeout,
                 JobPhase::Pending { .. }
                 | JobPhase::Starting { .. }
@@ -217,7 +216,7 @@ impl World {
         pod.orders.is_empty() && (stays || !pod.is_up())
     }
 
-    /// What was concluded.
+    /// The results that the masters concluded.
     pub(crate) fn conclusions(&self) -> Vec<&JobResult> {
         let mut results = vec![];
         for action in &self.done {

@@ -1,5 +1,5 @@
-//! The master of the tiny world: it feeds `step` what is seen, and carries out the actions as a driver does. What it
-//! must never do is asserted where it would do it.
+//! The master of the simulated world: like a driver, it feeds `step` with observations and carries out the actions.
+//! Each action asserts what must never happen.
 
 use std::mem;
 
@@ -17,7 +17,7 @@ use crate::job::untruth::untruth;
 use crate::job::world::{Death, Record, World};
 use crate::job::world_pods::{Cluster, Fate, Order, Pod};
 
-/// How a master goes on after an action.
+/// Whether a master survives an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     GoOn,
@@ -25,7 +25,7 @@ enum Next {
 }
 
 impl World {
-    /// A master begins, with what is on record and what a watch of pods begins with.
+    /// A master begins with the record and with the first observations of a watch of pods.
     pub(crate) fn begin(&mut self) {
         self.pods.iter_mut().for_each(Pod::begin_anew);
         let Record { epoch, restarts, result, .. } = &self.record;
@@ -106,7 +106,7 @@ impl World {
         Next::GoOn
     }
 
-    /// What an earlier part of the start has asked for is done, or called back.
+    /// Begins a step of the start. Orders of an earlier step that are still on their way are cancelled.
     fn begin_start(&mut self, order: impl Fn(&Pod) -> Order, test: impl Fn(&Pod) -> bool) {
         assert_eq!(self.record.result, None, "a start after the end");
         for pod in &mut self.pods {
@@ -136,7 +136,7 @@ impl World {
         self.begin_start(|_| Order::Launch(generation), |pod| !was_launched(pod));
     }
 
-    /// A start that is still on its way is called back.
+    /// Stops all configured runs, and cancels orders of the start that are still on their way.
     fn stop(&mut self) {
         let (horizon, generation) = (self.phase.horizon(), self.phase.generation());
         for pod in &mut self.pods {
@@ -200,7 +200,7 @@ impl World {
         assert_eq!(untruth(self, &failure, gang), None, "{:?}", self.pods);
         self.check_all_dead(gang);
         let verdict = self.policy.verdict(&failure, &self.record.restarts);
-        assert_ne!(verdict, Verdict::GiveUp, "{failure} is made up for");
+        assert_ne!(verdict, Verdict::GiveUp, "{failure} leads to a restart");
         let (generation, now, budget) = (self.current_start, UnixMillis(0), self.policy.budget_of(&failure));
         let failed = diagnose(
             failure,
@@ -223,7 +223,7 @@ impl World {
                 assert_eq!(self.policy.verdict(failure, &self.record.restarts), Verdict::GiveUp, "{failure}");
             }
         }
-        assert_eq!(self.record.result, None, "it is concluded twice");
+        assert_eq!(self.record.result, None, "a second result is concluded");
         self.write(|record| record.result = Some(result))
     }
 
@@ -231,16 +231,16 @@ impl World {
         let doom = self.doom.take();
         if doom != Some(Death::BeforeWrite) {
             change(&mut self.record);
-            assert!(self.record.restarts.counted <= self.policy.max_restarts, "the budget is overdrawn");
+            assert!(self.record.restarts.counted <= self.policy.max_restarts, "more restarts are counted than allowed");
         }
         if doom.is_some() { Next::Die } else { Next::GoOn }
     }
 
-    /// When a start is over, nothing of it runs any more but what cannot be asked and goes with its pod.
+    /// When a start is over, none of its runs is alive, except in lost pods.
     fn check_all_dead(&self, gang: &Gang) {
         for (pod, member) in self.pods.iter().zip(gang.members()) {
             let is_lost = matches!(member.phase, ReplicaPhase::Lost(_));
-            assert!(is_lost || !pod.runs(), "{} still runs when its start is said to be over", pod.id);
+            assert!(is_lost || !pod.runs(), "{} still runs after its start is over", pod.id);
         }
     }
 

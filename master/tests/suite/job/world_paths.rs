@@ -1,4 +1,4 @@
-//! Every path through the tiny world ends, with the result that the world bears out.
+//! Every path through the simulated world ends, and with a true result.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use crate::job::support::{FIRST, POLICY, SECOND, cases, id};
 use crate::job::world::{Death, Found, World};
 use crate::job::world_pods::Remains;
 
-/// What happens next, to the pod at a place that is taken modulo their number.
+/// The next event. The number of a pod is taken modulo the number of pods.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Chance {
-    /// All that was ordered is done and seen.
+    /// All orders are carried out and observed.
     Progress,
     Obey(usize),
     Look(usize),
     Exit(usize, i32),
-    /// Its node dies.
+    /// The pod's node dies.
     Lose(usize),
-    /// The cluster begins to take it away.
+    /// The cluster begins to evict the pod.
     Disrupt(usize),
-    /// What is being taken away is gone.
+    /// A leaving pod is gone.
     Go(usize, Remains),
     Wait(u64),
     Cancel,
@@ -65,13 +65,13 @@ impl Story {
         world
     }
 
-    /// The same without what is not wanted.
+    /// The story without the unwanted chances.
     fn without(self, is_unwanted: impl Fn(&Chance) -> bool) -> Self {
         Self { chances: self.chances.into_iter().filter(|chance| !is_unwanted(chance)).collect(), ..self }
     }
 }
 
-/// Chances, of which the longest wait lasts this many milliseconds.
+/// A random event. A wait lasts at most `longest_wait` milliseconds.
 fn any_chance(longest_wait: u64) -> impl Strategy<Value = Chance> {
     let place = any::<usize>;
     let death = prop_oneof![Just(Death::BeforeWrite), Just(Death::AfterWrite)];
@@ -85,14 +85,14 @@ fn any_chance(longest_wait: u64) -> impl Strategy<Value = Chance> {
         2 => place().prop_map(Chance::Disrupt),
         4 => (place(), remains).prop_map(|(place, remains)| Chance::Go(place, remains)),
         6 => (0..=longest_wait).prop_map(Chance::Wait),
-        // A story of which most is told after its job was cancelled tells little.
+        // Cancels are rare, because little can happen in a story after them.
         1 => (0..4_u8).prop_map(|chance| if chance == 0 { Chance::Cancel } else { Chance::Progress }),
         2 => Just(Chance::Die),
         2 => death.prop_map(Chance::DieAtWrite),
     ]
 }
 
-/// What a master finds: nothing, a gang that was being configured, or one that was being launched.
+/// What a master finds: no pods, a gang that was being configured, or a gang that was being launched.
 fn any_found(members: usize) -> impl Strategy<Value = Vec<Found>> {
     let of = |states: &'static [RunState]| {
         let state = proptest::sample::select(states);
@@ -144,15 +144,15 @@ fn any_story(longest_wait: u64) -> impl Strategy<Value = Story> {
 fn check(story: &Story) -> Result<World, proptest::test_runner::TestCaseError> {
     let mut world = story.play();
     let has_finished = world.settle();
-    prop_assert!(has_finished, "it comes to no end: {:?}\n{:?}\n{:?}", world.phase, world.done, world.pods);
-    let JobPhase::Finished { result } = &world.phase else { panic!("it has finished: {:?}", world.phase) };
+    prop_assert!(has_finished, "the job does not finish: {:?}\n{:?}\n{:?}", world.phase, world.done, world.pods);
+    let JobPhase::Finished { result } = &world.phase else { panic!("not finished: {:?}", world.phase) };
     prop_assert_eq!(world.record.result.as_ref(), Some(result));
     Ok(world)
 }
 
-/// A pod that this master deletes by force, and that it has not seen go when the next start begins.
+/// This master deletes a pod by force. It has not seen the pod go when the next start begins.
 #[test]
-fn a_pod_that_was_deleted_by_force_is_no_disruption_of_the_next_start() {
+fn a_pod_that_the_master_deletes_does_not_count_as_an_eviction_in_the_next_start() {
     let members = ["chief-0", "worker-0", "ps-0"].map(|name| (id(name), None));
     let policy = Policy { max_restarts: 1, success: SuccessRule::Decider(id("chief-0")), ..POLICY };
     let chances = vec![
@@ -170,12 +170,12 @@ fn a_pod_that_was_deleted_by_force_is_no_disruption_of_the_next_start() {
         Chance::Look(1),
         Chance::Progress,
     ];
-    check(&Story { policy, epoch: FIRST.epoch, found: members.to_vec(), chances }).expect("it ends truly");
+    check(&Story { policy, epoch: FIRST.epoch, found: members.to_vec(), chances }).expect("a true end");
 }
 
-/// A replica whose start was called back by a master that died then, and whose node died before the next start.
+/// A master cancels the start of a replica and dies. The replica's node dies before the next start.
 #[test]
-fn a_pod_that_ends_after_its_start_was_called_back_is_replaced() {
+fn a_pod_that_ends_after_its_start_was_cancelled_is_replaced() {
     use Chance::{Die, DieAtWrite, Disrupt, Go, Look, Lose, Obey, Progress};
     let three = ["worker-0", "worker-1", "worker-2"].map(|name| (id(name), None)).to_vec();
     let of_three = vec![
@@ -215,7 +215,7 @@ fn a_pod_that_ends_after_its_start_was_called_back_is_replaced() {
     let policy = |success| Policy { max_restarts: 3, backoff: Duration::ZERO, success, ..POLICY };
     let stories = [(three, of_three, SuccessRule::AllThatTrain), (two, of_two, SuccessRule::Decider(id("worker-0")))];
     for (found, chances, success) in stories {
-        check(&Story { policy: policy(success), epoch: FIRST.epoch, found, chances }).expect("it ends truly");
+        check(&Story { policy: policy(success), epoch: FIRST.epoch, found, chances }).expect("a true end");
     }
 }
 
@@ -223,25 +223,25 @@ proptest! {
     #![proptest_config(cases(600))]
 
     #[test]
-    fn every_path_ends_with_a_result_that_is_true(story in any_story(300_000)) {
+    fn every_path_ends_with_a_true_result(story in any_story(300_000)) {
         check(&story)?;
     }
 
     #[test]
-    fn where_nothing_is_slow_no_pod_is_deleted_by_force(story in any_story(150)) {
+    fn without_delays_no_pod_is_deleted_by_force(story in any_story(150)) {
         let world = check(&story)?;
         prop_assert!(!world.used_force, "{:?}", world.done);
     }
 
     #[test]
-    fn where_no_master_dies_a_result_is_concluded_once(story in any_story(300_000)) {
+    fn a_master_that_does_not_die_concludes_one_result(story in any_story(300_000)) {
         let story = story.without(|chance| matches!(chance, Chance::Die | Chance::DieAtWrite(_)));
         let world = check(&story)?;
         prop_assert_eq!(world.conclusions().len(), 1);
     }
 
     #[test]
-    fn where_nothing_fails_the_job_succeeds_in_its_first_start_whatever_becomes_of_its_masters(story in any_story(150)) {
+    fn without_failures_the_job_succeeds_without_a_restart_even_if_masters_die(story in any_story(150)) {
         let story = story.without(|chance| match chance {
             Chance::Exit(_, code) => *code != 0,
             Chance::Lose(_) | Chance::Disrupt(_) | Chance::Cancel => true,
@@ -255,7 +255,7 @@ proptest! {
     }
 
     #[test]
-    fn what_the_cluster_takes_away_costs_a_job_nothing(story in any_story(150)) {
+    fn evictions_never_count_as_restarts(story in any_story(150)) {
         let mut left = 4;
         let chances = story.chances.into_iter().filter(|chance| match chance {
             Chance::Exit(_, code) => *code == 0,

@@ -1,5 +1,5 @@
-//! The pods of the tiny world: what they are told, what becomes of them, and what is seen of it. An agent refuses as a
-//! true one does.
+//! The pods of the simulated world: their orders, their true state, and the state that the master sees. An agent
+//! refuses orders as a real agent does.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -9,10 +9,10 @@ use master::job::observation::{Addresses, AgentState, LostRun, Observation, PodS
 use protocol::agent::{ExitOutcome, ExitReport, RunState, RunStatus};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 
-/// What every member of a start is told: where all of them are.
+/// The addresses of all members of a start.
 pub(crate) type Cluster = Vec<SocketAddr>;
 
-/// What a pod was told and has not done yet.
+/// A request of the master to a pod, or for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Order {
     Create,
@@ -22,7 +22,7 @@ pub(crate) enum Order {
     Finish,
 }
 
-/// What an order has led to that the world keeps account of.
+/// The effect of an order, for the checks of the world.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Effect {
     Nothing,
@@ -30,20 +30,20 @@ pub(crate) enum Effect {
     Told(Generation, Cluster),
     /// exec.py was started.
     Launched(Generation),
-    /// The agent does not do what it should; its pod has to go.
+    /// The agent does not obey, so the master deletes its pod.
     Defied,
 }
 
-/// What the world has done to a pod.
+/// Why a pod ended or has to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     NodeDied,
     Disrupted,
-    /// A master had it deleted.
+    /// A master deleted it.
     Deleted,
 }
 
-/// One replica: its pod as it truly is, or was, and as it is seen.
+/// One replica: the true state of its newest pod, and the state that the master sees.
 #[derive(Debug)]
 pub(crate) struct Pod {
     pub(crate) id: ReplicaId,
@@ -85,7 +85,7 @@ impl Pod {
         }
     }
 
-    /// A replica whose pod an earlier master has brought so far.
+    /// A replica whose pod has a run of an earlier master.
     pub(crate) fn found(id: ReplicaId, place: usize, (state, generation): (RunState, Generation)) -> Self {
         let mut pod = Self::absent(id, place);
         pod.create();
@@ -102,13 +102,13 @@ impl Pod {
         (self.fates, self.run, self.newest) = (vec![], idle(), None);
     }
 
-    /// No two pods have the same.
+    /// The pod's addresses. They differ from those of every other pod.
     pub(crate) fn addresses(&self) -> Addresses {
         let address = SocketAddr::from(([10, 0, 0, 1], 1000 * (self.place + 1) + self.instance));
         Addresses { agent: address, tensorflow: address }
     }
 
-    /// Whether its agent lives.
+    /// Whether the pod's agent is alive.
     pub(crate) fn is_up(&self) -> bool {
         matches!(self.truth, Some(PodState::Running(_) | PodState::Leaving { .. }))
     }
@@ -121,7 +121,7 @@ impl Pod {
         self.is_up() && self.run.state == RunState::Running
     }
 
-    /// The newest run, also of a pod that is gone.
+    /// The newest run, even if its pod is gone.
     pub(crate) fn run(&self) -> &RunStatus {
         &self.run
     }
@@ -130,7 +130,7 @@ impl Pod {
         self.fates.contains(&fate)
     }
 
-    /// Whether what this pod was told is not known to its agent, for it is another one.
+    /// Whether this pod has replaced another, so that its agent does not know earlier orders.
     pub(crate) fn is_new(&self) -> bool {
         self.instance > 1
     }
@@ -138,12 +138,12 @@ impl Pod {
     pub(crate) fn end_run(&mut self, outcome: ExitOutcome, stopped: bool, at: Duration) {
         let ended_at = UnixMillis(u64::try_from(at.as_nanos()).expect("a test is short"));
         self.run.state = RunState::Exited;
-        // What is stopped in a pod that is being taken away is stopped because of that.
+        // A run that is stopped in a leaving pod is stopped because the pod is leaving.
         let terminated = stopped && self.is_leaving();
         self.run.exit = Some(ExitReport { stopped, terminated, ..ExitReport::new(outcome, ended_at) });
     }
 
-    /// Its node dies.
+    /// The pod's node dies.
     pub(crate) fn lose(&mut self) {
         if self.is_up() {
             self.fates.push(Fate::NodeDied);
@@ -155,7 +155,7 @@ impl Pod {
         self.truth = Some(PodState::Terminated { exit: None, reason: reason.to_owned() });
     }
 
-    /// Someone begins to take it away; what runs in it goes on until it [goes](Self::go).
+    /// Begins to remove the pod. Its run continues until the pod is [gone](Self::go).
     pub(crate) fn leave(&mut self, fate: Fate) {
         if self.is_up() {
             self.fates.push(fate);
@@ -165,7 +165,7 @@ impl Pod {
         }
     }
 
-    /// One that is leaving is gone, with its run.
+    /// Removes a leaving pod, with its run.
     pub(crate) fn go(&mut self, remains: Remains) {
         if self.is_leaving() {
             self.truth = match remains {
@@ -175,18 +175,18 @@ impl Pod {
         }
     }
 
-    /// Tells its agent, or asks for the pod. What is meant for one pod does not reach another.
+    /// Queues an order. An order for one pod does not reach a later pod of the same replica.
     pub(crate) fn order(&mut self, order: Order) {
         self.orders.push_back((self.instance, order));
     }
 
-    /// Whether its oldest order asks something of an agent that is not there.
+    /// Whether the oldest order is for an agent that is not alive.
     pub(crate) fn is_out_of_reach(&self) -> bool {
         let is_reached = |instance: u16| self.is_up() && instance == self.instance;
         self.orders.front().is_some_and(|(instance, order)| *order != Order::Create && !is_reached(*instance))
     }
 
-    /// Calls back what a start has asked for and is still on its way.
+    /// Cancels the orders of a start that are still on their way.
     pub(crate) fn call_back(&mut self) {
         let is_of_start = |order: &Order| matches!(order, Order::Create | Order::Configure(..) | Order::Launch(_));
         self.orders.retain(|(_, order)| !is_of_start(order));
@@ -229,10 +229,10 @@ impl Pod {
 
     fn configure(&mut self, generation: Generation, cluster: Cluster) -> Effect {
         if self.is_stale(Some(generation)) {
-            return self.refuse("it has heard of a newer start");
+            return self.refuse("it knows a newer start");
         }
         if self.run.generation == Some(generation) && self.cluster != cluster {
-            return self.refuse("it was configured otherwise");
+            return self.refuse("it has another environment");
         }
         if self.run.state == RunState::Running {
             return self.refuse("it still runs");
@@ -271,7 +271,7 @@ impl Pod {
         Effect::Nothing
     }
 
-    /// What the back end now says of it, and its agent, which is asked from its first answer on.
+    /// Shows the master the pod's true state, and the agent's status.
     pub(crate) fn show(&mut self) {
         self.seen.pod = self.truth.clone();
         let begins = self.seen.agent == AgentState::Silent && !self.is_leaving();
@@ -280,13 +280,13 @@ impl Pod {
         }
     }
 
-    /// Forgets all that was known of it, but what a watch of pods begins with.
+    /// Resets the observation to the first one of a watch of pods.
     pub(crate) fn begin_anew(&mut self) {
         (self.is_stopped, self.is_released) = (false, false);
         self.seen = Observation { pod: self.truth.clone(), ..Observation::NEW };
     }
 
-    /// As a driver lets go of a start that has failed.
+    /// Forgets a failed start, as a driver does.
     pub(crate) fn let_go(&mut self) {
         self.is_stopped = false;
         if self.seen.presence() == Presence::Absent {
@@ -295,10 +295,10 @@ impl Pod {
     }
 }
 
-/// What is left of a pod that was taken away.
+/// What is left of a removed pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Remains {
     Nothing,
-    /// It is still listed, as one that has ended.
+    /// The pod is still listed, as ended.
     Listed,
 }

@@ -1,4 +1,4 @@
-//! A spec is tried on the cluster before anything is there.
+//! The cluster checks a spec by a dry run before anything is created.
 
 use master::backend::kube::HostVolumes;
 use master::backend::{PodBackend, Refusal};
@@ -12,19 +12,19 @@ use super::server::{ApiServer, Kind, Reply};
 use super::world::{begin, internal_error, spec};
 
 #[tokio::test(start_paused = true)]
-async fn one_pod_is_tried_and_none_is_made() {
+async fn one_pod_is_tried_by_a_dry_run_and_none_is_created() {
     let server = ApiServer::new();
     let pods = begin(&server).await;
     assert_eq!(pods.admit(&spec("digits")).await, Ok(()));
     assert_eq!(server.mutations(), ["Create pods (dry run)"]);
     assert_eq!(server.object("pods", "digits-worker-0"), None);
-    let tried = server.journal().into_iter().find(|asked| asked.kind == Kind::Create).expect("it was tried").body;
+    let tried = server.journal().into_iter().find(|asked| asked.kind == Kind::Create).expect("a dry run").body;
     assert_eq!(tried["metadata"]["name"], "digits-worker-0");
     assert_eq!(tried["spec"]["containers"][0]["image"], "digits:1");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_cluster_refuses_is_refused_in_its_words() {
+async fn a_refusal_is_reported_in_the_words_of_the_cluster() {
     for (code, reason, sentence) in [
         (400, "BadRequest", "Pod in version \"v1\" cannot be handled as a Pod"),
         (403, "Forbidden", "pods \"digits-worker-0\" is forbidden: violates PodSecurity \"restricted:latest\""),
@@ -70,7 +70,7 @@ async fn a_gang_that_is_greater_than_a_quota_is_refused_with_both_numbers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gang_that_only_exceeds_what_is_free_is_accepted_and_so_is_one_whose_quota_is_hidden() {
+async fn a_gang_that_exceeds_only_the_free_part_of_a_quota_or_a_hidden_quota_is_accepted() {
     let full =
         "pods \"digits-worker-0\" is forbidden: exceeded quota: team, requested: pods=1, used: pods=8, limited: pods=8";
     let full = Reply::Instead(failure(403, "Forbidden", full));
@@ -89,7 +89,7 @@ async fn a_gang_that_only_exceeds_what_is_free_is_accepted_and_so_is_one_whose_q
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_quota_that_asks_for_more_in_the_spec_names_the_options() {
+async fn a_quota_that_requires_amounts_is_reported_with_the_options_to_set() {
     for (message, hint) in [
         ("failed quota: team: must specify limits.memory", "; give the amount, as in --memory 4Gi"),
         (
@@ -106,7 +106,7 @@ async fn a_quota_that_asks_for_more_in_the_spec_names_the_options() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_says_nothing_of_the_spec_is_no_reason_to_refuse() {
+async fn answers_that_do_not_concern_the_spec_do_not_refuse_it() {
     for reply in [
         Reply::Instead(failure(409, "AlreadyExists", "pods \"digits-worker-0\" already exists")),
         Reply::Instead(failure(429, "TooManyRequests", "the server has received too many requests")),
@@ -122,7 +122,7 @@ async fn what_says_nothing_of_the_spec_is_no_reason_to_refuse() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_folder_of_the_node_is_refused_without_asking_unless_the_master_allows_them() {
+async fn a_host_volume_is_refused_without_a_request_unless_the_master_allows_it() {
     let server = ApiServer::new();
     let volumes = ["empty:/scratch", "host:/srv:/data"].map(|volume| volume.parse().expect("a volume")).into();
     let spec = JobSpec { pod: PodOptions { volumes, ..PodOptions::default() }, ..spec("digits") };
@@ -135,7 +135,7 @@ async fn a_folder_of_the_node_is_refused_without_asking_unless_the_master_allows
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_spec_without_an_image_or_with_a_folder_is_refused_without_asking() {
+async fn a_spec_without_an_image_or_with_a_work_dir_is_refused_without_a_request() {
     let server = ApiServer::new();
     let pods = begin(&server).await;
     let without = JobSpec { image: None, ..spec("digits") };

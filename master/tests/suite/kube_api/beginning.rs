@@ -1,4 +1,4 @@
-//! A master that cannot see the pods says so, and why, instead of waiting for ever.
+//! A master that cannot list or watch the pods fails with the reason instead of waiting forever.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use super::world::{chain, internal_error};
 
 async fn why_not(server: &ApiServer) -> String {
     match KubeBackend::begin(&server.cluster()).await {
-        Ok(_) => panic!("it begins"),
+        Ok(_) => panic!("the back end begins"),
         Err(error) => chain(&error),
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_right_to_list_it_says_where_and_what() {
+async fn a_missing_right_to_list_is_reported_with_the_namespace() {
     let sentence = "pods is forbidden: User \"system:serviceaccount:training:muster\" cannot list resource \"pods\" in API group \"\" in the namespace \"training\"";
     let server = ApiServer::new();
     server.script(Kind::List, Reply::Instead(failure(403, "Forbidden", sentence)));
@@ -26,11 +26,13 @@ async fn without_the_right_to_list_it_says_where_and_what() {
 }
 
 #[tokio::test]
-async fn without_a_server_it_says_that_none_is_reached() {
+async fn an_unreachable_server_is_reported() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("it was bound");
+    let address = listener.local_addr().expect("the listener is bound");
     drop(listener);
-    let Err(error) = KubeBackend::begin(&cluster_at(&format!("http://{address}"))).await else { panic!("it begins") };
+    let Err(error) = KubeBackend::begin(&cluster_at(&format!("http://{address}"))).await else {
+        panic!("the back end begins")
+    };
     let said = chain(&error);
     let expected = "list the pods of namespace \"training\": the Kubernetes API cannot be reached: ";
     assert!(said.starts_with(expected) && said.contains("Connection refused"), "{said}");
@@ -56,7 +58,7 @@ async fn a_list_that_fails_a_few_times_is_repeated() {
         ),
     );
     server.script_times(2, Kind::List, &Reply::Instead(internal_error()));
-    KubeBackend::begin(&server.cluster()).await.expect("in the end");
+    KubeBackend::begin(&server.cluster()).await.expect("the back end begins");
     assert_eq!(server.count(Kind::List), 4);
 }
 

@@ -1,4 +1,4 @@
-//! A pod is created once, whatever becomes of the answers; what cannot be created says why.
+//! A pod is created once, even if answers of the API are lost. A failure to create a pod is reported with the reason.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use super::world::{begin, chain, foreign_pod, internal_error, job, pending, pod,
 
 /// The uid of the record that owns worker 0's pod.
 fn owner(server: &ApiServer) -> String {
-    let pod = server.object("pods", "digits-worker-0").expect("the pod is there");
-    pod["metadata"]["ownerReferences"][0]["uid"].as_str().expect("it is owned").to_owned()
+    let pod = server.object("pods", "digits-worker-0").expect("the pod exists");
+    pod["metadata"]["ownerReferences"][0]["uid"].as_str().expect("an owner").to_owned()
 }
 
 #[tokio::test(start_paused = true)]
@@ -21,10 +21,10 @@ async fn a_create_whose_answer_was_lost_finds_its_own_pod() {
     let server = ApiServer::new();
     let pods = begin(&server).await;
     server.script(Kind::Create, Reply::DoneAnd(internal_error()));
-    pods.create(wanted("new")).await.expect("it is there");
-    assert_eq!(server.mutations(), ["Create pods", "Create pods"], "once, and once more to find it");
+    pods.create(wanted("new")).await.expect("the pod exists");
+    assert_eq!(server.mutations(), ["Create pods", "Create pods"], "the second request finds the pod");
     assert_eq!(owner(&server), "new");
-    let table = until(&pods, &job("new"), "it is listed", |table| !table.is_empty()).await;
+    let table = until(&pods, &job("new"), "the pod is listed", |table| !table.is_empty()).await;
     assert_eq!(table.keys().copied().collect::<Vec<_>>(), [worker(0)]);
 }
 
@@ -34,38 +34,38 @@ async fn a_pod_that_ended_counts_as_created_and_is_left_alone() {
     server.put("pods", pod("new", 0, &super::world::evicted()));
     let pods = begin(&server).await;
     let before = server.object("pods", "digits-worker-0");
-    pods.create(wanted("new")).await.expect("it is there");
+    pods.create(wanted("new")).await.expect("the pod exists");
     assert_eq!(server.object("pods", "digits-worker-0"), before);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_an_earlier_job_left_is_waited_for_whatever_else_happens() {
+async fn a_create_waits_for_the_pod_of_an_earlier_job_and_ignores_other_pods() {
     let server = ApiServer::new();
     server.put("pods", pod("old", 0, &running("10.0.0.1")));
     let pods = begin(&server).await;
     let creating = async { pods.create(wanted("new")).await.expect("once the name is free") };
     let going = async {
-        server.until("it was tried", |asked| asked.iter().any(|asked| asked.kind == Kind::Create)).await;
+        server.until("the create is tried", |asked| asked.iter().any(|asked| asked.kind == Kind::Create)).await;
         for index in 1..20 {
             server.put("pods", pod("new", index, &pending()));
             let is_known = |table: &PodTable| table.len() == index as usize;
-            until(&pods, &job("new"), "this one is known", is_known).await;
+            until(&pods, &job("new"), "the new pod is known", is_known).await;
         }
         server.remove("pods", "digits-worker-0");
     };
     tokio::join!(creating, going);
     assert_eq!(owner(&server), "new");
-    assert_eq!(server.mutations(), ["Create pods", "Create pods"], "what happens to other pods is no reason to ask");
+    assert_eq!(server.mutations(), ["Create pods", "Create pods"], "changes of other pods cause no request");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_foreign_pod_that_goes_makes_room() {
+async fn a_create_succeeds_once_a_foreign_pod_is_gone() {
     let server = ApiServer::new();
     server.put("pods", foreign_pod());
     let pods = begin(&server).await;
     let creating = async { pods.create(wanted("new")).await.expect("once the name is free") };
     let going = async {
-        server.until("it was tried", |asked| asked.iter().any(|asked| asked.kind == Kind::Create)).await;
+        server.until("the create is tried", |asked| asked.iter().any(|asked| asked.kind == Kind::Create)).await;
         server.remove("pods", "digits-worker-0");
     };
     tokio::join!(creating, going);
@@ -73,7 +73,7 @@ async fn a_foreign_pod_that_goes_makes_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_foreign_pod_that_stays_is_told_of_within_a_minute() {
+async fn a_foreign_pod_that_stays_is_reported_after_a_minute() {
     let server = ApiServer::new();
     server.put("pods", foreign_pod());
     let pods = begin(&server).await;
@@ -86,61 +86,61 @@ async fn a_foreign_pod_that_stays_is_told_of_within_a_minute() {
     let took = began.elapsed();
     assert!((Duration::from_secs(55)..Duration::from_secs(70)).contains(&took), "{took:?}");
     let asked = server.count(Kind::Create);
-    assert!((2..=30).contains(&asked), "now and then: {asked}");
+    assert!((2..=30).contains(&asked), "{asked} requests");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_of_an_earlier_job_has_its_whole_grace_to_go() {
+async fn a_create_waits_for_the_whole_grace_of_an_earlier_jobs_pod() {
     let server = ApiServer::new();
     let mut before = pod("old", 0, &running("10.0.0.1"));
     before["spec"]["terminationGracePeriodSeconds"] = serde_json::json!(600);
     server.put("pods", before);
     let pods = begin(&server).await;
     let began = Instant::now();
-    pods.create(wanted("new")).await.expect_err("it does not go");
+    pods.create(wanted("new")).await.expect_err("the old pod stays");
     let took = began.elapsed();
     assert!((Duration::from_secs(625)..Duration::from_secs(640)).contains(&took), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_quota_that_many_pods_count_on_at_once_is_asked_again_at_once() {
+async fn a_conflict_on_a_quota_is_retried_at_once() {
     let server = ApiServer::new();
     let pods = begin(&server).await;
     let sentence = "Operation cannot be fulfilled on resourcequotas \"team\": the object has been modified; please apply your changes to the latest version and try again";
     server.script_times(3, Kind::Create, &Reply::Instead(failure(409, "Conflict", sentence)));
     let began = Instant::now();
-    pods.create(wanted("new")).await.expect("in the end");
+    pods.create(wanted("new")).await.expect("a later try");
     assert_eq!(owner(&server), "new");
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_that_stumbles_is_asked_again() {
+async fn a_transient_error_of_the_api_is_retried() {
     let server = ApiServer::new();
     let pods = begin(&server).await;
     server.script_times(4, Kind::Create, &Reply::Instead(internal_error()));
-    pods.create(wanted("new")).await.expect("in the end");
+    pods.create(wanted("new")).await.expect("a later try");
     assert_eq!(server.count(Kind::Create), 5);
     assert_eq!(owner(&server), "new");
 }
 
 #[tokio::test]
-async fn an_api_that_is_busy_is_asked_again_when_it_says() {
+async fn a_busy_api_is_asked_again_after_its_retry_after() {
     let server = ApiServer::new();
-    let pods = KubeBackend::begin(&server.cluster_over_http().await).await.expect("it answers");
+    let pods = KubeBackend::begin(&server.cluster_over_http().await).await.expect("the server answers");
     let busy = failure(429, "TooManyRequests", "the server has received too many requests");
     server.script(Kind::Create, Reply::RetryAfter(busy, 1));
     server.script(Kind::Create, Reply::Instead(failure(503, "ServiceUnavailable", "apiserver is shutting down")));
-    pods.create(wanted("new")).await.expect("in the end");
+    pods.create(wanted("new")).await.expect("a later try");
     let asked: Vec<Instant> =
         server.journal().iter().filter(|asked| asked.kind == Kind::Create).map(|asked| asked.at).collect();
     assert_eq!(asked.len(), 3);
     let waited = asked[1] - asked[0];
-    assert!(waited >= Duration::from_millis(900), "it said a second, and {waited:?} were waited");
+    assert!(waited >= Duration::from_millis(900), "Retry-After is 1 s, the client waited {waited:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_allowed_is_told_in_the_apis_words_and_not_repeated() {
+async fn a_refused_create_is_reported_in_the_words_of_the_api_and_not_retried() {
     let sentence = "pods \"digits-worker-0\" is forbidden: violates PodSecurity \"restricted:latest\"";
     for (code, reason) in [(403, "Forbidden"), (422, "Invalid")] {
         let server = ApiServer::new();
@@ -153,24 +153,24 @@ async fn what_is_not_allowed_is_told_in_the_apis_words_and_not_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_quota_without_room_is_told_from_what_is_not_allowed() {
+async fn an_exceeded_quota_is_reported_as_such_and_not_as_a_refusal() {
     let sentence =
         "pods \"digits-worker-0\" is forbidden: exceeded quota: team, requested: pods=1, used: pods=8, limited: pods=8";
     let server = ApiServer::new();
     let pods = begin(&server).await;
     server.script(Kind::Create, Reply::Instead(failure(403, "Forbidden", sentence)));
-    let error = pods.create(wanted("new")).await.expect_err("there is no room");
+    let error = pods.create(wanted("new")).await.expect_err("over quota");
     assert!(matches!(error, BackendError::OverQuota(_)), "{error:?}");
     assert_eq!(chain(&error), format!("create pod \"digits-worker-0\": {sentence}"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_without_an_answer_ends_and_is_made_again() {
+async fn a_call_without_an_answer_times_out_and_is_retried() {
     let server = ApiServer::new();
     let pods = begin(&server).await;
     server.script(Kind::Create, Reply::Silence);
     let began = Instant::now();
-    pods.create(wanted("new")).await.expect("at the second time");
+    pods.create(wanted("new")).await.expect("the second try");
     let took = began.elapsed();
     assert!((Duration::from_secs(20)..Duration::from_secs(25)).contains(&took), "{took:?}");
     assert_eq!(server.count(Kind::Create), 2);

@@ -1,7 +1,6 @@
-//! ConfigMaps that are no records: each is set aside, and the jobs beside them do not notice.
+//! Unreadable records in ConfigMaps: each is set aside, and other jobs are not affected.
 
-use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use master::agent_client::AgentClient;
@@ -24,39 +23,11 @@ use tokio::time::timeout;
 
 use super::objects::failure;
 use super::server::{ApiServer, Kind, Reply, gone};
+use crate::captured_log;
 
 const MUTATIONS: u64 = 500;
-/// Here time is real.
+/// How long a step may take. These tests run in real time.
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// What these tests log, all of them: whether a place in the code is logged at all is decided once for all threads.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().expect("no writer panics").write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    fn begin() -> Self {
-        let log = Self::default();
-        let writer = log.clone();
-        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).init();
-        log
-    }
-
-    /// The lines that hold all of these.
-    fn count(&self, texts: &[&str]) -> usize {
-        let log = String::from_utf8(self.0.lock().expect("no writer panics").clone()).expect("a log is text");
-        log.lines().filter(|line| texts.iter().all(|text| line.contains(text))).count()
-    }
-}
 
 /// A master over the records of a server, with pods in memory.
 struct Master {
@@ -81,7 +52,7 @@ impl Master {
         let logs = tempfile::tempdir().expect("a folder");
         let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
         tokio::spawn(Arc::clone(&jobs).run());
-        timeout(LIMIT, jobs.complete()).await.expect("it knows its jobs in time");
+        timeout(LIMIT, jobs.complete()).await.expect("the master reads its jobs in time");
         Self { jobs, backend, _logs: logs }
     }
 
@@ -120,14 +91,14 @@ fn name(text: &str) -> JobName {
 }
 
 #[tokio::test]
-async fn damaged_records_are_set_aside_once_each_and_a_healthy_job_runs_to_its_end() {
-    let log = Log::begin();
+async fn damaged_records_are_logged_once_each_and_do_not_disturb_a_healthy_job() {
+    captured_log::begin();
     let server = ApiServer::new();
     let store = KubeStore::new(&server.cluster());
     let mut unreadable = vec![];
     for seed in 0..MUTATIONS {
         let job = format!("bad-{seed:03}");
-        // One that can be read all the same is soon over.
+        // If the record is still readable, its job is cancelled and ends soon.
         let record = JobRecord { wish: Wish::Cancel, ..conformance::record(&job) };
         let mut map = config_map(&job, &String::from_utf8_lossy(&damaged(&record, seed)));
         match seed % 50 {
@@ -151,19 +122,24 @@ async fn damaged_records_are_set_aside_once_each_and_a_healthy_job_runs_to_its_e
     let lists = server.count(Kind::List);
     server.end_watches(Some(gone()));
     let lists_again = |asked: &[super::server::Asked]| asked.iter().filter(|a| a.kind == Kind::List).count() > lists;
-    server.until("all is listed anew", lists_again).await;
+    server.until("the records are listed again", lists_again).await;
     master.end("healthy").await;
     reach(&healthy, JobState::Succeeded).await;
     for job in &unreadable {
         assert!(master.backend.table(&name(job)).borrow().is_empty(), "{job} has no pods");
-        assert_eq!(log.count(&["set aside", &format!("config_map=\"muster-{job}\"")]), 1, "{job} is told of once");
+        assert_eq!(
+            captured_log::lines(&["set aside", &format!("config_map=\"muster-{job}\"")]).len(),
+            1,
+            "{job} is logged once"
+        );
     }
-    let told = log.count(&["set aside", "config_map=\"muster-bad-"]);
-    assert_eq!((told, log.count(&["driver broke"]), log.count(&["panicked"])), (unreadable.len(), 0, 0));
+    assert_eq!(captured_log::lines(&["set aside", "config_map=\"muster-bad-"]).len(), unreadable.len());
+    assert_eq!(captured_log::lines(&["driver broke", "job=bad-"]), Vec::<String>::new());
+    assert_eq!(captured_log::lines(&["panicked", "job=bad-"]), Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn a_record_that_cannot_be_read_keeps_its_name_until_it_is_deleted() {
+async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
     let server = ApiServer::new();
     server.put("configmaps", config_map("taken", "{"));
     let master = Master::over(&server).await;
@@ -174,38 +150,38 @@ async fn a_record_that_cannot_be_read_keeps_its_name_until_it_is_deleted() {
     assert!(matches!(&refused, Err(JobsError::Unreadable { .. })), "{refused:?}");
     assert!(server.object("configmaps", "muster-taken").is_some());
 
-    master.jobs.wish(&spec.name, Wish::Delete).await.expect("it is deleted");
+    master.jobs.wish(&spec.name, Wish::Delete).await.expect("delete");
     let journal = server.journal();
-    let deleted = journal.iter().rfind(|asked| asked.kind == Kind::Delete).expect("it is asked for");
+    let deleted = journal.iter().rfind(|asked| asked.kind == Kind::Delete).expect("a delete");
     assert!(deleted.body["preconditions"]["resourceVersion"].is_string(), "{deleted:?}");
     master.start("taken").await;
 }
 
 #[tokio::test]
-async fn a_config_map_that_is_not_labelled_as_the_jobs_is_not_deleted() {
+async fn a_config_map_with_the_label_of_another_job_is_not_deleted() {
     let server = ApiServer::new();
     let mut copy = config_map("copy", "{}");
     copy["metadata"]["labels"]["muster/job"] = json!("original");
     server.put("configmaps", copy);
     let master = Master::over(&server).await;
-    let refused = master.jobs.wish(&name("copy"), Wish::Delete).await.expect_err("it is left alone").to_string();
+    let refused = master.jobs.wish(&name("copy"), Wish::Delete).await.expect_err("refused").to_string();
     let removal = "remove it by kubectl delete configmap muster-copy --namespace training";
     assert!(refused.contains("ConfigMap muster-copy is not named and labelled as a record"), "{refused}");
-    assert!(refused.ends_with(removal), "no other command would: {refused}");
+    assert!(refused.ends_with(removal), "the message names the command: {refused}");
     assert!(server.object("configmaps", "muster-copy").is_some());
 }
 
 #[tokio::test]
-async fn a_record_that_is_damaged_while_its_job_runs_is_written_anew() {
+async fn a_record_that_is_damaged_while_its_job_runs_is_rewritten() {
     let server = ApiServer::new();
     let master = Master::over(&server).await;
     let job = master.start("digits").await;
     let whole = recorded(&server, "digits");
-    let mut broken = server.object("configmaps", "muster-digits").expect("it is there");
+    let mut broken = server.object("configmaps", "muster-digits").expect("the ConfigMap");
     broken["data"]["record"] = json!("{\"uid\"");
     server.put("configmaps", broken);
     let is_mended = |asked: &[super::server::Asked]| asked.iter().any(|a| a.kind == Kind::Replace);
-    server.until("it is written anew", is_mended).await;
+    server.until("the record is rewritten", is_mended).await;
     let anew = recorded(&server, "digits");
     assert_eq!((&anew["spec"], &anew["epoch"]), (&whole["spec"], &whole["epoch"]));
     master.end("digits").await;
@@ -214,7 +190,7 @@ async fn a_record_that_is_damaged_while_its_job_runs_is_written_anew() {
 }
 
 fn recorded(server: &ApiServer, job: &str) -> Value {
-    let map = server.object("configmaps", &format!("muster-{job}")).expect("it is there");
+    let map = server.object("configmaps", &format!("muster-{job}")).expect("the ConfigMap");
     serde_json::from_str(map["data"]["record"].as_str().expect("a text")).expect("a record")
 }
 
@@ -223,7 +199,7 @@ fn refused() -> Reply {
 }
 
 #[tokio::test]
-async fn a_result_that_the_api_refuses_is_shown_and_written_as_soon_as_it_may_be() {
+async fn a_refused_write_of_a_result_is_shown_and_retried() {
     let server = ApiServer::new();
     let master = Master::over(&server).await;
     let job = master.start("digits").await;
@@ -234,37 +210,39 @@ async fn a_result_that_the_api_refuses_is_shown_and_written_as_soon_as_it_may_be
     };
     let shown = tokio::spawn(async move { timeout(LIMIT, view.wait_for(says)).await.is_ok() });
     master.end("digits").await;
-    assert!(shown.await.expect("no panic"), "the view says what the API said");
+    assert!(shown.await.expect("no panic"), "the view shows the message of the API");
     reach(&job, JobState::Succeeded).await;
     assert_eq!(recorded(&server, "digits")["ended"]["result"]["outcome"], "succeeded");
 }
 
 #[tokio::test]
-async fn a_takeover_that_the_api_refuses_is_tried_until_it_is_taken() {
+async fn a_takeover_that_the_api_refuses_is_retried() {
     let server = ApiServer::new();
     let first = Master::over(&server).await;
     first.start("digits").await;
     server.script_times(2, Kind::Replace, &refused());
     let second = Master::named("second", first.backend.clone(), &server).await;
-    let job = second.jobs.find(&name("digits")).expect("it is on record");
+    let job = second.jobs.find(&name("digits")).expect("the job");
     reach(&job, JobState::Running).await;
     assert_eq!(recorded(&server, "digits")["holder"], "second");
 }
 
 #[tokio::test]
-async fn a_job_that_takes_the_name_of_one_whose_result_waits_to_be_written_is_driven() {
+async fn a_new_job_runs_under_the_name_of_a_job_whose_result_is_not_written_yet() {
     let server = ApiServer::new();
     let master = Master::over(&server).await;
     let before = master.start("digits").await;
     server.script_times(3, Kind::Replace, &refused());
     let refusals = server.count(Kind::Replace);
     master.end("digits").await;
-    server.until("a refusal", |asked| asked.iter().filter(|a| a.kind == Kind::Replace).count() > refusals).await;
+    server
+        .until("the API refuses a write", |asked| asked.iter().filter(|a| a.kind == Kind::Replace).count() > refusals)
+        .await;
     server.remove("configmaps", "muster-digits");
     let key = JobKey { name: name("digits"), uid: before.view.borrow().uid.clone() };
-    master.backend.delete_all(&key).await.expect("they go");
+    master.backend.delete_all(&key).await.expect("delete the pods");
     let job = master.start("digits").await;
-    // The driver of the first has let go of its view.
+    // The driver of the first job drops the view's sender when it ends.
     let mut view = before.view.clone();
     timeout(LIMIT, async { while view.changed().await.is_ok() {} }).await.expect("the first driver ends");
     master.end("digits").await;

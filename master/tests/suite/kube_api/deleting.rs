@@ -1,4 +1,4 @@
-//! Deleting may be repeated, touches no other job's pods, and writes nothing where there is nothing.
+//! A delete can be repeated, touches no pods of other jobs, and sends no request if there is nothing to delete.
 
 use master::backend::PodBackend;
 use master::backend::PodTable;
@@ -12,7 +12,7 @@ use super::world::{begin, chain, job, pod, running, until, worker};
 async fn deleting_an_absent_pod_succeeds_and_writes_nothing() {
     let server = ApiServer::new();
     let pods = begin(&server).await;
-    pods.delete(&job("new"), worker(0)).await.expect("it is gone");
+    pods.delete(&job("new"), worker(0)).await.expect("nothing to delete");
     assert_eq!(server.mutations(), Vec::<String>::new());
 }
 
@@ -26,19 +26,19 @@ async fn another_jobs_pod_of_the_same_name_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_has_taken_the_place_of_the_one_meant_is_left_alone() {
+async fn a_newer_pod_of_the_same_name_is_left_alone() {
     let server = ApiServer::new();
     server.put("pods", pod("new", 0, &running("10.0.0.1")));
     let pods = begin(&server).await;
-    // What the watch has not told yet.
+    // The watch has not reported these changes yet.
     server.remove("pods", "digits-worker-0");
     server.put("pods", pod("new", 0, &running("10.0.0.2")));
-    pods.delete(&job("new"), worker(0)).await.expect("the one that was meant is gone");
+    pods.delete(&job("new"), worker(0)).await.expect("the old pod is gone");
     assert!(server.object("pods", "digits-worker-0").is_some());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_is_given_as_little_time_as_there_is_and_none_where_nothing_has_begun() {
+async fn a_pod_gets_a_grace_of_1_s_or_of_0_s_if_no_container_has_started() {
     let waiting = json!([{ "name": "agent", "state": { "waiting": { "reason": "ImagePullBackOff" } } }]);
     let begun = json!([{ "name": "agent", "containerID": "docker://1", "state": { "waiting": {} } }]);
     let pending = |containers| json!({ "phase": "Pending", "containerStatuses": containers });
@@ -47,41 +47,41 @@ async fn a_pod_is_given_as_little_time_as_there_is_and_none_where_nothing_has_be
         server.put("pods", pod("new", 0, &status));
         let pods = begin(&server).await;
         pods.delete(&job("new"), worker(0)).await.expect("delete");
-        let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::Delete).expect("it was asked");
+        let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::Delete).expect("a delete");
         assert_eq!(asked.body["gracePeriodSeconds"], json!(seconds));
-        until(&pods, &job("new"), "it is gone", PodTable::is_empty).await;
+        until(&pods, &job("new"), "the pod is gone", PodTable::is_empty).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn deleting_all_is_one_call_and_none_where_there_is_nothing() {
+async fn deleting_all_pods_is_one_call_or_none_if_there_are_no_pods() {
     let server = ApiServer::new();
     for index in 0..3 {
         server.put("pods", pod("new", index, &running("10.0.0.1")));
     }
     let pods = begin(&server).await;
     pods.delete_all(&job("new")).await.expect("delete");
-    until(&pods, &job("new"), "they are gone", PodTable::is_empty).await;
+    until(&pods, &job("new"), "the pods are gone", PodTable::is_empty).await;
     pods.delete_all(&job("new")).await.expect("nothing to delete");
     assert_eq!(server.mutations(), ["DeleteAll pods"]);
-    let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::DeleteAll).expect("it was asked");
+    let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::DeleteAll).expect("a delete");
     let selector = ("labelSelector".to_owned(), "app.kubernetes.io/managed-by=muster,muster/job-uid=new".to_owned());
     assert!(asked.query.contains(&selector), "{asked:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn deleting_all_of_an_earlier_job_leaves_those_of_its_successor() {
+async fn deleting_all_pods_of_an_earlier_job_keeps_those_of_its_successor() {
     let server = ApiServer::new();
     server.put("pods", pod("old", 0, &running("10.0.0.1")));
     server.put("pods", pod("new", 1, &running("10.0.0.2")));
     let pods = begin(&server).await;
     pods.delete_all(&job("old")).await.expect("delete");
-    until(&pods, &job("old"), "they are gone", PodTable::is_empty).await;
+    until(&pods, &job("old"), "the pods are gone", PodTable::is_empty).await;
     assert!(server.object("pods", "digits-worker-1").is_some());
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_deleted_is_told_in_the_apis_words() {
+async fn a_refused_delete_is_reported_in_the_words_of_the_api() {
     let server = ApiServer::new();
     server.put("pods", pod("new", 0, &running("10.0.0.1")));
     let pods = begin(&server).await;

@@ -1,5 +1,5 @@
-//! The back end and the store of Kubernetes over an API server that answers as a test says: what a real cluster does
-//! only on its bad days.
+//! The back end and the store of Kubernetes over an API server whose answers a test can script. The tests cover
+//! behaviour that a real cluster shows only rarely.
 
 mod admitting;
 mod beginning;

@@ -1,4 +1,4 @@
-//! What the API server keeps: objects with uids and versions, and every change to them, for the watches.
+//! The objects of the API server, with uids and versions, and the history of their changes for the watches.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(crate) struct Objects {
     forgotten: u64,
 }
 
-/// What a watch tells.
+/// An event for the watches.
 #[derive(Debug, Clone)]
 pub(crate) struct Change {
     pub(crate) version: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Change {
 /// An answer of the API.
 pub(crate) type Answer = (StatusCode, Value);
 
-/// What is asked of the objects of one plural.
+/// A query for the objects of one plural.
 pub(crate) struct Query<'a> {
     pub(crate) plural: &'a str,
     pub(crate) selector: Option<&'a str>,
@@ -35,7 +35,7 @@ pub(crate) struct Query<'a> {
 
 impl Objects {
     pub(crate) fn create(&mut self, plural: &str, object: Value, is_trial: bool) -> Answer {
-        let name = object["metadata"]["name"].as_str().expect("it is named").to_owned();
+        let name = object["metadata"]["name"].as_str().expect("a name").to_owned();
         if self.there.contains_key(&(plural.to_owned(), name.clone())) {
             return failure(409, "AlreadyExists", &format!("{plural} \"{name}\" already exists"));
         }
@@ -45,10 +45,10 @@ impl Objects {
         (StatusCode::CREATED, self.put(plural, object))
     }
 
-    /// Writes an object, whoever asks.
+    /// Writes an object without any check.
     pub(crate) fn put(&mut self, plural: &str, mut object: Value) -> Value {
         self.version += 1;
-        let key = (plural.to_owned(), object["metadata"]["name"].as_str().expect("it is named").to_owned());
+        let key = (plural.to_owned(), object["metadata"]["name"].as_str().expect("a name").to_owned());
         let before = self.there.get(&key);
         let uid =
             before.map_or_else(|| json!(format!("uid-{}", self.version)), |before| before["metadata"]["uid"].clone());
@@ -60,7 +60,7 @@ impl Objects {
         object
     }
 
-    /// Removes an object, if it is there.
+    /// Removes an object. Returns whether it existed.
     pub(crate) fn remove(&mut self, plural: &str, name: &str) -> bool {
         let Some(mut object) = self.there.remove(&(plural.to_owned(), name.to_owned())) else { return false };
         self.version += 1;
@@ -115,15 +115,15 @@ impl Objects {
         of_plural.filter(|object| query.selects(object))
     }
 
-    /// The first change after a version that a watch is to be told.
+    /// The first change after `version` that a watch with this query must report.
     pub(crate) fn next(&self, query: &Query<'_>, version: u64) -> Option<Change> {
         let is_wanted = |change: &&Change| change.plural == query.plural && query.selects(&change.object);
         self.history.iter().filter(|change| change.version > version).find(is_wanted).cloned()
     }
 
-    /// Forgets what was, as an API server does after a while: a watch cannot go on from there.
+    /// Forgets the history, as an API server does after a while. A watch cannot resume from a forgotten version.
     pub(crate) fn forget(&mut self) {
-        // What nobody watches has moved on too.
+        // Objects that these tests do not watch have changed too.
         self.version += 1;
         self.forgotten = self.version;
         self.history.clear();
@@ -149,7 +149,7 @@ impl Query<'_> {
 }
 
 fn name_of(object: &Value) -> &str {
-    object["metadata"]["name"].as_str().expect("it is named")
+    object["metadata"]["name"].as_str().expect("a name")
 }
 
 fn absent(plural: &str, name: &str) -> Answer {
@@ -160,13 +160,13 @@ fn done() -> Answer {
     (StatusCode::OK, json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success" }))
 }
 
-/// An answer that says no.
+/// A failure as an answer.
 pub(crate) fn failure(code: u16, reason: &str, message: &str) -> Answer {
     let status = StatusCode::from_u16(code).expect("an HTTP status");
     (status, status_object(code, reason, message))
 }
 
-/// What says no, as an object.
+/// A failure as a `Status` object.
 pub(crate) fn status_object(code: u16, reason: &str, message: &str) -> Value {
     json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {},

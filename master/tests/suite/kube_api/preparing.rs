@@ -1,4 +1,4 @@
-//! The network policy of a job is there before its pods, whatever becomes of the answers.
+//! The network policy of a job exists before its pods, even if answers of the API are lost.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::server::{ApiServer, Asked, Kind, Reply};
 use super::world::{begin, chain, internal_error, job, spec};
 
 #[tokio::test(start_paused = true)]
-async fn a_job_that_a_master_before_has_prepared_is_left_as_it_is() {
+async fn a_policy_that_an_earlier_master_has_created_stays_unchanged() {
     let server = ApiServer::new();
     begin(&server).await.prepare(&job("new")).await.expect("made");
     let made = server.object("networkpolicies", "muster-digits-new");
@@ -24,28 +24,28 @@ async fn a_job_that_a_master_before_has_prepared_is_left_as_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_earlier_job_of_the_name_has_left_is_not_taken_for_this_ones() {
+async fn the_policy_of_an_earlier_job_of_the_same_name_is_not_reused() {
     let server = ApiServer::new();
     let pods = begin(&server).await;
     pods.prepare(&job("old")).await.expect("made");
     pods.prepare(&job("new")).await.expect("made");
-    let policy = server.object("networkpolicies", "muster-digits-new").expect("a second");
+    let policy = server.object("networkpolicies", "muster-digits-new").expect("a second policy");
     assert_eq!(policy["spec"]["podSelector"]["matchLabels"]["muster/job-uid"], "new");
     assert_eq!(policy["metadata"]["ownerReferences"][0]["uid"], "new");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_that_stumbles_is_asked_again() {
+async fn a_transient_error_of_the_api_is_retried() {
     let server = ApiServer::new();
     let pods = begin(&server).await;
     server.script(Kind::Create, Reply::Instead(internal_error()));
     server.script(Kind::Create, Reply::DoneAnd(internal_error()));
-    pods.prepare(&job("new")).await.expect("in the end");
+    pods.prepare(&job("new")).await.expect("the third try");
     assert_eq!(server.mutations(), ["Create networkpolicies"; 3]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_right_that_is_missing_is_told_in_the_apis_words_and_not_asked_for_again() {
+async fn a_missing_right_is_reported_in_the_words_of_the_api_and_not_retried() {
     let server = ApiServer::new();
     let pods = begin(&server).await;
     let sentence = "networkpolicies.networking.k8s.io is forbidden: User \"muster\" cannot create resource";
@@ -56,7 +56,7 @@ async fn a_right_that_is_missing_is_told_in_the_apis_words_and_not_asked_for_aga
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_policy_that_somebody_deletes_while_its_job_has_pods_is_made_again() {
+async fn a_policy_that_somebody_deletes_while_its_job_has_pods_is_created_again() {
     let (server, logs) = (ApiServer::new(), tempfile::tempdir().expect("a folder"));
     let context = Context {
         store: Arc::new(KubeStore::new(&server.cluster())),
@@ -72,9 +72,9 @@ async fn a_policy_that_somebody_deletes_while_its_job_has_pods_is_made_again() {
     let count = |asked: &[Asked], path: &str| {
         asked.iter().filter(|asked| asked.kind == Kind::Create && asked.path == path && !asked.is_trial()).count()
     };
-    server.until("its pods are there", |asked| count(asked, "pods") == 2).await;
+    server.until("the pods exist", |asked| count(asked, "pods") == 2).await;
     let policy = format!("muster-digits-{}", job.view.borrow().uid);
     server.remove("networkpolicies", &policy);
-    server.until("it is made again", |asked| count(asked, "networkpolicies") == 2).await;
+    server.until("the policy is created again", |asked| count(asked, "networkpolicies") == 2).await;
     assert!(server.object("networkpolicies", &policy).is_some());
 }

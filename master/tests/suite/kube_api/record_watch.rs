@@ -1,4 +1,4 @@
-//! Whatever ends the watch of the records, its reader hears of each change once, and of all that vanished.
+//! However the watch of the records ends, its reader gets each change once, and each deletion.
 
 use master::store::kube::KubeStore;
 use master::store::{JobRecord, JobStore, StoreEvent};
@@ -11,7 +11,7 @@ use super::objects::failure;
 use super::server::{ApiServer, DEADLINE, Kind, Reply, gone};
 use super::world::internal_error;
 
-/// A store with records of these names, and a watch that has told of them.
+/// A store with records of these names, and a watch that has reported them.
 async fn watched(server: &ApiServer, names: &[&str]) -> (KubeStore, mpsc::Receiver<StoreEvent>) {
     let store = KubeStore::new(&server.cluster());
     for name in names {
@@ -26,71 +26,73 @@ async fn watched(server: &ApiServer, names: &[&str]) -> (KubeStore, mpsc::Receiv
     (store, watch)
 }
 
-/// What the reader hears next, in words.
+/// The next event of the watch, as text.
 async fn next(watch: &mut mpsc::Receiver<StoreEvent>) -> String {
-    match timeout(DEADLINE, watch.recv()).await.expect("something is told in time") {
+    match timeout(DEADLINE, watch.recv()).await.expect("an event in time") {
         Some(StoreEvent::Changed(stored)) => format!("changed {}, epoch {}", stored.name(), stored.record.epoch),
         Some(StoreEvent::Deleted(name)) => format!("deleted {name}"),
         Some(StoreEvent::Damaged(job)) => format!("damaged {}", job.name),
-        Some(StoreEvent::Replayed) => "replayed".to_owned(),
+        Some(StoreEvent::Replayed { .. }) => "replayed".to_owned(),
         None => "the end".to_owned(),
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_listed_anew_is_told_once() {
+async fn records_that_are_listed_again_are_reported_once() {
     let server = ApiServer::new();
     let (store, mut watch) = watched(&server, &["one", "two"]).await;
     let lists = server.count(Kind::List);
     server.end_watches(Some(gone()));
     server
-        .until("it is listed anew", |asked| asked.iter().filter(|asked| asked.kind == Kind::List).count() > lists)
+        .until("the records are listed again", |asked| {
+            asked.iter().filter(|asked| asked.kind == Kind::List).count() > lists
+        })
         .await;
-    store.create(conformance::record("zuletzt")).await.expect("create");
-    assert_eq!(next(&mut watch).await, "changed zuletzt, epoch 1");
+    store.create(conformance::record("zeta")).await.expect("create");
+    assert_eq!(next(&mut watch).await, "changed zeta, epoch 1");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_happened_while_the_watch_was_down_is_told() {
+async fn changes_while_the_watch_was_down_are_reported() {
     let server = ApiServer::new();
     let (store, mut watch) = watched(&server, &["gone", "kept", "raised"]).await;
     server.end_watches(None);
     server.script_times(2, Kind::Watch, &Reply::Instead(internal_error()));
     server.script(Kind::Watch, Reply::Instead(failure(410, "Expired", "too old resource version")));
-    let raised = store.get(&"raised".parse().expect("a name")).await.expect("get").expect("it is there");
+    let raised = store.get(&"raised".parse().expect("a name")).await.expect("get").expect("the record");
     store.update(JobRecord { epoch: 2, ..raised.record }, &raised.version).await.expect("update");
-    let lost = store.get(&"gone".parse().expect("a name")).await.expect("get").expect("it is there");
+    let lost = store.get(&"gone".parse().expect("a name")).await.expect("get").expect("the record");
     store.delete(lost.name(), &lost.record.uid).await.expect("delete");
     assert_eq!(next(&mut watch).await, "changed raised, epoch 2");
     assert_eq!(next(&mut watch).await, "deleted gone");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unreadable_record_is_passed_over_and_delays_no_other() {
+async fn an_unreadable_record_is_reported_as_damaged_and_delays_no_other() {
     let server = ApiServer::new();
     let (store, mut watch) = watched(&server, &["damaged"]).await;
-    let mut object = server.object("configmaps", "muster-damaged").expect("it is there");
+    let mut object = server.object("configmaps", "muster-damaged").expect("the ConfigMap");
     object["data"] = json!({ "record": "nonsense" });
     server.put("configmaps", object.clone());
     object["metadata"]["name"] = json!("muster-other");
     object["metadata"]["labels"]["muster/job"] = json!("other");
     server.put("configmaps", object);
     store.create(conformance::record("whole")).await.expect("create");
-    assert_eq!(next(&mut watch).await, "damaged damaged", "whoever drives it can write it anew");
+    assert_eq!(next(&mut watch).await, "damaged damaged", "the job's driver can rewrite the record");
     assert_eq!(next(&mut watch).await, "changed whole, epoch 1");
     server.end_watches(Some(gone()));
     server.remove("configmaps", "muster-other");
     server.remove("configmaps", "muster-damaged");
-    assert_eq!(next(&mut watch).await, "deleted damaged", "of one that was never told nothing is told");
+    assert_eq!(next(&mut watch).await, "deleted damaged", "the other record was never reported");
     store.create(conformance::record("later")).await.expect("create");
     assert_eq!(next(&mut watch).await, "changed later, epoch 1");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_that_is_made_anew_under_its_name_is_told_with_its_new_uid() {
+async fn a_record_that_is_created_again_is_reported_with_its_new_uid() {
     let server = ApiServer::new();
     let (store, mut watch) = watched(&server, &["again"]).await;
-    let first = store.get(&"again".parse().expect("a name")).await.expect("get").expect("it is there");
+    let first = store.get(&"again".parse().expect("a name")).await.expect("get").expect("the record");
     server.end_watches(Some(gone()));
     store.delete(first.name(), &first.record.uid).await.expect("delete");
     let second = store.create(conformance::record("again")).await.expect("create");
@@ -100,7 +102,7 @@ async fn a_record_that_is_made_anew_under_its_name_is_told_with_its_new_uid() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_watch_ends_when_its_reader_has_gone() {
+async fn the_watch_ends_when_its_reader_is_dropped() {
     let server = ApiServer::new();
     let (_, watch) = watched(&server, &["one"]).await;
     drop(watch);
@@ -108,7 +110,7 @@ async fn the_watch_ends_when_its_reader_has_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_is_slow_misses_nothing() {
+async fn a_slow_reader_misses_nothing() {
     let server = ApiServer::new();
     let (store, mut watch) = watched(&server, &[]).await;
     let many = 1500;
@@ -124,7 +126,7 @@ async fn a_reader_that_is_slow_misses_nothing() {
 async fn a_copy_of_a_record_under_another_name_is_no_record() {
     let server = ApiServer::new();
     let (store, mut watch) = watched(&server, &["real"]).await;
-    let mut copy = server.object("configmaps", "muster-real").expect("it is there");
+    let mut copy = server.object("configmaps", "muster-real").expect("the ConfigMap");
     copy["metadata"]["name"] = json!("muster-copy");
     server.put("configmaps", copy);
     store.create(conformance::record("next")).await.expect("create");

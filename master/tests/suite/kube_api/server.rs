@@ -1,5 +1,5 @@
-//! An API server in this process. It keeps objects and serves watches; a test may script other answers, and reads what
-//! was asked.
+//! An API server in this process. It keeps objects and serves watches. A test can script other answers, and read the
+//! requests.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use super::objects::{Answer, Objects, Query, failure, status_object};
 
 pub(crate) const NAMESPACE: &str = "training";
-/// Most time that anything in these tests may take; those that need minutes have a clock that runs ahead.
+/// How long a step of these tests may take. Tests that wait for minutes use virtual time.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(3600);
 
 /// An API server. Cloning shares it.
@@ -30,7 +30,7 @@ pub(crate) struct ApiServer(Arc<Shared>);
 
 struct Shared {
     state: Mutex<Held>,
-    /// Raised at every request and every change.
+    /// Notifies of every request and every change of an object.
     news: watch::Sender<()>,
     /// How often the watches were ended, and with which event.
     ends: watch::Sender<(u64, Option<Value>)>,
@@ -44,18 +44,18 @@ struct Held {
     on_pod: Option<fn(&mut Value)>,
 }
 
-/// A request as it came.
+/// A request that the server got.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Asked {
     pub(crate) kind: Kind,
-    /// What stands behind the namespace: `pods` or `pods/NAME`.
+    /// The path after the namespace: `pods` or `pods/NAME`.
     pub(crate) path: String,
     pub(crate) query: Vec<(String, String)>,
     pub(crate) body: Value,
     pub(crate) at: tokio::time::Instant,
 }
 
-/// What a request wants.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Create,
@@ -67,16 +67,16 @@ pub(crate) enum Kind {
     DeleteAll,
 }
 
-/// What a test lets the server answer instead.
+/// A scripted answer.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
-    /// This, and nothing is done.
+    /// Answers this, and does nothing.
     Instead(Answer),
-    /// The same, and the client is to come again after so many seconds.
+    /// Answers this with a `Retry-After` of so many seconds, and does nothing.
     RetryAfter(Answer, u32),
-    /// It is done, and the answer says otherwise.
+    /// Carries out the request, but answers this.
     DoneAnd(Answer),
-    /// Nothing, for ever.
+    /// Never answers.
     Silence,
 }
 
@@ -89,7 +89,7 @@ impl Asked {
         self.param("dryRun") == Some("All")
     }
 
-    /// Whether it is to change something.
+    /// Whether the request asks for a change.
     pub(crate) fn mutates(&self) -> bool {
         matches!(self.kind, Kind::Create | Kind::Replace | Kind::Delete | Kind::DeleteAll)
     }
@@ -101,15 +101,15 @@ impl ApiServer {
         Self(Arc::new(Shared { state: Mutex::default(), news, ends }))
     }
 
-    /// Reached without a network, so that time may run ahead.
+    /// A cluster that is reached without a network, so that tests can use virtual time.
     pub(crate) fn cluster(&self) -> Cluster {
         Cluster::new(Client::new(self.router(), NAMESPACE), NAMESPACE.to_owned())
     }
 
-    /// Reached as real ones are, through all that kube puts in between.
+    /// A cluster that is reached over HTTP, through all layers of kube's client.
     pub(crate) async fn cluster_over_http(&self) -> Cluster {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("it was bound");
+        let address = listener.local_addr().expect("the listener is bound");
         let router = self.router();
         tokio::spawn(async move { axum::serve(listener, router).await });
         cluster_at(&format!("http://{address}"))
@@ -119,31 +119,31 @@ impl ApiServer {
         Router::new().fallback(answer).with_state(self.clone())
     }
 
-    /// The next request of this kind is answered so; those after it by the next line of the script.
+    /// Adds an answer to the script. Each request takes the first scripted answer of its kind.
     pub(crate) fn script(&self, kind: Kind, reply: Reply) {
         self.lock().script.push_back((kind, reply));
     }
 
-    /// The same, for several.
+    /// Adds the same answer several times.
     pub(crate) fn script_times(&self, times: usize, kind: Kind, reply: &Reply) {
         (0..times).for_each(|_| self.script(kind, reply.clone()));
     }
 
-    /// What is done to every pod that is created.
+    /// Applies `change` to every pod that is created.
     pub(crate) fn on_pod(&self, change: fn(&mut Value)) {
         self.lock().on_pod = Some(change);
     }
 
-    /// Writes an object, as someone else.
+    /// Writes an object, as another client would.
     pub(crate) fn put(&self, plural: &str, object: Value) -> Value {
         let written = self.lock().objects.put(plural, object);
         self.0.news.send_replace(());
         written
     }
 
-    /// Removes one, as someone else.
+    /// Removes an object, as another client would.
     pub(crate) fn remove(&self, plural: &str, name: &str) {
-        assert!(self.lock().objects.remove(plural, name), "{name} is there");
+        assert!(self.lock().objects.remove(plural, name), "{name} exists");
         self.0.news.send_replace(());
     }
 
@@ -152,17 +152,17 @@ impl ApiServer {
         (status == StatusCode::OK).then_some(object)
     }
 
-    /// Ends every watch, after an event if there is one.
+    /// Ends every watch. `with` is its last event, if any.
     pub(crate) fn end_watches(&self, with: Option<Value>) {
         self.0.ends.send_modify(|(count, event)| (*count, *event) = (*count + 1, with));
     }
 
-    /// Waits until nobody watches anything.
+    /// Waits until no watch is open.
     pub(crate) async fn is_unwatched(&self) {
         timeout(DEADLINE, self.0.ends.closed()).await.expect("the watches are closed in time");
     }
 
-    /// Forgets the past, so that a watch cannot go on from it.
+    /// Forgets the history, so that a watch cannot resume from it.
     pub(crate) fn forget_history(&self) {
         self.lock().objects.forget();
     }
@@ -176,7 +176,7 @@ impl ApiServer {
         self.journal().iter().filter(|asked| asked.kind == kind).count()
     }
 
-    /// Those that were to change something, in words.
+    /// The requests for changes, as text.
     pub(crate) fn mutations(&self) -> Vec<String> {
         let told = |asked: Asked| {
             format!("{:?} {}{}", asked.kind, asked.path, if asked.is_trial() { " (dry run)" } else { "" })
@@ -184,16 +184,16 @@ impl ApiServer {
         self.journal().into_iter().filter(Asked::mutates).map(told).collect()
     }
 
-    /// Waits until what was asked is as `test` wants it.
+    /// Waits until `test` accepts the requests so far. `what` names the condition in the failure.
     pub(crate) async fn until(&self, what: &str, test: impl Fn(&[Asked]) -> bool) {
         let mut news = self.0.news.subscribe();
         let asked = async {
             while !test(&self.lock().journal) {
-                news.changed().await.expect("the server lives");
+                news.changed().await.expect("the server runs");
             }
         };
         if timeout(DEADLINE, asked).await.is_err() {
-            panic!("not so in time: {what}; asked were {:#?}", self.journal());
+            panic!("not in time: {what}; the requests are {:#?}", self.journal());
         }
     }
 
@@ -330,7 +330,7 @@ async fn read(request: Request) -> Asked {
         Method::GET if is_one => Kind::Get,
         Method::GET if is_watch => Kind::Watch,
         Method::GET => Kind::List,
-        other => panic!("nobody asks with {other}"),
+        other => panic!("unexpected method {other}"),
     };
     let bytes = to_bytes(body, usize::MAX).await.expect("a whole request");
     let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);

@@ -1,4 +1,4 @@
-//! Whatever ends the watch of the pods, the tables come to what is there.
+//! However the watch of the pods ends, the tables reach the true state.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use super::objects::{failure, status_object};
 use super::server::{ApiServer, Asked, Kind, Reply, gone};
 use super::world::{begin, evicted, internal_error, ip, job, pod, running, until, worker};
 
-/// Three workers: one that stays, one that will move, and one that will vanish.
+/// Three workers. After [`change_all`], worker-0 is unchanged, worker-1 has another address, and worker-2 is gone.
 async fn three_workers(server: &ApiServer) -> KubeBackend {
     server.put("pods", pod("new", 0, &evicted()));
     server.put("pods", pod("new", 1, &running("10.0.0.1")));
     server.put("pods", pod("new", 2, &running("10.0.0.2")));
     let pods = begin(server).await;
-    until(&pods, &job("new"), "all are known", |table| table.len() == 3).await;
+    until(&pods, &job("new"), "all pods are known", |table| table.len() == 3).await;
     server.until("the watch is open", |asked| asked.iter().any(|asked| asked.kind == Kind::Watch)).await;
     pods
 }
@@ -26,7 +26,7 @@ fn watches(asked: &[Asked]) -> usize {
     asked.iter().filter(|asked| asked.kind == Kind::Watch).count()
 }
 
-/// What happens while nobody looks.
+/// Changes pods, as other clients would.
 fn change_all(server: &ApiServer) {
     server.put("pods", pod("new", 1, &running("10.0.0.9")));
     server.remove("pods", "digits-worker-2");
@@ -39,23 +39,23 @@ async fn sees_all_changes(pods: &KubeBackend) {
     };
     let table = until(pods, &job("new"), "the changes are seen", is_there).await;
     let ended = PodState::Disrupted { reason: "Evicted: The node was low on resource: memory.".to_owned() };
-    assert_eq!(table[&worker(0)], ended, "one that has ended stays");
-    assert_eq!(table.get(&worker(2)), None, "one that has vanished is gone");
+    assert_eq!(table[&worker(0)], ended, "a pod that has ended stays");
+    assert_eq!(table.get(&worker(2)), None, "a deleted pod is gone");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_is_dropped_goes_on_where_it_was() {
+async fn a_dropped_watch_resumes_where_it_was() {
     let server = ApiServer::new();
     let pods = three_workers(&server).await;
     let lists = server.count(Kind::List);
     server.end_watches(None);
     change_all(&server);
     sees_all_changes(&pods).await;
-    assert_eq!(server.count(Kind::List), lists, "nothing is listed anew");
+    assert_eq!(server.count(Kind::List), lists, "the pods are not listed again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_whose_past_is_forgotten_lists_anew() {
+async fn a_watch_whose_version_is_too_old_lists_again() {
     let server = ApiServer::new();
     let pods = three_workers(&server).await;
     let lists = server.count(Kind::List);
@@ -67,7 +67,7 @@ async fn a_watch_whose_past_is_forgotten_lists_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_that_says_gone_lists_anew() {
+async fn an_event_that_the_version_is_too_old_lists_again() {
     let server = ApiServer::new();
     let pods = three_workers(&server).await;
     let lists = server.count(Kind::List);
@@ -79,7 +79,7 @@ async fn an_event_that_says_gone_lists_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_in_the_watch_and_lists_that_fail_are_survived() {
+async fn the_tables_survive_errors_of_the_watch_and_of_lists() {
     let server = ApiServer::new();
     let pods = three_workers(&server).await;
     server.script_times(3, Kind::List, &Reply::Instead(internal_error()));
@@ -91,7 +91,7 @@ async fn an_error_in_the_watch_and_lists_that_fail_are_survived() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_without_an_answer_does_not_stop_the_watch_for_ever() {
+async fn a_list_without_an_answer_does_not_stop_the_watch_forever() {
     let server = ApiServer::new();
     let pods = three_workers(&server).await;
     server.script(Kind::List, Reply::Silence);
@@ -102,20 +102,20 @@ async fn a_list_without_an_answer_does_not_stop_the_watch_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_never_opens_is_given_up_in_a_quarter_of_an_hour() {
+async fn a_watch_that_never_opens_is_replaced_within_15_minutes() {
     let server = ApiServer::new();
     let pods = three_workers(&server).await;
     let began = Instant::now();
     server.script(Kind::Watch, Reply::Silence);
     server.end_watches(None);
-    server.until("it is asked for again", |asked| watches(asked) == 2).await;
+    server.until("the watch is requested again", |asked| watches(asked) == 2).await;
     change_all(&server);
     sees_all_changes(&pods).await;
     assert!(began.elapsed() < Duration::from_secs(15 * 60), "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_is_back_soon_after_a_server_that_was_away_for_long() {
+async fn a_watch_resumes_soon_after_a_long_outage_of_the_server() {
     let server = ApiServer::new();
     let pods = three_workers(&server).await;
     server.script_times(20, Kind::Watch, &Reply::Instead(failure(500, "InternalError", "away")));
@@ -129,7 +129,7 @@ async fn a_watch_is_back_soon_after_a_server_that_was_away_for_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_forgets_all_the_time_is_not_asked_all_the_time() {
+async fn a_server_whose_watches_always_expire_is_asked_with_pauses() {
     let server = ApiServer::new();
     let pods = three_workers(&server).await;
     server.script_times(8, Kind::Watch, &Reply::Instead(failure(410, "Expired", "too old resource version")));
@@ -142,34 +142,34 @@ async fn a_server_that_forgets_all_the_time_is_not_asked_all_the_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_another_job_took_over_while_nobody_looked_is_that_jobs() {
+async fn a_pod_that_another_job_replaced_unseen_belongs_to_that_job() {
     let server = ApiServer::new();
     let pods = three_workers(&server).await;
     server.remove("pods", "digits-worker-1");
     server.put("pods", pod("other", 1, &running("10.0.0.7")));
     server.forget_history();
     server.end_watches(Some(gone()));
-    let others = until(&pods, &job("other"), "it is known", |table| !table.is_empty()).await;
+    let others = until(&pods, &job("other"), "the pod is known", |table| !table.is_empty()).await;
     assert_eq!(ip(&others, 1).as_deref(), Some("10.0.0.7"));
     assert_eq!(pods.watch(&job("new")).borrow().get(&worker(1)), None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_table_tells_of_no_change_where_nothing_has_changed() {
+async fn a_table_reports_no_change_if_nothing_has_changed() {
     let server = ApiServer::new();
     let pods = three_workers(&server).await;
     let mut table = pods.watch(&job("new"));
     table.mark_unchanged();
     server.end_watches(Some(gone()));
     server.put("pods", pod("new", 1, &running("10.0.0.1")));
-    // The event of another job comes after them.
+    // Once this pod is seen, the earlier events have been handled.
     server.put("pods", pod("other", 7, &running("10.0.0.7")));
-    until(&pods, &job("other"), "it is known", |table| !table.is_empty()).await;
-    assert!(!table.has_changed().expect("the back end lives"));
+    until(&pods, &job("other"), "the pod is known", |table| !table.is_empty()).await;
+    assert!(!table.has_changed().expect("the back end runs"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_back_end_that_is_dropped_watches_no_more() {
+async fn a_dropped_back_end_closes_its_watches() {
     let server = ApiServer::new();
     let pods = three_workers(&server).await;
     drop(pods);

@@ -1,5 +1,5 @@
-//! What a whole master writes to the API: a job costs its record, its network policy and its
-//! pods, and nothing while it runs.
+//! The writes of a whole master to the API: the record, the network policy and the pods of a job, and no writes while
+//! the job runs.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use super::server::{ApiServer, Asked, Kind, Reply, gone};
 use super::world::{begin, wanted};
 
 const WORKERS: u32 = 4;
-/// Here time is real.
+/// How long a step may take. These tests run in real time.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn spec() -> JobSpec {
@@ -41,20 +41,20 @@ fn spec() -> JobSpec {
     JobSpec::try_from(request).expect("a valid request")
 }
 
-/// A pod's address: one of this host's own, for each index, and not that of another run of these tests. Two tests at a time
-/// have indexes of their own.
+/// The loopback address of the pod with this index. Each process of these tests has other addresses. The two tests with
+/// running pods use different indexes.
 fn address(index: u32) -> IpAddr {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     IpAddr::from([127, 64 + high % 64, low, u8::try_from(index + 1).expect("few workers")])
 }
 
-/// As if every pod ran as soon as it is there.
+/// Makes a pod run as soon as it is created.
 fn run_at_once(pod: &mut Value) {
     let index = pod["metadata"]["labels"]["muster/index"].as_str().and_then(|index| index.parse().ok());
     pod["status"] = json!({ "phase": "Running", "podIP": address(index.expect("an index")) });
 }
 
-/// The same, at the addresses of the second test.
+/// Like [`run_at_once`], with the addresses of the second test.
 fn run_elsewhere_at_once(pod: &mut Value) {
     run_at_once(pod);
     let index: u32 =
@@ -67,7 +67,7 @@ async fn agents() -> FakeBackend {
     agents_from(0).await
 }
 
-/// Agents at addresses from this index on.
+/// Agents at the addresses from index `first` on.
 async fn agents_from(first: u32) -> FakeBackend {
     let agents = FakeBackend::new(Arrival::AtOnce);
     for replica in plan::replicas(&spec()) {
@@ -103,9 +103,9 @@ async fn submit_with(agent_key: AgentKey, server: &ApiServer, logs: &tempfile::T
     };
     let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
     tokio::spawn(Arc::clone(&jobs).run());
-    match jobs.submit(spec()).await.expect("it is accepted") {
+    match jobs.submit(spec()).await.expect("accepted") {
         Submitted::Created(handle) => handle,
-        Submitted::Existing(_) => panic!("there is one already"),
+        Submitted::Existing(_) => panic!("the job exists already"),
     }
 }
 
@@ -116,7 +116,7 @@ async fn reach(job: &JobHandle, state: JobState) {
 }
 
 #[tokio::test]
-async fn a_job_of_n_pods_costs_n_and_2_writes_and_a_trial_that_writes_nothing_and_nothing_while_it_runs() {
+async fn a_job_of_n_pods_costs_a_dry_run_and_n_plus_2_writes_and_none_while_it_runs() {
     let (server, logs) = (ApiServer::new(), tempfile::tempdir().expect("a folder"));
     server.on_pod(run_at_once);
     let agents = agents().await;
@@ -130,11 +130,11 @@ async fn a_job_of_n_pods_costs_n_and_2_writes_and_a_trial_that_writes_nothing_an
         WORKERS as usize + 2
     );
 
-    // Both watches begin anew, which is much for a quiet job to see.
+    // Both watches begin again. Even then the master must write nothing.
     let lists = server.count(Kind::List);
     server.end_watches(Some(gone()));
     server
-        .until("both are listed anew", |asked| {
+        .until("pods and records are listed again", |asked| {
             asked.iter().filter(|asked| asked.kind == Kind::List).count() >= lists + 2
         })
         .await;
@@ -143,17 +143,17 @@ async fn a_job_of_n_pods_costs_n_and_2_writes_and_a_trial_that_writes_nothing_an
 
     let first: ReplicaId = "worker-0".parse().expect("a replica");
     let told = agents.agent(&spec().name, first).await.history();
-    assert_eq!((told.configs.len(), told.starts.len()), (1, 1), "it was told once");
+    assert_eq!((told.configs.len(), told.starts.len()), (1, 1), "the agent is configured and started once");
     let paths: Vec<String> = server.journal().into_iter().map(|asked| asked.path).collect();
     let known = |path: &String| {
         ["pods", "configmaps", "networkpolicies", "resourcequotas"]
             .contains(&path.split('/').next().unwrap_or_default())
     };
-    assert!(paths.iter().all(known), "of services and all else it knows nothing: {paths:?}");
+    assert!(paths.iter().all(known), "unexpected resources: {paths:?}");
 }
 
 #[tokio::test]
-async fn a_pod_that_is_made_again_waits_for_a_quota_that_others_have_filled() {
+async fn a_replaced_pod_waits_while_the_quota_is_full() {
     let (server, logs) = (ApiServer::new(), tempfile::tempdir().expect("a folder"));
     server.on_pod(run_elsewhere_at_once);
     let _agents = agents_from(WORKERS).await;
@@ -166,31 +166,34 @@ async fn a_pod_that_is_made_again_waits_for_a_quota_that_others_have_filled() {
     let mut view = job.view.clone();
     let waits =
         |view: &JobView| view.replicas[0].reason.as_deref().is_some_and(|reason| reason.contains("exceeded quota"));
-    let waiting =
-        timeout(LIMIT, view.wait_for(waits)).await.expect("it says what it waits for").expect("it lives").clone();
+    let waiting = timeout(LIMIT, view.wait_for(waits))
+        .await
+        .expect("the view shows the reason")
+        .expect("the driver runs")
+        .clone();
     assert_eq!((waiting.state, waiting.result), (JobState::Pending, None));
     let is_there_again = |asked: &[Asked]| {
         asked.iter().filter(|asked| asked.kind == Kind::Create && asked.path == "pods").count()
             == 2 + 1 + WORKERS as usize
     };
-    server.until("it is asked for again", is_there_again).await;
+    server.until("the pod is created again", is_there_again).await;
     assert!(server.object("pods", "digits-worker-0").is_some());
 }
 
 #[tokio::test]
-async fn neither_the_agents_key_nor_a_token_is_in_anything_that_the_api_is_sent() {
+async fn neither_the_agents_key_nor_a_token_is_sent_to_the_api() {
     const KEY: &str = "canary-of-the-agents-key-0123456789abcdef";
     let (server, folder) = (ApiServer::new(), tempfile::tempdir().expect("a folder"));
     let file = folder.path().join("agent-key");
     std::fs::write(&file, KEY).expect("write the key");
     let job = submit_with(AgentKey::read(&file).expect("a key"), &server, &folder).await;
     server
-        .until("its pods are asked for", |asked| {
+        .until("the pods are created", |asked| {
             asked.iter().filter(|asked| asked.mutates() && !asked.is_trial()).count() >= 2 + WORKERS as usize
         })
         .await;
 
-    // The token as its agents are asked with it, RFC 2104 over the key's SHA-256.
+    // The token that the master sends to the agents: an HMAC (RFC 2104) with the key's SHA-256.
     let mut mac = Hmac::<Sha256>::new_from_slice(&Sha256::digest(KEY)).expect("a key may have any length");
     mac.update(job.view.borrow().uid.as_bytes());
     let token = hex::encode(mac.finalize().into_bytes());
@@ -198,7 +201,7 @@ async fn neither_the_agents_key_nor_a_token_is_in_anything_that_the_api_is_sent(
     let holding = |secret: &str| sent.iter().filter(|body| body.contains(secret)).count();
     let key = AgentKey::read(&file).expect("a key");
     let (key_sha256, token_sha256) = (hex::encode(Sha256::digest(KEY)), hex::encode(Sha256::digest(&token)));
-    assert_eq!(key.token(&job.view.borrow().uid).sha256(), token_sha256, "that is the token");
-    assert_eq!(holding(&token_sha256), WORKERS as usize, "each pod is told the hash of its token: {sent:?}");
+    assert_eq!(key.token(&job.view.borrow().uid).sha256(), token_sha256, "the test computes the same token");
+    assert_eq!(holding(&token_sha256), WORKERS as usize, "each pod gets the hash of its token: {sent:?}");
     assert_eq!((holding(KEY), holding(&key_sha256), holding(&token)), (0, 0, 0), "{sent:?}");
 }

@@ -1,4 +1,4 @@
-//! Jobs, pods and waiting, as these tests need them.
+//! Helpers: jobs, pods and waiting.
 
 use std::error::Error;
 
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::objects::{Answer, failure};
 use super::server::{ApiServer, DEADLINE, NAMESPACE};
 
-/// A back end that knows all that the server has.
+/// A back end that has read all pods of the server.
 pub(crate) async fn begin(server: &ApiServer) -> KubeBackend {
     KubeBackend::begin(&server.cluster()).await.expect("the server answers")
 }
@@ -35,7 +35,7 @@ pub(crate) fn spec(name: &str) -> JobSpec {
     JobSpec { image: Some("digits:1".parse().expect("an image")), ..conformance::record(name).spec }
 }
 
-/// What is asked for worker 0 of the job with this uid.
+/// The pod spec of worker-0 of the job with this uid.
 pub(crate) fn wanted(uid: &str) -> PodSpec {
     PodSpec {
         job: job(uid),
@@ -48,7 +48,7 @@ pub(crate) fn wanted(uid: &str) -> PodSpec {
     }
 }
 
-/// A worker of the job with this uid, as its master made it.
+/// The pod of a worker of the job with this uid, as a master creates it.
 pub(crate) fn pod(uid: &str, index: u32, status: &Value) -> Value {
     let labels = json!({
         "app.kubernetes.io/managed-by": "muster", "muster/job": "digits", "muster/job-uid": uid,
@@ -66,7 +66,7 @@ pub(crate) fn pod(uid: &str, index: u32, status: &Value) -> Value {
     })
 }
 
-/// A pod of the same name that no master has made.
+/// A pod of the same name that no master has created.
 pub(crate) fn foreign_pod() -> Value {
     let metadata = json!({ "name": "digits-worker-0", "namespace": NAMESPACE });
     json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": { "containers": [{ "name": "web" }] } })
@@ -84,12 +84,12 @@ pub(crate) fn evicted() -> Value {
     json!({ "phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory." })
 }
 
-/// An answer that may be another one a moment later.
+/// A transient error.
 pub(crate) fn internal_error() -> Answer {
     failure(500, "InternalError", "etcdserver: leader changed")
 }
 
-/// Waits until the pods of a job are as `test` wants them.
+/// Waits until `test` accepts the pods of the job. `what` names the condition in the failure.
 pub(crate) async fn until(
     pods: &KubeBackend,
     job: &JobKey,
@@ -99,11 +99,11 @@ pub(crate) async fn until(
     let mut table: watch::Receiver<PodTable> = pods.watch(job);
     match timeout(DEADLINE, table.wait_for(test)).await {
         Ok(seen) => seen.expect("the back end keeps its table").clone(),
-        Err(_) => panic!("not so in time: {what}; the pods are {:?}", pods.watch(job).borrow()),
+        Err(_) => panic!("not in time: {what}; the pods are {:?}", pods.watch(job).borrow()),
     }
 }
 
-/// The address at which a worker runs.
+/// The address of a worker, if it runs.
 pub(crate) fn ip(table: &PodTable, index: u32) -> Option<String> {
     match table.get(&worker(index))? {
         PodState::Running(addresses) => Some(addresses.agent.ip().to_string()),
@@ -115,7 +115,7 @@ pub(crate) fn ip(table: &PodTable, index: u32) -> Option<String> {
     }
 }
 
-/// An error and its causes.
+/// The texts of an error and its causes.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let causes = std::iter::successors(Some(error), |error: &&dyn Error| (*error).source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")

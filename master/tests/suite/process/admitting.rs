@@ -1,4 +1,4 @@
-//! What the process back end refuses before it creates anything, and the first thing that it runs.
+//! Jobs that the process back end refuses before it creates anything, and simple jobs that it runs.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ fn job() -> Value {
     json!({"name": "job", "strategy": "AllReduce", "worker_num": 2})
 }
 
-/// Asserts that it is refused with this code and these texts, and that nothing came of it.
+/// Asserts that the job is refused with this code and these texts, and that nothing was created.
 async fn refused(master: &Master, job: &Value, code: &str, texts: &[&str]) {
     let (status, problem) = master.submit(job).await;
     assert_eq!((status, problem["code"].as_str()), (422, Some(code)), "{problem}");
@@ -17,19 +17,19 @@ async fn refused(master: &Master, job: &Value, code: &str, texts: &[&str]) {
         assert!(detail.contains(text), "{detail:?} does not say {text:?}");
     }
     assert_eq!(master.get("/v1/jobs").await.1, json!({"jobs": []}));
-    assert_eq!(descendants(master.id()), [0; 0], "something was started");
+    assert_eq!(descendants(master.id()), [0; 0], "a process was started");
 }
 
 #[tokio::test]
 async fn a_folder_without_exec_py_is_refused() {
     let folders = Folders::without_exec_py();
     let master = folders.master();
-    let here = folders.work.path().canonicalize().expect("it is there");
+    let here = folders.work.path().canonicalize().expect("the folder exists");
     refused(&master, &job(), "bad_work_dir", &["no exec.py", here.to_str().expect("text")]).await;
 }
 
 #[tokio::test]
-async fn the_folder_that_the_job_names_is_the_one_that_counts() {
+async fn the_work_dir_of_the_job_overrides_that_of_the_master() {
     let (folders, other) = (Folders::new("print('hello')"), tempfile::tempdir().expect("a folder"));
     let master = folders.master();
     let mut job = job();
@@ -44,7 +44,7 @@ async fn an_exec_py_that_does_not_parse_is_refused_with_its_line() {
 }
 
 #[tokio::test]
-async fn an_image_has_no_meaning_and_is_refused() {
+async fn an_image_is_refused() {
     let master = Folders::new("print('hello')").master();
     let mut job = job();
     job["image"] = json!("ubuntu:24.04");
@@ -52,7 +52,7 @@ async fn an_image_has_no_meaning_and_is_refused() {
 }
 
 #[tokio::test]
-async fn a_job_with_more_replicas_than_there_are_descriptors_for_is_refused_with_the_number() {
+async fn a_job_with_too_many_replicas_for_the_descriptor_limit_is_refused_with_the_maximum() {
     let folders = Folders::new("print('hello')");
     let master = folders.limited_master("ulimit -n 128");
     let mut job = job();
@@ -74,7 +74,7 @@ async fn the_soft_limit_of_open_files_bounds_scripts_and_not_the_master() {
 }
 
 #[tokio::test]
-async fn a_replica_whose_agent_cannot_be_started_was_never_started() {
+async fn a_replica_whose_agent_cannot_be_started_fails_as_never_started() {
     let folders = Folders::new("print('hello')");
     let master = folders.master();
     let pods = folders.state.path().join("pods");
@@ -87,18 +87,18 @@ async fn a_replica_whose_agent_cannot_be_started_was_never_started() {
 }
 
 #[tokio::test]
-async fn a_job_of_two_runs_to_its_end_and_leaves_no_process() {
+async fn a_job_of_two_workers_succeeds_and_leaves_no_process() {
     let folders = Folders::new("import os\nprint('rank', os.environ['RANK'])\n");
     let master = folders.master();
     let (status, _) = master.submit(&job()).await;
     assert_eq!(status, 201);
     let view = master.until("job", |view| view["result"].is_object() && view["times"]["finished"].is_u64()).await;
     assert_eq!(view["state"], "succeeded", "{view:#}");
-    assert_eq!(descendants(master.id()), [0; 0], "something lives on");
+    assert_eq!(descendants(master.id()), [0; 0], "a process still runs");
 }
 
 #[tokio::test]
-async fn an_exec_py_that_fails_fails_the_job_with_its_code_and_last_words() {
+async fn a_failing_exec_py_fails_the_job_with_its_exit_code_and_stderr() {
     let folders = Folders::new("import sys\nprint('it is over', file=sys.stderr)\nsys.exit(3)\n");
     let master = folders.master();
     let job = json!({"name": "job", "strategy": "AllReduce", "worker_num": 1});

@@ -1,4 +1,4 @@
-//! A master that is killed takes its agents with it, and the next one says what became of its jobs.
+//! The agents of a killed master end too, and the next master continues its jobs.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -18,8 +18,8 @@ async fn output_whose_job_has_no_record_is_removed_at_the_start_and_other_folder
         std::fs::write(folder.join("worker-0.log"), "output").expect("a file");
     }
     let _master = folders.master();
-    in_time("it is removed", || !lost.exists());
-    assert!(other.exists(), "it is none of the master's");
+    in_time("the folder of the lost job is removed", || !lost.exists());
+    assert!(other.exists(), "the folder was not made by a master");
 }
 
 #[tokio::test]
@@ -38,13 +38,13 @@ async fn after_kill_9_no_agent_lives_and_the_next_master_starts_the_job_again() 
     let view = next.until("orphaned", |view| view["state"] == "running").await;
     assert_eq!((&view["uid"], &view["generation"]), (&running["uid"], &json!("2.1")));
     let restarts = &view["restarts"];
-    assert_eq!(restarts["failed_starts"], json!([]), "it has not failed: {view:#}");
+    assert_eq!(restarts["failed_starts"], json!([]), "the job has not failed: {view:#}");
     assert_eq!(restarts["repeated_starts"][0]["generation"], "2.1", "{view:#}");
     assert!(descendants(next.id()).len() >= 4, "two agents and two runs");
 }
 
 #[tokio::test]
-async fn a_job_whose_agent_is_told_to_end_by_someone_else_starts_again_at_no_cost() {
+async fn a_job_whose_agent_gets_sigterm_from_outside_restarts_at_no_cost() {
     let folders = Folders::new("import time\nprint('up')\ntime.sleep(600)\n");
     let master = folders.master();
     let job = json!({"name": "beheaded", "strategy": "AllReduce", "worker_num": 2, "run_policy": {"max_restarts": 0}});
@@ -54,7 +54,7 @@ async fn a_job_whose_agent_is_told_to_end_by_someone_else_starts_again_at_no_cos
     let processes = descendants(master.id());
     let run = view["replicas"][1]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a process id");
     let agent = parent(run).and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)).expect("its agent");
-    kill_process(agent, Signal::TERM).expect("it lives");
+    kill_process(agent, Signal::TERM).expect("the agent runs");
 
     let view = master.until("beheaded", |view| view["generation"] == "1.2" && all_run(view)).await;
     assert_eq!((&view["restarts"]["counted"], &view["restarts"]["uncounted"]), (&json!(0), &json!(1)));
@@ -64,7 +64,7 @@ async fn a_job_whose_agent_is_told_to_end_by_someone_else_starts_again_at_no_cos
 }
 
 #[tokio::test]
-async fn a_finished_job_is_shown_by_the_next_master_as_it_ended() {
+async fn the_next_master_shows_a_finished_job_unchanged() {
     let folders = Folders::new("print('hello')\n");
     let master = folders.master();
     assert_eq!(master.submit(&json!({"name": "done", "strategy": "AllReduce", "worker_num": 1})).await.0, 201);

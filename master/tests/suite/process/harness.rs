@@ -1,4 +1,4 @@
-//! A master as a child process, in folders of its own.
+//! A master as a child process, with temporary folders.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -13,15 +13,15 @@ use testkit::chaos::{STRIKE_VARIABLE, Strike};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// One of the programs beside the tests.
+/// The path of a program that this workspace builds.
 pub(crate) fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test is a program");
-    let program = test.parent().and_then(Path::parent).expect("it lies in target/debug/deps").join(name);
+    let program = test.parent().and_then(Path::parent).expect("the test lies in target/debug/deps").join(name);
     assert!(program.is_file(), "there is no {}: run `cargo build --workspace` first", program.display());
     program
 }
 
-/// The folders of a test: one to keep state in, one with an exec.py.
+/// The temporary folders of a test: a state directory, and a work directory with an exec.py.
 pub(crate) struct Folders {
     pub(crate) state: TempDir,
     pub(crate) work: TempDir,
@@ -38,7 +38,7 @@ impl Folders {
         Self { state: tempfile::tempdir().expect("a folder"), work: tempfile::tempdir().expect("a folder") }
     }
 
-    /// A master's command line in these folders, to which more can be added.
+    /// The command of a master with these folders. Tests can add arguments.
     pub(crate) fn command(&self) -> Command {
         self.command_of("master")
     }
@@ -53,20 +53,20 @@ impl Folders {
 
     /// A master that serves on a free port.
     pub(crate) fn master(&self) -> Master {
-        Self::serving(&mut self.command()).expect("it lives")
+        Self::serving(&mut self.command()).expect("the master serves")
     }
 
-    /// The same, started by a shell that sets limits before.
+    /// Like [`Self::master`], but started by a shell that first runs the command `limits`.
     pub(crate) fn limited_master(&self, limits: &str) -> Master {
         let command = self.command();
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("{limits} && exec \"$@\""), "sh"]);
         shell.arg(command.get_program()).args(command.get_args()).current_dir(self.work.path());
         shell.stdin(Stdio::null()).stdout(Stdio::piped());
-        Self::serving(&mut shell).expect("it lives")
+        Self::serving(&mut shell).expect("the master serves")
     }
 
-    /// The same, and it is struck like this; or by which signal it has ended before it served.
+    /// A master with an injected fault. If it dies before it serves, the error is the signal that ended it.
     pub(crate) fn struck_master(&self, strike: &Strike) -> Result<Master, Option<i32>> {
         Self::serving(self.command_of("chaos-master").env(STRIKE_VARIABLE, strike.to_string()))
     }
@@ -74,17 +74,17 @@ impl Folders {
     fn serving(command: &mut Command) -> Result<Master, Option<i32>> {
         let mut child = command.args(["--listen", "127.0.0.1:0"]).stderr(Stdio::null()).spawn().expect("spawn");
         let mut line = String::new();
-        let stdout = child.stdout.take().expect("it was piped");
+        let stdout = child.stdout.take().expect("a pipe");
         BufReader::new(stdout).read_line(&mut line).expect("its first line");
         if line.is_empty() {
-            return Err(child.wait().expect("it is ours").signal());
+            return Err(child.wait().expect("wait").signal());
         }
-        let url = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("it says {line:?}")).to_owned();
+        let url = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("first line {line:?}")).to_owned();
         Ok(Master { child, url })
     }
 }
 
-/// A master that runs; it is killed with this value.
+/// A running master. Dropping this value kills it.
 pub(crate) struct Master {
     child: Child,
     url: String,
@@ -92,7 +92,7 @@ pub(crate) struct Master {
 
 impl Drop for Master {
     fn drop(&mut self) {
-        // It may have been killed by the test.
+        // The test may already have killed it.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -103,12 +103,12 @@ impl Master {
         self.child.id()
     }
 
-    /// Waits until it has ended, and says by which signal.
+    /// Waits until the master has ended, and returns the signal that ended it.
     pub(crate) fn wait(mut self) -> Option<i32> {
-        self.child.wait().expect("it is ours").signal()
+        self.child.wait().expect("wait").signal()
     }
 
-    /// What it answers, if it lives.
+    /// Sends a request. Returns the answer, or `None` if the master has died.
     pub(crate) async fn ask(&self, method: Method, path: &str, body: &Value) -> Option<(u16, Value)> {
         let answer = client().request(method, format!("{}{path}", self.url)).json(body).send().await.ok()?;
         Some((answer.status().as_u16(), answer.json().await.unwrap_or_default()))
@@ -116,8 +116,8 @@ impl Master {
 
     /// `kill -9`.
     pub(crate) fn kill(mut self) {
-        self.child.kill().expect("it runs");
-        self.child.wait().expect("it is ours");
+        self.child.kill().expect("kill");
+        self.child.wait().expect("wait");
     }
 
     pub(crate) async fn get(&self, path: &str) -> (u16, Value) {
@@ -130,7 +130,7 @@ impl Master {
         (answer.status().as_u16(), answer.json().await.expect("JSON"))
     }
 
-    /// Waits, by long polls, until the job is as `test` wants it.
+    /// Waits by long polls until `test` accepts the view of the job.
     pub(crate) async fn until(&self, job: &str, test: impl Fn(&Value) -> bool) -> Value {
         let begin = Instant::now();
         let mut seq = 0;
@@ -139,38 +139,38 @@ impl Master {
             if status == 200 && test(&view) {
                 return view;
             }
-            assert!(begin.elapsed() < DEADLINE, "it does not come to that: {status} {view:#}");
+            assert!(begin.elapsed() < DEADLINE, "the expected view did not come: {status} {view:#}");
             seq = view["seq"].as_u64().unwrap_or(0);
         }
     }
 }
 
 fn client() -> reqwest::Client {
-    // The crate `client` asks reqwest for TLS, and a workspace's features are everyone's. A second call changes nothing.
+    // The crate `client` enables TLS in reqwest, and cargo unifies a workspace's features. A second call has no effect.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder().no_proxy().build().expect("a client without TLS")
 }
 
-/// Runs a master that must not come to serve, and returns its exit code and what it said on stderr.
+/// Runs a master that must refuse to start, and returns its exit code and its stderr.
 pub(crate) fn run_to_its_end(command: &mut Command) -> (Option<i32>, String) {
     let mut child = command.spawn().expect("spawn");
     let begin = Instant::now();
     let status: ExitStatus = loop {
-        if let Some(status) = child.try_wait().expect("it is ours") {
+        if let Some(status) = child.try_wait().expect("wait") {
             break status;
         }
         if begin.elapsed() > DEADLINE {
             let _ = child.kill();
-            panic!("it serves, and must not");
+            panic!("the master did not refuse to start");
         }
         std::thread::yield_now();
     };
     let mut said = String::new();
-    child.stderr.take().expect("it was piped").read_to_string(&mut said).expect("it is text");
+    child.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text on stderr");
     (status.code(), said)
 }
 
-/// Waits until that is so.
+/// Waits until `is_so` returns true. `what` describes the condition.
 pub(crate) fn in_time(what: &str, is_so: impl Fn() -> bool) {
     let begin = Instant::now();
     while !is_so() {
@@ -179,7 +179,7 @@ pub(crate) fn in_time(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// The children of a process, and theirs, by /proc.
+/// All descendants of a process, read from /proc.
 pub(crate) fn descendants(root: u32) -> Vec<u32> {
     let parents: Vec<(u32, u32)> = processes().into_iter().filter_map(|id| Some((id, parent(id)?))).collect();
     let mut found = vec![root];
@@ -196,26 +196,25 @@ fn processes() -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The state and the parent of a process: the fields behind its name, which may hold anything (proc(5)).
+/// The state and the parent of a process. The fields follow its name, which may contain any character: see proc(5).
 fn stat(id: u32) -> Option<(String, u32)> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?))
 }
 
-/// Who started a process.
 pub(crate) fn parent(id: u32) -> Option<u32> {
     stat(id).map(|(_, parent)| parent)
 }
 
-/// What a process was started with, for those that still run.
+/// The command line of a process, or `None` if it has ended or is a zombie.
 fn command_line(id: u32) -> Option<String> {
     let (state, _) = stat(id)?;
     let text = std::fs::read_to_string(format!("/proc/{id}/cmdline")).ok()?;
     (state != "Z").then(|| text.replace('\0', " "))
 }
 
-/// Waits until none of these processes runs; a zombie does not.
+/// Waits until each of these processes has ended or is a zombie.
 pub(crate) fn wait_until_dead(processes: &[u32]) {
     let begin = Instant::now();
     loop {
@@ -223,7 +222,7 @@ pub(crate) fn wait_until_dead(processes: &[u32]) {
         if alive.is_empty() {
             return;
         }
-        assert!(begin.elapsed() < DEADLINE, "these live on: {alive:#?}");
+        assert!(begin.elapsed() < DEADLINE, "still running: {alive:#?}");
         std::thread::yield_now();
     }
 }

@@ -1,4 +1,4 @@
-//! What a master cannot start with ends it with 2 and a sentence that names the thing.
+//! A master that cannot start exits with 2 and prints an error that names the cause.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::process::harness::{Folders, built, run_to_its_end};
 
-/// Asserts that it ends with 2, and with one line on stderr that begins with `error: ` and holds these texts.
+/// Asserts that the command exits with 2 and prints one line that begins with `error: ` and contains these texts.
 fn refuses(command: &mut Command, texts: &[&str]) {
     let (code, said) = run_to_its_end(command);
     assert_eq!(code, Some(2), "{said}");
@@ -18,7 +18,7 @@ fn refuses(command: &mut Command, texts: &[&str]) {
 }
 
 fn text(path: &Path) -> &str {
-    path.to_str().expect("temporary folders have names of text")
+    path.to_str().expect("temporary folders have UTF-8 names")
 }
 
 #[tokio::test]
@@ -32,7 +32,7 @@ async fn a_second_master_on_one_state_directory_is_refused() {
 }
 
 #[tokio::test]
-async fn a_state_directory_is_free_again_when_its_master_was_killed() {
+async fn a_state_directory_is_free_again_after_its_master_was_killed() {
     let folders = Folders::new("");
     folders.master().kill();
     let (status, _) = folders.master().get("/v1/jobs").await;
@@ -40,17 +40,17 @@ async fn a_state_directory_is_free_again_when_its_master_was_killed() {
 }
 
 #[test]
-fn what_has_a_meaning_in_kubernetes_alone_is_refused_by_its_flag() {
+fn kubernetes_flags_are_refused_with_the_process_back_end() {
     let folders = Folders::new("");
     for flag in [["--namespace", "a"].as_slice(), &["--agent-key-file", "a"], &["--allow-host-volumes"]] {
         refuses(folders.command().args(flag), &[flag[0], "has no meaning with --backend process"]);
     }
-    let by_variable = folders.command().env("MUSTER_ALLOW_HOST_VOLUMES", "1").output().expect("it runs");
+    let by_variable = folders.command().env("MUSTER_ALLOW_HOST_VOLUMES", "1").output().expect("run the master");
     assert!(String::from_utf8_lossy(&by_variable.stderr).contains("--allow-host-volumes has no meaning"));
 }
 
 #[test]
-fn a_state_directory_that_cannot_be_made_is_refused() {
+fn a_state_directory_that_cannot_be_created_is_refused() {
     let folders = Folders::new("");
     let file = folders.state.path().join("file");
     std::fs::write(&file, "").expect("write");
@@ -61,7 +61,7 @@ fn a_state_directory_that_cannot_be_made_is_refused() {
 }
 
 #[test]
-fn records_that_are_damaged_are_refused() {
+fn a_damaged_database_is_refused() {
     let folders = Folders::new("");
     std::fs::write(folders.state.path().join("jobs.sqlite"), "no database at all\n".repeat(100)).expect("write");
     refuses(folders.command().args(["--listen", "127.0.0.1:0"]), &["records", "not a database"]);
@@ -70,14 +70,14 @@ fn records_that_are_damaged_are_refused() {
 #[test]
 fn a_port_that_is_taken_is_refused() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = taken.local_addr().expect("it was bound").to_string();
+    let address = taken.local_addr().expect("the port is bound").to_string();
     refuses(Folders::new("").command().args(["--listen", &address]), &[&address, "--listen"]);
     let (_, said) = run_to_its_end(Folders::new("").command().args(["--listen", &address]));
     assert!(said.contains(&format!("\nhint: client list --master http://{address} shows")), "{said}");
 }
 
 #[test]
-fn to_be_reached_from_everywhere_takes_a_token() {
+fn listening_on_all_addresses_requires_a_token() {
     refuses(Folders::new("").command().args(["--listen", "0.0.0.0:0"]), &["0.0.0.0:0", "--token-file"]);
 }
 
@@ -93,7 +93,7 @@ fn an_empty_or_absent_token_file_is_refused() {
 }
 
 #[test]
-fn an_agent_that_is_not_there_is_refused() {
+fn a_missing_agent_binary_is_refused() {
     let folders = Folders::new("");
     let absent = folders.work.path().join("no-agent");
     let mut command = Command::new(built("master"));
@@ -103,6 +103,6 @@ fn an_agent_that_is_not_there_is_refused() {
 }
 
 #[test]
-fn a_flag_that_does_not_exist_is_refused() {
+fn an_unknown_flag_is_refused() {
     refuses(Folders::new("").command().arg("--no-such-flag"), &["--no-such-flag"]);
 }

@@ -1,4 +1,4 @@
-//! A master's process that is killed at an instant of its choice, and the next one, which brings the job to its end.
+//! A master's process is killed at a chosen point, and the next master brings the job to its end.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -9,8 +9,8 @@ use testkit::chaos::{Deed, Fault, Point, Strike};
 
 use crate::process::harness::{Folders, Master};
 
-/// The second worker fails; in the next start it asks its agent to end, and its pod with it; from then on all end well. Each
-/// start is written down.
+/// worker-1 fails in its first run. In its second run, it sends SIGTERM to its agent, which ends the pod. Later runs
+/// succeed. Each run appends a line to the file `starts`.
 const FAILS_TWICE: &str = "
 import os, signal, sys, time
 folder = os.path.dirname(os.path.abspath(__file__))
@@ -26,26 +26,26 @@ if os.environ['RANK'] == '1':
         time.sleep(600)
 elif not os.path.exists(os.path.join(folder, 'ended')): time.sleep(600)
 ";
-/// Jobs at the same time, each with masters of its own.
+/// How many jobs run at the same time. Each job has its own masters.
 const AT_ONCE: usize = 4;
-/// Kills a master that has taken a job, and does nothing for it.
+/// Kills a master right after it has accepted the job.
 const LOSES_ITS_JOB: Strike = Strike { point: Point::After(Deed::Accept), fault: Fault::Kill, passing: 1 };
 
-/// A client of whichever master there is: the first ones are struck, the last is not.
+/// A client of the current master. Each strike kills one master; the last master survives.
 struct Client<'a> {
     folders: &'a Folders,
-    /// What strikes the masters to come.
+    /// The strikes for the coming masters, one each.
     strikes: VecDeque<Strike>,
     master: Option<Master>,
     killed: usize,
 }
 
 impl Client<'_> {
-    /// Asks until `test` accepts the answer. A master that does not answer has been killed, and the next is asked.
+    /// Asks until `test` accepts the answer. A master that does not answer was killed, so its successor is asked.
     async fn ask(&mut self, (method, path): (Method, &str), body: &Value, test: impl Fn(u16, &Value) -> bool) -> Value {
         let mut seq = 0;
         loop {
-            // What is read is waited for; each master counts anew, so what is heard of it may be old.
+            // A GET is a long poll. Each master numbers its views from 1, so a `seq` of an earlier master is only a hint.
             let path = if method == Method::GET { format!("{path}?after={seq}&wait=1") } else { path.to_owned() };
             let answer = match &self.master {
                 Some(master) => master.ask(method.clone(), &path, body).await,
@@ -74,16 +74,16 @@ impl Client<'_> {
     }
 
     fn count(&mut self, signal: Option<i32>) {
-        assert_eq!(signal, Some(9), "it ended otherwise than as meant");
+        assert_eq!(signal, Some(9), "the master did not end by the strike");
         self.killed += 1;
     }
 }
 
-/// Whether a master was killed at this point; what else is to be seen is asserted.
+/// Returns whether each strike killed a master. Asserts that the job succeeds and nothing is left of it.
 async fn is_killed_and_the_job_ends_well(point: Point) -> bool {
     let folders = Folders::new(FAILS_TWICE);
     let strike = Strike { point, fault: Fault::Kill, passing: 1 };
-    // Nobody takes a job over whose first master lives.
+    // A successor takes a job over only if the first master has died.
     let is_of_the_next = matches!(point, Point::Before(Deed::Adopt) | Point::After(Deed::Adopt));
     let strikes = if is_of_the_next { vec![LOSES_ITS_JOB, strike] } else { vec![strike] };
     let mut client = Client { folders: &folders, strikes: strikes.clone().into(), master: None, killed: 0 };
@@ -92,21 +92,21 @@ async fn is_killed_and_the_job_ends_well(point: Point) -> bool {
     client.ask((Method::POST, "/v1/jobs"), &job, |status, _| status == 201 || status == 200).await;
     let is_over = |_: u16, view: &Value| view["result"].is_object() && view["state"] != "stopping";
     let view = client.ask((Method::GET, "/v1/jobs/struck"), &Value::Null, is_over).await;
-    // The failure is forgotten where the master that has heard of it dies, and the pods with it.
+    // The count of failures may be 0: a master may be killed before it records the failure, and its pods die with it.
     assert_eq!(
         (&view["state"], &view["restarts"]["uncounted"]),
         (&json!("succeeded"), &json!(1)),
         "{strike}: {view:#}"
     );
     client.ask((Method::DELETE, "/v1/jobs/struck"), &Value::Null, |status, _| status == 202 || status == 404).await;
-    // The last deed may be heard of before its master is killed.
+    // The client may learn of the delete before the strike kills the master.
     for _ in 0..2 {
         client.ask((Method::GET, "/v1/jobs/struck"), &Value::Null, |status, _| status == 404).await;
     }
 
-    let starts = std::fs::read_to_string(folders.work.path().join("starts")).expect("it was started");
+    let starts = std::fs::read_to_string(folders.work.path().join("starts")).expect("the job was started");
     let distinct: BTreeSet<&str> = starts.lines().collect();
-    assert_eq!(distinct.len(), starts.lines().count(), "{strike}: started twice in one start of the gang:\n{starts}");
+    assert_eq!(distinct.len(), starts.lines().count(), "{strike}: a replica ran twice in one start:\n{starts}");
     for kept in ["logs", "pods"] {
         let left = std::fs::read_dir(folders.state.path().join(kept)).map(Iterator::count).unwrap_or(0);
         assert_eq!(left, 0, "{strike}: something is left in {kept}");
@@ -115,9 +115,9 @@ async fn is_killed_and_the_job_ends_well(point: Point) -> bool {
 }
 
 #[tokio::test]
-async fn a_job_outlives_a_master_that_is_killed_while_it_starts_fails_or_forgets() {
+async fn a_job_survives_kills_of_its_master_after_pod_creation_restart_and_deletion() {
     for deed in [Deed::CreatePod, Deed::MakeUp, Deed::Forget] {
-        assert!(is_killed_and_the_job_ends_well(Point::After(deed)).await, "{deed:?} is never done");
+        assert!(is_killed_and_the_job_ends_well(Point::After(deed)).await, "no master was killed after {deed:?}");
     }
 }
 

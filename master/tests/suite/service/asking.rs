@@ -1,4 +1,4 @@
-//! Asking over HTTP: views, long polls, cancel, delete, and what is not there.
+//! Requests over HTTP: views, long polls, cancel, delete, and unknown jobs and routes.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ async fn a_long_poll_answers_when_something_changes() {
     let spec = spec("polled", 1);
     let job = master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
-    // What a run's status adds to the view comes a moment after the state.
+    // The status of the run reaches the view a moment after the state.
     let running = crate::service::harness::until(&job, |view| view.replicas[0].started_at.is_some()).await;
     let path = format!("/v1/jobs/polled?after={}&wait=60", running.seq);
     let poll = master.get(&path);
@@ -62,7 +62,7 @@ async fn a_long_poll_without_a_change_answers_at_the_end_of_its_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_poll_for_what_has_changed_already_answers_at_once() {
+async fn a_poll_with_an_old_sequence_number_answers_at_once() {
     let master = Master::serving(None).await;
     let view = master.succeed(&spec("changed", 1)).await;
     let answer = master.get("/v1/jobs/changed?after=0&wait=60").await;
@@ -105,7 +105,7 @@ async fn a_deleted_job_is_unknown_once_it_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_names_no_job_is_unknown() {
+async fn an_absent_or_malformed_job_name_is_unknown() {
     let master = Master::serving(None).await;
     for name in ["absent", "Not-A-Name", "a.b", "%FF", "%00"] {
         let cancel = Answer::of(client().post(master.url(&format!("/v1/jobs/{name}/cancel")))).await;
@@ -122,7 +122,7 @@ async fn what_names_no_job_is_unknown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unknown_path_and_a_wrong_method_are_problems_too() {
+async fn an_unknown_path_or_a_wrong_method_is_answered_with_a_problem() {
     let master = Master::serving(None).await;
     for path in ["/", "/v1", "/v1/job", "/create/", "/v1/jobs/a/b"] {
         let answer = master.get(path).await;
@@ -135,7 +135,7 @@ async fn an_unknown_path_and_a_wrong_method_are_problems_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_that_lives_says_so() {
+async fn the_health_routes_answer_ok() {
     let master = Master::serving(None).await;
     for path in ["/healthz", "/readyz"] {
         let answer = master.get(path).await;

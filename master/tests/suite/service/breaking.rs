@@ -1,52 +1,16 @@
-//! A handler that panics.
+//! Panics in handlers, and the metrics.
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use master::store::{JobRecord, JobStore, StoreError, StoreEvent, Stored, Version};
-use protocol::ids::JobName;
 use testkit::fake::FakeStore;
-use tokio::sync::mpsc;
 
+use crate::faulty_store::{Bug, FaultyStore};
 use crate::service::harness::Master;
-
-/// A store that breaks whoever asks it for a job.
-struct Broken(FakeStore);
-
-#[async_trait]
-impl JobStore for Broken {
-    async fn create(&self, record: JobRecord) -> Result<Stored, StoreError> {
-        self.0.create(record).await
-    }
-
-    async fn get(&self, _name: &JobName) -> Result<Option<Stored>, StoreError> {
-        panic!("a bug of ours")
-    }
-
-    async fn list(&self) -> Result<Vec<Stored>, StoreError> {
-        self.0.list().await
-    }
-
-    async fn update(&self, record: JobRecord, version: &Version) -> Result<Stored, StoreError> {
-        self.0.update(record, version).await
-    }
-
-    async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError> {
-        self.0.delete(name, uid).await
-    }
-
-    async fn discard(&self, name: &JobName) -> Result<(), StoreError> {
-        self.0.discard(name).await
-    }
-
-    async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError> {
-        self.0.watch().await
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_in_a_handler_is_a_500_and_is_counted_and_the_next_request_is_served() {
-    let master = Master::serving_over(Arc::new(Broken(FakeStore::default()))).await;
+    let store = FaultyStore { store: FakeStore::default(), bug: Bug::PanicInGet };
+    let master = Master::serving_over(Arc::new(store)).await;
     for _ in 0..2 {
         let answer = master.get("/create?strategy=AllReduce&n_worker=1&name=breaks").await;
         assert_eq!((answer.status, answer.code().as_str()), (500, "internal"));
@@ -64,7 +28,7 @@ async fn a_panic_in_a_handler_is_a_500_and_is_counted_and_the_next_request_is_se
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_are_counted_by_state_and_none_is_named() {
+async fn metrics_count_jobs_by_state_and_name_no_job() {
     let master = Master::serving(Some("the-token")).await;
     let spec = crate::service::harness::spec("secret-plan", 2);
     master.succeed(&spec).await;

@@ -1,4 +1,4 @@
-//! `/openapi.json` is the list of routes, and says of each what is true.
+//! `/openapi.json` lists all routes and describes them correctly.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ async fn document(master: &Master) -> Value {
     answer.json()
 }
 
-/// Every value of a key, wherever it stands.
+/// Every value of `key`, at any depth.
 fn all<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
     if let Some(object) = value.as_object() {
         found.extend(object.get(key));
@@ -24,7 +24,7 @@ fn all<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a Value>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_route_is_described_and_no_other_is() {
+async fn exactly_the_existing_routes_are_described() {
     let master = Master::serving(None).await;
     let document = document(&master).await;
     let paths = document["paths"].as_object().expect("routes");
@@ -55,13 +55,13 @@ async fn every_route_is_described_and_no_other_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_reference_leads_somewhere_and_every_error_is_a_problem() {
+async fn every_reference_resolves_and_every_error_is_a_problem() {
     let document = document(&Master::serving(None).await).await;
     let mut references = vec![];
     all(&document, "$ref", &mut references);
     assert!(references.len() > 50, "{references:?}");
     for reference in references {
-        let pointer = reference.as_str().and_then(|text| text.strip_prefix('#')).expect("into the document");
+        let pointer = reference.as_str().and_then(|text| text.strip_prefix('#')).expect("a local reference");
         assert!(document.pointer(pointer).is_some(), "{pointer}");
     }
     let mut responses = vec![];
@@ -74,7 +74,7 @@ async fn every_reference_leads_somewhere_and_every_error_is_a_problem() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_limits_are_those_that_are_kept() {
+async fn the_documented_limits_are_the_enforced_ones() {
     let document = document(&Master::serving(None).await).await;
     let request = &document["components"]["schemas"]["JobRequest"];
     assert_eq!(request["properties"]["worker_num"]["maximum"], MEMBERS_MAX);

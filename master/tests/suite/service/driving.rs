@@ -1,4 +1,4 @@
-//! From a submit to a gang that runs and succeeds.
+//! From a submission to a gang that runs and succeeds.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use testkit::fake::{Arrival, FakeBackend};
 use crate::service::harness::{Master, in_time, reach, spec, until, worker};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_of_four_succeeds_when_all_four_have() {
+async fn a_job_of_four_succeeds_when_all_four_have_succeeded() {
     let master = Master::new();
     let spec = spec("four", 4);
     let job = master.submit(spec.clone()).await;
@@ -46,7 +46,7 @@ async fn each_agent_is_configured_once_and_started_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_are_told_of_the_same_cluster_and_each_of_its_own_place() {
+async fn all_agents_get_the_same_cluster_and_their_own_place_in_it() {
     let master = Master::new();
     let spec = spec("told", 4);
     master.submit(spec.clone()).await;
@@ -87,7 +87,7 @@ async fn pods_that_never_come_show_why_they_wait() {
     let job = master.submit(spec("waiting", 2)).await;
     let view = until(&job, |view| view.replicas.iter().all(|replica| replica.reason.is_some())).await;
     assert_eq!(view.state, JobState::Pending);
-    for replica in view.replicas {
+    for replica in view.replicas.iter() {
         assert_eq!(replica.reason.as_deref(), Some("0/3 nodes have room"));
         assert_eq!(replica.state, ReplicaState::Requested);
     }
@@ -100,7 +100,7 @@ async fn twenty_jobs_at_once_all_succeed_and_no_two_replicas_share_an_address() 
     let jobs = join_all(specs.iter().map(|spec| master.submit(spec.clone()))).await;
     let agents = in_time("all start", join_all(specs.iter().map(|spec| master.started(spec)))).await;
     let views: Vec<_> = jobs.iter().map(|job| job.view.borrow().clone()).collect();
-    let addresses: HashSet<_> = views.iter().flat_map(|view| &view.replicas).map(|r| r.address.clone()).collect();
+    let addresses: HashSet<_> = views.iter().flat_map(|view| view.replicas.iter()).map(|r| r.address.clone()).collect();
     assert_eq!(addresses.len(), 80, "{addresses:?}");
     agents.iter().flatten().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
     for job in &jobs {
@@ -110,29 +110,29 @@ async fn twenty_jobs_at_once_all_succeed_and_no_two_replicas_share_an_address() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_submitted_while_one_of_its_name_is_forgotten_is_answered_with_its_own_view() {
+async fn a_job_submitted_while_an_old_job_of_its_name_is_forgotten_gets_its_own_view() {
     use master::store::JobStore;
     let mut master = Master::new();
     let old = master.succeed(&spec("again", 1)).await;
-    // As if the registry had not heard yet that the record is gone.
+    // The registry does not learn yet that the record is deleted.
     master.stop_following().await;
     master.store.delete(&old.name, &old.uid).await.expect("delete");
     let submit = {
         let jobs = std::sync::Arc::clone(&master.jobs);
         tokio::spawn(async move { jobs.submit(spec("again", 1)).await })
     };
-    // Once the record is there, and the submit has had its turn, the registry hears of both changes.
+    // Once the new record exists, and the submission has made progress, the registry learns of both changes.
     let recorded = async {
         while master.store.get(&old.name).await.expect("get").is_none() {}
         for _ in 0..10 {
             master.store.list().await.expect("list");
         }
     };
-    in_time("it is on record", recorded).await;
+    in_time("the new record exists", recorded).await;
     master.follow_again();
-    let handle = match in_time("it is answered", submit).await.expect("no panic").expect("it is accepted") {
+    let handle = match in_time("the submission is answered", submit).await.expect("no panic").expect("accepted") {
         master::registry::Submitted::Created(handle) => handle,
-        master::registry::Submitted::Existing(_) => panic!("the old one is gone"),
+        master::registry::Submitted::Existing(_) => panic!("the old job is deleted"),
     };
     assert_ne!(handle.view.borrow().uid, old.uid);
     let id = worker(0);

@@ -10,7 +10,7 @@ use protocol::view::{JobResult, JobState, ReplicaState};
 use crate::service::harness::{Master, files_below, reach, spec, until, worker};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_failure_stops_everyone_at_once_and_is_named() {
+async fn the_first_failure_stops_all_other_runs_at_once_and_is_named() {
     let master = Master::new();
     let spec = spec("fails", 4);
     let job = master.submit(spec.clone()).await;
@@ -28,7 +28,7 @@ async fn the_first_failure_stops_everyone_at_once_and_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn those_that_were_stopped_are_shown_as_stopped() {
+async fn stopped_runs_are_shown_as_stopped() {
     let master = Master::new();
     let spec = spec("shown", 2);
     let job = master.submit(spec.clone()).await;
@@ -64,7 +64,7 @@ async fn a_run_that_someone_else_stopped_fails_the_job() {
     let agents = master.started(&spec).await;
     reach(&job, JobState::Running).await;
     let client = master::agent_client::AgentClient::new();
-    client.stop(agents[1].address(), None, Duration::ZERO).await.expect("it stops");
+    client.stop(agents[1].address(), None, Duration::ZERO).await.expect("stop");
     let view = reach(&job, JobState::Failed).await;
     let Some(JobResult::Failed { failure: Failure::ReplicaExited { replica, exit } }) = view.result else {
         panic!("{:?}", view.result)
@@ -73,7 +73,7 @@ async fn a_run_that_someone_else_stopped_fails_the_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_stops_everyone_with_grace_and_keeps_the_record() {
+async fn a_cancel_stops_all_runs_with_grace_and_keeps_the_record() {
     let master = Master::new();
     let spec = spec("cancelled", 2);
     let job = master.submit(spec.clone()).await;
@@ -85,7 +85,7 @@ async fn a_cancel_stops_everyone_with_grace_and_keeps_the_record() {
     for agent in &agents {
         assert_eq!(agent.history().stops, [master::job::policy::STOP_GRACE]);
     }
-    let record = master.store.get(&spec.name).await.expect("get").expect("it is kept").record;
+    let record = master.store.get(&spec.name).await.expect("get").expect("the record").record;
     assert_eq!(record.ended.map(|ended| ended.result), Some(JobResult::Cancelled));
 }
 
@@ -109,7 +109,7 @@ async fn a_delete_leaves_no_pods_no_record_and_no_logs() {
         agent.exit(ExitOutcome::Code(0));
     }
     reach(&job, JobState::Succeeded).await;
-    // For each replica its output, and where its agent's begins in it.
+    // Two files for each replica: its output, and the offsets at which its agents' outputs begin.
     assert_eq!(files_below(master.logs.path()), 4);
     master.wish(&spec.name, Wish::Delete).await;
     master.forgotten(&spec.name).await;
@@ -157,8 +157,8 @@ async fn a_cancel_of_a_finished_job_changes_nothing() {
     let master = Master::new();
     let before = master.succeed(&spec("over", 1)).await;
     master.wish(&before.name, Wish::Cancel).await;
-    let record = master.store.get(&before.name).await.expect("get").expect("it is kept").record;
+    let record = master.store.get(&before.name).await.expect("get").expect("the record").record;
     assert_eq!((record.wish, record.ended.map(|ended| ended.result)), (Wish::Run, Some(JobResult::Succeeded)));
-    let job = master.jobs.find(&before.name).expect("it is kept");
+    let job = master.jobs.find(&before.name).expect("the job is kept");
     assert_eq!(until(&job, |_| true).await, before);
 }

@@ -1,8 +1,8 @@
-//! Requests whose length could be read in two ways are refused, and nothing that is hidden behind them is seen.
+//! Requests with an ambiguous length are refused, and a request that is hidden in their body has no effect.
 
 use crate::service::harness::{Master, statuses};
 
-/// A request that would be seen if the one before it ended earlier than it says.
+/// A request that would have an effect if the master ended the request before it too early.
 const HIDDEN: &str =
     "GET /create?strategy=AllReduce&n_worker=1&name=hidden HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
 
@@ -14,7 +14,7 @@ async fn send(master: &Master, head: &str, body: &str) -> (Vec<u16>, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lengths_that_conflict_or_are_none_are_refused_and_end_the_connection() {
+async fn conflicting_or_invalid_lengths_are_refused_and_end_the_connection() {
     let master = Master::serving(None).await;
     let framings = [
         "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
@@ -53,7 +53,7 @@ async fn lengths_that_conflict_or_are_none_are_refused_and_end_the_connection() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_get_with_a_body_or_a_length_said_twice_alike_is_read_as_one_request() {
+async fn a_get_with_a_body_or_with_two_equal_lengths_is_read_as_one_request() {
     let master = Master::serving(None).await;
     for framing in ["Content-Length: 4\r\n", "Content-Length: 4\r\nContent-Length: 4\r\n"] {
         let head = format!("GET /v1/jobs HTTP/1.1\r\n{framing}Connection: close\r\nHost: 127.0.0.1\r\n\r\n");
@@ -63,7 +63,7 @@ async fn a_get_with_a_body_or_a_length_said_twice_alike_is_read_as_one_request()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn heads_that_are_too_long_are_refused_by_their_status() {
+async fn heads_that_are_too_long_are_refused() {
     let master = Master::serving(None).await;
     let many = "X: y\r\n".repeat(100);
     let (statuses, answer) = send(&master, &format!("GET /v1/jobs HTTP/1.1\r\n{many}"), "").await;

@@ -1,4 +1,4 @@
-//! Who is let in.
+//! Which requests the master accepts, with and without a token.
 
 use serde_json::json;
 
@@ -11,7 +11,7 @@ async fn has_no_jobs(master: &Master) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_token_a_browser_is_not_let_in() {
+async fn without_a_token_requests_of_browsers_are_refused() {
     let master = Master::serving(None).await;
     let headers = [
         ("origin", "http://evil.example"),
@@ -31,7 +31,7 @@ async fn without_a_token_a_browser_is_not_let_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_token_only_hosts_that_are_this_machine_are_served() {
+async fn without_a_token_only_hosts_of_this_machine_are_accepted() {
     let master = Master::serving(None).await;
     let foreign = [
         "evil.example",
@@ -70,7 +70,7 @@ async fn without_a_token_only_hosts_that_are_this_machine_are_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_hosts_or_none_are_not_served() {
+async fn a_missing_or_repeated_host_is_refused() {
     let master = Master::serving(None).await;
     for version in ["HTTP/1.1", "HTTP/1.0"] {
         for hosts in ["Host: 127.0.0.1\r\nHost: evil.example\r\n", "Host: 127.0.0.1\r\nhost: 127.0.0.1\r\n", ""] {
@@ -83,7 +83,7 @@ async fn two_hosts_or_none_are_not_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_that_names_another_host_than_this_machine_is_not_served() {
+async fn a_request_target_with_a_foreign_host_is_refused() {
     let master = Master::serving(None).await;
     let targets =
         ["http://evil.example", "http://127.0.0.1@evil.example", "http://user@127.0.0.1", "http://localhost."];
@@ -98,7 +98,7 @@ async fn a_target_that_names_another_host_than_this_machine_is_not_served() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_a_token_whoever_lacks_it_is_not_let_in() {
+async fn with_a_token_requests_without_it_are_refused() {
     let master = Master::serving(Some("the-token")).await;
     let twice = client().get(master.url(CREATE)).header("authorization", "Bearer the-token");
     let twice = twice.header("authorization", "Bearer the-token");
@@ -112,7 +112,7 @@ async fn with_a_token_whoever_lacks_it_is_not_let_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_a_token_whoever_has_it_is_served_wherever_from() {
+async fn with_a_token_requests_with_it_are_accepted_from_anywhere() {
     let master = Master::serving(Some("the-token")).await;
     let request = client().get(master.url("/v1/jobs")).bearer_auth("the-token");
     let answer = Answer::of(request.header("host", "muster.example").header("origin", "http://muster.example")).await;
@@ -120,7 +120,7 @@ async fn with_a_token_whoever_has_it_is_served_wherever_from() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_route_that_says_or_does_anything_wants_the_token() {
+async fn every_route_of_jobs_requires_the_token() {
     let master = Master::serving(Some("the-token")).await;
     let requests = [
         client().get(master.url("/v1/jobs")),
@@ -137,7 +137,7 @@ async fn every_route_that_says_or_does_anything_wants_the_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn health_counts_and_the_routes_are_told_without_a_token() {
+async fn health_metrics_and_openapi_need_no_token() {
     let master = Master::serving(Some("the-token")).await;
     for path in ["/healthz", "/readyz", "/openapi.json", "/metrics"] {
         assert_eq!(master.get(path).await.status, 200, "{path}");

@@ -25,10 +25,10 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// Most time that anything in these tests may take.
+/// How long a step of these tests may take.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A master, and what stands behind it, which a second one may share.
+/// A master with its pods and records. A second master may share them.
 pub(crate) struct Master {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) backend: FakeBackend,
@@ -54,7 +54,7 @@ impl Master {
         Self::with_key(boot_id, AgentKey::random(), backend, store)
     }
 
-    /// The same, with this key of its agents' tokens.
+    /// Like [`Self::over`], with this key for the tokens of its agents.
     pub(crate) fn with_key(boot_id: &str, agent_key: AgentKey, backend: FakeBackend, store: FakeStore) -> Self {
         Self::with((boot_id, agent_key), backend, store.clone(), Arc::new(store))
     }
@@ -78,12 +78,12 @@ impl Master {
         Self { jobs, backend, store, logs, following, url: None }
     }
 
-    /// The same, and it serves.
+    /// A new master that serves HTTP.
     pub(crate) async fn serving(token: Option<&str>) -> Self {
         Self::new().serve(token).await
     }
 
-    /// A master that serves over a store that is no ordinary one.
+    /// A master that serves HTTP over the store `asked`.
     pub(crate) async fn serving_over(asked: Arc<dyn JobStore>) -> Self {
         let backend = FakeBackend::new(Arrival::AtOnce);
         Self::with(("first", AgentKey::random()), backend, FakeStore::default(), asked).serve(None).await
@@ -92,7 +92,7 @@ impl Master {
     async fn serve(self, token: Option<&str>) -> Self {
         let mut master = self;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        master.url = Some(format!("http://{}", listener.local_addr().expect("it was bound")));
+        master.url = Some(format!("http://{}", listener.local_addr().expect("the listener is bound")));
         let guard = token.map_or(Guard::ThisMachine, |token| Guard::Token(token.to_owned()));
         let about = About { backend: BackendKind::Process, agent_binary: None };
         let server = Server::new(Arc::clone(&master.jobs), guard, about, CancellationToken::new());
@@ -100,17 +100,17 @@ impl Master {
         master
     }
 
-    /// Follows the records no more, nor drives any job: what happens from now on, this master does not see.
+    /// Stops following the records and driving jobs. The master does not see later events.
     pub(crate) async fn stop_following(&self) {
         self.following.abort();
         for view in self.jobs.list() {
-            let mut view = self.jobs.find(&view.name).expect("it was listed").view;
-            // A driver that is gone has dropped the view's sender.
-            in_time("its driver is gone", async { while view.changed().await.is_ok() {} }).await;
+            let mut view = self.jobs.find(&view.name).expect("the job is listed").view;
+            // A driver drops the view's sender when it ends.
+            in_time("the driver ends", async { while view.changed().await.is_ok() {} }).await;
         }
     }
 
-    /// Follows them again.
+    /// Follows the records again.
     pub(crate) fn follow_again(&mut self) {
         self.following = tokio::spawn(Arc::clone(&self.jobs).run()).abort_handle();
     }
@@ -131,22 +131,22 @@ impl Master {
         Answer::of(client().delete(self.url(path))).await
     }
 
-    /// What comes back for these bytes, until the master closes the connection.
+    /// Sends these bytes, and returns the answer until the master closes the connection.
     pub(crate) async fn raw(&self, request: &[u8]) -> String {
         let url = self.url("");
-        let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("ours")).await.expect("it listens");
+        let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("a URL")).await.expect("connect");
         let mut answer = vec![];
-        // It may close the connection before it has read all.
+        // The master may close the connection before it has read everything.
         let _ = stream.write_all(request).await;
-        let _ = in_time("it closes the connection", stream.read_to_end(&mut answer)).await;
+        let _ = in_time("the master closes the connection", stream.read_to_end(&mut answer)).await;
         String::from_utf8_lossy(&answer).into_owned()
     }
 
-    /// Submits a job that is new.
+    /// Submits a new job.
     pub(crate) async fn submit(&self, spec: JobSpec) -> JobHandle {
-        match self.jobs.submit(spec).await.expect("it is accepted") {
+        match self.jobs.submit(spec).await.expect("the job is accepted") {
             Submitted::Created(handle) => handle,
-            Submitted::Existing(handle) => panic!("there is one already: {:?}", handle.view.borrow()),
+            Submitted::Existing(handle) => panic!("the job exists already: {:?}", handle.view.borrow()),
         }
     }
 
@@ -154,7 +154,7 @@ impl Master {
         self.jobs.wish(job, wish).await.expect("the job is on record");
     }
 
-    /// All agents of a job, as soon as they were told to run.
+    /// Waits until all agents of the job were told to run, and returns them.
     pub(crate) async fn started(&self, spec: &JobSpec) -> Vec<FakeAgent> {
         let mut agents = Vec::new();
         for id in master::job::plan::replicas(spec) {
@@ -165,7 +165,7 @@ impl Master {
         agents
     }
 
-    /// Runs a job of this many workers to its success.
+    /// Submits the job, and lets all its runs succeed.
     pub(crate) async fn succeed(&self, spec: &JobSpec) -> JobView {
         let job = self.submit(spec.clone()).await;
         for agent in self.started(spec).await {
@@ -174,7 +174,7 @@ impl Master {
         reach(&job, JobState::Succeeded).await
     }
 
-    /// Waits until nothing of this name is there any more.
+    /// Waits until the registry no longer has the job.
     pub(crate) async fn forgotten(&self, name: &JobName) {
         let gone = async {
             while self.jobs.find(name).is_some() {
@@ -185,7 +185,7 @@ impl Master {
     }
 }
 
-/// What came back.
+/// An answer of the master.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -209,7 +209,7 @@ impl Answer {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("")
     }
 
-    /// The code of a problem, whose form is checked on the way.
+    /// The code of a problem. Asserts that the answer is a well-formed problem.
     pub(crate) fn code(&self) -> String {
         let problem = self.json();
         assert_eq!(self.header("content-type"), "application/problem+json", "{self:?}");
@@ -226,7 +226,7 @@ pub(crate) fn statuses(answers: &str) -> Vec<u16> {
 }
 
 pub(crate) fn client() -> reqwest::Client {
-    // The crate `client` asks reqwest for TLS, and a workspace's features are everyone's. A second call changes nothing.
+    // The crate `client` enables TLS in reqwest, and cargo unifies a workspace's features. A second call has no effect.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder().no_proxy().build().expect("a client without TLS")
 }
@@ -240,7 +240,7 @@ pub(crate) fn spec(name: &str, worker_num: u32) -> JobSpec {
     spec_with(name, worker_num, RunPolicy { max_restarts: 0, ..RunPolicy::default() })
 }
 
-/// A job of this many workers under these rules.
+/// A job of this many workers with this run policy.
 pub(crate) fn spec_with(name: &str, worker_num: u32, run_policy: RunPolicy) -> JobSpec {
     let request = JobRequest {
         worker_num: Some(worker_num),
@@ -255,14 +255,14 @@ pub(crate) async fn reach(job: &JobHandle, state: JobState) -> JobView {
     until(job, |view| view.state == state).await
 }
 
-/// Waits until the job is as `test` wants it.
+/// Waits until `test` accepts the view of the job.
 pub(crate) async fn until(job: &JobHandle, test: impl FnMut(&JobView) -> bool) -> JobView {
     let mut view = job.view.clone();
-    let found = timeout(DEADLINE, view.wait_for(test)).await.map(|view| view.expect("its driver lives").clone());
-    found.unwrap_or_else(|_| panic!("it does not come to that: {:#?}", job.view.borrow()))
+    let found = timeout(DEADLINE, view.wait_for(test)).await.map(|view| view.expect("the driver runs").clone());
+    found.unwrap_or_else(|_| panic!("the expected view did not come: {:#?}", job.view.borrow()))
 }
 
-/// Waits for what must happen.
+/// Waits for `future`, which must end in time. `what` names it in the failure.
 pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(DEADLINE, future).await.unwrap_or_else(|_| panic!("not in time: {what}"))
 }

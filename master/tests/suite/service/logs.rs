@@ -12,7 +12,7 @@ use protocol::view::{JobResult, JobState, LogLine};
 
 use crate::service::harness::{Answer, Master, client, in_time, reach, spec};
 
-/// A finished job of two, each of which printed two lines.
+/// A finished job of two workers. Each worker printed two lines.
 async fn with_output() -> (Master, JobSpec) {
     let master = Master::serving(None).await;
     let spec = spec("printed", 2);
@@ -25,7 +25,7 @@ async fn with_output() -> (Master, JobSpec) {
     (master, spec)
 }
 
-/// Lines by replica, `offset text`, each replica's in its order.
+/// The lines of each replica in order, as `offset text`.
 fn lines(answer: &Answer) -> BTreeMap<String, Vec<String>> {
     assert_eq!((answer.status, answer.header("content-type")), (200, "application/x-ndjson"), "{answer:?}");
     let mut lines: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -37,7 +37,7 @@ fn lines(answer: &Answer) -> BTreeMap<String, Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_replicas_output_comes_as_it_was_printed() {
+async fn the_output_of_one_replica_is_returned_unchanged() {
     let (master, _) = with_output().await;
     let answer = master.get("/v1/jobs/printed/logs?replica=worker-1").await;
     assert_eq!((answer.status, answer.body.as_str()), (200, "hello 1\nbye 1\n"));
@@ -45,21 +45,21 @@ async fn one_replicas_output_comes_as_it_was_printed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_replicas_output_can_be_had_from_an_offset() {
+async fn the_output_of_one_replica_can_start_at_an_offset() {
     let (master, _) = with_output().await;
     let answer = master.get("/v1/jobs/printed/logs?replica=worker-0&offset=8").await;
     assert_eq!((answer.body.as_str(), answer.header("muster-log-offset")), ("bye 0\n", "8"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_replicas_last_lines_can_be_had() {
+async fn the_output_of_one_replica_can_be_limited_to_its_last_lines() {
     let (master, _) = with_output().await;
     let answer = master.get("/v1/jobs/printed/logs?replica=worker-0&tail=1").await;
     assert_eq!((answer.body.as_str(), answer.header("muster-log-offset")), ("bye 0\n", "8"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_output_comes_as_lines_that_say_whose_they_are() {
+async fn the_output_of_all_replicas_comes_as_lines_that_name_their_replica() {
     let (master, _) = with_output().await;
     let lines = lines(&master.get("/v1/jobs/printed/logs").await);
     let expected = [
@@ -70,21 +70,21 @@ async fn all_output_comes_as_lines_that_say_whose_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_output_can_be_had_from_an_offset_of_each() {
+async fn the_output_of_all_replicas_can_start_at_an_offset_for_each() {
     let (master, _) = with_output().await;
     let lines = lines(&master.get("/v1/jobs/printed/logs?from=worker-0:14,worker-1:8").await);
     assert_eq!(lines, BTreeMap::from([("worker-1".to_owned(), vec!["14 bye 1".to_owned()])]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_last_lines_of_each_can_be_had() {
+async fn the_output_of_all_replicas_can_be_limited_to_the_last_lines_of_each() {
     let (master, _) = with_output().await;
     let lines = lines(&master.get("/v1/jobs/printed/logs?tail=1").await);
     assert_eq!(lines.values().cloned().collect::<Vec<_>>(), [["14 bye 0"], ["14 bye 1"]]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_follows_hears_everything_and_then_the_end() {
+async fn a_follower_gets_all_output_and_then_the_end() {
     let master = Master::serving(None).await;
     let spec = spec("followed", 2);
     master.submit(spec.clone()).await;
@@ -97,7 +97,7 @@ async fn who_follows_hears_everything_and_then_the_end() {
             agent.exit(ExitOutcome::Code(0));
         }
     };
-    let (merged, one, ()) = in_time("both end", async { tokio::join!(merged, one, run) }).await;
+    let (merged, one, ()) = in_time("both answers end", async { tokio::join!(merged, one, run) }).await;
     assert_eq!(one.body, "a line\nthe last");
     assert_eq!(lines(&merged)["worker-0"], ["7 a line", "15 the last"]);
     assert_eq!(lines(&merged)["worker-1"], ["7 a line", "15 the last"]);
@@ -118,23 +118,23 @@ async fn output_is_copied_however_often_its_connection_breaks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_cannot_be_opened_is_tried_again() {
+async fn opening_a_log_file_is_retried() {
     let master = Master::serving(None).await;
     let folder = master.logs.path().to_owned();
-    std::fs::remove_dir(&folder).expect("it is empty");
+    std::fs::remove_dir(&folder).expect("an empty folder");
     std::fs::write(&folder, "in the way of the logs").expect("a file");
     let spec = spec("tried", 1);
     let job = master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
     agents[0].print("it came\n");
-    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("it has one");
+    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("the replica has a log");
     let until = async |is_missed: bool| {
         while log.missing().is_some() != is_missed {
             tokio::task::yield_now().await;
         }
     };
     in_time("the file cannot be opened", until(true)).await;
-    std::fs::remove_file(&folder).expect("it is there");
+    std::fs::remove_file(&folder).expect("remove");
     in_time("the file is opened", until(false)).await;
     agents[0].exit(ExitOutcome::Code(0));
     reach(&job, JobState::Succeeded).await;
@@ -143,12 +143,12 @@ async fn a_file_that_cannot_be_opened_is_tried_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn output_before_a_gap_is_kept_and_the_gap_is_said() {
+async fn output_before_a_gap_is_kept_and_the_gap_is_reported() {
     let (master, spec) = with_output().await;
-    let job = master.jobs.find(&spec.name).expect("it is known");
-    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("it has one");
-    log.append(114, "after\n".into()).await.expect("it is kept");
-    log.append(130, "".into()).await.expect("it is kept");
+    let job = master.jobs.find(&spec.name).expect("the job");
+    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("the replica has a log");
+    log.append(114, "after\n".into()).await.expect("append");
+    log.append(130, "".into()).await.expect("append");
 
     let lines = lines(&master.get("/v1/jobs/printed/logs").await);
     let gap =
@@ -166,7 +166,7 @@ async fn output_before_a_gap_is_kept_and_the_gap_is_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn beyond_the_budget_the_output_of_the_job_that_finished_first_is_dropped_and_that_is_said() {
+async fn beyond_the_budget_the_output_of_the_job_that_finished_first_is_dropped_and_a_line_says_so() {
     let dir = tempfile::tempdir().expect("a folder");
     let archive = Arc::new(Archive::new(dir.path().to_owned(), 150_000));
     let dropping = Arc::clone(&archive);
@@ -174,26 +174,26 @@ async fn beyond_the_budget_the_output_of_the_job_that_finished_first_is_dropped_
     let worker = "worker-0".parse().expect("a replica");
     let jobs = ["first", "second"].map(|uid| archive.job(uid, &[worker]));
     for job in &jobs {
-        let log = job.of(worker).expect("it has one");
-        log.append(0, "x".repeat(100_000).into()).await.expect("it is kept");
+        let log = job.of(worker).expect("the replica has a log");
+        log.append(0, "x".repeat(100_000).into()).await.expect("append");
         job.complete().await;
     }
-    let [first, second] = jobs.each_ref().map(|job| job.of(worker).expect("it has one").clone());
+    let [first, second] = jobs.each_ref().map(|job| job.of(worker).expect("the replica has a log").clone());
     let is_dropped = async {
-        while first.read(0).await.expect("it is readable").offset == 0 {
-            // A reader that never pauses would keep the file to itself.
+        while first.read(0).await.expect("read").offset == 0 {
+            // Without a pause, this reader would keep the archive from dropping the file.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    in_time("the first is dropped", is_dropped).await;
-    let said: Vec<_> = master::logs::lines(worker, first, 0, false).try_concat().await.expect("they are readable");
+    in_time("the first job's output is dropped", is_dropped).await;
+    let said: Vec<_> = master::logs::lines(worker, first, 0, false).try_concat().await.expect("read");
     assert_eq!(said[0].line, "[100000 bytes of output before this are no longer kept]");
-    assert_eq!(second.read(0).await.expect("it is readable").bytes[..3], *b"xxx");
+    assert_eq!(second.read(0).await.expect("read").bytes[..3], *b"xxx");
     dropping.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_follows_is_not_kept_waiting_by_pods_that_have_not_ended() {
+async fn a_follower_does_not_wait_for_pods_that_have_not_ended() {
     let master = Master::serving(None).await;
     let spec = spec("lingers", 2);
     let job = master.submit(spec.clone()).await;
@@ -209,18 +209,18 @@ async fn who_follows_is_not_kept_waiting_by_pods_that_have_not_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_that_is_still_being_written_is_shown_to_who_asks_for_it() {
+async fn an_unfinished_line_is_shown_on_request() {
     let master = Master::serving(None).await;
     let spec = spec("grows", 1);
     let job = master.submit(spec.clone()).await;
     master.started(&spec).await;
-    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("it has one");
-    log.append(0, "one\n10%".into()).await.expect("it is kept");
+    let log = job.logs.of("worker-0".parse().expect("a replica")).expect("the replica has a log");
+    log.append(0, "one\n10%".into()).await.expect("append");
     let mut growing = client().get(master.url("/v1/jobs/grows/logs?follow=true&unfinished=true")).send().await.unwrap();
     let mut shown = String::new();
     while !shown.contains("10%") {
         let piece = in_time("the line is shown", growing.chunk()).await.unwrap();
-        shown.push_str(&String::from_utf8_lossy(&piece.expect("the job goes on")));
+        shown.push_str(&String::from_utf8_lossy(&piece.expect("the job runs on")));
     }
     let line = r#"{"replica":"worker-0","offset":4,"line":"10%","unfinished":true}"#;
     assert_eq!(shown.lines().last(), Some(line));
@@ -230,7 +230,7 @@ async fn a_line_that_is_still_being_written_is_shown_to_who_asks_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_not_follow_is_not_kept_waiting_by_a_job_that_runs() {
+async fn a_request_without_follow_does_not_wait_for_a_running_job() {
     let master = Master::serving(None).await;
     let spec = spec("runs", 1);
     master.submit(spec.clone()).await;
@@ -258,7 +258,7 @@ async fn a_replica_that_the_job_does_not_have_is_unknown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_query_that_makes_no_sense_is_refused() {
+async fn an_invalid_query_is_refused() {
     let (master, _) = with_output().await;
     let queries = [
         "from=worker-0",

@@ -1,4 +1,4 @@
-//! Jobs over the fake back end and the fake store: drivers and registry, and the HTTP service before them.
+//! Jobs over the fake back end and the fake store: drivers, registry and HTTP service.
 
 mod asking;
 mod breaking;

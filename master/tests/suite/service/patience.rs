@@ -1,4 +1,4 @@
-//! How long a slow caller is waited for. Time is virtual: it goes on when nothing else does.
+//! How long the master waits for a slow client. Time is virtual: it advances only while all tasks wait.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use tokio::time::Instant;
 
 use crate::service::harness::{Master, in_time, statuses};
 
-/// What comes back for these bytes, and how long it took until the master closed the connection.
+/// Sends these bytes. Returns the answer, and the time until the master closed the connection.
 async fn dropped_after(master: &Master, begin: &str) -> (String, Duration) {
     let url = master.url("");
-    let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("ours")).await.expect("it listens");
+    let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("a URL")).await.expect("connect");
     let began = Instant::now();
-    stream.write_all(begin.as_bytes()).await.expect("it reads");
+    stream.write_all(begin.as_bytes()).await.expect("the master reads");
     let mut answer = String::new();
-    // A connection that is closed while it was not read to its end is a reset.
-    let _ = in_time("it closes the connection", stream.read_to_string(&mut answer)).await;
+    // If the master closes the connection with unread bytes, the read fails with a reset.
+    let _ = in_time("the master closes the connection", stream.read_to_string(&mut answer)).await;
     (answer, began.elapsed())
 }
 
 #[tokio::test(start_paused = true)]
-async fn half_a_head_is_waited_for_5_s_and_so_is_the_next_request_of_an_idle_connection() {
+async fn an_unfinished_head_and_an_idle_connection_time_out_after_5_s() {
     let master = Master::serving(None).await;
     for begin in ["", "GET /v1/jo", "GET /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\n"] {
         let (answer, time) = dropped_after(&master, begin).await;
@@ -32,16 +32,16 @@ async fn half_a_head_is_waited_for_5_s_and_so_is_the_next_request_of_an_idle_con
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_is_waited_for_10_s_however_often_a_part_of_it_comes() {
+async fn a_body_times_out_after_10_s_even_if_parts_of_it_arrive() {
     let master = Master::serving(None).await;
     let head = "POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{";
     let (answer, time) = dropped_after(&master, head).await;
     assert_eq!((statuses(&answer), time.as_secs()), (vec![408], 10), "{answer}");
 
     let url = master.url("");
-    let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("ours")).await.expect("it listens");
+    let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("a URL")).await.expect("connect");
     let began = Instant::now();
-    stream.write_all(head.as_bytes()).await.expect("it reads");
+    stream.write_all(head.as_bytes()).await.expect("the master reads");
     let (mut reader, mut writer) = stream.into_split();
     let drip = tokio::spawn(async move {
         let mut tick = tokio::time::interval(Duration::from_secs(1));
@@ -50,7 +50,7 @@ async fn a_body_is_waited_for_10_s_however_often_a_part_of_it_comes() {
         }
     });
     let mut answer = vec![];
-    let _ = in_time("it closes the connection", reader.read_to_end(&mut answer)).await;
+    let _ = in_time("the master closes the connection", reader.read_to_end(&mut answer)).await;
     drip.abort();
     assert_eq!((statuses(&String::from_utf8_lossy(&answer)), began.elapsed().as_secs()), (vec![408], 10));
 }

@@ -1,4 +1,4 @@
-//! Failures that another start makes up for.
+//! Failed starts, and the restarts after them.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -18,12 +18,12 @@ use testkit::fake::{Arrival, FakeAgent, FakeBackend};
 
 use crate::service::harness::{Master, files_below, in_time, reach, spec_with, until, worker};
 
-/// Restarts without a pause.
+/// A run policy that restarts without a pause.
 fn at_once(max_restarts: u32) -> RunPolicy {
     RunPolicy { max_restarts, backoff_seconds: 0, ..RunPolicy::default() }
 }
 
-/// The job once its gang runs in this start of its first master.
+/// Waits until the gang runs in the `sequence`-th start of the first master.
 async fn running(job: &JobHandle, sequence: u32) -> JobView {
     let generation = Some(Generation { epoch: 1, sequence });
     until(job, |view| view.state == JobState::Running && view.generation == generation).await
@@ -66,7 +66,7 @@ async fn a_failure_restarts_the_whole_gang_in_its_pods() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_the_budget_is_spent_the_job_has_failed_and_says_why_of_each_start() {
+async fn a_job_without_restarts_left_fails_and_lists_the_failure_of_each_start() {
     let master = Master::new();
     let spec = spec_with("spent", 2, at_once(2));
     let job = master.submit(spec.clone()).await;
@@ -83,7 +83,7 @@ async fn when_the_budget_is_spent_the_job_has_failed_and_says_why_of_each_start(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_the_cluster_takes_is_replaced_and_costs_nothing() {
+async fn an_evicted_pod_is_replaced_and_no_restart_is_counted() {
     let master = Master::new();
     let spec = spec_with("evicted", 2, at_once(0));
     let job = master.submit(spec.clone()).await;
@@ -101,7 +101,7 @@ async fn a_pod_that_the_cluster_takes_is_replaced_and_costs_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_is_ending_costs_no_restart_and_what_stands_before_one_does() {
+async fn a_503_of_an_ending_agent_counts_no_restart_but_a_503_of_a_proxy_does() {
     let ending = r#"{"status":503,"code":"unavailable","detail":"the agent is ending"}"#;
     for (body, counts) in [(ending, (1, 1)), ("no healthy upstream", (2, 0))] {
         let master = Master::new();
@@ -120,7 +120,7 @@ async fn an_agent_that_is_ending_costs_no_restart_and_what_stands_before_one_doe
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_is_replaced_at_once_although_another_was_a_moment_before() {
+async fn a_pod_is_replaced_at_once_even_right_after_another_replacement() {
     let master = Master::new();
     let spec = spec_with("twice", 2, at_once(2));
     let job = master.submit(spec.clone()).await;
@@ -134,7 +134,7 @@ async fn a_pod_is_replaced_at_once_although_another_was_a_moment_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_another_start_would_not_change_fails_the_job_at_once() {
+async fn a_failure_that_a_restart_cannot_fix_fails_the_job_at_once() {
     for outcome in [ExitOutcome::Code(2), ExitOutcome::NotStarted("there is no python".to_owned())] {
         let master = Master::new();
         let policy = RunPolicy { no_retry_exit_codes: BTreeSet::from([2]), ..at_once(3) };
@@ -160,7 +160,7 @@ async fn a_cancel_during_the_pause_ends_the_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_between_two_starts_is_asked_again_after_its_connection_broke() {
+async fn an_agent_between_two_starts_is_polled_again_after_its_connection_broke() {
     let master = Master::new();
     let spec = spec_with("kept", 1, RunPolicy { backoff_seconds: 300, ..RunPolicy::default() });
     let job = master.submit(spec.clone()).await;
@@ -168,24 +168,24 @@ async fn an_agent_between_two_starts_is_asked_again_after_its_connection_broke()
     let agent = master.backend.agent(&spec.name, worker(0)).await;
     agent.exit(ExitOutcome::Code(1));
     reach(&job, JobState::Restarting).await;
-    in_time("it is asked again", agent.cut_polls()).await;
+    in_time("the agent is polled again", agent.cut_polls()).await;
 }
 
 #[tokio::test]
-async fn the_output_of_another_agent_begins_where_that_of_the_one_before_ended() {
+async fn the_output_of_a_new_agent_begins_where_the_output_of_the_old_agent_ended() {
     let dir = tempfile::tempdir().expect("a folder");
     let logs = || JobLogs::new(dir.path().to_owned(), &[worker(0)]);
     let first = logs();
-    let log = first.of(worker(0)).expect("it has one");
-    assert_eq!(log.base_of("one").await.expect("it is written down"), 0);
-    log.append(0, "of one\n".into()).await.expect("it is kept");
-    assert_eq!(log.base_of("one").await.expect("it is known"), 0);
-    assert_eq!(log.base_of("two").await.expect("it is written down"), 7);
-    log.append(7, "of two\n".into()).await.expect("it is kept");
-    // Another master, which finds what the first has kept.
+    let log = first.of(worker(0)).expect("the replica has a log");
+    assert_eq!(log.base_of("one").await.expect("record the base"), 0);
+    log.append(0, "of one\n".into()).await.expect("append");
+    assert_eq!(log.base_of("one").await.expect("the recorded base"), 0);
+    assert_eq!(log.base_of("two").await.expect("record the base"), 7);
+    log.append(7, "of two\n".into()).await.expect("append");
+    // Another master finds the files of the first.
     let second = logs();
-    let log = second.of(worker(0)).expect("it has one");
-    assert_eq!(log.base_of("two").await.expect("it is known"), 7);
+    let log = second.of(worker(0)).expect("the replica has a log");
+    assert_eq!(log.base_of("two").await.expect("the recorded base"), 7);
     assert_eq!(log.last_lines(9, 7).await, ["of two"]);
 }
 
@@ -193,11 +193,11 @@ async fn the_output_of_another_agent_begins_where_that_of_the_one_before_ended()
 async fn the_last_lines_of_much_output_are_whole() {
     let dir = tempfile::tempdir().expect("a folder");
     let logs = JobLogs::new(dir.path().to_owned(), &[worker(0)]);
-    let log = logs.of(worker(0)).expect("it has one");
+    let log = logs.of(worker(0)).expect("the replica has a log");
     let output: String = (0..100).map(|line| format!("line {line:02} {}\n", "x".repeat(1000))).collect();
-    log.append(0, output.clone().into()).await.expect("it is kept");
+    log.append(0, output.clone().into()).await.expect("append");
     let expected: Vec<&str> = output.lines().collect();
-    assert_eq!(log.last_lines(20, 0).await, expected[84..], "of 20 lines, those for which there is room");
+    assert_eq!(log.last_lines(20, 0).await, expected[84..], "the last lines that fit");
     assert_eq!(log.last_lines(3, 0).await, expected[97..]);
 }
 
@@ -211,14 +211,14 @@ async fn the_last_lines_of_the_replica_that_failed_first_are_kept() {
     (0..30).for_each(|line| agent.print(&format!("line {line}\n")));
     agent.exit(ExitOutcome::Code(3));
     let view = reach(&job, JobState::Failed).await;
-    let last = view.restarts.failed_starts.last().expect("it failed");
+    let last = view.restarts.failed_starts.last().expect("a failed start");
     assert_eq!(last.last_lines, (10..30).map(|line| format!("line {line}")).collect::<Vec<_>>());
     let consequences: Vec<_> = last.consequences.iter().map(|one| (one.replica, one.stopped)).collect();
     assert_eq!(consequences, [(worker(0), true)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gang_that_is_not_complete_in_time_gives_its_pods_back_and_comes_again() {
+async fn a_requeued_gang_deletes_its_pods_and_creates_them_again() {
     let master = Master::over("first", FakeBackend::new(Arrival::Never("no room")), FakeStore::default());
     let policy =
         RunPolicy { start_timeout_seconds: 1, on_start_timeout: OnStartTimeout::Requeue, ..RunPolicy::default() };
@@ -226,12 +226,12 @@ async fn a_gang_that_is_not_complete_in_time_gives_its_pods_back_and_comes_again
     let job = master.submit(spec.clone()).await;
     let view = reach(&job, JobState::Restarting).await;
     let failure = view.restarts.failed_starts[0].failure.to_string();
-    assert_eq!(failure, "2 of the gang did not come within 1 s: worker-0, worker-1 (no room)");
-    in_time("all pods are given back", master.backend.table(&spec.name).wait_for(|table| table.is_empty()))
+    assert_eq!(failure, "2 replicas were not ready within 1 s: worker-0, worker-1 (no room)");
+    in_time("all pods are deleted", master.backend.table(&spec.name).wait_for(|table| table.is_empty()))
         .await
         .expect("the table is kept");
     reach(&job, JobState::Pending).await;
-    in_time("they are asked for again", master.backend.table(&spec.name).wait_for(|table| table.len() == 2))
+    in_time("the pods are created again", master.backend.table(&spec.name).wait_for(|table| table.len() == 2))
         .await
         .expect("the table is kept");
 }
@@ -242,23 +242,23 @@ async fn a_job_that_is_not_done_by_its_deadline_has_failed() {
     let spec = spec_with("slow", 2, RunPolicy { deadline_seconds: Some(1), ..at_once(3) });
     let job = master.submit(spec.clone()).await;
     let view = reach(&job, JobState::Failed).await;
-    let failure = view.restarts.failed_starts.last().expect("it failed").failure.to_string();
-    assert_eq!(failure, "the job was not done within its deadline of 1 s");
+    let failure = view.restarts.failed_starts.last().expect("a failed start").failure.to_string();
+    assert_eq!(failure, "the job exceeded its deadline of 1 s");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deadline_tells_who_still_ran_and_what_the_silent_one_printed_last() {
+async fn a_deadline_lists_running_replicas_and_the_last_lines_of_the_longest_silent() {
     let master = Master::new();
     let spec = spec_with("hangs", 2, RunPolicy { deadline_seconds: Some(5), ..at_once(3) });
     let job = master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
     agents[1].print("waiting for the others\n");
-    // The agents of these tests give their output away at the end; this one's was copied before.
-    let copied = job.logs.of(worker(1)).expect("it has one");
-    copied.append(0, "waiting for the others\n".into()).await.expect("it is kept");
+    // A fake agent serves its output at the end of its run. This line is copied earlier.
+    let copied = job.logs.of(worker(1)).expect("the replica has a log");
+    copied.append(0, "waiting for the others\n".into()).await.expect("append");
     agents[0].exit(ExitOutcome::Code(0));
     let view = reach(&job, JobState::Failed).await;
-    let failed = view.restarts.failed_starts.last().expect("it is on record").clone();
+    let failed = view.restarts.failed_starts.last().expect("a failed start").clone();
     let stood: Vec<(String, bool)> =
         failed.consequences.iter().map(|one| (format!("{} {}", one.replica, one.how), one.stopped)).collect();
     assert!(stood[0].0.starts_with("worker-1 had printed nothing for ") && stood[0].1, "{stood:?}");
@@ -267,26 +267,26 @@ async fn a_deadline_tells_who_still_ran_and_what_the_silent_one_printed_last() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_finished_job_is_forgotten_when_its_time_is_over() {
+async fn a_finished_job_is_forgotten_after_its_ttl() {
     let master = Master::new();
     let spec = spec_with("brief", 1, RunPolicy { ttl_after_finished_seconds: Some(0), ..at_once(0) });
     master.submit(spec.clone()).await;
     let agent = master.backend.agent(&spec.name, worker(0)).await;
-    in_time("it starts", agent.started()).await;
+    in_time("the run starts", agent.started()).await;
     agent.exit(ExitOutcome::Code(0));
     master.forgotten(&spec.name).await;
     assert_eq!((master.backend.pods(), files_below(master.logs.path())), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_go_or_stay_at_the_end_as_the_job_wants_it() {
+async fn clean_pods_decides_which_pods_of_a_finished_job_stay() {
     for (clean_pods, left) in [(CleanPods::All, 0), (CleanPods::Running, 2), (CleanPods::None, 2)] {
         let master = Master::new();
         let spec = spec_with("cleaned", 2, RunPolicy { clean_pods, ..at_once(0) });
         master.succeed(&spec).await;
         let table = master.backend.table(&spec.name);
         let is_so = |table: &master::backend::PodTable| table.len() == left;
-        in_time("so many are left", table.clone().wait_for(is_so)).await.expect("the table is kept");
+        in_time("the expected number of pods is left", table.clone().wait_for(is_so)).await.expect("the table is kept");
         let lives =
             |pod: &master::job::observation::PodState| matches!(pod, master::job::observation::PodState::Running(_));
         let living = table.borrow().values().filter(|pod| lives(pod)).count();
@@ -295,7 +295,7 @@ async fn pods_go_or_stay_at_the_end_as_the_job_wants_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_master_counts_a_failed_start_once_and_numbers_its_own_higher() {
+async fn a_second_master_counts_a_failed_start_once_and_numbers_its_own_starts_higher() {
     let first = Master::new();
     let spec = spec_with("counted", 2, RunPolicy { max_restarts: 1, backoff_seconds: 2, ..RunPolicy::default() });
     let job = first.submit(spec.clone()).await;
@@ -317,7 +317,7 @@ async fn a_second_master_counts_a_failed_start_once_and_numbers_its_own_higher()
     let view = reach(&job, JobState::Running).await;
     assert_eq!(view.generation, Some(Generation { epoch: 2, sequence: 1 }));
     assert_eq!(view.restarts.counted, 1);
-    let record = first.store.get(&spec.name).await.expect("get").expect("it is there").record;
+    let record = first.store.get(&spec.name).await.expect("get").expect("the record").record;
     assert_eq!(record.restarts.failed_starts.len(), 1);
     let agent = first.backend.agent(&spec.name, worker(1)).await;
     assert_eq!((agent.history().starts.len(), agent.history().stops.as_slice()), (2, &[Duration::ZERO][..]));
@@ -334,5 +334,5 @@ async fn the_agent_of_the_replica_that_failed_the_job_is_told_to_finish() {
     let table = master.backend.table(&spec.name).borrow().clone();
     let ended =
         |pod: &master::job::observation::PodState| matches!(pod, master::job::observation::PodState::Terminated { .. });
-    assert!(table.len() == 2 && table.values().all(ended), "none had to be deleted: {table:?}");
+    assert!(table.len() == 2 && table.values().all(ended), "no pod had to be deleted: {table:?}");
 }

@@ -10,8 +10,8 @@ fn job(name: &str) -> Value {
     json!({"name": name, "strategy": "AllReduce", "worker_num": 2})
 }
 
-/// Asserts that the request is refused with this status and code, in a sentence that holds this text, and that no
-/// job came of it.
+/// Asserts that the request is refused with this status and code, that its detail contains `text`, and that there is no
+/// job.
 async fn refused(master: &Master, answer: Answer, expected: (u16, &str), text: &str) {
     assert_eq!((answer.status, answer.code().as_str()), expected, "{answer:?}");
     let detail = answer.json()["detail"].as_str().unwrap_or_default().to_owned();
@@ -34,7 +34,7 @@ async fn a_new_job_is_created_and_shown_with_every_default() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_job_again_is_the_same_job() {
+async fn submitting_the_same_job_again_returns_the_existing_job() {
     let master = Master::serving(None).await;
     let first = master.post("/v1/jobs", &job("same")).await;
     let second = master.post("/v1/jobs", &job("same")).await;
@@ -52,7 +52,7 @@ async fn another_job_under_a_taken_name_conflicts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_who_submit_the_same_job_at_once_one_creates_it() {
+async fn concurrent_submissions_of_the_same_job_create_it_once() {
     let master = Master::serving(None).await;
     let body = job("race");
     let answers = futures_util::future::join_all((0..16).map(|_| master.post("/v1/jobs", &body))).await;
@@ -62,7 +62,7 @@ async fn of_many_who_submit_the_same_job_at_once_one_creates_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_job_is_refused_with_its_code() {
+async fn an_invalid_job_is_refused_with_its_code() {
     let master = Master::serving(None).await;
     let cases = [
         (json!({"name": "a", "strategy": "AllReduce", "worker_num": 0}), "bad_worker_num", "worker-num is 0"),
@@ -133,7 +133,7 @@ async fn an_image_of_the_prototypes_client_may_run_as_root_unless_the_query_says
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_parameters_have_our_names_too() {
+async fn create_also_accepts_the_names_of_the_job_api() {
     let master = Master::serving(None).await;
     let seed = master.get("/create?strategy=ParameterServer&n_worker=3&n_ps=1&img=ubuntu&name=seed").await;
     let ours = master.get("/create?strategy=ps&worker_num=3&ps_num=1&image=ubuntu&task=seed").await;
@@ -149,7 +149,7 @@ async fn another_job_created_under_a_taken_name_conflicts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn parameters_that_are_missing_or_bad_are_refused_with_a_sentence() {
+async fn missing_or_invalid_parameters_are_refused_with_a_message() {
     let master = Master::serving(None).await;
     let cases = [
         ("", "bad_task", "\"name\" is missing"),
@@ -189,17 +189,17 @@ async fn head_of_create_has_no_effect() {
 async fn a_created_job_runs() {
     let master = Master::serving(None).await;
     master.get("/create?strategy=AllReduce&n_worker=2&name=curl1").await;
-    let job = master.jobs.find(&"curl1".parse().expect("a name")).expect("it is there");
+    let job = master.jobs.find(&"curl1".parse().expect("a name")).expect("the job");
     reach(&job, JobState::Running).await;
 }
 
 #[tokio::test]
-async fn a_spec_that_no_record_could_hold_is_refused_with_its_length() {
+async fn a_spec_that_is_too_long_for_a_record_is_refused_with_its_length() {
     let master = Master::new();
     let secret: protocol::pod::ObjectName = "s".repeat(253).parse().expect("a name");
     let pod = protocol::pod::PodOptions { env_secrets: vec![secret; 3000], ..protocol::pod::PodOptions::default() };
     let spec = protocol::job::JobSpec { pod, ..spec("long", 2) };
-    let refused = master.jobs.submit(spec.clone()).await.expect_err("it does not fit").to_string();
+    let refused = master.jobs.submit(spec.clone()).await.expect_err("too long").to_string();
     assert!(refused.contains("bytes long as JSON, above 573440"), "{refused}");
     assert_eq!(master.store.get(&spec.name).await.expect("get"), None);
 }

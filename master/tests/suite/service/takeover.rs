@@ -13,12 +13,12 @@ use testkit::fake::{Arrival, FakeBackend};
 
 use crate::service::harness::{Master, in_time, reach, spec};
 
-/// Another master over what this one has.
+/// A second master over the same pods and records.
 fn successor(master: &Master) -> Master {
     Master::over("second", master.backend.clone(), master.store.clone())
 }
 
-/// The job as this master has it, as soon as it has.
+/// Waits until this master has the job, and returns it.
 async fn found(master: &Master, name: &protocol::ids::JobName) -> master::registry::JobHandle {
     let find = async {
         loop {
@@ -31,14 +31,14 @@ async fn found(master: &Master, name: &protocol::ids::JobName) -> master::regist
     in_time("the job is found", find).await
 }
 
-/// A key that is kept, and no other's.
+/// A persistent agent key that no other master has.
 fn kept_key() -> AgentKey {
     let dir = tempfile::tempdir().expect("a folder");
     AgentKey::read_or_make(&dir.path().join("agent-key")).expect("made")
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_with_another_key_leaves_a_job_alone_until_it_is_over_and_says_so() {
+async fn a_master_with_another_key_leaves_a_running_job_alone_and_says_so() {
     let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
     let first = Master::with_key("first", kept_key(), backend, store);
     let spec = spec("foreign", 2);
@@ -52,8 +52,8 @@ async fn a_master_with_another_key_leaves_a_job_alone_until_it_is_over_and_says_
         crate::service::harness::until(&shown, |view| view.replicas.iter().all(|replica| replica.reason.is_some()))
             .await;
     let reason = view.replicas[0].reason.clone().unwrap_or_default();
-    let record = first.store.get(&spec.name).await.expect("get").expect("it is there").record;
-    let theirs = record.agent_key.expect("it is on record");
+    let record = first.store.get(&spec.name).await.expect("get").expect("the record").record;
+    let theirs = record.agent_key.expect("the record names a key");
     assert!(reason.starts_with("left to the master whose agent key") && reason.contains(&theirs), "{reason}");
     assert_eq!((view.state, record.epoch, record.holder.as_str()), (JobState::Pending, 1, "first"));
 
@@ -67,7 +67,7 @@ async fn a_master_with_another_key_leaves_a_job_alone_until_it_is_over_and_says_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_user_wishes_of_a_job_at_a_master_with_another_key_is_done_by_the_one_that_has_it() {
+async fn a_cancel_at_a_master_with_another_key_is_done_by_the_master_that_has_the_key() {
     let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
     let first = Master::with_key("first", kept_key(), backend, store);
     let spec = spec("wished", 2);
@@ -80,15 +80,15 @@ async fn what_a_user_wishes_of_a_job_at_a_master_with_another_key_is_done_by_the
     reach(&shown, JobState::Cancelled).await;
 }
 
-/// A job of which no pod comes up, with little grace, that two masters know.
+/// A job that two masters know and that the first master then abandons. Its pods never start; its grace is 1 s.
 async fn given_up(first: &Master, second: &Master) -> master::registry::JobHandle {
     let pod = PodOptions { termination_grace_seconds: NonZeroU32::new(1), ..PodOptions::default() };
     let spec = JobSpec { pod, ..spec("left", 2) };
-    in_time("both know it", first.jobs.complete()).await;
-    in_time("both know it", second.jobs.complete()).await;
+    in_time("the master has read the records", first.jobs.complete()).await;
+    in_time("the master has read the records", second.jobs.complete()).await;
     first.submit(spec.clone()).await;
     let is_there = |table: &master::backend::PodTable| table.len() == 2;
-    in_time("its pods are asked for", first.backend.table(&spec.name).wait_for(is_there)).await.expect("it is kept");
+    in_time("the pods are created", first.backend.table(&spec.name).wait_for(is_there)).await.expect("the table");
     let shown = found(second, &spec.name).await;
     crate::service::harness::until(&shown, |view| view.replicas.iter().all(|replica| replica.reason.is_some())).await;
     first.stop_following().await;
@@ -96,7 +96,7 @@ async fn given_up(first: &Master, second: &Master) -> master::registry::JobHandl
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wish_that_no_master_with_the_jobs_key_follows_is_done_by_the_master_that_was_asked() {
+async fn a_wish_is_done_by_the_asked_master_if_no_master_with_the_jobs_key_does_it() {
     for wish in [Wish::Cancel, Wish::Delete] {
         let (backend, store) = (FakeBackend::new(Arrival::Never("no room")), FakeStore::default());
         let first = Master::with_key("first", kept_key(), backend.clone(), store.clone());
@@ -107,7 +107,7 @@ async fn a_wish_that_no_master_with_the_jobs_key_follows_is_done_by_the_master_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wish_that_a_later_master_which_is_gone_does_not_follow_is_done_by_the_master_that_was_asked() {
+async fn a_wish_is_done_by_the_asked_master_if_the_later_master_is_gone() {
     for wish in [Wish::Cancel, Wish::Delete] {
         let (backend, store) = (FakeBackend::new(Arrival::Never("no room")), FakeStore::default());
         let later = Master::over("2-later", backend.clone(), store.clone());
@@ -123,7 +123,7 @@ async fn ends(asked: &Master, shown: &master::registry::JobHandle, wish: Wish) {
     match wish {
         Wish::Delete => {
             let mut view = shown.view.clone();
-            in_time("its driver ends", async { while view.changed().await.is_ok() {} }).await;
+            in_time("the driver ends", async { while view.changed().await.is_ok() {} }).await;
             assert_eq!(asked.store.get(&name).await.expect("get"), None);
         }
         Wish::Run | Wish::Cancel => {
@@ -131,11 +131,11 @@ async fn ends(asked: &Master, shown: &master::registry::JobHandle, wish: Wish) {
             assert_eq!(view.result, Some(JobResult::Cancelled));
         }
     }
-    assert!(asked.backend.table(&name).borrow().is_empty(), "none of its pods is left");
+    assert!(asked.backend.table(&name).borrow().is_empty(), "no pod is left");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_master_goes_on_with_a_running_job_without_starting_it_again() {
+async fn a_second_master_continues_a_running_job_without_starting_it_again() {
     let first = Master::new();
     let spec = spec("goes-on", 3);
     let job = first.submit(spec.clone()).await;
@@ -155,7 +155,7 @@ async fn a_second_master_goes_on_with_a_running_job_without_starting_it_again() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn agents_of_the_prototype_are_started_once_whoever_drives_them_and_their_pods_tell_the_end() {
+async fn agents_of_the_prototype_are_started_once_and_their_pods_tell_the_exit_codes() {
     let prototypes = FakeBackend::new(Arrival::Prototypes);
     let first = Master::over("first", prototypes, FakeStore::default());
     let spec = spec("prototype", 2);
@@ -178,7 +178,7 @@ async fn agents_of_the_prototype_are_started_once_whoever_drives_them_and_their_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_end_of_the_prototypes_agents_that_no_master_saw_is_read_from_their_pods() {
+async fn an_unseen_end_of_the_prototypes_agents_is_read_from_their_pods() {
     let first = Master::over("first", FakeBackend::new(Arrival::Prototypes), FakeStore::default());
     let spec = spec("unseen", 2);
     let job = first.submit(spec.clone()).await;
@@ -196,17 +196,17 @@ async fn an_end_of_the_prototypes_agents_that_no_master_saw_is_read_from_their_p
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_is_deleted_before_it_came_up_is_made_anew() {
+async fn a_pod_that_is_deleted_before_it_starts_is_created_again() {
     let master = Master::over("first", FakeBackend::new(Arrival::Never("no room")), FakeStore::default());
     let spec = spec("deleted", 2);
     let job = master.submit(spec.clone()).await;
     crate::service::harness::until(&job, |view| view.replicas.iter().all(|replica| replica.reason.is_some())).await;
     let key = master::job::key::JobKey { name: spec.name.clone(), uid: String::new() };
     let backend: &dyn master::backend::PodBackend = &master.backend;
-    backend.delete(&key, crate::service::harness::worker(1)).await.expect("it is there");
+    backend.delete(&key, crate::service::harness::worker(1)).await.expect("delete");
     let is_there = |table: &master::backend::PodTable| table.contains_key(&crate::service::harness::worker(1));
-    in_time("it is there again", master.backend.table(&spec.name).wait_for(is_there)).await.expect("the table is kept");
-    assert!(job.view.borrow().restarts.is_empty(), "nothing had been started: {:?}", job.view.borrow());
+    in_time("the pod is back", master.backend.table(&spec.name).wait_for(is_there)).await.expect("the table is kept");
+    assert!(job.view.borrow().restarts.is_empty(), "no start has failed: {:?}", job.view.borrow());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -219,16 +219,16 @@ async fn the_epoch_is_raised_once_and_the_first_master_yields() {
 
     let second = successor(&first);
     reach(&found(&second, &spec.name).await, JobState::Running).await;
-    let record = first.store.get(&spec.name).await.expect("get").expect("it is there").record;
+    let record = first.store.get(&spec.name).await.expect("get").expect("the record").record;
     assert_eq!((record.epoch, record.holder.as_str()), (2, "second"));
     // A driver that has ended drops the view's sender.
     let mut view = job.view.clone();
-    in_time("the first master lets go", async { while view.changed().await.is_ok() {} }).await;
+    in_time("the first master's driver ends", async { while view.changed().await.is_ok() {} }).await;
     assert_eq!(view.borrow().state, JobState::Running);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_ended_while_no_master_was_there_has_ended_as_it_did() {
+async fn a_job_that_succeeded_while_no_master_ran_has_succeeded() {
     let first = Master::new();
     let spec = spec("meanwhile", 2);
     let job = first.submit(spec.clone()).await;
@@ -244,7 +244,7 @@ async fn a_job_that_ended_while_no_master_was_there_has_ended_as_it_did() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_cancelled_while_no_master_was_there_is_cancelled_by_the_next() {
+async fn a_job_that_was_cancelled_while_no_master_ran_is_cancelled_by_the_next() {
     let first = Master::new();
     let spec = spec("cancelled", 2);
     let job = first.submit(spec.clone()).await;
@@ -262,7 +262,7 @@ async fn a_job_cancelled_while_no_master_was_there_is_cancelled_by_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn runs_that_the_first_master_stopped_by_a_users_wish_are_no_failure_to_the_second() {
+async fn runs_that_the_first_master_stopped_for_a_cancel_are_no_failure_to_the_second() {
     let first = Master::new();
     let spec = spec("half-way", 2);
     let job = first.submit(spec.clone()).await;
@@ -272,7 +272,7 @@ async fn runs_that_the_first_master_stopped_by_a_users_wish_are_no_failure_to_th
     first.wish(&spec.name, master::store::Wish::Cancel).await;
     let client = master::agent_client::AgentClient::new();
     for agent in &agents {
-        client.stop(agent.address(), None, std::time::Duration::ZERO).await.expect("it stops");
+        client.stop(agent.address(), None, std::time::Duration::ZERO).await.expect("stop");
     }
 
     let second = successor(&first);
@@ -282,7 +282,7 @@ async fn runs_that_the_first_master_stopped_by_a_users_wish_are_no_failure_to_th
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_finished_job_stays_as_it_finished() {
+async fn the_second_master_shows_a_finished_job_unchanged() {
     let first = Master::new();
     let before = first.succeed(&spec("stays", 2)).await;
     first.stop_following().await;

@@ -1,0 +1,109 @@
+//! Moves the job's phase: calls `step` with the current gang, and carries out the actions.
+
+use protocol::failure::Failure;
+use protocol::ids::UnixMillis;
+use protocol::view::JobResult;
+use tokio::time::Instant;
+use tracing::debug;
+
+use super::times::{self, Launches};
+use super::tracked::Replica;
+use super::{Driver, Next};
+use crate::job::gang::Gang;
+use crate::job::phase::{self, Action, JobPhase, Seen};
+use crate::job::replica::ReplicaPhase;
+
+impl Driver {
+    /// Moves the phase as far as possible, carries out the actions, and publishes the view.
+    pub(super) async fn advance(&mut self) -> Next {
+        let before = self.phase.clone();
+        loop {
+            if self.pods.has_changed().unwrap_or(false) {
+                self.take_pods();
+            }
+            let gang = self.gang();
+            let record = &self.stored.record;
+            let (restarts, epoch, now) = (&record.restarts, record.epoch, self.began.elapsed());
+            let seen = Seen { gang: &gang, policy: &self.policy, restarts, epoch, now };
+            let (phase, actions) = phase::step(self.phase.clone(), self.wished(), seen);
+            let has_moved = phase != self.phase;
+            // The new phase drops the evidence of the failed start, so the diagnosis is stored first.
+            if let Some(failure) = judged(&actions) {
+                self.failed = Some(self.failed_start(failure.clone(), &gang).await);
+            }
+            if has_moved {
+                // Measure the silence now: a script may print something when it is stopped.
+                if phase.is_late() {
+                    self.silence = self.silences().await;
+                }
+                self.enter(phase, &gang);
+            }
+            for action in actions {
+                let next = self.act(action).await;
+                if next != Next::GoOn {
+                    return next;
+                }
+            }
+            if !has_moved {
+                break;
+            }
+        }
+        // A large gang sends thousands of acknowledgements. During a start, publish only when the stage changes.
+        let is_amid_start = self.phase == before && matches!(self.phase, JobPhase::Starting { .. });
+        // The view of a finished job does not change.
+        let had_finished = matches!(before, JobPhase::Finished { .. });
+        if !is_amid_start && !had_finished {
+            self.publish();
+        }
+        if self.is_to_be_forgotten() { self.forget().await } else { Next::GoOn }
+    }
+
+    /// Enters a phase. `gang` was observed in the previous phase.
+    fn enter(&mut self, phase: JobPhase, gang: &Gang) {
+        let launches = Launches { are_complete: gang.all(ReplicaPhase::was_launched), last: self.last_launch() };
+        times::reach(&mut self.times, (&self.phase, &phase), &launches, self.context.store.now());
+        match &phase {
+            JobPhase::Pending { .. }
+            | JobPhase::Starting { .. }
+            | JobPhase::Stopping { .. }
+            | JobPhase::Releasing { .. } => {}
+            // Long polls begin only now, because they would slow down the start of a large gang.
+            JobPhase::Running { .. } => self.replicas.values().for_each(|replica| replica.watch_run(true)),
+            JobPhase::Restarting { .. } => self.replicas.values_mut().for_each(Replica::begin_again),
+            JobPhase::Finished { .. } => {
+                self.complete_logs();
+                if self.stored.record.ended.is_some() {
+                    self.replicas.values_mut().for_each(Replica::finish);
+                }
+                self.forget_at = self.time_left().map(|left| Instant::now() + left);
+            }
+        }
+        let generation = phase.generation();
+        if generation.is_some() || matches!(phase, JobPhase::Restarting { .. }) {
+            self.current_start = generation;
+        }
+        let generation = generation.map(tracing::field::display);
+        debug!(job = %self.stored.name(), state = %phase.state(), generation, "job moved");
+        self.phase = phase;
+    }
+
+    /// When the last exec.py was started, if every agent has reported the time.
+    fn last_launch(&self) -> Option<UnixMillis> {
+        let starts = self.replicas.values().map(|replica| replica.seen.agent.status()?.started_at);
+        starts.collect::<Option<Vec<_>>>()?.into_iter().max()
+    }
+}
+
+/// The failure that these actions judge, if any.
+fn judged(actions: &[Action]) -> Option<&Failure> {
+    actions.iter().find_map(|action| match action {
+        Action::RecordRestart(failure) | Action::Conclude(JobResult::Failed { failure }) => Some(failure),
+        Action::Conclude(JobResult::Succeeded | JobResult::Cancelled)
+        | Action::CreatePods
+        | Action::Configure(_)
+        | Action::Launch(_)
+        | Action::StopRuns { .. }
+        | Action::ReleasePods
+        | Action::DeletePods(_) => None,
+    })
+}

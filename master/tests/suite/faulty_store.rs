@@ -1,0 +1,61 @@
+//! A store with a bug, to test what the bug leads to.
+
+use async_trait::async_trait;
+use master::store::{JobRecord, JobStore, StoreError, StoreEvent, Stored, Version};
+use protocol::ids::JobName;
+use testkit::fake::FakeStore;
+use tokio::sync::mpsc;
+
+/// What is wrong with a [`FaultyStore`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bug {
+    /// `get` panics.
+    PanicInGet,
+    /// `update` writes whatever the version is.
+    UpdateIgnoresVersion,
+}
+
+/// A store in memory that is correct except for one bug.
+pub(crate) struct FaultyStore {
+    pub(crate) store: FakeStore,
+    pub(crate) bug: Bug,
+}
+
+#[async_trait]
+impl JobStore for FaultyStore {
+    async fn create(&self, record: JobRecord) -> Result<Stored, StoreError> {
+        self.store.create(record).await
+    }
+
+    async fn get(&self, name: &JobName) -> Result<Option<Stored>, StoreError> {
+        assert_ne!(self.bug, Bug::PanicInGet, "panics on purpose");
+        self.store.get(name).await
+    }
+
+    async fn list(&self) -> Result<Vec<Stored>, StoreError> {
+        self.store.list().await
+    }
+
+    async fn update(&self, record: JobRecord, version: &Version) -> Result<Stored, StoreError> {
+        match self.bug {
+            Bug::PanicInGet => self.store.update(record, version).await,
+            Bug::UpdateIgnoresVersion => {
+                let name = record.spec.name.clone();
+                let now = self.store.get(&name).await?.ok_or(StoreError::NotFound(name))?;
+                self.store.update(record, &now.version).await
+            }
+        }
+    }
+
+    async fn delete(&self, name: &JobName, uid: &str) -> Result<(), StoreError> {
+        self.store.delete(name, uid).await
+    }
+
+    async fn discard(&self, name: &JobName) -> Result<(), StoreError> {
+        self.store.discard(name).await
+    }
+
+    async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError> {
+        self.store.watch().await
+    }
+}
