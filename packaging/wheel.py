@@ -1,8 +1,8 @@
-"""packaging/wheel.py VERSION PROGRAMS OUT: writes the wheel of the static programs in the folder PROGRAMS into OUT.
+"""packaging/wheel.py VERSION PROGRAMS OUT: writes a wheel of the static programs in the folder PROGRAMS to OUT.
 
-pip puts the programs of a wheel's scripts folder beside `python`, so `muster` is on the PATH and finds the others beside
-itself. A wheel is a zip with a list of its files (packaging.python.org, "Binary distribution format"); the same programs
-give the same bytes.
+pip installs the programs in the wheel's scripts folder beside `python`, so `muster` is on the PATH and finds the others in
+its own folder. A wheel is a zip with a list of its files (packaging.python.org, "Binary distribution format"). The same
+programs give the same bytes.
 """
 
 import base64
@@ -13,7 +13,7 @@ import sys
 import zipfile
 
 NAME = "muster_launcher"
-# `muster` and `client` are one program; a wheel holds no links.
+# `muster` and `client` are the same program, stored twice, because a wheel cannot contain links.
 PROGRAMS = {"muster": "client", "client": "client", "master": "master", "agent": "agent"}
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 

@@ -9,18 +9,18 @@ use tokio::time::timeout;
 /// The open requests.
 #[derive(Debug, Clone)]
 pub struct Activity {
-    /// Their number. Each begin and each end is a change, also if the number is the same afterwards.
+    /// Their number. Every begin and end notifies the receivers, even if the number is the same afterwards.
     open: watch::Sender<u64>,
 }
 
-/// One open request. It is dropped when its answer is produced.
+/// One open request. It is dropped when its answer is complete.
 #[derive(Debug)]
 pub struct OpenRequest {
     activity: Activity,
 }
 
 impl Activity {
-    /// No open request.
+    /// Creates a counter without open requests.
     pub fn new() -> Self {
         Self { open: watch::Sender::new(0) }
     }
@@ -31,7 +31,7 @@ impl Activity {
         OpenRequest { activity: self.clone() }
     }
 
-    /// Returns after `pause` without an open request.
+    /// Returns when no request was open for `pause`.
     pub async fn quiet(&self, pause: Duration) {
         let mut requests = self.open.subscribe();
         loop {
@@ -43,7 +43,7 @@ impl Activity {
         }
     }
 
-    /// Returns after `linger` without an open request since the run has ended. Does not return without such a run.
+    /// Returns when the run has ended and no request was open for `linger`. Otherwise it does not return.
     pub async fn abandoned(&self, mut status: watch::Receiver<RunStatus>, linger: Duration) {
         let mut requests = self.open.subscribe();
         loop {

@@ -1,4 +1,5 @@
-//! How the agent is set up: flags first, then environment variables, then defaults. The only reader of the environment.
+//! The agent's configuration. Flags override environment variables, and variables override defaults. Only this file
+//! reads the environment.
 
 mod settings;
 
@@ -25,7 +26,7 @@ Usage: agent [OPTIONS] [-- COMMAND...]
 
 ";
 
-/// What `--help` prints after them.
+/// What `--help` prints after the settings.
 const HELP_TAIL: &str = "  -h, --help                         Print this help
   -V, --version                      Print the version
 
@@ -44,32 +45,32 @@ const TERMINATION_LOG: &str = "/dev/termination-log";
 /// Who starts and ends the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Supervision {
-    /// A pod, whose process 1 it is: its stdout and stderr are the pod's log.
+    /// A pod. The agent is its process 1, and the agent's stdout and stderr are the pod's log.
     Pod,
-    /// A master, whose child it is: its stdin and stdout are pipes to the master.
+    /// A master. The agent is its child, and the agent's stdin and stdout are pipes to the master.
     Parent,
 }
 
-/// How the agent is set up.
+/// The agent's configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Where to listen, if that is set: see [`Config::addresses`].
+    /// The address to listen on, if it is set: see [`Config::addresses`].
     pub listen: Option<SocketAddr>,
     /// The working directory of the command.
     pub work_dir: PathBuf,
-    /// Newest bytes to keep of each stream.
+    /// Number of newest bytes to keep of each stream.
     pub log_bytes: NonZeroU64,
-    /// How long to stay after a run without any request.
+    /// How long the agent waits for a request after a run has ended, before it exits.
     pub linger: Duration,
     /// Time from SIGTERM to SIGKILL for the agent itself.
     pub termination_grace: Duration,
-    /// The file to write how the run ended to.
+    /// The file that receives the report of a run's end.
     pub termination_log: Option<PathBuf>,
     /// The token that requests must carry, if any.
     pub token: Option<TokenHash>,
     /// Who starts and ends the agent.
     pub supervision: Supervision,
-    /// Words to put in front of the command; empty once that is done.
+    /// Words to put in front of the command.
     pub entrypoint: Vec<OsString>,
     /// Program and arguments; never empty.
     pub command: Vec<OsString>,
@@ -82,7 +83,7 @@ pub fn help() -> String {
     [HELP_HEAD, &settings::help(), HELP_TAIL].concat()
 }
 
-/// What the program does.
+/// What the command line asks the program to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invocation {
     /// Runs the agent.
@@ -156,9 +157,7 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
     if config.command.is_empty() {
         return Err(UsageError::NoCommand);
     }
-    let entrypoint = std::mem::take(&mut config.entrypoint);
-    config.command.splice(..0, entrypoint);
-    // A local agent may run in another program's container, whose termination message is not the agent's.
+    // A local agent may run in another program's container. It must not write that container's termination message.
     if config.supervision == Supervision::Pod {
         config.termination_log.get_or_insert_with(|| PathBuf::from(TERMINATION_LOG));
     }
@@ -166,7 +165,7 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
     Ok(Invocation::Agent(Box::new(config)))
 }
 
-/// Removes Muster's variables, also those of a master that has started this agent. Those that are for exec.py come with
+/// Removes Muster's variables, including those of a master that started this agent. exec.py gets its variables from
 /// `/config`.
 fn without_muster(mut environment: Environment) -> Environment {
     environment.retain(|name, _| !name.as_encoded_bytes().starts_with(MUSTER_PREFIX.as_bytes()));
@@ -195,9 +194,9 @@ fn parse_shim(arguments: Vec<OsString>, environment: &Environment) -> Result<Inv
 }
 
 impl Config {
-    /// The addresses to listen on; the first that this machine supports is used. A caller can run any program, so without
-    /// a token the agent listens on loopback. Process 1 of a container listens on all addresses, because the container
-    /// has a network of its own.
+    /// The addresses to listen on. The agent uses the first one that this machine supports. A caller can run any
+    /// program, so an agent without a token listens on loopback. Process 1 of a container listens on all addresses even
+    /// without a token, because a container has its own network.
     pub fn addresses(&self, is_first_process: bool) -> Vec<SocketAddr> {
         match self.listen {
             Some(address) => vec![address],
@@ -208,7 +207,7 @@ impl Config {
         }
     }
 
-    /// A configuration in which nothing is set but the defaults.
+    /// A configuration with the defaults only.
     fn preset() -> Result<Self, UsageError> {
         let mut config = Self {
             listen: None,
@@ -241,7 +240,7 @@ impl Config {
         Ok(())
     }
 
-    /// Reads a flag whose name `parser` has just passed.
+    /// Applies a flag. `parser` has just read its name, and reads its value next.
     fn read_flag(&mut self, setting: &Setting, parser: &mut Parser) -> Result<(), UsageError> {
         let Setting { flag, set, .. } = setting;
         match flag {

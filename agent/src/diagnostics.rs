@@ -1,5 +1,5 @@
-//! The agent's own log lines, on stderr. A separate thread writes them: if nobody reads the pipe, writes block, and that
-//! must delay neither HTTP nor the run.
+//! The agent's own log lines, on stderr. A separate thread writes them, because writes block if nobody reads the pipe.
+//! HTTP and the run must not wait for that.
 
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::MakeWriter;
 /// Maximum number of waiting lines. Further ones are lost.
 const LINES_MAX: usize = 256;
 
-/// How long the last lines may take at the agent's end.
+/// How long writing the last lines may take when the agent ends.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 
 /// The destination of log lines.
@@ -24,7 +24,7 @@ pub struct Diagnostics {
 #[derive(Debug)]
 enum Message {
     Line(Vec<u8>),
-    /// Answered when every line before it is written.
+    /// Answered when all earlier lines are written.
     Flush(SyncSender<()>),
 }
 
@@ -65,7 +65,7 @@ impl Diagnostics {
     }
 }
 
-/// One log line; the subscriber writes each in one call.
+/// Writes one log line. The subscriber passes each line in one call.
 #[derive(Debug)]
 pub struct LineWriter<'a>(&'a SyncSender<Message>);
 

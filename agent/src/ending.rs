@@ -1,4 +1,4 @@
-//! What ends an agent other than a request: signals, the end of its parent, and a long time without requests.
+//! Ends the agent on a signal, at the end of its parent, or after a long time without requests.
 
 use std::io;
 use std::pin::pin;
@@ -14,26 +14,26 @@ use crate::http::Agent;
 use crate::run::Command;
 use crate::run::event::Event;
 
-/// The signals that end an agent, and its parent.
+/// The causes that end an agent from outside: two signals, and the end of its parent.
 pub(crate) struct Stops {
     terminate: Signal,
     interrupt: Signal,
     supervision: Supervision,
-    /// Time from such a signal to SIGKILL.
+    /// Time from SIGTERM or SIGINT to SIGKILL.
     grace: Duration,
 }
 
 impl Stops {
-    /// Takes over the signals.
+    /// Installs the signal handlers.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(crate) fn new(supervision: Supervision, grace: Duration) -> io::Result<Self> {
         let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         Ok(Self { terminate, interrupt, supervision, grace })
     }
 
-    /// Passes each on to the runner.
+    /// Passes the signals and the end of the parent on to the runner.
     pub(crate) async fn pass_on(mut self, commands: mpsc::Sender<Command>) {
         let mut parent_gone = pin!(parent_gone(self.supervision));
         loop {
@@ -42,15 +42,15 @@ impl Stops {
                 _ = self.interrupt.recv() => Command::Terminate { grace: self.grace },
                 () = &mut parent_gone => break,
             };
-            // An agent that is ending takes no more commands.
+            // Sending fails if the agent is already ending.
             let _ = commands.send(command).await;
         }
-        // The dead master cannot wait for a graceful end, and its successor needs the ports.
+        // End without a grace: the master is dead, and its successor needs the ports.
         let _ = commands.send(Command::ParentGone).await;
     }
 }
 
-/// Returns when stdin has ended, if the parent holds its other end.
+/// Returns when the parent has closed the agent's stdin. Never returns in a pod.
 async fn parent_gone(supervision: Supervision) {
     match supervision {
         Supervision::Pod => std::future::pending().await,
@@ -62,14 +62,14 @@ async fn parent_gone(supervision: Supervision) {
     }
 }
 
-/// Ends an agent whose run has ended, after `linger` without a request.
+/// Ends the agent when its run has ended and no request was open for `linger`.
 pub(crate) async fn retire(agent: Agent, linger: Duration) {
     loop {
         agent.activity.abandoned(agent.status.clone(), linger).await;
         info!(linger_seconds = linger.as_secs(), "no request within the linger");
         let (reply, answer) = oneshot::channel();
         let finish = Command::Request { event: Event::Finish, reply };
-        // If a run was started at the last moment, this is refused, and the wait begins anew.
+        // The runner refuses this if a run was started at the last moment. Then wait again.
         if agent.commands.send(finish).await.is_err() || answer.await.is_err() {
             return;
         }

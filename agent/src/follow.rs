@@ -1,4 +1,4 @@
-//! Reading a log as it grows, until the run that fills it has ended.
+//! Reads a log while runs may still write to it.
 
 use std::io;
 use std::sync::Arc;
@@ -39,7 +39,8 @@ pub struct Follower {
 pub enum Piece {
     /// The next bytes.
     Bytes(Bytes),
-    /// So many bytes were dropped before they were read, or never kept; the next piece begins after them.
+    /// This many bytes are missing: they were dropped before they were read, or never kept. The next piece begins after
+    /// them.
     Dropped(u64),
     /// No more pieces follow.
     End,
@@ -68,7 +69,7 @@ impl Follower {
     /// Waits for the next piece.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub async fn next(&mut self) -> io::Result<Piece> {
         loop {
             // Check this before reading: when the run has exited, all of its output is in the log.
@@ -99,7 +100,7 @@ impl Follower {
         }
     }
 
-    /// The next piece, if there is one now.
+    /// Reads the next piece that the log has now; [`Piece::End`] if there is none.
     fn read(&mut self) -> io::Result<Piece> {
         let wanted = match self.until {
             Until::Offset(end) => (end.saturating_sub(self.offset)).min(PIECE_BYTES as u64) as usize,

@@ -1,4 +1,4 @@
-//! Writes how the run ended to the container's termination message, for a master that comes when the agent is gone.
+//! Writes how the run ended to the container's termination message, for a master that asks after the agent has ended.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use protocol::agent::{ExitOutcome, LAST_WORDS_BYTES, LastWords, RunStatus};
 use protocol::text;
 use tracing::warn;
 
-/// Writes how the run ended, if it has, to an existing file.
+/// Writes how the run ended to an existing file. Does nothing if no run has ended.
 pub fn leave(status: &RunStatus, file: &Path) {
     let Some(exit) = status.exit.clone() else { return };
     let message = message(LastWords { generation: status.generation, exit });
@@ -20,7 +20,8 @@ pub fn leave(status: &RunStatus, file: &Path) {
     }
 }
 
-/// The message as JSON of at most [`LAST_WORDS_BYTES`]: of stderr the end, of a reason the beginning.
+/// The message as JSON of at most [`LAST_WORDS_BYTES`]. If needed, it has only the end of stderr and the beginning of a
+/// reason.
 pub fn message(mut words: LastWords) -> Vec<u8> {
     let tail = &words.exit.stderr_tail;
     words.exit.stderr_tail = text::end(tail, room(&words, tail)).to_owned();
@@ -31,7 +32,7 @@ pub fn message(mut words: LastWords) -> Vec<u8> {
     json(&words)
 }
 
-/// Bytes of JSON that `text`, one of the texts in `words`, may take beside the rest.
+/// The maximum length of `text`, encoded as JSON, at which `words` still fits into the limit. `text` is one of the texts in `words`.
 fn room(words: &LastWords, text: &str) -> usize {
     let surplus = json(words).len().saturating_sub(LAST_WORDS_BYTES);
     text::json_length(text).saturating_sub(surplus)

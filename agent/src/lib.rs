@@ -1,6 +1,6 @@
-//! Muster's agent: process 1 of every pod. It takes an environment by HTTP, starts `python exec.py` with it once for each
-//! generation, keeps the output, stops the script with all its descendants, and reports how it ended. It knows nothing
-//! of Kubernetes, ranks or worker counts. This file is the wiring.
+//! Muster's agent: process 1 of every pod. The agent receives an environment by HTTP and starts `python exec.py` with
+//! it, once for each generation. It keeps the output, stops the script with all its descendants, and reports how the
+//! script ended. It knows nothing of Kubernetes, ranks or worker counts. This file connects the modules.
 
 pub mod activity;
 pub mod config;
@@ -43,14 +43,14 @@ use wind_down::{HttpTask, wind_down};
 /// Disk space that an agent on a machine shared with others reserves for each log.
 const LOCAL_RESERVE_BYTES: u64 = 256 * 1024;
 
-/// Requests that wait for the runner. Further ones wait in their connections.
+/// Maximum number of requests in the runner's queue. Further requests wait in their connections.
 const COMMANDS_MAX: usize = 64;
 
 /// Exit code of an agent that could not start: a bad command line, a port that is taken, or a machine that lacks
-/// something. It is not 1, the code of a Python script that raises an exception, and then of its agent.
+/// something. The code is not 1, because an agent exits with 1 after a Python script that raised an exception.
 const NOT_STARTED: u8 = 2;
 
-/// The program.
+/// Runs the program `agent`.
 pub fn main() -> ExitCode {
     let code = match config::from_process() {
         Ok(Invocation::Agent(config)) => run_agent(*config),
@@ -75,16 +75,18 @@ fn complain(error: &str) -> u8 {
 
 fn run_agent(config: Config) -> u8 {
     if config.supervision == Supervision::Parent {
-        // Leave the master's terminal: its Ctrl-C is for the master, and a run that asks there for a password would wait for
-        // ever in the background. This fails for a process group's leader, which a master's child is not.
+        // Leave the master's terminal. Its Ctrl-C is meant for the master, and a run that asks there for a password
+        // would wait for ever. The call fails only for the leader of a process group, and a master's child is not a
+        // leader.
         let _ = setsid();
     }
-    // One thread: runs must be started from one that lives as long as the agent, and there is little to do.
+    // One thread is enough. A thread that starts runs must live as long as the agent.
     let result =
         runtime::Builder::new_current_thread().enable_all().build().context("start the runtime").and_then(|runtime| {
             let diagnostics = diagnostics::start().context("start the log")?;
             let code = runtime.block_on(serve(config));
-            // A read of stdin or a write to a stdout that nobody reads may never return.
+            // Do not wait for blocking calls: a read of stdin, or a write to a stdout that nobody reads, may never
+            // return.
             runtime.shutdown_background();
             diagnostics.flush();
             code
@@ -92,8 +94,8 @@ fn run_agent(config: Config) -> u8 {
     result.unwrap_or_else(|error| complain(&format!("{error:#}")))
 }
 
-/// Runs the agent to its end. Returns the exit code. Everything that can fail comes before a run can be started, so an
-/// error means that the agent has not started.
+/// Runs the agent until it ends, and returns the exit code. All steps that can fail come before the agent answers
+/// requests, so an error means that the agent did not start.
 async fn serve(config: Config) -> anyhow::Result<u8> {
     let addresses = config.addresses(std::process::id() == 1);
     let Config {
@@ -105,9 +107,8 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
         termination_log,
         token,
         supervision,
+        entrypoint,
         command,
-        // Part of `command` by now.
-        entrypoint: _,
         environment,
     } = config;
     check_work_dir(&work_dir)?;
@@ -117,9 +118,9 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
     let size = log_size(log_bytes, supervision);
     let output = Output::create(&folders, size).map(Arc::new).context("create the files for the output")?;
     let listener = http::listen(&addresses)?;
-    let address = listener.local_addr().context("read the own address")?;
+    let address = listener.local_addr().context("read the address of the listening socket")?;
 
-    let template = RunTemplate { command, work_dir, environment };
+    let template = RunTemplate { command: [entrypoint, command].concat(), work_dir, environment };
     let boot_id = uuid::Uuid::new_v4().to_string();
     let (runner, status) = Runner::new(template, Arc::clone(&output), reaper, Memory::of(CGROUP), boot_id);
     let (commands, queue) = mpsc::channel(COMMANDS_MAX);
@@ -138,7 +139,7 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
     let (activity, status) = (agent.activity.clone(), agent.status.clone());
     let (end_http, ending) = oneshot::channel();
     let http = tokio::spawn(http::serve(listener, agent, ending));
-    // The runner is not a task of its own: it starts processes, which must happen on the main thread.
+    // Do not spawn the runner as a task: it starts processes, and only the main thread may do that.
     let end = runner.run(queue).await;
 
     stops.abort();
@@ -161,8 +162,8 @@ fn check_work_dir(work_dir: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// A pod's agent reserves all of its disk space. Local agents share a disk, and most of them print little: each
-/// reserves enough for the traceback of a script that fails because that disk is full.
+/// A pod's agent reserves the full capacity of its logs. Local agents share a disk, and most of them print little. So
+/// each reserves only enough for the traceback of a script that fails because the disk is full.
 fn log_size(capacity: NonZeroU64, supervision: Supervision) -> LogSize {
     let reserved = match supervision {
         Supervision::Pod => capacity.get(),

@@ -16,10 +16,10 @@ use tracing::warn;
 /// How far back stderr is searched for the exception that ended a run.
 const LOOK_BACK_BYTES: u64 = 1024 * 1024;
 
-/// Bytes that are read back at once.
+/// Bytes that one read of stderr returns at most.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// Which of exec.py's outputs.
+/// One of exec.py's outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
     /// Both, line by line in order of arrival.
@@ -33,10 +33,10 @@ pub enum Stream {
 /// The size of each of the three logs, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct LogSize {
-    /// Newest bytes that are kept.
+    /// Number of newest bytes to keep.
     pub capacity: NonZeroU64,
-    /// Disk space that is taken at once, at most the capacity. A script often fails because the disk is full; its
-    /// traceback comes after that.
+    /// Disk space to reserve when the log is created, at most the capacity. It keeps room for the traceback of a script
+    /// that fails because the disk is full.
     pub reserved: u64,
 }
 
@@ -49,7 +49,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Creates empty logs of `size` in the first of `folders` that is writable: a container's root may not be.
+    /// Creates empty logs of `size` in the first writable folder of `folders`. A container's root may be read-only.
     ///
     /// # Errors
     /// The error of the last folder.
@@ -78,13 +78,13 @@ impl Output {
         }
     }
 
-    /// Appends the bytes of one stream to its own log and to the common one.
+    /// Appends the bytes of one stream to its log and to the log of both streams.
     pub fn append(&self, stream: Stream, bytes: &[u8]) {
         self.log(stream).append(bytes);
         self.both.append(bytes);
     }
 
-    /// What is kept of stderr from `from` on, of a lot the newest MiB.
+    /// The kept bytes of stderr from the offset `from` on, but at most the newest MiB.
     pub fn stderr_from(&self, from: u64) -> Vec<u8> {
         let log = &self.stderr;
         let mut offset = from.max(log.end().saturating_sub(LOOK_BACK_BYTES));
@@ -106,7 +106,7 @@ impl Output {
     }
 }
 
-/// Reserves the disk space of the logs. Without it they work until the disk is full.
+/// Reserves the disk space of the logs. If that fails, they work until the disk is full.
 fn reserve(logs: [&BoundedLog; 3], bytes: u64) {
     if let Err(error) = logs.into_iter().try_for_each(|log| log.reserve(bytes)) {
         warn!(%error, bytes, "cannot reserve disk space for the output; a full disk may lose some of it");
@@ -116,17 +116,17 @@ fn reserve(logs: [&BoundedLog; 3], bytes: u64) {
 /// The last bytes of stderr as text of at most [`STDERR_TAIL_BYTES`].
 pub fn stderr_tail(stderr: &[u8]) -> String {
     let bytes = &stderr[stderr.len().saturating_sub(STDERR_TAIL_BYTES)..];
-    // The cut may be inside a character; leave its rest out.
+    // The cut may be inside a character. Leave out the rest of that character.
     let cut = bytes.iter().take(3).take_while(|byte| **byte & 0b1100_0000 == 0b1000_0000).count();
     let text = String::from_utf8_lossy(&bytes[cut..]);
-    // Each replaced byte takes three.
+    // The replacement for an invalid byte takes three bytes.
     let surplus = text.len().saturating_sub(STDERR_TAIL_BYTES);
     let begin = (surplus..).find(|index| text.is_char_boundary(*index)).expect("the end is a boundary");
     text[begin..].to_owned()
 }
 
-/// One log, and a channel with its end. The agent's only lock is here. It is held for a read or a write, and never across
-/// an await.
+/// One log, and a channel with its end. The mutex is the agent's only lock. It is held during one read or write, and
+/// never across an await.
 #[derive(Debug)]
 pub struct StreamLog {
     log: Mutex<BoundedLog>,
@@ -139,8 +139,8 @@ impl StreamLog {
         Self { log: Mutex::new(log), end }
     }
 
-    /// Appends bytes. If the disk takes none, they become a gap: exec.py must not wait for its own output, and offsets
-    /// must stay true.
+    /// Appends bytes. If the disk refuses them, they become a gap: exec.py must not wait for its output, and later
+    /// offsets must stay correct.
     fn append(&self, bytes: &[u8]) {
         let mut log = self.lock();
         let end = log.end() + bytes.len() as u64;
@@ -153,7 +153,7 @@ impl StreamLog {
         self.end.send_replace(end);
     }
 
-    /// The offset of the first kept byte from `offset` on; the end if there is none.
+    /// The offset of the first kept byte from `offset` on; the log's end if there is none.
     pub fn next_kept(&self, offset: u64) -> u64 {
         self.lock().next_kept(offset)
     }
@@ -171,7 +171,7 @@ impl StreamLog {
     /// See [`BoundedLog::read`].
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<(u64, usize)> {
         self.lock().read(offset, buffer)
     }
@@ -187,7 +187,7 @@ mod tests {
     use super::stderr_tail;
 
     #[test]
-    fn a_tail_begins_at_a_character_and_fits_although_bad_bytes_grow() {
+    fn a_tail_has_whole_characters_and_fits_even_if_bytes_are_invalid() {
         assert_eq!(stderr_tail("…x".as_bytes()), "…x");
         assert_eq!(stderr_tail(&"…x".as_bytes()[1..]), "x");
         assert_eq!(stderr_tail(b""), "");

@@ -1,5 +1,5 @@
-//! Copies the run's output to the agent's own, for `kubectl logs`. A reader that stops reading delays neither exec.py nor
-//! the agent: it loses what the logs cannot keep, and a note says how much.
+//! Copies the run's output to the agent's stdout and stderr, for `kubectl logs`. A reader that stops reading does not
+//! delay exec.py or the agent. It loses the bytes that the logs cannot keep, and a note says how many.
 
 use std::io;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use tracing::warn;
 use crate::follow::{Follower, Piece, Until};
 use crate::log::{Output, Stream};
 
-/// Copies both streams until the agent ends, and then the rest.
+/// Copies both streams until the agent ends and the logs have no more bytes.
 pub async fn mirror(output: Arc<Output>, status: watch::Receiver<RunStatus>) {
     let follower = |stream| Follower::new(Arc::clone(&output), status.clone(), stream, 0, Until::AgentEnds);
     let to_stdout = copy(follower(Stream::Stdout), tokio::io::stdout());
     let to_stderr = copy(follower(Stream::Stderr), tokio::io::stderr());
     for result in <[io::Result<()>; 2]>::from(tokio::join!(to_stdout, to_stderr)) {
         if let Err(error) = result {
-            warn!(%error, "cannot copy the output to the agent's own");
+            warn!(%error, "cannot copy the output to the agent's stdout or stderr");
         }
     }
 }

@@ -11,11 +11,11 @@ use tracing::warn;
 
 use crate::log::{Output, Stream};
 
-/// Maximum bytes of a line that wait for its end.
+/// Maximum bytes of an unfinished line that the pump holds back.
 const LINE_BYTES: usize = 64 * 1024;
 
-/// How long the beginning of a line waits for its end, so that lines of the two streams do not mix. A prompt has no end,
-/// and a progress bar that is rewritten all the time has none for long; both must be shown too.
+/// How long the pump holds back an unfinished line, so that lines of stdout and stderr do not mix. Prompts and progress
+/// bars may stay unfinished for longer, and must be shown too.
 const LINE_WAIT: Duration = Duration::from_millis(200);
 
 /// Reads both pipes until no process has them open for writing.
@@ -34,7 +34,7 @@ async fn pump_stream(mut pipe: pipe::Receiver, stream: Stream, output: &Output) 
     // buffer[..held] is the beginning of a line. At the deadline it goes to the log as it is.
     let (mut held, mut deadline) = (0, Instant::now());
     loop {
-        // Check this before every read: available bytes win against a timeout that is over.
+        // Check this before every read: `timeout_at` prefers available bytes to a deadline that has passed.
         if held > 0 && deadline <= Instant::now() {
             output.append(stream, &buffer[..held]);
             held = 0;

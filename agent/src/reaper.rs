@@ -1,8 +1,9 @@
 //! Reaps every child of the agent, and kills what a run leaves behind.
 //!
-//! The agent is a child subreaper (process 1 is one anyway), so a process whose parent has ended becomes its child,
-//! however it detached itself. Only [`Reaper::reap`] waits for children. The task that calls it also starts them:
-//! `Command::spawn` waits for its child when it fails, and would lose it to a reaper in another task.
+//! The agent is a child subreaper, like every process 1. So a descendant whose parent has ended becomes the agent's
+//! child, even if it has detached itself. Only [`Reaper::reap`] waits for children. The task that calls `reap` also
+//! starts the children: when `Command::spawn` fails, it waits for its child, and a reaper in another task could take
+//! that child first.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -26,7 +27,7 @@ pub struct Reaper {
 /// Whether the agent has children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Children {
-    /// None, so it has no descendants either.
+    /// The agent has no children, and so no descendants.
     None,
     /// At least one.
     Some,
@@ -45,7 +46,7 @@ impl Reaper {
     /// Makes this process the parent of orphans.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn new() -> io::Result<Self> {
         set_child_subreaper(Some(getpid()))?;
         Ok(Self { child_ended: unix::signal(SignalKind::child())? })
@@ -59,8 +60,8 @@ impl Reaper {
         }
     }
 
-    /// Reaps every child that has ended. If `main` has ended, kills its process group first: until it is reaped, no
-    /// other process can have its id.
+    /// Reaps every child that has ended. If `main` has ended, kills its process group first: no other group can have
+    /// this id before `main` is reaped.
     pub fn reap(&self, main: Option<Pid>) -> Reaped {
         if let Some(main) = main
             && has_ended(main)
@@ -79,9 +80,9 @@ impl Reaper {
         }
     }
 
-    /// Sends SIGKILL to every child of the agent. Their children become the agent's when they are dead, so repeat this
-    /// until [`Reaper::reap`] finds none. It does not kill grandchildren directly: a child keeps its process id until it
-    /// is reaped here, while a grandchild's id may already belong to another process.
+    /// Sends SIGKILL to every child of the agent. The children of a killed child become the agent's children, so repeat
+    /// this until [`Reaper::reap`] finds none. Grandchildren are not killed directly: a child keeps its process id
+    /// until it is reaped here, but a grandchild's id may already belong to another process.
     pub fn kill_children(&self) {
         for child in children_of(getpid()) {
             // The child may have ended meanwhile.
@@ -90,20 +91,20 @@ impl Reaper {
     }
 }
 
-/// Programs that wait for the command that they have started and do not pass signals on to it.
+/// Shells. A shell waits for the command that it has started, and does not pass signals on to it.
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ash", "ksh", "zsh"];
 
-/// Sends SIGTERM to a main process that has not been reaped. Its children get none: a handler that was set before a
-/// fork would run in each of them, and several would save the same state. A shell passes no signal on, so its whole
-/// process group gets it.
+/// Sends SIGTERM to a main process that has not been reaped. The process's children get no signal: a handler that was
+/// set before a fork would run in each of them, and several would save the same state. If the process is a shell, its
+/// whole process group gets SIGTERM.
 pub fn terminate(main: Pid) {
     let send = if is_shell(main) { kill_process_group } else { kill_process };
     // The process may have ended.
     let _ = send(main, Signal::TERM);
 }
 
-/// Whether a process runs a shell: by its program, which for a script is the interpreter, or by the name under which
-/// busybox was started.
+/// Whether a process runs a shell. This looks at the process's program, which is the interpreter of a script. For
+/// busybox it looks at the name under which busybox was started.
 fn is_shell(process: Pid) -> bool {
     let folder = PathBuf::from(format!("/proc/{}", process.as_raw_nonzero()));
     let program = fs::read_link(folder.join("exe")).unwrap_or_default();
@@ -130,17 +131,17 @@ fn outcome_of(status: WaitStatus) -> Option<ExitOutcome> {
     code.or_else(|| status.terminating_signal().map(ExitOutcome::Signal))
 }
 
-/// The processes whose parent is `parent`, by `/proc` (proc_pid_stat(5)).
+/// The processes whose parent is `parent`, according to `/proc` (proc_pid_stat(5)).
 fn children_of(parent: Pid) -> Vec<Pid> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     numbers.filter(|pid| parent_of(*pid) == Some(parent)).filter_map(Pid::from_raw).collect()
 }
 
-/// The parent of a process; `None` when it has ended meanwhile.
+/// The parent of a process; `None` if the process has ended meanwhile.
 fn parent_of(pid: i32) -> Option<Pid> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in brackets. It may contain anything, also spaces and brackets.
+    // The second field is the program's name in brackets. It may contain any character, even spaces and brackets.
     let behind_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
     let fields = str::from_utf8(&stat[behind_name..]).ok()?;
     Pid::from_raw(fields.split_ascii_whitespace().nth(1)?.parse().ok()?)

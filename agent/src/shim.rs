@@ -1,5 +1,5 @@
-//! The step between the agent and exec.py. A process can ask the kernel to be killed together with its parent, but only
-//! for itself, and no safe code runs between fork and exec. So the agent starts its own program again. That process asks
+//! The step between the agent and exec.py. A process can ask the kernel to kill it together with its parent, but only
+//! for itself. No safe code can run between fork and exec, so the agent starts its own program again. That process asks
 //! the kernel, checks that the agent is still alive, and becomes the command.
 
 use std::env;
@@ -58,8 +58,8 @@ pub fn become_command(shim: Shim) -> u8 {
     fail(&format!("{}{why}", cannot_start(program)), code)
 }
 
-/// The command with `python3` in the place of `python`, if only that is installed. `python` is the program, or comes before
-/// exec.py and after the words of an image's ENTRYPOINT.
+/// Replaces `python` by `python3` if only `python3` is installed. `python` is the first word of the command. After an
+/// image's ENTRYPOINT, it is the word before exec.py.
 fn with_installed_python(mut command: Vec<OsString>, is_installed: impl Fn(&str) -> bool) -> Vec<OsString> {
     let [python, python3] = PYTHONS;
     let before_script = command.windows(2).position(|words| words == [python, "exec.py"]);
@@ -79,7 +79,7 @@ fn is_on_path(program: &str, path: Option<&OsStr>) -> bool {
     env::split_paths(path.unwrap_or(OsStr::new("/bin:/usr/bin"))).any(can_execute)
 }
 
-/// The beginning of the error for a program that cannot be started. The agent recognises it.
+/// The beginning of the error for a program that cannot be started. `run::unstartable` recognises the error by it.
 pub(crate) fn cannot_start(program: &OsStr) -> String {
     format!("cannot start {program:?}: ")
 }

@@ -1,4 +1,4 @@
-//! The last seconds of an agent whose processes have ended: readers get what they still want, as far as there is time.
+//! The last seconds of an agent whose processes have ended: readers get the rest of the output, as far as time allows.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -14,14 +14,14 @@ use crate::run::AgentEnd;
 /// How long it may take to copy the last output to the agent's own streams.
 const MIRROR_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long open answers may take.
+/// How long open answers may take to finish.
 const HTTP_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long an agent that was told to end still answers new requests: a master that learns of the end copies the rest
-/// of the output.
+/// How long an agent that got SIGTERM still answers new requests after its run has ended. A master uses this time to
+/// copy the rest of the output.
 const READERS_LIMIT: Duration = Duration::from_secs(2);
 
-/// After so long without a request there are no readers.
+/// If no request is open for this long, the agent assumes that no readers are left.
 const READERS_PAUSE: Duration = Duration::from_millis(500);
 
 /// The task that answers requests.
@@ -36,7 +36,7 @@ pub(crate) async fn wind_down(end: AgentEnd, activity: &Activity, http: HttpTask
     let mut cut_off = end.at_most(HTTP_LIMIT);
     if end.killed_at.is_some() {
         cut_off = end.at_most(READERS_LIMIT);
-        // A reader that is still there then is cut off below.
+        // Readers that are still connected after that are cut off below.
         let _ = timeout_at(cut_off, activity.quiet(READERS_PAUSE)).await;
     }
     drop(http.end);
@@ -46,12 +46,12 @@ pub(crate) async fn wind_down(end: AgentEnd, activity: &Activity, http: HttpTask
     if let Some(mirror) = mirror
         && timeout_at(end.at_most(MIRROR_LIMIT), mirror).await.is_err()
     {
-        warn!("nobody reads the agent's own output; its end is lost");
+        warn!("nobody reads the agent's stdout and stderr; the last output is lost");
     }
 }
 
 impl AgentEnd {
-    /// The end of a wait that begins now: after `limit`, or when the agent is killed if that is earlier.
+    /// The deadline of a wait that begins now: after `limit`, or when the agent is killed if that is earlier.
     fn at_most(&self, limit: Duration) -> tokio::time::Instant {
         let end = Instant::now() + limit;
         self.killed_at.map_or(end, |killed_at| killed_at.min(end)).into()

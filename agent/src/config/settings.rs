@@ -1,4 +1,4 @@
-//! Everything that can be set: flag, variable, default and help, each once.
+//! All settings, each with its flag, variable, default and help.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
@@ -17,11 +17,11 @@ const SECONDS_MAX: u64 = 366 * 86_400;
 /// Column of the help where a flag's description begins.
 const HELP_COLUMN: usize = 37;
 
-/// One thing that can be set.
+/// One setting.
 pub(super) struct Setting {
-    /// How the command line says it.
+    /// Its flag on the command line.
     pub(super) flag: Flag,
-    /// How the environment says it, if it can.
+    /// Its environment variable, if it has one.
     pub(super) variable: Option<&'static str>,
     pub(super) default: Default,
     /// A noun phrase or an imperative.
@@ -32,21 +32,21 @@ pub(super) struct Setting {
 
 /// A flag, with its dashes.
 pub(super) enum Flag {
-    /// Takes a value, for which the help has this name.
+    /// Takes a value. The second text is the value's name in the help.
     Valued(&'static str, &'static str),
-    /// Takes no value, and stands for `1`.
+    /// Takes no value, and means `1`.
     Switch(&'static str),
     /// The command after `--`.
     Command,
 }
 
-/// What holds where nothing is set.
+/// The value if neither the flag nor the variable is set.
 pub(super) enum Default {
     /// This value.
     Value(&'static str),
-    /// What these words describe.
+    /// A value that the help describes with these words.
     Described(&'static str),
-    /// Nothing.
+    /// No value.
     Off,
 }
 
@@ -102,7 +102,7 @@ pub(super) const SETTINGS: [Setting; 10] = [
         flag: Flag::Valued("--linger", "SECONDS"),
         variable: Some("MUSTER_LINGER"),
         default: Default::Value("600"),
-        help: "How long to stay after a run without any request",
+        help: "How long to wait for a request after a run has ended, before the agent exits",
         set: |config, given| given.seconds().map(|linger| config.linger = linger),
     },
     Setting {
@@ -116,7 +116,7 @@ pub(super) const SETTINGS: [Setting; 10] = [
         flag: Flag::Valued("--termination-log", "FILE"),
         variable: Some("MUSTER_TERMINATION_LOG"),
         default: Default::Described("/dev/termination-log unless supervised"),
-        help: "Existing file to write how the run ended to",
+        help: "Existing file that receives the report of a run's end",
         set: |config, given| {
             config.termination_log = Some(PathBuf::from(given.text));
             Ok(())
@@ -133,13 +133,13 @@ pub(super) const SETTINGS: [Setting; 10] = [
         flag: Flag::Switch("--supervised"),
         variable: Some("MUSTER_SUPERVISED"),
         default: Default::Off,
-        help: "Print the address on stdout, print no output, and end when stdin does",
+        help: "Print only the address on stdout, not the output; exit when stdin ends",
         set: |config, given| given.supervision().map(|supervision| config.supervision = supervision),
     },
 ];
 
 impl Flag {
-    /// Whether the flag has this name, which comes without dashes.
+    /// Whether the flag has this name. `name` has no dashes.
     pub(super) fn is(&self, name: &str) -> bool {
         match self {
             Self::Valued(flag, _) | Self::Switch(flag) => flag.strip_prefix("--") == Some(name),
@@ -147,7 +147,7 @@ impl Flag {
         }
     }
 
-    /// As the help shows it.
+    /// The flag as the help shows it.
     fn usage(&self) -> String {
         match self {
             Self::Valued(flag, value) => format!("      {flag} {value}"),
@@ -172,7 +172,7 @@ pub(super) fn help() -> String {
     text
 }
 
-/// What was said of one setting.
+/// A value for one setting, and its origin.
 #[derive(Clone, Copy)]
 pub(super) struct Given<'a> {
     /// The flag or variable.

@@ -1,4 +1,4 @@
-//! The answers of each success and each failure.
+//! The answers to requests, for every success and every failure.
 
 use bytes::Bytes;
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
@@ -20,10 +20,10 @@ pub(super) enum Answer {
     Text(StatusCode, &'static str),
     /// The status of the run.
     Status(RunStatus),
-    /// Output, as it comes.
+    /// Output, sent as it arrives.
     Logs {
         follower: Follower,
-        /// Bytes between the offset asked for and the first that is delivered.
+        /// Number of missing bytes between the requested offset and the first delivered byte.
         dropped: u64,
     },
 }
@@ -94,12 +94,12 @@ impl Failure {
 }
 
 impl Answer {
-    /// `OK`, as the first prototype's agent answers.
+    /// `OK`, the answer of the first prototype's agent.
     pub(super) fn ok() -> Self {
         Self::Text(StatusCode::OK, "OK")
     }
 
-    /// The response. It holds `open` until the answer is produced.
+    /// The response. It holds `open` until the answer is complete.
     pub(super) fn into_response(self, open: Option<OpenRequest>) -> Response<AgentBody> {
         match self {
             Self::Text(status, text) => full(status, "text/plain; charset=utf-8", text.into()),

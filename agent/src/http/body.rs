@@ -15,36 +15,36 @@ use tracing::warn;
 use crate::activity::OpenRequest;
 use crate::follow::{Follower, Piece};
 
-/// How long a client may take to read one piece of a log before it counts as gone.
+/// How long a client may take to read one piece of a log. After that, the answer ends.
 const READER_LIMIT: Duration = Duration::from_secs(60);
 
 /// The body of an answer.
 #[derive(Debug)]
 pub(super) enum AgentBody {
-    /// All of it.
+    /// A whole answer.
     Full(Full<Bytes>),
-    /// Piece by piece. It ends when the sender is dropped.
+    /// A log, piece by piece. The body ends when the sender is dropped.
     Pieces(mpsc::Receiver<Bytes>),
 }
 
 impl AgentBody {
-    /// All of it at once.
+    /// A body of these bytes.
     pub(super) fn full(bytes: Bytes) -> Self {
         Self::Full(Full::new(bytes))
     }
 
     /// The pieces that `follower` reads.
     pub(super) fn following(follower: Follower, open: Option<OpenRequest>) -> Self {
-        // One piece waits while another is sent. Further ones wait in the log.
+        // One piece waits here while another is sent. Further pieces wait in the log.
         let (sender, pieces) = mpsc::channel(1);
         tokio::spawn(deliver(follower, sender, open));
         Self::Pieces(pieces)
     }
 }
 
-/// Sends a log until it ends or the reader leaves. It ends before bytes that are missing, because they were
-/// not kept or the reader was too slow: headers have been sent, and bytes have no place for a note. When the reader asks
-/// again from there, the headers of that answer say what is missing.
+/// Sends a log until it ends or the reader leaves. It also stops before missing bytes, because a body of raw bytes has
+/// no place for a note. When the reader asks again from there, the headers of the next answer say how many bytes are
+/// missing.
 async fn deliver(mut follower: Follower, sender: mpsc::Sender<Bytes>, _open: Option<OpenRequest>) {
     loop {
         let piece = tokio::select! {

@@ -1,4 +1,4 @@
-//! Limits the number of connections. When there are too many, an unauthenticated one is closed for the next.
+//! Limits the number of connections. At the limit, a new connection replaces the oldest unauthenticated one.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::oneshot;
 
-/// Connections at the same time. A master needs three; the usual limit of 1024 descriptors leaves room for exec.py's.
+/// Maximum number of connections. A master needs three. The usual limit of 1024 descriptors leaves room for logs and
+/// pipes.
 const CONNECTIONS_MAX: usize = 512;
 
 /// Whether a connection has carried an authenticated request.
@@ -32,24 +33,25 @@ pub(super) struct Connections(VecDeque<Connection>);
 #[derive(Debug)]
 struct Connection {
     authenticated: Authenticated,
-    /// Closed when the connection has ended by itself.
+    /// `is_closed` is true when the connection has ended by itself.
     alive: oneshot::Sender<Infallible>,
 }
 
-/// The same connection for the task that serves it.
+/// The part of a connection that its serving task holds.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) authenticated: Authenticated,
-    /// Returns when the connection must make room for another.
+    /// Resolves when the connection must make room for another.
     pub(super) evicted: oneshot::Receiver<Infallible>,
 }
 
 impl Connections {
-    /// Counts one more connection, and closes the oldest unauthenticated one if there are too many. `None` if all are
+    /// Counts one more connection. At the limit, closes the oldest unauthenticated one, or returns `None` if all are
     /// authenticated.
     pub(super) fn admit(&mut self) -> Option<Slot> {
         if self.0.len() >= CONNECTIONS_MAX {
-            // One that has ended does as well. To search all for those would cost more than a flood of connections does.
+            // An ended connection can be removed too. The search stops at the first match, because a search through all
+            // connections would be too slow in a flood.
             let can_go = |connection: &Connection| connection.alive.is_closed() || !connection.authenticated.get();
             let place = self.0.iter().position(can_go)?;
             self.0.remove(place);

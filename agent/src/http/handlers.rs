@@ -1,4 +1,4 @@
-//! One function a route: reads the request, asks the runner, words the answer.
+//! One function for each route. It reads the request, asks the runner, and builds the answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +20,11 @@ use crate::run::environment::parse_config;
 use crate::run::event::{Event, Reply};
 use crate::run::phase::Assignment;
 
-/// Maximum bytes of a body. A config holds at most two copies of the cluster; the kernel bounds a variable.
+/// Maximum bytes of a body. A config holds at most two copies of the cluster's addresses, and the kernel limits the
+/// length of a variable.
 const BODY_LIMIT: usize = 1024 * 1024;
 
-/// How long a body may take.
+/// How long a body may take to arrive.
 const BODY_TIME: Duration = Duration::from_secs(10);
 
 /// Time from SIGTERM to SIGKILL if a stop request does not set it.
@@ -52,15 +53,15 @@ pub(super) async fn finish(agent: &Agent) -> Result {
     ask_runner(agent, Event::Finish).await
 }
 
-/// Answers at once, or with `after` when the status has another number than that. A number larger than ours comes from
-/// an earlier agent at this address.
+/// Answers at once. With `after`, waits until the status has a different number. A larger `after` comes from an earlier
+/// agent at this address, and is answered at once.
 pub(super) async fn status(request: &Request<Incoming>, agent: &Agent) -> Result {
     let query = Query::of(request);
     let (after, wait) = (query.after()?, query.wait_seconds()?);
     let mut status = agent.status.clone();
     if let Some(after) = after {
         let wait = Duration::from_secs(wait.unwrap_or(LONG_POLL_MAX_SECONDS).min(LONG_POLL_MAX_SECONDS));
-        // When the wait is over or the agent ends, the present status is the answer as well.
+        // If the wait is over or the agent ends, the present status is the answer.
         let _ = timeout(wait, status.wait_for(|status| status.seq != after)).await;
     }
     let status = status.borrow().clone();

@@ -41,27 +41,27 @@ pub use token::TokenHash;
 /// How long a client may take to send the head of a request.
 const HEAD_LIMIT: Duration = Duration::from_secs(5);
 
-/// Most bytes of the head of a request, and of what waits in a connection either way.
+/// Maximum bytes of a request's head, and of a connection's buffers.
 const HEAD_BYTES: usize = 16 * 1024;
 
-/// How long a connection without an authenticated request lasts.
+/// How long a connection without an authenticated request may last.
 const ANONYMOUS_LIMIT: Duration = Duration::from_secs(10);
 
-/// Connections that wait in the kernel to be accepted. A client beyond that tries again a second later.
+/// Maximum number of connections that wait in the kernel to be accepted. Further clients try again a second later.
 const BACKLOG: u32 = 4096;
 
 /// How long to wait after a failed accept, most often for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Silence after which the kernel probes a client, the pause between probes, and their number. Otherwise a client whose
-/// machine has vanished would seem to listen for ever, and the agent would never end by itself.
+/// Silence after which the kernel probes a client, the pause between probes, and their number. Without probes, a client
+/// whose machine has vanished would seem to listen for ever, and the agent would never end by itself.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_PROBE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_PROBES: u32 = 3;
-/// How long a client may acknowledge or accept no bytes, in milliseconds.
+/// How long bytes for a client may stay unacknowledged or unsent, in milliseconds.
 const UNACKNOWLEDGED_LIMIT_MS: u32 = 60_000;
 
-/// What every request needs.
+/// The shared state that every request needs.
 #[derive(Debug, Clone)]
 pub struct Agent {
     /// Commands for the runner.
@@ -76,7 +76,7 @@ pub struct Agent {
     pub token: Option<TokenHash>,
 }
 
-/// Why no address could be listened on.
+/// The agent could not listen on any address.
 #[derive(Debug, thiserror::Error)]
 #[error("listen on {address}")]
 pub struct ListenError {
@@ -85,15 +85,15 @@ pub struct ListenError {
     source: io::Error,
 }
 
-/// Listens on the first of the addresses whose kind this machine has.
+/// Listens on the first address whose kind (IPv4 or IPv6) this machine supports.
 ///
 /// # Errors
-/// What the kernel says of that one, or of the last.
+/// The kernel's error for that address, or for the last one.
 pub fn listen(addresses: &[SocketAddr]) -> Result<TcpListener, ListenError> {
     let (last, others) = addresses.split_last().expect("there is an address");
     for address in others {
         match listen_on(*address) {
-            // A machine without IPv6 does not know such sockets, or has no such address.
+            // A machine without IPv6 refuses the socket or the address.
             Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL)) => {}
             done => return done.map_err(|source| ListenError { address: *address, source }),
         }
@@ -104,7 +104,7 @@ pub fn listen(addresses: &[SocketAddr]) -> Result<TcpListener, ListenError> {
 fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     if address.is_ipv6() {
-        // [::] takes IPv4 as well, whatever the machine's default is.
+        // [::] accepts IPv4 too, whatever the machine's default is.
         sockopt::set_ipv6_v6only(&socket, false)?;
     }
     // An agent that ended a moment ago may have left connections behind.
@@ -147,9 +147,9 @@ async fn serve_connection(connection: TcpStream, agent: Agent, slot: Slot, watch
         .max_buf_size(HEAD_BYTES)
         .serve_connection(TokioIo::new(connection), service);
     tokio::select! {
-        // The client broke it, and alone loses by it.
+        // The client broke the connection, which harms nobody else.
         result = watcher.watch(connection) => result.unwrap_or_else(|error| debug!(%error, "a connection ended early")),
-        _ = evicted => debug!("a connection is closed for another"),
+        _ = evicted => debug!("a connection is closed to make room for another"),
         () = anonymous_limit(&authenticated) => debug!("a connection without an authenticated request is closed"),
     }
 }
@@ -176,7 +176,7 @@ async fn respond(
     authenticated: &Authenticated,
 ) -> Result<Response<AgentBody>, Infallible> {
     let admitted = framing::check(request.headers()).and_then(|()| agent.admit(&request));
-    // An anonymous request does not keep the agent from ending.
+    // An anonymous request does not delay the agent's end.
     let open = matches!(admitted, Ok(Caller::Known)).then(|| {
         authenticated.set();
         agent.activity.begin()
@@ -213,7 +213,8 @@ enum Caller {
 }
 
 impl Agent {
-    /// Admits a request that has the token or requests a public route. To others even unknown routes are 401.
+    /// Admits a request that has the token or requests a public route. All other requests get 401, even for unknown
+    /// routes.
     fn admit(&self, request: &Request<Incoming>) -> Result<Caller, Failure> {
         if self.token.is_none_or(|token| token.admits(request.headers())) {
             Ok(Caller::Known)
@@ -237,7 +238,7 @@ enum Route {
     Logs,
 }
 
-/// Finds the route of a request. HEAD is not taken for GET: HEAD must have no effect, and `GET /run` has one.
+/// Finds the route of a request. HEAD is not treated like GET: HEAD must have no effect, but `GET /run` starts a run.
 fn route(request: &Request<Incoming>) -> Result<Route, Failure> {
     let (route, method) = match request.uri().path() {
         routes::HEALTHZ => (Route::Healthz, Method::GET),

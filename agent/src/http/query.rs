@@ -20,7 +20,7 @@ impl<'a> Query<'a> {
         Self(request.uri().query().unwrap_or_default())
     }
 
-    /// The value of a parameter. The first counts.
+    /// The value of a parameter. If it is repeated, the first value counts.
     fn get(&self, name: &str) -> Option<&'a str> {
         self.0.split('&').find_map(|pair| match pair.split_once('=') {
             Some((key, value)) => (key == name).then_some(value),

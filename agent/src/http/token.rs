@@ -1,5 +1,5 @@
-//! The bearer token of requests. The agent knows the token's SHA-256 alone. Without one, as when it is started by hand, it
-//! answers every request.
+//! The bearer token of requests. The agent knows only the token's SHA-256. An agent without a token, for example one
+//! that was started by hand, answers every request.
 
 use std::str::FromStr;
 

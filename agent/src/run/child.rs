@@ -20,7 +20,7 @@ pub struct RunTemplate {
     pub command: Vec<OsString>,
     /// The working directory.
     pub work_dir: PathBuf,
-    /// The agent's own environment without the agent's own variables.
+    /// The agent's environment without Muster's variables.
     pub environment: Environment,
 }
 
@@ -33,15 +33,15 @@ pub struct Pipes {
     pub stderr: pipe::Receiver,
 }
 
-/// Starts the command in a process group of its own, and returns its process id, which is also the group's. If the
-/// command cannot be found, that shows later, as its exit code: the process that is started here is the agent's own
-/// program, which becomes the command (see [`shim`]).
+/// Starts the command in a process group of its own, and returns the process id, which is also the group's id. The
+/// started process is the agent's own program, which then becomes the command (see [`shim`]). So a command that cannot
+/// be found shows later, by an exit code.
 ///
-/// Call it from the thread that lives as long as the agent: the kernel kills the child when the thread that started it
+/// Call this from a thread that lives as long as the agent: the kernel kills the child when the thread that started it
 /// ends.
 ///
 /// # Errors
-/// What the kernel says: no memory, too many processes, no such working directory, or an environment that is too large.
+/// The kernel's error: no memory, too many processes, no such working directory, or an environment that is too large.
 pub fn spawn(template: &RunTemplate, changes: &EnvChanges) -> io::Result<(Pid, Pipes)> {
     let agent = getpid().as_raw_nonzero().to_string();
     let mut child = Command::new("/proc/self/exe")
@@ -62,7 +62,7 @@ pub fn spawn(template: &RunTemplate, changes: &EnvChanges) -> io::Result<(Pid, P
     Ok((Pid::from_child(&child), pipes))
 }
 
-/// Why a start failed. It names the working directory, the part of a start that users choose.
+/// Why a start failed. The text names the working directory, because users choose it.
 pub fn describe_failure(template: &RunTemplate, error: &io::Error) -> String {
     format!("cannot start {:?} in {:?}: {error}", template.command, template.work_dir)
 }

@@ -9,10 +9,10 @@ use serde_json::value::RawValue;
 /// The changes of a config: a variable's value, or `None` to remove it.
 pub type EnvChanges = BTreeMap<EnvName, Option<String>>;
 
-/// Variables by name. Unlike those of a config, inherited ones need not be UTF-8.
+/// Variables by name. Inherited variables need not be UTF-8, unlike those of a config.
 pub type Environment = BTreeMap<OsString, OsString>;
 
-/// The variables that name a proxy. gRPC reads those in lower case, Python's libraries all.
+/// The variables that name a proxy. gRPC reads the names in lower case. Python's libraries read all of them.
 const PROXIES: [&str; 6] = ["http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY", "GRPC_PROXY"];
 
 /// Why a config is refused.
@@ -73,7 +73,7 @@ fn compact(json: &str) -> String {
     text
 }
 
-/// The environment of a run.
+/// The environment of a run: `own` with these changes.
 pub fn child_environment(own: &Environment, changes: &EnvChanges) -> Environment {
     let mut environment = own.clone();
     for (name, value) in changes {
@@ -87,18 +87,18 @@ pub fn child_environment(own: &Environment, changes: &EnvChanges) -> Environment
     environment
 }
 
-/// Adds the hosts in [`MUSTER_NO_PROXY`] to `no_proxy`. Otherwise gRPC asks the proxy for the peers, and TensorFlow waits
-/// for them silently and without a limit.
+/// Adds the hosts in [`MUSTER_NO_PROXY`] to `no_proxy`. Otherwise gRPC would ask the proxy for the peers, and
+/// TensorFlow would wait for them silently and without a limit.
 fn keep_peers_off_the_proxy(environment: &mut Environment) {
     let get = |name: &str| environment.get(OsStr::new(name)).filter(|value| !value.is_empty());
     let (true, Some(peers)) = (PROXIES.into_iter().any(|name| get(name).is_some()), get(MUSTER_NO_PROXY)) else {
         return;
     };
-    // Some programs read one and some the other, so both get all hosts.
+    // Some programs read `no_proxy` and others `NO_PROXY`, so each gets all hosts.
     let lower = get("no_proxy").or(get("NO_PROXY"));
     let upper = get("NO_PROXY").or(get("no_proxy"));
     let mut added = vec![("no_proxy", joined(lower, peers)), ("NO_PROXY", joined(upper, peers))];
-    // gRPC reads this one if it is set, and no_proxy otherwise.
+    // gRPC reads `no_grpc_proxy` if it is set, and `no_proxy` otherwise.
     if let Some(grpc) = get("no_grpc_proxy") {
         added.push(("no_grpc_proxy", joined(Some(grpc), peers)));
     }

@@ -40,7 +40,7 @@ pub enum Event {
     AllEnded {
         /// The first line of the exception that ended the script.
         exception: Option<String>,
-        /// The end of its stderr.
+        /// The end of the run's stderr.
         stderr_tail: String,
         /// Why no line of exec.py ran, if none did.
         not_started: Option<String>,
@@ -75,7 +75,7 @@ pub struct Now {
     pub wall: UnixMillis,
 }
 
-/// The answer to a request. For events that are no requests it is `Done`.
+/// The answer to a request. Events that are not requests get `Done`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// The request is fulfilled.
@@ -118,7 +118,7 @@ pub enum Action {
     Start(EnvChanges),
     /// Send SIGTERM to the main process; to its process group if it is a shell.
     Terminate(Pid),
-    /// Send SIGKILL to its process group.
+    /// Send SIGKILL to the main process and its process group.
     Kill(Pid),
     /// End the agent.
     EndAgent,

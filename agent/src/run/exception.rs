@@ -1,12 +1,13 @@
-//! Which exception a Python script ended with, by what it has left on stderr.
+//! Finds the exception that ended a Python script, in the script's stderr.
 
-/// Begins the stack of an exception that nobody caught (Python's `traceback` module).
+/// The line before the stack of an uncaught exception (Python's `traceback` module).
 const TRACEBACK: &str = "Traceback (most recent call last):";
 
-/// Comes before the traceback of an exception that ended nothing, in `__del__` for instance: often the last on stderr.
+/// Begins the line before the traceback of an ignored exception, for example in `__del__`. That traceback is often the
+/// last one on stderr.
 const IGNORED: &str = "Exception ignored ";
 
-/// The first line of the exception that the last traceback tells of. Its text may go on for many lines.
+/// The first line of the exception in the last traceback. The exception's text may have many more lines.
 pub fn first_line(stderr: &str) -> Option<String> {
     let mut found = None;
     let (mut is_ignored, mut in_stack) = (false, false);
@@ -22,7 +23,7 @@ pub fn first_line(stderr: &str) -> Option<String> {
 }
 
 /// `ValueError: no`, `tensorflow.python.framework.errors_impl.AbortedError: …`, `KeyboardInterrupt`. Lines of the stack
-/// begin with spaces, and lines of a log that come between with a letter and a number.
+/// begin with spaces. Log lines in between begin with a number, or have a space before the first colon.
 fn is_exception(line: &str) -> bool {
     let name = line.split_once(':').map_or(line, |(name, _)| name);
     let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
@@ -50,13 +51,13 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_a_log_between_a_stack_and_its_exception_are_passed_over() {
+    fn log_lines_between_a_stack_and_its_exception_are_skipped() {
         let logs = "2026-11-21 12:00:00.1: W tensorflow/core/x.cc:1\nW0000 00:00:1.2  1 x.cc:2] gone: away\n\n";
         assert_eq!(first_line(&format!("{STACK}{logs}OSError: full\n")).as_deref(), Some("OSError: full"));
     }
 
     #[test]
-    fn an_exception_that_was_ignored_or_has_no_stack_is_none() {
+    fn an_exception_that_was_ignored_or_has_no_stack_is_not_reported() {
         let ignored = format!("Exception ignored in: <function A.__del__>\n{STACK}TypeError: late\n");
         assert_eq!(first_line(&format!("{STACK}ValueError: first\n{ignored}")).as_deref(), Some("ValueError: first"));
         assert_eq!(first_line(&ignored), None);

@@ -1,5 +1,5 @@
-//! Whether the kernel killed a run because memory ran out. To a parent this looks like any other SIGKILL. A counter of the
-//! container's cgroup tells the difference. Without cgroups, it is reported as SIGKILL.
+//! Whether the kernel killed a run because memory ran out. To a parent this looks like any other SIGKILL. A counter of
+//! the container's cgroup tells the difference. Without cgroups, the run is reported as ended by SIGKILL.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ const LAYOUTS: [Layout; 2] = [
 /// differs between machines.
 const UNLIMITED: u64 = 1 << 62;
 
-/// The signal of the kernel, and the exit code of a shell whose child died of it.
+/// The signal that the kernel sends, and the exit code of a shell whose child that signal ended.
 const SIGKILL: i32 = 9;
 const KILLED: i32 = 128 + SIGKILL;
 
@@ -30,11 +30,11 @@ const KILLED: i32 = 128 + SIGKILL;
 struct Layout {
     /// Has a line `oom_kill N`: the number of processes that the kernel has killed because memory ran out. It only rises.
     events: &'static str,
-    /// Bytes that its processes may use together.
+    /// The number of bytes that the cgroup's processes may use together.
     limit: &'static str,
 }
 
-/// The memory of one agent's runs, by its cgroup.
+/// The memory of one agent's runs, according to a cgroup.
 #[derive(Debug)]
 pub struct Memory {
     cgroup: PathBuf,
@@ -43,7 +43,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Reads the cgroup in this folder, which need not exist.
+    /// Uses the cgroup in this folder, which need not exist.
     pub fn of(cgroup: impl Into<PathBuf>) -> Self {
         Self { cgroup: cgroup.into(), kills_before: None }
     }
@@ -53,7 +53,7 @@ impl Memory {
         self.kills_before = self.kills();
     }
 
-    /// How the main process of the run ended. `outcome` is what the kernel told its parent.
+    /// How the main process of the run ended. `outcome` is the kernel's report to the agent.
     pub fn explain(&self, outcome: ExitOutcome, cause: Cause) -> ExitOutcome {
         if ran_out(&outcome, cause, self.kills_before, self.kills()) {
             ExitOutcome::OutOfMemory { limit: self.limit() }
@@ -82,9 +82,9 @@ impl Memory {
     }
 }
 
-/// Whether memory ran out: the main process was killed, not by the agent, and the counter rose between its start and its
-/// end. The counter names no process, so this is also true if the kernel killed a child of the run and somebody else the
-/// run.
+/// Whether memory ran out: the main process was killed, but not by the agent, and the counter rose during the run. The
+/// counter names no process. So the result is also true if the kernel killed another process of the cgroup, and a user
+/// killed the run.
 pub fn ran_out(outcome: &ExitOutcome, cause: Cause, before: Option<u64>, after: Option<u64>) -> bool {
     let was_killed = matches!(outcome, ExitOutcome::Signal(SIGKILL) | ExitOutcome::Code(KILLED));
     let has_risen = before.zip(after).is_some_and(|(before, after)| before < after);

@@ -28,10 +28,10 @@ pub enum Command {
     Request {
         /// What is requested.
         event: Event,
-        /// Where the answer goes.
+        /// The channel for the answer.
         reply: oneshot::Sender<Reply>,
     },
-    /// The agent got SIGTERM or SIGINT and gets SIGKILL after this grace. A second command changes nothing.
+    /// The agent got SIGTERM or SIGINT, and gets SIGKILL after this grace. A second `Terminate` changes nothing.
     Terminate {
         /// The pod's termination grace.
         grace: Duration,
@@ -45,6 +45,6 @@ pub enum Command {
 pub struct AgentEnd {
     /// The exit code of the agent.
     pub code: u8,
-    /// When the agent gets SIGKILL, if it was told to end.
+    /// When the agent must have ended, if it got SIGTERM or SIGINT.
     pub killed_at: Option<Instant>,
 }

@@ -1,4 +1,4 @@
-//! The output of the current run, while it is read.
+//! Reads the output of the current run.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use super::child::Pipes;
 use crate::log::{Output, Stream};
 use crate::pump::pump;
 
-/// How long the pipes may stay open when every process of the run is dead. Only a process outside the agent's
-/// descendants can hold them open, after it got them over a socket.
+/// How long the pipes may stay open when every process of the run is dead. Then only a process that is no descendant of
+/// the agent can hold them open, because it got them over a socket.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
 /// Whether the run's output has been read.
@@ -25,12 +25,12 @@ pub(super) enum RunOutput {
         task: JoinHandle<()>,
         /// Offset of the run's first byte on stderr.
         stderr_from: u64,
-        /// When reading is given up; set when every process is dead.
+        /// When to give up reading. This is set when every process is dead.
         deadline: Option<Instant>,
     },
-    /// All of it has been read.
+    /// All output has been read.
     Read {
-        /// As above.
+        /// Offset of the run's first byte on stderr.
         stderr_from: u64,
     },
 }
@@ -56,7 +56,8 @@ impl RunOutput {
         }
     }
 
-    /// Call this when every process is dead. Returns where the run's stderr begins, once all output is read or given up.
+    /// Call this when every process is dead. Once all output is read or given up, returns the offset of the run's first
+    /// byte on stderr.
     pub(super) fn finish(&mut self, now: Instant) -> Option<u64> {
         match self {
             Self::None => Some(0),

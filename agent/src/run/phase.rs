@@ -28,10 +28,10 @@ pub struct Run {
     pub started_at: UnixMillis,
 }
 
-/// When a run that was told to end gets SIGKILL.
+/// When a run that is being stopped gets SIGKILL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kill {
-    /// At this time, unless it ends before.
+    /// At this time, unless the run ends before.
     At(Instant),
     /// SIGKILL has been sent; the kernel has not reported the end yet.
     Sent,
@@ -42,13 +42,13 @@ pub enum Kill {
 pub enum Cause {
     /// `/stop` ended it.
     Stopped,
-    /// The agent had to end, and ended it.
+    /// The agent had to end, and stopped the run.
     Terminated,
     /// It ended by itself.
     Own,
 }
 
-/// Where the run stands.
+/// The phase of the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
     /// There is no environment yet.
@@ -68,13 +68,13 @@ pub enum Phase {
         /// The run.
         run: Run,
     },
-    /// The main process was told to end.
+    /// The main process has been sent SIGTERM or SIGKILL.
     Stopping {
         /// The run.
         run: Run,
         /// When it gets SIGKILL.
         kill: Kill,
-        /// The first order to end.
+        /// Which request or signal came first.
         cause: Cause,
     },
     /// The main process has ended; the runner kills its descendants and reads the last output.
@@ -116,7 +116,7 @@ impl Phase {
         self.assignment().and_then(|assignment| assignment.generation)
     }
 
-    /// The phase in messages.
+    /// The state that messages show for this phase.
     pub fn wire_state(&self) -> RunState {
         match self {
             Self::Idle => RunState::Idle,

@@ -6,9 +6,9 @@ use protocol::ids::UnixMillis;
 use super::event::Now;
 use super::phase::Cause;
 
-/// The exit code of an agent after such a run: the run's own code; after a signal 128 and its number, as in a shell; for a
-/// run that never started 143 (SIGTERM) if it was stopped, else 126. It is 0 only after a success: a failed run must not
-/// look like a pod that succeeded.
+/// The exit code of an agent after a run with this report. It is the run's exit code, or 128 plus the number of the
+/// signal that ended the run. For a run that never started, it is 143 (SIGTERM) if the run was stopped, else 126. Only
+/// a success gives 0, so a failed run never looks like a pod that succeeded.
 pub fn exit_code(report: &ExitReport) -> u8 {
     match &report.outcome {
         ExitOutcome::Code(code) => u8::try_from(*code).unwrap_or(1),

@@ -26,15 +26,15 @@ use super::{AgentEnd, Command, exception};
 use crate::log::{Output, stderr_tail};
 use crate::reaper::{Children, Reaper, kill_group, terminate};
 
-/// How long to wait before looking again for processes that a run has left behind. The kernel reports the end of each at
-/// once; this is for a process that was born while the others were being killed.
+/// The pause between two searches for processes that a run has left behind. The kernel reports the end of each process
+/// at once. The search finds processes that were started while others were being killed.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long an agent that ends waits for processes that SIGKILL does not end at once, such as one that reads from a
+/// How long an ending agent waits for processes that SIGKILL does not end at once, such as a process that reads from a
 /// dead disk.
 const LEFTOVERS_LIMIT: Duration = Duration::from_secs(10);
 
-/// Exit code of an agent whose run was killed without a report: 128 and SIGKILL's number.
+/// Exit code of an agent that ends before its run has a report: 128 plus SIGKILL's number.
 const KILLED: u8 = 137;
 
 /// The owner of the run. It must live on the agent's main thread: see [`child::spawn`].
@@ -65,7 +65,7 @@ impl Runner {
         (Self { template, output, status, reaper, memory, state, run_output, shutdown }, news)
     }
 
-    /// Executes `commands` until the agent must end. No process that the runs have started is alive then.
+    /// Executes `commands` until the agent must end. Then kills every process that the runs have left behind.
     pub async fn run(mut self, mut commands: mpsc::Receiver<Command>) -> AgentEnd {
         while !self.shutdown.is_due(self.state.phase.is_active(), Instant::now()) {
             let alarm = self.alarm();
@@ -89,7 +89,7 @@ impl Runner {
         match command {
             Command::Request { event, reply } => {
                 let answer = self.apply(event);
-                // The caller may have gone; the request is executed all the same.
+                // The caller may be gone. The request has been executed anyway.
                 let _ = reply.send(answer);
             }
             Command::Terminate { grace } => self.terminate(grace),
@@ -103,14 +103,14 @@ impl Runner {
 
     fn terminate(&mut self, grace: Duration) {
         if self.shutdown == Shutdown::None {
-            info!(grace_seconds = grace.as_secs(), "told to end");
+            info!(grace_seconds = grace.as_secs(), "received SIGTERM or SIGINT");
             let shares = Shares::of(grace);
             self.apply(Event::Terminate { grace: shares.run });
             self.shutdown = Shutdown::Terminated(Instant::now() + shares.agent);
         }
     }
 
-    /// Finds out what has happened meanwhile: ended processes, deadlines, the end of the output.
+    /// Finds out what has happened since the last call: ended processes, deadlines, the end of the output.
     fn observe(&mut self) {
         let reaped = self.reaper.reap(self.state.phase.main_process());
         if let Some(outcome) = reaped.main {
@@ -128,7 +128,7 @@ impl Runner {
         }
     }
 
-    /// Ends a run of which no process is left. Its stderr begins at `stderr_from`.
+    /// Ends a run that has no processes left. Its stderr begins at `stderr_from`.
     fn conclude(&mut self, stderr_from: u64) {
         let Phase::Ending { run, outcome, cause, ended_at } = &self.state.phase else { return };
         let stderr = self.output.stderr_from(stderr_from);
@@ -141,8 +141,7 @@ impl Runner {
         self.apply(Event::AllEnded { exception, stderr_tail: tail, not_started });
     }
 
-    /// Moves the state, carries out the action that follows, and publishes the status. The only place that does any of
-    /// this.
+    /// Moves the state, carries out the resulting action, and publishes the status. No other method does any of this.
     fn apply(&mut self, event: Event) -> Reply {
         let Step { state, reply, action } = step(mem::take(&mut self.state), event, now());
         self.state = state;
@@ -199,7 +198,7 @@ impl Runner {
         of_phase.into_iter().chain(self.shutdown.deadline()).min()
     }
 
-    /// Kills processes that were orphaned after the last run, or that survived its end.
+    /// Kills every process that the runs have left behind.
     async fn kill_leftovers(&mut self) {
         let limit = Instant::now() + LEFTOVERS_LIMIT;
         let deadline = self.shutdown.killed_at().unwrap_or(limit);
@@ -224,7 +223,7 @@ async fn until(alarm: Option<Instant>) {
     }
 }
 
-/// The time by both clocks. A wall clock before 1970 counts as 1970.
+/// The present time of both clocks. A wall clock before 1970 counts as 1970.
 fn now() -> Now {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Now { monotonic: Instant::now(), wall: UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)) }

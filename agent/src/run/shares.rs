@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-/// One part in so many is for the agent: to kill, to reap, to tell the master and to let it read.
+/// The agent keeps one fifth of the grace: to kill and reap processes, and to let the master read the report and the
+/// output.
 const RESERVE_PART: u32 = 5;
-/// Maximum of that part.
+/// Maximum time that the agent keeps.
 const RESERVE_MAX: Duration = Duration::from_secs(5);
 
-/// The shares, both counted from the moment when the agent is told to end.
+/// The shares. Both times begin when the agent gets SIGTERM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shares {
     /// Time from SIGTERM to SIGKILL for the run.
@@ -30,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_gets_most_of_its_pods_time_and_the_agent_is_gone_before_the_end() {
+    fn a_run_gets_most_of_its_pods_grace_and_the_agent_ends_before_the_end_of_it() {
         for (grace, run, agent) in [(30_000, 25_000, 29_000), (600_000, 595_000, 599_000), (1000, 800, 960), (0, 0, 0)]
         {
             let (run, agent) = (Duration::from_millis(run), Duration::from_millis(agent));

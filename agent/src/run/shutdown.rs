@@ -5,18 +5,18 @@ use std::time::Instant;
 /// What ends the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shutdown {
-    /// Nothing yet.
+    /// The agent does not end yet.
     None,
-    /// A signal: as soon as nothing runs, and at this time at the latest.
+    /// A signal. The agent ends as soon as nothing runs, and at this time at the latest.
     Terminated(Instant),
-    /// The death of its parent: likewise.
+    /// The end of its parent. The agent ends as soon as nothing runs, and at this time at the latest.
     ParentGone(Instant),
-    /// A request: now.
+    /// A request. The agent ends now.
     Now,
 }
 
 impl Shutdown {
-    /// The same after the parent's death: at `deadline` at the latest, with nobody left to wait for it.
+    /// The shutdown after the end of the parent: at `deadline` at the latest.
     pub(super) fn after_parent(self, deadline: Instant) -> Self {
         match self {
             Self::None => Self::ParentGone(deadline),
@@ -33,7 +33,7 @@ impl Shutdown {
         }
     }
 
-    /// When the agent gets SIGKILL, if a signal ends it.
+    /// When the agent must have ended, if a signal ends it.
     pub(super) fn killed_at(self) -> Option<Instant> {
         if let Self::Terminated(deadline) = self { Some(deadline) } else { None }
     }

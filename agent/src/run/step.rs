@@ -1,5 +1,5 @@
-//! What moves a run from phase to phase: one pure function. It does not wait, start, kill or read a clock; the runner
-//! reports what happened and does what the function returns.
+//! One pure function moves a run from phase to phase. It does not wait, start, kill or read a clock. The runner reports
+//! events to it, and carries out the actions that it returns.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::report::{exit_code, not_started, report};
 /// The state of the runner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
-    /// The newest generation that a message has named. Messages of older ones change nothing.
+    /// The newest generation that a message has named. Messages of older generations change nothing.
     pub newest: Option<Generation>,
     /// The exit code of the agent if it ended now: see [`exit_code`].
     pub exit_code: u8,
@@ -45,7 +45,7 @@ pub struct Step {
     pub action: Option<Action>,
 }
 
-/// Moves the state.
+/// Applies an event to the state.
 pub fn step(state: State, event: Event, now: Now) -> Step {
     let State { newest, exit_code: code_before, phase } = state;
     if let (Some(asked), Some(newest)) = (event.generation(), newest)
@@ -54,7 +54,7 @@ pub fn step(state: State, event: Event, now: Now) -> Step {
         let state = State { newest: Some(newest), exit_code: code_before, phase };
         return Step { state, reply: Reply::Refused(Refusal::Stale { asked, newest }), action: None };
     }
-    // A message that is refused below counts too: it shows that a newer master is at work.
+    // A message counts even if it is refused below: it may show that a newer master is at work.
     let newest = newest.max(event.generation());
     let Moved { phase, reply, action } = match event {
         Event::Config(assignment) => config(phase, assignment),
@@ -94,7 +94,7 @@ fn refused(phase: Phase, refusal: Refusal) -> Moved {
     Moved { phase, reply: Reply::Refused(refusal), action: None }
 }
 
-/// Takes one config for each generation. A config without a generation is taken whenever nothing runs.
+/// Accepts one config for each generation. A config without a generation is accepted whenever nothing runs.
 fn config(phase: Phase, asked: Assignment) -> Moved {
     if let (Some(generation), Some(held)) = (asked.generation, phase.assignment())
         && held.generation == Some(generation)
@@ -110,7 +110,7 @@ fn config(phase: Phase, asked: Assignment) -> Moved {
     }
 }
 
-/// Starts once for each config.
+/// Starts one run for each config.
 fn run(phase: Phase, asked: Option<Generation>) -> Moved {
     if let Some(generation) = asked
         && phase.generation() != asked
@@ -135,7 +135,7 @@ fn run(phase: Phase, asked: Option<Generation>) -> Moved {
 fn stop(phase: Phase, grace: Duration, asked: Cause, now: Now) -> Moved {
     match phase {
         Phase::Idle | Phase::Exited { .. } => to(phase),
-        // A start may still be on its way; it must find a run that has ended.
+        // A start request may still be on its way. It must find a run that has ended.
         Phase::Configured { assignment } => {
             let report = not_started("stopped before it started".to_owned(), asked, now);
             to(Phase::Exited { assignment, started_at: None, report })

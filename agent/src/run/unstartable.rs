@@ -1,5 +1,5 @@
-//! Whether a run failed before a line of exec.py ran, so that another start would fail in the same way. To a parent this
-//! looks like any other exit. Stderr tells the difference: it holds nothing but one error of Python or of the shim.
+//! Whether a run failed before any line of exec.py ran. Then another start would fail too. To a parent this looks like
+//! any other exit. Stderr tells the difference: it holds only one error of Python or of the shim.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -9,10 +9,10 @@ use protocol::agent::{ExitOutcome, STDERR_TAIL_BYTES};
 
 use crate::shim;
 
-/// Maximum time that Python takes to read its own library and one file, on a slow network disk.
+/// Maximum time that Python takes to read its library and exec.py from a slow network disk.
 const PARSE_LIMIT: Duration = Duration::from_secs(120);
 
-/// A tail of at most so many bytes is all that was written. A longer one may lack the beginning.
+/// A stderr tail of at most this length is complete. A longer tail may lack the beginning of stderr.
 const WHOLE_TAIL_BYTES: usize = STDERR_TAIL_BYTES - 4;
 
 /// Python's errors for a file that it cannot parse (Python's library reference, "Exception hierarchy").
@@ -27,12 +27,12 @@ pub struct Attempt<'a> {
     pub outcome: &'a ExitOutcome,
     /// The end of its stderr.
     pub stderr: &'a str,
-    /// From its start to its end.
+    /// The time from its start to its end.
     pub lasted: Duration,
 }
 
 impl Attempt<'_> {
-    /// Why nothing ran, if that is certain. If not, it is an ordinary failure.
+    /// Why no line of exec.py ran. `None` if a line may have run: then the run is an ordinary failure.
     pub fn why_nothing_ran(&self) -> Option<String> {
         let ExitOutcome::Code(code) = *self.outcome else { return None };
         if self.stderr.len() > WHOLE_TAIL_BYTES || self.lasted > PARSE_LIMIT {
@@ -53,8 +53,8 @@ impl Attempt<'_> {
         sentence.starts_with(&shim::cannot_start(program)).then(|| sentence.to_owned())
     }
 
-    /// Whether the command is `python exec.py …`, as every job's is, perhaps after the words of an image's ENTRYPOINT. The
-    /// errors of other commands are unknown.
+    /// Whether the command has `python exec.py …`, perhaps after the words of an image's ENTRYPOINT. Every job has such
+    /// a command. The errors of other commands are unknown.
     fn is_python(&self) -> bool {
         let is_python = |program: &OsString| {
             let name = Path::new(program).file_name().and_then(OsStr::to_str);
@@ -69,15 +69,15 @@ fn only_line(text: &str) -> Option<&str> {
     (!line.contains('\n')).then_some(line)
 }
 
-/// `python: can't open file '/srv/exec.py': [Errno 2] No such file or directory`
+/// Reads the error `python: can't open file '/srv/exec.py': [Errno 2] No such file or directory`.
 fn no_exec_py(stderr: &str) -> Option<String> {
     let (_python, failure) = only_line(stderr)?.split_once(": ")?;
     let (file, _) = failure.strip_prefix("can't open file '")?.split_once('\'')?;
     is_exec_py(file).then(|| format!("python {failure}"))
 }
 
-/// `  File "/srv/exec.py", line 3`, the line, a caret, and the error. If exec.py was running, because an import raised the
-/// error for instance, `Traceback (most recent call last):` comes first.
+/// Reads `  File "/srv/exec.py", line 3`, the line, a caret, and the error. If exec.py was already running, for example
+/// when an import raised the error, `Traceback (most recent call last):` comes first.
 fn syntax_error(stderr: &str) -> Option<String> {
     let error = stderr.lines().next_back().filter(|line| SYNTAX_ERRORS.iter().any(|kind| line.starts_with(kind)))?;
     // For a file that is not text, Python shows no line.
@@ -90,8 +90,8 @@ fn syntax_error(stderr: &str) -> Option<String> {
     is_exec_py(file).then(|| format!("exec.py has a syntax error: exec.py, line {line}: {what}"))
 }
 
-/// Python may warn about earlier lines of exec.py before the one that it cannot parse:
-/// `/srv/exec.py:1: SyntaxWarning: invalid escape sequence '\d'`, and the line.
+/// Python may warn about earlier lines of exec.py before it reports the line that it cannot parse:
+/// `/srv/exec.py:1: SyntaxWarning: invalid escape sequence '\d'`, and then that earlier line.
 fn is_part_of_warning(line: &str) -> bool {
     let is_first = line.split_once(':').is_some_and(|(file, what)| is_exec_py(file) && what.contains("Warning: "));
     is_first || (line.starts_with("  ") && !line.starts_with("  File \""))

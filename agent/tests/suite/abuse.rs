@@ -1,5 +1,5 @@
-//! Raw bytes at the agent's port: requests that are none, lengths that contradict each other, and connections that
-//! never say anything. Whoever asks properly is answered all the while.
+//! Raw bytes at the agent's port: malformed requests, contradictory lengths, and connections that stay silent. Valid
+//! requests are answered meanwhile.
 
 use fastrand::Rng;
 use std::io::{ErrorKind, Read, Write};
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Agent, PATIENCE, wait_until};
 
-/// How many are sent.
+/// Number of malformed requests, and of slow connections.
 const MALFORMED: usize = 5000;
 const SLOW: usize = 1500;
 
-/// Requests to begin with. `/finish` is not among them: an agent that ends when it is asked to is no victim.
+/// Valid requests, which the tests change at random. `/finish` is missing, because it ends the agent.
 const PROPER: [&str; 9] = [
     "GET /status HTTP/1.1\r\nhost: agent\r\n\r\n",
     "GET /status?after=1&wait=0 HTTP/1.1\r\nHost: agent\r\nConnection: keep-alive\r\n\r\n",
@@ -26,7 +26,7 @@ const PROPER: [&str; 9] = [
     "GET /healthz HTTP/1.0\r\n\r\nGET /healthz HTTP/1.1\r\nhost: a\r\n\r\n",
 ];
 
-/// Bytes that mean something somewhere in a request.
+/// Bytes that have a meaning in some part of a request.
 const SPICES: [&[u8]; 16] = [
     b"\r\n",
     b"\n",
@@ -70,7 +70,7 @@ fn mutated(dice: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// What comes back for this and nothing more.
+/// Sends only these bytes, and returns the answer.
 fn exchange(agent: &Agent, bytes: &[u8]) -> Vec<u8> {
     let stream = send(agent, bytes);
     let _ = stream.shutdown(Shutdown::Write);
@@ -80,12 +80,12 @@ fn exchange(agent: &Agent, bytes: &[u8]) -> Vec<u8> {
 fn send(agent: &Agent, bytes: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(agent.address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // The agent may refuse, and close the connection, before it has read all.
+    // The agent may refuse the request, and close the connection, before it has read all bytes.
     let _ = stream.write_all(bytes);
     stream
 }
 
-/// What comes back until the agent closes the connection. A reset is an end like any other.
+/// Reads until the agent closes or resets the connection.
 fn until_closed(mut stream: TcpStream) -> Vec<u8> {
     let mut answer = Vec::new();
     if let Err(error) = stream.read_to_end(&mut answer) {
@@ -94,14 +94,14 @@ fn until_closed(mut stream: TcpStream) -> Vec<u8> {
     answer
 }
 
-/// The status codes in what came back.
+/// The status codes in these bytes.
 fn codes(answer: &[u8]) -> Vec<u16> {
     let text = String::from_utf8_lossy(answer);
     text.split("HTTP/1.").skip(1).filter_map(|answer| answer.get(2..5)?.parse().ok()).collect()
 }
 
 #[test]
-fn no_malformed_request_is_an_error_of_the_agents_own() {
+fn no_malformed_request_causes_a_server_error() {
     let agent = Agent::of_shell("true");
     let mut dice = Rng::with_seed(2);
     let mut counts = std::collections::BTreeMap::<u16, usize>::new();
@@ -118,7 +118,7 @@ fn no_malformed_request_is_an_error_of_the_agents_own() {
 }
 
 #[test]
-fn lengths_that_contradict_each_other_are_refused_and_nothing_behind_them_is_read() {
+fn contradictory_lengths_are_refused_and_no_later_request_is_read() {
     let agent = Agent::of_shell("true");
     let chunked = "2\r\n{}\r\n0\r\n\r\n";
     let next = "GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n";
@@ -147,11 +147,11 @@ fn lengths_that_contradict_each_other_are_refused_and_nothing_behind_them_is_rea
     let proper = "POST /config HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}";
     let last = "GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
     let stream = send(&agent, format!("{proper}{proper}{last}").as_bytes());
-    assert_eq!(codes(&until_closed(stream)), [200; 3], "one length is enough");
+    assert_eq!(codes(&until_closed(stream)), [200; 3], "a request with one length is accepted");
 }
 
 #[test]
-fn a_head_that_is_too_large_is_refused_and_so_are_too_many_headers() {
+fn a_head_that_is_too_large_or_has_too_many_headers_is_refused() {
     let agent = Agent::of_shell("true");
     let long = format!("GET /status HTTP/1.1\r\nx: {}\r\n\r\n", "x".repeat(100_000));
     let many = format!("GET /status HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(1000));
@@ -176,14 +176,14 @@ fn is_closed(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// Opens connections on which nothing, half a head, or a head without its body comes. Returns those that were not closed
+/// Opens connections that send nothing, half a head, or a head without its body. Returns those that were not closed
 /// meanwhile.
 fn flood(agent: &Agent, connections: usize) -> Vec<TcpStream> {
     let mut open = Vec::new();
     for number in 0..connections {
         let mut stream = TcpStream::connect(agent.address).unwrap();
         let beginning = ["", "GET /sta", "POST /config HTTP/1.1\r\ncontent-length: 9\r\n\r\n{"][number % 3];
-        // It may have been dropped already.
+        // The agent may have closed the connection already.
         let _ = stream.write_all(beginning.as_bytes());
         open.push(stream);
         if number % 100 == 0 {
@@ -194,7 +194,7 @@ fn flood(agent: &Agent, connections: usize) -> Vec<TcpStream> {
 }
 
 #[test]
-fn connections_that_say_nothing_are_dropped_and_keep_nobody_from_being_answered() {
+fn silent_connections_are_closed_and_valid_requests_are_answered() {
     // The SHA-256 of "abc".
     let hash = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     let agent = Agent::start(&["--token-sha256", hash], &["true"]);
@@ -211,7 +211,7 @@ fn connections_that_say_nothing_are_dropped_and_keep_nobody_from_being_answered(
         }
         open.extend(flood.join().unwrap());
         assert_eq!(agent.request_with("authorization: Bearer abc\r\n", "POST", "/config", "{}").status, 200);
-        assert_eq!(poll.join().unwrap(), 200, "who may ask keeps the connection");
+        assert_eq!(poll.join().unwrap(), 200, "an authenticated connection stays open");
     });
     waits.sort();
     let (p99, slowest) = (waits[waits.len() * 99 / 100], waits[waits.len() - 1]);
@@ -222,16 +222,16 @@ fn connections_that_say_nothing_are_dropped_and_keep_nobody_from_being_answered(
         open.retain_mut(|stream| !is_closed(stream));
         open.is_empty().then_some(())
     });
-    eprintln!("all are dropped {:?} after the last came", last.elapsed());
+    eprintln!("all were closed {:?} after the last one was opened", last.elapsed());
     assert!(last.elapsed() < Duration::from_secs(15), "{:?}", last.elapsed());
 }
 
 #[test]
-fn a_connection_on_which_drops_come_now_and_then_does_not_last() {
+fn a_connection_with_only_refused_requests_is_closed() {
     let agent = Agent::start(&["--token-sha256", &"0".repeat(64)], &["true"]);
     let mut stream = TcpStream::connect(agent.address).unwrap();
     let began = Instant::now();
-    // Every drop is a whole request that is refused, so that no time limit on a head helps.
+    // Every request is complete and refused, so the time limit for a head does not apply.
     while stream.write_all(b"GET /status HTTP/1.1\r\nhost: a\r\n\r\n").is_ok() && !is_closed(&mut stream) {
         assert!(began.elapsed() < Duration::from_secs(15));
         thread::park_timeout(Duration::from_millis(200));
@@ -239,7 +239,7 @@ fn a_connection_on_which_drops_come_now_and_then_does_not_last() {
 }
 
 #[test]
-fn a_body_that_does_not_come_is_not_waited_for() {
+fn a_request_whose_body_does_not_arrive_is_refused() {
     let agent = Agent::of_shell("true");
     let mut stream = TcpStream::connect(agent.address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -1,4 +1,4 @@
-//! When an agent ends by itself or is told to, and with which code; and what it says to a bad command line.
+//! When an agent ends, with which exit code, and what it prints for a bad command line.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -16,7 +16,7 @@ fn code_after(script: &str) -> Option<i32> {
 }
 
 #[test]
-fn a_finished_agent_exits_as_its_run_did() {
+fn a_finished_agent_exits_with_the_code_of_its_run() {
     assert_eq!(code_after("exit 0"), Some(0));
     assert_eq!(code_after("exit 3"), Some(3));
     assert_eq!(code_after("kill -9 $$"), Some(137));
@@ -51,7 +51,7 @@ fn open_answers_end_when_the_agent_does() {
     let mut agent = Agent::of_shell("true");
     let mut follower = agent.send("GET", "/logs?follow=true", "");
     let mut poll = agent.send("GET", "/status?after=1&wait=60", "");
-    // Answered by the same thread, so both of the above have been taken by then.
+    // One thread answers all requests. When this one is answered, both requests above have been accepted.
     agent.status();
     assert_eq!(agent.post("/finish", "").status, 200);
     for stream in [&mut follower, &mut poll] {
@@ -63,19 +63,19 @@ fn open_answers_end_when_the_agent_does() {
 }
 
 #[test]
-fn an_agent_whom_nobody_asks_ends_as_its_run_did_and_not_while_somebody_listens() {
+fn an_agent_without_requests_ends_by_itself_with_the_code_of_its_run() {
     let mut agent = Agent::start(&["--linger", "2"], &["sh", "-c", "exit 4"]);
     agent.go();
     agent.wait_for_exit();
     let mut listening = agent.send("GET", &format!("/status?after={}&wait=4", agent.status().seq), "");
     let mut bytes = Vec::new();
     listening.read_to_end(&mut bytes).unwrap();
-    assert_eq!(crate::support::parse_response(&bytes).status, 200, "it stayed for longer than its linger");
+    assert_eq!(crate::support::parse_response(&bytes).status, 200, "an open request outlasts the linger");
     assert_eq!(agent.wait_for_end().code(), Some(4));
 }
 
 #[test]
-fn a_bad_command_line_is_refused_with_2() {
+fn a_bad_command_line_is_refused_with_exit_code_2() {
     for (flags, message) in [
         (["--listen", "nowhere"], "error: --listen: \"nowhere\" is not an address and port, such as 0.0.0.0:7896\n"),
         (
@@ -99,7 +99,7 @@ fn a_bad_command_line_is_refused_with_2() {
 }
 
 #[test]
-fn a_working_directory_that_does_not_exist_is_refused_with_2() {
+fn a_working_directory_that_does_not_exist_is_refused_with_exit_code_2() {
     let hint = "hint: create it, or name another directory with --work-dir\n";
     for (dir, why) in [
         ("/nowhere", "cannot use the working directory \"/nowhere\": No such file or directory (os error 2)"),
@@ -122,7 +122,7 @@ fn help_and_version_go_to_stdout() {
 }
 
 #[test]
-fn an_agent_whose_port_is_taken_names_it_and_ends_with_2_which_is_not_an_exceptions_code() {
+fn an_agent_whose_port_is_taken_names_the_address_and_exits_with_2() {
     let agent = Agent::of_shell("true");
     let address = agent.address.to_string();
     let output = crate::support::program().args(["--listen", &address]).stderr(Stdio::piped()).output().unwrap();

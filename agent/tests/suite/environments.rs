@@ -1,4 +1,4 @@
-//! From the body of a config to the environment of a run, and from flags to a configuration.
+//! How the body of a config becomes the environment of a run, and how flags become a configuration.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,7 +17,7 @@ fn value(json: &str) -> Option<String> {
 }
 
 #[test]
-fn json_becomes_text_as_it_was_sent() {
+fn json_values_become_the_text_that_was_sent() {
     for (json, text) in [
         (r#""plain""#, "plain"),
         (r#""a \"quoted\" é \ud83d\ude00""#, "a \"quoted\" é 😀"),
@@ -37,7 +37,7 @@ fn json_becomes_text_as_it_was_sent() {
 }
 
 #[test]
-fn a_config_adds_replaces_and_removes() {
+fn a_config_adds_replaces_and_removes_variables() {
     let own = environment(&[("KEPT", "1"), ("REPLACED", "1"), ("REMOVED", "1")]);
     let changes = parse_config(br#"{"REPLACED": "2", "REMOVED": null, "ADDED": "3", "NEVER_WAS": null}"#).unwrap();
     let expected = environment(&[("ADDED", "3"), ("KEPT", "1"), ("REPLACED", "2")]);
@@ -48,7 +48,7 @@ fn a_config_adds_replaces_and_removes() {
 type Case = (&'static [(&'static str, &'static str)], Option<&'static str>, Option<&'static str>);
 
 #[test]
-fn peers_are_kept_off_a_proxy_that_is_set() {
+fn peers_are_added_to_no_proxy_if_a_proxy_is_set() {
     let peers = br#"{"MUSTER_NO_PROXY": "10.0.0.1,10.0.0.2"}"#;
     let table: [Case; 6] = [
         (&[], None, None),
@@ -82,7 +82,7 @@ fn configuration(arguments: &[&str], own: &[(&str, &str)]) -> Config {
 }
 
 #[test]
-fn an_agent_without_a_token_listens_for_this_machine_alone_unless_it_is_told_or_process_1() {
+fn an_agent_without_a_token_listens_on_loopback_unless_configured_or_process_1() {
     let listens = |arguments: &[&str], own: &[(&str, &str)], first: bool| {
         let addresses = configuration(arguments, own).addresses(first);
         addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
@@ -99,7 +99,7 @@ fn an_agent_without_a_token_listens_for_this_machine_alone_unless_it_is_told_or_
 }
 
 #[test]
-fn a_flag_wins_over_its_variable_and_that_over_the_default() {
+fn flags_override_variables_and_variables_override_defaults() {
     let default = configuration(&[], &[]);
     assert_eq!(default.listen, None);
     assert_eq!(default.command, ["python", "exec.py"]);
@@ -121,10 +121,10 @@ fn a_flag_wins_over_its_variable_and_that_over_the_default() {
         ("[::]:1", Duration::from_millis(1500))
     );
     assert_eq!((config.work_dir.to_str(), config.command.len()), (Some("/srv"), 3));
-    assert_eq!(config.environment, environment(&[("PATH", "p")]), "Muster's own are taken out");
+    assert_eq!(config.environment, environment(&[("PATH", "p")]), "Muster's variables are removed");
 
     let config = configuration(&["--supervised", "--", "sh", "--listen", "--", "x"], &variables);
-    assert_eq!(config.termination_log, None, "a local agent may be inside somebody else's container");
+    assert_eq!(config.termination_log, None, "a local agent may be inside another program's container");
     assert_eq!(config.command, ["sh", "--listen", "--", "x"]);
 }
 

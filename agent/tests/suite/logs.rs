@@ -10,7 +10,7 @@ use protocol::agent::{ExitOutcome, RunState};
 use protocol::routes::{LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
 
 #[test]
-fn output_is_kept_byte_for_byte_and_each_stream_has_its_offsets() {
+fn output_is_kept_byte_for_byte_and_each_stream_has_its_own_offsets() {
     let agent =
         Agent::of_python(r#"import os; os.write(1, b"a\xff\x00b\r\n"); os.write(2, b"\xc3("); os.write(1, b"end")"#);
     assert_eq!(agent.outcome(), ExitOutcome::Code(0));
@@ -28,7 +28,7 @@ fn output_is_kept_byte_for_byte_and_each_stream_has_its_offsets() {
 }
 
 #[test]
-fn lines_of_the_two_streams_are_whole_where_they_meet() {
+fn lines_of_stdout_and_stderr_stay_whole_in_the_log_of_both() {
     let script = r#"
 import os
 for i in range(2000):
@@ -43,7 +43,7 @@ for i in range(2000):
 }
 
 #[test]
-fn the_beginning_of_a_line_is_shown_when_its_end_does_not_come() {
+fn an_unfinished_line_is_shown_after_a_while() {
     let agent = Agent::of_shell("printf 'Password: '; exec sleep 1000");
     agent.go();
     assert_eq!(agent.wait_for_output("Pass"), "Password: ");
@@ -59,13 +59,13 @@ for i in itertools.count():
 "#;
     let agent = Agent::of_python(script);
     agent.go();
-    // It comes in several pieces, so the wait of one that follows another is bounded as well.
+    // This takes several pieces of output, so the wait of each later piece is limited too.
     agent.wait_for_output("p200");
     assert_eq!(agent.status().state, RunState::Running);
 }
 
 #[test]
-fn what_the_log_cannot_keep_is_said_to_be_dropped() {
+fn bytes_that_the_log_cannot_keep_are_reported_as_dropped() {
     let agent = Agent::start(&["--log-bytes", "1000"], &["python3", "-c", "for i in range(1000): print(f'{i:09}')"]);
     assert_eq!(agent.outcome(), ExitOutcome::Code(0));
     let answer = agent.get("/logs?offset=500");
@@ -86,7 +86,7 @@ fn agent_with_limited_files(bytes: u64, script: &str) -> Agent {
 }
 
 #[test]
-fn the_output_of_a_script_whose_disk_fills_up_is_kept_and_so_is_its_traceback() {
+fn the_newest_output_and_the_traceback_are_kept_when_the_disk_fills_up() {
     let script = "import sys\nfor i in range(100_000): print(f'{i:09}')\nsys.exit('no space is left')";
     let agent = agent_with_limited_files(600_000, script);
     assert_eq!(agent.outcome(), ExitOutcome::Code(1));
@@ -96,8 +96,8 @@ fn the_output_of_a_script_whose_disk_fills_up_is_kept_and_so_is_its_traceback() 
 }
 
 #[test]
-fn what_could_not_be_kept_is_a_gap_behind_which_a_reader_goes_on() {
-    // 512 bytes behind the header have no room for the long line, and are too few to go on with them alone.
+fn bytes_that_could_not_be_kept_are_a_gap_after_which_a_reader_continues() {
+    // The 512 bytes after the header have no room for the long line, and are too few for a smaller log.
     let script = "import os\nos.write(1, b'before\\n')\nos.write(1, b'x' * 65535 + b'\\n')\nos.write(1, b'after\\n')";
     let agent = agent_with_limited_files(4096 + 512, script);
     assert_eq!(agent.outcome(), ExitOutcome::Code(0));
@@ -128,11 +128,11 @@ fn a_reader_that_follows_gets_everything_up_to_the_end_of_the_run() {
     let mut lines: Vec<String> = parse_response(&seen).text().lines().map(str::to_owned).collect();
     lines.sort();
     assert_eq!(lines, ["first", "last", "unfinished"]);
-    assert_eq!(agent.get("/logs?follow=true&stream=stdout&offset=6").text(), "last\n", "a late reader, too");
+    assert_eq!(agent.get("/logs?follow=true&stream=stdout&offset=6").text(), "last\n", "a later reader gets it too");
 }
 
 #[test]
-fn a_reader_that_is_overtaken_is_cut_off_and_told_when_it_comes_again() {
+fn a_reader_that_is_too_slow_is_cut_off_and_learns_later_how_much_it_missed() {
     let script = "import os\nfor i in range(400): os.write(1, b'x' * 65535 + b'\\n')";
     let agent = Agent::start(&["--log-bytes", "200000"], &["python3", "-c", script]);
     let mut stream = agent.send("GET", "/logs?follow=true&stream=stdout", "");
@@ -149,8 +149,8 @@ fn a_reader_that_is_overtaken_is_cut_off_and_told_when_it_comes_again() {
 }
 
 #[test]
-fn a_gigabyte_without_a_newline_takes_little_memory_and_holds_up_nobody() {
-    let script = "import os\npiece = b'x' * (1 << 20)\nfor i in range(1024):\n  left = len(piece)\n  while left: left -= os.write(1, piece[:left])";
+fn a_quarter_of_a_gibibyte_without_a_newline_takes_little_memory_and_delays_no_request() {
+    let script = "import os\npiece = b'x' * (1 << 20)\nfor i in range(256):\n  left = len(piece)\n  while left: left -= os.write(1, piece[:left])";
     let agent = Agent::start(&["--log-bytes", "1048576"], &["python3", "-c", script]);
     agent.go();
     thread::scope(|scope| {
@@ -160,7 +160,7 @@ fn a_gigabyte_without_a_newline_takes_little_memory_and_holds_up_nobody() {
         }
         assert_eq!(end.join().unwrap().outcome, ExitOutcome::Code(0));
     });
-    assert_eq!(agent.get("/logs?stream=stdout&offset=9999999999").number(LOG_OFFSET_HEADER), 1 << 30);
+    assert_eq!(agent.get("/logs?stream=stdout&offset=9999999999").number(LOG_OFFSET_HEADER), 1 << 28);
     let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let kilobytes: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
@@ -168,7 +168,7 @@ fn a_gigabyte_without_a_newline_takes_little_memory_and_holds_up_nobody() {
 }
 
 #[test]
-fn output_goes_to_the_agents_own_streams_when_it_is_a_pods_first_process() {
+fn output_is_copied_to_the_agents_own_stdout_in_a_pod() {
     let mut program = crate::support::program();
     program.args([
         "--listen",
@@ -190,7 +190,7 @@ fn output_goes_to_the_agents_own_streams_when_it_is_a_pods_first_process() {
 }
 
 #[test]
-fn a_pods_agent_takes_the_disk_space_of_its_output_at_once() {
+fn a_pods_agent_reserves_the_disk_space_of_its_output_when_it_starts() {
     let mut program = crate::support::program();
     program.args(["--listen", "127.0.0.1:0", "--log-bytes", "1048576", "--", "true"]);
     let (mut child, address) = crate::support::start_as_pod(program);
@@ -199,7 +199,7 @@ fn a_pods_agent_takes_the_disk_space_of_its_output_at_once() {
     let taken: Vec<u64> = files.map(|file| file.blocks() * 512).collect();
     let stat =
         std::process::Command::new("stat").args(["--file-system", "--format", "%T"]).arg(std::env::temp_dir()).output();
-    // In memory there is nothing to reserve.
+    // A file system in memory reserves nothing.
     let least = if stat.unwrap().stdout == b"tmpfs\n" { 0 } else { 1 << 20 };
     assert!(taken.len() == 3 && taken.iter().all(|bytes| *bytes >= least), "{taken:?}");
     assert_eq!(crate::support::Agent::at(address).post("/finish", "").status, 200);
@@ -207,7 +207,7 @@ fn a_pods_agent_takes_the_disk_space_of_its_output_at_once() {
 }
 
 #[test]
-fn a_pods_log_that_nobody_reads_holds_up_neither_http_nor_the_run_nor_the_end() {
+fn a_pods_log_that_nobody_reads_delays_neither_http_nor_the_run_nor_the_end() {
     let mut program = crate::support::program();
     program.args(["--listen", "127.0.0.1:0", "--log-bytes", "100000", "--", "python3", "-c", "print('x' * 1000000)"]);
     let (mut child, address) = crate::support::start_as_pod(program);
@@ -220,7 +220,7 @@ fn a_pods_log_that_nobody_reads_holds_up_neither_http_nor_the_run_nor_the_end() 
 }
 
 #[test]
-fn a_report_names_the_exception_whose_text_is_longer_than_what_is_shown_of_it() {
+fn a_report_names_an_exception_whose_text_is_longer_than_the_stderr_tail() {
     let script = "raise ValueError('Attempt to convert (PerReplica:{\\n' + '[[1. 2. 3.]\\n' * 20_000 + '})')";
     let agent = Agent::of_python(script);
     agent.go();
@@ -230,7 +230,7 @@ fn a_report_names_the_exception_whose_text_is_longer_than_what_is_shown_of_it() 
 }
 
 #[test]
-fn a_report_of_control_characters_is_as_short_as_another() {
+fn a_report_with_control_characters_has_a_limited_length() {
     let agent = Agent::of_python(r"raise ValueError('\x1b' * 500_000)");
     assert_eq!(agent.outcome(), ExitOutcome::Code(1));
     let length = agent.get("/status").body.len();

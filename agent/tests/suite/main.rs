@@ -1,4 +1,4 @@
-//! The tests of the agent, in one program: linking it is most of what building tests costs.
+//! The agent's tests. They are one program, because linking takes most of the time of building tests.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! Which ends of a run are told as a want of memory, and where a cgroup says so.
+//! Which ends of a run are reported as out of memory, and which files of a cgroup show it.
 
 use std::fs;
 use std::path::Path;
@@ -15,11 +15,11 @@ const LIMIT: u64 = 64 << 20;
 struct Version {
     events: &'static str,
     limit: &'static str,
-    /// How it says that there is no limit.
+    /// The content of the limit's file if there is no limit.
     none: &'static str,
-    /// What stands before the counter.
+    /// The lines before the counter.
     head: &'static str,
-    /// What stands behind it.
+    /// The lines after the counter.
     tail: &'static str,
 }
 
@@ -41,7 +41,7 @@ const VERSIONS: [Version; 2] = [
 ];
 
 impl Version {
-    /// A cgroup that has seen so many kills.
+    /// A cgroup with this limit and three kills.
     fn cgroup(&self, limit: &str) -> TempDir {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("memory")).unwrap();
@@ -56,7 +56,7 @@ impl Version {
 }
 
 #[test]
-fn only_a_kill_that_nobody_asked_for_and_that_the_kernel_counted_is_a_want_of_memory() {
+fn only_a_kill_that_nobody_requested_and_that_the_kernel_counted_is_out_of_memory() {
     let (own, stopped) = (Cause::Own, Cause::Stopped);
     let table = [
         (KILLED, own, Some(0), Some(1), true),
@@ -98,7 +98,7 @@ fn both_versions_of_cgroups_are_understood() {
 }
 
 #[test]
-fn a_kill_during_an_earlier_run_is_not_that_of_the_present_one() {
+fn a_kill_during_an_earlier_run_is_not_counted_for_the_present_run() {
     let [_, version] = VERSIONS;
     let cgroup = version.cgroup("max\n");
     let mut memory = Memory::of(cgroup.path());
@@ -120,7 +120,7 @@ fn a_cgroup_without_a_limit_names_none() {
 }
 
 #[test]
-fn without_a_counter_a_kill_is_a_kill() {
+fn without_a_counter_a_kill_is_reported_as_sigkill() {
     let nothing = tempfile::tempdir().unwrap();
     // Kernels before 4.13 do not count.
     let old = tempfile::tempdir().unwrap();

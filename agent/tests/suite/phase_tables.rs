@@ -44,7 +44,7 @@ fn ended(code: i32) -> Event {
     Event::MainEnded(ExitOutcome::Code(code))
 }
 
-/// A machine and a clock that stands still unless told.
+/// A state machine, and a clock that moves only when the test sets it.
 struct Machine {
     state: State,
     clock: Instant,
@@ -52,7 +52,7 @@ struct Machine {
 }
 
 impl Machine {
-    /// One to which all of this has happened.
+    /// A machine after these events.
     fn after(events: impl IntoIterator<Item = Event>) -> Self {
         let mut machine = Self { state: State::new(), clock: Instant::now(), seconds: 0 };
         for event in events {
@@ -91,7 +91,7 @@ fn ways(of: &str) -> [(RunState, Vec<Event>); 6] {
     ]
 }
 
-/// Sends each event to a machine in each phase of generation `of`, and compares the replies and the states behind them.
+/// Sends each event to a machine in each phase of generation `of`, and compares the replies and the states after them.
 fn check(of: &str, event: &Event, expected: [(Reply, RunState); 6]) {
     for ((state, way), (reply, state_behind)) in ways(of).into_iter().zip(expected) {
         let mut machine = Machine::after(way);
@@ -109,7 +109,7 @@ fn refused(refusal: Refusal) -> Reply {
 }
 
 #[test]
-fn a_config_without_generation_is_taken_when_nothing_runs() {
+fn a_config_without_generation_is_accepted_when_nothing_runs() {
     let active = || refused(Refusal::Active);
     for of in ["", "1.1"] {
         let expected = [
@@ -125,7 +125,7 @@ fn a_config_without_generation_is_taken_when_nothing_runs() {
 }
 
 #[test]
-fn a_config_of_a_newer_generation_is_taken_when_nothing_runs() {
+fn a_config_of_a_newer_generation_is_accepted_when_nothing_runs() {
     let active = || refused(Refusal::Active);
     let expected = [
         (Reply::Done, RunState::Configured),
@@ -155,7 +155,7 @@ fn the_same_config_of_the_same_generation_changes_nothing_and_another_is_refused
 }
 
 #[test]
-fn a_start_without_generation_starts_what_is_configured_once() {
+fn a_start_without_generation_starts_the_configured_run_once() {
     for of in ["", "1.1"] {
         let expected = [
             (refused(Refusal::NothingConfigured), RunState::Idle),
@@ -170,7 +170,7 @@ fn a_start_without_generation_starts_what_is_configured_once() {
 }
 
 #[test]
-fn a_start_of_another_generation_than_the_configured_is_refused() {
+fn a_start_of_a_generation_that_is_not_configured_is_refused() {
     for of in ["", "1.1"] {
         let not = || refused(Refusal::GenerationNotConfigured(generation("1.2").unwrap()));
         let expected = [
@@ -195,7 +195,7 @@ fn only_a_configured_run_is_started() {
 }
 
 #[test]
-fn a_stop_ends_whatever_there_is() {
+fn a_stop_ends_the_run_in_every_phase() {
     for of in ["", "1.1"] {
         let expected = [
             (Reply::Done, RunState::Idle),
@@ -221,8 +221,8 @@ fn an_agent_finishes_when_nothing_runs() {
 }
 
 #[test]
-fn whatever_is_older_than_the_newest_seen_is_refused_and_changes_nothing() {
-    // Each kind of message fences, also one that is refused for another reason.
+fn messages_older_than_the_newest_generation_are_refused_and_change_nothing() {
+    // Every kind of message raises the newest generation, even a message that is refused.
     for newer in [config("2.1", "1"), run("2.1"), stop("2.1", 5)] {
         for (state, way) in ways("1.9") {
             for older in [config("1.9", "1"), run("1.9"), stop("1.9", 0)] {
@@ -242,7 +242,7 @@ fn whatever_is_older_than_the_newest_seen_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn the_end_of_a_run_reports_how_when_and_why() {
+fn the_report_of_a_run_says_how_when_and_why_it_ended() {
     for (stops, stopped) in [(vec![], false), (vec![stop("", 10)], true)] {
         let mut machine = Machine::after([config("1.1", "1"), run("1.1"), Event::Started(pid())]);
         for stop in stops {
@@ -251,7 +251,7 @@ fn the_end_of_a_run_reports_how_when_and_why() {
         machine.seconds = 7;
         machine.take(ended(75));
         assert_eq!((machine.wire(), machine.state.phase.main_process()), (RunState::Stopping, None));
-        // A stop that comes when the main process has ended already did not end it.
+        // A stop after the end of the main process is not the cause of that end.
         machine.take(stop("", 0));
         machine.seconds = 8;
         machine.take(gone());
@@ -264,14 +264,14 @@ fn the_end_of_a_run_reports_how_when_and_why() {
 }
 
 #[test]
-fn a_stop_asks_first_and_kills_when_the_grace_is_over() {
+fn a_stop_sends_sigterm_and_then_sigkill_after_the_grace() {
     let mut machine = Machine::after(ways("1.1")[2].1.clone());
     assert_eq!(machine.take(stop("1.1", 10)), (Reply::Underway, Some(Action::Terminate(pid()))));
     machine.seconds = 9;
     assert_eq!(machine.take(Event::Tick).1, None);
     machine.seconds = 10;
     assert_eq!(machine.take(Event::Tick).1, Some(Action::Kill(pid())));
-    assert_eq!(machine.take(Event::Tick).1, None, "it is killed once");
+    assert_eq!(machine.take(Event::Tick).1, None, "SIGKILL is sent once");
     assert_eq!(machine.take(stop("1.1", 0)), (Reply::Underway, None));
 }
 
@@ -299,11 +299,11 @@ fn a_start_that_fails_ends_the_run() {
     let Phase::Exited { started_at: None, report, .. } = &machine.state.phase else { panic!("{:?}", machine.state) };
     assert_eq!((&report.outcome, report.stopped), (&ExitOutcome::NotStarted("no memory".to_owned()), false));
     assert_eq!(machine.state.exit_code, 126);
-    assert_eq!(machine.take(run("1.1")), (Reply::Done, None), "once a generation, also where that was in vain");
+    assert_eq!(machine.take(run("1.1")), (Reply::Done, None), "a generation starts once, even if the start failed");
 }
 
 #[test]
-fn the_exit_code_is_that_of_the_last_run_also_when_another_is_configured() {
+fn the_exit_code_is_that_of_the_last_run_even_if_another_is_configured() {
     let mut machine = Machine::after(ways("1.1")[5].1.clone());
     assert_eq!(machine.state.exit_code, 3);
     machine.take(config("1.2", "1"));
@@ -313,7 +313,7 @@ fn the_exit_code_is_that_of_the_last_run_also_when_another_is_configured() {
 }
 
 #[test]
-fn late_news_changes_nothing() {
+fn late_events_change_nothing() {
     for event in [Event::Started(pid()), Event::StartFailed("x".to_owned()), ended(0), gone(), Event::Tick] {
         for of_phase in [0, 1, 5] {
             let mut machine = Machine::after(ways("1.1")[of_phase].1.clone());

@@ -1,4 +1,4 @@
-//! What the routes answer, with real runs behind them.
+//! The answers of the routes, with real runs.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use protocol::error::ErrorCode;
 const SEED_CONFIG: &str = r#"{"MASTER":"10.1.2.3","SET_ID":0,"NUM_WORKERS":2,"TF_CONFIG":{"cluster":{"worker":["10.1.0.5:1234","10.1.0.6:1234"],"ps":["10.1.0.4:1234"]},"task":{"type":"worker","index":0}}}"#;
 
 #[test]
-fn the_seed_protocol_runs_a_config_and_then_another_one() {
+fn the_first_prototypes_protocol_runs_one_config_after_another() {
     let agent = Agent::of_shell("echo $MASTER $SET_ID $NUM_WORKERS $TF_CONFIG");
     for (config, printed) in [(SEED_CONFIG.to_owned(), "10.1.0.6"), (SEED_CONFIG.replace(".6:", ".7:"), "10.1.0.7")] {
         let answer = agent.post("/config", &config);
@@ -19,18 +19,18 @@ fn the_seed_protocol_runs_a_config_and_then_another_one() {
         let answer = agent.get("/run");
         assert_eq!((answer.status, answer.text().as_str()), (200, "OK"));
         assert_eq!(agent.wait_for_exit().outcome, ExitOutcome::Code(0));
-        assert_eq!(agent.get("/run").status, 200, "a second start of the same run is no start");
+        assert_eq!(agent.get("/run").status, 200, "a second request for the same run starts nothing");
         assert!(agent.wait_for_output(printed).starts_with("10.1.2.3 0 2 {\"cluster\":{\"worker\":[\"10.1.0.5:1234\""));
     }
     assert_eq!(agent.wait_for_output("10.1.0.7").lines().count(), 2);
 }
 
 #[test]
-fn a_config_is_taken_once_a_generation() {
+fn each_generation_accepts_one_config() {
     let agent = Agent::of_shell("true");
     let config = |generation: &str, body: &str| agent.post(&format!("/config?generation={generation}"), body).status;
     assert_eq!(config("1.2", r#"{"A":"1","B":null}"#), 200);
-    assert_eq!(config("1.2", r#"{"B": null, "A": "1"}"#), 200, "the same again, spelled otherwise");
+    assert_eq!(config("1.2", r#"{"B": null, "A": "1"}"#), 200, "the same config with another spelling");
     assert_eq!(config("1.2", r#"{"A":"2"}"#), 409);
     assert_eq!(config("1.1", r#"{"A":"1"}"#), 412);
     assert_eq!(config("1.x", "{}"), 400);
@@ -40,7 +40,7 @@ fn a_config_is_taken_once_a_generation() {
     assert_eq!(config("1.3", "{}"), 200);
     assert_eq!(agent.get("/run?generation=1.3").status, 200);
     agent.wait_for_exit();
-    assert_eq!(agent.get("/run?generation=1.3").status, 200, "it has ended, and asking again starts nothing");
+    assert_eq!(agent.get("/run?generation=1.3").status, 200, "the run has ended, and a second request starts nothing");
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn a_config_that_cannot_be_an_environment_changes_nothing() {
     let fits = format!(r#"{{"A":"{}"}}"#, "x".repeat(LONGEST));
     assert_eq!(agent.post("/config", &fits).status, 200);
     agent.get("/run");
-    assert_eq!(agent.wait_for_exit().outcome, ExitOutcome::Code(0), "the kernel takes what we take");
+    assert_eq!(agent.wait_for_exit().outcome, ExitOutcome::Code(0), "the kernel accepts the same length");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_body_beyond_the_limit_is_refused_before_it_is_read() {
 }
 
 #[test]
-fn what_is_configured_reaches_the_run_and_inherited_variables_of_muster_do_not() {
+fn a_run_gets_configured_variables_but_no_inherited_variables_of_muster() {
     let mut program = crate::support::program();
     program.args(["--", "sh", "-c", "env | sort"]).env_clear();
     program.envs([
@@ -95,7 +95,7 @@ fn what_is_configured_reaches_the_run_and_inherited_variables_of_muster_do_not()
 }
 
 #[test]
-fn fifty_concurrent_starts_are_one_start() {
+fn fifty_concurrent_start_requests_start_one_run() {
     let agent = Agent::of_shell("echo started; sleep 1000");
     agent.post("/config?generation=1.1", "{}");
     thread::scope(|scope| {
@@ -165,16 +165,16 @@ fn queries_that_do_not_parse_are_refused() {
 }
 
 #[test]
-fn exit_codes_and_signals_are_told_apart() {
+fn exit_codes_and_signals_are_distinguished() {
     assert_eq!(Agent::of_shell("exit 75").outcome(), ExitOutcome::Code(75));
     assert_eq!(Agent::of_shell("kill -SEGV $$").outcome(), ExitOutcome::Signal(11));
     let agent = Agent::of_shell("kill -9 $$");
     assert_eq!(agent.outcome(), ExitOutcome::Signal(9));
-    assert!(!agent.wait_for_exit().stopped, "a kill that we did not ask for is no stop");
+    assert!(!agent.wait_for_exit().stopped, "a kill that nobody requested is not a stop");
 }
 
 #[test]
-fn a_command_that_cannot_be_started_says_why_and_its_agent_exits_with_126() {
+fn the_report_of_a_command_that_cannot_be_started_says_why_and_its_agent_exits_with_126() {
     for (command, why) in [
         ("no-such-python", "cannot start \"no-such-python\": not found on PATH"),
         ("/etc/passwd", "cannot start \"/etc/passwd\": Permission denied (os error 13)"),
@@ -192,7 +192,7 @@ fn a_command_that_cannot_be_started_says_why_and_its_agent_exits_with_126() {
     drop(folder);
     let outcome = agent.outcome();
     assert!(matches!(&outcome, ExitOutcome::NotStarted(reason) if reason.contains(&path)), "{outcome:?}");
-    assert_eq!(Agent::of_shell("exit 127").outcome(), ExitOutcome::Code(127), "which a script may mean as it likes");
+    assert_eq!(Agent::of_shell("exit 127").outcome(), ExitOutcome::Code(127), "a script may exit with 127");
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn an_entrypoint_prepares_the_run_and_then_becomes_it() {
 }
 
 #[test]
-fn the_stderr_tail_is_the_last_of_this_run() {
+fn the_stderr_tail_is_the_end_of_this_runs_stderr() {
     let agent =
         Agent::of_python("import os,sys; os.write(2, os.environ['T'].encode() * 2000 + b'\\xff last\\n'); sys.exit(3)");
     for (text, begin) in [("old-", "old-"), ("new-", "new-")] {
@@ -221,7 +221,7 @@ fn the_stderr_tail_is_the_last_of_this_run() {
 }
 
 #[test]
-fn a_status_tells_the_run_as_it_is() {
+fn a_status_describes_the_present_run() {
     let agent = Agent::of_shell("echo pid=$$; read x < /dev/stdin || exec sleep 1000");
     let idle = agent.status();
     assert_eq!((idle.seq, idle.state), (1, RunState::Idle));
@@ -247,11 +247,11 @@ fn a_long_poll_answers_at_the_change_and_not_before() {
         serde_json::from_slice(&poll.join().unwrap().body).unwrap()
     });
     assert_eq!((next.seq, next.state), (seq + 1, RunState::Configured));
-    assert_eq!(agent.get("/status?after=999999&wait=60").status, 200, "a number from another agent's life is news");
+    assert_eq!(agent.get("/status?after=999999&wait=60").status, 200, "an earlier agent's number needs no wait");
 }
 
 #[test]
-fn an_agent_that_was_given_a_hash_answers_whoever_has_the_token() {
+fn an_agent_with_a_token_hash_answers_only_requests_with_the_token() {
     // The SHA-256 of "abc" (FIPS 180-4's own example).
     let hash = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     let agent = Agent::start(&["--token-sha256", hash], &["true"]);
@@ -272,7 +272,7 @@ fn an_agent_that_was_given_a_hash_answers_whoever_has_the_token() {
 }
 
 #[test]
-fn an_agent_in_a_cluster_is_reached_by_ipv4_and_by_ipv6_where_there_is_one() {
+fn an_agent_in_a_cluster_listens_on_ipv4_and_if_possible_on_ipv6() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     let _entered = runtime.enter();
     let listener = agent::http::listen(&["[::]:0", "0.0.0.0:0"].map(|address| address.parse().unwrap())).unwrap();
@@ -282,5 +282,5 @@ fn an_agent_in_a_cluster_is_reached_by_ipv4_and_by_ipv6_where_there_is_one() {
         TcpStream::connect(("::1", address.port())).unwrap();
     }
     let taken = agent::http::listen(&[address, "127.0.0.1:0".parse().unwrap()]).unwrap_err();
-    assert_eq!(taken.to_string(), format!("listen on {address}"), "a port that is taken has no substitute");
+    assert_eq!(taken.to_string(), format!("listen on {address}"), "the next address is not tried if a port is taken");
 }

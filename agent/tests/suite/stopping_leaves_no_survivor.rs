@@ -1,4 +1,4 @@
-//! However a run ends and whatever it has started, nothing of it is left.
+//! No process of a run survives, however the run ends and whatever it has started.
 
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
@@ -7,12 +7,12 @@ use crate::support::{Agent, children_of, process_state, signal, wait_until, wait
 use protocol::agent::{ExitOutcome, RunState};
 use rustix::process::Signal;
 
-/// Ignores SIGTERM, has a child in its group, and a grandchild that has left group, session and family.
+/// Ignores SIGTERM. Has a child in its group, and a grandchild in another group and session, whose parent has ended.
 const STUBBORN: &str = r#"
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 def sleep_for_ever(name):
-    # In one write, since others write to the same pipe.
+    # In one write, because other processes write to the same pipe.
     os.write(1, f"{name}={os.getpid()}\n".encode())
     while True: time.sleep(1000)
 if os.fork() == 0:
@@ -43,7 +43,7 @@ fn a_run_that_ignores_sigterm_is_killed_after_the_grace_with_all_its_descendants
 }
 
 #[test]
-fn a_run_that_ends_by_itself_takes_what_it_started_along() {
+fn the_descendants_of_a_run_that_ends_by_itself_are_killed() {
     let dir = tempfile::tempdir().unwrap();
     let go = dir.path().join("go");
     let agent = Agent::of_python(STUBBORN);
@@ -57,7 +57,7 @@ fn a_run_that_ends_by_itself_takes_what_it_started_along() {
 }
 
 #[test]
-fn a_run_that_takes_sigterm_ends_in_its_own_way() {
+fn a_run_that_handles_sigterm_chooses_its_exit_code() {
     let agent = Agent::of_shell("trap 'exit 75' TERM; echo ready; while :; do sleep 0.01; done");
     agent.go();
     agent.wait_for_output("ready");
@@ -81,7 +81,7 @@ while True: time.sleep(1000)
 "#;
 
 #[test]
-fn a_handler_set_before_a_fork_runs_in_the_main_process_alone() {
+fn a_handler_set_before_a_fork_runs_only_in_the_main_process() {
     let stop: fn(&Agent) = |agent| assert_eq!(agent.post("/stop?grace=60", "").status, 202);
     for stop in [stop, |agent| signal(agent.pid(), Signal::TERM)] {
         let agent = Agent::start(&["--termination-grace", "60"], &["python3", "-u", "-c", WITH_LOADERS]);
@@ -99,7 +99,7 @@ fn a_handler_set_before_a_fork_runs_in_the_main_process_alone() {
 }
 
 #[test]
-fn sigterm_reaches_the_script_behind_a_shell_that_waits_for_it() {
+fn sigterm_reaches_a_script_whose_shell_waits_for_it() {
     let python = r#"
 import os, signal, sys
 def save(*_):
@@ -125,7 +125,7 @@ while True: signal.pause()
 }
 
 #[test]
-fn a_second_stop_with_less_grace_shortens_the_first_and_one_with_more_does_not() {
+fn a_second_stop_can_shorten_the_grace_but_not_lengthen_it() {
     let agent = Agent::of_python(STUBBORN);
     agent.go();
     agent.wait_for_pid("main");
@@ -164,7 +164,7 @@ fn orphans_of_a_living_run_are_reaped() {
 }
 
 #[test]
-fn a_deep_family_in_which_each_has_a_session_of_its_own_leaves_none() {
+fn thirty_nested_processes_in_separate_sessions_are_all_killed() {
     let script = r#"
 import os, time
 for depth in range(30):
@@ -193,7 +193,7 @@ fn the_death_of_the_master_ends_everything() {
 }
 
 #[test]
-fn an_agent_that_is_killed_takes_the_main_process_along() {
+fn the_main_process_of_a_killed_agent_is_killed() {
     let agent = Agent::of_shell("echo main=$$; exec sleep 1000");
     agent.go();
     let main = agent.wait_for_pid("main");
@@ -202,7 +202,7 @@ fn an_agent_that_is_killed_takes_the_main_process_along() {
 }
 
 #[test]
-fn sigterm_stops_the_run_gracefully_and_the_agent_exits_as_it_did() {
+fn sigterm_stops_the_run_gracefully_and_the_agent_exits_with_its_code() {
     let script = "trap 'exit 75' TERM; echo ready; while :; do sleep 0.01; done";
     let mut agent = Agent::start(&["--termination-grace", "60"], &["sh", "-c", script]);
     agent.go();

@@ -1,5 +1,5 @@
-//! An agent that is told to end, as a pod is that is preempted, drained or evicted: what its run, its master and
-//! Kubernetes get to know of it.
+//! An agent that gets SIGTERM, for example when its pod is preempted or evicted: what the run, the master and
+//! Kubernetes learn.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -12,7 +12,7 @@ use protocol::agent::{ExitOutcome, ExitReport, LAST_WORDS_BYTES, LastWords, RunS
 use protocol::ids::UnixMillis;
 use rustix::process::Signal;
 
-/// Prints `told` when it gets SIGTERM, and ends with 75 when `GO` is there.
+/// Prints `told` when it gets SIGTERM, and exits with 75 when the file `GO` exists.
 const ORDERLY: &str = r#"
 import os, signal, sys, time
 def end(*_):
@@ -25,7 +25,7 @@ os.write(1, b"ready\n")
 while True: time.sleep(1000)
 "#;
 
-/// Takes no SIGTERM.
+/// Ignores SIGTERM.
 const STUBBORN: &str =
     "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready'); time.sleep(1000)";
 
@@ -37,7 +37,7 @@ fn started(flags: &[&str], script: &str, go: &str) -> Agent {
     agent
 }
 
-/// How the run ends, heard by someone who listens already when `let_go` lets it.
+/// Waits for the end of the run while `let_go` lets the run end. Returns the status of the ended run.
 fn heard(agent: &Agent, let_go: impl FnOnce()) -> RunStatus {
     thread::scope(|scope| {
         let listener = scope.spawn(|| agent.wait_for(RunState::Exited));
@@ -47,7 +47,7 @@ fn heard(agent: &Agent, let_go: impl FnOnce()) -> RunStatus {
 }
 
 #[test]
-fn a_run_gets_the_signal_and_its_time_and_whoever_listens_hears_how_it_ended() {
+fn a_run_gets_sigterm_and_its_grace_and_readers_learn_how_it_ended() {
     let folder = tempfile::tempdir().unwrap();
     let (go, log) = (folder.path().join("go"), folder.path().join("termination-log"));
     fs::write(&log, "").unwrap();
@@ -58,10 +58,10 @@ fn a_run_gets_the_signal_and_its_time_and_whoever_listens_hears_how_it_ended() {
         signal(agent.pid(), order);
         agent.wait_for_output("told");
         assert_eq!(agent.status().state, RunState::Stopping);
-        // A second order changes nothing.
+        // A second signal changes nothing.
         signal(agent.pid(), Signal::TERM);
         let exited = heard(&agent, || fs::write(&go, "").unwrap());
-        // Whoever listened until now reads on.
+        // Readers can still read.
         assert_eq!(String::from_utf8(agent.logs("both")).unwrap(), "ready\ntold\nsaved\n");
         assert_eq!(agent.status(), exited);
         let mut followed = String::new();
@@ -78,18 +78,18 @@ fn a_run_gets_the_signal_and_its_time_and_whoever_listens_hears_how_it_ended() {
 }
 
 #[test]
-fn a_run_that_does_not_end_is_killed_in_time_for_the_agent_to_say_so() {
+fn a_run_that_ignores_sigterm_is_killed_before_the_agent_must_end() {
     let mut agent = started(&["--termination-grace", "3"], STUBBORN, "");
     let run = agent.status().pid.unwrap();
     let told = Instant::now();
     let exit = heard(&agent, || signal(agent.pid(), Signal::TERM)).exit.unwrap();
     assert_eq!((exit.outcome, exit.stopped, exit.terminated), (ExitOutcome::Signal(9), true, true));
-    assert!(told.elapsed() >= Duration::from_millis(2400), "the run has most of the time: {:?}", told.elapsed());
+    assert!(told.elapsed() >= Duration::from_millis(2400), "the run gets most of the grace: {:?}", told.elapsed());
     assert_eq!((agent.wait_for_end().code(), process_state(run)), (Some(137), None));
 }
 
 #[test]
-fn an_agent_that_is_told_to_end_starts_nothing_more() {
+fn an_agent_that_got_sigterm_starts_no_further_run() {
     let folder = tempfile::tempdir().unwrap();
     let go = folder.path().join("go");
     let agent = started(&["--termination-grace", "60"], ORDERLY, go.to_str().unwrap());
@@ -101,7 +101,7 @@ fn an_agent_that_is_told_to_end_starts_nothing_more() {
 }
 
 #[test]
-fn a_stop_that_came_before_the_signal_is_a_stop() {
+fn a_stop_before_sigterm_is_reported_as_a_stop() {
     let folder = tempfile::tempdir().unwrap();
     let go = folder.path().join("go");
     let agent = started(&["--termination-grace", "60"], ORDERLY, go.to_str().unwrap());
@@ -113,7 +113,7 @@ fn a_stop_that_came_before_the_signal_is_a_stop() {
 }
 
 #[test]
-fn a_run_that_was_about_to_start_when_its_pod_ended_says_so() {
+fn a_configured_run_is_reported_as_terminated_when_its_pod_ends() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("termination-log");
     fs::write(&log, "what stood there before, which may be longer than what is written now".repeat(9)).unwrap();
@@ -127,7 +127,7 @@ fn a_run_that_was_about_to_start_when_its_pod_ended_says_so() {
 }
 
 #[test]
-fn nobody_who_reads_is_not_waited_for_and_who_reads_for_ever_is_not_either() {
+fn an_agent_waits_neither_for_absent_readers_nor_for_readers_that_never_stop() {
     let mut agent = Agent::of_shell("exec sleep 1000");
     agent.go();
     agent.wait_for(RunState::Running);
@@ -148,7 +148,7 @@ fn nobody_who_reads_is_not_waited_for_and_who_reads_for_ever_is_not_either() {
 }
 
 #[test]
-fn last_words_are_left_whoever_ends_the_agent_and_never_in_a_file_of_ones_own() {
+fn last_words_are_also_left_after_a_finish_and_only_in_an_existing_file() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("termination-log");
     for is_there in [false, true] {
@@ -169,7 +169,7 @@ fn last_words_are_left_whoever_ends_the_agent_and_never_in_a_file_of_ones_own() 
 }
 
 #[test]
-fn last_words_fit_with_the_newest_of_stderr_and_the_beginning_of_a_reason() {
+fn last_words_fit_and_keep_the_end_of_stderr_and_the_beginning_of_a_reason() {
     let words = |outcome, stderr_tail: String| {
         let exit = ExitReport { stderr_tail, ..ExitReport::new(outcome, UnixMillis(1)) };
         LastWords { generation: None, exit }
@@ -195,5 +195,5 @@ fn last_words_fit_with_the_newest_of_stderr_and_the_beginning_of_a_reason() {
         }
     }
     let plain: LastWords = serde_json::from_slice(&message(words(ExitOutcome::Code(1), "x".repeat(4096)))).unwrap();
-    assert!(plain.exit.stderr_tail.len() > 3900, "no more is cut than must be");
+    assert!(plain.exit.stderr_tail.len() > 3900, "only the necessary part is cut");
 }

@@ -1,4 +1,4 @@
-//! Ten thousand requests without the token of this agent, and what they achieve: nothing.
+//! Ten thousand requests without this agent's token have no effect.
 
 use fastrand::Rng;
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ const ROUTES: [(&str, &str); 8] = [
     ("DELETE", "/status"),
 ];
 
-/// As a master derives the token of a job.
+/// Derives the token of a job, as a master does.
 fn token_of(job_uid: &str) -> String {
     let mut mac = Hmac::<Sha256>::new_from_slice(&[7; 32]).unwrap();
     mac.update(job_uid.as_bytes());
@@ -35,7 +35,7 @@ fn bearer(token: &str) -> String {
     format!("authorization: Bearer {token}\r\n")
 }
 
-/// A query and header lines that are not those of someone who has the token.
+/// A query and header lines that do not authenticate a request.
 fn wrong(dice: &mut Rng, token: &str) -> (String, String) {
     let place = dice.usize(..token.len());
     let number = dice.u64(..);
@@ -69,7 +69,7 @@ fn wrong(dice: &mut Rng, token: &str) -> (String, String) {
             let names = ["proxy-authorization", "x-authorization", "cookie", "authorization2"];
             format!("{}: Bearer {token}\r\n", names[dice.usize(..names.len())])
         }
-        // What the pod's spec shows.
+        // The hash, which the pod's spec shows.
         15 => bearer(&hash_of(token)),
         _ => {
             let names = ["token", "access_token", "authorization", "bearer"];
@@ -79,7 +79,7 @@ fn wrong(dice: &mut Rng, token: &str) -> (String, String) {
     (String::new(), headers)
 }
 
-/// The status codes of the answers to everything in `requests`, which are sent at once.
+/// Sends all `requests` at once. Returns the status codes of the answers.
 fn answers(agent: &Agent, requests: &str) -> Vec<String> {
     let mut stream = TcpStream::connect(agent.address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -111,11 +111,11 @@ fn ten_thousand_wrong_stale_and_foreign_tokens_are_refused_on_every_route() {
     assert_eq!((asked, refused), (10_000, 10_000));
     let status = agent.request_with(&bearer(&token), "GET", "/status", "");
     let status: protocol::agent::RunStatus = serde_json::from_slice(&status.body).unwrap();
-    assert_eq!((status.seq, status.state), (1, RunState::Idle), "nothing has happened");
+    assert_eq!((status.seq, status.state), (1, RunState::Idle), "the requests had no effect");
 }
 
 #[test]
-fn every_route_but_one_asks_for_the_token_and_takes_it() {
+fn every_route_except_healthz_requires_and_accepts_the_token() {
     let token = token_of("this-job");
     let agent = Agent::start(&["--token-sha256", &hash_of(&token)], &["true"]);
     assert_eq!(agent.get("/healthz").status, 200);

@@ -1,4 +1,5 @@
-//! Which ends of a run mean that not a line of exec.py ran: by what Pythons have printed, and with a real one.
+//! Which ends of a run mean that no line of exec.py ran. Tests use recorded errors of several Pythons, and a real
+//! Python.
 
 use std::ffi::OsString;
 use std::fs;
@@ -23,13 +24,14 @@ fn why(code: i32, stderr: &str) -> Option<String> {
 const INVALID: &str = "  File \"/srv/exec.py\", line 2\n    foo bar\n        ^^^\nSyntaxError: invalid syntax\n";
 
 #[test]
-fn a_syntax_error_of_exec_py_is_told_with_its_line() {
+fn a_syntax_error_of_exec_py_is_reported_with_its_line() {
     let cases = [
-        // 2.7, 3.6 and 3.8; 3.9 to 3.13.
+        // Python 2.7, 3.6 and 3.8.
         (
             "  File \"exec.py\", line 2\n    foo bar\n          ^\nSyntaxError: invalid syntax\n",
             "exec.py, line 2: invalid syntax",
         ),
+        // Python 3.9 to 3.13.
         (INVALID, "exec.py, line 2: invalid syntax"),
         (
             "  File \"/srv/exec.py\", line 2\n    x=1\n    ^\nIndentationError: expected an indented block after function definition on line 1\n",
@@ -56,7 +58,7 @@ fn a_syntax_error_of_exec_py_is_told_with_its_line() {
 }
 
 #[test]
-fn an_exec_py_that_cannot_be_opened_is_told_in_pythons_words() {
+fn an_exec_py_that_cannot_be_opened_is_reported_with_pythons_error() {
     for file in ["exec.py", "/srv/exec.py"] {
         let failure = format!("can't open file '{file}': [Errno 2] No such file or directory");
         assert_eq!(why(2, &format!("/usr/bin/python: {failure}\n")), Some(format!("python {failure}")));
@@ -64,10 +66,10 @@ fn an_exec_py_that_cannot_be_opened_is_told_in_pythons_words() {
 }
 
 #[test]
-fn what_may_have_run_is_a_failure_like_any_other() {
+fn a_run_in_which_a_line_may_have_run_is_an_ordinary_failure() {
     let traceback = "Traceback (most recent call last):\n  File \"/srv/exec.py\", line 1, in <module>\n    import b\n";
     for (code, stderr) in [
-        // Of a module that exec.py imports, or of a text that it compiles.
+        // Errors of a module that exec.py imports, or of a text that exec.py compiles.
         (
             1,
             format!("{traceback}  File \"/srv/b.py\", line 1\n    foo bar\n        ^^^\nSyntaxError: invalid syntax\n"),
@@ -88,18 +90,18 @@ fn what_may_have_run_is_a_failure_like_any_other() {
         assert_eq!(why(code, &stderr), None, "{code} {stderr:?}");
     }
     let long = format!("{}{INVALID}", "  x\n".repeat(STDERR_TAIL_BYTES / 4));
-    assert_eq!(why(1, &long), None, "its beginning is not known");
+    assert_eq!(why(1, &long), None, "the beginning of stderr is not known");
     assert_eq!(why_of(&["sh", "exec.py"], 1, INVALID), None);
     assert_eq!(why_of(&["python", "train.py"], 1, INVALID), None);
     let command = ["python", "exec.py"].map(OsString::from);
     let outcome = ExitOutcome::Code(1);
     let slow = Attempt { command: &command, outcome: &outcome, stderr: INVALID, lasted: Duration::from_secs(600) };
-    assert_eq!(slow.why_nothing_ran(), None, "nothing takes ten minutes to parse");
+    assert_eq!(slow.why_nothing_ran(), None, "no file takes ten minutes to parse");
     let killed = ExitOutcome::Signal(9);
     assert_eq!(Attempt { outcome: &killed, lasted: Duration::ZERO, ..slow }.why_nothing_ran(), None);
 }
 
-/// How a real Python ends with this exec.py, or with none.
+/// How a real Python ends with this exec.py, or without exec.py.
 fn real(exec_py: Option<&[u8]>) -> ExitOutcome {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("broken.py"), "foo bar\n").unwrap();
@@ -110,7 +112,7 @@ fn real(exec_py: Option<&[u8]>) -> ExitOutcome {
 }
 
 #[test]
-fn python3_runs_where_there_is_no_python_and_an_error_names_both_where_there_is_neither() {
+fn python3_replaces_a_missing_python_and_an_error_names_both_if_both_are_missing() {
     let folder = tempfile::tempdir().unwrap();
     let bin = folder.path().join("bin");
     fs::create_dir(&bin).unwrap();
@@ -132,11 +134,11 @@ fn python3_runs_where_there_is_no_python_and_an_error_names_both_where_there_is_
     fs::write(&entry, "#!/bin/sh\nexec \"$@\"\n").unwrap();
     fs::set_permissions(&entry, fs::Permissions::from_mode(0o755)).unwrap();
     let ran = run(&["--entrypoint", entry.to_str().unwrap()]);
-    assert_eq!(ran, (ExitOutcome::Code(0), b"ran\n".to_vec()), "after the ENTRYPOINT of an image, too");
+    assert_eq!(ran, (ExitOutcome::Code(0), b"ran\n".to_vec()), "python3 is also found after an image's ENTRYPOINT");
 }
 
 #[test]
-fn a_real_python_that_cannot_begin_is_told_from_one_that_fails() {
+fn a_real_python_that_cannot_begin_differs_from_one_that_fails() {
     for (exec_py, beginning) in [
         (Some(&b"x = 1\nfoo bar\n"[..]), "exec.py has a syntax error: exec.py, line 2: "),
         (Some(b"def f():\nx = 1\n"), "exec.py has a syntax error: exec.py, line 2: expected an indented block"),

@@ -1,4 +1,4 @@
-//! A real agent as a child of the test, and a client that hides nothing of HTTP.
+//! A real agent as a child of the test, and a client that shows raw HTTP.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ pub(crate) struct Agent {
     pub(crate) address: SocketAddr,
 }
 
-/// An answer in full.
+/// A complete answer.
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) status: u16,
@@ -78,7 +78,7 @@ impl Agent {
         Self { stdin: child.stdin.take(), child: Some(child), address }
     }
 
-    /// An agent that belongs to somebody else.
+    /// An agent that another value owns.
     pub(crate) fn at(address: SocketAddr) -> Self {
         Self { child: None, stdin: None, address }
     }
@@ -96,13 +96,13 @@ impl Agent {
         let mut stream = self.send_with(headers, method, path, body);
         let mut bytes = Vec::new();
         if let Err(error) = stream.read_to_end(&mut bytes) {
-            // An agent that refuses a body leaves it unread, which resets the connection behind the answer.
+            // An agent that refuses a body does not read it. Closing the connection then resets it after the answer.
             assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{method} {path}");
         }
         parse_response(&bytes)
     }
 
-    /// Sends a request and leaves its answer to be read.
+    /// Sends a request. The caller reads the answer.
     pub(crate) fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
         self.send_with("", method, path, body)
     }
@@ -130,7 +130,7 @@ impl Agent {
         serde_json::from_slice(&self.get("/status").body).unwrap()
     }
 
-    /// Configures nothing in particular and starts.
+    /// Configures a run without variables, and starts it.
     pub(crate) fn go(&self) {
         assert_eq!(self.post("/config", "{}").status, 200);
         assert_eq!(self.get("/run").status, 200);
@@ -151,7 +151,7 @@ impl Agent {
         self.wait_for(RunState::Exited).exit.expect("an exited run has a report")
     }
 
-    /// Starts, waits for the end, and says how it was.
+    /// Starts a run, waits for its end, and returns how it ended.
     pub(crate) fn outcome(&self) -> ExitOutcome {
         self.go();
         self.wait_for_exit().outcome
@@ -169,7 +169,7 @@ impl Agent {
         })
     }
 
-    /// The number behind `name=` in the output.
+    /// The number after `name=` in the output.
     pub(crate) fn wait_for_pid(&self, name: &str) -> u32 {
         let key = format!("{name}=");
         wait_until(&format!("a line {key}"), || {
@@ -186,7 +186,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // Its end takes the run with it; SIGKILL would leave grandchildren.
+        // Closing stdin ends the agent and its run. SIGKILL would leave grandchildren behind.
         drop(self.stdin.take());
         if let Some(child) = &mut self.child {
             let _ = child.wait();
@@ -194,13 +194,13 @@ impl Drop for Agent {
     }
 }
 
-/// Starts an agent that is not supervised; its address stands in its log.
+/// Starts an agent that is not supervised, and reads its address from its log.
 pub(crate) fn start_as_pod(mut program: Command) -> (Child, SocketAddr) {
     let mut child = program.stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let address =
         lines.find_map(|line| line.unwrap().split_once("address=")?.1.split(' ').next()?.parse().ok()).unwrap();
-    // Somebody has to read on, or the agent's log stands still.
+    // Keep reading, or the agent's log blocks.
     thread::spawn(move || lines.for_each(drop));
     (child, address)
 }
@@ -230,7 +230,7 @@ fn unchunk(mut bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Polls until there is an answer.
+/// Polls until `look` returns a value.
 pub(crate) fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
