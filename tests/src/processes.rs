@@ -1,4 +1,4 @@
-//! What runs on this machine, as far as it belongs to a test.
+//! Finds, signals and waits for a test's processes.
 
 use std::fs;
 use std::path::Path;
@@ -10,26 +10,33 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Most time that a test waits for anything.
+/// Maximum time that a test waits for a condition.
 pub const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Waits until `look` finds something.
+/// Waits until `look` returns a value.
 ///
 /// # Panics
-/// When it does not in time, with what `state` says.
+/// With the text of `state`, if the deadline passes.
 pub fn within<T>(what: &str, mut look: impl FnMut() -> Option<T>, state: impl Fn() -> String) -> T {
     let begin = Instant::now();
     loop {
+        let look_began = Instant::now();
         if let Some(found) = look() {
             return found;
         }
-        assert!(begin.elapsed() < DEADLINE, "not so within {DEADLINE:?}: {what}\n{}", state());
-        // Other processes' ends cannot be waited for, only looked at.
-        std::thread::sleep(Duration::from_millis(10));
+        let pause = pause_after(look_began.elapsed());
+        assert!(begin.elapsed() < DEADLINE, "timeout after {DEADLINE:?}, waiting for: {what}\n{}", state());
+        // Only a parent can wait for a process, so poll.
+        std::thread::sleep(pause);
     }
 }
 
-/// Every process whose working directory is `dir`, as `pid: command line`. Zombies have none and do not count.
+/// The pause after a look that took this long. Some looks start kubectl, which would occupy a processor without pauses.
+pub fn pause_after(look: Duration) -> Duration {
+    (look * 2).clamp(Duration::from_millis(10), Duration::from_secs(1))
+}
+
+/// Processes whose working directory is `dir`, as `pid: command line`. Zombies have no working directory.
 pub fn working_in(dir: &Path) -> Vec<String> {
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     let process = |entry: fs::DirEntry| {
@@ -48,10 +55,10 @@ pub fn pids(dir: &Path, part: &str) -> Vec<u32> {
     working_in(dir).into_iter().filter(|line| line.contains(part)).filter_map(of_line).collect()
 }
 
-/// Sends a signal to one process; one that has just ended needs none.
+/// Sends a signal to a process. Does nothing if the process has ended.
 ///
 /// # Panics
-/// When the signal may not be sent.
+/// If the signal cannot be sent.
 pub fn signal(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(pid).expect("process ids are small")).expect("not zero");
     match kill_process(pid, signal) {
@@ -60,10 +67,10 @@ pub fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// Runs a program to its end, or kills it at the deadline, so that no test waits for ever.
+/// Waits for a program's end, or kills it at the deadline.
 ///
 /// # Panics
-/// When it cannot be started or waited for.
+/// If the program cannot be waited for.
 pub fn output(child: Child) -> Output {
     let pid = child.id();
     let (ended, watch) = mpsc::channel::<()>();

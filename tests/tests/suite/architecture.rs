@@ -1,4 +1,4 @@
-//! The borders of ARCHITECTURE.md that neither the compiler nor a lint keeps.
+//! Checks rules of ARCHITECTURE.md that neither the compiler nor a lint checks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::process::Command;
 use e2e::programs::root;
 
 const CRATES: [&str; 7] = ["protocol", "bounded-log", "agent", "master", "client", "testkit", "tests"];
-/// A file that has grown past this is missing a concept.
-const MOST_LINES: usize = 400;
+/// Maximum lines of a file. A longer file needs a new module.
+const MOST_LINES: usize = 350;
 
-/// Every Rust file below a folder of the repository, by its path from the root.
+/// All Rust files in a folder of the repository: path from the root, and text.
 fn sources(dir: &str) -> Vec<(String, String)> {
     let mut found = vec![];
     collect(&root().join(dir), &mut found);
@@ -24,13 +24,13 @@ fn collect(dir: &Path, found: &mut Vec<(String, String)>) {
         if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
             collect(&path, found);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let name = path.strip_prefix(root()).expect("it is below the root").display().to_string();
+            let name = path.strip_prefix(root()).expect("the file is in the repository").display().to_string();
             found.push((name, fs::read_to_string(&path).expect("a readable file")));
         }
     }
 }
 
-/// The lines of these files that hold one of `words`, comments left out.
+/// The lines of these files that contain one of `words`, without comments.
 fn lines_with(files: &[(String, String)], words: &[&str]) -> Vec<String> {
     let code = |line: &&str| !line.trim_start().starts_with("//");
     let of_file = |(name, text): &(String, String)| {
@@ -40,7 +40,7 @@ fn lines_with(files: &[(String, String)], words: &[&str]) -> Vec<String> {
     files.iter().flat_map(of_file).collect()
 }
 
-/// The crates that a crate of ours links, itself left out.
+/// The crates that a crate of this workspace links, without itself.
 fn links(of: &str, edges: &[&str]) -> Vec<String> {
     let tree = Command::new(env!("CARGO"))
         .args(["tree", "--locked", "--offline", "-p", of, "--edges", "normal", "--prefix", "none", "--format", "{p}"])
@@ -58,28 +58,28 @@ fn links(of: &str, edges: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn the_protocol_is_words_alone() {
+fn the_protocol_does_no_io() {
     assert_eq!(links("protocol", &["--depth", "1"]), ["serde", "thiserror"]);
     let io = ["std::fs", "std::io", "std::process", "tokio", "async fn", "SystemTime", "Instant"];
     assert_eq!(lines_with(&sources("protocol/src"), &io), Vec::<String>::new());
 }
 
 #[test]
-fn the_agent_links_none_of_the_others_libraries() {
+fn the_agent_links_no_library_of_master_or_client() {
     let heavy = ["axum", "kube", "clap", "reqwest", "master", "client"];
     let linked: Vec<String> = links("agent", &[]).into_iter().filter(|name| heavy.contains(&name.as_str())).collect();
     assert_eq!(linked, Vec::<String>::new());
 }
 
 #[test]
-fn what_decides_about_a_job_is_pure() {
+fn the_state_machine_of_a_job_is_pure() {
     let outside =
         ["tokio", "axum", "kube::", "reqwest", "hyper", "std::env", "::now()", "std::fs", "async fn", ".await"];
     assert_eq!(lines_with(&sources("master/src/job"), &outside), Vec::<String>::new());
 }
 
 #[test]
-fn the_environment_is_read_in_config_files_alone() {
+fn only_config_files_read_the_environment() {
     for dir in ["agent/src", "master/src", "client/src", "bounded-log/src", "protocol/src"] {
         let others: Vec<_> = sources(dir).into_iter().filter(|(name, _)| !name.ends_with("/config.rs")).collect();
         let readers = ["env::var", "clippy::disallowed_methods"];
@@ -88,14 +88,14 @@ fn the_environment_is_read_in_config_files_alone() {
 }
 
 #[test]
-fn only_the_outputs_of_the_client_name_its_streams() {
+fn only_the_clients_output_module_prints() {
     let others: Vec<_> =
         sources("client/src").into_iter().filter(|(name, _)| !name.starts_with("client/src/output")).collect();
     assert_eq!(lines_with(&others, &["io::stdout", "io::stderr", "anstream::", "println!"]), Vec::<String>::new());
 }
 
 #[test]
-fn kubernetes_and_docker_are_known_where_they_are_spoken_to_alone() {
+fn only_their_own_modules_use_kubernetes_and_docker() {
     let outside = |dir: &str, inside: &[&str]| -> Vec<(String, String)> {
         sources(dir).into_iter().filter(|(name, _)| !inside.iter().any(|part| name.starts_with(part))).collect()
     };
@@ -106,11 +106,12 @@ fn kubernetes_and_docker_are_known_where_they_are_spoken_to_alone() {
 }
 
 #[test]
-fn every_file_says_what_it_owns_and_stays_short() {
+fn every_file_has_a_description_and_stays_short() {
     for (name, text) in CRATES.iter().chain(&["fuzz"]).flat_map(|dir| sources(dir)) {
-        assert!(text.starts_with("//! "), "{name} begins by saying what it owns");
-        let lines = text.lines().count();
-        assert!(lines <= MOST_LINES, "{name} has {lines} lines");
+        assert!(text.starts_with("//! "), "{name} must begin with a description: //!");
+        let is_test = name.contains("/tests/") || name.ends_with("_tests.rs");
+        let lines = if is_test { 0 } else { text.lines().take_while(|line| *line != "#[cfg(test)]").count() };
+        assert!(lines <= MOST_LINES, "{name} has {lines} lines before its tests");
     }
 }
 
@@ -118,8 +119,8 @@ fn every_file_says_what_it_owns_and_stays_short() {
 fn the_wiring_and_the_map_stay_small() {
     for program in ["agent", "master", "client"] {
         let main = fs::read_to_string(root().join(program).join("src/main.rs")).expect("a main.rs");
-        assert!(main.lines().count() < 25, "{program}/src/main.rs is thin");
+        assert!(main.lines().count() < 25, "{program}/src/main.rs is too long");
     }
     let map = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
-    assert!(map.lines().count() < 200, "ARCHITECTURE.md is a map");
+    assert!(map.lines().count() < 200, "ARCHITECTURE.md is too long");
 }

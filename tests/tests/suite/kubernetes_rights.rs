@@ -1,5 +1,5 @@
-//! The rights of the master in manifests/ are enough for everything and none too many: a whole run is refused nothing,
-//! and with any one verb taken away it does not succeed.
+//! Checks that the master's rights in manifests/ are sufficient and minimal: a complete run succeeds with all rights, and
+//! fails without any single verb.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -9,19 +9,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use e2e::cluster::{Image, Namespace};
+use e2e::processes::pause_after;
 use e2e::programs::{built, root, static_agent};
 use e2e::{Scene, within};
 use serde_json::{Value, json};
 
-/// Most time that one step may take with all rights.
+/// Maximum time of a step with all rights.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Runs at a time.
+/// Number of concurrent runs.
 const AT_ONCE: usize = 3;
-/// What the API says, and a master logs, when a right is missing. The API server's own counts leave such requests out.
+/// The API's error for a missing right, which a master logs. The API server's metrics do not count these requests.
 const REFUSED: &str = "forbidden";
 const JOB_LABEL: &str = "app.kubernetes.io/managed-by=muster";
 
-/// A right that the role of manifests/ gives.
+/// A right of the role in manifests/.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Right {
     resource: String,
@@ -30,13 +31,13 @@ struct Right {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn all_rights_are_enough_and_none_can_be_spared() {
+fn the_masters_rights_are_sufficient_and_minimal() {
     let image = Image::shared();
     let image = image.wrapped();
     let begin = Instant::now();
     let log = whole_run(&Account::with_all_rights(), &image, PATIENCE).expect("all rights are enough");
     assert!(!log.contains(REFUSED), "the API refused something:\n{log}");
-    // Several runs at a time take longer than one; a step that is stuck takes for ever.
+    // Concurrent runs are slower than a single one, so wait longer.
     let impatience = begin.elapsed() * 3;
 
     let rights = Account::with_all_rights().rights();
@@ -46,10 +47,10 @@ fn all_rights_are_enough_and_none_can_be_spared() {
     thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
-                while let Some(right) = { queue.lock().expect("no thread breaks").next() } {
+                while let Some(right) = { queue.lock().expect("no thread panics").next() } {
                     let account = Account::with_all_rights().without(&right);
                     let outcome = whole_run(&account, &image, impatience);
-                    // It is the missing right, and nothing else, that must stand in the way.
+                    // The run must fail because of the missing right, and not for another reason.
                     if !outcome.as_ref().is_err_and(|said| said.contains(REFUSED)) {
                         spare.send((right, outcome)).expect("the test waits");
                     }
@@ -59,10 +60,10 @@ fn all_rights_are_enough_and_none_can_be_spared() {
     });
     drop(spare);
     let spared: Vec<(Right, Result<String, String>)> = found.iter().collect();
-    assert_eq!(spared, vec![], "rights that nothing needs");
+    assert_eq!(spared, vec![], "unneeded rights");
 }
 
-/// A whole run's log, or what went wrong in it and the log.
+/// Does a complete run. Returns the master's log; the error contains it too.
 fn whole_run(account: &Account, image: &str, patience: Duration) -> Result<String, String> {
     let scene = Scene::new("");
     fs::write(scene.path().join("kubeconfig"), account.kubeconfig()).expect("write");
@@ -70,7 +71,8 @@ fn whole_run(account: &Account, image: &str, patience: Duration) -> Result<Strin
     run_in(&scene, account, (image, patience)).map(|()| log()).map_err(|error| format!("{error}\n{}", log()))
 }
 
-/// A job that is refused for its quota, one that succeeds, one whose pods must be deleted one by one, a new master, and the end of it all.
+/// Runs a job that exceeds a quota, a job that succeeds and a job whose pods are deleted one by one. Then starts a new
+/// master and deletes all jobs.
 fn run_in(scene: &Scene, account: &Account, (image, patience): (&str, Duration)) -> Result<(), String> {
     let master = Master::start(scene, account)?;
     account.0.kubectl(&["create", "quota", "team", "--hard=pods=20"]);
@@ -108,17 +110,20 @@ fn states(scene: &Scene, master: &Master) -> Vec<String> {
 
 fn until(patience: Duration, what: &str, test: impl Fn() -> bool) -> Result<(), String> {
     let begin = Instant::now();
-    while !test() {
+    loop {
+        let look_began = Instant::now();
+        if test() {
+            return Ok(());
+        }
         if begin.elapsed() > patience {
             return Err(format!("not so in time: {what}"));
         }
-        // The cluster and the master are other programs, which can only be looked at.
-        thread::sleep(Duration::from_millis(100));
+        // The cluster and the master are other programs, so poll.
+        thread::sleep(pause_after(look_began.elapsed()));
     }
-    Ok(())
 }
 
-/// The service account of manifests/, in a namespace of its own.
+/// The service account of manifests/, in its own namespace.
 struct Account(Namespace);
 
 impl Account {
@@ -155,26 +160,26 @@ impl Account {
         for rule in rules.iter_mut().filter(|rule| rule["resources"] == json!([right.resource])) {
             rule["verbs"].as_array_mut().expect("verbs").retain(|verb| *verb != json!(right.verb));
         }
-        // A rule without a verb is none.
+        // Kubernetes refuses a rule without verbs.
         rules.retain(|rule| rule["verbs"] != json!([]));
         self.0.kubectl_with(&["replace", "-f", "-"], &role.to_string());
         self
     }
 
-    /// A kubeconfig with the account's token in place of one's own.
+    /// The current kubeconfig with the account's token.
     fn kubeconfig(&self) -> String {
         let mut config = self.0.kubeconfig();
         config["users"][0]["user"] = json!({"token": self.token()});
         config.to_string()
     }
 
-    /// By the API that is there since 1.24, or from the Secret that was made until then.
+    /// The account's token: by the API since Kubernetes 1.24, else from the account's Secret.
     fn token(&self) -> String {
         let created = self.0.try_kubectl(&["create", "token", "muster"]);
         if created.starts_with("ey") {
             return created.trim().to_owned();
         }
-        // The cluster makes it a moment after the account.
+        // The cluster creates the Secret a moment after the account.
         let name = ["get", "serviceaccount", "muster", "-o", "jsonpath={.secrets[0].name}"];
         let secret = || Some(self.0.kubectl(&name)).filter(|name| !name.is_empty());
         let secret = within("the account has its Secret", secret, String::new);
@@ -182,7 +187,7 @@ impl Account {
     }
 }
 
-/// A master with an account's rights, which may fail to start.
+/// A master with an account's rights. Its start may fail.
 struct Master {
     child: Child,
     url: String,
@@ -212,7 +217,7 @@ impl Master {
 
 impl Drop for Master {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The kill fails if the master has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! One job on this machine, by one command with nothing configured.
+//! A job on this machine, started by one command without configuration.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -23,14 +23,14 @@ fn ctrl_c_stops_the_job_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_signal_that_was_ignored_from_the_start_ends_nothing() {
+fn a_signal_that_is_ignored_from_the_start_does_not_end_the_job() {
     let without_interrupts = ["bash", "-c", "trap '' INT; exec \"$0\" \"$@\""];
     for (by, ignored) in [(&["nohup"][..], Signal::HUP), (&without_interrupts, Signal::INT)] {
-        a_job_goes_on_after(by, ignored);
+        assert_job_continues_after(by, ignored);
     }
 }
 
-fn a_job_goes_on_after(by: &[&str], ignored: Signal) {
+fn assert_job_continues_after(by: &[&str], ignored: Signal) {
     let scene = Scene::new(
         "import os, time\nprint('ready')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('went on')",
     );
@@ -41,7 +41,7 @@ fn a_job_goes_on_after(by: &[&str], ignored: Signal) {
     assert_eq!(client.ended().code(0).lines("went on").len(), 1);
 }
 
-/// Runs a program in a terminal of its own.
+/// Runs a program in its own terminal.
 const IN_A_TERMINAL: [&str; 3] = ["python3", "-c", "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"];
 
 #[test]
@@ -92,7 +92,7 @@ fn killing_the_client_leaves_nothing_behind() {
     client.until_printed(2, "ready");
     client.kill();
     scene.until_empty();
-    assert_eq!(fs::read_dir(&temporary).expect("the folder").count(), 0, "no file either");
+    assert_eq!(fs::read_dir(&temporary).expect("the folder").count(), 0, "no file is left");
 }
 
 #[test]
@@ -109,9 +109,9 @@ fn killing_the_local_master_fails_the_client_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_gibibyte_without_a_newline_is_survived_and_the_newest_is_kept() {
+fn a_quarter_of_a_gibibyte_without_a_newline_is_survived_and_the_newest_is_kept() {
     let scene = Scene::new(
-        "import sys\nfor _ in range(1024): sys.stdout.buffer.write(b'x' * 2**20)\nsys.stdout.buffer.write(b'\\nthe end\\n')",
+        "import sys\nfor _ in range(256): sys.stdout.buffer.write(b'x' * 2**20)\nsys.stdout.buffer.write(b'\\nthe end\\n')",
     );
     let run = scene.run(&["--worker-num", "1"]).code(0);
     assert!(run.stdout.ends_with("worker-0 │ the end\n"), "{:?}", &run.stdout[run.stdout.len().saturating_sub(100)..]);
@@ -127,7 +127,7 @@ fn a_reader_that_leaves_early_ends_the_job_quietly() {
     scene.assert_empty();
 }
 
-/// A command that another one runs.
+/// A command that runs `command` through another program.
 fn run_by(other: &[&str], command: &Command) -> Command {
     let mut running = Command::new(other[0]);
     running.args(&other[1..]).arg(command.get_program()).args(command.get_args());
