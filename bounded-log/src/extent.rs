@@ -1,33 +1,34 @@
-//! Which bytes of the stream a log keeps, and where they stand in its file. Pure: the caller reads and writes the file.
+//! Computes which bytes of the stream a log keeps, and at which places of its file. The caller reads and writes the
+//! file.
 
 use std::collections::VecDeque;
 
 use crate::Gap;
 
-/// Gaps that a log remembers; their number bounds the header. A slow reader leaves one gap for each 64 KiB that it still
-/// gets, so this is enough for 15 MiB of such pieces.
+/// Maximum number of gaps that a log remembers. It limits the length of the header. A writer that loses bytes after
+/// each piece of 64 KiB leaves one gap per piece, so the log still keeps 15 MiB of such pieces.
 pub(crate) const GAPS_MAX: usize = 250;
 
 /// The kept part of a stream: `start..end` without its gaps.
 ///
-/// Bytes that were lost take no room in the file. So a byte has two addresses: its offset in the stream, and its
-/// position among all bytes that were ever stored. Position `p` stands in the file at `p % capacity` of the data.
+/// Lost bytes take no room in the file. So a byte has two addresses: its offset in the stream, and its position among
+/// all bytes that were ever stored. The byte at position `p` is at the place `p % capacity` of the file's data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// Bytes that the file has room for.
+    /// Number of bytes that the file has room for.
     pub(crate) capacity: u64,
     /// Offset of the oldest kept byte; `end` if none is kept.
     pub(crate) start: u64,
     /// Offset after the newest byte.
     pub(crate) end: u64,
-    /// Lost bytes before `start` that never took room: the sum of the gaps that are forgotten.
+    /// Number of lost bytes before `start`: the total length of the gaps that the log does not remember.
     pub(crate) forgotten: u64,
-    /// In order, apart from each other, each after `start`. The last may reach to `end`.
+    /// The gaps in order. There are kept bytes before each gap. The last gap may reach to `end`.
     pub(crate) gaps: VecDeque<Gap>,
 }
 
 impl Extent {
-    /// Nothing yet.
+    /// An extent without bytes.
     pub(crate) fn empty(capacity: u64) -> Self {
         Self { capacity, start: 0, end: 0, forgotten: 0, gaps: VecDeque::new() }
     }
@@ -37,7 +38,7 @@ impl Extent {
         self.end - self.start - self.gaps.iter().map(|gap| gap.length).sum::<u64>()
     }
 
-    /// Where the byte at `offset` stands in the data. `offset` lies in no gap and not before `start`.
+    /// The place of the byte at `offset` in the file's data. The byte must be kept.
     pub(crate) fn place(&self, offset: u64) -> u64 {
         self.position(offset) % self.capacity
     }
@@ -48,29 +49,30 @@ impl Extent {
         offset - self.forgotten - skipped
     }
 
-    /// The same extent with room for no more than the file holds by now, for a file that cannot grow. `None` if the file
-    /// has its full length already, or is shorter than `least`.
+    /// The same extent for a file that cannot grow: the capacity is the number of bytes stored so far. `None` if the
+    /// file already has its full length, or if fewer than `least` bytes are stored.
     pub(crate) fn shrunk(&self, least: u64) -> Option<Self> {
-        // Positions below the new capacity keep their places, and no byte stands at another one yet.
+        // All positions so far are below the new capacity, so all bytes keep their places.
         let capacity = self.position(self.end);
         (least <= capacity && capacity < self.capacity).then(|| Self { capacity, ..self.clone() })
     }
 
-    /// The first kept run of bytes that ends after `offset`, from `offset` on if that lies in it; an empty run at `end`
-    /// if there is none.
+    /// The first range of kept bytes from `offset` on, up to the next gap or `end`. An empty range at `end` if no byte
+    /// is kept from `offset` on.
     pub(crate) fn run_from(&self, offset: u64) -> (u64, u64) {
         let run = self.runs().find(|(_, run_end)| *run_end > offset);
         run.map_or((self.end, self.end), |(run_start, run_end)| (run_start.max(offset), run_end))
     }
 
-    /// The kept runs of bytes between the gaps, oldest first: each from its first offset to the offset after its last.
+    /// The ranges of kept bytes between the gaps, oldest first. Each has the offset of its first byte and the offset
+    /// after its last byte.
     pub(crate) fn runs(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> {
         let starts = std::iter::once(self.start).chain(self.gaps.iter().map(|gap| gap.end()));
         let ends = self.gaps.iter().map(|gap| gap.offset).chain([self.end]);
         starts.zip(ends).collect::<Vec<_>>().into_iter().filter(|(from, to)| from < to)
     }
 
-    /// Drops the oldest bytes until `bytes` more fit, or all of them.
+    /// Drops the oldest bytes until `bytes` more fit. If they cannot fit, drops all bytes.
     pub(crate) fn make_room(&mut self, bytes: u64) {
         let mut surplus = self.kept().saturating_sub(self.capacity.saturating_sub(bytes));
         while surplus > 0 {
@@ -84,18 +86,19 @@ impl Extent {
         }
     }
 
-    /// Counts `bytes` that were appended. What does not fit is dropped.
+    /// Counts `bytes` that were appended, and drops the oldest bytes that no longer fit.
     pub(crate) fn extend(&mut self, bytes: u64) {
         self.end += bytes;
         self.make_room(0);
     }
 
-    /// Moves the end to `offset`, which is not before it: what lies between is a gap.
+    /// Moves the end to `offset`. The bytes between the old end and `offset` become a gap. `offset` must not be before
+    /// the end.
     pub(crate) fn skip_to(&mut self, offset: u64) {
         let gap = Gap { offset: self.end, length: offset - self.end };
         self.end = offset;
         if self.start == gap.offset {
-            // No byte is kept before it.
+            // No byte is kept before the gap, so it need not be remembered.
             self.start = offset;
             self.forgotten += gap.length;
             return;
@@ -109,7 +112,7 @@ impl Extent {
         }
     }
 
-    /// Drops the first gap with all bytes before it.
+    /// Drops the first gap and all bytes before it.
     fn forget_first_gap(&mut self) {
         if let Some(gap) = self.gaps.pop_front() {
             self.start = gap.end();

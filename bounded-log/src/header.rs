@@ -1,14 +1,14 @@
-//! The first bytes of a log's file: what makes it a log, and which bytes of the stream it holds.
+//! The header of a log's file. It shows that the file is a log, and which bytes of the stream the log holds.
 
 use std::collections::VecDeque;
 
 use crate::Gap;
 use crate::extent::{Extent, GAPS_MAX};
 
-/// Where the stream's bytes begin: after the header, however many gaps it names.
+/// Where the stream's bytes begin in the file. The longest header ends before this place.
 pub(crate) const DATA_BEGIN: u64 = 4096;
 
-/// Numbers before the first gap.
+/// How many numbers come before the first gap.
 const FIXED: usize = 6;
 
 /// Bytes of a number.
@@ -20,13 +20,13 @@ pub(crate) const LEAST_BYTES: usize = FIXED * NUMBER_BYTES;
 /// The first eight bytes; the last of them is the format's version.
 const MAGIC: u64 = u64::from_le_bytes(*b"MUSTLOG\x02");
 
-/// Offsets and lengths stay below this, so that their sums do not overflow. No stream comes near.
+/// Offsets and lengths stay below this, so that their sums do not overflow. No stream becomes that long.
 const NUMBER_MAX: u64 = u64::MAX / 4;
 
 const _: () = assert!(LEAST_BYTES + GAPS_MAX * 2 * NUMBER_BYTES <= DATA_BEGIN as usize);
 
 /// The header as bytes: little-endian numbers of eight bytes. Write them with one call, so that a killed writer leaves
-/// the old header or this one.
+/// either the old header or the new one.
 pub(crate) fn encode(extent: &Extent) -> Vec<u8> {
     let Extent { capacity, start, end, forgotten, gaps } = extent;
     let fixed = [MAGIC, *capacity, *start, *end, *forgotten, gaps.len() as u64];
@@ -37,7 +37,7 @@ pub(crate) fn encode(extent: &Extent) -> Vec<u8> {
 /// Reads a header from a file's first [`DATA_BEGIN`] bytes, or from all bytes of a shorter file.
 ///
 /// # Errors
-/// What is wrong, as the rest of a sentence.
+/// What is wrong, as the end of a sentence.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Extent, &'static str> {
     let (numbers, _rest) = bytes.as_chunks::<NUMBER_BYTES>();
     let mut numbers = numbers.iter().map(|number| u64::from_le_bytes(*number));
@@ -58,7 +58,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Extent, &'static str> {
 fn is_consistent(extent: &Extent) -> bool {
     let mut run_start = extent.start;
     for gap in &extent.gaps {
-        // A gap has bytes before it, and ends where the log ends at the latest.
+        // Each gap has kept bytes before it, and does not reach beyond the log's end.
         if gap.offset <= run_start || gap.length == 0 || gap.length > extent.end.saturating_sub(gap.offset) {
             return false;
         }

@@ -1,10 +1,11 @@
 //! A file that keeps the newest bytes of an endless stream.
 //!
-//! Each byte of the stream has an absolute offset, counted from 0 for as long as the log lives. The log keeps the newest
-//! `capacity` bytes and drops older ones. Bytes that were lost before they came here leave a [`Gap`]: what is kept
-//! before it stays. The file never grows beyond its header and the capacity, and no byte in it is ever moved.
+//! Each byte of the stream has an absolute offset, counted from 0 for as long as the log lives. The log keeps the
+//! newest `capacity` bytes and drops older ones. Bytes that were lost before they reached the log leave a [`Gap`], and
+//! the kept bytes before the gap stay. The file never grows beyond its header and the capacity, and no byte in it is
+//! ever moved.
 //!
-//! All calls block for as long as the file system takes; an async caller decides where to make them.
+//! All calls block until the file system has answered. An async caller decides on which thread to make them.
 
 mod extent;
 mod header;
@@ -22,10 +23,10 @@ use rustix::fs::{FallocateFlags, fallocate, fstatfs};
 /// The type of a file system in memory (statfs(2), TMPFS_MAGIC).
 const TMPFS: i64 = 0x0102_1994;
 
-/// A log that its file system gives no more room goes on with what it has, if that is at least so many bytes.
+/// Least capacity to which a log shrinks when its file system has no more room.
 const LEAST_SHRUNK_BYTES: u64 = 64 * 1024;
 
-/// Bytes that are searched at once when lines are counted from the end.
+/// Maximum bytes that one step of the search for the last lines reads.
 const SCAN_BYTES: u64 = 64 * 1024;
 
 /// The newest bytes of one stream.
@@ -57,11 +58,11 @@ impl Gap {
 pub enum Tail {
     /// The lines begin at this offset.
     Begins(u64),
-    /// The search goes on before `offset`, for so many more lines.
+    /// The search continues before `offset`, for this many more lines.
     Before {
-        /// Where the next step ends.
+        /// The next step searches bytes before this offset.
         offset: u64,
-        /// At least 1.
+        /// Number of lines that are still to be found, at least 1.
         lines: u64,
     },
 }
@@ -69,9 +70,9 @@ pub enum Tail {
 /// Whether the log outlives its process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// The file has no name, so nobody could read its header.
+    /// The file has no name, and no header, because nobody can open it again.
     Anonymous,
-    /// The header follows each change, so that the file can be opened again.
+    /// Each change is written to the header, so that the file can be opened again.
     Named,
 }
 
@@ -83,7 +84,7 @@ pub enum OpenError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Its reason.
+        /// The file system's error.
         #[source]
         source: io::Error,
     },
@@ -92,24 +93,23 @@ pub enum OpenError {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What is wrong, as the rest of a sentence.
+        /// What is wrong, as the end of a sentence.
         reason: &'static str,
     },
 }
 
 impl BoundedLog {
-    /// Creates a log in a file without a name in `dir`, which vanishes with the process.
+    /// Creates an anonymous log: its file in `dir` has no name, and vanishes with the process.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub fn create_anonymous(dir: &Path, capacity: NonZeroU64) -> io::Result<Self> {
         let file = tempfile::tempfile_in(dir)?;
         Ok(Self { file, extent: Extent::empty(capacity.get()), kind: Kind::Anonymous })
     }
 
-    /// Opens the log in the file `path`, and creates it with `capacity` if it does not exist. A log that exists
-    /// continues where it ended, also after a crash of its writer, and keeps its own capacity. Only one writer may
-    /// have it open.
+    /// Opens the log in the file `path`, and creates it with `capacity` if it does not exist. An existing log continues
+    /// where it ended, even after a crash of its writer, and keeps its own capacity. Only one writer may have it open.
     ///
     /// # Errors
     /// [`OpenError::Io`], and [`OpenError::Corrupt`] for a file that is not such a log.
@@ -147,17 +147,17 @@ impl BoundedLog {
         self.extent.run_from(offset).0
     }
 
-    /// The gaps between [`BoundedLog::start`] and [`BoundedLog::end`], oldest first. There is a kept byte before each,
-    /// and between two of them; the last may reach to the end.
+    /// The gaps between [`BoundedLog::start`] and [`BoundedLog::end`], oldest first. There are kept bytes before each
+    /// gap. The last gap may reach to the end.
     pub fn gaps(&self) -> impl Iterator<Item = Gap> {
         self.extent.gaps.iter().copied()
     }
 
-    /// Takes disk space for the next `bytes` bytes, at most the capacity, so that a disk that fills up later does not
-    /// refuse them. In a file system in memory it does nothing: the space would be taken from the programs' memory.
+    /// Reserves disk space for `bytes` bytes, at most the capacity, so that they fit even if the disk fills up later.
+    /// In a file system in memory it does nothing, because the space would reduce the memory for programs.
     ///
     /// # Errors
-    /// What the file system says: it has not so much space, or cannot reserve any. The log works all the same.
+    /// The file system's error: it has too little space, or cannot reserve any. The log works anyway.
     pub fn reserve(&self, bytes: u64) -> io::Result<()> {
         if fstatfs(&self.file)?.f_type as i64 == TMPFS {
             return Ok(());
@@ -165,12 +165,12 @@ impl BoundedLog {
         Ok(fallocate(&self.file, FallocateFlags::KEEP_SIZE, DATA_BEGIN, bytes.min(self.extent.capacity))?)
     }
 
-    /// Appends `bytes` to the end. When the disk is full before the file of a log without a name has its full length, the
-    /// log's capacity shrinks to what it holds by then (if that is at least 64 KiB), and newer bytes take the place of the
-    /// oldest. A log with a name outlives its process, so it waits for room: its caller tries again.
+    /// Appends `bytes` to the end. If the disk is full, an anonymous log shrinks its capacity to the bytes that it
+    /// holds, if these are at least 64 KiB. From then on, newer bytes replace the oldest. A named log keeps its
+    /// capacity for later processes, so it does not shrink. The caller should try again later.
     ///
     /// # Errors
-    /// What the file system says. The log has none of `bytes` then; the oldest bytes may be dropped.
+    /// The file system's error. Then the log has none of `bytes`, and may have dropped its oldest bytes.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let error = match self.append_in_place(bytes) {
             Err(error) if is_full(&error) && self.kind == Kind::Anonymous => error,
@@ -188,8 +188,8 @@ impl BoundedLog {
         let mut room = self.extent.clone();
         room.make_room(length);
         if room != self.extent {
-            // The header must give up the bytes before they are overwritten. After a crash between the two, the log
-            // would otherwise present newer bytes as its oldest.
+            // Remove the oldest bytes from the header before they are overwritten. Otherwise, after a crash between the
+            // two writes, the log would present newer bytes as its oldest.
             self.write_header(&room)?;
             self.extent = room;
         }
@@ -202,22 +202,23 @@ impl BoundedLog {
         Ok(())
     }
 
-    /// Appends `bytes`, the first of which has this `offset`: bytes before the end are in the log already and are passed
-    /// over; an offset after the end leaves a gap.
+    /// Appends `bytes`, whose first byte is at `offset` in the stream. Bytes before the end are already in the log, and
+    /// are skipped. An `offset` after the end leaves a gap.
     ///
     /// # Errors
-    /// What the file system says, as for [`BoundedLog::append`].
+    /// The file system's error, as for [`BoundedLog::append`].
     pub fn append_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.skip_to(offset)?;
         let known = (self.end() - offset).min(bytes.len() as u64) as usize;
         self.append(&bytes[known..])
     }
 
-    /// Moves the end to `offset` without bytes and leaves a [`Gap`]. Kept bytes stay, except that a log remembers 250
-    /// gaps: one more drops the oldest gap and all bytes before it. An `offset` at or before the end changes nothing.
+    /// Moves the end to `offset` without bytes and leaves a [`Gap`]. Kept bytes stay, unless the log has more than 250
+    /// gaps: then it drops the oldest gap and all bytes before that gap. An `offset` at or before the end changes
+    /// nothing.
     ///
     /// # Errors
-    /// What the file system says; then nothing has changed.
+    /// The file system's error. Then nothing has changed.
     pub fn skip_to(&mut self, offset: u64) -> io::Result<()> {
         if offset <= self.end() {
             return Ok(());
@@ -232,11 +233,11 @@ impl BoundedLog {
     /// Fills `buffer` from `offset`, or from the first kept byte after it, up to the next gap or the end. Returns the
     /// offset of the first byte read and the number of bytes.
     ///
-    /// A returned offset after `offset` says that the bytes between are dropped or lost, also when the number is 0. A
-    /// number smaller than the buffer does not mean the end: the next call continues after the gap.
+    /// If the returned offset is after `offset`, the bytes in between were dropped or lost, even if the number is 0. A
+    /// number smaller than the buffer does not mean the end of the log: the next call continues after the gap.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<(u64, usize)> {
         let (from, run_end) = self.extent.run_from(offset);
         let wanted = (run_end - from).min(buffer.len() as u64) as usize;
@@ -252,10 +253,10 @@ impl BoundedLog {
     }
 
     /// The offset where the last `lines` lines begin; [`BoundedLog::start`] if fewer are kept. A last line without a
-    /// newline counts, and so does the rest of a line before or after a gap.
+    /// newline counts as a line, and so does a part of a line before or after a gap.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub fn tail_offset(&self, lines: u64) -> io::Result<u64> {
         let mut tail = Tail::Before { offset: self.end(), lines };
         loop {
@@ -266,11 +267,11 @@ impl BoundedLog {
         }
     }
 
-    /// One step of [`BoundedLog::tail_offset`], which searches 64 KiB at most. The first step begins at the end, each other
-    /// one where the step before it says. Between two steps the log may grow and drop bytes.
+    /// One step of [`BoundedLog::tail_offset`], which searches 64 KiB at most. The first step begins at the log's end,
+    /// and each later step begins where the previous one returned. Between two steps the log may grow and drop bytes.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub fn tail_step(&self, offset: u64, lines: u64) -> io::Result<Tail> {
         let offset = offset.min(self.end());
         let Some((run_start, run_end)) = self.extent.runs().rfind(|(run_start, _)| *run_start < offset) else {
@@ -285,7 +286,7 @@ impl BoundedLog {
         self.read(block_start, &mut block)?;
         let begins =
             (0..block.len()).rev().filter(|index| block[*index] == b'\n').map(|index| block_start + index as u64 + 1);
-        // The newline that ends the last line begins none.
+        // A newline that ends a run of kept bytes begins no line in that run. The start of a run always begins one.
         let begins = begins.filter(|begin| *begin != run_end).chain((block_start == run_start).then_some(run_start));
         let mut left = lines;
         for begin in begins {
@@ -305,7 +306,7 @@ impl BoundedLog {
         self.file.write_all_at(second, DATA_BEGIN)
     }
 
-    /// Writes what the log keeps into its file.
+    /// Writes the header of a named log.
     fn write_header(&self, extent: &Extent) -> io::Result<()> {
         match self.kind {
             Kind::Anonymous => Ok(()),
@@ -314,7 +315,7 @@ impl BoundedLog {
     }
 }
 
-/// Whether a file can grow no more.
+/// Whether the error says that a file cannot grow.
 fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     [StorageFull, QuotaExceeded, FileTooLarge].contains(&error.kind())

@@ -1,5 +1,5 @@
-//! The command line: flags and verbs, each with its unit and default in its help. `request.rs` checks what the values
-//! mean together, and `config.rs` finds the master.
+//! The command line: flags and verbs. The help of a flag has its unit and default. `request.rs` checks the values
+//! together, and `config.rs` finds the master.
 
 mod kubernetes;
 mod policy;
@@ -24,17 +24,17 @@ use crate::usage::{self, UsageError};
 const EXAMPLES: &str = "\
 Examples:
   client --worker-num 4                   run ./exec.py with 4 workers on this machine
-  client --env BATCH=64 -- --epochs 3     exec.py gets BATCH=64, and the arguments --epochs 3
+  client --env BATCH=64 -- --epochs 3     give exec.py BATCH=64 and the arguments --epochs 3
   client --strategy ps --task digits --master http://127.0.0.1:7897
   client --image digits --memory 2Gi --master http://192.168.49.2:31898
-  client --task digits --replace          run a job again: delete the one of that name first
-  client logs digits -f                   come back to a job that a master runs
+  client --task digits --replace          run a job again: delete the old one first
+  client logs digits -f                   follow a submitted job again
 
 Exit codes:
   0  the job succeeded; for a verb: done
   1  the job failed, was cancelled, or is not known to have succeeded
   2  bad usage or input
-  3  the master could not be reached, refused, or broke
+  3  the master could not be reached, refused the request, or failed
   4  the image could not be found, built, pushed or loaded, or Docker could not be reached
 Ctrl-C ends the client by SIGINT, which a shell shows as 130.";
 
@@ -55,7 +55,7 @@ pub(crate) struct Cli {
     pub(crate) verb: Option<Verb>,
 }
 
-/// Where the master is. All commands take these.
+/// How to reach the master. All commands take these flags.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ConnectionArgs {
     /// Address of the master, http://HOST:PORT or https://HOST:PORT. `local` starts one for this job only, and the
@@ -104,7 +104,7 @@ pub(crate) struct SubmitArgs {
     /// Print the job's name and return as soon as it is accepted, instead of following its logs to its end
     #[arg(short, long)]
     pub(crate) detach: bool,
-    /// Delete an existing job with the name of --task first, and wait until it is gone
+    /// First delete an existing job with the name of --task, and wait until it is gone
     #[arg(long, requires = "task")]
     pub(crate) replace: bool,
     #[command(flatten)]
@@ -128,7 +128,7 @@ pub(crate) struct FormatArgs {
     pub(crate) output: Format,
 }
 
-/// See [`FormatArgs`].
+/// An output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// For people.
@@ -137,7 +137,7 @@ pub(crate) enum Format {
     Json,
 }
 
-/// The verbs: what to do with jobs that a master holds.
+/// The verbs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     /// List all jobs
@@ -146,7 +146,7 @@ pub(crate) enum Verb {
     /// Show one job and its replicas
     #[command(after_help = "Examples:\n  client status digits\n  client status digits -o json | jq .state")]
     Status(StatusArgs),
-    /// Explain why a job failed or was started again: which replica failed first, how, and what followed
+    /// Explain why a job failed or was restarted: which replica failed first, how, and what followed
     #[command(after_help = "Example:\n  client why digits")]
     Why(WhyArgs),
     /// Print a job's output, of all replicas or of one
@@ -167,8 +167,9 @@ pub(crate) enum Verb {
     Build(ImageArgs),
     /// Print shell statements that prepare this shell for the cluster of kubectl's context: eval "$(client env)"
     ///
-    /// They set MUSTER_MASTER and MUSTER_TOKEN, how images come to the nodes (MUSTER_LOAD, or minikube's Docker), and
-    /// no_proxy where a proxy is set, and add this program's folder to PATH. `eval "$(client env --unset)"` takes it back.
+    /// They set MUSTER_MASTER, MUSTER_TOKEN, and how images reach the nodes (MUSTER_LOAD, or minikube's Docker).
+    /// They add this program's folder to PATH and, if a proxy is set, the node to no_proxy.
+    /// `eval "$(client env --unset)"` undoes this.
     Env(EnvArgs),
     /// Print a shell completion script
     #[command(after_help = "Example:\n  client completions bash > ~/.local/share/bash-completion/completions/client")]
@@ -233,7 +234,7 @@ pub(crate) struct WaitArgs {
 /// Arguments of `env`.
 #[derive(Debug, Args)]
 pub(crate) struct EnvArgs {
-    /// Print the statements that give back the environment before `client env`
+    /// Print the statements that undo `client env`
     #[arg(long)]
     pub(crate) unset: bool,
 }
@@ -294,7 +295,7 @@ fn verb_of(arguments: &[OsString]) -> Option<String> {
     matches.subcommand_name().map(str::to_owned)
 }
 
-/// Suggests `--worker-num` for `-worker-num`, which clap reads as `-w` with a value.
+/// Suggests `--worker-num` for `-worker-num`, which clap reads as the flag `-w` with a value.
 fn typed_with_one_dash(arguments: &[OsString]) -> Option<String> {
     let cli = Cli::command();
     let is_flag = |name: &str| {

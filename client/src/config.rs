@@ -11,31 +11,31 @@ use reqwest::header::HeaderValue;
 use crate::args::ConnectionArgs;
 use crate::master_url::{BadMasterUrl, MasterUrl};
 
-/// The master's address, when no flag gives one.
+/// The master's address, unless a flag gives it.
 const MASTER_VARIABLE: &str = "MUSTER_MASTER";
-/// The master's token. There is no flag for it, because every user of a machine can read everyone's arguments.
+/// The master's token. It has no flag, because all users of a machine can read the arguments of a process.
 const TOKEN_VARIABLE: &str = "MUSTER_TOKEN";
-/// The tool that loads images into a local cluster, when no flag names one.
+/// The tool that loads images into a local cluster, unless a flag names it.
 const LOAD_VARIABLE: &str = "MUSTER_LOAD";
-/// The local cluster's name, when it is not the tool's default.
+/// The local cluster's name, if it is not the tool's default.
 const LOAD_CLUSTER_VARIABLE: &str = "MUSTER_LOAD_CLUSTER";
-/// Where Docker's API is, as the docker command has it.
+/// The address of Docker's API, as in the docker command.
 const DOCKER_HOST_VARIABLE: &str = "DOCKER_HOST";
-/// The context that the docker command is to use, when there is no address.
+/// The Docker context, unless the address is set.
 const DOCKER_CONTEXT_VARIABLE: &str = "DOCKER_CONTEXT";
-/// Where the docker command keeps what is its user's, contexts among it.
+/// The folder of the docker command's files, such as contexts.
 const DOCKER_CONFIG_VARIABLE: &str = "DOCKER_CONFIG";
-/// The folder of ca.pem, cert.pem and key.pem for an API over TLS.
+/// The folder of ca.pem, cert.pem and key.pem, for TLS.
 const DOCKER_CERT_PATH_VARIABLE: &str = "DOCKER_CERT_PATH";
-/// Any text asks for TLS.
+/// Any value turns TLS on.
 const DOCKER_TLS_VERIFY_VARIABLE: &str = "DOCKER_TLS_VERIFY";
 
 /// The master that a command uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum MasterChoice {
-    /// A local one, started for this job.
+    /// A local master, started for this job.
     Local(LocalBecause),
-    /// The one at this address.
+    /// The master at this address.
     At(MasterUrl),
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum MasterChoice {
 pub(crate) enum LocalBecause {
     /// `--master local`.
     Asked,
-    /// No flag and no variable names another.
+    /// Neither a flag nor a variable names a master.
     Default,
 }
 
@@ -59,12 +59,12 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// One that nobody can guess: 244 random bits.
+    /// A new token of 244 random bits.
     pub(crate) fn random() -> Self {
         Self(format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple()))
     }
 
-    /// The secret itself, for the file that the master reads it from.
+    /// The secret, for the file that the master reads.
     pub(crate) fn text(&self) -> &str {
         &self.0
     }
@@ -72,7 +72,7 @@ impl Token {
     /// The value of the `Authorization` header.
     pub(crate) fn header(&self) -> HeaderValue {
         let mut value = HeaderValue::from_str(&format!("Bearer {}", self.0))
-            .expect("a token is checked to be visible ASCII when it is read");
+            .expect("a token is visible ASCII, which is checked when it is read");
         value.set_sensitive(true);
         value
     }
@@ -83,42 +83,42 @@ impl Token {
 pub(crate) struct Config {
     /// The master to use.
     pub(crate) master: MasterChoice,
-    /// The token, when there is one.
+    /// The token, if one is set.
     pub(crate) token: Option<Token>,
-    /// What else is needed where pods run images.
+    /// For a master in Kubernetes.
     pub(crate) image: ImageConfig,
 }
 
-/// Docker, and how images get to a cluster when no flag says so.
+/// Where Docker is, and the default of `--load`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ImageConfig {
-    /// Where Docker is.
+    /// The variables of the docker command.
     pub(crate) docker: DockerVariables,
-    /// The tool that loads images, as it was written: only who loads any needs it to be one.
+    /// The tool that loads images. Not checked here, because most commands do not need it.
     pub(crate) load: Option<String>,
-    /// The cluster that it loads into.
+    /// The cluster to load into.
     pub(crate) load_cluster: Option<String>,
 }
 
-/// The variables by which the docker command finds its engine.
+/// The variables with which the docker command finds its engine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DockerVariables {
-    /// The address; without one, a context says it.
+    /// The address. If `None`, a context has it.
     pub(crate) host: Option<String>,
-    /// The context; without one, the one that is in use.
+    /// The context. If `None`, the one that `docker context use` chose.
     pub(crate) context: Option<String>,
-    /// The folder of the docker command's own files.
+    /// The folder of the docker command's files.
     pub(crate) folder: Option<PathBuf>,
     /// The folder of the certificates.
     pub(crate) cert_path: Option<PathBuf>,
-    /// Whether a TCP address speaks TLS.
+    /// Whether a TCP address uses TLS.
     pub(crate) tls: bool,
 }
 
 /// Why the configuration is unusable.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
-    /// No address.
+    /// The master's address is invalid.
     #[error("{origin}: {error}")]
     Url {
         /// The flag or variable.
@@ -135,9 +135,9 @@ pub(crate) enum ConfigError {
         source: std::io::Error,
     },
     /// The token cannot be sent in a header.
-    #[error("the token in {0} is empty, or has spaces or other characters than visible ASCII")]
+    #[error("the token in {0} is invalid: use visible ASCII characters without spaces")]
     Token(String),
-    /// A variable that holds no text.
+    /// A variable is not text.
     #[error("the variable {0} is not valid UTF-8")]
     NotUnicode(String),
 }
@@ -153,7 +153,7 @@ impl ConfigError {
 }
 
 impl Config {
-    /// From the flags, and from the environment for what they leave out.
+    /// Reads the flags, and the environment for omitted flags.
     pub(crate) fn read(args: ConnectionArgs) -> Result<Self, ConfigError> {
         Self::from_parts(args, own_variable)
     }
@@ -163,7 +163,7 @@ impl Config {
         variable: impl Fn(&str) -> Result<Option<String>, ConfigError>,
     ) -> Result<Self, ConfigError> {
         let ConnectionArgs { master, token_file } = args;
-        // An empty variable is how shells and manifests say "unset".
+        // In shells and manifests, an empty variable often means "unset".
         let set = |name| variable(name).map(|value| value.filter(|text| !text.is_empty()));
         let master = match master {
             Some(text) => choice("--master", &text)?,
@@ -192,7 +192,7 @@ fn image_config(set: impl Fn(&'static str) -> Result<Option<String>, ConfigError
     Ok(ImageConfig { docker, load: set(LOAD_VARIABLE)?, load_cluster: set(LOAD_CLUSTER_VARIABLE)? })
 }
 
-/// Where that is unless a variable says otherwise.
+/// The default folder of the docker command's files.
 fn docker_folder() -> Option<PathBuf> {
     std::env::home_dir().map(|home| home.join(".docker"))
 }
@@ -210,7 +210,7 @@ fn read_token(path: &Path) -> Result<Token, ConfigError> {
     token(path.display().to_string(), &text)
 }
 
-/// Any text without spaces that a header can carry, as the master accepts it; an editor may have ended it with a line.
+/// Accepts any visible ASCII without spaces, as the master does. Removes the newline that an editor may have added.
 fn token(origin: String, text: &str) -> Result<Token, ConfigError> {
     let text = text.trim();
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -224,14 +224,14 @@ pub(crate) fn variable_to_pass_on(name: &EnvName) -> Result<Option<String>, Conf
     own_variable(name.as_str())
 }
 
-/// The names of the client's own variables that configure Muster's programs, so that a child can be started without them.
+/// The names of the variables that configure Muster's programs. Children are started without them.
 #[expect(clippy::disallowed_methods, reason = "config.rs is the place that reads the environment")]
 pub(crate) fn muster_variables() -> Vec<OsString> {
     let names = std::env::vars_os().map(|(name, _)| name);
     names.filter(|name| name.as_encoded_bytes().starts_with(MUSTER_PREFIX.as_bytes())).collect()
 }
 
-/// All of the client's own variables that are text, for `client env`.
+/// All variables of the client's environment that are text, for `client env`.
 #[expect(clippy::disallowed_methods, reason = "config.rs is the place that reads the environment")]
 pub(crate) fn environment() -> BTreeMap<String, String> {
     std::env::vars_os()
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_no_header_can_carry_is_refused() {
+    fn a_token_that_does_not_fit_into_a_header_is_refused() {
         for bad in ["", "  \n", "two words", "two\nlines", "bell\u{7}", "smörgås"] {
             assert!(matches!(token("f".to_owned(), bad), Err(ConfigError::Token(origin)) if origin == "f"), "{bad:?}");
         }

@@ -1,6 +1,5 @@
-//! Reads the file of `--env-file`, by the grammar of `docker run --env-file`: a line is what `--env` takes, `NAME=VALUE`
-//! or `NAME` alone. Empty lines and lines that begin with `#` are skipped, and blanks before a name. All that stands
-//! after the `=` is the value.
+//! Reads the file of `--env-file`, with the grammar of `docker run --env-file`. As for `--env`, a line is `NAME=VALUE`
+//! or `NAME`. Skips empty lines, lines with `#` in front, and blanks before a name. The value is everything after `=`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +8,7 @@ use protocol::env::EnvError;
 
 use crate::args::EnvArg;
 
-/// Why a file gives no variables. The text of a line is never shown, since it may be a secret.
+/// Why a file is invalid. The text of a line is never shown, because it may be a secret.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EnvFileError {
     /// It cannot be read, or is not UTF-8.
@@ -20,35 +19,35 @@ pub(crate) enum EnvFileError {
         /// The cause.
         source: io::Error,
     },
-    /// A line does not name a variable, or not as it seems to.
+    /// A line is invalid.
     #[error("--env-file: {}, line {line}: {problem}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
         /// The line's number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// What is wrong with the line.
         problem: BadLine,
     },
 }
 
-/// What is wrong with a line. Docker would take a quote, `export` and `${` as they are written. Version 0.1 did
-/// not, so until 0.3 they are refused.
+/// What is wrong with a line. Docker takes quotes, `export` and `${` literally. Version 0.1 interpreted them, so they
+/// are refused until 0.3.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadLine {
-    /// Not a variable at all.
+    /// The line is not a variable.
     #[error("not of the form NAME=VALUE")]
     Form,
-    /// A name that no variable can have.
+    /// The name is not valid.
     #[error(transparent)]
     Name(EnvError),
-    /// As in a shell script.
+    /// The line begins with `export`, as in a shell script.
     #[error("\"export\" is not needed: write NAME=VALUE")]
     Export,
-    /// A value that begins with a quote.
+    /// The value begins with a quote.
     #[error("quotes would become a part of the value: write NAME=VALUE without them, or use --env")]
     Quote,
-    /// A value with a reference to another variable.
+    /// The value refers to another variable.
     #[error("${{NAME}} is not replaced in this file: write the value, or use --env")]
     Reference,
 }
@@ -102,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_all_that_stands_after_the_equals_sign() {
+    fn everything_after_the_equals_sign_is_the_value() {
         let text = "# a comment\n\n \t# another\n  A=1\nB=two words \nC=a=b # c\nD=\nE=it's $5 \\n {\"k\": 1}\nF=C:\\\nG=#ff0000\n";
         let all = [
             set("A", "1"),
@@ -117,17 +116,17 @@ mod tests {
     }
 
     #[test]
-    fn a_name_alone_passes_the_clients_own_value_on() {
+    fn a_name_alone_copies_the_value_of_the_client() {
         assert_eq!(parsed("HOME\nA=1"), Ok(vec![EnvArg::PassOn("HOME".parse().unwrap()), set("A", "1")]));
     }
 
     #[test]
-    fn a_byte_order_mark_and_the_line_ends_of_windows_are_no_part_of_a_line() {
+    fn a_byte_order_mark_and_windows_line_ends_are_ignored() {
         assert_eq!(parsed("\u{feff}A=1\r\nB=2\r\n"), Ok(vec![set("A", "1"), set("B", "2")]));
     }
 
     #[test]
-    fn a_bad_line_is_named_by_its_number_and_not_by_its_text() {
+    fn an_error_names_the_number_of_a_line_but_not_its_text() {
         for bad in ["PASSWORD hunter2", "PASSWORD hunter2=x", "hunter2!", "=hunter2", "A =hunter2"] {
             let error = parsed(&format!("A=1\n# fine\n{bad}\n")).unwrap_err();
             assert_eq!(error, "--env-file: job.env, line 3: not of the form NAME=VALUE", "{bad}");
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_version_0_1_read_in_another_way_is_refused_with_its_line() {
+    fn a_line_that_version_0_1_read_differently_is_refused() {
         for (bad, problem) in [
             ("export A=1", BadLine::Export),
             ("export A", BadLine::Export),
@@ -158,7 +157,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_value_on_one_line_is_read_as_it_is(
+        fn every_value_on_one_line_is_read_unchanged(
             pairs in vec(("[A-Za-z_][A-Za-z0-9_]{0,8}", "([^'\"\r\n\0$][^\r\n\0$]{0,20})?"), 0..4),
         ) {
             let text: String = pairs.iter().map(|(name, value)| format!("{name}={value}\n")).collect();

@@ -29,33 +29,33 @@ pub(crate) enum Error {
     /// The arguments do not describe a valid job.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// A verb that needs a master, and none is given.
-    #[error("no master is given, so there is none to ask to {verb}")]
+    /// The verb needs a master, but none is given.
+    #[error("no master is given, but \"{verb}\" needs one")]
     NeedsMaster {
         /// The verb.
         verb: &'static str,
     },
-    /// The same, with `--master local`.
-    #[error("a local master has no jobs to ask about once its job is over")]
+    /// The verb needs a master, but `--master local` is given.
+    #[error("a local master ends with its job, so it cannot be asked about jobs")]
     LocalHasNoJobs,
-    /// `--detach` beside `local`.
-    #[error("--detach does not go with a local master: it ends with this command, and the job with it")]
+    /// `--detach` is given for a local master.
+    #[error("--detach does not go with a local master: the master and its job end with this command")]
     LocalDetached,
-    /// A flag for Kubernetes with a local master.
-    #[error("{flag} does not go with a local master: it runs the folder's {SCRIPT} as processes of this machine")]
+    /// A flag for Kubernetes is given for a local master.
+    #[error("{flag} does not go with a local master: it runs {SCRIPT} as processes on this machine")]
     NotLocal {
         /// The flag.
         flag: String,
     },
-    /// A flag for Kubernetes with a master that runs processes.
-    #[error("{flag} has no meaning at {url}: its pods are processes of the master's host")]
+    /// A flag for Kubernetes is given for a master that runs processes.
+    #[error("{flag} works only in Kubernetes: the master at {url} runs replicas as processes on its host")]
     NotAtProcesses {
         /// The flag.
         flag: String,
         /// The master.
         url: MasterUrl,
     },
-    /// There is no image for pods to run.
+    /// The image for the pods could not be made.
     #[error(transparent)]
     Image(#[from] ImageError),
     /// `client env` found no cluster.
@@ -73,7 +73,7 @@ pub(crate) enum Error {
     /// Data could not be written.
     #[error(transparent)]
     Output(#[from] OutputError),
-    /// `wait --timeout` is over.
+    /// The job did not end within `wait --timeout`.
     #[error("job {name} is still {state} after {}", spelled(*after))]
     WaitTimeout {
         /// The job.
@@ -83,15 +83,15 @@ pub(crate) enum Error {
         /// The timeout.
         after: Duration,
     },
-    /// A deleted job is still shown.
-    #[error("job {name} is not gone after {}; the master goes on removing it", spelled(*after))]
+    /// A deleted job still exists.
+    #[error("job {name} still exists after {}; the master continues to delete it", spelled(*after))]
     DeleteTimeout {
         /// The job.
         name: JobName,
         /// The timeout.
         after: Duration,
     },
-    /// An earlier command submitted the same job, and it has ended: its result is not this command's.
+    /// An earlier command submitted the same job, and the job has ended.
     #[error("job {name} has already ended ({result}); nothing was submitted")]
     AlreadyEnded {
         /// The job.
@@ -100,10 +100,10 @@ pub(crate) enum Error {
         result: JobState,
     },
     /// Someone deleted the job and submitted another under its name.
-    #[error("job {0} was deleted, and another has its name now")]
+    #[error("job {0} was deleted, and another job has its name now")]
     Replaced(JobName),
     /// Someone deleted the job that this command has submitted.
-    #[error("job {0} was deleted before it had finished")]
+    #[error("job {0} was deleted before it ended")]
     Deleted(JobName),
 }
 
@@ -114,17 +114,11 @@ impl Error {
             Self::Usage(error) => error.hint.clone(),
             Self::Config(error) => error.hint(),
             Self::Request(error) => error.hint(),
-            Self::NeedsMaster { .. } => Some(
-                "give --master URL or set MUSTER_MASTER; a local master exists only while the job that started it runs"
-                    .to_owned(),
-            ),
-            Self::LocalHasNoJobs => Some(
-                "start a master that stays, `master --backend process`, and give --master http://127.0.0.1:7897"
-                    .to_owned(),
-            ),
-            Self::LocalDetached => Some(
-                "start a master of its own, `master --backend process`, and give --master http://127.0.0.1:7897"
-                    .to_owned(),
+            Self::NeedsMaster { .. } => {
+                Some("give --master URL or set MUSTER_MASTER; a local master ends with its job".to_owned())
+            }
+            Self::LocalHasNoJobs | Self::LocalDetached => Some(
+                "run `master --backend process` in another terminal and give --master http://127.0.0.1:7897".to_owned(),
             ),
             Self::NotLocal { .. } | Self::NotAtProcesses { .. } => {
                 Some("leave it out, or give --master URL, the address of a master in Kubernetes".to_owned())
@@ -147,7 +141,7 @@ impl Error {
         }
     }
 
-    /// Whether the reader of stdout has closed it, as `head` does. That is not reported.
+    /// Whether the reader has closed stdout, as `head` does. This error is not reported.
     pub(crate) fn is_quiet(&self) -> bool {
         matches!(self, Self::Output(OutputError::Closed))
     }
@@ -164,11 +158,11 @@ fn master_hint(error: &MasterError) -> Option<String> {
     }
 }
 
-/// A hint for the codes whose detail has none.
+/// A hint for the codes whose detail contains none.
 fn code_hint(code: ErrorCode) -> Option<&'static str> {
     let hints = [
-        (ErrorCode::Unauthorized, "give the master's token by MUSTER_TOKEN or --token-file FILE"),
-        (ErrorCode::Forbidden, "give the master's token by MUSTER_TOKEN or --token-file FILE"),
+        (ErrorCode::Unauthorized, "give the master's token in MUSTER_TOKEN or with --token-file FILE"),
+        (ErrorCode::Forbidden, "give the master's token in MUSTER_TOKEN or with --token-file FILE"),
         (ErrorCode::JobExists, "add --replace to delete that job first, or choose another --task"),
         (ErrorCode::UnknownJob, "client list shows the jobs that this master knows"),
         (ErrorCode::Unavailable, "try again later"),

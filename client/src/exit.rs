@@ -12,13 +12,13 @@ use crate::master_client::MasterError;
 /// How this process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// Success; a job that was followed has succeeded.
+    /// The command succeeded, and so did the job if it was followed.
     Done,
     /// The job failed, was cancelled, or is not known to have succeeded.
     NotSucceeded,
-    /// The command line or what it names is wrong.
+    /// The command line is wrong, or a file or job that it names.
     BadInput,
-    /// The master could not be reached, or refused.
+    /// The master could not be reached, or refused the request.
     MasterFailed,
     /// The image could not be found, built, pushed or loaded.
     ImageFailed,

@@ -1,5 +1,5 @@
-//! Follows a job to its end, and prints its merged output and the changes of its state as they come. Callers handle
-//! interrupts, exit codes and local masters.
+//! Follows a job to its end. Prints its merged output and the changes of its state. Callers handle interrupts, exit
+//! codes and local masters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::output::{Data, Notes};
 use crate::patience::Patience;
 use crate::resume::{Resumable, to_the_end};
 
-/// Events between the network and the printer. When stdout is slow, the network waits.
+/// Maximum events between the network and the printer. When stdout is slow, the network waits.
 const QUEUE: usize = 256;
 
-/// How long the last lines may take to arrive, once the job's result is decided.
+/// How long the last lines may take to arrive after the job's result is decided.
 const LAST_LINES: Duration = Duration::from_secs(15);
 
 /// A job to follow.
@@ -31,13 +31,13 @@ pub(crate) struct Following {
     pub(crate) client: MasterClient,
     /// The job as it was last seen.
     pub(crate) first: JobView,
-    /// What the user knows of it.
+    /// What the user already knows about the job.
     pub(crate) told: Told,
     /// The output to show.
     pub(crate) logs: Logs,
 }
 
-/// What the user knows of a job when following begins.
+/// What the user knows about a job when following begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Told {
     /// Nothing: it was just submitted, and every change is printed.
@@ -59,7 +59,7 @@ enum Event {
     View(Box<JobView>),
     Line(LogLine),
     LogsEnded,
-    /// The master cannot be reached, with the error's text.
+    /// The text of the error: the master cannot be reached.
     Away(String),
     Failed(Error),
 }
@@ -115,7 +115,7 @@ async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<Jo
         }
         let deadline = if has_ended { Some(LAST_LINES) } else { None };
         match next_event(&mut inbox, deadline, data).await? {
-            // A view that was asked for before the job ended may arrive after the one that shows the end.
+            // Two tasks ask for views, so an older view may arrive after the job's end.
             Some(Event::View(view)) if has_ended && view.result.is_none() => {}
             Some(Event::View(view)) => {
                 tell_changes(last.as_ref(), &view, data, notes)?;
@@ -129,7 +129,7 @@ async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<Jo
                 data.log_line(&line)?;
             }
             Some(Event::LogsEnded) => logs_open = false,
-            Some(Event::Away(reason)) => notes.say(&format!("{reason}; trying again")),
+            Some(Event::Away(reason)) => notes.say(&format!("{reason}; retrying")),
             Some(Event::Failed(error)) => return Err(error),
             None => {
                 notes.say("the last log lines did not arrive; client logs shows what the master has kept");
@@ -139,7 +139,7 @@ async fn print_events(watch: Watch, data: &mut Data, notes: &Notes) -> Result<Jo
     }
 }
 
-/// Returns the next event, or `None` after the deadline. Lines stay in the buffer only while more are at hand.
+/// Returns the next event, or `None` after the deadline. Flushes buffered lines before it waits.
 async fn next_event(
     inbox: &mut Receiver<Event>,
     deadline: Option<Duration>,
@@ -214,7 +214,7 @@ async fn next_view(
     }
 }
 
-/// Sends every line until the job has ended. A stream that breaks is opened again after the last line.
+/// Sends every line until the job has ended. Reopens a broken stream after the last line.
 async fn feed_lines(mut reading: LineReading) {
     let last = match to_the_end(&mut reading).await {
         Ok(_) => Event::LogsEnded,
@@ -223,7 +223,7 @@ async fn feed_lines(mut reading: LineReading) {
     let _ = reading.events.send(last).await;
 }
 
-/// How far the lines of a job have been read and sent.
+/// The position in the merged lines of a job.
 struct LineReading {
     client: MasterClient,
     name: JobName,
@@ -240,7 +240,7 @@ impl Resumable for LineReading {
         let Self { client, name, from, unfinished, offsets, events } = self;
         let from = if offsets.is_empty() { from } else { &From::Offsets(offsets.clone()) };
         if !offsets.is_empty() {
-            // A new master may have started the job again. The view that says so must come before the lines.
+            // A new master may have restarted the job. The view of the restart must come before its lines.
             let view = client.view(name).await?;
             let _ = events.send(Event::View(Box::new(view))).await;
         }
@@ -252,7 +252,7 @@ impl Resumable for LineReading {
             if !line.unfinished {
                 self.offsets.insert(line.replica, line.offset);
             }
-            // Without a receiver, this task is about to be aborted.
+            // If the receiver is gone, this task is about to be aborted.
             let _ = self.events.send(Event::Line(line)).await;
         }
         Ok(log_stream::ended_with(&self.client, &self.name).await?)

@@ -1,18 +1,18 @@
-//! Failures that many people meet, known by their words, and what to do about them. Pure.
+//! Hints for common failures, which are recognised by their text. Pure.
 
 use protocol::failure::Failure;
 use protocol::view::{JobResult, JobView};
 
-/// Words of a failure, and what to do.
+/// Parts of a failure's text, and the hint.
 const HINTS: [(&[&str], &str); 3] = [
     (
         &["PerReplica"],
-        "model.fit of Keras 3 works with neither strategy: use tf_keras with TF_USE_LEGACY_KERAS=1, or write the \
-         training loop out as examples/allreduce does",
+        "model.fit of Keras 3 works with neither strategy: use tf_keras with TF_USE_LEGACY_KERAS=1, or write \
+         your own training loop, as in examples/allreduce",
     ),
     (
         &["Could not start gRPC server"],
-        "another program has taken the port that TensorFlow was given: submit the job again, and it gets others",
+        "another program has taken TensorFlow's port: submit the job again to get other ports",
     ),
     (
         &["needed more memory than", "MemoryError", "ResourceExhaustedError", "OOM when allocating", "bad_alloc"],
@@ -20,7 +20,7 @@ const HINTS: [(&[&str], &str); 3] = [
     ),
 ];
 
-/// What to do about the failure of a job, where its words are known.
+/// The hint for a job's failure, if the failure is a common one.
 pub(crate) fn for_failure(view: &JobView) -> Option<&'static str> {
     let Some(JobResult::Failed { failure }) = &view.result else { return None };
     let mut texts = vec![failure.to_string()];

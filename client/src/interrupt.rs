@@ -1,5 +1,5 @@
-//! A user's wish to leave: Ctrl-C, SIGTERM, or the end of the terminal. The callers decide what it means, and clean up.
-//! The process then ends by that signal, so that a shell's loop ends with it.
+//! Interrupts: Ctrl-C, SIGTERM, or the end of the terminal. The callers decide what an interrupt means, and clean up.
+//! The process then ends by the same signal, so that a shell's loop ends too.
 
 use std::fs;
 use std::io;
@@ -7,11 +7,11 @@ use std::sync::OnceLock;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The first interrupt that was acted upon. Signals are sent to the process, so it has one of these.
+/// The first interrupt that a caller handled. It is static because signals are sent to the process.
 static FIRST: OnceLock<SignalKind> = OnceLock::new();
 
-/// Takes the signals from the moment it exists, so that none ends the process before it has cleaned up.
-/// One that was ignored from the start, as by `nohup` or `trap '' INT`, stays ignored.
+/// Catches the signals while it exists, so that none ends the process before the clean-up.
+/// A signal that the parent ignores, with `nohup` or `trap '' INT`, stays ignored.
 pub(crate) struct Interrupts {
     interrupt: Option<Signal>,
     terminate: Option<Signal>,
@@ -19,7 +19,7 @@ pub(crate) struct Interrupts {
 }
 
 impl Interrupts {
-    /// Begins to listen.
+    /// Starts to catch signals.
     pub(crate) fn listen() -> io::Result<Self> {
         let unless_ignored = |kind| if is_ignored(kind)? { Ok(None) } else { signal(kind).map(Some) };
         Ok(Self {
@@ -29,7 +29,7 @@ impl Interrupts {
         })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next interrupt.
     pub(crate) async fn next(&mut self) {
         let kind = tokio::select! {
             Some(()) = received(&mut self.interrupt) => SignalKind::interrupt(),
@@ -45,11 +45,11 @@ async fn received(signal: &mut Option<Signal>) -> Option<()> {
     signal.as_mut()?.recv().await
 }
 
-/// Ends this process by the signal that interrupted it, if one did: a shell then sees that the user wished to leave
-/// (<https://www.cons.org/cracauer/sigint.html>). Returns when there was none.
+/// Ends this process by the signal that interrupted it, so that a shell sees the interrupt
+/// (<https://www.cons.org/cracauer/sigint.html>). Returns if there was no interrupt.
 pub(crate) fn end_if_interrupted() {
     if let Some(kind) = FIRST.get() {
-        // It fails for unknown signals only; then the exit code has to do.
+        // It fails only for unknown signals. The process then ends with its exit code.
         let _ = signal_hook::low_level::emulate_default_handler(kind.as_raw_value());
     }
 }

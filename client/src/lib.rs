@@ -31,7 +31,7 @@ use crate::error::Error;
 use crate::exit::Exit;
 use crate::output::{Data, Notes};
 
-/// Prints what ended a command, and what to do about it.
+/// Prints the error that ended a command, and its hint.
 fn report(error: &Error, notes: &Notes) {
     notes.end_progress();
     if error.is_quiet() {
@@ -43,8 +43,8 @@ fn report(error: &Error, notes: &Notes) {
     }
 }
 
-/// Runs one command line, its program's name first, and says how the process is to exit. Where an interrupt ended it,
-/// the process ends by that signal, and this does not return.
+/// Runs a command line, which begins with the program's name, and returns the exit code. After an interrupt, ends the
+/// process by the same signal instead of returning.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let notes = Notes::new();
     let exit = match obey(arguments, &notes) {
@@ -73,7 +73,7 @@ fn obey(arguments: impl IntoIterator<Item = OsString>, notes: &Notes) -> Result<
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(Error::Runtime)?;
     let outcome = runtime.block_on(commands::run(cli.verb, cli.submit, cli.connection, data, notes));
-    // A reader of our output may have stopped reading without closing it; the task that waits for it ends with the process.
+    // The reader of stdout may have stopped reading. The task that waits for it ends with the process.
     runtime.shutdown_background();
     outcome
 }

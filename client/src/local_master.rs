@@ -1,4 +1,4 @@
-//! The `local` master: a child of this process that lives as long as one job. Nothing of it outlives the client.
+//! The `local` master: a child of this process that lives as long as one job. It never outlives the client.
 //!
 //! The child ends with everything it has started when its stdin ends. The kernel closes that stdin when the client dies,
 //! whatever the cause. The child has its own process group, so Ctrl-C in the terminal reaches the client only.
@@ -21,14 +21,14 @@ use crate::master_url::MasterUrl;
 
 /// How long a master may take to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long it may take to stop everything it has started, and itself.
+/// How long it may take to stop everything it has started and to exit.
 const END_TIMEOUT: Duration = Duration::from_secs(15);
-/// The start of its first line.
+/// The beginning of its first line on stdout.
 const GREETING: &str = "listening on ";
-/// Lines of its log to show when it dies.
+/// Maximum lines shown of its log when it dies.
 const LOG_LINES_MAX: usize = 10;
 
-/// Why a local master did not start, or ended.
+/// Why a local master did not start or exited.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LocalMasterError {
     /// The path of this program is unknown.
@@ -45,7 +45,7 @@ pub(crate) enum LocalMasterError {
     /// Its folder, or a file in it, cannot be created.
     #[error("prepare a folder for the local master")]
     Folder(#[source] io::Error),
-    /// It cannot be started.
+    /// The program cannot be started.
     #[error("start {}", program.display())]
     Start {
         /// The program.
@@ -53,7 +53,7 @@ pub(crate) enum LocalMasterError {
         /// The cause.
         source: io::Error,
     },
-    /// It ended, or did not print its address.
+    /// The master ended, or did not print its address.
     #[error("the local master {what}{log}")]
     Failed {
         /// What it did.
@@ -61,8 +61,8 @@ pub(crate) enum LocalMasterError {
         /// The end of its log, on lines of its own.
         log: String,
     },
-    /// The same, and there was no disk space for its log.
-    #[error("the local master {what}; there is no room for its log in {}", folder.display())]
+    /// It ended or did not print its address, and the disk for its log is full.
+    #[error("the local master {what}; there is no space for its log in {}", folder.display())]
     NoRoom {
         /// What it did.
         what: String,
@@ -78,9 +78,7 @@ impl LocalMasterError {
             Self::Missing { .. } => {
                 Some("make build puts client, master and agent side by side; or give --master URL".to_owned())
             }
-            Self::Folder(_) | Self::NoRoom { .. } => {
-                Some("set TMPDIR to a folder that is there, can be written to and has room".to_owned())
-            }
+            Self::Folder(_) | Self::NoRoom { .. } => Some("set TMPDIR to a writable folder with free space".to_owned()),
             Self::OwnFolder(_) | Self::Start { .. } | Self::Failed { .. } => None,
         }
     }
@@ -89,18 +87,18 @@ impl LocalMasterError {
 /// The child process.
 pub(crate) struct LocalMaster {
     child: Child,
-    /// Its stdin. The child ends when this is closed. It is kept apart because waiting for a child closes its stdin.
+    /// The child's stdin. The child ends when it is closed. Kept apart because `Child::wait` closes stdin.
     lifeline: Option<ChildStdin>,
     token: Token,
     folder: TempDir,
 }
 
 impl LocalMaster {
-    /// Starts a master. The caller must shut it down; on drop it is killed.
+    /// Starts a master. The caller must shut it down. Drop kills it.
     pub(crate) fn start() -> Result<Self, LocalMasterError> {
         let program = find_programs()?;
         let folder = tempfile::Builder::new().prefix("muster-").tempdir().map_err(LocalMasterError::Folder)?;
-        // Without a token, every user of this machine could run code as this one while the job runs.
+        // Without a token, every user of this machine could run code as the current user while the job runs.
         let token = Token::random();
         write_private(&token_file(&folder), token.text()).map_err(LocalMasterError::Folder)?;
         let log = File::create(log_file(&folder)).map_err(LocalMasterError::Folder)?;
@@ -116,7 +114,7 @@ impl LocalMaster {
         match tokio::time::timeout(START_TIMEOUT, greeting(stdout)).await {
             Ok(Ok(line)) if !line.is_empty() => {
                 let url = line.strip_prefix(GREETING).and_then(|url| url.trim().parse().ok());
-                url.ok_or_else(|| self.failed(format!("said \"{}\" and not where it listens", line.trim_end())))
+                url.ok_or_else(|| self.failed(format!("printed \"{}\" instead of its address", line.trim_end())))
             }
             Ok(_) => {
                 let status = self.ended().await;
@@ -145,9 +143,9 @@ impl LocalMaster {
             () = tokio::time::sleep(END_TIMEOUT) => {}
             () = interrupts.next() => {}
         }
-        // The kill fails if it has ended, which is fine.
+        // The kill fails if the master has already ended, which is fine.
         let _ = self.child.kill().await;
-        // The master removes its folder itself. If it did not get that far, the client does.
+        // The master removes its folder at its end. If it was killed, the client removes the folder.
         let _ = self.folder.close();
     }
 
@@ -195,7 +193,7 @@ fn command(program: &Path, folder: &TempDir, log: File) -> Command {
     command
 }
 
-/// Reads the first line. Later lines are read and dropped, so the child never blocks.
+/// Reads the first line. Reads and drops later lines, so that the child never blocks.
 async fn greeting(mut stdout: BufReader<ChildStdout>) -> io::Result<String> {
     let mut line = String::new();
     stdout.read_line(&mut line).await?;

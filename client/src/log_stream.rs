@@ -1,4 +1,4 @@
-//! A job's output as streams of lines and of bytes. `resume.rs` opens them again after a break.
+//! A job's output as streams of lines and of bytes. `resume.rs` reopens broken streams.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +13,7 @@ use tokio_util::io::StreamReader;
 
 use crate::master_client::{MasterClient, MasterError};
 
-/// Longest line of JSON to read: every byte of the output as `\u00XX`, and as much again for the rest.
+/// Maximum bytes of a JSON line: every byte of the output as `\u00XX`, and the same size for the rest.
 const JSON_LINE_MAX: usize = 12 * LOG_LINE_BYTES;
 
 /// Where a stream ends.
@@ -25,12 +25,12 @@ pub(crate) enum Until {
     Finished(Unfinished),
 }
 
-/// Whether lines that are still being written are wanted before their end.
+/// Whether the stream includes lines that are still being written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unfinished {
-    /// Each as far as it has come, and again when it has changed.
+    /// Each unfinished line is sent, and sent again when it has changed.
     Shown,
-    /// No.
+    /// Only finished lines are sent.
     Hidden,
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum From {
     Start,
     /// At the last lines of each replica.
     Tail(u32),
-    /// After these offsets; replicas without one from their start.
+    /// After these offsets. A replica without an offset begins at its start.
     Offsets(BTreeMap<ReplicaId, u64>),
 }
 
@@ -102,7 +102,7 @@ pub(crate) async fn raw(
     Ok((position, pieces.boxed()))
 }
 
-/// The job as it ended, behind a stream that has ended in order. Where it has no result, the master is shutting down.
+/// The ended job, after its stream ended normally. If the job has no result, the master is shutting down.
 pub(crate) async fn ended_with(client: &MasterClient, name: &JobName) -> Result<JobView, MasterError> {
     client.view(name).await?.as_ended().ok_or_else(|| client.log_stream_ended_early())
 }

@@ -20,7 +20,7 @@ use crate::master_url::MasterUrl;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit for a whole response, and for the headers of a stream.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// A dead peer is noticed after about this time, also on an idle connection.
+/// Idle time of a connection before TCP keepalive checks whether the peer is alive.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// The wait of one long poll.
@@ -31,9 +31,9 @@ pub(crate) const LONG_POLL: Duration =
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MasterError {
     /// The HTTP client could not be created, for example because the system has no certificates.
-    #[error("prepare to speak to the master: {0}")]
+    #[error("set up the HTTP client: {0}")]
     Setup(String),
-    /// No connection, or one that broke.
+    /// The connection failed or broke.
     #[error("the master at {url} cannot be reached: {reason}")]
     Unreachable {
         /// Its address.
@@ -41,7 +41,7 @@ pub(crate) enum MasterError {
         /// The system's error text.
         reason: String,
     },
-    /// Connected, but no response.
+    /// The master accepted the connection, but did not respond.
     #[error("the master at {url} did not answer in time")]
     Silent {
         /// Its address.
@@ -121,7 +121,7 @@ impl MasterClient {
         answer.bytes().await.map_err(|error| self.transport_error(&error))
     }
 
-    /// Submits a job. The same request again returns the same job.
+    /// Submits a job. Repeating the request returns the same job.
     pub(crate) async fn submit(&self, spec: &JobSpec) -> Result<Submitted, MasterError> {
         let answer = self.send(self.request(Method::POST, self.url.join(JOBS)).json(spec)).await?;
         let is_new = answer.status() == StatusCode::CREATED;
@@ -240,7 +240,7 @@ pub(crate) enum Submitted {
     Before(JobView),
 }
 
-/// The innermost cause: reqwest's outer ones repeat the URL and name its own layers.
+/// The innermost cause. reqwest's outer causes repeat the URL and name its own layers.
 fn root_cause(error: &dyn StdError) -> String {
     let mut cause = error;
     while let Some(deeper) = cause.source() {

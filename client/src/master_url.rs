@@ -6,37 +6,37 @@ use std::str::FromStr;
 
 use reqwest::Url;
 
-/// `http://HOST:PORT` or `https://…`, with a path when something stands before the master.
+/// `http://HOST:PORT` or `https://…`, with a path if the master is behind a proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MasterUrl {
     url: Url,
 }
 
-/// Why a text is no [`MasterUrl`].
+/// Why a text is not a [`MasterUrl`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadMasterUrl {
     /// It does not begin with http:// or https://.
-    #[error("\"{0}\" is not the address of a master: it begins with neither http:// nor https://")]
+    #[error("\"{0}\" is not the address of a master: it must begin with http:// or https://")]
     Scheme(String),
     /// It does not parse.
     #[error("\"{0}\" is not the address of a master: {1}")]
     Syntax(String, String),
-    /// It carries a name, a password, a query or a fragment.
-    #[error("a master's address has host, port and path, and nothing else")]
+    /// It has a user name, a password, a query or a fragment.
+    #[error("a master's address may have only a host, a port and a path")]
     Extra,
 }
 
 impl BadMasterUrl {
-    /// What to write instead.
+    /// How to write the address.
     pub(crate) fn hint(&self) -> String {
         match self {
             Self::Scheme(text) if !text.is_empty() && !text.contains("://") => {
-                format!("write http://{text}, or local for a master of this job alone")
+                format!("write http://{text}, or local for a master for this job only")
             }
             Self::Scheme(_) | Self::Syntax(_, _) => {
-                "write it as http://HOST:PORT, or local for a master of this job alone".to_owned()
+                "write it as http://HOST:PORT, or local for a master for this job only".to_owned()
             }
-            Self::Extra => "a token goes into MUSTER_TOKEN or --token-file FILE".to_owned(),
+            Self::Extra => "give a token in MUSTER_TOKEN or with --token-file FILE".to_owned(),
         }
     }
 }
@@ -49,14 +49,14 @@ impl MasterUrl {
         url
     }
 
-    /// Whether it is on this machine, where no proxy can help.
+    /// Whether the master is on this machine and must not be asked through a proxy.
     pub(crate) fn is_loopback(&self) -> bool {
         let host = self.url.host_str().unwrap_or_default();
         let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         host == "localhost" || address.is_ok_and(|address| address.is_loopback())
     }
 
-    /// Whether TLS is spoken.
+    /// Whether the master is reached over TLS.
     pub(crate) fn is_https(&self) -> bool {
         self.url.scheme() == "https"
     }
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_of_a_master_is_refused_with_a_hint() {
+    fn an_invalid_address_is_refused_with_a_hint() {
         for (text, hint) in [
             ("10.0.0.1:31898", "write http://10.0.0.1:31898,"),
             ("localhost:7897", "write http://localhost:7897,"),
@@ -111,8 +111,8 @@ mod tests {
             ("", "write it as http://HOST:PORT"),
             ("http://", "write it as http://HOST:PORT"),
             ("http://h:99999", "write it as http://HOST:PORT"),
-            ("http://me:secret@h:1", "a token goes into MUSTER_TOKEN"),
-            ("http://h:1/?x=1", "a token goes into MUSTER_TOKEN"),
+            ("http://me:secret@h:1", "give a token in MUSTER_TOKEN"),
+            ("http://h:1/?x=1", "give a token in MUSTER_TOKEN"),
         ] {
             let error = text.parse::<MasterUrl>().unwrap_err();
             assert!(error.hint().starts_with(hint), "{text}: {}", error.hint());
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_addresses_are_known() {
+    fn loopback_addresses_are_recognised() {
         for (text, loopback) in [
             ("http://localhost:1", true),
             ("http://127.9.0.1:1", true),

@@ -1,4 +1,4 @@
-//! How long and how often a request is retried when the master cannot be reached.
+//! Retries requests while the master cannot be reached.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::master_client::MasterError;
 
-/// How long a master may be unreachable, for example during a restart, before a command that follows a job gives up.
+/// How long a command waits for an unreachable master, for example during a restart.
 const LIMIT: Duration = Duration::from_secs(30);
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(3);
@@ -23,7 +23,7 @@ struct Trouble {
 }
 
 impl Patience {
-    /// No retries yet.
+    /// Creates a state without failures.
     pub(crate) fn new() -> Self {
         Self { trouble: None }
     }
@@ -38,7 +38,8 @@ impl Patience {
         self.trouble.is_some()
     }
 
-    /// Call after a failure: waits for the next attempt, or returns the error when a retry cannot help.
+    /// Call after a failure. Waits before the next attempt. Returns the error if a retry cannot help,
+    /// or after the limit.
     pub(crate) async fn wait_after(&mut self, error: MasterError) -> Result<(), MasterError> {
         if !error.is_transient() {
             return Err(error);

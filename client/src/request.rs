@@ -1,4 +1,4 @@
-//! Turns the arguments into a valid job before anything is started. Reads only the files and variables that they name.
+//! Turns the arguments into a valid job before anything starts. Reads only the files and variables that they name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,43 +14,43 @@ use crate::args::{EnvArg, SubmitArgs};
 use crate::config::ConfigError;
 use crate::env_file::{self, EnvFileError};
 
-/// Characters of the tail that tells two jobs of one folder apart.
+/// Characters of the random suffix, which distinguishes jobs of the same folder.
 const TAIL_LENGTH: usize = 5;
 
-/// Why what was asked for is no job.
+/// Why the arguments do not make a valid job.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RequestError {
-    /// The numbers or values do not go together.
+    /// A value is invalid, or values contradict each other.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// The file of variables.
+    /// The file of variables is invalid.
     #[error(transparent)]
     EnvFile(#[from] EnvFileError),
-    /// A variable to pass on that holds no text.
+    /// A variable to pass on is not text.
     #[error("--env: {0}")]
     Variable(ConfigError),
-    /// A variable to pass on that does not exist.
-    #[error("--env {0}: there is no variable {0} to pass on")]
+    /// A variable to pass on is not set.
+    #[error("--env {0}: {0} is not set in your environment")]
     NoVariable(EnvName),
     /// Two volumes have the same path.
-    #[error("--volume: two volumes are to be mounted at {0}")]
+    #[error("--volume: two volumes have the path {0}")]
     MountedTwice(String),
     /// The current folder is unknown.
     #[error("find the current folder")]
     NoFolder(#[source] std::io::Error),
-    /// The folder's name is not UTF-8, and JSON can hold text only.
+    /// The folder's name is not UTF-8, and JSON can hold only text.
     #[error("the folder {} has a name that is not valid UTF-8", .0.display())]
     FolderNotUnicode(PathBuf),
     /// The folder has no script.
     #[error("no {SCRIPT} in {}", .0.display())]
     NoScript(PathBuf),
-    /// The script's name belongs to something that is not a file.
+    /// exec.py is not a file.
     #[error("{SCRIPT} in {} is not a file", .0.display())]
     ScriptNotAFile(PathBuf),
 }
 
 impl RequestError {
-    /// What to do about it.
+    /// The next step for the user.
     pub(crate) fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Spec(error) => return Some(spec_hint(error).to_owned()),
@@ -67,42 +67,42 @@ impl RequestError {
     }
 }
 
-/// The flag to change, since the spec's own sentences know no flags.
+/// The flag to change. The text of a [`SpecError`] does not name flags.
 fn spec_hint(error: &SpecError) -> &'static str {
     match error {
-        SpecError::Strategy(_) => "--strategy AllReduce, or --strategy ParameterServer",
+        SpecError::Strategy(_) => "give --strategy AllReduce or --strategy ParameterServer",
         SpecError::NoWorkers => "give --worker-num 1 or more",
         SpecError::TooManyWorkers { .. } => "give a smaller --worker-num",
         SpecError::TooManyPs { .. } => "give a smaller --ps-num",
-        SpecError::PsWithAllReduce(_) => "--ps-num goes with --strategy ParameterServer",
+        SpecError::PsWithAllReduce(_) => "leave out --ps-num, or give --strategy ParameterServer",
         SpecError::NoPs => "give --ps-num 1 or more",
         SpecError::ChiefNum(_) => "give --chief-num 0 or 1",
         SpecError::EvaluatorNum(_) => "give --evaluator-num 0 or 1",
-        SpecError::NoTime(_) => "leave it out, or give more, for example 10m",
+        SpecError::NoTime(_) => "leave it out, or give a longer time, such as 10m",
         SpecError::NoChiefToDecide => "give --chief-num 1, or --success-policy worker-0",
         SpecError::ServersNeverEnd(_) => "leave out --success-policy, or give --chief-num 0",
         SpecError::ReservedEnv(_) => "leave it out of --env and --env-file",
-        SpecError::RefusedEnv(_) => "give --allow-env with its name as well, if exec.py needs it",
+        SpecError::RefusedEnv(_) => "if exec.py needs it, give --allow-env with its name too",
         SpecError::Env(_) => "change it in --env or --env-file",
-        SpecError::NulInArgument(_) => "change it behind --",
-        SpecError::TooMuchInput { .. } => "write it to a file in this folder, which exec.py can read",
+        SpecError::NulInArgument(_) => "change the arguments after --",
+        SpecError::TooMuchInput { .. } => "write it to a file in this folder for exec.py to read",
         SpecError::RelativeWorkDir(_) => "run client in a folder with an absolute path",
     }
 }
 
-/// What a job takes from where it is submitted.
+/// The inputs of a job besides its arguments.
 pub(crate) struct Surroundings<'a> {
-    /// The folder that the job is named after.
+    /// The folder that gives the job its default name.
     pub(crate) folder: &'a Path,
     /// Random bytes for the job's name.
     pub(crate) random: [u8; 16],
     /// The default of `--max-restarts`.
     pub(crate) restarts_by_default: u32,
-    /// The client's own environment.
+    /// Looks up a variable of the client's environment.
     pub(crate) variable: &'a dyn Fn(&EnvName) -> Result<Option<String>, ConfigError>,
 }
 
-/// The job, without what its replicas run: see [`in_folder`] and [`in_image`].
+/// The job without its folder or image: see [`in_folder`] and [`in_image`].
 pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Result<JobSpec, RequestError> {
     let SubmitArgs {
         strategy,
@@ -117,10 +117,10 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
         args,
         policy,
         pod,
-        image: _,   // becomes a part of the job when there is an image with an agent in it
-        detach: _,  // says what the client does, not what the job is
-        replace: _, // the same
-        format: _,  // says how the client prints
+        image: _,   // added to the job when the image with the agent exists
+        detach: _,  // what the client does
+        replace: _, // what the client does
+        format: _,  // what the client prints
     } = args;
     let name = task.unwrap_or_else(|| {
         let last = surroundings.folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -148,7 +148,7 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
     Ok(JobSpec::try_from(request)?)
 }
 
-/// The same job, whose replicas are processes that run the exec.py of a folder, which is absolute.
+/// The job with processes as replicas. They run exec.py of `folder`, which must be absolute.
 pub(crate) fn in_folder(spec: JobSpec, folder: &Path) -> Result<JobSpec, RequestError> {
     if folder.to_str().is_none() {
         return Err(RequestError::FolderNotUnicode(folder.to_owned()));
@@ -160,7 +160,7 @@ pub(crate) fn in_folder(spec: JobSpec, folder: &Path) -> Result<JobSpec, Request
     }
 }
 
-/// The same job, whose replicas run the exec.py of an image that has the agent in it.
+/// The job with pods as replicas. They run exec.py of an image that contains the agent.
 pub(crate) fn in_image(spec: JobSpec, image: ImageRef) -> JobSpec {
     JobSpec { image: Some(image), ..spec }
 }
@@ -179,11 +179,11 @@ fn variables(
             Ok((name, value))
         }
     };
-    // Of two with one name the later counts, so flags win over the file.
+    // The last value of a name wins, so flags win over the file.
     from_file.into_iter().chain(flags).map(pair).collect()
 }
 
-/// The folder's name as a DNS label, and a tail.
+/// The folder's name as a DNS label, and a random suffix.
 fn name_after_folder(folder: &str, random: [u8; 16]) -> JobName {
     const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
     let tail = random[..TAIL_LENGTH].iter().map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]));
@@ -196,7 +196,7 @@ fn name_after_folder(folder: &str, random: [u8; 16]) -> JobName {
         "" => "job",
         stem => stem,
     };
-    format!("{stem}-{tail}").parse().expect("words of [a-z0-9], '-' between them, and a tail of [a-z0-9] make a label")
+    format!("{stem}-{tail}").parse().expect("words of [a-z0-9] joined by '-' make a label")
 }
 
 #[cfg(test)]
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_named_after_its_folder_with_a_tail() {
+    fn a_job_is_named_after_its_folder_with_a_suffix() {
         for (folder, name) in [
             ("digits", "digits-az09a"),
             ("My Project (2)", "my-project-2-az09a"),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_gets_its_default() {
+    fn omitted_flags_have_their_defaults() {
         let spec = spec(&[]).unwrap();
         assert_eq!((spec.worker_num, spec.ps_num, spec.chief_num, spec.evaluator_num), (2, 0, 0, 0));
         assert_eq!((spec.work_dir, spec.image, spec.pod), (None, None, PodOptions::default()));
@@ -268,7 +268,7 @@ mod tests {
             "termination_grace_seconds": 90, "allow_root": true,
         });
         assert_eq!(serde_json::to_value(&pod).unwrap(), expected);
-        assert_eq!(pod.asked_for().len(), line.matches("--").count() - 2, "volume and node-selector stand there twice");
+        assert_eq!(pod.asked_for().len(), line.matches("--").count() - 2, "volume and node-selector are given twice");
     }
 
     #[test]
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn two_volumes_at_one_path_are_refused() {
         let refused = spec(&["--volume", "empty:/a", "--volume", "pvc:data:/a:ro"]).unwrap_err();
-        assert_eq!(refused, "--volume: two volumes are to be mounted at /a");
+        assert_eq!(refused, "--volume: two volumes have the path /a");
     }
 
     #[test]
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_wins_over_the_file_and_the_later_of_two_flags_over_the_first() {
+    fn a_flag_wins_over_the_file_and_the_last_flag_wins() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("job.env");
         std::fs::write(&file, "A=file\nB=file\nMINE\n").unwrap();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_runs_other_code_is_let_through_by_its_name() {
+    fn a_variable_that_runs_other_code_is_allowed_by_its_name() {
         let refused = spec(&["--env", "LD_PRELOAD=/x.so", "--allow-env", "LD_AUDIT"]).unwrap_err();
         assert!(refused.starts_with("LD_PRELOAD makes a program load or run code"), "{refused}");
         let allowed = spec(&["--env", "LD_PRELOAD=/x.so", "--allow-env", "LD_PRELOAD"]).unwrap();
@@ -333,6 +333,6 @@ mod tests {
 
     #[test]
     fn a_variable_to_pass_on_must_exist() {
-        assert_eq!(spec(&["--env", "NOBODYS"]).unwrap_err(), "--env NOBODYS: there is no variable NOBODYS to pass on");
+        assert_eq!(spec(&["--env", "NOBODYS"]).unwrap_err(), "--env NOBODYS: NOBODYS is not set in your environment");
     }
 }

@@ -1,5 +1,4 @@
-//! Opens a log stream again after a break, at the position reached. Each stream knows its position and what to do with
-//! the data.
+//! Reopens a broken log stream at the position reached. Each stream knows its position and what to do with the data.
 
 use protocol::view::JobView;
 
@@ -19,7 +18,7 @@ pub(crate) trait Resumable {
     fn read(&mut self, opened: Self::Opened) -> impl Future<Output = Result<JobView, Error>> + Send;
 }
 
-/// Reads a stream until its job has ended. Opens it again as long as the master may come back.
+/// Reads a stream until its job has ended. Reopens it until the master has been unreachable for too long.
 pub(crate) async fn to_the_end<S: Resumable + Send + Sync>(stream: &mut S) -> Result<JobView, Error> {
     let mut patience = Patience::new();
     loop {
@@ -32,7 +31,7 @@ pub(crate) async fn to_the_end<S: Resumable + Send + Sync>(stream: &mut S) -> Re
 
 async fn attempt<S: Resumable + Send + Sync>(stream: &mut S, patience: &mut Patience) -> Result<JobView, Error> {
     let opened = stream.open().await?;
-    // A job may print nothing for hours. The headers alone show that the master is there.
+    // A job may print nothing for hours. The headers already show that the master is reachable.
     patience.restore();
     stream.read(opened).await
 }

@@ -1,4 +1,4 @@
-//! On a clock that stands still while anything can be done, so half a minute takes no time.
+//! These tests use a paused clock, so waiting takes no time.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// A master that is away for a while after each time that it has answered.
+/// A master that is unreachable for a while after each answer.
 struct Flaky {
     away_for: Duration,
     back_at: Instant,
@@ -42,14 +42,14 @@ async fn outcome(away_for: Duration) -> (String, Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_restores_the_patience_though_the_stream_carries_nothing() {
+async fn an_answer_restores_the_patience_even_if_the_stream_is_empty() {
     let (error, took) = outcome(Duration::from_secs(20)).await;
-    assert_eq!(error, "job read-to-the-end was deleted, and another has its name now");
+    assert_eq!(error, "job read-to-the-end was deleted, and another job has its name now");
     assert!(took >= Duration::from_secs(80), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_master_that_stays_away_is_given_up() {
+async fn retries_end_when_a_master_stays_unreachable() {
     let (error, took) = outcome(Duration::from_secs(300)).await;
     assert_eq!(error, "the master at http://h:1 cannot be reached: away");
     assert!(took >= Duration::from_secs(30) && took < Duration::from_secs(40), "{took:?}");

@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use protocol::agent::SCRIPT;
 
-/// A command line that is not one of ours.
+/// An invalid command line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{sentence}")]
 pub(crate) struct UsageError {
@@ -16,8 +16,8 @@ pub(crate) struct UsageError {
     pub(crate) hint: Option<String>,
 }
 
-/// Converts clap's report, without its usage block. `verb` is the verb that was typed, and `meant` a flag that the user
-/// may have meant.
+/// Converts clap's report, without its usage block. `verb` is the typed verb. `meant` is a flag that the user may have
+/// meant.
 pub(crate) fn from_clap(error: &clap::Error, verb: Option<&str>, meant: Option<String>) -> UsageError {
     let text = error.to_string();
     let first = text.split("\n\n").next().map(one_line).unwrap_or_default();
@@ -46,7 +46,7 @@ fn tip(text: &str) -> Option<String> {
 
 /// The sentence for an unknown verb. clap reports it as an argument, since a command line needs no verb.
 fn unknown_verb(error: &clap::Error) -> Option<String> {
-    unknown(error).filter(|word| !word.starts_with('-')).map(|word| format!("no verb \"{word}\""))
+    unknown(error).filter(|word| !word.starts_with('-')).map(|word| format!("unknown verb \"{word}\""))
 }
 
 /// The argument that clap does not know.

@@ -1,6 +1,6 @@
 """Trains a digit classifier on all workers at once with MultiWorkerMirroredStrategy.
 
-Every worker runs this same script; TF_CONFIG in the environment says who the others are and which of them this one is.
+Every worker runs this script. TF_CONFIG in the environment lists all workers, and identifies this one.
 """
 
 import argparse
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-# TensorFlow reads these when it is imported: errors only, and sums that do not depend on the processor's model.
+# TensorFlow reads these at import: log errors only, and compute the same sums on every processor.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 import tensorflow as tf
@@ -20,7 +20,7 @@ parser.add_argument("--steps", type=int, default=int(os.environ.get("STEPS", "30
 parser.add_argument("--batch-size", type=int, default=32, help="samples per worker and step")
 options = parser.parse_args()
 
-# Before anything else of TensorFlow: creating the strategy connects the workers, and waits until all are there.
+# Create the strategy before any other use of TensorFlow. It connects the workers, and waits for all of them.
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 global_batch = options.batch_size * strategy.num_replicas_in_sync
 
@@ -76,8 +76,8 @@ for step in range(1, options.steps + 1):
     if step % 50 == 0 and os.environ.get("RANK", "0") == "0":
         print(f"step {step} loss {loss:.4f}", flush=True)
 
-# A slower worker may still be fetching its share of the last sum from this one, so nobody leaves before all have met.
-# If a faster one is gone already, then everybody has come this far: a broken meeting is as good as a complete one.
+# A slower worker may still fetch its share of the last sum from this worker, so wait for all workers before exiting.
+# An error means that a faster worker has passed this point and exited. All workers have then finished their steps.
 try:
     meet()
 except tf.errors.OpError:

@@ -1,6 +1,6 @@
-"""Trains a digit classifier with ParameterServerStrategy: the chief hands out steps, workers compute, servers hold weights.
+"""Trains a digit classifier with ParameterServerStrategy: the chief assigns steps, workers compute, servers hold weights.
 
-Every replica runs this same script; TF_CONFIG in the environment says who the others are and which of them this one is.
+Every replica runs this script. TF_CONFIG in the environment lists all replicas, and identifies this one.
 """
 
 import argparse
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-# TensorFlow reads these when it is imported: errors only, and sums that do not depend on the processor's model.
+# TensorFlow reads these at import: log errors only, and compute the same sums on every processor.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 import tensorflow as tf
@@ -22,14 +22,14 @@ options = parser.parse_args()
 
 cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver()
 if cluster.task_type in ("worker", "ps"):
-    # These serve the chief and never end by themselves: the launcher ends them when the chief has ended.
+    # Workers and servers never end by themselves. Muster stops them when the chief has ended.
     server = tf.distribute.Server(
         cluster.cluster_spec(), job_name=cluster.task_type, task_index=cluster.task_id, protocol="grpc"
     )
     print(f"serving as {cluster.task_type} {cluster.task_id}", flush=True)
     server.join()
 
-# From here on this is the chief.
+# Only the chief runs the rest of the script.
 strategy = tf.distribute.ParameterServerStrategy(cluster)
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 

@@ -1,5 +1,5 @@
-//! Who may ask the master: one that answers without a token answers no browser and no other host's name, and one that
-//! has a token answers that alone. The first line is the method and the target, each other one a header.
+//! The guard of the master's HTTP server. Without a token, it refuses browsers and other host names. With a token, it
+//! accepts only requests with this token. The input's first line is method and target; each further line is a header.
 #![cfg_attr(fuzzing, no_main)]
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
@@ -22,7 +22,7 @@ fn is_loopback(host: &[u8]) -> bool {
     port_ok && (name.eq_ignore_ascii_case("localhost") || is_v4 || is_v6)
 }
 
-/// A number from 0 to 255 as it is written in one way alone: `0127` is octal to some.
+/// A number from 0 to 255 without leading zeros: some parsers read `0127` as octal.
 fn octet(text: &str) -> Option<u8> {
     text.parse().ok().filter(|octet: &u8| octet.to_string() == text)
 }
@@ -30,10 +30,10 @@ fn octet(text: &str) -> Option<u8> {
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|request: &[u8]| check(request));
 
-/// Tries one input.
+/// Checks one input.
 ///
 /// # Panics
-/// When it breaks what the first line of this file says.
+/// If the input breaks a rule in this file's description.
 pub(crate) fn check(request: &[u8]) {
     let mut lines = request.split(|byte| *byte == b'\n');
     let mut first = lines.next().unwrap_or_default().splitn(2, |byte| *byte == b' ');

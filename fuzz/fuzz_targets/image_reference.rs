@@ -1,9 +1,9 @@
-//! Names of images: what is one is written as it was read, and so is every name that follows from it.
+//! Image names. Accepted names, and all names derived from them, read back unchanged.
 #![cfg_attr(fuzzing, no_main)]
 
 use protocol::image::ImageRef;
 
-/// A repository's name may be this long, and the pods' image has one that is longer by `_pod`.
+/// Maximum length of a name whose pod image, which appends `_pod`, has a valid name.
 const BASE_MAX: usize = 255 - "_pod".len();
 
 fn reads_back(image: &ImageRef) {
@@ -13,15 +13,15 @@ fn reads_back(image: &ImageRef) {
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|text: &[u8]| check(text));
 
-/// Tries one input.
+/// Checks one input.
 ///
 /// # Panics
-/// When it breaks what the first line of this file says.
+/// If the input breaks a rule in this file's description.
 pub(crate) fn check(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     let Ok(image) = text.parse::<ImageRef>() else { return };
     assert_eq!(image.to_string(), text);
-    // It stands in a Dockerfile's FROM and in URLs.
+    // Dockerfiles and URLs contain the name.
     assert!(text.bytes().all(|b| b.is_ascii_alphanumeric() || b".:/@_-[]".contains(&b)), "{text}");
     assert!(image.repository().len() <= 255 && image.tag().is_none_or(|tag| tag.len() <= 128));
     if image.repository().len() <= BASE_MAX {

@@ -1,4 +1,4 @@
-//! A pod as Kubernetes shows it: one that stays the same keeps its state, and it is over when Kubernetes says so.
+//! A pod in Kubernetes' JSON. An unchanged pod keeps its state, and a pod has ended exactly when its phase says so.
 #![cfg_attr(fuzzing, no_main)]
 
 use k8s_openapi::api::core::v1::Pod;
@@ -10,10 +10,10 @@ use protocol::routes::AGENT_PORT;
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|json: &[u8]| check(json));
 
-/// Tries one input.
+/// Checks one input.
 ///
 /// # Panics
-/// When it breaks what the first line of this file says.
+/// If the input breaks a rule in this file's description.
 pub(crate) fn check(json: &[u8]) {
     let Ok(pod) = serde_json::from_slice::<Pod>(json) else { return };
     let (owner, state) = observed(&pod, None);

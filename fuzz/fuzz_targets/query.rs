@@ -1,4 +1,4 @@
-//! `GET /create`'s query: what is accepted is a job that the other way of submitting accepts too, and the same.
+//! The query of `GET /create`. An accepted query gives a job that `POST /v1/jobs` accepts unchanged.
 #![cfg_attr(fuzzing, no_main)]
 
 use master::http::spec_of_query;
@@ -7,16 +7,16 @@ use protocol::job::{JobRequest, JobSpec};
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|query: &[u8]| check(query));
 
-/// Tries one input.
+/// Checks one input.
 ///
 /// # Panics
-/// When it breaks what the first line of this file says.
+/// If the input breaks a rule in this file's description.
 pub(crate) fn check(query: &[u8]) {
     let Ok(query) = std::str::from_utf8(query) else { return };
     let Some(spec) = spec_of_query(query) else { return };
     let json = serde_json::to_vec(&spec).expect("a job is JSON");
-    let request: JobRequest = serde_json::from_slice(&json).expect("a job can be asked for");
+    let request: JobRequest = serde_json::from_slice(&json).expect("the job's JSON is a request");
     assert_eq!(JobSpec::try_from(request).as_ref(), Ok(&spec));
     let says_so = |(_, value): (_, std::borrow::Cow<'_, str>)| value == spec.name.as_str();
-    assert!(form_urlencoded::parse(query.as_bytes()).any(says_so), "the name was given");
+    assert!(form_urlencoded::parse(query.as_bytes()).any(says_so), "the query contains the name");
 }

@@ -1,4 +1,4 @@
-//! A record as a store holds it: what is read is the job of that name, is written back the same, and can be shown.
+//! The text of a record in a store. An accepted record has the right name, reads back unchanged and can be shown.
 #![cfg_attr(fuzzing, no_main)]
 
 use master::driver::initial_view;
@@ -10,16 +10,16 @@ use protocol::view::JobView;
 #[cfg(fuzzing)]
 libfuzzer_sys::fuzz_target!(|text: &[u8]| check(text));
 
-/// Tries one input.
+/// Checks one input.
 ///
 /// # Panics
-/// When it breaks what the first line of this file says.
+/// If the input breaks a rule in this file's description.
 pub(crate) fn check(text: &[u8]) {
     let name: JobName = "digits".parse().expect("a job's name");
     let Ok(record) = JobRecord::read(&name, text) else { return };
     assert_eq!(record.spec.name, name);
     assert!(std::path::Path::new(&record.uid).components().count() == 1 && !record.uid.starts_with('.'));
-    assert!(record.epoch.checked_add(1).is_some(), "another master can take it over");
+    assert!(record.epoch.checked_add(1).is_some(), "another master can take over the job");
     let written = serde_json::to_vec(&record).expect("a record is JSON");
     assert_eq!(JobRecord::read(&name, &written).as_ref(), Ok(&record));
 

@@ -28,10 +28,10 @@ use crate::agent_token::AgentToken;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time of a request that an agent answers at once.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum bytes of an answer, except output. Another program next to the agent may answer in its place.
+/// Maximum bytes of an answer, except output. The program that answers may not be an agent.
 const ANSWER_BYTES: usize = 1024 * 1024;
-/// Silence after which the kernel sends keep-alive probes, and the number of probes before it gives up. Output may be
-/// silent for hours, and a connection that was cut would never bring any again.
+/// TCP keep-alive: the idle time before the first probe, the interval, and the number of probes. A run may print
+/// nothing for hours; without probes, a broken connection would look the same.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_PROBE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_PROBES: u32 = 3;
@@ -41,7 +41,7 @@ const POLL_WAIT: Duration = Duration::from_secs(30);
 /// Why a call to an agent failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// No answer: the agent is not up yet, or not any more. The same call may succeed later.
+    /// No answer: the agent has not started yet, has ended, or is cut off. The same call may succeed later.
     #[error("reach the agent at {agent}")]
     Unreachable {
         /// The agent's address.
@@ -50,18 +50,18 @@ pub enum AgentError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// It answered with an error. The same call would fail again.
+    /// The agent answered with an error. The same call would fail again.
     #[error("{detail}")]
     Refused {
         /// The HTTP status.
         status: u16,
-        /// The detail of its answer.
+        /// The detail of the agent's answer.
         detail: String,
     },
-    /// It is shutting down with its pod and accepts no more requests.
+    /// The agent is shutting down with its pod and accepts no more requests.
     #[error("{0}")]
     Ending(
-        /// The detail of its answer.
+        /// The detail of the agent's answer.
         String,
     ),
 }
@@ -69,9 +69,9 @@ pub enum AgentError {
 /// The answer to a status request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentAnswer {
-    /// The status of its run.
+    /// The status of the agent's run.
     Status(Box<RunStatus>),
-    /// It has no such route: the agent of the first prototype, which only has `/config` and `/run`.
+    /// The agent has no such route. It is an agent of the first prototype, which has only `/config` and `/run`.
     SeedOnly,
 }
 
@@ -92,13 +92,13 @@ pub struct AgentClient {
     interceptor: Option<Arc<dyn Interceptor>>,
 }
 
-/// A call to an agent that has not started yet; it resolves to the whole answer.
+/// A call that is not sent yet. The future sends it and resolves to the whole answer.
 pub type PendingCall<'a> = BoxFuture<'a, Result<Bytes, AgentError>>;
 
 /// Wraps every call to an agent except [`AgentClient::logs`]. Tests use it to make calls fail or wait.
 #[async_trait]
 pub trait Interceptor: Send + Sync + std::fmt::Debug {
-    /// Makes `call`, which requests `uri`, or fails in its place.
+    /// Sends `call`, a request for `uri`, or fails without sending it.
     async fn intercept(&self, agent: SocketAddr, uri: &Uri, call: PendingCall<'_>) -> Result<Bytes, AgentError>;
 }
 
@@ -123,14 +123,14 @@ impl AgentClient {
         Self { interceptor: Some(interceptor), ..self }
     }
 
-    /// The same client with the token of other agents. The connections are shared.
+    /// The same client with this token. Both clients share their connections.
     pub fn with_token(&self, token: &AgentToken) -> Self {
         let mut authorization = HeaderValue::try_from(token.bearer()).expect("hexadecimal digits make a header");
         authorization.set_sensitive(true);
         Self { authorization: Some(authorization), ..self.clone() }
     }
 
-    /// `GET /status`; with `after`, a long poll that answers when the status is newer.
+    /// `GET /status`; with `after`, a long poll that answers when the status is newer than `after`.
     ///
     /// # Errors
     /// [`AgentError`].
@@ -239,7 +239,7 @@ impl AgentClient {
     }
 }
 
-/// A request and the agent that it is for.
+/// A request and the address of its agent.
 #[derive(Debug)]
 struct Call {
     agent: SocketAddr,

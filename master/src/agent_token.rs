@@ -1,5 +1,5 @@
 //! The tokens that agents require of their master, one for each job. A token is derived from the master's key and the
-//! job's uid, so it is not stored. A pod only gets its SHA-256, so a pod's environment contains no secret.
+//! job's uid, so it is not stored. A pod only gets the token's SHA-256, so the pod's environment contains no secret.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 /// Minimum characters of a key in a file.
 const KEY_LENGTH_MIN: usize = 32;
 
-/// Bytes of a key's fingerprint: enough to tell a few masters' keys apart, far too few to guess a key.
+/// Bytes of a key's fingerprint: enough to distinguish a few masters' keys, far too few to reveal a key.
 const FINGERPRINT_BYTES: usize = 4;
 
 /// The key from which a master derives its jobs' tokens.
@@ -38,7 +38,7 @@ impl AgentKey {
         Self { secret, fingerprint: None }
     }
 
-    /// A key that later masters have too.
+    /// A key that is stored, so that later masters use it too.
     fn kept(secret: [u8; 32]) -> Self {
         let mut fingerprint = Sha256::new_with_prefix("muster: fingerprint of an agent key\n");
         fingerprint.update(secret);
@@ -74,7 +74,7 @@ impl AgentKey {
     pub fn read_or_make(file: &Path) -> anyhow::Result<Self> {
         if !file.exists() {
             let key = hex::encode(Self::random().secret);
-            // Write it completely or not at all: half a key would keep every later master from starting.
+            // Write it completely or not at all: with half a key, no later master could start.
             let unfinished = file.with_extension("new");
             let opened = File::options().write(true).create(true).truncate(true).mode(0o600).open(&unfinished);
             let written = opened.and_then(|mut file| file.write_all(key.as_bytes()));
@@ -87,7 +87,7 @@ impl AgentKey {
 
     /// The token of the job with this uid.
     pub fn token(&self, job_uid: &str) -> AgentToken {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.secret).expect("a key may have any length");
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.secret).expect("HMAC accepts a key of any length");
         mac.update(job_uid.as_bytes());
         AgentToken(hex::encode(mac.finalize().into_bytes()))
     }
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_its_jobs_and_its_masters_alone() {
+    fn a_token_depends_on_the_key_and_the_job() {
         let key = AgentKey::kept([7; 32]);
         assert_eq!(key.token("one").0, key.token("one").0);
         assert_ne!(key.token("one").0, key.token("two").0);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_is_short_and_a_kept_keys_own_and_no_part_of_the_key() {
+    fn only_a_stored_key_has_a_fingerprint_which_is_short_and_distinct() {
         let key = AgentKey::kept([7; 32]);
         assert_eq!(key.fingerprint().map(str::len), Some(8));
         assert_ne!(key.fingerprint(), AgentKey::kept([8; 32]).fingerprint());
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_was_made_is_found_again_and_a_short_one_is_refused() {
+    fn a_created_key_is_read_again_and_a_short_key_is_refused() {
         let dir = tempfile::tempdir().expect("a folder");
         let file = dir.path().join("agent-key");
         let made = AgentKey::read_or_make(&file).expect("made");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_is_the_hmac_of_rfc_4231_and_a_pod_is_told_its_hash() {
+    fn the_token_is_the_hmac_of_rfc_4231() {
         // RFC 4231, test case 1, has a key of 20 bytes; shorter keys are padded with zeros.
         let mut key = [0; 32];
         key[..20].fill(0x0b);

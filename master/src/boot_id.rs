@@ -1,13 +1,13 @@
-//! The boot ids of masters, ordered by their start. A boot id holds a number: the seconds of the store's clock, which
-//! all masters share, or one more than the greatest number on record, if that is later. So an earlier master has a
-//! smaller boot id, even after its records were deleted.
+//! The boot ids of masters, which sort by the masters' start. A boot id contains a number: the seconds of the store's
+//! clock, which all masters share, or the greatest number on record plus one, whichever is greater. So an earlier
+//! master has a smaller boot id, even after its records were deleted.
 
 use protocol::ids::UnixMillis;
 
-/// The prefix of the number. Boot ids without a number begin with a digit, so they sort as earlier.
+/// The prefix of the number. Older boot ids have no number and begin with a digit, so they sort first.
 const MARK: char = 'm';
 
-/// A boot id that is greater than all of these. `unique` separates masters with the same number.
+/// A boot id that is greater than all `holders`. `unique` distinguishes masters with the same number.
 pub(crate) fn after<'a>(holders: impl Iterator<Item = &'a str>, now: UnixMillis, unique: &str) -> String {
     let newest = holders.filter_map(number).max().unwrap_or(0);
     let seconds = u32::try_from(now.0 / 1000).unwrap_or(u32::MAX);
@@ -27,7 +27,7 @@ mod tests {
     const EARLIER: UnixMillis = UnixMillis(1_600_000_000_000);
 
     #[test]
-    fn a_later_master_has_a_greater_name_whatever_its_clock_says() {
+    fn a_later_master_has_a_greater_boot_id_even_if_its_clock_is_behind() {
         let first = after(["0198-an-older-kind"].into_iter(), NOW, "z");
         let second = after([first.as_str(), "0198-an-older-kind"].into_iter(), EARLIER, "a");
         let tenth = (0..9).fold(second.clone(), |last, _| after([last.as_str()].into_iter(), NOW, "a"));
@@ -35,13 +35,13 @@ mod tests {
     }
 
     #[test]
-    fn a_later_master_has_a_greater_name_also_when_the_records_were_deleted() {
+    fn a_later_master_has_a_greater_boot_id_even_after_the_records_were_deleted() {
         let first = after(["m0000000007-u"].into_iter(), NOW, "z");
         assert!(first < after([].into_iter(), UnixMillis(NOW.0 + 1000), "a"));
     }
 
     #[test]
-    fn names_that_no_master_has_given_count_for_nothing() {
+    fn malformed_boot_ids_are_ignored() {
         let unknown = ["", "m", "m-", "mx-1", "m99999999999-1"];
         assert_eq!(after(unknown.into_iter(), UnixMillis(0), "u"), "m0000000001-u");
     }

@@ -1,4 +1,4 @@
-//! The master's configuration, from its command line and environment. No other file reads either.
+//! The master's configuration, from its command line and environment. No other file reads them.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use protocol::view::BackendKind;
 use crate::agent_token::AgentKey;
 use crate::http::Guard;
 
-/// Runs training jobs: creates their pods, starts their gangs, answers for them over HTTP.
+/// Runs training jobs: creates their pods, starts their gangs and serves their state over HTTP.
 #[derive(Debug, Parser)]
 #[command(name = "master", version, about)]
 pub struct Config {
@@ -60,12 +60,12 @@ pub struct Config {
     #[arg(long)]
     pub serve_without_auth_anyone_can_run_code: bool,
 
-    /// Stop with every pod when stdin ends, and clear the state directory; for a client that runs a master for one job
+    /// Stop all pods, clear the state directory and exit when stdin ends; for a client that runs a master for one job
     #[arg(long, hide = true)]
     pub supervised: bool,
 }
 
-/// Where pods live.
+/// Where pods run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
     /// As processes of this host
@@ -84,7 +84,7 @@ impl From<Backend> for BackendKind {
 }
 
 impl Config {
-    /// The back end: the flag, or Kubernetes if this program runs in a pod of a cluster.
+    /// The back end that the flag names. The default is Kubernetes inside a pod of a cluster, else processes.
     pub fn backend(&self) -> Backend {
         let in_cluster = || variable("KUBERNETES_SERVICE_HOST").is_some();
         self.backend.unwrap_or_else(|| if in_cluster() { Backend::Kubernetes } else { Backend::Process })
@@ -93,7 +93,7 @@ impl Config {
     /// Refuses flags that have no meaning with this back end.
     ///
     /// # Errors
-    /// Names the flag.
+    /// The error names the flag.
     pub fn check(&self) -> anyhow::Result<()> {
         let given = [
             ("--namespace", self.namespace.is_some()),
@@ -106,7 +106,7 @@ impl Config {
         }
     }
 
-    /// Reads the key of the agents' tokens, if a file is named.
+    /// Reads the key for the agents' tokens, if a file is named.
     ///
     /// # Errors
     /// Fails if the file cannot be read, or is too short for a key.
@@ -117,7 +117,7 @@ impl Config {
     /// The state directory.
     ///
     /// # Errors
-    /// Fails if no directory is named and there is no home.
+    /// Fails if no directory is named and no home directory is known.
     pub fn state_dir(&self) -> anyhow::Result<PathBuf> {
         if let Some(dir) = &self.state_dir {
             return Ok(dir.clone());
@@ -154,7 +154,7 @@ impl Config {
         }
     }
 
-    /// The rule for callers. An address beyond loopback requires a token.
+    /// Who may send requests. An address beyond loopback requires a token.
     ///
     /// # Errors
     /// Fails if the token file cannot be read or is empty, or if anyone could run code here without a token.
@@ -170,7 +170,8 @@ impl Config {
         }
     }
 
-    /// The environment variables of this master, which have other meanings for an agent.
+    /// The names of this master's `MUSTER_` variables. Agents must not inherit them, because the names mean something
+    /// else to an agent.
     pub fn own_variables() -> Vec<OsString> {
         #[expect(clippy::disallowed_methods, reason = "this is the file that reads the environment")]
         let names = std::env::vars_os().map(|(name, _)| name);
@@ -197,7 +198,7 @@ fn read_token(file: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(file).with_context(|| format!("read the token file {}", file.display()))?;
     match text.trim() {
         "" => bail!("the token file {} is empty", file.display()),
-        // The token travels in a header, which would cut or refuse any other character.
+        // The token is sent in a header. Other characters would be trimmed or refused there.
         token if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
             bail!("the token in {} contains characters other than visible ASCII", file.display())
         }

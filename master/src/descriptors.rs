@@ -51,7 +51,7 @@ impl Descriptors {
         Ok(())
     }
 
-    /// Refuses a job with more replicas than fit even if nothing else runs.
+    /// Refuses a job that has too many replicas even if no other job runs.
     ///
     /// # Errors
     /// [`TooMany`].
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_replicas_are_admitted_as_there_are_descriptors_for() {
+    fn replicas_are_admitted_up_to_the_descriptor_limit() {
         let inherited = Rlimit { current: Some(1024), maximum: Some(1024) };
         let limits = Descriptors { inherited, most: 1024 };
         assert_eq!(limits.admit(137), Ok(()));

@@ -68,7 +68,7 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
     let mut signals = Signals::install(config.supervised)?;
     config.check()?;
     let guard = config.guard()?;
-    // This comes before anything that reads the limit.
+    // Raise the limit first: later code reads it.
     let descriptors = Descriptors::raise().context("raise the limit of open files")?;
     let state = StateDir::claim(&config.state_dir()?)?;
     let World { store, backend, agent_key, boot_id, logs } = tokio::select! {
@@ -110,7 +110,7 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
 }
 
 /// A requested shutdown is a success.
-#[expect(clippy::unnecessary_wraps, reason = "the other ends are errors, so all return a Result")]
+#[expect(clippy::unnecessary_wraps, reason = "the other outcomes are errors, so all return a Result")]
 fn ended_by(reason: &str) -> anyhow::Result<()> {
     info!(reason, "shutting down");
     Ok(())
@@ -131,7 +131,7 @@ struct World {
     agent_key: AgentKey,
     /// See [`Context::boot_id`].
     boot_id: String,
-    /// The folder for output. A sweep removes output without a record from it, so each store has its own folder.
+    /// The folder for output, one for each store: a sweep removes output that has no record in this master's store.
     logs: PathBuf,
 }
 
@@ -175,7 +175,7 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
     Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key, boot_id, logs })
 }
 
-/// The exit status: 0 after a requested shutdown, 2 when the master could not start or go on.
+/// The exit status: 0 after a requested shutdown, 2 when the master could not start or continue.
 pub fn exit_code(outcome: anyhow::Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -197,8 +197,8 @@ fn hint(error: &anyhow::Error) -> String {
     let kind = error.root_cause().downcast_ref::<std::io::Error>().map(std::io::Error::kind);
     match (error.downcast_ref::<CannotListen>(), kind) {
         (Some(CannotListen(address)), Some(ErrorKind::AddrInUse)) => format!(
-            "\nhint: client list --master http://{address} shows whether a master runs there; for another one give \
-             another --listen and --state-dir"
+            "\nhint: client list --master http://{address} shows whether a master runs there; to run another \
+             master, choose another --listen and --state-dir"
         ),
         (_, _) => String::new(),
     }

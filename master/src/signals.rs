@@ -1,10 +1,10 @@
-//! The events that stop a master: SIGINT, SIGTERM, and the end of stdin if a client supervises it.
+//! The events that stop a master: SIGINT, SIGTERM, and the end of stdin if a client supervises the master.
 
 use anyhow::Context;
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that stop a master. A signal that arrives before anyone waits is kept.
+/// The signals that stop a master. A signal that arrives between two waits is kept.
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -12,7 +12,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Installs the handlers. With `is_supervised`, the end of stdin counts too.
+    /// Installs the handlers. With `is_supervised`, the end of stdin also stops the master.
     ///
     /// # Errors
     /// Fails if the system refuses a handler.
@@ -50,10 +50,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_signal_that_comes_between_two_waits_is_not_lost() {
+    async fn a_signal_between_two_waits_is_not_lost() {
         let mut signals = Signals::install(false).unwrap();
         let first = timeout(Duration::ZERO, signals.told_to_end()).await;
-        assert!(first.is_err(), "nothing has come yet: {first:?}");
+        assert!(first.is_err(), "no signal has arrived yet: {first:?}");
         kill_process(getpid(), Signal::TERM).unwrap();
         let second = timeout(Duration::from_secs(60), signals.told_to_end()).await;
         assert_eq!(second, Ok("terminated"));

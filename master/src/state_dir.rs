@@ -29,7 +29,7 @@ impl StateDir {
     /// Creates the folder if it does not exist, and locks it.
     pub(crate) fn claim(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
-        // Output and variables of jobs are private to their user.
+        // The output and variables of jobs are private.
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -52,7 +52,7 @@ impl StateDir {
                 let holder = holder.trim();
                 bail!(
                     "the state directory {shown} is in use by another master (process {holder}): \
-                     end that one, or give this one its own --state-dir"
+                     stop that master, or choose another --state-dir"
                 );
             }
             Err(TryLockError::Error(error)) => return Err(error).context("lock the state directory"),
@@ -75,7 +75,7 @@ impl StateDir {
         for name in OWN_FILES {
             gone(std::fs::remove_file(self.path.join(name)))?;
         }
-        // Other files in it belong to someone else.
+        // This fails if the folder contains other files, which belong to somebody else.
         let _ = std::fs::remove_dir(&self.path);
         Ok(())
     }

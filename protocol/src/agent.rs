@@ -1,4 +1,4 @@
-//! The messages of an agent about its run.
+//! An agent's messages about its run.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{Generation, UnixMillis};
 use crate::text;
 
-/// The names of Python, in the order in which PATH is searched for them. A run whose command begins with the first gets
-/// the second where only that is installed.
+/// Names of the Python interpreter, in the order of the search on PATH. Where only `python3` is installed, a command
+/// that begins with `python` runs `python3`.
 pub const PYTHONS: [&str; 2] = ["python", "python3"];
 
-/// The training script, unless a command says otherwise.
+/// Default name of the training script.
 pub const SCRIPT: &str = "exec.py";
 
-/// Maximum bytes of the last output on stderr in an [`ExitReport`].
+/// Maximum bytes of stderr in an [`ExitReport`]: the newest.
 pub const STDERR_TAIL_BYTES: usize = 4096;
 
-/// Maximum bytes of an [`ExitReport`]'s texts in JSON, whoever sends it.
+/// Maximum bytes of an [`ExitReport`]'s texts in JSON. Readers cut longer texts.
 const STDERR_TAIL_JSON_BYTES: usize = 8192;
 const REASON_JSON_BYTES: usize = 4096;
 const EXCEPTION_JSON_BYTES: usize = 1024;
@@ -26,13 +26,13 @@ const EXCEPTION_JSON_BYTES: usize = 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
-    /// There is no environment yet.
+    /// The agent waits for the environment.
     Idle,
-    /// There is an environment and no start yet.
+    /// The agent has the environment and waits for the start.
     Configured,
     /// exec.py runs.
     Running,
-    /// exec.py was told to end, or has ended while some of its processes are left.
+    /// exec.py is being stopped, or has ended while some of its child processes still run.
     Stopping,
     /// exec.py and all its descendants have ended.
     Exited,
@@ -41,22 +41,22 @@ pub enum RunState {
 /// The answer of `GET /status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunStatus {
-    /// Rises with each change. A long poll waits for another number.
+    /// Increases with each change. A long poll waits until it differs.
     pub seq: u64,
-    /// Differs for each start of the agent's program.
+    /// Identifies this start of the agent's program.
     pub boot_id: String,
     /// The state of the run.
     pub state: RunState,
-    /// The generation of the run. Absent when idle, or if the environment came without one.
+    /// The run's generation. Absent when idle, or when the environment named no generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<Generation>,
-    /// The process id of exec.py while it runs.
+    /// Process id of exec.py while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// The time of exec.py's start.
+    /// When exec.py started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<UnixMillis>,
-    /// How the run ended, once it has.
+    /// How the run ended. Absent until it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<ExitReport>,
 }
@@ -67,58 +67,58 @@ pub struct RunStatus {
 pub struct ExitReport {
     /// How the main process ended.
     pub outcome: ExitOutcome,
-    /// Whether the agent had been told to stop the run before it ended.
+    /// Whether the agent was stopping the run when it ended.
     pub stopped: bool,
-    /// Whether it was stopped because the agent itself got SIGTERM, as in a pod that is preempted, evicted or drained, and
-    /// not by `/stop`. Never without `stopped`.
+    /// Whether SIGTERM to the agent caused the stop, and not `/stop`. A preempted, evicted or drained pod gets SIGTERM.
+    /// Implies `stopped`.
     pub terminated: bool,
-    /// The time of its end, by the agent's clock.
+    /// When the run ended, by the agent's clock.
     pub ended_at: UnixMillis,
-    /// The first line of the exception that ended exec.py: the line after the stack of the last traceback. Many lines may
-    /// follow it, so that the tail does not show it.
+    /// First line of the exception that ended exec.py: the line after the last traceback's stack. A long message can push
+    /// this line out of `stderr_tail`.
     pub exception: Option<String>,
-    /// The last output on stderr: at most [`STDERR_TAIL_BYTES`], with invalid UTF-8 replaced.
+    /// The newest [`STDERR_TAIL_BYTES`] of stderr, with invalid UTF-8 replaced.
     pub stderr_tail: String,
 }
 
 /// How a process ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExitOutcome {
-    /// It exited with this code, 0 to 255.
+    /// The process exited with this code, 0 to 255.
     Code(i32),
-    /// This signal ended it.
+    /// This signal killed the process.
     Signal(i32),
-    /// The kernel killed it (signal 9) when it reached its memory limit.
+    /// The process reached its memory limit, and the kernel killed it with signal 9.
     OutOfMemory {
-        /// The limit in bytes, if it is known.
+        /// The limit in bytes. `None` when unknown.
         limit: Option<u64>,
     },
-    /// No line of exec.py ran, for this reason. Another start would fail in the same way.
+    /// No line of exec.py ran, for this reason. A restart would fail in the same way.
     NotStarted(String),
 }
 
-/// The termination message of an agent that ends after a run. Kubernetes keeps it with the pod, for a master that comes
-/// when the agent is gone.
+/// The termination message of an agent that ends after a run. Kubernetes keeps it with the pod, so a master can read it
+/// after the agent has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastWords {
-    /// The generation of the run. Absent if its environment came without one.
+    /// The run's generation. Absent when the environment named no generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<Generation>,
     /// How the run ended.
     pub exit: ExitReport,
 }
 
-/// Maximum bytes of [`LastWords`] as JSON: Kubernetes keeps so many of a container's termination message
+/// Maximum bytes of [`LastWords`] as JSON: Kubernetes' limit for a container's termination message
 /// (`kubernetes/pkg/kubelet/container/runtime.go`, MaxContainerTerminationMessageLength).
 pub const LAST_WORDS_BYTES: usize = 4096;
 
 impl ExitReport {
-    /// A report of a run that ended by itself, without any output.
+    /// A report of a run that ended by itself and printed nothing.
     pub fn new(outcome: ExitOutcome, ended_at: UnixMillis) -> Self {
         Self { outcome, stopped: false, terminated: false, ended_at, exception: None, stderr_tail: String::new() }
     }
 
-    /// The same report with texts of bounded length: of a reason and an exception the beginning, of stderr the end.
+    /// Cuts the report's texts to their limits. Keeps the beginning of a reason or an exception, and the end of stderr.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         if let ExitOutcome::NotStarted(reason) = &mut self.outcome {
@@ -132,20 +132,20 @@ impl ExitReport {
         self
     }
 
-    /// Forgets what the run printed.
+    /// Clears the texts that the run printed.
     pub fn forget_output(&mut self) {
         self.exception = None;
         self.stderr_tail.clear();
     }
 
-    /// The exception's first line, if `lines` of the run's output do not show it.
+    /// The exception's first line, unless `lines` of the run's output show it.
     pub fn exception_before<'a>(&self, mut lines: impl Iterator<Item = &'a str>) -> Option<&str> {
         let exception = self.exception.as_deref()?;
-        // A long line is cut here, and may be whole there.
+        // The report may have cut a line that the output shows in full.
         (!lines.any(|line| line.starts_with(exception))).then_some(exception)
     }
 
-    /// Whether the run succeeded: it exited with 0.
+    /// Whether the run exited with 0.
     pub fn is_success(&self) -> bool {
         self.outcome == ExitOutcome::Code(0)
     }
@@ -168,7 +168,7 @@ impl fmt::Display for ExitOutcome {
     }
 }
 
-/// A number of bytes, in MiB if it is a whole number of them.
+/// The number in MiB where it is a multiple, else in bytes.
 fn mebibytes(bytes: u64) -> String {
     const MEBIBYTE: u64 = 1 << 20;
     if bytes.is_multiple_of(MEBIBYTE) { format!("{} MiB", bytes / MEBIBYTE) } else { format!("{bytes} bytes") }
@@ -197,26 +197,34 @@ fn signal_name(signal: i32) -> Option<&'static str> {
     })
 }
 
-/// How a run ended: exactly one of `code`, `signal` and `not_started`.
+/// How a run ended. Exactly one of `code`, `signal` and `not_started` is present.
 #[derive(Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub(crate) struct ExitReportWire {
+    /// Exit code of exec.py, 0 to 255.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     code: Option<i32>,
+    /// The signal that killed exec.py.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     signal: Option<i32>,
-    /// Only with signal 9.
+    /// Present when the run reached its memory limit. `signal` is then 9.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     out_of_memory: Option<OutOfMemoryWire>,
+    /// Why no line of exec.py ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     not_started: Option<String>,
+    /// Whether Muster stopped the run.
     #[serde(default)]
     stopped: bool,
+    /// Whether the run was stopped because its pod was ended: preempted, evicted, drained or deleted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     terminated: bool,
+    /// When the run ended, by the agent's clock.
     ended_at: UnixMillis,
+    /// First line of the exception that ended exec.py.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     exception: Option<String>,
+    /// The newest 4096 bytes of stderr, with invalid UTF-8 replaced.
     #[serde(default)]
     stderr_tail: String,
 }
@@ -225,6 +233,7 @@ pub(crate) struct ExitReportWire {
 #[derive(Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub(crate) struct OutOfMemoryWire {
+    /// The memory limit. Absent when unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     limit_bytes: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! Every environment variable's name: who writes it, who reads it; and what may be one.
+//! Names of environment variables, who writes and reads each, and the rules for a job's own variables.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use crate::ids::serde_as_string;
 
 /// Written by the rendezvous, read by TensorFlow: the cluster and this task's place in it.
 pub const TF_CONFIG: &str = "TF_CONFIG";
-/// Written by the rendezvous, read by scripts: how many workers there are, the chief not counted.
+/// Written by the rendezvous, read by scripts: the number of workers, without the chief.
 pub const NUM_WORKERS: &str = "NUM_WORKERS";
 /// Written by the rendezvous, read by scripts made for tf-spawner: this replica's index in its role.
 pub const WORKER_NUMBER: &str = "WORKER_NUMBER";
@@ -17,53 +17,52 @@ pub const WORKER_NUMBER: &str = "WORKER_NUMBER";
 pub const TOT_WORKERS: &str = "TOT_WORKERS";
 /// Written by the rendezvous for replicas that train, read by scripts: see [`crate::ids::Rank`].
 pub const RANK: &str = "RANK";
-/// Written by the rendezvous, read by scripts: how many replicas train.
+/// Written by the rendezvous, read by scripts: the number of replicas that train.
 pub const WORLD_SIZE: &str = "WORLD_SIZE";
 /// Written by the rendezvous, read by scripts: the job's name.
 pub const MUSTER_JOB: &str = "MUSTER_JOB";
 /// Written by the rendezvous, read by scripts: `chief`, `worker`, `ps` or `evaluator`.
 pub const MUSTER_ROLE: &str = "MUSTER_ROLE";
-/// Written by the rendezvous, read by scripts: the index in the role, from 0.
+/// Written by the rendezvous, read by scripts: the replica's index in its role, from 0.
 pub const MUSTER_INDEX: &str = "MUSTER_INDEX";
 /// Written by the rendezvous, read by scripts: the generation, `E.S`.
 pub const MUSTER_GENERATION: &str = "MUSTER_GENERATION";
-/// Written by the rendezvous, read by scripts: how often this job's gang was started again; 0 only
-/// where no start of it can have been before.
+/// Written by the rendezvous, read by scripts: the number of restarts. 0 only if no earlier start is possible.
 pub const MUSTER_RESTART_COUNT: &str = "MUSTER_RESTART_COUNT";
-/// Written by the rendezvous, read by the agent: hosts, separated by commas, that no proxy may stand before.
-/// The agent adds them to `no_proxy` when a proxy is set, for gRPC hangs silently behind one.
+/// Written by the rendezvous, read by the agent: hosts to reach without a proxy, separated by commas. When a proxy is set,
+/// the agent adds them to `no_proxy`, because gRPC hangs silently behind a proxy.
 pub const MUSTER_NO_PROXY: &str = "MUSTER_NO_PROXY";
-/// Written by the rendezvous unless the job sets it, read by Python: no line is lost when a run is killed.
+/// Written by the rendezvous unless the job sets it, read by Python: unbuffered output, so a killed run loses no line.
 pub const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
 /// Written by the rendezvous for workers and parameter servers unless the job sets it, read by gRPC
 /// (TensorFlow's ParameterServer guide sets it in every server).
 pub const GRPC_FAIL_FAST: &str = "GRPC_FAIL_FAST";
 
-/// Written by the rendezvous unless the job sets it, read by TensorFlow's gRPC workers: threads of its cache of
-/// connections. One of each halves the about 110 threads of a process, at the same speed, which counts where a pod or a user
-/// may have so many processes and no more.
+/// Written by the rendezvous unless the job sets it, read by TensorFlow's gRPC workers: threads of the connection cache.
+/// One thread and one queue halve the about 110 threads of a process, at the same speed. Pods and users often have a limit
+/// of threads.
 pub const TF_GRPC_WORKER_CACHE_THREADS: &str = "TF_GRPC_WORKER_CACHE_THREADS";
-/// See [`TF_GRPC_WORKER_CACHE_THREADS`]: the queues of the same cache.
+/// Queues of the connection cache: see [`TF_GRPC_WORKER_CACHE_THREADS`].
 pub const TF_GRPC_WORKER_CACHE_QUEUES: &str = "TF_GRPC_WORKER_CACHE_QUEUES";
 
-/// Written by a back end into the pod, read by the agent: the SHA-256, in hex, of the bearer token that every request
-/// but `GET /healthz` must carry. Whoever can read the pod learns no secret from it.
+/// Written by a back end into the pod, read by the agent: the SHA-256, in hex, of the bearer token. Every request except
+/// `GET /healthz` must carry the token. The hash keeps the token secret from readers of the pod's manifest.
 pub const MUSTER_TOKEN_SHA256: &str = "MUSTER_TOKEN_SHA256";
 
-/// Written by a back end into the pod, read by the agent: how long the pod has from SIGTERM to the kubelet's SIGKILL, in
-/// whole seconds (`terminationGracePeriodSeconds`).
+/// Written by a back end into the pod, read by the agent: the pod's time from SIGTERM to the kubelet's SIGKILL, in whole
+/// seconds (`terminationGracePeriodSeconds`).
 pub const MUSTER_TERMINATION_GRACE_SECONDS: &str = "MUSTER_TERMINATION_GRACE_SECONDS";
 
-/// Prefix of the variables that belong to Muster.
+/// Prefix of Muster's own variables.
 pub const MUSTER_PREFIX: &str = "MUSTER_";
 
-/// Every variable that begins so steers the dynamic linker (ld.so(8)).
+/// Prefix of the dynamic linker's variables (ld.so(8)).
 const LINKER_PREFIX: &str = "LD_";
 
-/// Variables that make a program load or run code that its own command does not name, and that training has no ordinary
-/// use for. `PYTHONPATH` and `PATH` can do so as well, and jobs are full of them.
+/// Variables that make a program load or run code that its command does not name. Training rarely needs them. `PATH` and
+/// `PYTHONPATH` are not listed, because many jobs need them.
 const RUNS_OTHER_CODE: [&str; 20] = [
-    // glibc and OpenSSL load what these name.
+    // glibc and OpenSSL load the files that these name.
     "GCONV_PATH",
     "GLIBC_TUNABLES",
     "OPENSSL_CONF",
@@ -72,10 +71,10 @@ const RUNS_OTHER_CODE: [&str; 20] = [
     // CUDA loads a library into every program that uses it.
     "CUDA_INJECTION32_PATH",
     "CUDA_INJECTION64_PATH",
-    // Shells run a file first.
+    // Shells run this file first.
     "BASH_ENV",
     "ENV",
-    // Interpreters: another standard library, a file or a prompt before or after the script, flags of the command line.
+    // Interpreters: another standard library, a file or prompt before or after the script, command-line flags.
     "PYTHONBREAKPOINT",
     "PYTHONHOME",
     "PYTHONINSPECT",
@@ -89,15 +88,15 @@ const RUNS_OTHER_CODE: [&str; 20] = [
     "_JAVA_OPTIONS",
 ];
 
-/// Most bytes of one variable that Linux passes to a program: name, `=`, value and closing NUL
+/// Linux's maximum bytes of one variable: name, `=`, value and closing NUL
 /// (`MAX_ARG_STRLEN`, include/uapi/linux/binfmts.h).
 pub const ENTRY_LIMIT: usize = 131_072;
 
-/// Most bytes of a job's arguments and variables together, as JSON. The job's record holds them, and a ConfigMap holds 1 MiB
-/// (core/v1 `MaxSecretSize`). Linux starts a program with a quarter of its stack at most, 2 MiB by default (execve(2)).
+/// Maximum bytes of a job's arguments and variables together, as JSON. They are part of the job's record, and a ConfigMap
+/// holds 1 MiB (core/v1 `MaxSecretSize`). Linux's limit is a quarter of the stack, 2 MiB by default (execve(2)).
 pub const INPUT_BYTES_MAX: usize = 512 * 1024;
 
-/// Most characters of a variable's name.
+/// Maximum characters of a variable's name.
 pub const NAME_MAX: usize = 128;
 
 /// A variable's name: `[A-Za-z_][A-Za-z0-9_]{0,127}`.
@@ -105,23 +104,23 @@ pub const NAME_MAX: usize = 128;
 #[serde(try_from = "String", into = "String")]
 pub struct EnvName(String);
 
-/// Why a name or a value cannot be an environment variable's.
+/// The name or the value of an environment variable is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EnvError {
-    /// The name has a character that it must not have, or too many of them.
+    /// The name contains a character that is not allowed, or is too long.
     #[error(
-        "environment name {0:?} is not allowed: use letters, digits and '_', not beginning with a digit, {NAME_MAX} at most"
+        "environment name {0:?} is not allowed: use at most {NAME_MAX} letters, digits and '_', and no digit at the beginning"
     )]
     Name(String),
     /// The value holds a NUL byte.
     #[error("the value of {0} holds a NUL byte")]
     Nul(EnvName),
-    /// Name and value together are longer than Linux passes on.
+    /// Name and value together exceed [`ENTRY_LIMIT`].
     #[error("{name} would be {bytes} bytes long; Linux passes at most {ENTRY_LIMIT} to a program")]
     TooLong {
-        /// The variable.
+        /// The variable's name.
         name: EnvName,
-        /// Its length with name, `=` and NUL.
+        /// Length of name, `=`, value and NUL.
         bytes: usize,
     },
 }
@@ -132,13 +131,13 @@ impl EnvName {
         &self.0
     }
 
-    /// Whether the rendezvous sets this variable, so that a job must not.
+    /// Whether Muster sets this variable. A job must not set it.
     pub fn is_reserved(&self) -> bool {
         let computed = [TF_CONFIG, NUM_WORKERS, WORKER_NUMBER, TOT_WORKERS, RANK, WORLD_SIZE];
         computed.contains(&self.as_str()) || self.0.starts_with(MUSTER_PREFIX)
     }
 
-    /// Whether it makes a program run code that nobody sees in its command, so that a job must ask for it twice.
+    /// Whether the variable makes a program run code that its command does not name. A job must allow it by name.
     pub fn runs_other_code(&self) -> bool {
         self.0.starts_with(LINKER_PREFIX) || RUNS_OTHER_CODE.contains(&self.as_str())
     }

@@ -1,20 +1,20 @@
-//! An error on the wire: problem+json (RFC 9457) with a stable code and a sentence for people.
+//! Error answers: problem+json (RFC 9457) with a stable code and a sentence for people.
 
 use serde::{Deserialize, Serialize};
 
 /// The media type of a [`Problem`].
 pub const PROBLEM_JSON: &str = "application/problem+json";
 
-/// What went wrong, for programs. The names are stable.
+/// The kind of error, for programs. The names are stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
     /// The body or query does not parse.
     BadRequest,
-    /// The job's name is no DNS label.
+    /// The job's name is not a DNS label.
     BadTask,
-    /// The strategy is none of the two.
+    /// The strategy is unknown.
     BadStrategy,
     /// The number of workers is out of range.
     BadWorkerNum,
@@ -24,21 +24,21 @@ pub enum ErrorCode {
     BadChiefNum,
     /// The number of evaluators is out of range.
     BadEvaluatorNum,
-    /// A variable's name or value cannot be passed to a program, or is Muster's own.
+    /// A variable cannot be passed to a program, is reserved for Muster, or needs `allow_env`.
     BadEnv,
     /// An argument for exec.py cannot be passed to a program.
     BadArgs,
-    /// The image is missing, malformed, or has no meaning on this back end.
+    /// The image is missing or malformed, or this back end does not use images.
     BadImage,
-    /// What the pods shall be given is wrong, has no meaning on this back end, or the cluster refuses it.
+    /// A pod option is wrong or not supported by this back end, or the cluster refuses the pods.
     BadPod,
-    /// The rules about failures and times do not go together.
+    /// The run policy contradicts itself or the job.
     BadRunPolicy,
-    /// The working directory is missing, has no meaning on this back end, or holds no exec.py that Python can parse.
+    /// The working directory is missing, contains no exec.py that Python can parse, or this back end does not use it.
     BadWorkDir,
-    /// The host has no `python`.
+    /// The master's host has no working Python.
     NoPython,
-    /// The host has room for fewer replicas.
+    /// The master's host does not have room for all replicas.
     TooManyReplicas,
     /// Another job has this name.
     JobExists,
@@ -54,17 +54,17 @@ pub enum ErrorCode {
     Unauthorized,
     /// The request comes from a browser or for another host.
     Forbidden,
-    /// The state of the thing does not allow this now.
+    /// The current state does not allow this request.
     Conflict,
-    /// The generation is older than the newest seen.
+    /// The generation is older than the newest one that the agent has seen.
     StaleGeneration,
     /// The body is larger than allowed.
     TooLarge,
-    /// An agent could not be reached or did not answer as one.
+    /// An agent could not be reached, or its answer was not valid.
     AgentUnreachable,
-    /// What stands behind the master is down; try again later.
+    /// The cluster or the store does not answer now. Retry later.
     Unavailable,
-    /// A bug of Muster's.
+    /// A bug in Muster.
     Internal,
 }
 
@@ -74,8 +74,8 @@ pub enum ErrorCode {
 pub struct Problem {
     /// The HTTP status.
     pub status: u16,
-    /// For programs.
+    /// The kind of error, for programs.
     pub code: ErrorCode,
-    /// For people: one sentence that names the thing and says what to do.
+    /// One sentence for people: what failed, and what to do.
     pub detail: String,
 }

@@ -1,4 +1,4 @@
-//! Why a start of a gang failed: which replica was the first, how it ended, and what followed from it.
+//! Why a start of a gang failed: the first replica that failed, how it ended, and the failures that it caused.
 
 use std::fmt;
 
@@ -12,56 +12,56 @@ use crate::ids::{Generation, ReplicaId, UnixMillis};
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "cause", rename_all = "snake_case")]
 pub enum Failure {
-    /// exec.py ended otherwise than with 0.
+    /// exec.py did not exit with 0.
     ReplicaExited {
-        /// Whose.
+        /// The replica that failed.
         replica: ReplicaId,
-        /// How.
+        /// How its exec.py ended.
         exit: ExitReport,
     },
-    /// A pod ended or vanished and took its run with it.
+    /// A pod ended or disappeared during its run.
     ReplicaLost {
-        /// Whose.
+        /// The replica that lost its pod.
         replica: ReplicaId,
-        /// In the back end's words.
+        /// The reason, in the back end's words.
         reason: String,
-        /// What another start would find.
+        /// Whether a restart can help.
         #[serde(default)]
         loss: Loss,
     },
-    /// The gang was not complete, or not started, in time.
+    /// The gang was not complete and started within `start_timeout_seconds`.
     StartTimeout {
-        /// Who had not come so far.
+        /// The replicas that were not ready.
         missing: Vec<ReplicaId>,
-        /// The time that was given.
+        /// The time limit.
         after_seconds: u64,
-        /// Why the first of them waits, where that is known.
+        /// Why the first of `missing` was not ready, if known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// The job took longer than it may in all.
+    /// The job took longer than its deadline.
     DeadlineExceeded {
-        /// The time that was given.
+        /// The deadline.
         after_seconds: u64,
     },
 }
 
-/// Why a pod was lost, as far as it matters for another start.
+/// Why a pod was lost. Decides about a restart.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
-    /// The cluster took it: it was evicted, preempted, drained, or deleted by someone.
+    /// The cluster removed the pod: it was evicted, preempted, drained or deleted.
     Disrupted,
-    /// It broke.
+    /// The pod failed.
     #[default]
     Broken,
-    /// Another one would do no better: its image cannot be pulled, the cluster refuses it.
+    /// A new pod would fail too: for example, its image cannot be pulled or the cluster refuses it.
     Hopeless,
 }
 
 impl Failure {
-    /// The replica that failed first; of a gang that was not complete, the first that had not come.
+    /// The replica that failed first. After a start timeout, the first replica that was not ready.
     pub fn replica(&self) -> Option<ReplicaId> {
         match self {
             Self::ReplicaExited { replica, .. } | Self::ReplicaLost { replica, .. } => Some(*replica),
@@ -71,10 +71,10 @@ impl Failure {
     }
 }
 
-/// How the reason begins of a pod that never came to be.
+/// Prefix of a loss reason when the pod never started.
 pub const NEVER_STARTED: &str = "never started: ";
 
-/// What to say of a replica whose pod was lost for this reason: `was lost: …`, or `was never started: …`.
+/// Describes the loss of a pod for this reason: `was lost: …`, or `was never started: …`.
 pub fn was_lost(reason: &str) -> String {
     match reason.strip_prefix(NEVER_STARTED) {
         Some(_) => format!("was {reason}"),
@@ -89,106 +89,107 @@ impl fmt::Display for Failure {
             Self::ReplicaLost { replica, reason, loss: _ } => write!(f, "{replica} {}", was_lost(reason)),
             Self::StartTimeout { missing, after_seconds, reason } => {
                 let first: Vec<String> = missing.iter().take(5).map(ReplicaId::to_string).collect();
-                write!(f, "{} of the gang did not come within {after_seconds} s: {}", missing.len(), first.join(", "))?;
+                let replicas = if missing.len() == 1 { "replica was" } else { "replicas were" };
+                let (count, names) = (missing.len(), first.join(", "));
+                write!(f, "{count} {replicas} not ready within {after_seconds} s: {names}")?;
                 if missing.len() > first.len() {
                     f.write_str(", …")?;
                 }
                 reason.as_ref().map_or(Ok(()), |reason| write!(f, " ({reason})"))
             }
             Self::DeadlineExceeded { after_seconds } => {
-                write!(f, "the job was not done within its deadline of {after_seconds} s")
+                write!(f, "the job exceeded its deadline of {after_seconds} s")
             }
         }
     }
 }
 
-/// A start of a gang that failed.
+/// A failed start of the gang.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FailedStart {
-    /// Which; absent when the gang had never been complete.
+    /// The start's generation. Absent when the gang was never complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<Generation>,
-    /// When the first replica failed, by its agent's clock where the agent said, else by the master's.
+    /// When the first replica failed: by its agent's clock if the agent reported it, else by the master's clock.
     pub at: UnixMillis,
     /// The first failure in time.
     pub failure: Failure,
-    /// Whether a restart for it counts against the job's budget, by what kind of failure it is: also where the budget is
-    /// spent and no restart follows.
+    /// Whether this kind of failure counts against `max_restarts`. Can be true although no restart followed.
     pub counted: bool,
-    /// The last lines that the replica printed, at most [`LAST_LINES_MAX`]; only of the newest failed start.
+    /// The replica's last lines of output, at most [`LAST_LINES_MAX`]. Only the newest failed start has them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_lines: Vec<String>,
-    /// The replicas that failed only because it did, at most [`CONSEQUENCES_MAX`]. After a deadline: how each replica stood
-    /// then, those that still ran (`stopped`) first.
+    /// Replicas that failed or were stopped because of this failure, at most [`CONSEQUENCES_MAX`]. After a deadline: every
+    /// replica, those that still ran (`stopped`) first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub consequences: Vec<Consequence>,
 }
 
-/// Most lines of a replica's last output that are kept with its failure.
+/// Maximum lines of a replica's last output in a [`FailedStart`].
 pub const LAST_LINES_MAX: usize = 20;
 
-/// Most consequences that are kept with a failure.
+/// Maximum consequences in a [`FailedStart`].
 pub const CONSEQUENCES_MAX: usize = 16;
 
-/// A replica that failed, or was stopped, because another had failed.
+/// A replica that failed or was stopped because another replica failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Consequence {
     /// Role and index, such as `worker-2`.
     pub replica: ReplicaId,
-    /// How it ended, in words: `exited with code 1`.
+    /// How the replica ended, in words, such as `exited with code 1`.
     pub how: String,
-    /// Whether it was told to end, for TensorFlow's other members hang once one is lost.
+    /// Whether Muster stopped the replica. When a member is lost, the others hang in TensorFlow.
     pub stopped: bool,
 }
 
-/// Most failed, and most repeated, starts that are kept: the newest.
+/// Number of the newest failed starts, and of the newest repeated starts, that are kept.
 const KEPT: usize = 8;
 
-/// How often the gang was started again, and why.
+/// The gang's restarts, and the reasons.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct Restarts {
-    /// Restarts that count against the budget.
+    /// Restarts that count against `max_restarts`.
     pub counted: u32,
-    /// Restarts for what the cluster took away.
+    /// Restarts that do not count, because the cluster removed a pod.
     pub uncounted: u32,
-    /// The newest failed starts, the last one last. When the job has failed, that is why.
+    /// The newest failed starts, oldest first. When the job has failed, the last entry is the cause.
     pub failed_starts: Vec<FailedStart>,
-    /// The newest starts that no failure made necessary: the master had gone, and the start before with it.
+    /// The newest starts after a change of masters. No failure caused them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub repeated_starts: Vec<RepeatedStart>,
 }
 
-/// A start that repeats what an earlier master had, or may have, started.
+/// A start that repeats a start of an earlier master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RepeatedStart {
-    /// Its number. The first part counts the masters that have held the job.
+    /// The start's generation. Its first number counts the masters that have held the job.
     pub generation: Generation,
-    /// When it began, by the master's clock.
+    /// When the start began, by the master's clock.
     pub at: UnixMillis,
 }
 
 impl Restarts {
-    /// Whether every start went well so far.
+    /// Whether there were no restarts and no failed starts.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// How often the gang was started again.
+    /// Number of restarts, counted and uncounted.
     pub fn total(&self) -> u32 {
         self.counted.saturating_add(self.uncounted)
     }
 
-    /// The newest start that is known to have failed.
+    /// The generation of the newest failed start that has one.
     pub fn newest_failed(&self) -> Option<Generation> {
         self.failed_starts.iter().filter_map(|start| start.generation).max()
     }
 
-    /// Keeps a failed start. Only the newest keeps its last output.
+    /// Adds a failed start, and removes the last output of older ones.
     pub fn note(&mut self, failed: FailedStart) {
         for older in &mut self.failed_starts {
             older.last_lines.clear();
@@ -204,14 +205,14 @@ impl Restarts {
         }
     }
 
-    /// Forgets the oldest failed start, but not the newest generation that failed: a later failure may have none.
+    /// Removes the oldest failed start. Keeps the newest that has a generation: a later failure may have none.
     pub fn forget_oldest(&mut self) {
         let newest = self.newest_failed();
         let oldest = self.failed_starts.iter().position(|start| newest.is_none() || start.generation != newest);
         self.failed_starts.remove(oldest.unwrap_or(0));
     }
 
-    /// Keeps a start that repeats an earlier master's.
+    /// Adds a start that repeats a start of an earlier master.
     pub fn note_repeated(&mut self, start: RepeatedStart) {
         self.repeated_starts.push(start);
         if self.repeated_starts.len() > KEPT {
@@ -219,7 +220,7 @@ impl Restarts {
         }
     }
 
-    /// Counts the restart that makes up for the newest failed start.
+    /// Counts the restart after the newest failed start.
     pub fn count_restart(&mut self) {
         let is_counted = self.failed_starts.last().is_some_and(|failed| failed.counted);
         let number = if is_counted { &mut self.counted } else { &mut self.uncounted };

@@ -1,11 +1,11 @@
-//! Names and numbers that identify things. Each is parsed once, here; a value that exists is valid.
+//! Identifiers: names and numbers. Parsing checks them, so every value is valid.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Gives a type with `FromStr` and `Display` the JSON form of a string.
+/// Lets serde write and read a type as a string, through its `Display` and `FromStr`.
 macro_rules! serde_as_string {
     ($type:ty) => {
         impl TryFrom<String> for $type {
@@ -23,7 +23,7 @@ macro_rules! serde_as_string {
 }
 pub(crate) use serde_as_string;
 
-/// Most characters of a job's name. It leaves room for `-evaluator-99999` within the 63 of a DNS label.
+/// Maximum characters of a job's name. Pod names append up to `-evaluator-99999`, and a DNS label holds 63 characters.
 pub const JOB_NAME_MAX: usize = 40;
 
 /// A job's name: a DNS label (RFC 1123) of at most [`JOB_NAME_MAX`] characters.
@@ -31,7 +31,7 @@ pub const JOB_NAME_MAX: usize = 40;
 #[serde(try_from = "String", into = "String")]
 pub struct JobName(String);
 
-/// Why a text is no [`JobName`].
+/// The text is not a valid [`JobName`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "task name \"{name}\" is not a DNS label: use 1 to {JOB_NAME_MAX} of a-z, 0-9 and '-', beginning and ending with a letter or digit"
@@ -69,8 +69,8 @@ impl fmt::Display for JobName {
 
 serde_as_string!(JobName);
 
-/// What a replica does. These are the task types that TensorFlow 2 accepts
-/// (`tensorflow/python/distribute/multi_worker_util.py`); their order here is the order of ranks.
+/// What a replica does: TensorFlow 2's task types (`tensorflow/python/distribute/multi_worker_util.py`), in the order of
+/// ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -80,7 +80,7 @@ pub enum Role {
     Worker,
     /// Holds variables for ParameterServerStrategy.
     Ps,
-    /// Reads checkpoints and evaluates them, beside the training cluster.
+    /// Evaluates checkpoints. It is not part of the training cluster.
     Evaluator,
 }
 
@@ -98,7 +98,7 @@ impl Role {
         }
     }
 
-    /// Whether replicas of this role compute the training and so have a [`Rank`].
+    /// Whether replicas of this role train, and therefore have a [`Rank`].
     pub fn trains(self) -> bool {
         match self {
             Self::Chief | Self::Worker => true,
@@ -117,13 +117,13 @@ impl fmt::Display for Role {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ReplicaId {
-    /// What it does.
+    /// What the replica does.
     pub role: Role,
-    /// Its place in its role, from 0.
+    /// Index in the role, from 0.
     pub index: u32,
 }
 
-/// Why a text is no [`ReplicaId`].
+/// The text is not a valid [`ReplicaId`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("\"{0}\" is not a replica: write role-index, for example worker-2")]
 pub struct BadReplicaId(String);
@@ -137,7 +137,7 @@ impl FromStr for ReplicaId {
         let role = Role::ALL.into_iter().find(|r| r.as_str() == role).ok_or_else(bad)?;
         let index: u32 = index.parse().map_err(|_| bad())?;
         let id = Self { role, index };
-        // `worker-007` and `worker-+7` parse as numbers but are no names of ours.
+        // The number parser accepts `007` and `+7`; a replica has only one spelling.
         if id.to_string() == text { Ok(id) } else { Err(bad()) }
     }
 }
@@ -150,7 +150,7 @@ impl fmt::Display for ReplicaId {
 
 serde_as_string!(ReplicaId);
 
-/// A pod's name, `<job>-<role>-<index>`: unique in a namespace, so a back end can never hold two pods for one replica.
+/// A pod's name, `<job>-<role>-<index>`. Names are unique in a namespace, so a replica never has two pods.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodName(String);
 
@@ -160,7 +160,7 @@ impl PodName {
         Self(format!("{job}-{replica}"))
     }
 
-    /// The name as text; it is a DNS label and so safe as a file name.
+    /// The name as text. It is a DNS label, and therefore a safe file name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -172,7 +172,7 @@ impl fmt::Display for PodName {
     }
 }
 
-/// A replica's place among all that train, from 0: the chief first, then the workers by index.
+/// A replica's number among all replicas that train, from 0: the chief first, then the workers by index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Rank(pub u32);
 
@@ -182,14 +182,14 @@ impl fmt::Display for Rank {
     }
 }
 
-/// The number of a gang's start, written `E.S`: which master (epoch), and which start under it (sequence).
-/// Ordered, so that an agent can refuse whatever is older than the newest it has seen.
+/// The number of a gang's start, written `E.S` (epoch and sequence).
+/// Generations are ordered: an agent refuses messages older than the newest it has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Generation {
-    /// How many masters have held this job, from 1.
+    /// Number of masters that have held this job, from 1.
     pub epoch: u32,
-    /// How many starts there were in this epoch, from 1.
+    /// Number of the start in this epoch, from 1.
     pub sequence: u32,
 }
 
@@ -200,7 +200,7 @@ impl Generation {
     }
 }
 
-/// Why a text is no [`Generation`].
+/// The text is not a valid [`Generation`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("generation \"{0}\" is not of the form E.S, for example 1.1")]
 pub struct BadGeneration(String);
@@ -213,7 +213,7 @@ impl FromStr for Generation {
         let (epoch, sequence) = text.split_once('.').ok_or_else(bad)?;
         let number = |part: &str| part.parse::<u32>().map_err(|_| bad());
         let generation = Self { epoch: number(epoch)?, sequence: number(sequence)? };
-        // `+1.01` parses as numbers, and a second spelling would not be equal as text.
+        // The number parser accepts `+1.01`; a generation has only one spelling.
         if generation.to_string() == text { Ok(generation) } else { Err(bad()) }
     }
 }
@@ -226,6 +226,6 @@ impl fmt::Display for Generation {
 
 serde_as_string!(Generation);
 
-/// A point in time on the wire: milliseconds since the Unix epoch, by the clock of the machine that says it.
+/// A point in time on the wire: milliseconds since the Unix epoch, by the sender's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct UnixMillis(pub u64);

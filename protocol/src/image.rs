@@ -1,5 +1,5 @@
-//! Names of images, by the grammar of the distribution project (`distribution/reference`, reference.go), so that a name
-//! that exists can stand anywhere without adding anything to what is around it.
+//! Image names, by the grammar of the distribution project (`distribution/reference`, reference.go). A parsed name contains
+//! no spaces or line breaks, so it is safe in a Dockerfile or on a command line.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::serde_as_string;
 
-/// Most characters of a repository's name, host included.
+/// Maximum characters of a repository's name, host included.
 const NAME_MAX: usize = 255;
-/// Most characters of a tag.
+/// Maximum characters of a tag.
 const TAG_MAX: usize = 128;
-/// The tag of a name that has none.
+/// The tag of a name without a tag.
 const DEFAULT_TAG: &str = "latest";
 
-/// The name of an image: `[HOST[:PORT]/]PATH[:TAG][@DIGEST]`.
+/// An image name: `[HOST[:PORT]/]PATH[:TAG][@DIGEST]`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ImageRef {
@@ -24,31 +24,31 @@ pub struct ImageRef {
     digest: Option<String>,
 }
 
-/// Why a text is no [`ImageRef`].
+/// The text is not a valid [`ImageRef`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("\"{0}\" is not the name of an image: write [HOST[:PORT]/]NAME[:TAG], in lower case, for example allreduce:1")]
 pub struct BadImageRef(String);
 
 impl ImageRef {
-    /// Host and path, without tag and digest.
+    /// The host and path, without tag and digest.
     pub fn repository(&self) -> &str {
         &self.repository
     }
 
-    /// The tag, if one is named.
+    /// The tag, if the name has one.
     pub fn tag(&self) -> Option<&str> {
         self.tag.as_deref()
     }
 
-    /// The name of the image that is this one and the agent: `allreduce:1` → `allreduce_pod:1`. One that is named by
-    /// its digest alone gets the digest's first characters as its tag.
+    /// The name of the pod image, which adds the agent to this image: `allreduce:1` → `allreduce_pod:1`. A digest without
+    /// a tag gives a tag of its first 12 characters.
     pub fn of_pods(&self) -> Self {
         let of_digest = || self.digest.as_deref()?.split_once(':').map(|(_, hex)| hex.chars().take(12).collect());
         let tag = self.tag.clone().or_else(of_digest).unwrap_or_else(|| DEFAULT_TAG.to_owned());
         Self { repository: format!("{}_pod", self.repository), tag: Some(tag), digest: None }
     }
 
-    /// The same path and tag below another host or path, where it is to be pushed. `None` when that makes no name.
+    /// The same path and tag in another registry. `None` when the result is not a valid name.
     pub fn below(&self, registry: &str) -> Option<Self> {
         let path = match self.repository.split_once('/') {
             Some((first, path)) if is_host(first) => path,
@@ -58,7 +58,7 @@ impl ImageRef {
         format!("{}/{path}:{tag}", registry.trim_end_matches('/')).parse().ok()
     }
 
-    /// The same repository, by what its content is and not by a tag that may move. `None` when `digest` is none.
+    /// The same repository with a digest instead of a tag, which may move. `None` when `digest` is not valid.
     pub fn at(&self, digest: &str) -> Option<Self> {
         let digest = Some(digest.to_owned()).filter(|digest| is_digest(digest));
         digest.map(|digest| Self { repository: self.repository.clone(), tag: None, digest: Some(digest) })
@@ -75,7 +75,7 @@ impl FromStr for ImageRef {
             None => (text, None),
         };
         let (repository, tag) = match rest.rsplit_once(':') {
-            // A colon before a slash is a port's.
+            // A colon before a slash separates the port.
             Some((repository, tag)) if !tag.contains('/') => (repository, Some(tag)),
             Some(_) | None => (rest, None),
         };
@@ -103,7 +103,7 @@ impl fmt::Display for ImageRef {
 serde_as_string!(ImageRef);
 
 fn is_repository(text: &str) -> bool {
-    // 64 hexadecimal digits would be read as an image's id.
+    // Docker reads 64 hexadecimal digits as an image id.
     let is_id = text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
     let path = match text.split_once('/') {
         Some((first, path)) if is_host(first) => path,
@@ -112,7 +112,7 @@ fn is_repository(text: &str) -> bool {
     text.len() <= NAME_MAX && !is_id && path.split('/').all(is_path_component)
 }
 
-/// What stands before the first slash is a host when it could be no part of a path on the default registry.
+/// Whether the text before the first slash is a host, and not a part of a path on the default registry.
 fn is_host(text: &str) -> bool {
     let port_ok = |port: &str| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
     if let Some((address, rest)) = text.strip_prefix('[').and_then(|text| text.split_once(']')) {

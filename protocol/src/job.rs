@@ -1,4 +1,4 @@
-//! What a user asks for: the request as typed, and the spec that follows from it. A [`JobSpec`] that exists is valid.
+//! A user's request for a job, and the spec that follows from it. Every [`JobSpec`] is valid.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -15,10 +15,10 @@ pub use crate::strategy::Strategy;
 use crate::text::json_length;
 use crate::tf_config;
 
-/// Workers of a job that does not say how many.
+/// Default number of workers.
 pub const DEFAULT_WORKER_NUM: u32 = 2;
 
-/// A job as asked for. What is absent has a default that may depend on the strategy.
+/// A request for a job. Absent fields get defaults, some of which depend on the strategy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -27,39 +27,40 @@ pub struct JobRequest {
     pub name: JobName,
     /// How the replicas train together.
     pub strategy: Strategy,
-    /// Workers; 2 when absent.
+    /// Number of workers; default 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 5457))]
     pub worker_num: Option<u32>,
-    /// Parameter servers; 1 with ParameterServer, else 0.
+    /// Number of parameter servers; default 1 with ParameterServer, else 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 5457))]
     pub ps_num: Option<u32>,
-    /// Chiefs, 0 or 1; 1 with ParameterServer, else 0.
+    /// Number of chiefs, 0 or 1; default 1 with ParameterServer, else 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1))]
     pub chief_num: Option<u32>,
-    /// Evaluators, 0 or 1; 0 when absent.
+    /// Number of evaluators, 0 or 1; default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1))]
     pub evaluator_num: Option<u32>,
-    /// The image whose working directory holds exec.py; only where pods are containers.
+    /// The image whose working directory contains exec.py. Only with Kubernetes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageRef>,
-    /// The folder that holds exec.py, absolute; only where pods are processes of the master's host.
+    /// Absolute path of the folder that contains exec.py. Only where pods are processes of the master's host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, pattern = "^/"))]
     pub work_dir: Option<PathBuf>,
     /// Arguments for exec.py.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// Variables for every replica.
+    /// Environment variables for every replica.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<EnvName, String>,
-    /// Those of them that may be set although [`EnvName::runs_other_code`] is true of them.
+    /// Names of variables in `env` that are allowed although they make a program load or run other code, such as
+    /// `LD_PRELOAD`.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub allow_env: BTreeSet<EnvName>,
-    /// What its pods are given; only where pods are Kubernetes'.
+    /// Options for the job's pods. Only with Kubernetes.
     #[serde(
         default,
         deserialize_with = "PodOptions::deserialize_strictly",
@@ -67,7 +68,7 @@ pub struct JobRequest {
     )]
     #[cfg_attr(feature = "openapi", schema(value_type = crate::pod::Strict))]
     pub pod: PodOptions,
-    /// What it does about failures, and how long it may take.
+    /// Restarts, time limits and other rules for the run.
     #[serde(
         default,
         deserialize_with = "RunPolicy::deserialize_strictly",
@@ -77,7 +78,7 @@ pub struct JobRequest {
 }
 
 impl JobRequest {
-    /// A request that leaves everything else to the defaults.
+    /// A request with defaults for everything else.
     pub fn new(name: JobName, strategy: Strategy) -> Self {
         Self {
             name,
@@ -97,7 +98,7 @@ impl JobRequest {
     }
 }
 
-/// A valid job: what was asked for, with every default filled in. It never changes once accepted.
+/// A valid job: the request with every default filled in. It does not change after the job is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobSpec {
@@ -105,39 +106,39 @@ pub struct JobSpec {
     pub name: JobName,
     /// How the replicas train together.
     pub strategy: Strategy,
-    /// Workers, at least 1.
+    /// Number of workers, at least 1.
     pub worker_num: u32,
-    /// Parameter servers: 0 with AllReduce, at least 1 with ParameterServer.
+    /// Number of parameter servers: 0 with AllReduce, at least 1 with ParameterServer.
     pub ps_num: u32,
-    /// Chiefs, 0 or 1.
+    /// Number of chiefs, 0 or 1.
     pub chief_num: u32,
-    /// Evaluators, 0 or 1.
+    /// Number of evaluators, 0 or 1.
     pub evaluator_num: u32,
-    /// As asked for.
+    /// The image, with Kubernetes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageRef>,
-    /// As asked for.
+    /// The folder of exec.py, where pods are processes.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub work_dir: Option<PathBuf>,
     /// Arguments for exec.py.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// Variables for every replica.
+    /// Environment variables for every replica.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<EnvName, String>,
-    /// As asked for.
+    /// Names of variables in `env` that are allowed although they make a program load or run other code.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub allow_env: BTreeSet<EnvName>,
-    /// As asked for.
+    /// Options for the job's pods.
     #[serde(skip_serializing_if = "PodOptions::is_empty")]
     pub pod: PodOptions,
-    /// See [`JobRequest::run_policy`].
+    /// Restarts, time limits and other rules for the run.
     #[serde(skip_serializing_if = "RunPolicy::is_default")]
     pub run_policy: RunPolicy,
 }
 
-/// The form of a [`JobSpec`] in records and answers: a [`JobRequest`] to which a newer program may have added fields.
+/// Reads a [`JobSpec`] from records and answers. It ignores unknown fields, which a newer program may have added.
 #[derive(Deserialize)]
 #[serde(remote = "JobRequest")]
 struct JobSpecWire {
@@ -170,7 +171,7 @@ impl<'de> Deserialize<'de> for JobSpec {
 impl TryFrom<JobRequest> for JobSpec {
     type Error = SpecError;
 
-    /// Judges a submit. What is on record already was granted, and stays readable when a rule of this kind is added.
+    /// Checks a new request. Records skip this check, so they stay readable when it becomes stricter.
     fn try_from(request: JobRequest) -> Result<Self, Self::Error> {
         let is_refused = |name: &&EnvName| name.runs_other_code() && !request.allow_env.contains(*name);
         match request.env.keys().find(is_refused) {
@@ -181,7 +182,7 @@ impl TryFrom<JobRequest> for JobSpec {
 }
 
 impl JobSpec {
-    /// The job with every default filled in. It must make sense, but may hold what no submit would be granted any more.
+    /// Fills in every default and checks the result, but not the rules that apply to new requests only.
     fn filled(request: JobRequest) -> Result<Self, SpecError> {
         let JobRequest {
             name,
@@ -223,7 +224,7 @@ impl JobSpec {
         Ok(spec)
     }
 
-    /// How many replicas of `role` the job has.
+    /// Number of replicas of this role.
     pub fn count(&self, role: Role) -> u32 {
         match role {
             Role::Chief => self.chief_num,
@@ -251,12 +252,12 @@ impl JobSpec {
         self.check_tf_config_fits()
     }
 
-    /// The cluster is named to every member in one variable, so its length bounds the job's size.
+    /// TF_CONFIG lists all members in one variable. Linux limits a variable's length, and so the number of members.
     fn check_tf_config_fits(&self) -> Result<(), SpecError> {
         let room = tf_config::MEMBERS_MAX - self.chief_num;
         let most_workers = room - self.ps_num.min(1);
         if self.worker_num > most_workers {
-            // Servers that alone leave no room are the next thing to correct, so they do not count here.
+            // If the servers alone leave no room, ignore them here: the next check reports them.
             let beside_servers = room.saturating_sub(self.ps_num);
             let fits = if beside_servers == 0 { most_workers } else { beside_servers };
             return Err(SpecError::TooManyWorkers { asked: self.worker_num, fits });
@@ -278,7 +279,7 @@ impl JobSpec {
         }
         match success_policy {
             Some(SuccessPolicy::Chief) if self.chief_num == 0 => Err(SpecError::NoChiefToDecide),
-            // Beside a chief the workers of a ParameterServer job are servers, which never end by themselves.
+            // With a chief, the workers of a ParameterServer job are servers, which never end by themselves.
             Some(policy @ (SuccessPolicy::All | SuccessPolicy::Worker0)) if self.ps_num > 0 && self.chief_num > 0 => {
                 Err(SpecError::ServersNeverEnd(*policy))
             }
@@ -296,11 +297,11 @@ impl JobSpec {
         if let Some(place) = self.args.iter().position(|arg| arg.contains('\0')) {
             return Err(SpecError::NulInArgument(place + 1));
         }
-        // Each has two quotes and a comma, and each variable a colon.
+        // JSON adds two quotes and a comma to each text, and a colon to each variable.
         let of_variables = self.env.iter().map(|(name, value)| json_length(name.as_str()) + json_length(value) + 6);
         let of_arguments = self.args.iter().map(|arg| json_length(arg) + 3);
         let bytes: usize = of_variables.chain(of_arguments).sum();
-        // A single argument is bounded as a variable is.
+        // Linux limits a single argument as it limits a variable.
         if bytes > INPUT_BYTES_MAX || self.args.iter().any(|arg| arg.len() >= ENTRY_LIMIT) {
             return Err(SpecError::TooMuchInput { bytes });
         }

@@ -1,6 +1,6 @@
-//! What Muster's programs say to each other: names, messages, routes and errors.
+//! The wire contract of Muster's programs: names, messages, routes and errors.
 //!
-//! No I/O, no async, no clock. A message is defined once, here, for the side that sends it and the side that reads it.
+//! No I/O, no async, no clock. Sender and reader share one definition of each message.
 
 pub mod agent;
 pub mod env;

@@ -1,4 +1,4 @@
-//! How the values that are sent as strings look in an OpenAPI document; messages derive their schemas where they stand.
+//! OpenAPI schemas of values with their own JSON form. The other messages derive their schemas.
 
 use utoipa::openapi::schema::{ObjectBuilder, Schema, Type};
 use utoipa::openapi::{RefOr, SchemaFormat};
@@ -10,7 +10,7 @@ use crate::ids::{Generation, JobName, ReplicaId, UnixMillis};
 use crate::image::ImageRef;
 use crate::pod::{Amount, LabelKey, LabelValue, ObjectName, Toleration, Volume};
 
-/// Describes types that have the JSON form of a string: what it is, the form that every one has, and one of them.
+/// Describes types that JSON writes as strings: description, pattern and example.
 macro_rules! strings {
     ($($type:ty: $what:literal, $pattern:expr, $example:literal;)*) => {$(
         impl PartialSchema for $type {
@@ -23,7 +23,7 @@ macro_rules! strings {
     )*};
 }
 
-/// An absolute path without a colon, as [`Volume`] takes it.
+/// Pattern of an absolute path without a colon, as in [`Volume`].
 macro_rules! path {
     () => {
         "/[^:\\u0000]*"
@@ -32,21 +32,21 @@ macro_rules! path {
 
 strings! {
     JobName: "A job's name: a DNS label of at most 40 characters", "^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$", "digits";
-    ReplicaId: "A replica: its role, and its index in the role", "^(chief|worker|ps|evaluator)-(0|[1-9][0-9]{0,9})$", "worker-2";
-    Generation: "A start of the gang: the master's epoch, and the start's number in it",
+    ReplicaId: "A replica: ROLE-INDEX", "^(chief|worker|ps|evaluator)-(0|[1-9][0-9]{0,9})$", "worker-2";
+    Generation: "A start of the gang, EPOCH.SEQUENCE. EPOCH counts the masters that have held the job",
         "^(0|[1-9][0-9]{0,9})\\.(0|[1-9][0-9]{0,9})$", "1.1";
-    EnvName: "A variable's name", "^[A-Za-z_][A-Za-z0-9_]{0,127}$", "BATCH";
-    ImageRef: "An image, [HOST[:PORT]/]PATH[:TAG][@DIGEST], by the distribution project's grammar",
+    EnvName: "Name of an environment variable", "^[A-Za-z_][A-Za-z0-9_]{0,127}$", "BATCH";
+    ImageRef: "An image name, [HOST[:PORT]/]PATH[:TAG][@DIGEST]",
         "^[A-Za-z0-9][A-Za-z0-9._:/-]*(@sha256:[0-9a-f]{64})?$", "allreduce:1";
-    Amount: "A quantity in Kubernetes' notation as request and limit, or REQUEST:LIMIT with a limit not below it",
+    Amount: "REQUEST:LIMIT in Kubernetes' notation, or one quantity for both. The limit is at least the request",
         "^[0-9]+(\\.[0-9]*)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?(:[0-9]+(\\.[0-9]*)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?)?$", "500m:2";
-    Volume: "pvc:CLAIM:/path, host:/dir:/path or empty:/path, each with :ro or without; not / and not /muster",
+    Volume: "pvc:CLAIM:/path, host:/dir:/path or empty:/path. A final :ro mounts it read-only. Not at / or in /muster",
         concat!("^(pvc:[a-z0-9.-]+|host:", path!(), "|empty):", path!(), "(:ro)?$"), "pvc:data:/data:ro";
-    ObjectName: "The name of an object of Kubernetes: a DNS subdomain", "^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$", "training";
-    LabelKey: "A label's or a taint's key, [PREFIX/]NAME",
+    ObjectName: "Name of a Kubernetes object: a DNS subdomain", "^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$", "training";
+    LabelKey: "Key of a label or taint, [PREFIX/]NAME",
         "^([a-z0-9][a-z0-9.-]*/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$", "example.com/disk";
-    LabelValue: "A label's or a taint's value", "^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$", "ssd";
-    Toleration: "A taint that a node may have, KEY[=VALUE][:EFFECT]",
+    LabelValue: "Value of a label or taint", "^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$", "ssd";
+    Toleration: "A taint to tolerate, KEY[=VALUE][:EFFECT]",
         "^[^=:]+(=[^=:]*)?(:(NoSchedule|PreferNoSchedule|NoExecute))?$", "spot=true:NoSchedule";
 }
 

@@ -1,4 +1,4 @@
-//! What a job does about failures, how long it may take, and what is left of it: the rules that its user can choose.
+//! The rules that a user chooses for a job: restarts, time limits, cleanup and success.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,39 +6,39 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The rules of one job. In records and answers an absent field has its default.
+/// Rules of one job. Absent fields have their defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct RunPolicy {
-    /// Maximum restarts of all replicas after failures. Pods that the cluster takes away (evicted, preempted, drained or
-    /// deleted) do not count.
+    /// Maximum restarts after failures. Each restarts all replicas. Restarts after the cluster removed a pod (evicted,
+    /// preempted, drained or deleted) do not count.
     pub max_restarts: u32,
-    /// The pause before the first restart; each further one doubles it, up to [`BACKOFF_MAX_SECONDS`].
+    /// Pause before the first restart. Each further restart doubles it, up to 300 s.
     pub backoff_seconds: u32,
-    /// Exit codes of exec.py that another start would not change.
+    /// Exit codes of exec.py that fail the job without a restart.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub no_retry_exit_codes: BTreeSet<u8>,
-    /// How long the gang may take to be complete and started.
+    /// Maximum time until all replicas have started.
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub start_timeout_seconds: u32,
-    /// What follows when it takes longer.
+    /// What happens after the start timeout.
     pub on_start_timeout: OnStartTimeout,
-    /// How long the job may take in all, from the moment it was accepted; without limit when absent.
+    /// Maximum time from acceptance to the end of the job. Absent: no limit.
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_seconds: Option<u32>,
-    /// How long a finished job is remembered; until it is deleted when absent.
+    /// Time after which a finished job is deleted. Absent: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_after_finished_seconds: Option<u32>,
-    /// Which pods go when the job has ended.
+    /// Pods to delete when the job has ended.
     pub clean_pods: CleanPods,
-    /// Whose end decides; by strategy and roles when absent.
+    /// Replicas whose exit decides about success. Absent: depends on strategy and roles.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub success_policy: Option<SuccessPolicy>,
 }
 
-/// The same fields, for requests: an unknown one is refused.
+/// The fields of [`RunPolicy`] in a request. Unknown fields are refused.
 #[derive(Deserialize)]
 #[serde(remote = "RunPolicy", deny_unknown_fields, default = "RunPolicy::default")]
 struct Strict {
@@ -53,7 +53,7 @@ struct Strict {
     success_policy: Option<SuccessPolicy>,
 }
 
-/// Longest pause between two starts of a gang, as Kubernetes has it between two starts of a container.
+/// Maximum pause before a restart, as in Kubernetes for containers.
 pub const BACKOFF_MAX_SECONDS: u32 = 300;
 
 impl Default for RunPolicy {
@@ -73,7 +73,7 @@ impl Default for RunPolicy {
 }
 
 impl RunPolicy {
-    /// Whether nothing was chosen.
+    /// Whether every rule has its default.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -84,32 +84,32 @@ impl RunPolicy {
     }
 }
 
-/// What follows when a gang is not complete in time.
+/// What happens when the gang has not started within its time limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnStartTimeout {
     /// The job fails.
     Fail,
-    /// It gives back the pods that it has, and asks for all of them again later: two jobs that each hold a part of
-    /// what both need do not wait for each other for ever.
+    /// The job deletes its pods and requests all of them again later. This prevents a deadlock of two jobs that each hold
+    /// a part of the capacity that both need.
     Requeue,
 }
 
-/// Which pods go when a job has ended. What still runs in them is stopped in any case.
+/// Pods to delete when a job has ended. Scripts that still run are stopped in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CleanPods {
-    /// Those whose agents still live end; pods that have ended stay, for `kubectl logs`.
+    /// Pods whose agents still run shut down. Ended pods stay, for `kubectl logs`.
     Running,
-    /// All are deleted.
+    /// All pods are deleted.
     All,
-    /// None: the agents stay, so that one can look into their pods, for 10 minutes at most.
+    /// No pods. The agents run for up to 10 more minutes, so that you can inspect their pods.
     None,
 }
 
-/// Whose end decides whether a job has succeeded.
+/// Replicas whose exit decides whether a job has succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum SuccessPolicy {
@@ -124,9 +124,9 @@ pub enum SuccessPolicy {
     Worker0,
 }
 
-/// A text that names none of the choices.
+/// The text is not one of the allowed values.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("\"{text}\" is none of {choices}")]
+#[error("unknown value \"{text}\": use {choices}")]
 pub struct UnknownChoice {
     text: String,
     choices: &'static str,
@@ -143,7 +143,7 @@ impl FromStr for CleanPods {
     /// Case does not matter.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let known = [("running", Self::Running), ("all", Self::All), ("none", Self::None)];
-        choose(text, &known, "running, all and none")
+        choose(text, &known, "running, all or none")
     }
 }
 
@@ -153,7 +153,7 @@ impl FromStr for SuccessPolicy {
     /// Case does not matter.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let known = [("all", Self::All), ("chief", Self::Chief), ("worker-0", Self::Worker0)];
-        choose(text, &known, "all, chief and worker-0")
+        choose(text, &known, "all, chief or worker-0")
     }
 }
 

@@ -1,4 +1,4 @@
-//! Why a request is no job, in sentences that know no flags.
+//! Errors of a job request, for client and master.
 
 use std::path::PathBuf;
 
@@ -6,39 +6,39 @@ use crate::env::{ENTRY_LIMIT, EnvError, EnvName, INPUT_BYTES_MAX};
 use crate::error::ErrorCode;
 use crate::run_policy::SuccessPolicy;
 
-/// Why a request is no job.
+/// The request is not a valid job.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
-    /// No such strategy.
+    /// The strategy is unknown.
     #[error("strategy \"{0}\" is unknown: use AllReduce or ParameterServer")]
     Strategy(String),
-    /// No workers.
+    /// The job has no workers.
     #[error("worker-num is 0: a job needs at least one worker")]
     NoWorkers,
-    /// TF_CONFIG would not fit into a process's environment.
+    /// The workers make TF_CONFIG too long for an environment variable.
     #[error(
-        "worker-num {asked} is too many: TF_CONFIG would be too long for Linux to pass on; at most {fits} workers fit"
+        "worker-num {asked} is too large: TF_CONFIG would exceed Linux's limit for a variable; use at most {fits} workers"
     )]
     TooManyWorkers {
-        /// Workers asked for.
+        /// Requested workers.
         asked: u32,
-        /// Workers that fit beside the other replicas asked for.
+        /// Maximum workers, given the other replicas.
         fits: u32,
     },
-    /// TF_CONFIG would not fit because of the parameter servers.
+    /// The parameter servers make TF_CONFIG too long for an environment variable.
     #[error(
-        "ps-num {asked} is too many: TF_CONFIG would be too long for Linux to pass on; at most {fits} parameter servers fit"
+        "ps-num {asked} is too large: TF_CONFIG would exceed Linux's limit for a variable; use at most {fits} parameter servers"
     )]
     TooManyPs {
-        /// Parameter servers asked for.
+        /// Requested parameter servers.
         asked: u32,
-        /// Parameter servers that fit beside the other replicas asked for.
+        /// Maximum parameter servers, given the other replicas.
         fits: u32,
     },
-    /// TensorFlow hangs on a ps in an AllReduce cluster.
+    /// TensorFlow hangs if an AllReduce cluster has a parameter server.
     #[error("ps-num {0} does not go with AllReduce: leave it out, or use --strategy ParameterServer")]
     PsWithAllReduce(u32),
-    /// ParameterServerStrategy needs one.
+    /// ParameterServerStrategy needs a parameter server.
     #[error("ps-num is 0: ParameterServer needs at least one parameter server")]
     NoPs,
     /// TensorFlow accepts one chief at most.
@@ -47,48 +47,48 @@ pub enum SpecError {
     /// TensorFlow accepts one evaluator at most.
     #[error("evaluator-num {0} is not allowed: use 0 or 1")]
     EvaluatorNum(u32),
-    /// A time of no length.
-    #[error("{0} is 0: nothing can happen in that time")]
+    /// A time limit is 0.
+    #[error("{0} is 0: use at least 1 s")]
     NoTime(&'static str),
-    /// A chief shall decide, and there is none.
+    /// The chief decides about success, but the job has no chief.
     #[error("success-policy chief needs a chief: the job has none")]
     NoChiefToDecide,
-    /// What shall end never does.
+    /// Workers decide about success, but they are servers that never end.
     #[error(
-        "success-policy {0} does not go with a chief in ParameterServer: workers are servers there, which never end"
+        "success-policy {0} does not work in a ParameterServer job with a chief: its workers are servers, which never end"
     )]
     ServersNeverEnd(SuccessPolicy),
-    /// The rendezvous sets this variable.
+    /// The variable is reserved for Muster.
     #[error("{0} is set by Muster itself and cannot be set by a job")]
     ReservedEnv(EnvName),
-    /// The variable runs code that nobody sees in the command.
+    /// The variable runs code that the command does not name.
     #[error(
-        "{0} makes a program load or run code that its command does not name: leave it out, or name it in allow_env too \
+        "{0} makes a program load or run code that its command does not name: remove it, or allow it with allow_env \
          (--allow-env {0})"
     )]
     RefusedEnv(EnvName),
-    /// A variable that cannot be passed on.
+    /// A variable cannot be passed to a program.
     #[error(transparent)]
     Env(#[from] EnvError),
-    /// An argument that cannot be passed on.
+    /// An argument cannot be passed to a program. The number counts from 1.
     #[error("argument {0} for exec.py holds a NUL byte")]
     NulInArgument(usize),
-    /// Arguments and variables that a program cannot be started with.
+    /// Arguments and variables are too long.
     #[error(
-        "arguments and variables are {bytes} bytes long together as JSON: {INPUT_BYTES_MAX} bytes fit, and less than \
-         {ENTRY_LIMIT} in one of them; put large input into a file"
+        "arguments and variables take {bytes} bytes as JSON: use at most {INPUT_BYTES_MAX} in total, and fewer than \
+         {ENTRY_LIMIT} for an argument; put large input into a file"
     )]
     TooMuchInput {
-        /// Their length as JSON, names included.
+        /// Their total length as JSON, names included.
         bytes: usize,
     },
-    /// Its place on the master's host would be unclear.
+    /// The folder on the master's host is not an absolute path.
     #[error("work_dir \"{0}\" is not an absolute path")]
     RelativeWorkDir(PathBuf),
 }
 
 impl SpecError {
-    /// The code on the wire.
+    /// The error's code on the wire.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Strategy(_) => ErrorCode::BadStrategy,

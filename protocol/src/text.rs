@@ -1,6 +1,6 @@
-//! How long a text is once it is written as JSON, and what of it fits: a control character takes six bytes there.
+//! The length of a text in JSON, and how to cut the text to a limit. A control character takes up to six bytes in JSON.
 
-/// Number of bytes that a character takes in a JSON text, as `serde_json` writes it.
+/// Length of a character in a JSON string, in bytes, as `serde_json` writes it.
 pub fn json_bytes(character: char) -> usize {
     match character {
         '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
@@ -9,26 +9,26 @@ pub fn json_bytes(character: char) -> usize {
     }
 }
 
-/// Number of bytes that a text takes in JSON, without its quotes.
+/// Length of a text in JSON, in bytes, without its quotes.
 pub fn json_length(text: &str) -> usize {
     text.chars().map(json_bytes).sum()
 }
 
-/// The longest beginning of `text` that takes at most `room` bytes in JSON.
+/// The longest prefix of `text` that takes at most `room` bytes in JSON.
 pub fn beginning(text: &str, room: usize) -> &str {
     let mut left = room;
     let cut = text.char_indices().find(|(_, character)| !takes(&mut left, *character));
     cut.map_or(text, |(cut, _)| &text[..cut])
 }
 
-/// The longest end of `text` that takes at most `room` bytes in JSON.
+/// The longest suffix of `text` that takes at most `room` bytes in JSON.
 pub fn end(text: &str, room: usize) -> &str {
     let mut left = room;
     let cut = text.char_indices().rev().find(|(_, character)| !takes(&mut left, *character));
     cut.map_or(text, |(cut, character)| &text[cut + character.len_utf8()..])
 }
 
-/// Takes a character's bytes out of `left`, if there are as many.
+/// Subtracts a character's bytes from `left`. Returns false, and sets `left` to 0, if too few are left.
 fn takes(left: &mut usize, character: char) -> bool {
     let rest = left.checked_sub(json_bytes(character));
     *left = rest.unwrap_or(0);
@@ -40,13 +40,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_as_long_as_serde_json_writes_it() {
+    fn a_text_has_the_length_that_serde_json_writes() {
         let all: String = (0..0x300).filter_map(char::from_u32).collect();
         assert_eq!(serde_json::to_string(&all).expect("a text").len(), json_length(&all) + 2);
     }
 
     #[test]
-    fn what_fits_is_cut_between_characters() {
+    fn a_text_is_cut_between_characters() {
         assert_eq!((beginning("añ\u{1b}b", 3), beginning("añ\u{1b}b", 8), beginning("añb", 2)), ("añ", "añ", "a"));
         assert_eq!((end("a\u{1b}ñb", 3), end("a\u{1b}ñb", 8), end("añb", 2)), ("ñb", "ñb", "b"));
         assert_eq!(

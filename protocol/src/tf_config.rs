@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::env::{ENTRY_LIMIT, TF_CONFIG};
 use crate::ids::{ReplicaId, Role};
 
-/// Most members that one cluster can have, so that TF_CONFIG fits into one environment variable
-/// whatever IPv4 addresses and ports the members get.
+/// Maximum members of a cluster. TF_CONFIG then fits into one environment variable, whatever IPv4 addresses and ports the
+/// members get.
 pub const MEMBERS_MAX: u32 = {
     let longest_member = r#""255.255.255.255:65535","#.len();
     let frame = r#"{"cluster":{"chief":[],"worker":[],"ps":[]},"task":{"type":"evaluator","index":99999}}"#.len();
@@ -18,8 +18,8 @@ pub const MEMBERS_MAX: u32 = {
     ((ENTRY_LIMIT - frame - name_equals_and_nul) / longest_member) as u32
 };
 
-/// Who is in the cluster: addresses by role, each in the order of its index.
-/// An evaluator never is, since TensorFlow would wait for it.
+/// The cluster's members: addresses by role, in the order of indexes.
+/// Evaluators are not members, because TensorFlow would wait for them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cluster {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -41,7 +41,7 @@ impl Cluster {
     }
 }
 
-/// This process's place.
+/// This process's place in the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
     /// The task type.
@@ -57,11 +57,11 @@ impl From<ReplicaId> for Task {
     }
 }
 
-/// The whole variable. The cluster is the same for every member, so it is borrowed.
+/// The value of TF_CONFIG. The cluster is borrowed, because it is the same for every member.
 #[derive(Debug, Serialize)]
 pub struct TfConfig<'a> {
-    /// The same for all.
+    /// The cluster; the same for all members.
     pub cluster: &'a Cluster,
-    /// Different for each replica.
+    /// This replica's task.
     pub task: Task,
 }

@@ -5,10 +5,10 @@ use serde_json::{Map, Value, json};
 
 use master::store::JobRecord;
 
-/// Deeper than any JSON parser follows.
+/// A nesting that is deeper than any JSON parser accepts.
 const DEEP: usize = 20_000;
 
-/// The text of `record` with damage that `seed` chooses. Sometimes it is still readable.
+/// The text of `record` with damage that `seed` chooses. Sometimes the record is still readable.
 ///
 /// # Panics
 /// If `record` does not serialize to JSON.
@@ -71,7 +71,7 @@ fn another_type(dice: &mut Rng) -> Value {
     values[dice.usize(..values.len())].clone()
 }
 
-/// Replaces one value by the text `by`, which may be no valid JSON.
+/// Replaces one value by the text `by`, which may be invalid JSON.
 fn replaced(value: &mut Value, by: &str, dice: &mut Rng) -> Vec<u8> {
     const MARK: &str = "\u{1}here\u{1}";
     *some_node(value, dice) = json!(MARK);
@@ -85,7 +85,7 @@ fn remove_some(object: &mut Map<String, Value>, dice: &mut Rng) {
     }
 }
 
-/// A random value below this one.
+/// A random value inside `value`.
 fn some_node<'a>(value: &'a mut Value, dice: &mut Rng) -> &'a mut Value {
     let count = match value {
         Value::Object(object) => object.len(),

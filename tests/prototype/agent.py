@@ -1,16 +1,16 @@
-"""Stands in for the first prototype's agent: what wire.md says of it, and nothing that ours has learned since.
+"""Stands in for the first prototype's agent, as wire.md describes it, without newer features of Muster's agent.
 
-It owns the two routes by which a job is started, and no more: what it does not answer, Muster must do without.
+It has only the two routes that start a job.
 
-- `POST /config` takes NUM_WORKERS and TF_CONFIG (an object) out of the body; all else in it, the query and the headers
-  are ignored. A later config replaces the one before. A body without these two is answered 400.
-- `GET /run` starts `python exec.py` at once, each time it is called: nothing here knows generations or that a run is
-  active, so whoever calls twice starts twice. Without a config exec.py gets neither variable.
-- Everything else is 404.
+- `POST /config` reads NUM_WORKERS and TF_CONFIG (an object) from the body. It ignores everything else. A later config
+  replaces an earlier one. The answer is 400 if a variable is missing.
+- `GET /run` starts `python exec.py` at each call. It does not know generations or active runs, so two calls start two
+  runs. Without a config, exec.py gets neither variable.
+- The answer to all other requests is 404.
 
-Each start is told on stdout as a line `prototype: start N`, so that a test can count them. The process ends as the
-first exec.py to end did, with 128 and the signal's number if a signal ended it. It handles no signal of its own, so as
-process 1 of a pod it does not hear SIGTERM.
+Each start prints the line `prototype: start N`, so that a test can count the starts. When the first exec.py ends, the
+process exits with its exit code, or with 128 plus the signal's number. It handles no signals, so as process 1 of a pod it
+ignores SIGTERM.
 """
 
 import json
@@ -23,7 +23,7 @@ ADDRESS = ("0.0.0.0", 7896)
 
 
 class Agent:
-    """What the requests share: the environment to start with, and how often that was done."""
+    """The state of the agent: variables for exec.py, and the number of starts."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -31,7 +31,7 @@ class Agent:
         self.starts = 0
 
     def configure(self, body):
-        """Remembers the two variables; whether both were there."""
+        """Stores the two variables. Returns whether the body has both."""
         try:
             config = json.loads(body)
             workers, tf_config = config["NUM_WORKERS"], config["TF_CONFIG"]
@@ -44,7 +44,7 @@ class Agent:
         return True
 
     def start(self):
-        """Starts exec.py, which is given back."""
+        """Starts exec.py and returns its process."""
         with self.lock:
             self.starts += 1
             print(f"prototype: start {self.starts}", flush=True)
@@ -52,7 +52,7 @@ class Agent:
 
 
 def end_with(run):
-    """Ends this process as soon as a run has ended, as that did."""
+    """Waits for a run, and exits with its exit status."""
     code = run.wait()
     os._exit(code if code >= 0 else 128 - code)
 
@@ -64,7 +64,7 @@ class Routes(BaseHTTPRequestHandler):
     agent = Agent()
 
     def handle_request(self):
-        """Answers whatever is asked."""
+        """Answers a request of any method."""
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         match (self.command, self.path.partition("?")[0]):
             case ("POST", "/config"):
@@ -72,7 +72,7 @@ class Routes(BaseHTTPRequestHandler):
             case ("GET", "/run"):
                 run = self.agent.start()
                 self.answer(200)
-                # Not before the answer: a run that ends at once would take it along.
+                # Wait for the run only after the answer: a short run would end this process before it.
                 threading.Thread(target=end_with, args=(run,), daemon=True).start()
             case _:
                 self.answer(404)
@@ -80,7 +80,7 @@ class Routes(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = handle_request
 
     def answer(self, status):
-        """Says `OK`, or in a word why not."""
+        """Sends `OK` or a short error."""
         text = {200: b"OK", 400: b"bad config"}.get(status, b"not found")
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
@@ -89,7 +89,7 @@ class Routes(BaseHTTPRequestHandler):
             self.wfile.write(text)
 
     def log_message(self, format, *args):
-        """Nothing: stdout and stderr are exec.py's."""
+        """Logs nothing, because stdout and stderr belong to exec.py."""
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Stands in for the first prototype's client: submits a job by the one request that wire.md says it sends.
+"""Stands in for the first prototype's client: submits a job with the request that wire.md describes.
 
     client.py URL STRATEGY N_WORKER N_PS IMG NAME
 
-URL is the master's, such as http://10.1.2.3:31898. It takes 200 alone for a yes: then it prints the body and exits with 0.
+URL is the master's, such as http://10.1.2.3:31898. It treats only status 200 as success: it prints the body and exits with 0.
 """
 
 import http.client

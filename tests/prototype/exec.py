@@ -1,4 +1,4 @@
-"""What the stand-ins start: prints the two variables that the first prototype delivers, a line each."""
+"""Prints the two variables that the first prototype sets, one per line. The stand-ins start this script."""
 
 import os
 

@@ -1,11 +1,11 @@
-"""Stands in for the first prototype's master: tells agents what wire.md says that it told them, and nothing else.
+"""Stands in for the first prototype's master: sends agents the requests that wire.md describes, and no others.
 
     master.py [--ps N] AGENT...
 
-AGENT is the address of one agent, with a port where that is not 7896. The first N are parameter servers, the others
-workers; a cluster without parameter servers has no `ps` at all, and none has a chief. Every agent is sent its config,
-and then, when all have answered, the start, with neither generation, token nor query. What it says of SET_ID is the one
-number that wire.md knows, 0. It exits with 0 when every answer was 200, and with 1 at the first that was not.
+AGENT is an agent's address; the default port is 7896. The first N agents are parameter servers, the others are workers.
+Without parameter servers the cluster has no `ps`; it never has a chief. The master sends every agent its config. When all
+have answered, it sends every agent the start, without generation, token or query. SET_ID is always 0, as in wire.md. It
+exits with 0 if every answer is 200, and with 1 at the first other answer.
 """
 
 import argparse
@@ -26,14 +26,14 @@ def split(agent):
 
 
 def own_address(agent):
-    """The address of this machine on the way to an agent; nothing is sent."""
+    """This machine's address on the route to an agent. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
         way.connect(split(agent))
         return way.getsockname()[0]
 
 
 def configs(servers, workers):
-    """What each agent is told, in the order of wire.md's keys."""
+    """Each agent with its config. The keys are in wire.md's order."""
     addresses = {"worker": workers, "ps": servers}
     cluster = {
         role: [f"{split(agent)[0]}:{TENSORFLOW_PORT}" for agent in agents]
@@ -48,7 +48,7 @@ def configs(servers, workers):
 
 
 def ask(agent, method, path, body=None):
-    """Asks an agent; ends the program if it does not agree."""
+    """Sends a request to an agent. Ends the program unless the answer is 200."""
     connection = http.client.HTTPConnection(*split(agent), timeout=TIMEOUT_SECONDS)
     try:
         connection.request(method, path, body)

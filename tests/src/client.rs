@@ -1,4 +1,4 @@
-//! A program under test, while it runs and when it has ended, with all that it printed.
+//! A program under test, running or ended, with its output.
 
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use crate::processes::within;
 
-/// A program that runs. It is killed when this is dropped.
+/// A running program. Dropping this kills it.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -22,19 +22,19 @@ pub struct Running {
 /// A program that has ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// How.
+    /// The exit status.
     pub status: ExitStatus,
-    /// What it printed on stdout; invalid UTF-8 replaced.
+    /// Its stdout, with invalid UTF-8 replaced.
     pub stdout: String,
-    /// What it printed on stderr.
+    /// Its stderr, with invalid UTF-8 replaced.
     pub stderr: String,
 }
 
 impl Running {
-    /// Starts a program whose stdout and stderr are piped.
+    /// Starts a program. Its stdout and stderr must be piped.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn of(program: &mut Command) -> Self {
         let mut child = program.spawn().expect("the program starts");
         let stdout = Printed::by(child.stdout.take().expect("it was piped"));
@@ -47,28 +47,28 @@ impl Running {
         self.child.id()
     }
 
-    /// Waits until its stdout holds `text` so many times.
+    /// Waits until `text` is on stdout at least `count` times.
     ///
     /// # Panics
-    /// With what it printed, when it does not in time.
+    /// With the output, if the deadline passes.
     pub fn until_printed(&self, count: usize, text: &str) {
         let has_come = || (self.stdout.text().matches(text).count() >= count).then_some(());
         within(&format!("{count} times {text:?} on stdout"), has_come, || self.printed());
     }
 
-    /// Waits until its stderr holds `text`.
+    /// Waits until `text` is on stderr.
     ///
     /// # Panics
-    /// With what it printed, when it does not in time.
+    /// With the output, if the deadline passes.
     pub fn until_said(&self, text: &str) {
         let has_come = || self.stderr.text().contains(text).then_some(());
         within(&format!("{text:?} on stderr"), has_come, || self.printed());
     }
 
-    /// Ends it with `kill -9`.
+    /// Kills it with `kill -9`.
     ///
     /// # Panics
-    /// When it has ended before.
+    /// If it has already ended.
     pub fn kill(mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it ends");
@@ -77,7 +77,7 @@ impl Running {
     /// Waits for its end.
     ///
     /// # Panics
-    /// With what it printed, when it does not end in time.
+    /// With the output, if the deadline passes.
     pub fn ended(mut self) -> Finished {
         let child = &mut self.child;
         let status = within(
@@ -95,17 +95,17 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Mostly it has ended, which is fine.
+        // The kill fails if the program has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Finished {
-    /// A program, run to its end.
+    /// Runs a program to its end.
     ///
     /// # Panics
-    /// When it cannot be started, or does not end in time.
+    /// If it cannot be started, or does not end before the deadline.
     pub fn of(program: &mut Command) -> Self {
         Running::of(program).ended()
     }
@@ -113,17 +113,17 @@ impl Finished {
     /// Asserts the exit code.
     ///
     /// # Panics
-    /// With all that was printed, when it is another.
+    /// With the output, if the exit code differs.
     #[track_caller]
     pub fn code(self, expected: i32) -> Self {
         assert_eq!(self.status.code(), Some(expected), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
         self
     }
 
-    /// Asserts that a signal ended it.
+    /// Asserts that this signal killed the program.
     ///
     /// # Panics
-    /// With all that was printed, when it ended otherwise.
+    /// With the output, if it ended in another way.
     #[track_caller]
     pub fn by(self, expected: Signal) -> Self {
         let ended = self.status.signal();
@@ -131,10 +131,10 @@ impl Finished {
         self
     }
 
-    /// Asserts that stderr holds all of these.
+    /// Asserts that stderr contains all of `parts`.
     ///
     /// # Panics
-    /// With all that was printed, when one is missing.
+    /// With the output, if a part is missing.
     #[track_caller]
     pub fn says(self, parts: &[&str]) -> Self {
         for part in parts {
@@ -143,22 +143,22 @@ impl Finished {
         self
     }
 
-    /// The rest of each line of stdout that begins with `prefix` behind its replica's name.
+    /// The lines of stdout that begin with `prefix` after the replica's name, without name and prefix.
     pub fn lines(&self, prefix: &str) -> Vec<String> {
         let behind_name = self.stdout.lines().filter_map(|line| line.split_once("│ "));
         behind_name.filter_map(|(_, text)| text.strip_prefix(prefix)).map(str::to_owned).collect()
     }
 
-    /// The job's view, for a client that was asked for JSON.
+    /// The job's view on stdout, for a client with `-o json`.
     ///
     /// # Panics
-    /// When stdout is none.
+    /// If stdout is not a view.
     pub fn view(&self) -> JobView {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}\n{}", self.stdout, self.stderr))
     }
 }
 
-/// What came out of a pipe so far, read by a thread.
+/// The output of a pipe so far, read by a thread.
 #[derive(Debug)]
 struct Printed {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -182,7 +182,7 @@ impl Printed {
         String::from_utf8_lossy(&self.bytes.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
 
-    /// All of it: the program has ended, so the pipe ends.
+    /// The whole output. The program has ended, so the pipe ends too.
     fn whole(&mut self) -> String {
         self.reader.take().map(JoinHandle::join).transpose().expect("the reader does not panic");
         self.text()

@@ -1,4 +1,4 @@
-//! What end-to-end tests stand on: the real programs, a place for jobs, and a look at what still runs.
+//! Support for end-to-end tests: starts the real programs, provides places for jobs, and finds processes that still run.
 
 pub mod client;
 pub mod cluster;

@@ -10,20 +10,20 @@ use testkit::chaos::STRIKE_VARIABLE;
 
 use crate::programs::built;
 
-/// A master that runs until it is dropped.
+/// A running master. Dropping this kills it.
 #[derive(Debug)]
 pub struct Master {
     child: Child,
     dir: PathBuf,
-    /// Where it serves.
+    /// The master's URL.
     pub url: String,
 }
 
 impl Master {
-    /// Starts one in this folder, with these arguments and variables, on a free port.
+    /// Starts a master in this folder, with these arguments and variables, on a free port.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it ends before it serves.
     pub fn start(dir: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         Self::serving(any, dir, args, variables).unwrap_or_else(|end| does_not_serve(dir, end))
@@ -44,9 +44,9 @@ impl Master {
             .expect("the master starts");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("it was piped");
-        BufReader::new(stdout).read_line(&mut line).expect("the master says its address");
+        BufReader::new(stdout).read_line(&mut line).expect("the master prints its address");
         if line.is_empty() {
-            return Err(child.wait().expect("it ends, for it has closed its stdout"));
+            return Err(child.wait().expect("it has closed its stdout, so it ends"));
         }
         let url = line.trim().strip_prefix("listening on ");
         let url = url.unwrap_or_else(|| panic!("the first line names the address: {line:?}"));
@@ -58,52 +58,52 @@ impl Master {
         self.child.id()
     }
 
-    /// Ends it with `kill -9`.
+    /// Kills it with `kill -9`.
     ///
     /// # Panics
-    /// When it has ended before.
+    /// If it has already ended.
     pub fn kill(&mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it ends");
     }
 
-    /// How it has ended; none where it still runs.
+    /// Its exit status. `None` while it runs.
     ///
     /// # Panics
-    /// When it cannot be looked at.
+    /// If the process cannot be waited for.
     pub fn end(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().expect("a child can be looked at")
+        self.child.try_wait().expect("a child can be waited for")
     }
 
-    /// Starts another in the place of this one, which has ended, at the same address.
+    /// Starts a new master at the same address. The old one must have ended.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it ends before it serves.
     pub fn follow_up(&mut self, args: &[&str]) {
         self.try_follow_up(args, &[]).unwrap_or_else(|end| does_not_serve(&self.dir, end));
     }
 
-    /// The same, with these variables, for one that may end before it serves.
+    /// Like [`Self::follow_up`], with these variables, for a master that may end before it serves.
     ///
     /// # Errors
-    /// How it ended.
+    /// The exit status, if it ends before it serves.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn try_follow_up(&mut self, args: &[&str], variables: &[(&str, &str)]) -> Result<(), ExitStatus> {
         let address = self.url.strip_prefix("http://").and_then(|address| address.parse().ok());
         *self = Self::serving(address.expect("an address"), &self.dir, args, variables)?;
         Ok(())
     }
 
-    /// What it and those before it in this folder have logged.
+    /// The log of this master and of its predecessors in this folder.
     pub fn log(&self) -> String {
         fs::read_to_string(log(&self.dir)).unwrap_or_default()
     }
 }
 
 fn does_not_serve<T>(dir: &Path, end: ExitStatus) -> T {
-    panic!("the master ends before it serves, with {end}:\n{}", fs::read_to_string(log(dir)).unwrap_or_default())
+    panic!("the master ended before it served: {end}:\n{}", fs::read_to_string(log(dir)).unwrap_or_default())
 }
 
 fn log(dir: &Path) -> PathBuf {
@@ -112,7 +112,7 @@ fn log(dir: &Path) -> PathBuf {
 
 impl Drop for Master {
     fn drop(&mut self) {
-        // It may have been killed by its test.
+        // The kill fails if the test has killed the master.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

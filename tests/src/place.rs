@@ -1,4 +1,4 @@
-//! Where the jobs of a test run, so that one journey can be made in every place.
+//! The places where a test's jobs run. A journey is the same in every place.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -14,25 +14,25 @@ use crate::master::Master;
 use crate::processes::{pids, signal, within};
 use crate::scene::Scene;
 
-/// What a master is told about its state, by default.
+/// Default arguments of a master.
 const STATE: [&str; 2] = ["--state-dir", "state"];
 
-/// Where jobs run, and under which master.
+/// Where jobs run, and the kind of master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// As processes of this machine, under a master that the client runs for one job alone.
+    /// As processes of this machine. The client starts a master for each job.
     OwnMaster,
-    /// As processes of this machine, under a master that stays.
+    /// As processes of this machine, with a permanent master.
     Processes,
-    /// As pods of the cluster that KUBECONFIG names, under a master that stays.
+    /// As pods of the cluster in KUBECONFIG, with a permanent master.
     Cluster,
 }
 
-/// A place that has been set up for one test, with an exec.py.
+/// A place that is set up for one test, with an exec.py.
 pub struct Stage {
-    // The master and the pods go before the folder does.
+    // Declared before the folder, so the master and the pods are dropped first.
     site: Site,
-    /// The variable that brings the script into the image that all tests share.
+    /// The variable that passes the script to the shared image, if the place uses it.
     script: Option<String>,
     scene: Scene,
 }
@@ -44,52 +44,52 @@ enum Site {
 }
 
 impl Stage {
-    /// Sets a place up for jobs that run this script.
+    /// Sets up a place for jobs that run this script.
     ///
     /// # Panics
-    /// When it cannot be set up.
+    /// If the place cannot be set up.
     pub fn new(place: Place, exec_py: &str) -> Self {
         Self::with_master(place, exec_py, &STATE)
     }
 
-    /// The same, with a master that is told this.
+    /// Like [`Self::new`], with these arguments for the master.
     ///
     /// # Panics
-    /// When it cannot be set up.
+    /// If the place cannot be set up.
     pub fn with_master(place: Place, exec_py: &str, args: &[&str]) -> Self {
         let script = Some(format!("EXEC_PY={exec_py}"));
         Self::set_up(place, Scene::new(exec_py), (script, Image::shared), args)
     }
 
-    /// Sets a place up for jobs that run `examples/hello`.
+    /// Sets up a place for jobs that run `examples/hello`.
     ///
     /// # Panics
-    /// When it cannot be set up.
+    /// If the place cannot be set up.
     pub fn hello(place: Place) -> Self {
         Self::set_up(place, Scene::of_example("hello"), (None, Image::shared), &STATE)
     }
 
-    /// Sets a place up for jobs that run this example, in the cluster in the image that its own Dockerfile makes.
+    /// Sets up a place for jobs that run this example. A cluster uses an image built from the example's Dockerfile.
     ///
     /// # Panics
-    /// When it cannot be set up.
+    /// If the place cannot be set up.
     pub fn of_example(place: Place, name: &str) -> Self {
         Self::set_up(place, Scene::of_example(name), (None, || Image::of_example(name)), &STATE)
     }
 
-    /// Sets the cluster up for jobs that run this script in an image of their own.
+    /// Sets up the cluster for jobs that run this script in this image.
     ///
     /// # Panics
-    /// When it cannot be set up.
+    /// If the place cannot be set up.
     pub fn in_image(image: &Arc<Image>, exec_py: &str) -> Self {
         let script = Some(format!("EXEC_PY={exec_py}"));
         Self::set_up(Place::Cluster, Scene::new(exec_py), (script, || Arc::clone(image)), &STATE)
     }
 
-    /// Sets the cluster up for jobs that run this script, with a master that reaches the cluster's API by this way.
+    /// Sets up the cluster for jobs that run this script. The master reaches the cluster's API through this proxy.
     ///
     /// # Panics
-    /// When it cannot be set up.
+    /// If the place cannot be set up.
     pub fn behind(api: &FaultProxy, exec_py: &str) -> Self {
         let scene = Scene::new(exec_py);
         let cluster = Cluster::behind(api, &scene, Image::shared(), &STATE);
@@ -110,12 +110,12 @@ impl Stage {
         Self { site, script, scene }
     }
 
-    /// The folder.
+    /// The test's folder.
     pub fn scene(&self) -> &Scene {
         &self.scene
     }
 
-    /// The client, told to submit a job with these flags and to follow it.
+    /// The client's command that submits a job with these flags and follows it.
     pub fn submitting(&self, flags: &[&str]) -> Command {
         let Site::Cluster(cluster) = &self.site else { return self.client(flags) };
         let mut own = cluster.image.flags();
@@ -126,15 +126,15 @@ impl Stage {
     /// Submits a job with these flags and follows it to its end.
     ///
     /// # Panics
-    /// When the client does not end in time.
+    /// If the client does not end before the deadline.
     pub fn submit(&self, flags: &[&str]) -> Finished {
         Finished::of(&mut self.submitting(flags))
     }
 
-    /// Runs one of the client's verbs to its end.
+    /// Runs a client command to its end.
     ///
     /// # Panics
-    /// When it does not end in time.
+    /// If it does not end before the deadline.
     pub fn verb(&self, args: &[&str]) -> Finished {
         Finished::of(&mut self.client(args))
     }
@@ -142,23 +142,23 @@ impl Stage {
     /// Follows the output of a job.
     ///
     /// # Panics
-    /// When the client does not start.
+    /// If the client does not start.
     pub fn follow(&self, job: &str) -> Running {
         Running::of(&mut self.client(&["logs", job, "--follow"]))
     }
 
-    /// The job, once it has finished.
+    /// Waits until the job has finished, and returns its view.
     ///
     /// # Panics
-    /// When it does not finish in time.
+    /// If it does not finish before the deadline.
     pub fn finished(&self, job: &str) -> JobView {
         self.verb(&["wait", job, "-o", "json"]).view()
     }
 
-    /// The job as it is now.
+    /// The job's current view.
     ///
     /// # Panics
-    /// When there is none.
+    /// If the job does not exist.
     pub fn status(&self, job: &str) -> JobView {
         self.verb(&["status", job, "-o", "json"]).code(0).view()
     }
@@ -170,12 +170,12 @@ impl Stage {
         }
     }
 
-    /// What a master answers to this path, by curl.
+    /// Requests this path of the master with curl, and returns the answer's body.
     ///
     /// # Panics
-    /// Where there is no master that stays.
+    /// If the place has no permanent master.
     pub fn curl(&self, args: &[&str], path: &str) -> String {
-        let url = format!("{}{path}", self.master().expect("a master that stays").url);
+        let url = format!("{}{path}", self.master().expect("a permanent master").url);
         self.scene.curl(&[args, &[&url]].concat())
     }
 
@@ -187,24 +187,24 @@ impl Stage {
         }
     }
 
-    /// Ends the master with `kill -9`.
+    /// Kills the master with `kill -9`.
     ///
     /// # Panics
-    /// Where none stays.
+    /// If the place has no permanent master.
     pub fn kill_master(&mut self) {
         match &mut self.site {
-            Site::OwnMaster => panic!("no master stays here"),
+            Site::OwnMaster => panic!("this place has no permanent master"),
             Site::Processes(master) | Site::Cluster(Cluster { master, .. }) => master.kill(),
         }
     }
 
-    /// Starts a master in the place of the one that was killed, at the same address.
+    /// Starts a new master at the same address, after the old one was killed.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it ends before it serves.
     pub fn next_master(&mut self, args: &[&str]) {
         match &mut self.site {
-            Site::OwnMaster => panic!("no master stays here"),
+            Site::OwnMaster => panic!("this place has no permanent master"),
             Site::Processes(master) => master.follow_up(args),
             Site::Cluster(cluster) => cluster.next_master(args),
         }
@@ -213,15 +213,15 @@ impl Stage {
     /// The cluster.
     ///
     /// # Panics
-    /// In other places.
+    /// If the place is not a cluster.
     pub fn cluster(&self) -> &Cluster {
         match &self.site {
             Site::Cluster(cluster) => cluster,
-            Site::OwnMaster | Site::Processes(_) => panic!("this place is no cluster"),
+            Site::OwnMaster | Site::Processes(_) => panic!("this place is not a cluster"),
         }
     }
 
-    /// The query's part that names the image, where there is one.
+    /// The query parameter that names the image, or an empty text.
     pub fn img(&self) -> String {
         match &self.site {
             Site::Cluster(cluster) => format!("&img={}", cluster.image.wrapped()),
@@ -229,15 +229,15 @@ impl Stage {
         }
     }
 
-    /// The variable that brings the script into the image that all tests share, where there is one.
+    /// The variable that passes the script to the shared image, if the place uses it.
     pub fn script_variable(&self) -> BTreeMap<EnvName, String> {
         let variable = self.script.as_deref().and_then(|script| script.split_once('='));
         let named = |(name, value): (&str, &str)| Some((name.parse().ok()?, value.to_owned()));
         variable.and_then(named).into_iter().collect()
     }
 
-    /// What runs of the jobs, by name or number: every pod that has not ended, every process that is an exec.py; under
-    /// a master of the client's own, every process.
+    /// What still runs: names of pods that have not ended, or ids of exec.py's processes. For a client with its own master,
+    /// all processes in the folder.
     pub fn runs(&self) -> Vec<String> {
         match &self.site {
             Site::OwnMaster => self.scene.processes().lines().map(str::to_owned).collect(),
@@ -246,10 +246,10 @@ impl Stage {
         }
     }
 
-    /// Asserts that nothing of the jobs runs. The client of a master that stays does not wait for the pods.
+    /// Asserts that nothing of the jobs runs. With a permanent master, waits for it: the client does not wait for pods.
     ///
     /// # Panics
-    /// With what runs.
+    /// With the pods or processes that still run.
     #[track_caller]
     pub fn assert_still(&self) {
         match self.site {
@@ -260,10 +260,10 @@ impl Stage {
         }
     }
 
-    /// Ends an agent of this job with `kill -9`.
+    /// Kills an agent of this job with `kill -9`.
     ///
     /// # Panics
-    /// When it does not run.
+    /// If no agent runs.
     pub fn kill_agent(&self, job: &str) {
         match &self.site {
             Site::OwnMaster | Site::Processes(_) => {

@@ -1,34 +1,35 @@
-//! Where the programs under test are.
+//! Finds the programs under test.
 
 use std::path::{Path, PathBuf};
 
 /// The repository's root.
 ///
 /// # Panics
-/// When this crate is not in the repository.
+/// If this crate is not in the repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate is one folder below the root").to_owned()
 }
 
-/// One of Muster's programs: those that were built beside this test, else those of `make build`.
+/// The path of one of Muster's programs. Prefers programs built beside this test over those of `make build`.
 ///
 /// # Panics
-/// When they were not built.
+/// If the programs are not built.
 pub fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own program");
     let is_complete = |dir: &PathBuf| ["client", "master", "agent"].iter().all(|program| dir.join(program).is_file());
     let found = test.ancestors().skip(1).map(Path::to_owned).chain([root().join("dist")]).find(is_complete);
-    let dir = found.expect("there are no programs to test: run `cargo build --workspace`, or `make test`");
+    let dir = found.expect("no programs to test: run `cargo build --workspace` or `make test`");
     dir.join(name)
 }
 
-/// The agent that starts in any image: the static one, built in a folder beside the others, or that of `make build`.
+/// The path of the static agent, which runs in any image. Prefers an agent built beside this test over that of
+/// `make build`.
 ///
 /// # Panics
-/// When it was not built.
+/// If the agent is not built.
 pub fn static_agent() -> PathBuf {
     let target = format!("{}-unknown-linux-musl/debug/agent", std::env::consts::ARCH);
     let test = std::env::current_exe().expect("a test knows its own program");
     let mut known = test.ancestors().skip(1).map(|dir| dir.join(&target)).chain([root().join("dist/agent")]);
-    known.find(|path| path.is_file()).expect("there is no static agent: run `make test` or `make build`")
+    known.find(|path| path.is_file()).expect("no static agent: run `make test` or `make build`")
 }

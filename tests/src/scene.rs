@@ -1,4 +1,4 @@
-//! A folder with an exec.py, and the programs run in it.
+//! A temporary folder with an exec.py, in which a test runs programs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::master::Master;
 use crate::processes::{pids, signal, within, working_in};
 use crate::programs::{built, root};
 
-/// A folder of its own for one test. Its processes must be gone when it is.
+/// A test's own folder. Dropping this kills the processes that still run in it, and deletes it.
 #[derive(Debug)]
 pub struct Scene {
     path: PathBuf,
@@ -20,21 +20,21 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// A folder with this exec.py.
+    /// Creates a folder with this exec.py.
     ///
     /// # Panics
-    /// When the folder cannot be written.
+    /// If the folder cannot be written.
     pub fn new(exec_py: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let path = dir.path().canonicalize().expect("it is there");
+        let path = dir.path().canonicalize().expect("the folder exists");
         fs::write(path.join("exec.py"), exec_py).expect("write exec.py");
         Self { path, _dir: dir }
     }
 
-    /// A folder with the files of one of the examples.
+    /// Creates a folder with the files of an example.
     ///
     /// # Panics
-    /// When there is no such example.
+    /// If the example does not exist.
     pub fn of_example(name: &str) -> Self {
         let scene = Self::new("");
         for entry in fs::read_dir(root().join("examples").join(name)).expect("the example") {
@@ -44,12 +44,12 @@ impl Scene {
         scene
     }
 
-    /// The folder.
+    /// The folder's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The client with these arguments, in the folder, with no master in its environment.
+    /// The client's command with these arguments, in the folder, with no master in its environment.
     pub fn client(&self, args: &[&str]) -> Command {
         let mut command = Command::new(built("client"));
         command.args(args).current_dir(&self.path).env_remove("MUSTER_MASTER").env_remove("MUSTER_TOKEN");
@@ -60,23 +60,24 @@ impl Scene {
     /// Runs the client to its end.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn run(&self, args: &[&str]) -> Finished {
         Finished::of(&mut self.client(args))
     }
 
-    /// Runs `curl -s` with these arguments, and gives its stdout.
+    /// Runs `curl -s` with these arguments and returns its stdout.
     ///
     /// # Panics
-    /// When there is no curl.
+    /// If curl is not installed.
     pub fn curl(&self, args: &[&str]) -> String {
-        let output = Command::new("curl").arg("-s").args(args).current_dir(&self.path).output().expect("curl is there");
+        let output =
+            Command::new("curl").arg("-s").args(args).current_dir(&self.path).output().expect("curl is installed");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// The ids of the processes that are exec.py itself; agents, too, have its name in their command lines.
+    /// Process ids of exec.py. Excludes agents, whose command lines also contain its name.
     pub fn runs(&self) -> Vec<u32> {
-        // However Python is installed: `python exec.py`, `/opt/python/bin/python3.12 exec.py`.
+        // Matches `python exec.py` and `/opt/python/bin/python3.12 exec.py`.
         let is_python = |line: &&String| {
             let program = line.split(' ').nth(1).and_then(|program| program.rsplit('/').next());
             program.is_some_and(|name| name.starts_with("python")) && line.contains(" exec.py")
@@ -88,44 +89,44 @@ impl Scene {
             .collect()
     }
 
-    /// Waits until no process is left in the folder.
+    /// Waits until no process runs in the folder.
     pub fn until_empty(&self) {
         within("nothing is left behind", || working_in(&self.path).is_empty().then_some(()), || self.processes());
     }
 
-    /// Asserts that nothing is left now.
+    /// Asserts that no process runs in the folder now.
     ///
     /// # Panics
-    /// With what is left.
+    /// With the processes that still run.
     pub fn assert_empty(&self) {
         assert_eq!(working_in(&self.path), Vec::<String>::new(), "left behind");
     }
 
-    /// What runs in the folder, a line each.
+    /// The processes in the folder, one per line.
     pub fn processes(&self) -> String {
         working_in(&self.path).join("\n")
     }
 
-    /// A master that stays, with its state in the folder.
+    /// Starts a permanent master with its state in the folder.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it ends before it serves.
     pub fn master(&self) -> Master {
         self.master_with(&[])
     }
 
-    /// The same, with these arguments as well.
+    /// Like [`Self::master`], with additional arguments.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it ends before it serves.
     pub fn master_in(&self, args: &[&str]) -> Master {
         Master::start(&self.path, &[["--state-dir", "state"].as_slice(), args].concat(), &[])
     }
 
-    /// A master that stays, with these variables in its environment.
+    /// Like [`Self::master`], with these variables in its environment.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it ends before it serves.
     pub fn master_with(&self, variables: &[(&str, &str)]) -> Master {
         Master::start(&self.path, &["--state-dir", "state"], variables)
     }

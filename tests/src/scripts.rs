@@ -1,13 +1,12 @@
-//! What stands in for a training: small exec.py that behave like TensorFlow's in one respect. They tell a test how far
-//! they are by their output, and hear from each other and from the test at their addresses, which is the same wherever
-//! they run.
+//! Small scripts that replace a training and behave like it in one respect. They report their progress on stdout. The
+//! test and other replicas talk to them at their TensorFlow addresses, which works in every place.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 
 use protocol::view::JobView;
 
-/// Says that it is ready, and then neither ends nor listens to SIGTERM.
+/// Prints `ready`, ignores SIGTERM and does not end.
 pub const STUBBORN: &str = r#"
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -15,7 +14,7 @@ print("ready")
 while True: time.sleep(60)
 "#;
 
-/// Says that it is ready, and saves its state when it is told to end, which takes it a while.
+/// Prints `ready`. After SIGTERM it saves its state for a while, and then ends.
 pub const SAVES: &str = r#"
 import signal, sys, time
 def save(*_):
@@ -27,7 +26,7 @@ print("ready")
 while True: time.sleep(60)
 "#;
 
-/// What a script begins with that talks to the other replicas of its job.
+/// The beginning of scripts that talk to other replicas of their job.
 pub const PEERS: &str = r#"
 import json, os, signal, socket, sys, time
 CONFIG = json.loads(os.environ["TF_CONFIG"])
@@ -36,7 +35,7 @@ OWN = CONFIG["cluster"][ROLE][INDEX]
 ALL = [address for role in CONFIG["cluster"].values() for address in role]
 
 def serve():
-    """Takes this replica's address, as a TensorFlow server does."""
+    """Listens at this replica's address, as a TensorFlow server does."""
     server = socket.socket(socket.AF_INET6)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -45,20 +44,20 @@ def serve():
     return server
 
 def call(address):
-    """Returns when a replica has taken this address."""
+    """Returns when a replica listens at this address."""
     host, port = address.rsplit(":", 1)
     while True:
         try: return socket.create_connection((host, int(port))).close()
         except ConnectionRefusedError: time.sleep(0.01)
 
 def serve_stubbornly():
-    """Neither ends nor listens to SIGTERM."""
+    """Ignores SIGTERM and does not end."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     server = serve()
     while True: time.sleep(60)
 "#;
 
-/// Says that it has begun, answers `still here` to each caller but the one who says `end`, and then says that it ended.
+/// Prints `begun` and answers `still here` to each caller. Ends when a caller sends `end`, and prints `ended`.
 pub const AWAITS_ITS_END: &str = r#"
 server = serve()
 print("begun")
@@ -71,17 +70,17 @@ while True:
 print("ended")
 "#;
 
-/// `PEERS`, and then this.
+/// `PEERS`, followed by this script.
 pub fn with_peers(script: &str) -> String {
     format!("{PEERS}\n{script}")
 }
 
-/// Says a word to a worker, at the address of its TensorFlow server, and gives its answer.
+/// Sends a word to a worker, at the address of its TensorFlow server, and returns the answer.
 ///
 /// # Panics
-/// When it does not listen there.
+/// If the worker does not listen there.
 pub fn tell(job: &JobView, worker: usize, word: &str) -> String {
-    let address = job.replicas[worker].address.as_deref().expect("it has one");
+    let address = job.replicas[worker].address.as_deref().expect("it has an address");
     let mut stream = TcpStream::connect(address).expect("exec.py listens");
     writeln!(stream, "{word}").expect("exec.py reads");
     let mut answer = String::new();

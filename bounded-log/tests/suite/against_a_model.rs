@@ -1,11 +1,11 @@
-//! Whatever is appended, skipped and read, a log agrees with a plain vector of all bytes.
+//! A log agrees with a plain vector of all bytes, whatever is appended, skipped and read.
 
 use std::num::NonZeroU64;
 
 use bounded_log::{BoundedLog, Gap};
 use proptest::prelude::*;
 
-/// What is done to a log.
+/// One operation on a log.
 #[derive(Debug, Clone)]
 enum Step {
     Append(Vec<u8>),
@@ -13,7 +13,7 @@ enum Step {
     Reopen,
 }
 
-/// The whole stream, where a byte that is dropped or was lost is `None`.
+/// The whole stream. A dropped or lost byte is `None`.
 #[derive(Default)]
 struct Model {
     bytes: Vec<Option<u8>>,
@@ -97,7 +97,7 @@ fn check(log: &BoundedLog, model: &Model) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn a_named_log_agrees_with_a_vector_also_after_reopening(steps in steps(), capacity in 1u64..100) {
+    fn a_named_log_agrees_with_a_vector_even_after_reopening(steps in steps(), capacity in 1u64..100) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let capacity = NonZeroU64::new(capacity).unwrap();

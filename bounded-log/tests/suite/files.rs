@@ -1,4 +1,4 @@
-//! What a log makes of the file it finds, and of large streams.
+//! Logs in real files: damaged files, gaps, full disks and large streams.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -54,7 +54,7 @@ fn all(log: &BoundedLog) -> Vec<(u64, String)> {
 }
 
 #[test]
-fn a_file_that_is_no_log_is_refused_with_its_reason() {
+fn a_file_that_is_not_a_log_is_refused_with_a_reason() {
     assert_eq!(refusal(b"hello"), "it is shorter than its header");
     assert_eq!(refusal(&[b'x'; 64]), "it is not a log, or one of another version");
     assert_eq!(refusal(&[b"MUSTLOG\x01".as_slice(), &[0; 24]].concat()), "it is not a log, or one of another version");
@@ -78,7 +78,7 @@ fn a_file_that_is_no_log_is_refused_with_its_reason() {
 }
 
 #[test]
-fn a_gap_keeps_what_is_before_it_and_is_told_also_by_the_next_writer() {
+fn bytes_before_a_gap_stay_and_the_gap_is_known_after_reopening() {
     let folder = folder();
     let mut log = BoundedLog::open(&folder.path, CAPACITY).unwrap();
     log.append_at(0, b"before\n").unwrap();
@@ -94,7 +94,7 @@ fn a_gap_keeps_what_is_before_it_and_is_told_also_by_the_next_writer() {
 }
 
 #[test]
-fn a_gap_at_the_end_is_told_and_one_that_follows_it_is_the_same_gap() {
+fn two_successive_gaps_at_the_end_are_one_gap() {
     let mut log = BoundedLog::create_anonymous(&std::env::temp_dir(), CAPACITY).unwrap();
     log.append(b"kept").unwrap();
     log.skip_to(10).unwrap();
@@ -104,7 +104,7 @@ fn a_gap_at_the_end_is_told_and_one_that_follows_it_is_the_same_gap() {
 }
 
 #[test]
-fn a_log_with_more_gaps_than_it_can_remember_drops_what_is_oldest() {
+fn a_log_with_more_gaps_than_it_can_remember_drops_the_oldest() {
     let folder = folder();
     let mut log = BoundedLog::open(&folder.path, NonZeroU64::new(1000).unwrap()).unwrap();
     for piece in 0..300 {
@@ -156,20 +156,21 @@ fn the_tail_is_found_across_scan_blocks() {
     assert_eq!(log.tail_offset(1000).unwrap(), log.start());
 }
 
-/// Runs this test executable's ignored test of this name in a process that survives reaching the limit of a file's size.
+/// Runs an ignored test of this program in a process that ignores SIGXFSZ, so that a limit on file sizes does not end
+/// it.
 fn run_with_limited_files(test: &str) {
     let script = r#"trap '' XFSZ; exec "$0" --exact --ignored "$1" "#;
     let status = Command::new("sh").args(["-c", script]).arg(std::env::current_exe().unwrap()).arg(test).status();
     assert!(status.unwrap().success());
 }
 
-/// Whether a file lies in memory, where reserving would take the memory of others.
+/// Whether a file is in a file system in memory, where a log reserves nothing.
 fn is_in_memory(path: &Path) -> bool {
     let stat = Command::new("stat").args(["--file-system", "--format", "%T"]).arg(path).output().unwrap();
     stat.stdout == b"tmpfs\n"
 }
 
-/// What the file system refuses from now on, in this process: files longer than this.
+/// From now on, no file of this process can become longer than `bytes`.
 fn limit_files(bytes: u64) {
     setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), maximum: Some(bytes) }).unwrap();
 }
@@ -190,7 +191,7 @@ fn in_a_process_with_limited_files_a_log_keeps_the_newest_bytes() {
     assert_eq!(
         (error.kind(), named.start(), named.end()),
         (ErrorKind::FileTooLarge, 0, 99_000),
-        "its owner tries again"
+        "the log is unchanged, so its owner can try again"
     );
 
     let mut log = BoundedLog::create_anonymous(&std::env::temp_dir(), NonZeroU64::new(1 << 20).unwrap()).unwrap();
@@ -205,7 +206,7 @@ fn in_a_process_with_limited_files_a_log_keeps_the_newest_bytes() {
 }
 
 #[test]
-fn reserved_space_belongs_to_the_log_before_it_is_written() {
+fn reserved_space_is_allocated_before_bytes_are_written() {
     let folder = folder();
     let log = BoundedLog::open(&folder.path, NonZeroU64::new(1 << 20).unwrap()).unwrap();
     match log.reserve(1 << 30) {

@@ -11,7 +11,7 @@ use protocol::pod::{Amount, BadValue, LabelKey, LabelValue, ObjectName, PodOptio
 
 use super::values::{gpus, seconds, shown};
 
-/// The image, and the way it gets to the nodes.
+/// The image, and how it gets to the nodes.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "On Kubernetes")]
 pub(crate) struct ImageArgs {
@@ -83,7 +83,8 @@ pub(crate) struct PodArgs {
     /// Time for each pod to end after SIGTERM, in whole seconds, for example 90s or 5m [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = whole_seconds, allow_negative_numbers = true)]
     pub(crate) termination_grace: Option<NonZeroU32>,
-    /// Allow an image whose user is root, or a name, which Kubernetes cannot tell from root [default: refused]
+    /// Allow an image whose user is root or has a name. Kubernetes cannot verify that a named user is not root
+    /// [default: refused]
     #[arg(long)]
     pub(crate) allow_root: bool,
 }
@@ -136,13 +137,13 @@ pub(crate) enum Loader {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Registry(String);
 
-/// Why a text is no [`Registry`].
+/// Why a text is not a [`Registry`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("\"{0}\" is no registry: write HOST[:PORT][/PATH] in lower case, for example registry.example.com/team")]
 pub(crate) struct BadRegistry(String);
 
 impl Registry {
-    /// As it stands before an image's name.
+    /// The registry as the first part of an image's name.
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
@@ -153,7 +154,7 @@ impl FromStr for Registry {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let trimmed = text.trim_end_matches('/');
-        // What names an image there has no tag, so one behind the registry would be taken for a part of it.
+        // A tag here would be an error: it belongs to the image's name, not to the registry.
         let named = format!("{trimmed}/image").parse::<ImageRef>();
         let is_registry = !trimmed.is_empty() && named.is_ok_and(|image| image.tag().is_none());
         if is_registry { Ok(Self(trimmed.to_owned())) } else { Err(BadRegistry(text.chars().take(80).collect())) }

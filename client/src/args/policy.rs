@@ -35,17 +35,17 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) ttl_after_finished: Option<u32>,
     /// Pods to delete at the end: `running` keeps ended pods for kubectl logs; `all` keeps none; `none` keeps all pods
-    /// for 10 minutes, with their agents, for a look inside [default: running]
+    /// and their agents for 10 minutes, for inspection [default: running]
     #[arg(long, value_name = "WHICH")]
     pub(crate) clean_pods: Option<CleanPods>,
-    /// Replicas whose exit with 0 makes the job succeed: `all` that train, `chief` or `worker-0`
+    /// Replicas that must exit with 0 for the job to succeed: `all` that train, `chief` or `worker-0`
     /// [default: the chief if there is one; else all with AllReduce, worker-0 with ParameterServer]
     #[arg(long, value_name = "WHO")]
     pub(crate) success_policy: Option<SuccessPolicy>,
 }
 
 impl PolicyArgs {
-    /// The policy. Without `--max-restarts` it has this many.
+    /// The policy. `restarts_by_default` is the default of `--max-restarts`.
     pub(crate) fn run_policy(self, restarts_by_default: u32) -> RunPolicy {
         let Self {
             max_restarts,

@@ -1,4 +1,4 @@
-//! Parsers of numbers and durations in flags, with the sentence about a wrong one.
+//! Parsers of numbers and durations in flags, with their error texts.
 
 use std::num::{IntErrorKind, ParseIntError};
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub(super) fn seconds(text: &str) -> Result<u32, String> {
         .map_err(|_| format!("invalid duration \"{}\": the maximum is {}s", shown(text), u32::MAX))
 }
 
-/// The first 40 characters of a wrong value, so that it fits into a sentence.
+/// The first 40 characters of an invalid value, so that it fits into a sentence.
 pub(super) fn shown(text: &str) -> String {
     text.chars().take(40).collect()
 }

@@ -1,4 +1,4 @@
-//! `build`: makes the image that pods run, as submitting does, and prints its name.
+//! `build`: makes the image that pods run, as a submit does, and prints its name.
 
 use crate::args::ImageArgs;
 use crate::config::{Config, MasterChoice};
@@ -11,7 +11,7 @@ use crate::request::RequestError;
 
 pub(super) async fn run(args: ImageArgs, config: &Config, data: &mut Data, notes: &Notes) -> Result<Exit, Error> {
     let folder = std::env::current_dir().map_err(RequestError::NoFolder)?;
-    // A master is asked only for an agent, when there is none here.
+    // The master is needed only for its agent, if this machine has none.
     let master = match &config.master {
         MasterChoice::At(url) => Some(MasterClient::new(url.clone(), config.token.as_ref())?),
         MasterChoice::Local(_) => None,

@@ -11,7 +11,7 @@ use crate::output::Notes;
 pub(super) async fn run(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<Exit, Error> {
     match client.view(name).await {
         Ok(JobView { result: Some(result), .. }) => {
-            notes.say(&format!("job {name} has ended already ({}); nothing was done", result.state()));
+            notes.say(&format!("job {name} has already ended ({}); nothing was done", result.state()));
             return Ok(Exit::Done);
         }
         Ok(_) => {}
@@ -20,6 +20,6 @@ pub(super) async fn run(client: &MasterClient, name: &JobName, notes: &Notes) ->
         Err(error) => return Err(error.into()),
     }
     client.cancel(name).await?;
-    notes.say(&format!("job {name} is being cancelled; client wait {name} returns when nothing of it runs"));
+    notes.say(&format!("job {name} is being cancelled; client wait {name} returns when it has stopped"));
     Ok(Exit::Done)
 }

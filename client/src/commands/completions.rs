@@ -1,4 +1,4 @@
-//! `completions`: a script by which a shell completes this command's flags and verbs.
+//! `completions`: prints a script with which a shell completes flags and verbs.
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, Command, CommandFactory};
@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::exit::Exit;
 use crate::output::Data;
 
-/// What a shell offers behind flags whose own parsers, which say more about a wrong value, name no values to clap.
+/// The values that a shell offers for these flags. clap does not know them, because these flags have their own parsers.
 const VALUES: [(&str, &[&str]); 4] = [
     ("strategy", &["AllReduce", "ParameterServer"]),
     ("clean_pods", &["running", "all", "none"]),
@@ -28,7 +28,7 @@ fn script(shell: Shell) -> String {
     String::from_utf8(script).expect("flags, verbs and their help are UTF-8")
 }
 
-/// What shells complete: everything but exec.py's own arguments, for which zsh would take the verb.
+/// The flags and verbs to complete. Without the arguments of exec.py: zsh would take a verb for one of them.
 fn completed() -> Command {
     let cli = Cli::command();
     let flags = cli.get_arguments().filter(|arg| !arg.is_positional()).cloned().map(with_values);
@@ -48,16 +48,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zsh_takes_the_first_word_for_the_verb() {
+    fn zsh_completes_the_first_word_as_a_verb() {
         let script = script(Shell::Zsh);
         assert!(script.contains("\n\":: :_client_commands\" \\\n"), "{script}");
         assert!(script.contains("case $line[1] in"), "{script}");
-        let (of_the_client, _) = script.split_once(":_client_commands").expect("it stands there");
-        assert!(!of_the_client.contains("\n':"), "an argument stands before the verb in\n{of_the_client}");
+        let (of_the_client, _) = script.split_once(":_client_commands").expect("the script has it");
+        assert!(!of_the_client.contains("\n':"), "an argument comes before the verb in\n{of_the_client}");
     }
 
     #[test]
-    fn every_value_that_is_offered_is_one() {
+    fn every_offered_value_is_valid() {
         for (id, values) in VALUES {
             let flag = format!("--{}", id.replace('_', "-"));
             for value in values {

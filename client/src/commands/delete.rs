@@ -1,4 +1,4 @@
-//! `delete`: stops a job, forgets it, and returns when it and its pods are gone. `--replace` does the same first.
+//! `delete`: stops a job, deletes its record, and returns when its pods are gone. `--replace` does this, then submits.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use crate::exit::Exit;
 use crate::master_client::MasterClient;
 use crate::output::Notes;
 
-/// How long to wait until the job is gone, beside its pods' termination grace. A master that finds the job's own master
-/// dead acts 30 s after the grace, and its pods may need as long again.
+/// How long to wait until the job is gone, in addition to its pods' termination grace. If the job's master is dead,
+/// another master acts 30 s after the grace, and the pods then need time to end.
 const LIMIT: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_secs(2);
 
@@ -19,7 +19,7 @@ pub(super) async fn run(client: &MasterClient, name: &JobName, notes: &Notes) ->
     Ok(Exit::Done)
 }
 
-/// Deletes the job of this name, if there is one.
+/// Deletes the job with this name, if it exists.
 pub(super) async fn delete_if_there(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<(), Error> {
     match delete(client, name, notes).await {
         Err(Error::Master(error)) if error.is_not_found() => Ok(()),
@@ -36,7 +36,7 @@ async fn delete(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<
     };
     client.delete(name).await?;
     let Some(mut view) = before else {
-        notes.say(&format!("the record of job {name}, which could not be read, is deleted"));
+        notes.say(&format!("deleted the unreadable record of job {name}"));
         return Ok(());
     };
     let uid = view.uid.clone();

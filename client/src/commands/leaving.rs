@@ -1,4 +1,4 @@
-//! Commands that the user may leave early, and the sentences that they end with. The job itself goes on.
+//! Commands that the user may interrupt, and their last sentences. The job itself keeps running.
 
 use protocol::ids::JobName;
 
@@ -11,18 +11,18 @@ use crate::output::Notes;
 /// How far a command is with its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// The job that has its name is being deleted first.
+    /// The old job with the same name is being deleted.
     Replacing,
     /// The request was sent, and the master has not answered.
     Submitting,
-    /// The master has accepted the job, and it is being followed.
+    /// The master has accepted the job, and the command follows it.
     Following,
-    /// `wait` is waiting for its end.
+    /// `wait` waits for the job's end.
     Waiting,
 }
 
-/// Does `work` unless an interrupt comes first; then prints the job's state and how to come back. The work is its own
-/// task: writing to a slow reader may block it, and an interrupt must work even then.
+/// Does `work` unless an interrupt comes first; then prints the job's state and how to come back. The work has its own
+/// task, so that an interrupt works even while a slow reader of stdout blocks the work.
 pub(super) async fn unless_interrupted(
     work: impl Future<Output = Result<Exit, Error>> + Send + 'static,
     (client, name): (&MasterClient, &JobName),
@@ -52,13 +52,13 @@ fn farewell(stage: Stage, name: &JobName, client: &MasterClient) -> String {
     let (standing, come_back) = match stage {
         Stage::Submitting => {
             return format!(
-                "it is not known whether job {name} was accepted: client status {name} --master {master} tells"
+                "job {name} may or may not have been accepted; to check: client status {name} --master {master}"
             );
         }
-        Stage::Replacing => return format!("job {name} is being deleted; no other was submitted"),
-        Stage::Following => (format!("left job {name}, which goes on"), to_follow(name, client)),
+        Stage::Replacing => return format!("job {name} is being deleted; no new job was submitted"),
+        Stage::Following => (format!("no longer following job {name}; it keeps running"), to_follow(name, client)),
         Stage::Waiting => (
-            format!("no longer waiting for job {name}; it is left alone"),
+            format!("no longer waiting for job {name}; it keeps running"),
             format!("client wait {name} --master {master}"),
         ),
     };

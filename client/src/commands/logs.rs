@@ -46,7 +46,7 @@ pub(super) async fn run(client: MasterClient, args: LogsArgs, mut data: Data, no
     unless_interrupted(follow_raw(reading), (&client, &name), || Stage::Following, notes).await
 }
 
-/// One replica's bytes are printed as they are, and JSON can hold text only.
+/// The error for JSON of one replica: its bytes are printed unchanged, and JSON can hold only text.
 fn one_replica_as_json() -> UsageError {
     UsageError {
         sentence: "-o json does not go with --replica, which prints the output as it was written".to_owned(),
@@ -102,15 +102,15 @@ struct RawReading {
 
 /// Where the next stream begins.
 enum RawBegin {
-    /// Where the user asked for.
+    /// Where the flags say.
     Asked { tail: Option<u32> },
     /// After the bytes read so far.
     At(u64),
 }
 
 impl RawReading {
-    /// Prints what is kept. A stream ends before bytes that are not kept; the next one begins after them and says how many
-    /// they are.
+    /// Prints all kept output. A stream ends before a gap of dropped bytes. The next stream begins after the gap and
+    /// has its size.
     async fn print_all(&mut self, opened: (RawPosition, Pieces)) -> Result<(), Error> {
         let mut next = Some(opened);
         while let Some(opened) = next {
@@ -121,7 +121,7 @@ impl RawReading {
     }
 
     async fn print(&mut self, (position, mut pieces): (RawPosition, Pieces)) -> Result<(), Error> {
-        // With --tail, earlier bytes are not wanted.
+        // With --tail, the user did not ask for earlier bytes.
         let wants_all_before = !matches!(self.begin, RawBegin::Asked { tail: Some(_) });
         if position.dropped > 0 && wants_all_before {
             self.notes.say(&format!("{} bytes of the output are no longer kept", position.dropped));

@@ -32,7 +32,7 @@ pub(crate) async fn run(
     mut data: Data,
     notes: &Notes,
 ) -> Result<Exit, Error> {
-    // Read when needed, so a wrong address does not fail a command that uses no master.
+    // Read only when needed: a wrong address must not fail a command that uses no master.
     let config = || Config::read(connection.clone());
     let client = |verb| remote(&config()?, verb);
     match verb {
@@ -50,7 +50,7 @@ pub(crate) async fn run(
     }
 }
 
-/// A client of a master that stays. A local master knows only its own job.
+/// A client of a running master. A local master knows only its own job.
 fn remote(config: &Config, verb: &'static str) -> Result<MasterClient, Error> {
     match &config.master {
         MasterChoice::At(url) => Ok(MasterClient::new(url.clone(), config.token.as_ref())?),

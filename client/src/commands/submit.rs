@@ -1,4 +1,4 @@
-//! Submits the exec.py of the current folder or of an image as a job: to a master that runs, or to one of its own.
+//! Submits the exec.py of the current folder or of an image as a job, to a running master or to a local one.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -28,7 +28,7 @@ use crate::narrate;
 use crate::output::{Data, Notes};
 use crate::request::{self, RequestError, Surroundings};
 
-/// How long a cancelled job may take to end, before its local master is stopped.
+/// How long a cancelled job may take to end before its local master is stopped.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
@@ -54,8 +54,7 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
                 return Err(Error::LocalDetached);
             }
             if *because == LocalBecause::Default {
-                notes
-                    .say("no --master and no MUSTER_MASTER: running the job on this machine, with a master of its own");
+                notes.say("no --master and no MUSTER_MASTER: running the job on this machine, with a local master");
             }
             at_own_master(spec, format, data, notes).await
         }
@@ -68,7 +67,7 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
     }
 }
 
-/// Adds what the replicas run: the folder, or an image with an agent in it, depending on the master's back end.
+/// Adds the folder or the image that the replicas run, depending on the master's back end.
 async fn placed(
     spec: JobSpec,
     (folder, image): (&Path, ImageArgs),
@@ -78,7 +77,7 @@ async fn placed(
     let master = client.about().await?;
     if let Some(uid) = master.uid.filter(|uid| client.url().is_loopback() && Some(*uid) != own_uid()) {
         let url = client.url();
-        notes.say(&format!("the master at {url} is another user's (uid {uid}), and {SCRIPT} runs as that user"));
+        notes.say(&format!("the master at {url} runs as another user (uid {uid}), and {SCRIPT} will too"));
     }
     match master.backend {
         BackendKind::Process => match flag_for_kubernetes(&image, &spec) {
@@ -93,12 +92,12 @@ async fn placed(
     }
 }
 
-/// The number of the user of this process, who owns its folder in proc(5).
+/// The user of this process: the owner of its folder in proc(5).
 fn own_uid() -> Option<u32> {
     std::fs::metadata("/proc/self").ok().map(|folder| folder.uid())
 }
 
-/// The first flag that means something in Kubernetes alone.
+/// The first flag that only works in Kubernetes.
 fn flag_for_kubernetes(image: &ImageArgs, spec: &JobSpec) -> Option<String> {
     let of_pods = || spec.pod.asked_for().first().map(|name| format!("--{name}"));
     image.given().map(str::to_owned).or_else(of_pods)
@@ -125,13 +124,13 @@ async fn at_running_master(
     }
 }
 
-/// The error for a job that was accepted and can no longer be followed.
+/// The error for an accepted job that can no longer be followed.
 fn lost_sight(error: MasterError, (client, name): (&MasterClient, &JobName), notes: &Notes) -> Error {
     if error.is_not_found() {
         return Error::Deleted(name.clone());
     }
     if error.is_transient() {
-        notes.say(&format!("job {name} may go on all the same; to come back: {}", to_follow(name, client)));
+        notes.say(&format!("job {name} may still be running; to come back: {}", to_follow(name, client)));
     }
     error.into()
 }
@@ -140,7 +139,7 @@ fn lost_sight(error: MasterError, (client, name): (&MasterClient, &JobName), not
 struct Submission {
     client: MasterClient,
     spec: JobSpec,
-    /// How far it has come. An interrupt says so.
+    /// The stage of the submit, for the sentence after an interrupt.
     stage: watch::Sender<Stage>,
 }
 
@@ -157,7 +156,7 @@ async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, 
             notes.say(&narrate::accepted(&view));
             view
         }
-        // The script may have changed since, so an earlier result is no answer.
+        // The script may have changed since then, so the earlier result may be outdated.
         Submitted::Before(JobView { name, result: Some(result), .. }) => {
             return Err(Error::AlreadyEnded { name, result: result.state() });
         }
@@ -196,7 +195,7 @@ async fn submit_and_follow(
     Ok(ended.state.into())
 }
 
-/// Runs the job at a local master. The master is always shut down, with everything it has started.
+/// Runs the job at a local master. Always shuts the master down, with everything it has started.
 async fn at_own_master(spec: JobSpec, format: Format, data: Data, notes: &Notes) -> Result<Exit, Error> {
     let mut interrupts = Interrupts::listen().map_err(Error::Runtime)?;
     let mut master = LocalMaster::start()?;
@@ -222,7 +221,7 @@ async fn follow_at(
     };
     let client = MasterClient::new(url, Some(master.token()))?;
     let submission = Submission { client: client.clone(), spec, stage: watch::Sender::new(Stage::Submitting) };
-    // Its own task: writing to a slow reader may block it, and an interrupt must work even then.
+    // Its own task, so that an interrupt works even while a slow reader of stdout blocks it.
     let mut work = tokio::spawn(submit_and_follow(submission, format, (data, notes.clone())));
     tokio::select! {
         outcome = &mut work => return outcome.expect(NEVER_ABORTED),
@@ -233,7 +232,7 @@ async fn follow_at(
         () = interrupts.next() => {}
     }
     notes.end_progress();
-    notes.say(&format!("stopping job {name}; interrupt again to end it by force"));
+    notes.say(&format!("stopping job {name}; interrupt again to kill it"));
     stop(master, Running { client, name, work }, interrupts, notes).await
 }
 
@@ -246,8 +245,8 @@ struct Running {
     work: JoinHandle<Result<Exit, Error>>,
 }
 
-/// Cancels the job and follows it to its end. If the user, the timeout or the master's death cuts that short, the
-/// closing line says so.
+/// Cancels the job and follows it to its end. A second interrupt, the timeout or the master's death ends this early;
+/// the last line then says so.
 async fn stop(
     master: &mut LocalMaster,
     job: Running,
@@ -255,7 +254,7 @@ async fn stop(
     notes: &Notes,
 ) -> Result<Exit, Error> {
     let Running { client, name, mut work } = job;
-    let with_its_master = || format!("job {name} ends with its master");
+    let with_its_master = || format!("job {name} is killed when its local master stops");
     let in_order = async {
         match client.cancel(&name).await {
             Ok(()) => Ok((&mut work).await.expect(NEVER_ABORTED)),

@@ -1,4 +1,4 @@
-//! `why`: which replica of a job failed first, how, and what followed from it.
+//! `why`: shows which replica of a job failed first, how, and what followed.
 
 use crate::args::{Format, WhyArgs};
 use crate::error::Error;

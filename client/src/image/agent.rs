@@ -10,7 +10,7 @@ use super::layer::digest;
 use crate::master_client::MasterClient;
 use crate::output::Notes;
 
-/// A static program, which starts in any image for its processor.
+/// A static program. It starts in any image for its processor.
 #[derive(Debug, Clone)]
 pub(super) struct AgentProgram {
     pub(super) bytes: Bytes,
@@ -29,7 +29,7 @@ enum Exchangeable {
     No,
 }
 
-/// Where agents are looked for.
+/// Where to look for agents.
 pub(crate) struct AgentSources {
     /// `--agent-binary`. No other agent is used then.
     pub(crate) named: Option<PathBuf>,
@@ -37,7 +37,7 @@ pub(crate) struct AgentSources {
 }
 
 impl AgentSources {
-    /// The first static agent, for whatever processor.
+    /// The first static agent, for any processor.
     pub(super) async fn find(&self, notes: &Notes) -> Result<AgentProgram, ImageError> {
         if let Some(path) = &self.named {
             let bytes = std::fs::read(path).map_err(|source| ImageError::AgentFile { path: path.clone(), source })?;
@@ -63,7 +63,7 @@ impl AgentSources {
         image: &str,
         architecture: &str,
     ) -> Result<AgentProgram, ImageError> {
-        // Muster does not know every processor that Docker names. The user is responsible then.
+        // Muster does not know every processor that Docker names, so it cannot check this one.
         let Some(wanted) = Machine::of_architecture(architecture) else { return Ok(found) };
         if found.machine == wanted {
             return Ok(found);
@@ -108,7 +108,7 @@ mod tests {
     const NOBODY: AgentSources = AgentSources { named: None, master: None };
 
     #[tokio::test]
-    async fn the_agent_that_was_named_is_checked_and_not_replaced() {
+    async fn an_agent_from_the_flag_is_checked_and_never_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent");
         let sources = AgentSources { named: Some(path.clone()), master: None };
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_any_agent_there_is_nothing_to_put_into_an_image() {
+    async fn a_missing_agent_is_an_error() {
         let error = NOBODY.fetch("there is none beside this program").await.unwrap_err();
         assert_eq!(error.to_string(), "no agent to put into the image: there is none beside this program");
     }

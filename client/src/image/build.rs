@@ -1,5 +1,5 @@
-//! Builds by Docker's API: of a folder with a Dockerfile, and of the image of pods where the engine refuses an archive.
-//! Both use the engine's own builder, so neither the docker command nor BuildKit is needed.
+//! Builds images with Docker's API: from a folder with a Dockerfile, and the image of pods if the engine refuses an
+//! archive. Both use the engine's own builder, so neither the docker command nor BuildKit is needed.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -49,7 +49,7 @@ pub(super) async fn from_folder(
     let output = engine.patient.build_image(options, None, Some(body_stream(content)));
     let built = async {
         let mut output = std::pin::pin!(output.peekable());
-        // The engine says nothing before it has read the folder. Afterwards a step may be silent for hours.
+        // The engine prints nothing until it has read the folder. Later, a step may print nothing for hours.
         let first = stall::while_changing(output.as_mut().peek(), || taken.load(Ordering::Relaxed)).await;
         if let Err(stalled) = first.map(|_| ()) {
             let reason = format!("Docker stopped reading the folder: {stalled}");
@@ -59,18 +59,18 @@ pub(super) async fn from_folder(
     };
     let built = built.await;
     match (reading.await.expect("reading a folder does not panic, and nobody aborts it"), built) {
-        // Docker has words of its own for a tar that ends early.
+        // If the folder cannot be read, Docker's error about the incomplete tar is less useful.
         (Err(cause @ ImageError::Context { .. }), Err(_)) if !reader_has_gone(&cause) => Err(cause),
         (_, built) => built,
     }
 }
 
-/// Whether Docker stopped reading. Docker says why.
+/// Whether Docker stopped reading. Docker's own error is then the cause.
 fn reader_has_gone(error: &ImageError) -> bool {
     matches!(error, ImageError::Context { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// Builds the base with the agent on top, under the name that says what is in it.
+/// Builds the base with the agent on top, under its name by content.
 pub(super) async fn wrap(engine: &Engine, wrap: &Wrap<'_>, notes: &Notes) -> Result<(), ImageError> {
     let Wrap { base, target, .. } = wrap;
     let unwritable =

@@ -1,5 +1,5 @@
-//! Whether an image can train: it needs a user that pods may run as, exec.py in its working directory, and python on its
-//! PATH. Its ENTRYPOINT is judged here too.
+//! Checks whether an image can train. It needs a user that pods may run as, exec.py in its working directory, and
+//! python on its PATH. Also decides what happens to its ENTRYPOINT.
 
 use serde_json::Value;
 
@@ -10,13 +10,13 @@ use super::layer::Base;
 use super::look::Look;
 use protocol::agent::SCRIPT;
 
-/// Where an engine looks for programs if the image does not say (moby, `oci/defaults.go`).
+/// The PATH of an image that does not set it (moby, `oci/defaults.go`).
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The agent falls back to the second.
+/// The agent tries them in this order.
 const PYTHONS: [&str; 2] = ["python", "python3"];
 
-/// Refuses an image that Kubernetes would not run. Kubernetes cannot look a user's name up, so it takes every name for
-/// root (kubelet, `verifyRunAsNonRoot`). The group after the colon does not matter.
+/// Refuses an image that Kubernetes would not run. Kubernetes cannot look up the name of a user, so it takes every
+/// name for root (kubelet, `verifyRunAsNonRoot`). The group after the colon does not matter.
 pub(super) fn user(base: &Base, name: &str, users: Users) -> Result<(), ImageError> {
     let named = base.config.get("User").and_then(Value::as_str).unwrap_or_default();
     let is_root = |user: &str| matches!(user, "" | "root") || user.parse() == Ok(0_u32);
@@ -29,7 +29,7 @@ pub(super) fn user(base: &Base, name: &str, users: Users) -> Result<(), ImageErr
     }
 }
 
-/// Refuses an image whose pods could not run exec.py. `name` is the name that the user gave.
+/// Refuses an image whose pods could not run exec.py. `name` is the image's name from the user.
 pub(super) async fn script_and_python(look: &Look<'_>, base: &Base, name: &str) -> Result<(), ImageError> {
     let folder = working_directory(base);
     if !look.is_file(&in_folder(&folder, SCRIPT)).await? {
@@ -43,16 +43,16 @@ pub(super) async fn script_and_python(look: &Look<'_>, base: &Base, name: &str) 
     Err(ImageError::NoPython { image: name.to_owned(), path: search_path(base) })
 }
 
-/// What becomes of an image's ENTRYPOINT.
+/// The part of an image's ENTRYPOINT that pods run.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kept {
-    /// The agent runs these words in front of its command. They may be none.
+    /// The agent runs these words in front of its command. The list may be empty.
     Words(Vec<String>),
-    /// Pods run without these.
+    /// Pods run without these words.
     Nothing { left_out: Vec<String> },
 }
 
-/// Judges the ENTRYPOINT by its words, and by its script if it has one.
+/// Decides from the ENTRYPOINT's words, and from its script if it has one.
 pub(super) async fn entrypoint(look: &Look<'_>, base: &Base) -> Result<Kept, ImageError> {
     let words = entrypoint_of(base);
     let kept = match Entrypoint::of(&words) {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_that_says_nothing_works_at_its_root_with_dockers_path() {
+    fn an_image_without_settings_uses_the_root_folder_and_dockers_path() {
         let silent = base(serde_json::json!({ "WorkingDir": "", "Env": ["LANG=C"] }));
         assert_eq!(working_directory(&silent), "/");
         assert_eq!(in_folder(&working_directory(&silent), SCRIPT), "/exec.py");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_number_other_than_0_is_known_not_to_be_root() {
+    fn only_a_non_zero_number_is_known_not_to_be_root() {
         let of = |user: &str, users| {
             self::user(&base(serde_json::json!({ "User": user })), "digits", users).map_err(|error| error.to_string())
         };
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_working_directory_and_the_path_are_the_images_own() {
+    fn an_image_can_set_its_working_directory_and_path() {
         let own = base(serde_json::json!({ "WorkingDir": "/work/", "Env": ["PATH=/opt/bin:/bin", "A=b"] }));
         assert_eq!(in_folder(&working_directory(&own), SCRIPT), "/work/exec.py");
         assert_eq!(search_path(&own), "/opt/bin:/bin");

@@ -1,5 +1,5 @@
-//! Sends a folder to Docker as the context of a build. The tar is sent while the folder is read. It holds everything that
-//! .dockerignore does not exclude, sorted by name and owned by root; modes and times stay.
+//! Sends a folder to Docker as the context of a build, while the folder is read. The tar has everything that
+//! .dockerignore does not exclude, sorted by name and owned by root. Modes and times stay the same.
 
 use std::fs::{self, Metadata};
 use std::io::{self, Write};
@@ -27,7 +27,7 @@ pub(super) fn ignored(folder: &Path) -> Result<Ignored, ImageError> {
     }
 }
 
-/// Writes the tar of a folder. Blocks until the reader has taken it or has left.
+/// Writes the tar of a folder. Blocks until the reader has read all of it or is gone.
 pub(super) fn write(folder: &Path, ignored: &Ignored, to: impl Write) -> Result<(), ImageError> {
     let mut tar = tar::Builder::new(io::BufWriter::with_capacity(PIECE, to));
     add_folder(&mut tar, folder, Path::new(""), ignored)?;
@@ -58,7 +58,7 @@ fn add_folder<W: Write>(
     Ok(())
 }
 
-/// The paths from the root of everything in a folder, sorted.
+/// The paths of everything in a folder, relative to the root and sorted.
 fn children(root: &Path, folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = fs::read_dir(root.join(folder))?;
     let mut paths = entries.map(|entry| Ok(folder.join(entry?.file_name()))).collect::<io::Result<Vec<_>>>()?;
@@ -95,7 +95,7 @@ pub(super) struct Pieces(pub(super) mpsc::Sender<Bytes>);
 
 impl Write for Pieces {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let gone = |_| io::Error::new(io::ErrorKind::BrokenPipe, "Docker reads no more");
+        let gone = |_| io::Error::new(io::ErrorKind::BrokenPipe, "Docker stopped reading");
         self.0.blocking_send(Bytes::copy_from_slice(bytes)).map_err(gone)?;
         Ok(bytes.len())
     }
@@ -132,14 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn the_same_folder_gives_the_same_bytes_in_the_order_of_names() {
+    fn the_same_folder_gives_the_same_bytes_sorted_by_name() {
         let folder = folder(&[("b.py", "b"), ("Dockerfile", "FROM x"), ("a/z", ""), ("a/c", "")]);
         assert_eq!(tar_of(folder.path()), tar_of(folder.path()));
         assert_eq!(paths(&tar_of(folder.path())), ["Dockerfile", "a", "a/c", "a/z", "b.py"]);
     }
 
     #[test]
-    fn what_is_left_out_is_not_sent_and_what_is_taken_back_is() {
+    fn excluded_files_are_not_sent_and_reincluded_files_are() {
         let folder = folder(&[
             (".dockerignore", "data\n!data/keep\n*.log\n"),
             ("Dockerfile", ""),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_is_none_is_said() {
+    fn an_invalid_pattern_is_an_error() {
         let folder = folder(&[(".dockerignore", "[a\n")]);
         let error = ignored(folder.path()).err().unwrap();
         assert_eq!(error.to_string(), ".dockerignore: invalid pattern \"[a\"");

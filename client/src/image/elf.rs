@@ -1,4 +1,4 @@
-//! Reads the header of a Linux program (elf(5)): its processor, and whether it needs a loader that an image may lack.
+//! Reads from the header of a Linux program (elf(5)) its processor, and whether it needs a loader.
 
 use std::fmt;
 
@@ -7,11 +7,11 @@ const PT_INTERP: u32 = 3;
 /// Size of the header of a 64-bit file, in bytes. Program headers come after it.
 const HEADER_64: usize = 64;
 
-/// A processor, by its number in an ELF header.
+/// The number of a processor in an ELF header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Machine(u16);
 
-/// ELF's number and Docker's name of each processor.
+/// ELF's number and Docker's name of each known processor.
 const KNOWN: [(u16, &str); 6] =
     [(62, "amd64"), (183, "arm64"), (243, "riscv64"), (22, "s390x"), (21, "ppc64le"), (258, "loong64")];
 
@@ -37,7 +37,7 @@ pub(crate) enum ElfFault {
     /// It has no ELF header, or a broken one.
     #[error("is not a 64-bit Linux program")]
     NoProgram,
-    /// It needs a loader and the C library that it was linked with.
+    /// It needs a loader and a C library, which an image may lack.
     #[error("is dynamically linked: it does not start in an image that lacks its libraries")]
     Dynamic,
 }
@@ -89,7 +89,7 @@ impl Header {
     }
 }
 
-/// The number in `bytes` bytes, at most 8, at an offset.
+/// The number in the `bytes` bytes at offset `at`. At most 8 bytes.
 fn number(file: &[u8], big_endian: bool, at: usize, bytes: usize) -> Option<u64> {
     let field = file.get(at..at.checked_add(bytes)?)?;
     let add = |sum: u64, byte: &u8| sum << 8 | u64::from(*byte);
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_static_program_is_told_from_one_that_needs_a_loader() {
+    fn a_program_that_needs_a_loader_is_not_static() {
         let (load, dynamic) = (1, 2);
         assert_eq!(machine_of_static(&program(62, &[load])).unwrap().to_string(), "amd64");
         assert_eq!(machine_of_static(&program(183, &[load, dynamic])).unwrap().to_string(), "arm64", "static-pie");
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_or_cut_short_is_refused() {
+    fn other_files_and_truncated_programs_are_refused() {
         let whole = program(62, &[1, 1]);
         for file in [&b""[..], b"#!/bin/sh\n", b"\x7fELF", &whole[..63], &whole[..64 + 56]] {
             assert_eq!(machine_of_static(file), Err(ElfFault::NoProgram), "{} bytes", file.len());

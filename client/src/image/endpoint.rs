@@ -1,5 +1,5 @@
-//! Finds Docker's engine as the docker command does: by `DOCKER_HOST`, else by the context that `DOCKER_CONTEXT` or
-//! `docker context use` names, else at its usual socket.
+//! Finds Docker's engine as the docker command does: from `DOCKER_HOST`, else from the context that `DOCKER_CONTEXT` or
+//! `docker context use` names, else at the usual socket.
 
 use std::fmt;
 use std::fs;
@@ -20,11 +20,11 @@ const DEFAULT_CONTEXT: &str = "default";
 /// The address of an engine, and how to connect to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Endpoint {
-    /// In a form that `DOCKER_HOST` may have.
+    /// The address, as in `DOCKER_HOST`.
     pub(super) address: String,
     /// The folder of ca.pem, cert.pem and key.pem; `None` without TLS.
     pub(super) certificates: Option<PathBuf>,
-    /// The context that gave the address, if one did.
+    /// The context with this address. `None` if the address is not from a context.
     pub(super) context: Option<String>,
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// What gave the address, for messages.
+    /// The variable or context with the address, for messages.
     pub(super) fn named_by(&self) -> String {
         self.context.as_ref().map_or("DOCKER_HOST".to_owned(), |context| format!("the Docker context {context}"))
     }
@@ -57,8 +57,8 @@ impl Endpoint {
         Self { address, certificates, context: None }
     }
 
-    /// Reads a context. The docker command stores it in folders that are named by the SHA-256 of its name, certificates
-    /// apart from the rest (docker/cli, `cli/context/store`).
+    /// Reads a context. The docker command names its folders after the SHA-256 of the context's name. Certificates have
+    /// a separate folder (docker/cli, `cli/context/store`).
     fn of_context(context: String, folder: &Path) -> Result<Self, ImageError> {
         let store = folder.join("contexts");
         let id = hex::encode(Sha256::digest(&context));
@@ -87,7 +87,7 @@ fn context(variables: &DockerVariables) -> Result<Option<(String, PathBuf)>, Ima
     Ok(chosen.map(|context| (context, folder.clone())))
 }
 
-/// The context chosen by `docker context use`. The docker command ignores settings that it cannot read, so Muster does too.
+/// The context chosen by `docker context use`. Like the docker command, ignores settings that cannot be read.
 fn in_use(folder: &Path) -> Result<Option<String>, ImageError> {
     let path = folder.join("config.json");
     let Ok(text) = fs::read(&path) else { return Ok(None) };
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_context_in_use_says_where_the_engine_is_unless_a_variable_does() {
+    fn the_context_in_use_has_the_address_unless_a_variable_has_it() {
         let folder = folder(r#"{"auths":{},"currentContext":"rootless"}"#);
         let in_use = variables(&folder);
         let address = "unix:///run/user/1000/docker.sock".to_owned();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_chooses_another_context_and_its_certificates_are_used() {
+    fn a_variable_chooses_another_context_with_its_certificates() {
         let folder = folder("{}");
         assert_eq!(Endpoint::of(&variables(&folder)).unwrap(), usual());
         let certificates = folder.path().join("contexts/tls").join(ID).join("docker");
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn without_docker_s_files_it_is_the_usual_socket_and_with_broken_ones_it_is_said() {
+    fn missing_docker_files_mean_the_usual_socket_and_broken_files_are_errors() {
         let empty = tempfile::tempdir().unwrap();
         assert_eq!(Endpoint::of(&variables(&empty)).unwrap(), usual());
         assert_eq!(Endpoint::of(&DockerVariables::default()).unwrap(), usual());

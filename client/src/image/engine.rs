@@ -1,4 +1,4 @@
-//! The calls to Docker's API. This file decides nothing and prints nothing: a call is carried out, or refused.
+//! The calls to Docker's API. This file decides nothing and prints nothing.
 
 use std::time::Duration;
 
@@ -16,46 +16,46 @@ use super::names::exact;
 use super::stall::STALL_LIMIT;
 use crate::config::DockerVariables;
 
-/// For the first answer. After it the engine is known to be alive.
+/// Timeout of the first answer, which shows that the engine works.
 const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// For builds, pulls and pushes, whose progress is watched instead (see [`super::stall`]).
+/// For builds, pulls and pushes. Their progress is watched instead (see [`super::stall`]).
 const NO_TIMEOUT: Duration = Duration::from_secs(365 * 86_400);
 
-/// The component by which `GET /version` of podman tells what it is.
+/// The component that only podman has in `GET /version`.
 const PODMAN_ENGINE: &str = "Podman Engine";
-/// The `driver-type` of `GET /info` where containerd stores the images (moby, `daemon/containerd`).
+/// The `driver-type` in `GET /info` if containerd stores the images (moby, `daemon/containerd`).
 const CONTAINERD_SNAPSHOTTER: &str = "io.containerd.snapshotter";
 
-/// An engine that has answered.
+/// The connection to an engine that has answered.
 pub(super) struct Engine {
-    /// For calls that are answered at once.
+    /// For short calls.
     pub(super) docker: Docker,
-    /// For calls that may take any time. Their callers watch the progress.
+    /// For calls without a time limit. Their callers watch the progress.
     pub(super) patient: Docker,
 }
 
 /// An image that the engine has.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Inspected {
-    /// What a layer can be put on.
+    /// The image as a base for the agent's layer.
     pub(super) base: Base,
-    /// Its names with tags, as the engine lists them.
+    /// Its names with tags, as listed by the engine.
     pub(super) tags: Vec<String>,
-    /// The digests by which registries know it, each after the name of its repository.
+    /// Its digests in registries, each with the name of its repository.
     pub(super) digests: Vec<String>,
 }
 
-/// How an engine gets the image of pods, whose base it has.
+/// How an engine that has the base gets the image of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// By `docker load` of one layer.
+    /// With `docker load` of one layer.
     Load,
-    /// By a build. Such an engine refuses an archive without the other layers.
+    /// With a build, because the engine refuses an archive that lacks the other layers.
     Build,
 }
 
 impl Way {
-    /// Only Docker with an image store of its own takes one layer. Docker 29 leaves its images to containerd.
+    /// Only Docker with its own image store accepts a single layer. Docker 29 stores images in containerd.
     fn of(version: &SystemVersion, info: &SystemInfo) -> Self {
         let is_podman = version.components.iter().flatten().any(|component| component.name == PODMAN_ENGINE);
         let drivers = info.driver_status.iter().flatten();
@@ -65,8 +65,8 @@ impl Way {
 }
 
 impl Engine {
-    /// Connects to the engine that the docker command would use. There is no negotiation of the API's version: bollard
-    /// 0.21 puts no version into its paths, and an engine then uses its own newest.
+    /// Connects to the engine that the docker command would use. Does not negotiate the API's version: bollard 0.21
+    /// sends no version in its paths, and the engine then uses its newest version.
     pub(super) async fn connect(variables: &DockerVariables) -> Result<Self, ImageError> {
         let endpoint = Endpoint::of(variables)?;
         let unreachable = |reason: String| ImageError::Unreachable { address: endpoint.to_string(), reason };
@@ -78,7 +78,7 @@ impl Engine {
         Ok(Self { docker, patient })
     }
 
-    /// The image with this name, or `None` if the engine has none. Each engine resolves names in its own way.
+    /// The image with this name, or `None` if the engine has none. Engines resolve names in different ways.
     pub(super) async fn inspect(&self, image: &ImageRef) -> Result<Option<Inspected>, ImageError> {
         let name = exact(image);
         let doing = format!("inspect {name}");
@@ -94,11 +94,11 @@ impl Engine {
     /// How this engine gets the image of pods.
     pub(super) async fn way(&self) -> Result<Way, ImageError> {
         let (version, info) = (self.docker.version(), self.docker.info());
-        let (version, info) = tokio::try_join!(version, info).map_err(refused("ask Docker what it is"))?;
+        let (version, info) = tokio::try_join!(version, info).map_err(refused("ask Docker for its version"))?;
         Ok(Way::of(&version, &info))
     }
 
-    /// Adds a name to an image, which is given by its id or by another name.
+    /// Adds a name to an image. `id` is the image's id or another name.
     pub(super) async fn tag(&self, id: &str, name: &ImageRef) -> Result<(), ImageError> {
         let tag = name.tag().unwrap_or("latest");
         let options = TagImageOptionsBuilder::default().repo(name.repository()).tag(tag).build();
@@ -106,7 +106,7 @@ impl Engine {
     }
 }
 
-/// The engine's own words. The library's sentences repeat their causes.
+/// The engine's own text. The library's errors repeat their causes.
 pub(super) fn reason(error: &EngineError) -> String {
     #[expect(clippy::wildcard_enum_match_arm, reason = "the library has a variant for each of its own layers")]
     match error {
@@ -117,7 +117,7 @@ pub(super) fn reason(error: &EngineError) -> String {
     }
 }
 
-/// Makes an error of the engine's answer to `doing`.
+/// The error for an engine that refused `doing`.
 pub(super) fn refused(doing: &str) -> impl FnOnce(EngineError) -> ImageError {
     let doing = doing.to_owned();
     move |error| ImageError::Engine { doing, reason: reason(&error) }
@@ -141,7 +141,7 @@ fn transport(endpoint: &Endpoint) -> Result<Result<Docker, EngineError>, ImageEr
         return Ok(Docker::connect_with_unix(address, seconds, version));
     }
     if is_https || (is_tcp && endpoint.certificates.is_some()) {
-        // It fails only if a provider is installed already.
+        // It fails only if a provider is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = endpoint.certificates.clone().unwrap_or_default();
         let [key, cert, ca] = ["key.pem", "cert.pem", "ca.pem"].map(|name| folder.join(name));

@@ -1,20 +1,20 @@
-//! What becomes of a training image's ENTRYPOINT. The agent takes its place, so a script that prepares the environment
-//! and ends with `exec "$@"` is handed to the agent, which puts it in front of `python exec.py`.
+//! Decides what happens to a training image's ENTRYPOINT, which the agent replaces. If the ENTRYPOINT is a script that
+//! prepares the environment and ends with `exec "$@"`, the agent runs it in front of `python exec.py`.
 
 use std::fmt;
 
 use super::layer::AGENT_PATH;
 use protocol::agent::SCRIPT;
 
-/// Programs that only start another program and reap what it leaves behind, as the agent does.
+/// Programs that only start another program and reap its orphans, as the agent does.
 const INITS: [&str; 3] = ["tini", "dumb-init", "catatonit"];
 const SHELLS: [&str; 3] = ["sh", "bash", "dash"];
 const PYTHONS: [&str; 2] = ["python", "python3"];
 
-/// An ENTRYPOINT, judged by its words alone.
+/// The kind of an ENTRYPOINT, from its words alone.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Entrypoint<'a> {
-    /// Pods do not need it: there is none, or the agent does the same.
+    /// Pods do not need it: it is empty, or the agent does the same.
     Unneeded,
     /// These words run the file `script`. They are kept if it ends with `exec "$@"`.
     Script { words: &'a [String], script: &'a str },
@@ -41,7 +41,7 @@ impl<'a> Entrypoint<'a> {
     }
 }
 
-/// Whether a script becomes the command that is given to it, whatever else it does before.
+/// Whether a script ends by running the command in its arguments with `exec`.
 pub(super) fn passes_on(script: &str) -> bool {
     let code = script.lines().filter(|line| !line.trim_start().starts_with('#'));
     code.flat_map(|line| line.split(';')).any(|part| {
@@ -52,7 +52,7 @@ pub(super) fn passes_on(script: &str) -> bool {
     })
 }
 
-/// What a user is told whose ENTRYPOINT is left out.
+/// The warning that the ENTRYPOINT is left out.
 pub(super) struct LeftOut<'a>(pub(super) &'a [String]);
 
 impl fmt::Display for LeftOut<'_> {
@@ -60,8 +60,8 @@ impl fmt::Display for LeftOut<'_> {
         let words = serde_json::to_string(self.0).map_err(|_| fmt::Error)?;
         write!(
             f,
-            "warning: pods do not run its ENTRYPOINT {words}, they run python {SCRIPT}; only a script that ends with \
-             exec \"$@\" can stay in front of that"
+            "warning: pods do not run its ENTRYPOINT {words}, only python {SCRIPT}; Muster keeps an \
+             ENTRYPOINT if it is a script that ends with exec \"$@\""
         )
     }
 }
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_passes_its_command_on_by_exec() {
+    fn a_script_that_ends_with_exec_runs_its_command() {
         for script in [
             "#!/bin/sh\nset -e\nexport A=1\nexec \"$@\"\n",
             "#!/bin/bash\nif [ $# = 0 ]; then\n  exec /bin/bash\nelse\n\texec \"$@\"\nfi\n",
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn who_loses_an_entrypoint_is_told_its_text() {
+    fn the_warning_quotes_the_entrypoint() {
         let said = LeftOut(&words("/bin/sh -c ./serve")).to_string();
         assert!(
             said.starts_with("warning: pods do not run its ENTRYPOINT [\"/bin/sh\",\"-c\",\"./serve\"], "),

@@ -1,4 +1,4 @@
-//! The errors of making an image for pods, with a hint for each that its user can mend.
+//! The errors of making an image for pods, with hints for those that the user can fix.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,17 +10,17 @@ use crate::master_client::MasterError;
 use protocol::agent::SCRIPT;
 
 /// How to choose another engine.
-const DOCKER_HINT: &str = "with minikube: eval $(minikube docker-env); else: unset DOCKER_HOST and DOCKER_CONTEXT, and \
-    docker context use NAME, with a name that docker context ls shows";
+const DOCKER_HINT: &str = "with minikube: eval $(minikube docker-env); else: unset DOCKER_HOST and DOCKER_CONTEXT, \
+    then docker context use NAME; docker context ls lists the names";
 
-/// Why there is no image for pods to run. A `reason` is in Docker's or the system's own words.
+/// Why there is no image for pods to run. A `reason` is Docker's or the system's error text.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ImageError {
     /// Neither a flag nor a Dockerfile names the image.
     #[error("no image to run: --image is not given, and there is no Dockerfile in {}", .0.display())]
     NoImage(PathBuf),
     /// `--push` and the image's name make no valid name.
-    #[error("--push {registry}: with {image} it is not a valid image name")]
+    #[error("--push {registry}: followed by /{image}, this is not a valid image name")]
     NoName { image: ImageRef, registry: String },
     /// `--agent-binary` cannot be read.
     #[error("--agent-binary: read {}", path.display())]
@@ -31,10 +31,10 @@ pub(crate) enum ImageError {
     /// Agent and image are for different processors.
     #[error("the agent {origin} is for {agent}, but the image {image} is for {wanted}")]
     AgentForeign { origin: String, agent: Machine, image: String, wanted: Machine },
-    /// There is no agent beside the client, and no master to ask.
+    /// There is no agent beside the client, and no master to fetch one from.
     #[error("no agent to put into the image: {0}")]
     NoAgent(String),
-    /// The master did not give its agent.
+    /// The agent could not be fetched from the master.
     #[error("fetch the agent from the master")]
     Master(#[from] MasterError),
     /// The image has no script.
@@ -50,15 +50,15 @@ pub(crate) enum ImageError {
     #[error("the image {image} runs as the user \"{user}\": Kubernetes cannot verify that a named user is not root")]
     UserByName { image: String, user: String },
     /// `--image-pull-policy Always` without `--push`.
-    #[error("--image-pull-policy Always: nodes cannot pull {0} with the agent in it, since it is in no registry")]
+    #[error("--image-pull-policy Always: nodes cannot pull {0} with the agent, which is not in a registry")]
     NothingToPull(String),
     /// A file or folder of a build cannot be read.
     #[error("read {} for the build", path.display())]
     Context { path: PathBuf, source: io::Error },
-    /// A line of .dockerignore is no pattern.
+    /// A line of .dockerignore is not a valid pattern.
     #[error(".dockerignore: invalid pattern \"{0}\"")]
     Ignore(String),
-    /// Docker's address has an unknown form. `named_by` is the variable or the context.
+    /// Docker's address is invalid. `named_by` is the variable or the context that has it.
     #[error(
         "{named_by}: invalid address \"{address}\": use unix://PATH, tcp://HOST:PORT, http://HOST:PORT or \
          https://HOST:PORT"
@@ -73,7 +73,7 @@ pub(crate) enum ImageError {
     /// Docker does not answer.
     #[error("cannot reach Docker at {address}: {reason}")]
     Unreachable { address: String, reason: String },
-    /// The image is neither here nor at its registry.
+    /// The image is neither on this machine nor in its registry.
     #[error("the image {image} is not on this machine and cannot be pulled: {reason}")]
     NotFound { image: String, reason: String },
     /// A build failed. `log` is the end of its output, with a line break before each line.
@@ -88,28 +88,28 @@ pub(crate) enum ImageError {
     /// The login that `docker login` stored cannot be read.
     #[error("read the login for {server}: {reason}")]
     Login { server: String, reason: String },
-    /// The variable names no tool that loads images.
+    /// The variable does not name a tool that loads images.
     #[error("MUSTER_LOAD: invalid tool \"{0}\": use minikube, kind or k3d")]
     Loader(String),
     /// The cluster's tool is not on the PATH.
     #[error("load {image}: {command} could not be started")]
     NoLoader { image: String, command: String, source: io::Error },
-    /// The cluster's tool failed. `outcome` says how, with the end of its output.
+    /// The cluster's tool failed. `outcome` is its exit status and the end of its output.
     #[error("load {image}: {command} {outcome}")]
     Load { image: String, command: String, outcome: String },
     /// The user pressed Ctrl-C.
     #[error("interrupted: nothing was submitted")]
     Interrupted,
-    /// The system gives no signals.
+    /// Signals cannot be caught.
     #[error("listen for signals")]
     Signals(#[source] io::Error),
 }
 
 impl ImageError {
-    /// What to do about it.
+    /// The next step for the user.
     pub(crate) fn hint(&self) -> Option<String> {
         let hint = match self {
-            // A build cannot give a name with a digest.
+            // A build cannot create a name with a digest.
             Self::NotFound { image, .. } if image.contains('@') => "check the name",
             Self::NotFound { image, .. } => {
                 return Some(format!("build it here, docker build -t {image} FOLDER, or check the name"));
@@ -129,14 +129,14 @@ impl ImageError {
                 "give an agent for that processor with --agent-binary PATH, or another --image"
             }
             Self::NoScript { .. } => "add WORKDIR and COPY exec.py ./ to its Dockerfile",
-            Self::NoPython { .. } => "start its Dockerfile FROM an image that has Python, or set ENV PATH in it",
+            Self::NoPython { .. } => "begin its Dockerfile with FROM an image that has Python, or set ENV PATH in it",
             Self::Root(_) | Self::UserByName { .. } => {
                 "set a numeric, non-zero USER at the end of its Dockerfile, such as USER 1000, or give --allow-root"
             }
             Self::NothingToPull(_) => "give --push REGISTRY, or leave out --image-pull-policy",
             Self::DockerHost { .. } | Self::NoDockerContext { .. } => DOCKER_HINT,
             Self::Unreachable { .. } => {
-                return Some(format!("is Docker running, and do you have the right to use it? {DOCKER_HINT}"));
+                return Some(format!("is Docker running, and may you use it? {DOCKER_HINT}"));
             }
             Self::Push { .. } => "can Docker reach the registry, and are you logged in? docker login HOST",
             Self::Login { .. } => "log in again: docker login HOST",
@@ -174,14 +174,14 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_to_be_built_only_by_a_name_that_a_build_can_give() {
+    fn the_hint_suggests_a_build_only_for_a_name_without_a_digest() {
         let nowhere = |image: &str| ImageError::NotFound { image: image.to_owned(), reason: String::new() };
         assert_eq!(hint(&nowhere("digits")), "build it here, docker build -t digits FOLDER, or check the name");
         assert_eq!(hint(&nowhere("digits@sha256:0")), "check the name");
     }
 
     #[test]
-    fn who_finds_no_engine_is_told_where_others_are() {
+    fn a_missing_engine_has_a_hint_about_contexts() {
         let unreachable = ImageError::Unreachable { address: String::new(), reason: String::new() };
         let absent = ImageError::NoDockerContext { context: String::new(), store: PathBuf::new() };
         for error in [unreachable, absent] {

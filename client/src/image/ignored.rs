@@ -1,5 +1,5 @@
-//! The patterns of a .dockerignore. Docker reads them differently from git: each starts at the context's root, and the
-//! last one that matches a file or a folder above it decides (`moby/patternmatcher`).
+//! The patterns of a .dockerignore. Unlike in git, each pattern starts at the context's root, and the last pattern that
+//! matches a file or one of its folders decides (`moby/patternmatcher`).
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub(super) struct Ignored {
 
 struct Pattern {
     matcher: Gitignore,
-    /// Whether it excludes. A pattern with `!` includes again.
+    /// `false` for a pattern with `!`, which includes files again.
     leaves_out: bool,
 }
 
@@ -43,7 +43,7 @@ impl Ignored {
 }
 
 impl Pattern {
-    /// `None` for a pattern that matches only the root, which cannot be excluded.
+    /// `None` for a pattern that matches only the root. The root cannot be excluded.
     fn parse(line: &str) -> Result<Option<Self>, String> {
         let (glob, leaves_out) = match line.strip_prefix('!') {
             Some(rest) => (rest.trim(), false),
@@ -100,20 +100,20 @@ mod tests {
     }
 
     #[test]
-    fn comments_blank_lines_and_the_root_itself_leave_nothing_out() {
+    fn comments_blank_lines_and_the_root_exclude_nothing() {
         for patterns in ["", "# data\n\n", "/\n.\n", "\u{feff}# bom"] {
             assert!(sent(patterns, "data"), "{patterns:?}");
         }
     }
 
     #[test]
-    fn what_docker_reads_itself_is_always_sent() {
+    fn files_that_docker_itself_reads_are_always_sent() {
         assert!(sent("*", "Dockerfile") && sent("*", ".dockerignore"));
         assert!(!sent("*", "sub/Dockerfile"));
     }
 
     #[test]
-    fn a_pattern_that_cannot_be_read_is_named() {
+    fn an_invalid_pattern_is_named() {
         assert_eq!(Ignored::parse("ok\n[a").err().as_deref(), Some("[a"));
     }
 }

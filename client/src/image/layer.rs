@@ -1,5 +1,5 @@
 //! Makes the bytes of the image of pods: the layer with the agent, and the archive for an engine that has the other
-//! layers. The same base and agent give the same bytes, so the same image.
+//! layers. The same base and agent give the same bytes, and so the same image.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,26 +19,26 @@ const ENTRYPOINT_FLAG: &str = "--entrypoint";
 const BASE_LABEL: &str = "muster.base";
 /// The SHA-256 of the agent.
 const AGENT_LABEL: &str = "muster.agent";
-/// How the two were put together. It changes with the bytes around the agent.
+/// The version of the image's layout. It changes with everything except the base and the agent.
 const WRAP_LABEL: &str = "muster.wrap";
 const WRAP_VERSION: &str = "2";
 
-/// Length of a content tag. Its digest has 64 characters.
+/// Length of a content tag, which is a prefix of a digest.
 const CONTENT_TAG_CHARACTERS: usize = 12;
 
-/// Names and labels of an image of pods. They are known before the image is made.
+/// Names and labels of an image of pods, which are known before it is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
-    /// The name for people. A later wrap moves it to another image.
+    /// The name for people. The next wrap moves it to a new image.
     pub(super) alias: ImageRef,
-    /// The name by content, which is never moved. Jobs use it, so a pod that starts later runs what was submitted.
+    /// The name by content, which never moves. Jobs use it, so that a pod that starts later runs the submitted image.
     pub(super) content: ImageRef,
     /// The base, the agent, and the version of the wrap.
     pub(super) labels: BTreeMap<&'static str, String>,
 }
 
 impl Target {
-    /// For the image that is `image`, whose id is `base_id`, and an agent.
+    /// For the training image `image` with the id `base_id`, and an agent.
     pub(super) fn new(image: &ImageRef, base_id: &str, agent_sha256: &str) -> Self {
         let content = format!("{}:{}", image.repository(), content_tag(base_id, agent_sha256));
         let content: ImageRef = content.parse().expect("a valid repository and hexadecimal digits");
@@ -67,7 +67,7 @@ pub(super) struct Base {
     /// The processor's variant, such as `v8`.
     pub(super) variant: Option<String>,
     pub(super) os: String,
-    /// Its date. The image of pods has the same date, so making it again gives the same bytes.
+    /// Its date. The image of pods gets the same date, so that its bytes do not change.
     pub(super) created: Option<String>,
     /// Its configuration, with the field names of the image specification.
     pub(super) config: Map<String, Value>,
@@ -75,7 +75,7 @@ pub(super) struct Base {
     pub(super) layers: Vec<String>,
 }
 
-/// The parts of an image of pods.
+/// The inputs of an image of pods.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wrap<'a> {
     pub(super) base: &'a Base,
@@ -86,20 +86,20 @@ pub(super) struct Wrap<'a> {
 }
 
 impl Wrap<'_> {
-    /// The ENTRYPOINT of the image of pods. Kubernetes appends a pod's arguments.
+    /// The ENTRYPOINT of the image of pods. Kubernetes appends the pod's arguments.
     fn command(&self) -> Vec<String> {
         let kept = self.entrypoint.iter().map(|word| format!("{ENTRYPOINT_FLAG}={word}"));
         std::iter::once(AGENT_PATH.to_owned()).chain(kept).collect()
     }
 }
 
-/// The image in the form that `docker load` takes. User, folder and variables stay as they are in the base. The archive
-/// names the base's layers and does not hold them.
+/// The image as an archive for `docker load`. User, folder and variables are those of the base. The archive names the
+/// base's layers but does not contain them.
 pub(super) fn archive(wrap: &Wrap<'_>) -> io::Result<Vec<u8>> {
     let Wrap { base, agent, entrypoint: _, target: Target { alias, content, labels: _ } } = wrap;
     let layer = layer(agent)?;
     let config = config(wrap, &digest(&layer)).to_string();
-    // An engine looks a layer up by its digest first, and opens its file only when it has none.
+    // An engine first looks for a layer by its digest. It opens the file only if it does not have the layer.
     let layers: Vec<String> = (0..base.layers.len()).map(|place| format!("base/{place}.tar")).collect();
     let layers: Vec<&str> = layers.iter().map(String::as_str).chain(["layer.tar"]).collect();
     let manifest = json!([{ "Config": "config.json", "RepoTags": [content, alias], "Layers": layers }]).to_string();
@@ -125,7 +125,7 @@ fn layer(agent: &[u8]) -> io::Result<Vec<u8>> {
 /// The context of a build that makes the same image as [`archive`], for an engine that refuses such an archive.
 pub(super) fn build_context(wrap: &Wrap<'_>) -> io::Result<Vec<u8>> {
     let Wrap { base: _, agent, entrypoint: _, target } = wrap;
-    // The values are digests, which need no quoting; the base comes as an argument.
+    // The values are digests, which need no escaping. The base is a build argument.
     let labels: String = target.labels.iter().map(|(name, value)| format!("LABEL {name}=\"{value}\"\n")).collect();
     let command = json!(wrap.command());
     let dockerfile = format!("ARG BASE\nFROM ${{BASE}}\nCOPY agent {AGENT_PATH}\nENTRYPOINT {command}\n{labels}");
@@ -135,7 +135,7 @@ pub(super) fn build_context(wrap: &Wrap<'_>) -> io::Result<Vec<u8>> {
     tar.into_inner()
 }
 
-/// A header without dates and users, which would differ from run to run.
+/// A header without dates and users, because they would differ between runs.
 fn file_header(mode: u32, bytes: usize) -> tar::Header {
     let mut header = tar::Header::new_ustar();
     header.set_mode(mode);
@@ -152,7 +152,7 @@ fn config(wrap: &Wrap<'_>, layer: &str) -> Value {
     let Base { id, architecture, variant, os, created, config, layers } = base;
     let mut running = config.clone();
     running.insert("Entrypoint".to_owned(), json!(wrap.command()));
-    // It would become the agent's arguments.
+    // CMD would become the agent's arguments.
     running.remove("Cmd");
     let mut all_labels = running.get("Labels").and_then(Value::as_object).cloned().unwrap_or_default();
     all_labels.extend(labels.iter().map(|(name, value)| ((*name).to_owned(), json!(value))));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_by_content_is_another_for_another_base_or_agent_and_for_nothing_else() {
+    fn a_name_by_content_depends_on_the_base_and_the_agent_only() {
         let content = |image: &str, base: &str, agent: &str| target(image, base, agent).content.to_string();
         let name = content("h:5000/digits:1", "sha256:base", "sha256:agent");
         let tag = name.strip_prefix("h:5000/digits_pod:").unwrap();
@@ -238,7 +238,7 @@ mod tests {
     fn the_same_base_and_agent_give_the_same_image() {
         assert_eq!(wrapped(b"the agent"), wrapped(b"the agent"));
         let config = |agent| files(&wrapped(agent))["config.json"].1.clone();
-        assert_ne!(config(b"the agent"), config(b"another"), "the digest of this is the image's id");
+        assert_ne!(config(b"the agent"), config(b"another"), "the digest of the configuration is the image's id");
     }
 
     #[test]
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_archive_names_every_layer_and_holds_the_last() {
+    fn the_archive_names_every_layer_and_contains_the_last() {
         let files = files(&wrapped(b"the agent"));
         assert_eq!(files.keys().collect::<Vec<_>>(), ["config.json", "layer.tar", "manifest.json"]);
         let manifest: Value = serde_json::from_slice(&files["manifest.json"].1).unwrap();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layer_is_the_agent_alone_owned_by_root_and_without_a_date() {
+    fn the_layer_has_only_the_agent_owned_by_root_and_without_a_date() {
         let files = files(&layer(b"the agent").unwrap());
         assert_eq!(files.keys().collect::<Vec<_>>(), ["muster/", "muster/agent"]);
         for (header, _) in files.values() {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_build_of_the_same_takes_the_base_as_an_argument() {
+    fn a_build_takes_the_base_as_an_argument() {
         let (base, target) = (base(), target("digits:1", "sha256:base", "abc"));
         let wrap = Wrap { base: &base, agent: b"the agent", entrypoint: &[], target: &target };
         let files = files(&build_context(&wrap).unwrap());

@@ -1,5 +1,5 @@
-//! Loads images into the nodes of a local cluster whose nodes do not share this machine's Docker. The cluster's own tool
-//! does it at each submit, since only the tool knows which images its nodes still have.
+//! Loads images into a local cluster whose nodes do not share this machine's Docker. Runs the cluster's tool at each
+//! submit, because only the tool knows which images the nodes still have.
 
 use std::collections::HashSet;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::args::Loader;
 /// Maximum number of lines shown of a failed tool's output.
 const LINES_MAX: usize = 10;
 
-/// Loads an image of this machine's engine into the cluster of this name, or the tool's default.
+/// Loads an image of this machine's engine into the cluster with this name, or into the tool's default cluster.
 pub(super) async fn load(loader: Loader, cluster: Option<&str>, image: &ImageRef) -> Result<(), ImageError> {
     let words = command(loader, cluster, image);
     let shown = || format!("`{}`", words.join(" "));
@@ -41,8 +41,8 @@ pub(super) async fn load(loader: Loader, cluster: Option<&str>, image: &ImageRef
     }
 }
 
-/// How much a process and its descendants have read and written, in bytes (proc(5), `/proc/PID/io`). A process that has
-/// ended no longer counts, so the sum may fall, too.
+/// The bytes that a process and its descendants have read and written (proc(5), `/proc/PID/io`). Ended processes do not
+/// count, so the sum may decrease.
 fn bytes_moved(process: u32) -> u64 {
     family(process)
         .into_iter()
@@ -62,7 +62,7 @@ fn family(process: u32) -> HashSet<u32> {
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let parents: Vec<(u32, u32)> = pids.filter_map(|pid| Some((pid, parent(pid)?))).collect();
     let mut family = HashSet::from([process]);
-    // Each round adds a generation.
+    // Each round adds the children of the last round.
     loop {
         let known = family.len();
         let children = parents.iter().filter(|(_, parent)| family.contains(parent)).map(|(pid, _)| *pid);
@@ -74,7 +74,8 @@ fn family(process: u32) -> HashSet<u32> {
     }
 }
 
-/// The parent's id (proc(5), `/proc/PID/stat`). The name before it stands in parentheses and may hold some itself.
+/// The parent's id (proc(5), `/proc/PID/stat`). The field before it is a name in parentheses, which may contain
+/// parentheses.
 fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, after_name) = stat.rsplit_once(')')?;
@@ -104,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_tool_is_called_in_its_own_words() {
+    fn each_tool_is_called_with_its_own_flags() {
         let image = "digits_pod:1".parse().unwrap();
         for (loader, cluster, line) in [
             (Loader::Minikube, None, "minikube image load digits_pod:1"),
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tool_and_its_children_copy_is_progress() {
+    fn bytes_copied_by_a_tool_or_its_children_are_progress() {
         use std::io::{BufRead, BufReader, Read, Write};
         let mut tool = std::process::Command::new("sh")
             .args(["-c", "echo ready; (cat; true); true"])

@@ -1,5 +1,5 @@
-//! A look at the files of an image. It needs a container that is created and never started, which takes hundredths of a
-//! second whatever the size of the image.
+//! Reads files of an image. Creates a container for this but never starts it, which takes hundredths of a second for an
+//! image of any size.
 
 use std::io::Read;
 
@@ -37,7 +37,7 @@ impl<'a> Look<'a> {
             entrypoint: Some(vec![AGENT_PATH.to_owned()]),
             ..ContainerCreateBody::default()
         };
-        let doing = format!("look into {image}");
+        let doing = format!("inspect the files of {image}");
         engine.docker.create_container(Some(options), body).await.map_err(refused(&doing))?;
         Ok(Self { engine, container })
     }
@@ -50,18 +50,18 @@ impl<'a> Look<'a> {
         removed.map_err(refused(&format!("remove the container {container}")))
     }
 
-    /// Whether there is a file with this path, or a link.
+    /// Whether the path is a file or a link.
     pub(super) async fn is_file(&self, path: &str) -> Result<bool, ImageError> {
         Ok(self.stat(path).await?.is_some_and(|found| !found.is_folder))
     }
 
-    /// The text of a small file; `None` if there is none with this path, or it is large or binary.
+    /// The text of a small file. `None` if the file does not exist, is too large or is binary.
     pub(super) async fn text(&self, path: &str) -> Result<Option<String>, ImageError> {
         let Some(found) = self.stat(path).await? else { return Ok(None) };
         if found.link_target.is_empty() {
             return self.content(path, &found).await;
         }
-        // An engine follows all links before it names the target.
+        // The engine has already followed all links to the target.
         match self.stat(&found.link_target).await? {
             Some(target) => self.content(&found.link_target, &target).await,
             None => Ok(None),
@@ -95,7 +95,7 @@ impl<'a> Look<'a> {
 struct Stat {
     is_folder: bool,
     bytes: i64,
-    /// Empty for what is no link.
+    /// Empty if the file is not a link.
     link_target: String,
 }
 

@@ -1,5 +1,5 @@
-//! Makes the image that pods run and brings it to the nodes: builds the training image if needed, adds the agent, and
-//! pushes or loads the result if the nodes do not share this machine's Docker. Only this folder knows Docker.
+//! Makes the image that pods run and brings it to the nodes. Builds the training image if needed, and adds the agent.
+//! Pushes or loads the result if the nodes do not share this machine's Docker. Only this folder knows Docker.
 
 mod agent;
 mod build;
@@ -41,7 +41,7 @@ use crate::output::{Notes, spelled};
 /// The target under which Docker's library logs its requests.
 pub(crate) const LOG_TARGET: &str = "bollard";
 
-/// What image to make for the pods, and where to bring it. Its flags and variables are valid.
+/// The image to make for the pods, and its destination. The flags and variables are valid.
 pub(crate) struct ImageOrder {
     source: Source,
     destination: Destination,
@@ -53,7 +53,7 @@ pub(crate) struct ImageOrder {
 /// Where the training image comes from.
 #[derive(Debug, PartialEq, Eq)]
 enum Source {
-    /// An image with this name.
+    /// The image with this name.
     Named(ImageRef),
     /// A build from this folder, under this name.
     Folder(PathBuf, ImageRef),
@@ -71,16 +71,16 @@ enum Users {
 /// How nodes get the image of pods.
 #[derive(Debug, PartialEq, Eq)]
 enum Destination {
-    /// They share the engine that made it.
+    /// The nodes share this machine's engine.
     Engine,
-    /// From a registry, under this name.
+    /// The image is pushed to a registry, under this name.
     Registry(ImageRef),
-    /// A tool loads it into the cluster of this name, or its default.
+    /// A tool loads the image into the cluster with this name, or into its default cluster.
     Cluster(Loader, Option<String>),
 }
 
 impl ImageOrder {
-    /// Reads the flags and the folder. Docker is not asked yet.
+    /// Checks the flags and the folder. Docker is not asked yet.
     pub(crate) fn new(
         args: ImageArgs,
         config: &ImageConfig,
@@ -144,7 +144,7 @@ fn destination(
     Ok(tool.map_or(Destination::Engine, |tool| Destination::Cluster(tool, config.load_cluster.clone())))
 }
 
-/// Makes the image that pods run available to them. Returns the name for their specification.
+/// Makes the image and brings it to the nodes. Returns its name for the pods' specification.
 pub(crate) async fn prepare(order: &ImageOrder, notes: &Notes) -> Result<ImageRef, ImageError> {
     let mut interrupts = Interrupts::listen().map_err(ImageError::Signals)?;
     let stop = CancellationToken::new();
@@ -165,7 +165,7 @@ pub(crate) async fn prepare(order: &ImageOrder, notes: &Notes) -> Result<ImageRe
     outcome
 }
 
-/// The image that is being made, seen from any step of the work.
+/// The context of a step of the work.
 #[derive(Clone, Copy)]
 struct Work<'a> {
     engine: &'a Engine,
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flags_say_where_the_image_goes_and_the_variable_where_they_are_silent() {
+    fn the_flags_choose_the_destination_and_the_variable_is_the_default() {
         let of = |push: Option<&str>, load, variable: Option<&str>| {
             let variable = variable.map(str::to_owned);
             let config = ImageConfig { load: variable, load_cluster: Some("dev".to_owned()), ..ImageConfig::default() };
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_always_asks_a_registry_needs_one() {
+    fn the_pull_policy_always_needs_a_registry() {
         let order = |push: Option<&str>| {
             let push = push.map(|text| text.parse().unwrap());
             let args = ImageArgs { image: Some(image("digits")), push, ..ImageArgs::default() };
@@ -285,12 +285,12 @@ mod tests {
     }
 
     #[test]
-    fn a_registry_that_leaves_no_room_for_the_name_is_refused() {
+    fn a_registry_that_is_too_long_for_an_image_name_is_refused() {
         let long = format!("r:5000/{}", "a".repeat(240));
         let refused = destination(&image("digits"), Some(long.parse().unwrap()), None, &ImageConfig::default());
         assert_eq!(
             refused.unwrap_err().to_string(),
-            format!("--push {long}: with digits_pod:latest it is not a valid image name")
+            format!("--push {long}: followed by /digits_pod:latest, this is not a valid image name")
         );
     }
 }

@@ -1,20 +1,20 @@
-//! Names of images: as engines take and list them, as people read them, and for an image that has none yet.
+//! Names of images: for requests to an engine, as listed by an engine, for people, and for new images.
 
 use protocol::image::ImageRef;
 
 /// Maximum number of characters taken from a folder's name.
 const FOLDER_CHARACTERS_MAX: usize = 100;
-/// The tag that a name without one has.
+/// The tag of a name without a tag.
 const DEFAULT_TAG: &str = "latest";
-/// The registry of a name without a host. Docker leaves these out of the names that it lists.
+/// The registry of a name without a host. Docker lists names without it.
 const DEFAULT_HOSTS: [&str; 2] = ["docker.io/", "index.docker.io/"];
 const DEFAULT_PATH: &str = "library/";
 /// The key under which `docker login` stores the login of that registry.
 const HUB_LOGIN: &str = "https://index.docker.io/v1/";
-/// Put before the folder's name, so that a folder called `python` does not take the name of the public image.
+/// Prefix of the folder's name, so that a folder called `python` does not take the name of the public image.
 const FOLDER_PREFIX: &str = "muster-";
 
-/// The name by which an engine is asked: with a tag or a digest, never both. Its host stays, if it has one: engines
+/// The name for requests to an engine: with a tag or a digest, never both. No host is added or removed, because engines
 /// disagree about names without a host.
 pub(super) fn exact(image: &ImageRef) -> String {
     let repository = image.repository();
@@ -24,7 +24,7 @@ pub(super) fn exact(image: &ImageRef) -> String {
     }
 }
 
-/// A name without the host and path that Docker leaves out and podman writes in full.
+/// A name without the default host and path. Docker lists names in this form; podman lists full names.
 pub(super) fn familiar(name: &str) -> &str {
     let on_hub = DEFAULT_HOSTS.iter().find_map(|host| name.strip_prefix(host)).unwrap_or(name);
     on_hub.strip_prefix(DEFAULT_PATH).unwrap_or(on_hub)
@@ -52,13 +52,13 @@ pub(super) fn login_server(image: &ImageRef) -> &str {
     }
 }
 
-/// The name of the image that is built from a folder: `muster-` and the folder's name, without what a name cannot hold.
+/// The name of the image that is built from a folder: `muster-` and the valid characters of the folder's name.
 pub(super) fn of_folder(folder: &str) -> ImageRef {
     let lower = folder.to_lowercase();
     let words = lower.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let mut name = words.collect::<Vec<_>>().join("-");
     name.truncate(FOLDER_CHARACTERS_MAX);
-    // A name in another alphabet leaves nothing.
+    // Nothing is left of a name in another alphabet.
     let name = Some(name.trim_end_matches('-')).filter(|name| !name.is_empty()).unwrap_or("training");
     let named = format!("{FOLDER_PREFIX}{name}:{DEFAULT_TAG}");
     named.parse().expect("words of lower-case letters and digits with one hyphen between them make a name")
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_is_asked_by_the_full_name_with_a_tag_or_a_digest() {
+    fn an_engine_is_asked_for_the_full_name_with_a_tag_or_a_digest() {
         let digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
         for (name, asked) in [
             ("digits", "digits:latest"),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn podman_and_docker_list_an_image_of_the_hub_by_the_same_familiar_name() {
+    fn names_of_podman_and_docker_have_the_same_familiar_form() {
         for (listed, name) in [
             ("docker.io/library/python:3", "python:3"),
             ("index.docker.io/me/digits:latest", "me/digits:latest"),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn people_need_not_read_the_default_tag() {
+    fn a_short_name_has_no_default_tag() {
         assert_eq!(short(&image("digits_pod:latest")), "digits_pod");
         assert_eq!(short(&image("h:5000/digits_pod:2")), "h:5000/digits_pod:2");
         assert_eq!(tag_or_digest(&image("digits")), "latest");

@@ -1,4 +1,4 @@
-//! Pulls and pushes images through the engine, with the logins that `docker login` has stored.
+//! Pulls and pushes images through the engine, with the logins from `docker login`.
 
 use std::collections::HashMap;
 
@@ -30,8 +30,8 @@ pub(super) async fn pull(engine: &Engine, image: &ImageRef, notes: &Notes) -> Re
     Ok(())
 }
 
-/// Pushes an image whose name begins with its registry. Returns its name by digest, because the next push may move the
-/// tag, and a node does not pull a tag again that it has.
+/// Pushes an image whose name begins with its registry. Returns its name by digest: the next push may move the tag, and
+/// a node does not pull a tag twice.
 pub(super) async fn push(engine: &Engine, image: &ImageRef, notes: &Notes) -> Result<ImageRef, ImageError> {
     let refused = |reason: String| ImageError::Push { image: image.to_string(), reason };
     let options = PushImageOptionsBuilder::default().tag(&tag_or_digest(image)).build();
@@ -45,7 +45,7 @@ pub(super) async fn push(engine: &Engine, image: &ImageRef, notes: &Notes) -> Re
     }
     let found = engine.inspect(image).await?;
     let digests = found.map(|found| found.digests).unwrap_or_default();
-    pushed(image, &digests).ok_or_else(|| refused("Docker does not say by which digest the registry has it".to_owned()))
+    pushed(image, &digests).ok_or_else(|| refused("Docker does not report the digest in the registry".to_owned()))
 }
 
 /// The image by its digest in its own repository.
@@ -67,18 +67,18 @@ async fn login(image: &ImageRef, notes: &Notes) -> Result<Option<DockerCredentia
     credentials(found, server)
 }
 
-/// What is wrong with a helper program. A helper that has no login for the registry works well.
+/// What is wrong with a helper program. It is not an error if the helper has no login for the registry.
 fn failed_helper(error: &CredentialRetrievalError) -> Option<String> {
     match error {
         // From docker-credential-helpers (`credentials/error.go`). Helpers print it to stdout.
         CredentialRetrievalError::HelperFailure { stdout, .. } if stdout.contains("credentials not found") => None,
         CredentialRetrievalError::HelperFailure { helper, stdout, stderr } => {
             let words = [stdout, stderr].into_iter().flat_map(|text| text.lines()).find(|line| !line.trim().is_empty());
-            Some(format!("{helper} failed: {}", words.unwrap_or("without a word").trim()))
+            Some(format!("{helper} failed: {}", words.unwrap_or("no output").trim()))
         }
         CredentialRetrievalError::HelperCommunicationError => Some("the credential helper cannot be run".to_owned()),
         CredentialRetrievalError::MalformedHelperResponse => {
-            Some("the credential helper gave an answer that cannot be read".to_owned())
+            Some("the credential helper's answer cannot be read".to_owned())
         }
         CredentialRetrievalError::CredentialDecodingError
         | CredentialRetrievalError::CredentialMismatchError
@@ -88,7 +88,7 @@ fn failed_helper(error: &CredentialRetrievalError) -> Option<String> {
     }
 }
 
-/// A login for the engine. Most images need none, so a missing login is no error, as with the docker command.
+/// A login for the engine. Most images need no login, so a missing one is not an error, as in the docker command.
 fn credentials(
     found: Result<DockerCredential, CredentialRetrievalError>,
     server: String,
@@ -104,7 +104,7 @@ fn credentials(
         Ok(DockerCredential::IdentityToken(token)) => {
             Ok(Some(DockerCredentials { identitytoken: Some(token), serveraddress, ..DockerCredentials::default() }))
         }
-        // A missing file is a read error, too.
+        // A missing file is also a read error.
         Err(
             CredentialRetrievalError::NoCredentialConfigured
             | CredentialRetrievalError::ConfigNotFound
@@ -126,7 +126,7 @@ struct Layers {
 impl Layers {
     fn note(&mut self, id: Option<String>, detail: Option<&ProgressDetail>) {
         if let Some(&ProgressDetail { current: Some(current), total: Some(total) }) = detail {
-            // The library does not name the layer of a push. The size tells most layers apart.
+            // The library does not name the layer of a push. Most layers differ in size.
             self.by_id.insert(id.unwrap_or_else(|| total.to_string()), (current, total));
         }
     }
@@ -145,7 +145,7 @@ mod tests {
     const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
     #[test]
-    fn a_pushed_image_is_named_by_the_digest_of_its_own_repository() {
+    fn a_pushed_image_is_named_by_its_digest_in_its_own_repository() {
         let image: ImageRef = "localhost:5000/digits_pod:latest".parse().unwrap();
         let others = vec![format!("other:5000/digits_pod@{}", DIGEST.replace('0', "1"))];
         assert_eq!(pushed(&image, &others), None);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_helper_without_a_login_stops_nobody_and_a_broken_one_is_named() {
+    fn a_helper_without_a_login_is_not_an_error_and_a_broken_one_is_named() {
         let failure = |stdout: &str| CredentialRetrievalError::HelperFailure {
             helper: "docker-credential-x".to_owned(),
             stdout: stdout.to_owned(),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_on_their_way_are_added_up() {
+    fn the_progress_is_the_sum_of_all_layers() {
         let mut layers = Layers::default();
         assert_eq!(layers.shown(), "");
         let detail = |current, total| ProgressDetail { current: Some(current), total: Some(total) };

@@ -1,5 +1,5 @@
-//! A limit on how long work may stand still. How long it takes as a whole is not limited: a large image over a slow
-//! network takes hours, and its user can press Ctrl-C.
+//! Limits the time without progress. The total time is not limited: a large image over a slow network takes hours, and
+//! the user can press Ctrl-C.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use futures_util::{Stream, StreamExt};
 
 /// The longest time without any progress.
 pub(super) const STALL_LIMIT: Duration = Duration::from_secs(600);
-/// How often progress is looked for where nothing announces it.
+/// How often the progress is measured.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// No progress for [`STALL_LIMIT`].
@@ -26,7 +26,7 @@ pub(super) async fn next<S: Stream + Unpin>(stream: &mut S) -> Result<Option<S::
     tokio::time::timeout(STALL_LIMIT, stream.next()).await.map_err(|_| Stalled)
 }
 
-/// Does `work` as long as `measure` changes.
+/// Does `work` while `measure` changes.
 pub(super) async fn while_changing<T, M: PartialEq>(
     work: impl Future<Output = T>,
     measure: impl FnMut() -> M,
@@ -60,11 +60,11 @@ mod tests {
 
     use super::*;
 
-    /// Nearly too long.
+    /// Slightly less than the limit.
     const SLOW: Duration = Duration::from_secs(STALL_LIMIT.as_secs() - 10);
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_stream_may_take_any_time_and_a_silent_one_may_not() {
+    async fn a_slow_stream_is_not_stalled_and_a_silent_one_is() {
         let mut slow = pin!(stream::unfold(0, |sent| async move {
             sleep(SLOW).await;
             (sent < 20).then_some((sent, sent + 1))
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_is_given_up_only_when_its_measure_stands_still() {
+    async fn work_is_stalled_only_when_its_measure_does_not_change() {
         let moved = Cell::new(0);
         let slow = async {
             for _ in 0..20 {

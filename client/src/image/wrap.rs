@@ -1,5 +1,5 @@
-//! The image that pods run, made from a training image by a layer with the agent on top. An image that is there already
-//! is recognised by its labels and left alone.
+//! Makes the image that pods run: a training image and a layer with the agent on top. Recognises an existing image by
+//! its labels and keeps it.
 
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ use super::names::{familiar, short};
 use super::{Users, Work, build, check, registry, stall};
 use crate::output::{Notes, spelled};
 
-/// Makes sure that the engine has the image that pods run, by both of its names.
+/// Ensures that the engine has the image that pods run, under both of its names.
 pub(super) async fn wrap(
     work: Work<'_>,
     image: &ImageRef,
@@ -62,15 +62,15 @@ async fn get(work: Work<'_>, image: &ImageRef) -> Result<Base, ImageError> {
         return Ok(found.base);
     }
     let begun = Instant::now();
-    notes.say(&format!("image {}: not here, pulling it", short(image)));
+    notes.say(&format!("image {}: not on this machine, pulling it", short(image)));
     work.unless_stopped(registry::pull(engine, image, notes)).await?;
     notes.say(&format!("image {}: pulled in {}", short(image), spelled(begun.elapsed())));
     let found = work.unless_stopped(engine.inspect(image)).await?;
-    let gone = || ImageError::NotFound { image: short(image), reason: "it is gone after the pull".to_owned() };
+    let gone = || ImageError::NotFound { image: short(image), reason: "Docker lacks it after the pull".to_owned() };
     Ok(found.ok_or_else(gone)?.base)
 }
 
-/// Checks the base, and then makes the image: an image with the name of pods counts as checked from then on.
+/// Checks the base, and then makes the image. An existing image of pods is not checked again.
 async fn put_together(
     work: Work<'_>,
     base: &Base,
@@ -79,13 +79,13 @@ async fn put_together(
     target: &Target,
 ) -> Result<(), ImageError> {
     let Work { engine, notes, .. } = work;
-    // Not interrupted: a container that the engine creates must be known here, to be removed.
+    // Not interruptible: a container that the engine has created must be known here, so that it is removed.
     let look = Look::into_image(engine, &base.id, name).await?;
     let seen = work.unless_stopped(async { tokio::try_join!(examine(&look, base, name), engine.way()) }).await;
     let (kept, way) = match seen {
         Ok(seen) => seen,
         Err(refusal) => {
-            // The refusal says more than a failed removal.
+            // The refusal is more useful than the error of a failed removal.
             let _ = look.remove().await;
             return Err(refusal);
         }
@@ -100,7 +100,7 @@ async fn put_together(
     let wrap = Wrap { base, agent: &agent.bytes, entrypoint: &entrypoint, target };
     let made = work.unless_stopped(make(engine, &wrap, way, notes));
     let (removed, made) = tokio::join!(look.remove(), made);
-    // The image is good without it.
+    // The image is usable even if the container was not removed.
     if let Err(error) = removed {
         notes.say(&error.to_string());
     }
@@ -124,7 +124,7 @@ async fn make(engine: &Engine, wrap: &Wrap<'_>, way: Way, notes: &Notes) -> Resu
     build::wrap(engine, wrap, notes).await
 }
 
-/// Gives the engine the image as a layer on those that it has.
+/// Loads the image into the engine as a layer on the engine's own layers.
 async fn load(engine: &Engine, tar: Vec<u8>) -> Result<(), String> {
     let options = ImportImageOptionsBuilder::default().quiet(true).build();
     let mut answers = std::pin::pin!(engine.docker.import_image(options, body_full(tar.into()), None));
@@ -134,7 +134,7 @@ async fn load(engine: &Engine, tar: Vec<u8>) -> Result<(), String> {
     Ok(())
 }
 
-/// The image that wrapping would make, if the engine has it; it has both names then.
+/// The image that wrapping would make, if the engine already has it. Adds the alias if it is missing.
 async fn current(engine: &Engine, target: &Target) -> Result<Option<Target>, ImageError> {
     let found = engine.inspect(&target.content).await?.filter(|found| is_made_of(found, target));
     let Some(found) = found else { return Ok(None) };
@@ -144,7 +144,7 @@ async fn current(engine: &Engine, target: &Target) -> Result<Option<Target>, Ima
     Ok(Some(Target { content: as_listed(&found, &target.content), ..target.clone() }))
 }
 
-/// A name alone proves nothing: anyone can give it to another image.
+/// Whether the labels match. The name proves nothing, because anyone can give it to another image.
 fn is_made_of(found: &Inspected, target: &Target) -> bool {
     let labels = found.base.config.get("Labels").and_then(Value::as_object);
     let label = |name: &str| labels.and_then(|labels| labels.get(name)).and_then(Value::as_str);
@@ -156,8 +156,8 @@ fn has_name(found: &Inspected, name: &ImageRef) -> bool {
     found.tags.iter().any(|tag| familiar(tag) == familiar(&name))
 }
 
-/// podman puts names without a host below `localhost`, and a cluster that is loaded by podman knows the image by that
-/// name alone.
+/// The name as the engine lists it. podman adds `localhost/` to names without a host, and a cluster that podman loads
+/// knows the image only by that name.
 fn as_listed(found: &Inspected, name: &ImageRef) -> ImageRef {
     let local = format!("{PODMAN_HOST}/{name}");
     let is_listed = !has_name(found, name) && found.tags.contains(&local);
@@ -165,7 +165,7 @@ fn as_listed(found: &Inspected, name: &ImageRef) -> ImageRef {
     local.unwrap_or_else(|| name.clone())
 }
 
-/// The host in podman's names of images that come from no registry.
+/// The host that podman adds to names without a host.
 const PODMAN_HOST: &str = "localhost";
 
 #[cfg(test)]
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_current_when_it_is_of_this_base_and_this_agent() {
+    fn an_image_is_current_if_it_has_this_base_and_this_agent() {
         let now = target("sha256:base", "sha256:agent");
         for (labels, is_current) in [
             (serde_json::json!(now.labels), true),

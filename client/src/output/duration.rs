@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// `0.02 s`, `1.8 s`, `2 m 05 s`, `1 h 02 m`, `3 d 04 h`: two figures that count.
+/// `0.02 s`, `1.8 s`, `2 m 05 s`, `1 h 02 m`, `3 d 04 h`.
 pub(crate) fn spelled(duration: Duration) -> String {
     const MINUTE: u64 = 60;
     const HOUR: u64 = 60 * MINUTE;

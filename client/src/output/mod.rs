@@ -25,7 +25,7 @@ pub(crate) use why::why_text;
 use progress::{AboveProgress, Progress};
 use text::{Colours, for_terminal};
 
-/// One colour after the other for one replica after the other; red is for errors.
+/// The colours of replicas, in turn. Red is for errors.
 const PREFIX_COLOURS: [AnsiColor; 10] = [
     AnsiColor::Cyan,
     AnsiColor::Yellow,
@@ -39,16 +39,16 @@ const PREFIX_COLOURS: [AnsiColor; 10] = [
     AnsiColor::BrightBlue,
 ];
 
-/// Bytes of a line without an end that are held back from a terminal.
+/// Maximum bytes of an unfinished line that are held back from a terminal.
 const PARTIAL_LINE_MAX: usize = 16 * 1024;
 
 /// Why data could not be written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OutputError {
-    /// The reader has left, as `head` does when it has seen enough.
+    /// The reader closed it, as `head` does.
     #[error("stdout is closed")]
     Closed,
-    /// Anything else, a full disk for example.
+    /// Another failure, such as a full disk.
     #[error("write to stdout")]
     Write(#[source] io::Error),
 }
@@ -59,7 +59,7 @@ impl From<io::Error> for OutputError {
     }
 }
 
-/// Stdout. What is written stays in memory until [`Data::flush`] or until there is much of it.
+/// Stdout. Output is buffered until [`Data::flush`] or until the buffer is full.
 pub(crate) struct Data {
     out: BufWriter<AboveProgress>,
     terminal: bool,
@@ -68,17 +68,17 @@ pub(crate) struct Data {
     partial_line: Vec<u8>,
 }
 
-/// How the lines of several replicas are told apart.
+/// How a log line names its replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LogLines {
-    /// By a prefix of this width.
+    /// In a prefix of this width.
     Prefixed(usize),
-    /// Each is an object of its own, as it came.
+    /// In a JSON object, as the master sent it.
     Json,
 }
 
 impl Data {
-    /// The process's stdout; on a terminal it is written above the progress of these notes.
+    /// The process's stdout. On a terminal, it is written above the progress of these notes.
     pub(crate) fn above(notes: &Notes) -> Self {
         let stdout = io::stdout();
         let (terminal, colours) = (stdout.is_terminal(), colours_of(&stdout));
@@ -91,12 +91,12 @@ impl Data {
         }
     }
 
-    /// Hands everything to the system.
+    /// Writes the buffer to stdout.
     pub(crate) fn flush(&mut self) -> Result<(), OutputError> {
         Ok(self.out.flush()?)
     }
 
-    /// Our own text with styles, for example clap's help.
+    /// Prints text with styles, such as clap's help.
     pub(crate) fn styled(&mut self, text: &str) -> Result<(), OutputError> {
         match self.colours {
             Colours::Kept => write!(self.out, "{text}")?,
@@ -105,7 +105,7 @@ impl Data {
         self.flush()
     }
 
-    /// Text of one or more lines.
+    /// Prints one or more lines.
     pub(crate) fn text(&mut self, text: &str) -> Result<(), OutputError> {
         for line in text.lines() {
             let line = if self.terminal { for_terminal(line, self.colours) } else { Cow::Borrowed(line) };
@@ -114,13 +114,13 @@ impl Data {
         self.flush()
     }
 
-    /// A value for programs, on lines of its own.
+    /// Prints a value as JSON.
     pub(crate) fn json<T: Serialize>(&mut self, value: &T) -> Result<(), OutputError> {
         let json = serde_json::to_string_pretty(value).map_err(|error| OutputError::Write(error.into()))?;
         self.text(&json)
     }
 
-    /// Makes room for the names of all replicas of a job before their lines.
+    /// Makes the prefix as wide as the longest replica name of the job.
     pub(crate) fn align_prefixes(&mut self, spec: &JobSpec) {
         let names = Role::ALL.into_iter().filter_map(|role| {
             let index = spec.count(role).checked_sub(1)?;
@@ -129,17 +129,17 @@ impl Data {
         self.log_lines = LogLines::Prefixed(names.max().unwrap_or(0));
     }
 
-    /// Passes lines on as objects, for programs.
+    /// Prints log lines as JSON objects from now on.
     pub(crate) fn log_lines_as_json(&mut self) {
         self.log_lines = LogLines::Json;
     }
 
-    /// One line of a replica's output. Text for a pipe or a file is passed on as it is.
+    /// Prints one line of a replica's output. A pipe or a file gets the text unchanged.
     pub(crate) fn log_line(&mut self, line: &LogLine) -> Result<(), OutputError> {
         match self.log_lines {
             LogLines::Json => {
                 let json = serde_json::to_string(line).map_err(|error| OutputError::Write(error.into()))?;
-                // JSON escapes ESC, but neither the other set of control characters nor what turns the direction of writing.
+                // JSON does not escape C1 control characters and characters that change the direction of text.
                 let json = if self.terminal { for_terminal(&json, self.colours) } else { Cow::Borrowed(json.as_str()) };
                 self.whole_line(&format!("{json}\n"))?;
             }
@@ -161,12 +161,12 @@ impl Data {
         }
     }
 
-    /// In one piece, for the progress may be redrawn between two.
+    /// Writes in one piece, because the progress may be redrawn between two writes.
     fn whole_line(&mut self, line: &str) -> io::Result<()> {
         self.out.write_all(line.as_bytes())
     }
 
-    /// Output of one replica as it was written, at once; on a terminal, line by line.
+    /// Prints the output of one replica unchanged and at once. On a terminal, prints it line by line.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
         if !self.terminal {
             self.out.write_all(bytes)?;
@@ -181,7 +181,7 @@ impl Data {
         self.flush()
     }
 
-    /// Shows what [`Data::bytes`] still holds back of a last line without an end.
+    /// Prints the unfinished last line that [`Data::bytes`] holds back.
     pub(crate) fn end_partial_line(&mut self) -> Result<(), OutputError> {
         let bytes = std::mem::take(&mut self.partial_line);
         if bytes.is_empty() { Ok(()) } else { self.text(String::from_utf8_lossy(&bytes).trim_end_matches('\n')) }
@@ -198,7 +198,7 @@ fn colours_of(stream: &impl anstream::stream::RawStream) -> Colours {
     if AutoStream::choice(stream) == ColorChoice::Never { Colours::Removed } else { Colours::Kept }
 }
 
-/// Stderr: sentences for people, and progress while a job waits. A clone writes to the same place.
+/// Stderr: sentences for people, and progress while a job starts. A clone writes to the same terminal.
 #[derive(Clone)]
 pub(crate) struct Notes {
     terminal: bool,
@@ -213,7 +213,7 @@ impl Notes {
         Self { terminal: stderr.is_terminal(), colours: colours_of(&stderr), progress: Progress::new() }
     }
 
-    /// Some lines of text. That stderr cannot be written to can be told to nobody.
+    /// Prints lines of text. Ignores a failure to write to stderr: it cannot be reported anywhere.
     pub(crate) fn say(&self, text: &str) {
         self.progress.suspend(|| {
             let mut stderr = io::stderr().lock();
@@ -224,12 +224,12 @@ impl Notes {
         });
     }
 
-    /// Prints what ended a command.
+    /// Prints the error that ended a command.
     pub(crate) fn error(&self, error: &dyn std::error::Error) {
         self.labelled((AnsiColor::Red, "error:"), &Chain(error).to_string());
     }
 
-    /// What to do next.
+    /// Prints a hint: what to do next.
     pub(crate) fn hint(&self, text: &str) {
         self.labelled((AnsiColor::Cyan, "hint:"), text);
     }
@@ -244,19 +244,19 @@ impl Notes {
         }
     }
 
-    /// Shows on a terminal how far the gang is; nothing once it runs.
+    /// Shows on a terminal how many replicas have joined. Shows nothing once the gang runs.
     pub(crate) fn show_progress(&self, view: &JobView) {
         if self.terminal {
             self.progress.show(view);
         }
     }
 
-    /// Whether there is a terminal to show progress on.
+    /// Whether stderr is a terminal.
     pub(crate) fn shows_progress(&self) -> bool {
         self.terminal
     }
 
-    /// Shows on a terminal the line that a replica is writing, as far as it has come.
+    /// Shows on a terminal the unfinished line that a replica is writing.
     pub(crate) fn show_unfinished(&self, line: &LogLine) {
         let text = for_terminal(&line.line, self.colours);
         if self.terminal && !text.trim().is_empty() {
@@ -264,27 +264,27 @@ impl Notes {
         }
     }
 
-    /// Takes away what [`Notes::show_unfinished`] shows of a replica.
+    /// Removes the line that [`Notes::show_unfinished`] shows.
     pub(crate) fn end_unfinished(&self, replica: ReplicaId) {
         if self.terminal {
             self.progress.end_unfinished(replica);
         }
     }
 
-    /// Shows on a terminal what is being done before there is a job.
+    /// Shows on a terminal a step of the work before the submit.
     pub(crate) fn show_step(&self, step: &str) {
         if self.terminal {
             self.progress.show_step(&for_terminal(step, self.colours));
         }
     }
 
-    /// Takes the progress away.
+    /// Removes the progress.
     pub(crate) fn end_progress(&self) {
         self.progress.clear();
     }
 }
 
-/// An error and its causes, on one line.
+/// Displays an error and its causes on one line.
 struct Chain<'a>(&'a dyn std::error::Error);
 
 impl std::fmt::Display for Chain<'_> {

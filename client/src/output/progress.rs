@@ -1,5 +1,5 @@
-//! What a terminal shows below everything else: while an image is made, the step; while a gang gathers, the job and,
-//! when there are few, each replica; and the lines that scripts are still writing, such as progress bars.
+//! The block at the bottom of a terminal. While an image is made, it shows the step. While a gang gathers, it shows the
+//! job, and each replica of a small gang. It also shows unfinished lines of scripts, such as progress bars.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -10,9 +10,9 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use protocol::ids::ReplicaId;
 use protocol::view::{JobState, JobView, ReplicaState};
 
-/// More replicas than this are only counted, and no more lines of scripts are shown, so that all fits on a screen.
+/// Maximum lines for replicas, and for unfinished lines of scripts, so that the block fits on a screen.
 const LINES_MAX: usize = 16;
-/// Redrawing more often costs processor time, and nobody reads so fast.
+/// Redrawing more often costs processor time and is faster than anyone reads.
 const REDRAWS_PER_SECOND: u8 = 5;
 const TICK: Duration = Duration::from_millis(200);
 
@@ -25,27 +25,27 @@ pub(super) struct Progress {
 
 #[derive(Default)]
 struct Block {
-    /// Where the job and its replicas stand.
+    /// The states of the job and its replicas, or the current step.
     standing: Vec<String>,
-    /// The line that each replica is writing.
+    /// The unfinished line of each replica.
     unfinished: BTreeMap<ReplicaId, String>,
-    /// What the terminal shows, a line each.
+    /// The lines on the terminal.
     lines: Vec<ProgressBar>,
 }
 
 impl Progress {
-    /// Nothing, at first.
+    /// Creates an empty block.
     pub(super) fn new() -> Self {
         let target = ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND);
         Self { screen: MultiProgress::with_draw_target(target), block: Arc::default() }
     }
 
-    /// Writes something above the block.
+    /// Writes above the block.
     pub(super) fn suspend<T>(&self, write: impl FnOnce() -> T) -> T {
         self.screen.suspend(write)
     }
 
-    /// Takes the block away.
+    /// Removes all lines of the block.
     pub(super) fn clear(&self) {
         let mut block = self.block();
         (block.standing, block.unfinished) = Default::default();
@@ -57,7 +57,7 @@ impl Progress {
         self.stand(vec![step.to_owned()]);
     }
 
-    /// Shows where the job and its replicas stand, until all have been started.
+    /// Shows the states of the job and its replicas until all have started.
     pub(super) fn show(&self, view: &JobView) {
         self.stand(match view.state {
             JobState::Pending | JobState::Starting | JobState::Restarting => messages(view),
@@ -67,14 +67,14 @@ impl Progress {
         });
     }
 
-    /// Shows the line that a replica is writing.
+    /// Shows the unfinished line of a replica.
     pub(super) fn show_unfinished(&self, replica: ReplicaId, text: &str) {
         let mut block = self.block();
         block.unfinished.insert(replica, format!("{replica} │ {text}"));
         self.draw(&mut block);
     }
 
-    /// Takes the line of a replica away: it has come to its end.
+    /// Removes the unfinished line of a replica, because it is complete.
     pub(super) fn end_unfinished(&self, replica: ReplicaId) {
         let mut block = self.block();
         if block.unfinished.remove(&replica).is_some() {
@@ -104,7 +104,7 @@ impl Progress {
             line.set_style(ProgressStyle::with_template(template).expect("a constant template that parses"));
             line.set_message(text.clone());
         }
-        // A draw that came too soon after another is skipped; the next tick repeats it.
+        // The library skips a draw that comes too soon after another. The next tick repeats it.
         lines.iter().skip(known).for_each(|line| line.enable_steady_tick(TICK));
     }
 
@@ -113,7 +113,7 @@ impl Progress {
     }
 }
 
-/// Stdout. On a terminal it is written above the block, because a redraw erases text inside the block.
+/// Stdout. On a terminal, it is written above the block, because a redraw erases text inside the block.
 pub(super) struct AboveProgress(pub(super) Option<Progress>);
 
 impl Write for AboveProgress {
@@ -133,7 +133,7 @@ impl Write for AboveProgress {
 
 fn messages(view: &JobView) -> Vec<String> {
     let joined = view.replicas.iter().filter(|replica| has_joined(replica.state)).count();
-    let mut messages = vec![format!("{} of {} are there", joined, view.replicas.len())];
+    let mut messages = vec![format!("{} of {} replicas have joined", joined, view.replicas.len())];
     if view.replicas.len() <= LINES_MAX {
         let replicas = view.replicas.iter();
         messages.extend(replicas.map(|replica| format!("  {} {}", replica.replica, replica.state.as_str())));

@@ -1,5 +1,5 @@
-//! What of a stranger's text may reach a terminal: its letters and colours, and nothing that moves the cursor, sets the
-//! title, fills the clipboard, asks the terminal to answer, or shows letters in another order than they are in.
+//! Makes untrusted text safe for a terminal. Keeps letters and colours. Removes what moves the cursor, sets the title,
+//! writes to the clipboard, makes the terminal answer, or changes the order in which letters are shown.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -8,10 +8,9 @@ use anstyle_parse::{Params, Parser, Perform};
 
 const ESCAPE: char = '\u{1b}';
 
-/// One line for a terminal: control characters are left out but for tabs and, where `colours` are wanted, SGR sequences
-/// (ECMA-48, 8.3.117); so are those that turn the direction of writing. Of text that was overwritten by a carriage
-/// return, as progress bars do, the last is kept, which is what a terminal would show in the end: passed on, the return
-/// would put that over the replica's name.
+/// Makes one line safe for a terminal. Removes characters that change the direction of text, and control characters
+/// except tabs. Keeps SGR sequences (ECMA-48, 8.3.117) if `colours` are kept. Keeps only the text after the last
+/// carriage return: progress bars overwrite their line in this way, and would overwrite the replica's name too.
 pub(crate) fn for_terminal(line: &str, colours: Colours) -> Cow<'_, str> {
     let line = after_last_return(line);
     if line.chars().all(is_plain) {
@@ -24,7 +23,7 @@ pub(crate) fn for_terminal(line: &str, colours: Colours) -> Cow<'_, str> {
     }
     let Clean { mut text, .. } = clean;
     if text.contains(ESCAPE) {
-        // A colour that is not ended must not reach the next replica's line.
+        // A colour must not continue on the next replica's line.
         text.push_str("\u{1b}[0m");
     }
     Cow::Owned(text)
@@ -33,9 +32,7 @@ pub(crate) fn for_terminal(line: &str, colours: Colours) -> Cow<'_, str> {
 /// Whether a program's own colours are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Colours {
-    /// They are.
     Kept,
-    /// They are not.
     Removed,
 }
 
@@ -44,14 +41,15 @@ fn after_last_return(line: &str) -> &str {
     shown.rsplit('\r').next().unwrap_or(shown)
 }
 
-/// Whether a letter means nothing to a terminal but itself.
+/// Whether a terminal shows this character and does nothing else with it.
 fn is_plain(letter: char) -> bool {
-    // Embeddings, overrides and isolates of the bidirectional algorithm (UAX 9): text that reads "ok" may be another.
+    // Embeddings, overrides and isolates of the bidirectional algorithm (UAX 9): they can make
+    // harmful text look harmless.
     let turns = matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     letter == '\t' || !(letter.is_control() || turns)
 }
 
-/// What is kept of a line; whatever is not named here is left out.
+/// Collects the kept parts of a line. Sequences without a method here are removed.
 struct Clean {
     text: String,
     colours: Colours,
@@ -77,7 +75,7 @@ impl Perform for Clean {
         }
         let spelled = |param: &[u16]| param.iter().map(u16::to_string).collect::<Vec<_>>().join(":");
         let params: Vec<String> = params.iter().map(spelled).collect();
-        // A string takes everything.
+        // Writing to a string cannot fail.
         let _ = write!(self.text, "{ESCAPE}[{}m", params.join(";"));
     }
 }
@@ -122,11 +120,11 @@ mod tests {
     }
 
     #[test]
-    fn without_colours_their_sequences_go_as_well() {
+    fn colour_sequences_are_removed_where_colours_are() {
         assert_eq!(for_terminal("\u{1b}[31mred\u{1b}[0m", Colours::Removed), "red");
     }
 
-    /// Anything, and much of what begins a sequence, goes on with it or ends it.
+    /// Any text, and many parts of control sequences.
     fn hostile() -> impl Strategy<Value = String> {
         let piece = prop_oneof![
             "[\u{1b}\u{9b}\u{9d}\u{90}]?[\\[\\]P^_X]?[0-9;:?>! ]{0,4}[mHJABChlnq\u{7}\u{1b}\\\\]?",
@@ -136,7 +134,7 @@ mod tests {
         vec(piece, 0..8).prop_map(|pieces| pieces.concat())
     }
 
-    /// What is left of a text when the SGR sequences in it, and no other, are taken out.
+    /// The text without its SGR sequences. Other sequences stay.
     fn without_colours(text: &str) -> String {
         let mut parts = text.split("\u{1b}[");
         let first = parts.next().unwrap_or_default().to_owned();
@@ -149,7 +147,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_no_control_but_tabs_and_colours_goes_out(text in hostile()) {
+        fn of_all_control_characters_only_tabs_and_colours_are_kept(text in hostile()) {
             let shown = for_terminal(&text, Colours::Kept);
             let rest = without_colours(&shown);
             prop_assert!(rest.chars().all(is_plain), "{:?}", shown);
@@ -160,7 +158,7 @@ mod tests {
         #[test]
         fn plain_text_is_unchanged(text in "[^\\p{Cc}\u{202a}-\u{202e}\u{2066}-\u{2069}]{0,40}", tail in "[a-z│ä😀]{0,8}") {
             prop_assert_eq!(for_terminal(&text, Colours::Kept), text.as_str());
-            // The way through the parser, too.
+            // The control character sends the text through the parser.
             let beside_a_control = format!("\u{0}{text}{tail}");
             prop_assert_eq!(for_terminal(&beside_a_control, Colours::Kept), text + &tail);
         }

@@ -1,5 +1,5 @@
-//! `--verbose`: each request to the master and to Docker is printed on stderr. Headers and bodies may hold secrets and
-//! are not.
+//! `--verbose`: prints each request to the master and to Docker on stderr, without headers and bodies: they may hold
+//! secrets.
 
 use log::{LevelFilter, Log, Metadata, Record};
 
@@ -8,7 +8,7 @@ use crate::image::LOG_TARGET;
 
 /// Prints requests from now on.
 pub(crate) fn trace_requests(notes: &Notes) {
-    // It fails where there is a logger already, and this is the only one.
+    // It fails only if a logger is already set. This is the only one.
     if log::set_boxed_logger(Box::new(Trace(notes.clone()))).is_ok() {
         log::set_max_level(LevelFilter::Debug);
     }
@@ -23,7 +23,7 @@ impl Log for Trace {
 
     fn log(&self, record: &Record<'_>) {
         let text = record.args().to_string();
-        // Docker's library logs the address of each request, and bodies too.
+        // Docker's library logs the address of each request, and also bodies.
         let is_request = text.split(' ').any(|word| word.contains("://")) && !text.starts_with(['{', '[']);
         if let Some(server) = server(record.target()).filter(|_| is_request) {
             self.0.say(&format!("{server}: {text}"));
@@ -33,7 +33,7 @@ impl Log for Trace {
     fn flush(&self) {}
 }
 
-/// Who is asked, by the module that says so.
+/// The name of the server, from the module that logs the request.
 fn server(target: &str) -> Option<&'static str> {
     let servers = [("client::master_client", "master"), (LOG_TARGET, "docker")];
     servers.into_iter().find(|(module, _)| target.starts_with(module)).map(|(_, server)| server)

@@ -1,4 +1,4 @@
-//! The answer of `why`, as text: the failed starts of a job, the last one in full.
+//! The text of `why`: the failed starts of a job, the last one in full.
 
 use protocol::failure::{Consequence, FailedStart, Failure, RepeatedStart};
 use protocol::view::{JobResult, JobView};
@@ -7,7 +7,7 @@ use crate::hints;
 use crate::narrate::between;
 use crate::output::spelled;
 
-/// Why a job failed, or was started again.
+/// Explains why a job failed or was restarted.
 pub(crate) fn why_text(view: &JobView) -> String {
     let mut paragraphs = vec![headline(view)];
     if let Some((last, earlier)) = view.restarts.failed_starts.split_last() {
@@ -30,7 +30,7 @@ fn repeated_start(view: &JobView, start: &RepeatedStart) -> String {
     let RepeatedStart { generation, at } = start;
     let after = between(view.times.accepted, Some(*at)).map(|time| format!(", {} after the submit", spelled(time)));
     format!(
-        "start {generation}{}: the master had gone, and the start before with it (not counted)",
+        "start {generation}{}: the previous start was lost with its master (not counted)",
         after.unwrap_or_default()
     )
 }
@@ -92,12 +92,12 @@ fn exception_before<'a>(failure: &'a Failure, last_lines: &[String]) -> Option<&
     }
 }
 
-/// How a replica stood when the job's time was over.
+/// The state of a replica at the deadline.
 fn at_the_deadline(Consequence { replica, how, stopped }: &Consequence) -> String {
     if *stopped { format!("still ran      {replica}: {how}") } else { format!("did not run    {replica}: {how}") }
 }
 
-/// Those that failed by themselves one by one, those that were stopped in one line.
+/// One line for each replica that failed, and one line for all that were stopped.
 fn of_consequences(consequences: &[Consequence]) -> Vec<String> {
     let (stopped, failed): (Vec<_>, Vec<_>) = consequences.iter().partition(|consequence| consequence.stopped);
     let mut lines: Vec<String> =

@@ -1,4 +1,4 @@
-//! Asks kubectl and minikube where the master is, which token it takes, and how images come to its nodes.
+//! Asks kubectl and minikube for the master's address, its token, and the way in which images reach the nodes.
 
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -14,16 +14,16 @@ const NODE_PORT: u16 = 31898;
 const NODES: &str = r#"jsonpath={range .items[*]}{.status.nodeInfo.containerRuntimeVersion}{" "}{.status.addresses[?(@.type=="InternalIP")].address}{"\n"}{end}"#;
 const TOKEN: &str = "go-template={{with .data.token}}{{base64decode .}}{{end}}";
 
-/// Why there is no master to name.
+/// Why no master was found.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EnvError {
     /// A tool is not installed.
-    #[error("there is no {0} on the PATH, so no cluster was looked for")]
+    #[error("there is no {0} on the PATH: cannot look for a cluster")]
     NoTool(&'static str),
     /// kubectl's configuration names no cluster.
     #[error("kubectl has no current context: {reason}")]
     NoContext {
-        /// In kubectl's words.
+        /// kubectl's error text.
         reason: String,
         /// Whether minikube is installed.
         minikube: bool,
@@ -33,7 +33,7 @@ pub(crate) enum EnvError {
     Silent {
         /// The context.
         context: String,
-        /// In kubectl's words.
+        /// kubectl's error text.
         reason: String,
         /// Whether minikube is installed.
         minikube: bool,
@@ -43,10 +43,10 @@ pub(crate) enum EnvError {
     Unauthorized {
         /// The context.
         context: String,
-        /// In kubectl's words.
+        /// kubectl's error text.
         reason: String,
     },
-    /// A cluster in name only.
+    /// The cluster has no nodes.
     #[error("the cluster of context {0} has no nodes")]
     NoNodes(String),
 }
@@ -66,7 +66,7 @@ impl EnvError {
     }
 }
 
-/// Sets the variables for the cluster of kubectl's context, and says what it did.
+/// Sets the variables for the cluster of kubectl's context, and prints what it set.
 pub(crate) async fn set_up(env: &mut Environment, notes: &Notes) -> Result<(), EnvError> {
     let minikube = is_installed("minikube", env);
     let no_context = |reason| EnvError::NoContext { reason, minikube };
@@ -80,12 +80,12 @@ pub(crate) async fn set_up(env: &mut Environment, notes: &Notes) -> Result<(), E
             Some(node) => name_master(env, &context, &node, notes).await,
             None => return Err(EnvError::NoNodes(context)),
         },
-        // Only users with rights beyond one namespace may list nodes. The rest works without.
+        // Users with rights in one namespace only may not list nodes. The token can still be read.
         Err(reason) if reason.contains("(Forbidden)") => {
             let master = env.get("MUSTER_MASTER").map_or("not set", String::as_str);
             notes.say(&format!("you may not list the nodes of context {context}: {reason}"));
             notes.say(&format!(
-                "set MUSTER_MASTER by hand, to http://NODE:{NODE_PORT} or to the address of a port-forward; it is {master}"
+                "set MUSTER_MASTER (now {master}) by hand, to http://NODE:{NODE_PORT} or the address of a port-forward"
             ));
         }
         Err(reason) if reason.contains("(Unauthorized)") => return Err(EnvError::Unauthorized { context, reason }),
@@ -94,7 +94,7 @@ pub(crate) async fn set_up(env: &mut Environment, notes: &Notes) -> Result<(), E
     read_token(env, notes).await
 }
 
-/// What is known of a node.
+/// A line of [`NODES`].
 #[derive(Debug, PartialEq, Eq)]
 struct Node<'a> {
     runtime: &'a str,
@@ -111,17 +111,17 @@ impl<'a> Node<'a> {
 async fn name_master(env: &mut Environment, context: &str, node: &Node<'_>, notes: &Notes) {
     let how = choose_images(env, context, node.runtime, notes).await;
     if pass_proxy(env, node.address) {
-        notes.say("a proxy is set: no_proxy and NO_PROXY name the node, too");
+        notes.say("a proxy is set: added the node to no_proxy and NO_PROXY");
     }
     let host = if node.address.contains(':') { format!("[{}]", node.address) } else { node.address.to_owned() };
     let master = format!("http://{host}:{NODE_PORT}");
     notes.say(&format!("MUSTER_MASTER={master} for context {context}; {how}"));
     set(env, "MUSTER_MASTER", &master);
-    // This master must not be sent the token of another.
+    // The token of another master must not be sent to this one.
     env.remove("MUSTER_TOKEN");
 }
 
-/// Chooses how images come to the nodes. Returns it as a sentence.
+/// Chooses how images reach the nodes. Returns a phrase that says how.
 async fn choose_images(env: &mut Environment, context: &str, runtime: &str, notes: &Notes) -> String {
     let is_docker = runtime.starts_with("docker://");
     let loader = [("kind", "kind-"), ("k3d", "k3d-")]
@@ -135,7 +135,7 @@ async fn choose_images(env: &mut Environment, context: &str, runtime: &str, note
             match minikube(context, &["docker-env", "--shell=bash"]).await {
                 Some(text) => {
                     env.extend(exports(&text));
-                    return "Docker is minikube's".to_owned();
+                    return "images are built by minikube's Docker".to_owned();
                 }
                 None => notes.say("`minikube docker-env` failed, so images are loaded instead"),
             }
@@ -162,17 +162,17 @@ fn exports(text: &str) -> impl Iterator<Item = (String, String)> {
     assignments.map(|(name, value)| (name.to_owned(), value.trim_matches('"').to_owned()))
 }
 
-/// Keeps requests to the node, and the token in them, away from a proxy. Returns whether there is one.
+/// Keeps requests to the node, and the token in them, away from a proxy. Returns whether a proxy is set.
 fn pass_proxy(env: &mut Environment, address: &str) -> bool {
     let value = |name: &str| env.get(name).filter(|value| !value.is_empty()).cloned();
     if ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"].into_iter().all(|name| value(name).is_none()) {
         return false;
     }
-    // If only one of the two is set, the other would hide it.
+    // Programs read only one of the two, so each gets the value of the other if it is not set.
     let lower = value("no_proxy").or_else(|| value("NO_PROXY"));
     let upper = value("NO_PROXY").or_else(|| value("no_proxy"));
     for (name, old) in [("no_proxy", lower), ("NO_PROXY", upper)] {
-        // A star means every address only while it is alone.
+        // A star means every address, but only if nothing follows it.
         if old.as_deref() != Some("*") {
             let new = old.map_or_else(|| address.to_owned(), |old| format!("{old},{address}"));
             set(env, name, &new);
@@ -189,7 +189,7 @@ async fn read_token(env: &mut Environment, notes: &Notes) -> Result<(), EnvError
             notes.say("MUSTER_TOKEN is set from the Secret muster");
         }
         Err(reason) if reason.contains("(NotFound)") => {
-            notes.say("there is no Secret muster in this namespace yet: run `make token`, and this again");
+            notes.say("there is no Secret muster in this namespace yet: run `make token`, then repeat this command");
         }
         Err(reason) => notes.say(&format!("set MUSTER_TOKEN by hand: the Secret muster cannot be read: {reason}")),
     }
@@ -200,7 +200,7 @@ fn set(env: &mut Environment, name: &str, value: &str) {
     env.insert(name.to_owned(), value.to_owned());
 }
 
-/// kubectl's answer, or the last line of its reason for having none.
+/// kubectl's output, or the last line of its error text.
 async fn kubectl(args: &[&str]) -> Result<Result<String, String>, EnvError> {
     let ended = output("kubectl", &[&["--request-timeout=10s"], args].concat()).await;
     let ended = ended.ok_or(EnvError::NoTool("kubectl"))?;
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proxy_is_told_to_leave_the_node_alone() {
+    fn the_node_is_added_to_the_addresses_without_a_proxy() {
         for (before, after) in [
             (&[("NO_PROXY", "corp")][..], [Some("corp,n"), Some("corp,n")]),
             (&[("no_proxy", "a"), ("NO_PROXY", "b")], [Some("a,n"), Some("b,n")]),

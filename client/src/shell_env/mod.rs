@@ -1,5 +1,5 @@
-//! What `client env` changes in a shell's environment, as statements for `eval`, and what takes the change back. All of
-//! this file is pure; `cluster.rs` asks kubectl and minikube.
+//! The statements for `eval` with which `client env` changes a shell's environment, and those that undo the change. All
+//! of this file is pure; `cluster.rs` asks kubectl and minikube.
 
 mod cluster;
 
@@ -12,7 +12,7 @@ pub(crate) use self::cluster::{EnvError, set_up};
 /// Variables by name.
 pub(crate) type Environment = BTreeMap<String, String>;
 
-/// Holds what was there before, so that it can be given back.
+/// The variable that holds the values from before, so that they can be restored.
 const MEMORY: &str = "MUSTER_ENV_BEFORE";
 const PATH: &str = "PATH";
 
@@ -21,15 +21,15 @@ const PATH: &str = "PATH";
 struct Memory {
     /// The variables that were changed, each with its old value; `null` if it was not set.
     variables: BTreeMap<String, Option<String>>,
-    /// The folder that was added to PATH.
+    /// The folder added to PATH.
     folder: Option<String>,
 }
 
-/// An environment without what an earlier `client env` has changed.
+/// The environment without the changes of an earlier `client env`.
 pub(crate) fn restored(now: &Environment) -> Environment {
     let mut before = now.clone();
     let Some(memory) = before.remove(MEMORY) else { return before };
-    // An unreadable memory is not ours.
+    // A memory that cannot be read was not written by `client env`.
     let Memory { variables, folder } = serde_json::from_str(&memory).unwrap_or_default();
     for (name, value) in variables {
         match value {
@@ -37,14 +37,14 @@ pub(crate) fn restored(now: &Environment) -> Environment {
             None => before.remove(&name),
         };
     }
-    // Only this entry: others may have been added since.
+    // Other entries of PATH may have been added since and stay.
     if let (Some(folder), Some(path)) = (folder, before.get_mut(PATH)) {
         *path = without_first(path, &folder);
     }
     before
 }
 
-/// Adds the memory of `before` to `after`, and `folder` to its PATH unless it is there.
+/// Adds the memory of `before` to `after`, and `folder` to its PATH unless PATH has it.
 pub(crate) fn remember(before: &Environment, mut after: Environment, folder: Option<&str>) -> Environment {
     let variables = changed(before, &after).into_iter().map(|name| (name.clone(), before.get(name).cloned())).collect();
     let path = after.get(PATH).cloned().unwrap_or_default();
@@ -61,7 +61,7 @@ pub(crate) fn remember(before: &Environment, mut after: Environment, folder: Opt
     after
 }
 
-/// The statements that make `wanted` out of `now`, for any shell of the Bourne family.
+/// The statements that change `now` to `wanted`, for any shell of the Bourne family.
 pub(crate) fn statements(now: &Environment, wanted: &Environment) -> String {
     let statement = |name: &String| match wanted.get(name) {
         Some(value) => format!("export {name}={}\n", quoted(value)),
@@ -88,7 +88,7 @@ fn quoted(value: &str) -> String {
     format!("'{}'", value.replace('\'', r"'\''"))
 }
 
-/// Whether a shell takes it for a variable's name. Anything else could be a command.
+/// Whether a shell accepts the text as a variable's name. Anything else could be a command.
 fn is_name(text: &str) -> bool {
     let starts_well = text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
     starts_well && text.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_comes_back_also_after_a_second_time() {
+    fn the_values_from_before_are_restored_even_after_two_changes() {
         let before = environment(&[("A", "1"), ("B", ""), ("C", "3"), ("PATH", "/bin")]);
         let mut shell = before.clone();
         for (a, d) in [("2", "4"), ("5", "6")] {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_where_nothing_changes() {
+    fn without_changes_there_are_no_statements() {
         let before = environment(&[("PATH", "/bin:/opt/muster")]);
         let after = remember(&before, before.clone(), Some("/opt/muster"));
         assert_eq!(statements(&before, &after), "");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_quoted_and_names_that_are_none_are_left_out() {
+    fn values_are_quoted_and_invalid_names_are_left_out() {
         let wanted = environment(&[("A", "it's $HOME;\n`ls`"), ("B;ls", "x"), ("", "x"), ("1", "x")]);
         assert_eq!(statements(&Environment::new(), &wanted), "export A='it'\\''s $HOME;\n`ls`'\n");
     }

@@ -1,10 +1,10 @@
-//! What is wrong with a command line is said in one sentence, before anything is started.
+//! A bad command line is refused in one sentence, before anything starts.
 
 use std::path::Path;
 
 use crate::support::{folder_with_script, run};
 
-/// Runs the client and checks: exit code 2, nothing on stdout, one error line, no more lines than a hint.
+/// Runs the client and checks: exit code 2, nothing on stdout, one error line, and only hints after it.
 #[track_caller]
 fn refused(folder: &Path, arguments: &[&str], sentence: &str) {
     let ended = run(folder, arguments).expect_code(2);
@@ -16,7 +16,7 @@ fn refused(folder: &Path, arguments: &[&str], sentence: &str) {
 }
 
 #[test]
-fn numbers_that_make_no_job_are_refused_by_their_flag() {
+fn bad_numbers_are_refused_with_their_flag() {
     let folder = folder_with_script();
     for (arguments, sentence) in [
         (&["--worker-num", "0"][..], "worker-num is 0: a job needs at least one worker"),
@@ -27,7 +27,7 @@ fn numbers_that_make_no_job_are_refused_by_their_flag() {
         (&["--worker-num", "4294967296"], "invalid number of replicas \"4294967296\": the maximum is 5457"),
         (&["--max-restarts", "99999999999999999999"], "the maximum is 4294967295"),
         (&["--worker-num", "-99999999999"], "--worker-num: invalid number of replicas \"-99999999999\""),
-        (&["--worker-num", "100000"], "worker-num 100000 is too many"),
+        (&["--worker-num", "100000"], "worker-num 100000 is too large"),
         (&["--worker-num"], "--worker-num <N>"),
         (&["--ps-num", "1"], "ps-num 1 does not go with AllReduce"),
         (&["--strategy", "ps", "--ps-num", "0"], "ps-num is 0"),
@@ -39,7 +39,7 @@ fn numbers_that_make_no_job_are_refused_by_their_flag() {
 }
 
 #[test]
-fn times_that_make_no_job_are_refused_by_their_flag() {
+fn bad_durations_are_refused_with_their_flag() {
     let folder = folder_with_script();
     for (arguments, sentence) in [
         (["--deadline", "1ms"], "--deadline: invalid duration \"1ms\": use whole seconds, such as 1s"),
@@ -54,7 +54,7 @@ fn times_that_make_no_job_are_refused_by_their_flag() {
 }
 
 #[test]
-fn words_that_make_no_job_are_refused_by_their_flag() {
+fn bad_words_are_refused_with_their_flag() {
     let folder = folder_with_script();
     let long = "a".repeat(41);
     for (arguments, sentence) in [
@@ -69,12 +69,12 @@ fn words_that_make_no_job_are_refused_by_their_flag() {
         (&["--env", "=x"], "--env: environment name \"\" is not allowed"),
         (&["--env", "TF_CONFIG={}"], "TF_CONFIG is set by Muster itself"),
         (&["--env", "MUSTER_JOB=x"], "MUSTER_JOB is set by Muster itself"),
-        (&["--env", "NOBODY_HAS_THIS"], "--env NOBODY_HAS_THIS: there is no variable NOBODY_HAS_THIS to pass on"),
+        (&["--env", "NOBODY_HAS_THIS"], "--env NOBODY_HAS_THIS: NOBODY_HAS_THIS is not set in your environment"),
         (&["--env-file", "missing.env"], "--env-file: read missing.env"),
         (&["-o", "yaml"], "invalid value 'yaml' for '--output <FORMAT>'"),
         (&["--workers", "4"], "unexpected argument '--workers' found"),
-        (&["lits"], "no verb \"lits\""),
-        (&["--worker-num", "4", "foo"], "no verb \"foo\""),
+        (&["lits"], "unknown verb \"lits\""),
+        (&["--worker-num", "4", "foo"], "unknown verb \"foo\""),
         (&["list", "foo"], "unexpected argument 'foo' found"),
     ] {
         refused(folder.path(), arguments, sentence);
@@ -82,7 +82,7 @@ fn words_that_make_no_job_are_refused_by_their_flag() {
 }
 
 #[test]
-fn a_bad_line_of_an_env_file_is_named() {
+fn an_error_in_an_env_file_names_the_line() {
     let folder = folder_with_script();
     std::fs::write(folder.path().join("job.env"), "A=1\nPASSWORD hunter2\n").unwrap();
     refused(folder.path(), &["--env-file", "job.env"], "--env-file: job.env, line 2: not of the form NAME=VALUE");
@@ -98,13 +98,13 @@ fn a_folder_without_a_script_is_refused() {
 }
 
 #[test]
-fn an_address_that_is_none_of_a_master_is_refused() {
+fn an_invalid_address_of_a_master_is_refused() {
     let folder = folder_with_script();
     for (url, sentence) in [
         ("10.0.0.1:31898", "--master: \"10.0.0.1:31898\" is not the address of a master"),
-        ("ftp://host", "begins with neither http:// nor https://"),
+        ("ftp://host", "it must begin with http:// or https://"),
         ("", "--master"),
-        ("http://me:secret@host:1", "--master: a master's address has host, port and path, and nothing else"),
+        ("http://me:secret@host:1", "--master: a master's address may have only a host, a port and a path"),
     ] {
         refused(folder.path(), &["--master", url], sentence);
     }
@@ -113,7 +113,7 @@ fn an_address_that_is_none_of_a_master_is_refused() {
 }
 
 #[test]
-fn submit_flags_beside_a_verb_are_refused_and_global_ones_are_not() {
+fn submit_flags_before_a_verb_are_refused_and_global_flags_are_not() {
     let folder = folder_with_script();
     for (arguments, sentence) in [
         (&["--worker-num", "4", "list"][..], "--worker-num before \"list\" is a flag for submitting a job"),
@@ -124,25 +124,25 @@ fn submit_flags_beside_a_verb_are_refused_and_global_ones_are_not() {
     ] {
         refused(folder.path(), arguments, sentence);
     }
-    // Nothing listens on port 9, so getting as far as asking is what is seen.
+    // Nothing listens on port 9, so exit code 3 means that the client tried to connect.
     run(folder.path(), &["--master", "http://127.0.0.1:9", "list"]).expect_code(3);
     run(folder.path(), &["list", "--master", "http://127.0.0.1:9"]).expect_code(3);
 }
 
 #[test]
-fn verbs_need_a_master_that_outlives_a_command() {
+fn verbs_need_a_running_master() {
     let folder = folder_with_script();
     for arguments in [&["list"][..], &["status", "x"], &["logs", "x"], &["cancel", "x"]] {
         refused(folder.path(), arguments, "no master is given");
     }
     run(folder.path(), &["list"]).expect_stderr("hint: give --master URL or set MUSTER_MASTER");
     let asked = ["--master", "local", "list"];
-    refused(folder.path(), &asked, "a local master has no jobs to ask about once its job is over");
-    run(folder.path(), &asked).expect_stderr("hint: start a master that stays");
+    refused(folder.path(), &asked, "a local master ends with its job, so it cannot be asked about jobs");
+    run(folder.path(), &asked).expect_stderr("hint: run `master --backend process` in another terminal");
 }
 
 #[test]
-fn a_local_master_cannot_be_left_behind() {
+fn a_job_at_a_local_master_cannot_be_detached() {
     let folder = folder_with_script();
     refused(folder.path(), &["--detach", "--master", "local"], "--detach does not go with a local master");
 }
@@ -167,7 +167,7 @@ fn names_and_numbers_of_verbs_are_checked() {
 }
 
 #[test]
-fn the_hint_names_the_help_of_what_was_typed() {
+fn the_hint_names_the_help_of_the_typed_verb() {
     let folder = folder_with_script();
     for (arguments, hint) in [
         (&["status"][..], "hint: client status --help"),
@@ -188,7 +188,7 @@ fn the_hint_names_the_help_of_what_was_typed() {
 }
 
 #[test]
-fn a_long_flag_with_one_dash_is_told_from_a_short_one() {
+fn a_long_flag_with_one_dash_has_a_hint() {
     let folder = folder_with_script();
     for (arguments, hint) in [
         (&["-worker-num", "2"][..], "hint: did you mean --worker-num?"),

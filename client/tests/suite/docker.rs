@@ -1,7 +1,7 @@
-//! Images are wrapped by a real engine: what is made, how little is asked, and what is refused.
-//! They need `docker` and the image python:3.11-slim: `cargo test -p client --test docker -- --ignored`.
+//! Wraps images with a real engine. Needs `docker` and the image python:3.11-slim:
+//! `cargo test -p client --test suite docker -- --ignored`.
 
-#![expect(clippy::disallowed_methods, reason = "a tool is put before the others on the PATH")]
+#![expect(clippy::disallowed_methods, reason = "a test extends the PATH")]
 
 use std::path::Path;
 use std::process::Command;
@@ -33,7 +33,7 @@ fn kubernetes() -> FakeMaster {
     FakeMaster::start(Script { views: vec![succeeded("digits")], backend, ..Script::default() })
 }
 
-/// No container of ours is left.
+/// Checks that no container of the image is left.
 #[track_caller]
 fn nothing_is_left_of(image: &Image) {
     let containers = docker(&["ps", "--all", "--quiet", "--filter", &format!("ancestor={}", image.name)]);
@@ -71,14 +71,14 @@ fn an_entrypoint_script_stays_in_front_of_the_agents_command() {
     let folder = tempfile::tempdir().unwrap();
     let ended = wrap(&image, &agent_file(folder.path(), "one"), Some(&engine)).expect_code(0);
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
-    assert!(engine.asked().contains(&"POST /images/load".to_owned()), "this engine takes a single layer");
+    assert!(engine.asked().contains(&"POST /images/load".to_owned()), "this engine accepts a single layer");
     assert_eq!(image.inspect_wrapped()["Config"]["Entrypoint"], json!(["/muster/agent", "--entrypoint=/e.sh"]));
     nothing_is_left_of(&image);
 }
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn the_layer_holds_the_agent_alone_executable_and_owned_by_root() {
+fn the_layer_has_only_the_agent_executable_and_owned_by_root() {
     let image = Image::built("layer", SCRIPT_IN_WORK);
     let folder = tempfile::tempdir().unwrap();
     let agent = agent_file(folder.path(), "one");
@@ -101,7 +101,7 @@ fn the_layer_holds_the_agent_alone_executable_and_owned_by_root() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn the_engine_is_asked_that_the_docker_command_would_ask() {
+fn the_client_uses_the_same_engine_as_the_docker_command() {
     let (image, engine) = (Image::built("context", SCRIPT_IN_WORK), Listener::start());
     let folder = tempfile::tempdir().unwrap();
     let config = |program: &mut Command| {
@@ -121,7 +121,7 @@ fn the_engine_is_asked_that_the_docker_command_would_ask() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn wrapping_again_asks_for_the_two_images_and_makes_nothing() {
+fn wrapping_again_inspects_the_two_images_and_makes_nothing() {
     let (image, engine) = (Image::built("warm", SCRIPT_IN_WORK), Listener::start());
     let folder = tempfile::tempdir().unwrap();
     let agent = agent_file(folder.path(), "one");
@@ -156,7 +156,7 @@ fn wrapping_again_asks_for_the_two_images_and_makes_nothing() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn an_engine_that_takes_no_single_layer_builds_the_same() {
+fn an_engine_that_refuses_a_single_layer_builds_the_same_image() {
     let (image, engine) = (Image::built("fallback", SCRIPT_IN_WORK), Listener::refusing("/images/load"));
     let folder = tempfile::tempdir().unwrap();
     let agent = agent_file(folder.path(), "one");
@@ -175,7 +175,7 @@ fn an_engine_that_takes_no_single_layer_builds_the_same() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn a_local_cluster_is_loaded_by_its_own_tool_each_time() {
+fn a_local_cluster_gets_the_image_from_its_tool_each_time() {
     let image = Image::built("loaded", SCRIPT_IN_WORK);
     let folder = tempfile::tempdir().unwrap();
     let agent = agent_file(folder.path(), "one");
@@ -258,7 +258,7 @@ fn an_agent_for_another_machine_is_refused() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn an_image_that_is_nowhere_is_named_with_the_reason_before_anything_is_submitted() {
+fn a_missing_image_is_named_with_the_reason_before_the_submit() {
     let (image, master) = (Image::unnamed("nowhere"), kubernetes());
     let folder = tempfile::tempdir().unwrap();
     let agent = agent_file(folder.path(), "one");
@@ -266,7 +266,7 @@ fn an_image_that_is_nowhere_is_named_with_the_reason_before_anything_is_submitte
     command.args(["--image", &image.name, "--master", &master.url, "--agent-binary"]).arg(agent);
     let ended = finish(command.spawn().unwrap()).expect_code(4);
     let lines: Vec<&str> = ended.stderr.lines().collect();
-    assert_eq!(lines[0], format!("image {}: not here, pulling it", image.name));
+    assert_eq!(lines[0], format!("image {}: not on this machine, pulling it", image.name));
     let sentence = format!("error: the image {} is not on this machine and cannot be pulled: ", image.name);
     assert!(lines[1].starts_with(&sentence) && lines[1].len() > sentence.len(), "{}", ended.stderr);
     assert_eq!(lines[2], format!("hint: build it here, docker build -t {} FOLDER, or check the name", image.name));
@@ -275,7 +275,7 @@ fn an_image_that_is_nowhere_is_named_with_the_reason_before_anything_is_submitte
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn a_job_runs_the_wrapped_image_with_what_its_pods_are_given() {
+fn a_job_runs_the_wrapped_image_with_its_pod_options() {
     let (image, master) = (Image::built("submit", SCRIPT_IN_WORK), kubernetes());
     let folder = tempfile::tempdir().unwrap();
     let agent = agent_file(folder.path(), "one");
@@ -290,7 +290,7 @@ fn a_job_runs_the_wrapped_image_with_what_its_pods_are_given() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn an_image_that_kubernetes_takes_for_roots_is_refused_before_anything_is_submitted_unless_root_is_allowed() {
+fn an_image_that_may_run_as_root_is_refused_unless_root_is_allowed() {
     let folder = tempfile::tempdir().unwrap();
     let agent = agent_file(folder.path(), "one");
     for (purpose, user, sentence) in [
@@ -315,14 +315,14 @@ fn an_image_that_kubernetes_takes_for_roots_is_refused_before_anything_is_submit
         assert_eq!(master.asked(), ["GET /v1/master"]);
         submit(&["--allow-root"]).expect_code(0);
         assert_eq!(master.submitted()["pod"], json!({"allow_root": true}));
-        // What is there already is looked at no less.
+        // The user is checked even if the image already exists.
         submit(&[]).expect_code(2).expect_stderr(sentence);
     }
 }
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn a_dockerfile_is_built_with_what_dockerignore_leaves_of_its_folder() {
+fn a_dockerfile_is_built_with_the_files_that_dockerignore_keeps() {
     let (image, master) = (Image::unnamed("folder"), kubernetes());
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join(image.name.trim_start_matches("muster-"));
@@ -354,7 +354,7 @@ fn a_dockerfile_is_built_with_what_dockerignore_leaves_of_its_folder() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn the_agent_comes_from_the_master_when_there_is_none_here() {
+fn the_agent_comes_from_the_master_if_this_machine_has_none() {
     let image = Image::built("fetched", SCRIPT_IN_WORK);
     let folder = tempfile::tempdir().unwrap();
     let agent = std::fs::read(agent_file(folder.path(), "of the master")).unwrap();
@@ -368,7 +368,7 @@ fn the_agent_comes_from_the_master_when_there_is_none_here() {
     let none = build(None).expect_code(3);
     none.expect_stderr("error: fetch the agent from the master: this master has no agent program\nhint: make build");
     build(Some(agent)).expect_code(0).expect_stderr("wrapped in");
-    // A script is as little an agent as one that needs a loader.
+    // A script is not a valid agent.
     std::fs::write(beside.path().join("agent"), "#!/bin/sh\n").unwrap();
     let refused = build(Some(b"#!/bin/sh".to_vec())).expect_code(2);
     refused

@@ -1,4 +1,4 @@
-//! `client env` and env.sh in real shells, bash and, where it is installed, zsh, with stand-ins for kubectl and minikube.
+//! `client env` and env.sh in bash and, if installed, zsh, with scripts in place of kubectl and minikube.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use crate::support::{Ended, finish};
 
-/// It does as these variables say, in which `_` stands for a space: CONTEXT, NODES (their runtime and address), TOKEN;
-/// NODES_FAIL and TOKEN_FAIL (what it says instead).
+/// A kubectl that answers from variables: CONTEXT, NODES (runtime and address) and TOKEN. NODES_FAIL and TOKEN_FAIL are
+/// errors to print instead. In values, `_` stands for a space.
 const KUBECTL: &str = r#"#!/bin/bash
 echo "Warning: this is no reason" >&2
 fail() {
@@ -25,7 +25,7 @@ case "$*" in
     *) fail "kubectl $*: not expected" ;;
 esac
 "#;
-/// MINIKUBE is the profile that runs.
+/// A minikube. The variable MINIKUBE is the running profile.
 const MINIKUBE: &str = r#"#!/bin/bash
 case "$*" in
     "--profile=${MINIKUBE-}"*) [ -n "${MINIKUBE-}" ] || exit 85 ;;
@@ -43,7 +43,7 @@ case "$*" in
     *) echo "minikube $*: not expected" >&2; exit 1 ;;
 esac
 "#;
-/// What the scripts of the tests check with.
+/// Functions for the scripts of the tests.
 const CHECKS: &str = r#"
 is() {
     eval "came=\${$1-<unset>}"
@@ -56,14 +56,14 @@ const CONTAINERD_NODE: &str = "NODES=containerd://1.7.2_192.0.2.7";
 const NO_ANSWER: &str = "NODES_FAIL=The_connection_was_refused";
 const NO_RIGHT: &str = "Error_from_server_(Forbidden):_no_right";
 
-/// A copy of the repository's root as far as env.sh needs it, and a PATH with the stand-ins.
+/// A copy of the files that env.sh needs, and a PATH with kubectl and minikube.
 struct Scene {
     folder: tempfile::TempDir,
 }
 
 impl Scene {
     fn new() -> Self {
-        // On the file system of the programs, so that a link serves as a copy.
+        // In the target folder, so that programs can be hard-linked instead of copied.
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let at = |path: &str| folder.path().join(path);
         for name in ["dist", "bin", "few"] {
@@ -84,7 +84,7 @@ impl Scene {
         self.folder.path().join(name)
     }
 
-    /// Runs a script, which finds env.sh in `$E` and the client in `$C`, with a bare environment and these variables.
+    /// Runs a script with an environment of these variables, the path of env.sh in `$E`, and of the client in `$C`.
     fn run(&self, shell: &[&str], variables: &[&str], script: &str) -> Ended {
         let mut command = Command::new(shell[0]);
         command.args(&shell[1..]).args(["-c", &format!("{CHECKS}{script}")]).env_clear().current_dir("/");
@@ -100,7 +100,7 @@ fn shells() -> impl Iterator<Item = &'static [&'static str]> {
     [&["bash"][..], &["zsh", "-f"]].into_iter().filter(installed)
 }
 
-/// In each shell the script comes to its end, with everything as it checks, and says these words.
+/// Checks in each shell that the script reaches its end and that stderr has these texts.
 #[track_caller]
 fn it(variables: &[&str], script: &str, says: &[&str]) {
     let scene = Scene::new();
@@ -114,7 +114,7 @@ fn it(variables: &[&str], script: &str, says: &[&str]) {
 }
 
 #[test]
-fn a_plain_cluster_gives_the_masters_address_and_token_to_all_programs_of_the_shell() {
+fn programs_of_the_shell_get_the_masters_address_and_token() {
     it(
         &["CONTEXT=testbed", DOCKER_NODE, "TOKEN=s3cret"],
         r#"source "$E"
@@ -126,7 +126,7 @@ fn a_plain_cluster_gives_the_masters_address_and_token_to_all_programs_of_the_sh
 }
 
 #[test]
-fn any_shell_can_evaluate_it_without_env_sh() {
+fn any_shell_can_evaluate_the_statements_without_env_sh() {
     let script = r#"set -eu
         eval "$("$C" env)"; is MUSTER_MASTER http://192.0.2.7:31898; is MUSTER_TOKEN "it's"
         eval "$("$C" env --unset)"; is MUSTER_MASTER "<unset>"; is MUSTER_TOKEN old"#;
@@ -135,7 +135,7 @@ fn any_shell_can_evaluate_it_without_env_sh() {
 }
 
 #[test]
-fn down_gives_back_what_was_there() {
+fn down_restores_the_environment() {
     it(
         &[
             "CONTEXT=minikube",
@@ -176,12 +176,12 @@ fn down_gives_back_what_was_there() {
 }
 
 #[test]
-fn images_come_to_the_nodes_in_the_clusters_own_way() {
+fn images_reach_the_nodes_with_the_clusters_tool() {
     it(
         &["CONTEXT=minikube", "MINIKUBE=minikube", DOCKER_NODE],
         r#"source "$E"
         is DOCKER_HOST tcp://192.168.49.2:2376; is DOCKER_TLS_VERIFY 1; is MUSTER_LOAD "<unset>""#,
-        &["; Docker is minikube's"],
+        &["; images are built by minikube's Docker"],
     );
     it(
         &["CONTEXT=second", "MINIKUBE=second", CONTAINERD_NODE],
@@ -212,7 +212,7 @@ fn images_come_to_the_nodes_in_the_clusters_own_way() {
 }
 
 #[test]
-fn an_ipv6_address_stands_in_brackets_but_not_for_a_proxy() {
+fn an_ipv6_address_is_in_brackets_in_the_url_but_not_in_no_proxy() {
     it(
         &["CONTEXT=testbed", "NODES=docker://1_fd00::7", "all_proxy=http://proxy:1"],
         r#"source "$E"
@@ -222,7 +222,7 @@ fn an_ipv6_address_stands_in_brackets_but_not_for_a_proxy() {
 }
 
 #[test]
-fn a_proxy_is_not_handed_what_is_for_the_master() {
+fn requests_to_the_master_bypass_a_proxy() {
     it(
         &["CONTEXT=testbed", DOCKER_NODE, "HTTP_PROXY=http://proxy:1", "NO_PROXY=corp.example"],
         r#"source "$E"; source "$E"
@@ -234,7 +234,7 @@ fn a_proxy_is_not_handed_what_is_for_the_master() {
 }
 
 #[test]
-fn a_cluster_that_cannot_be_asked_is_an_error_that_changes_only_the_path() {
+fn without_a_cluster_it_fails_and_changes_only_the_path() {
     for (variables, says) in [
         (&[][..], "error: kubectl has no current context: error: current-context is not set\nhint: to start minikube"),
         (
@@ -257,7 +257,7 @@ fn a_cluster_that_cannot_be_asked_is_an_error_that_changes_only_the_path() {
 }
 
 #[test]
-fn who_may_not_list_nodes_gets_the_token_and_is_told_to_name_the_master() {
+fn without_the_right_to_list_nodes_it_sets_only_the_token() {
     let no_nodes = format!("NODES_FAIL={NO_RIGHT}");
     it(
         &["CONTEXT=testbed", &no_nodes, "MUSTER_MASTER=http://forward:7897", "TOKEN=s3cret"],
@@ -265,7 +265,7 @@ fn who_may_not_list_nodes_gets_the_token_and_is_told_to_name_the_master() {
         is MUSTER_MASTER http://forward:7897; is MUSTER_TOKEN s3cret"#,
         &[
             "you may not list the nodes of context testbed: Error from server (Forbidden): no right",
-            "set MUSTER_MASTER by hand",
+            "set MUSTER_MASTER (now http://forward:7897) by hand",
         ],
     );
     it(
@@ -277,7 +277,7 @@ fn who_may_not_list_nodes_gets_the_token_and_is_told_to_name_the_master() {
 }
 
 #[test]
-fn a_secret_that_is_missing_is_told_from_one_that_may_not_be_read_and_no_foreign_token_is_sent() {
+fn without_a_readable_secret_it_says_why_and_unsets_the_token() {
     let unreadable = format!("TOKEN_FAIL={NO_RIGHT}");
     for (token, says) in [
         ("MUSTER_TOKEN=another", "there is no Secret muster in this namespace yet: run `make token`"),
@@ -289,7 +289,7 @@ fn a_secret_that_is_missing_is_told_from_one_that_may_not_be_read_and_no_foreign
 }
 
 #[test]
-fn a_strict_shell_survives() {
+fn it_works_in_a_strict_shell() {
     let no_nodes = format!("NODES_FAIL={NO_RIGHT}");
     for strict in ["set -eu", "set -eu -o pipefail; IFS=x"] {
         for variables in [
@@ -309,7 +309,7 @@ fn a_strict_shell_survives() {
 }
 
 #[test]
-fn a_shell_that_is_neither_bash_nor_zsh_and_one_without_a_client_are_told_so() {
+fn other_shells_and_a_missing_client_get_one_line() {
     let scene = Scene::new();
     if Path::new("/usr/bin/dash").exists() {
         let ended = scene.run(&["dash"], &[], "set -eu; . \"$E\"; echo on").expect_code(0);

@@ -1,4 +1,4 @@
-//! A submitted job is followed to its end: lines, changes, the closing line, the exit code.
+//! Follows submitted jobs to their end: lines, changes, the closing line, the exit code.
 
 use std::os::unix::process::CommandExt;
 
@@ -20,11 +20,11 @@ fn submit_at(url: &str, more: &[&str]) -> Ended {
 }
 
 #[test]
-fn a_job_that_succeeds_is_told_from_its_start_to_its_end() {
+fn every_step_of_a_job_that_succeeds_is_printed() {
     let views = vec![pending("digits"), running("digits"), succeeded("digits")];
     let master = FakeMaster::start(Script { views, logs: [lines()].into(), ..Script::default() });
     let ended = submit_at(&master.url, &[]).expect_code(0);
-    assert_eq!(ended.stdout, "worker-0 │ hello\nworker-1 │ \u{1b}[1mwelt\u{1b}[0m\n", "a pipe gets the text as it was");
+    assert_eq!(ended.stdout, "worker-0 │ hello\nworker-1 │ \u{1b}[1mwelt\u{1b}[0m\n", "a pipe gets the text unchanged");
     let told: Vec<&str> = ended.stderr.lines().collect();
     assert_eq!(
         told,
@@ -38,7 +38,7 @@ fn a_job_that_succeeds_is_told_from_its_start_to_its_end() {
 }
 
 #[test]
-fn a_job_that_fails_ends_with_the_cause_its_last_words_and_exit_code_1() {
+fn a_failed_job_ends_with_the_cause_the_last_output_and_exit_code_1() {
     let views = vec![pending("digits"), running("digits"), failed("digits")];
     let master = FakeMaster::start(Script { views, logs: [lines()].into(), ..Script::default() });
     let ended = submit_at(&master.url, &[]).expect_code(1);
@@ -63,7 +63,7 @@ fn a_cancelled_job_has_not_succeeded() {
 }
 
 #[test]
-fn everything_that_was_asked_for_is_submitted() {
+fn every_argument_is_submitted() {
     let master = FakeMaster::start(Script { views: vec![succeeded("digits")], ..Script::default() });
     let folder = folder_with_script();
     let arguments =
@@ -81,7 +81,7 @@ fn everything_that_was_asked_for_is_submitted() {
 }
 
 #[test]
-fn a_job_whose_result_is_decided_has_ended_before_its_pods_have() {
+fn a_command_ends_when_the_result_is_decided_even_if_pods_remain() {
     for (result, code, state) in
         [(JobResult::Succeeded, 0, JobState::Succeeded), (JobResult::Cancelled, 1, JobState::Cancelled)]
     {
@@ -100,7 +100,7 @@ fn a_job_whose_result_is_decided_has_ended_before_its_pods_have() {
 }
 
 #[test]
-fn a_start_by_another_master_is_marked_though_that_master_showed_none_before() {
+fn a_start_by_a_new_master_is_marked() {
     let mut taken_over = pending("digits");
     taken_over.seq = 3;
     let mut again = running("digits");
@@ -110,11 +110,11 @@ fn a_start_by_another_master_is_marked_though_that_master_showed_none_before() {
     let views = vec![pending("digits"), running("digits"), taken_over, again, ended];
     let master = FakeMaster::start(Script { views, ..Script::default() });
     let told = submit_at(&master.url, &["-o", "json"]).expect_code(0);
-    told.expect_stderr("\n--- start 2.1, after the master had gone, and the start before with it ---\n");
+    told.expect_stderr("\n--- start 2.1, after the previous start was lost with its master ---\n");
 }
 
 #[test]
-fn json_is_the_job_as_it_ended_and_nothing_else() {
+fn json_is_only_the_ended_job() {
     let views = vec![pending("digits"), running("digits"), succeeded("digits")];
     let master = FakeMaster::start(Script { views, logs: [lines()].into(), ..Script::default() });
     let ended = submit_at(&master.url, &["-o", "json"]).expect_code(0).expect_stderr("succeeded in 4.8 s");
@@ -123,7 +123,7 @@ fn json_is_the_job_as_it_ended_and_nothing_else() {
 }
 
 #[test]
-fn detached_the_name_is_the_data_and_the_way_back_is_told() {
+fn detach_prints_the_name_and_how_to_follow_the_job() {
     let master = FakeMaster::start(Script { views: vec![pending("digits")], ..Script::default() });
     let ended = submit_at(&master.url, &["-d"]).expect_code(0);
     assert_eq!(ended.stdout, "digits\n");
@@ -135,7 +135,7 @@ fn detached_the_name_is_the_data_and_the_way_back_is_told() {
 }
 
 #[test]
-fn a_job_that_has_ended_is_not_taken_for_the_one_that_is_submitted() {
+fn the_name_of_an_ended_job_is_refused() {
     for (view, result) in [(succeeded("digits"), "succeeded"), (failed("digits"), "failed")] {
         for more in [&[][..], &["--detach"], &["-o", "json"]] {
             let master = FakeMaster::start(Script { views: vec![view.clone()], before: true, ..Script::default() });
@@ -148,14 +148,14 @@ fn a_job_that_has_ended_is_not_taken_for_the_one_that_is_submitted() {
 }
 
 #[test]
-fn a_job_whose_result_is_decided_has_ended_though_its_pods_have_not() {
+fn the_name_of_a_job_with_a_result_is_refused_even_if_pods_remain() {
     let view = decided("digits", JobResult::Succeeded);
     let master = FakeMaster::start(Script { views: vec![view], before: true, ..Script::default() });
     submit_at(&master.url, &[]).expect_code(2).expect_stderr("job digits has already ended (succeeded)");
 }
 
 #[test]
-fn a_job_that_still_runs_is_followed_by_the_command_that_submits_it_again() {
+fn submitting_a_running_job_again_follows_it() {
     let views = vec![running("digits"), succeeded("digits")];
     let master = FakeMaster::start(Script { views, before: true, logs: [lines()].into(), ..Script::default() });
     let ended = submit_at(&master.url, &[]).expect_code(0).expect_stderr("job digits was submitted before");
@@ -163,7 +163,7 @@ fn a_job_that_still_runs_is_followed_by_the_command_that_submits_it_again() {
 }
 
 #[test]
-fn replace_deletes_the_job_waits_until_it_is_gone_and_submits() {
+fn replace_deletes_the_old_job_and_then_submits() {
     let views = vec![succeeded("digits")];
     let master = FakeMaster::start(Script { views, before: true, ..Script::default() });
     let ended = submit_at(&master.url, &["--replace", "-d"]).expect_code(0);
@@ -175,7 +175,7 @@ fn replace_deletes_the_job_waits_until_it_is_gone_and_submits() {
 }
 
 #[test]
-fn replace_submits_where_there_is_nothing_to_delete() {
+fn replace_submits_if_there_is_no_old_job() {
     let views = vec![pending("digits")];
     let master = FakeMaster::start(Script { views, before: true, deleted: true, ..Script::default() });
     let ended = submit_at(&master.url, &["--replace", "-d"]).expect_code(0);
@@ -183,7 +183,7 @@ fn replace_submits_where_there_is_nothing_to_delete() {
 }
 
 #[test]
-fn an_interrupt_before_the_old_job_is_gone_says_that_none_was_submitted() {
+fn an_interrupt_during_replace_says_that_no_job_was_submitted() {
     // The deleted job is still shown, and does not change.
     let master = FakeMaster::start(Script { views: vec![running("digits")], lingers: true, ..Script::default() });
     let folder = folder_with_script();
@@ -192,16 +192,16 @@ fn an_interrupt_before_the_old_job_is_gone_says_that_none_was_submitted() {
     until("the job is deleted", || master.asked().iter().any(|request| request.contains("wait=")));
     signal(&child, Signal::INT);
     let ended = finish(child).expect_signal(Signal::INT);
-    assert_eq!(ended.stderr, "job digits is being deleted; no other was submitted\n");
+    assert_eq!(ended.stderr, "job digits is being deleted; no new job was submitted\n");
     assert!(!master.asked().contains(&"POST /v1/jobs".to_owned()), "{:?}", master.asked());
 }
 
 #[test]
-fn a_log_stream_that_breaks_off_is_taken_up_behind_its_last_line() {
+fn a_broken_log_stream_continues_after_its_last_line() {
     let first =
         Logs::Lines(vec![line("worker-0", 6, "one"), line("worker-1", 8, "two"), line("worker-0", 12, "three")]);
     let second = Logs::Lines(vec![line("worker-1", 20, "four")]);
-    // The job is still running when the first stream ends: this view is what the client sees when it looks.
+    // The client asks for this view after the first stream: the job is still running.
     let views = vec![running("digits")];
     let master = FakeMaster::start(Script { views, logs: [first, second].into(), ..Script::default() });
     let folder = folder_with_script();
@@ -220,13 +220,13 @@ fn a_log_stream_that_breaks_off_is_taken_up_behind_its_last_line() {
 }
 
 #[test]
-fn an_interrupt_leaves_the_job_alone_and_tells_the_way_back() {
+fn an_interrupt_keeps_the_job_and_says_how_to_come_back() {
     for wish in [Signal::INT, Signal::TERM] {
         let logs = [lines()].into();
         let master = FakeMaster::start(Script { views: vec![running("digits")], logs, ..Script::default() });
         let folder = folder_with_script();
         let mut child = client(folder.path()).args(["--task", "digits", "--master", &master.url]).spawn().unwrap();
-        // The first line says that the job is being followed.
+        // The first line shows that the client follows the job.
         let mut printed = std::io::BufReader::new(child.stdout.take().unwrap());
         std::io::BufRead::read_line(&mut printed, &mut String::new()).unwrap();
         signal(&child, wish);
@@ -256,7 +256,7 @@ fn an_interrupt_ends_a_shells_loop_with_its_first_job() {
 }
 
 #[test]
-fn an_interrupt_before_the_submit_is_answered_claims_nothing_about_the_job() {
+fn an_interrupt_during_the_submit_says_how_to_check_for_the_job() {
     for more in [&[][..], &["--detach"]] {
         let master = FakeMaster::start(Script { mute: true, ..Script::default() });
         let folder = folder_with_script();
@@ -265,13 +265,13 @@ fn an_interrupt_before_the_submit_is_answered_claims_nothing_about_the_job() {
         until("the job is submitted", || master.asked().contains(&"POST /v1/jobs".to_owned()));
         signal(&child, Signal::INT);
         let ended = finish(child).expect_signal(Signal::INT);
-        let sentence = "it is not known whether job digits was accepted: client status digits --master";
-        assert_eq!(ended.stderr, format!("{sentence} {} tells\n", master.url));
+        let sentence = "job digits may or may not have been accepted; to check: client status digits --master";
+        assert_eq!(ended.stderr, format!("{sentence} {}\n", master.url));
     }
 }
 
 #[test]
-fn a_reader_that_leaves_ends_the_command_quietly() {
+fn a_closed_stdout_ends_the_command_without_an_error() {
     let many = (1..20_000).map(|index| line("worker-0", index, "a line that is long enough to fill a pipe some day"));
     let logs = [Logs::Lines(many.collect())].into();
     let master = FakeMaster::start(Script { views: vec![running("digits")], logs, ..Script::default() });
@@ -283,7 +283,7 @@ fn a_reader_that_leaves_ends_the_command_quietly() {
 }
 
 #[test]
-fn what_the_master_finds_wrong_with_a_job_is_bad_input() {
+fn a_job_that_the_master_refuses_is_bad_input() {
     for (status, code, exit) in [
         (409, ErrorCode::JobExists, 2),
         (422, ErrorCode::BadWorkDir, 2),
@@ -301,7 +301,7 @@ fn what_the_master_finds_wrong_with_a_job_is_bad_input() {
 }
 
 #[test]
-fn colours_are_the_terminals_or_the_users_wish() {
+fn variables_turn_colours_on_and_off() {
     let script = || Script { views: vec![succeeded("digits")], logs: [lines()].into(), ..Script::default() };
     let folder = folder_with_script();
     let with = |name: &str, master: &FakeMaster| {

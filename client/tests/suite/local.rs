@@ -1,5 +1,5 @@
-//! A local master that does not do what it should: said in a sentence, and nothing of it is left.
-//! One that does is started by the workspace's end-to-end tests.
+//! Local masters that fail: the error is one sentence, and no process or file is left.
+//! The end-to-end tests of the workspace test local masters that work.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -13,14 +13,14 @@ use crate::support::fake_master::{FakeMaster, Logs, Script};
 use crate::support::views::{line, running};
 use crate::support::{client_beside, command, finish, folder_with_script, signal, until};
 
-/// A program that is being written cannot be started, and another test's child may hold it open for a moment.
+/// Serialises the tests: a program cannot start while the child of another test still has it open for writing.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[test]
-fn programs_that_are_not_beside_the_client_are_named() {
+fn missing_programs_are_named() {
     let _alone = alone();
     let script = folder_with_script();
     for (programs, missing) in [(&[][..], "master"), (&[("master", "exit 0")], "agent")] {
@@ -33,13 +33,16 @@ fn programs_that_are_not_beside_the_client_are_named() {
 }
 
 #[test]
-fn a_master_that_dies_or_says_something_else_is_shown_and_leaves_nothing() {
+fn a_master_that_dies_or_prints_no_address_is_an_error_and_leaves_nothing() {
     let _alone = alone();
     let script = folder_with_script();
     for (master, sentence) in [
         ("echo 'cannot open the records' >&2; exit 7", "the local master ended before it listened (exit status: 7)"),
-        ("echo 'good morning'; exec cat >/dev/null", "the local master said \"good morning\" and not where it listens"),
-        ("echo 'listening on nowhere'; exec cat >/dev/null", "and not where it listens"),
+        (
+            "echo 'good morning'; exec cat >/dev/null",
+            "the local master printed \"good morning\" instead of its address",
+        ),
+        ("echo 'listening on nowhere'; exec cat >/dev/null", "instead of its address"),
     ] {
         let remember = "echo $$ > \"$TMPDIR/pid\"";
         let (folder, client) = client_beside(&[("master", &format!("{remember}\n{master}")), ("agent", "")]);
@@ -56,26 +59,26 @@ fn a_master_that_dies_or_says_something_else_is_shown_and_leaves_nothing() {
 }
 
 #[test]
-fn a_folder_for_temporary_files_that_is_of_no_use_is_named() {
+fn an_unusable_folder_for_temporary_files_is_named() {
     let _alone = alone();
     let script = folder_with_script();
-    // Whatever is written to /dev/full, its disk is full.
+    // Every write to /dev/full fails as on a full disk.
     let full = "for folder in \"$TMPDIR\"/muster-*; do ln -sf /dev/full \"$folder/master.log\"; done; exit 2";
     let (folder, client) = client_beside(&[("master", full), ("agent", "")]);
     let temporary = folder.path().join("tmp");
     let ended = |sentence: &str| {
         let child = command(&client, script.path()).env("TMPDIR", &temporary).spawn().unwrap();
         let ended = finish(child).expect_code(3).expect_stderr(sentence);
-        ended.expect_stderr("\nhint: set TMPDIR to a folder that is there, can be written to and has room\n");
+        ended.expect_stderr("\nhint: set TMPDIR to a writable folder with free space\n");
     };
     ended("error: prepare a folder for the local master: No such file or directory");
     std::fs::create_dir(&temporary).unwrap();
-    let room = format!("; there is no room for its log in {}/muster-", temporary.display());
+    let room = format!("; there is no space for its log in {}/muster-", temporary.display());
     ended(&format!("error: the local master ended before it listened (exit status: 2){room}"));
 }
 
 #[test]
-fn a_local_master_is_not_given_the_variables_of_another() {
+fn a_local_master_does_not_get_the_variables_of_another_master() {
     let _alone = alone();
     let script = folder_with_script();
     let (_folder, client) = client_beside(&[("master", "env | grep ^MUSTER_ >&2; exit 7"), ("agent", "")]);
@@ -85,7 +88,7 @@ fn a_local_master_is_not_given_the_variables_of_another() {
     assert!(!ended.stderr.contains("MUSTER_"), "{}", ended.stderr);
 }
 
-/// A client whose local master is a script that says this and stays, and the folder that holds its pid.
+/// Starts a client whose local master is a script: it runs `says`, and then waits. The first folder has its pid.
 fn started(says: &str) -> (TempDir, TempDir, Child) {
     let master = format!("echo $$ > \"$TMPDIR/pid\"\n{says}\nexec cat >/dev/null");
     let (folder, client) = client_beside(&[("master", &master), ("agent", "")]);
@@ -102,13 +105,13 @@ fn pid(folder: &TempDir) -> Option<Pid> {
     Pid::from_raw(text.trim().parse().ok()?)
 }
 
-/// Lets a local job run, interrupts it, does something more, and gives back what the client says from then on.
+/// Starts a local job, interrupts it, calls `then`, and returns what the client prints from then on.
 fn interrupted(then: impl FnOnce(&TempDir, &Child)) -> String {
     let logs = [Logs::Lines(vec![line("worker-0", 6, "hello")]), Logs::Lines(Vec::new())].into();
     let views = vec![running("digits")];
     let master = FakeMaster::start(Script { views, logs, ..Script::default() });
     let (folder, _script, mut child) = started(&format!("echo 'listening on {}'", master.url));
-    // The first line says that the job is being followed.
+    // The first line shows that the client follows the job.
     let mut printed = BufReader::new(child.stdout.take().unwrap());
     printed.read_line(&mut String::new()).unwrap();
     signal(&child, Signal::INT);
@@ -116,7 +119,7 @@ fn interrupted(then: impl FnOnce(&TempDir, &Child)) -> String {
     let mut line = String::new();
     while !line.starts_with("stopping job digits") {
         line.clear();
-        assert!(told.read_line(&mut line).unwrap() > 0, "the client ended before it was stopping the job");
+        assert!(told.read_line(&mut line).unwrap() > 0, "the client ended before it stopped the job");
     }
     then(&folder, &child);
     let mut rest = String::new();
@@ -127,7 +130,7 @@ fn interrupted(then: impl FnOnce(&TempDir, &Child)) -> String {
 }
 
 #[test]
-fn an_interrupt_before_the_master_listens_stops_a_job_that_was_not_submitted() {
+fn an_interrupt_before_the_master_listens_says_that_the_job_was_not_submitted() {
     let _alone = alone();
     let (folder, _script, child) = started("");
     until("the master runs", || pid(&folder).is_some());
@@ -137,7 +140,7 @@ fn an_interrupt_before_the_master_listens_stops_a_job_that_was_not_submitted() {
 }
 
 #[test]
-fn an_interrupt_before_the_job_is_known_says_that_it_was_not_submitted() {
+fn an_interrupt_before_the_job_exists_says_that_it_was_not_submitted() {
     let _alone = alone();
     let master = FakeMaster::start(Script { mute: true, ..Script::default() });
     let (folder, _script, child) = started(&format!("echo 'listening on {}'", master.url));
@@ -149,14 +152,14 @@ fn an_interrupt_before_the_job_is_known_says_that_it_was_not_submitted() {
 }
 
 #[test]
-fn a_second_interrupt_ends_the_job_with_its_master() {
+fn a_second_interrupt_kills_the_job_with_its_master() {
     let _alone = alone();
     let rest = interrupted(|_, child| signal(child, Signal::INT));
-    assert_eq!(rest, "job digits ends with its master\n");
+    assert_eq!(rest, "job digits is killed when its local master stops\n");
 }
 
 #[test]
-fn a_master_that_dies_while_the_job_is_stopping_is_said_at_once() {
+fn the_death_of_the_master_is_reported_while_the_job_is_stopping() {
     let _alone = alone();
     let kill = |folder: &TempDir, _: &Child| kill_process(pid(folder).unwrap(), Signal::KILL).unwrap();
     let rest = interrupted(kill);
@@ -166,7 +169,7 @@ fn a_master_that_dies_while_the_job_is_stopping_is_said_at_once() {
 #[track_caller]
 fn assert_nothing_is_left(temporary: &Path) {
     let pid = std::fs::read_to_string(temporary.join("pid")).unwrap();
-    assert!(!Path::new("/proc").join(pid.trim()).exists(), "the master {pid} is still there");
+    assert!(!Path::new("/proc").join(pid.trim()).exists(), "the master {pid} still runs");
     std::fs::remove_file(temporary.join("pid")).unwrap();
     let left: Vec<_> = std::fs::read_dir(temporary).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(left, Vec::<std::path::PathBuf>::new());

@@ -1,4 +1,4 @@
-//! The tests of the client, in one program: linking it is most of what building tests costs.
+//! The tests of the client, in one program, because linking is the slowest part of building tests.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

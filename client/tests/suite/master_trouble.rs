@@ -1,14 +1,14 @@
-//! A master that is not there, is none, or wants a token.
+//! A master that is unreachable, is another program, or needs a token.
 
 use crate::support::fake_master::{FakeMaster, Script, something_else};
 use crate::support::views::succeeded;
 use crate::support::{client, finish, folder_with_script, run};
 
-/// Nothing listens at the first port, and no program is given it that asks for any.
+/// Nothing listens on port 1, and the system never assigns it to a program that asks for any port.
 const NOBODYS_URL: &str = "http://127.0.0.1:1";
 
 #[test]
-fn a_master_that_is_not_there_is_said_at_once() {
+fn an_unreachable_master_is_reported_at_once() {
     let folder = folder_with_script();
     for arguments in [&["list"][..], &["status", "x"], &["logs", "x", "-f"], &["wait", "x"], &["--task", "x"]] {
         let ended = run(folder.path(), &[arguments, &["--master", NOBODYS_URL]].concat()).expect_code(3);
@@ -20,7 +20,7 @@ fn a_master_that_is_not_there_is_said_at_once() {
 }
 
 #[test]
-fn something_that_is_no_master_is_told_from_one() {
+fn another_program_is_not_taken_for_a_master() {
     let folder = folder_with_script();
     for (status, body) in [(200, "<html>"), (200, "{}"), (404, "not found"), (404, "{\"detail\":\"x\"}"), (302, "")] {
         let url = something_else(status, body);
@@ -32,13 +32,13 @@ fn something_that_is_no_master_is_told_from_one() {
 }
 
 #[test]
-fn a_master_of_another_user_on_this_machine_is_told_from_ones_own() {
+fn a_local_master_of_another_user_is_reported() {
     let folder = folder_with_script();
     let own = rustix::process::getuid().as_raw();
     for (uid, is_told) in [(None, false), (Some(own), false), (Some(own + 1), true)] {
         let master = FakeMaster::start(Script { views: vec![succeeded("digits")], uid, ..Script::default() });
         let ended = run(folder.path(), &["--task", "digits", "-d", "--master", &master.url]).expect_code(0);
-        let sentence = format!("the master at {} is another user's (uid {})", master.url, own + 1);
+        let sentence = format!("the master at {} runs as another user (uid {})", master.url, own + 1);
         assert_eq!(ended.stderr.contains(&sentence), is_told, "{}", ended.stderr);
     }
 }
@@ -71,7 +71,7 @@ fn the_flag_wins_over_the_variable() {
 }
 
 #[test]
-fn no_proxy_stands_before_a_master_on_this_machine() {
+fn a_master_on_this_machine_is_asked_without_a_proxy() {
     let folder = folder_with_script();
     let master = FakeMaster::start(Script { views: vec![succeeded("digits")], ..Script::default() });
     let mut command = client(folder.path());

@@ -1,4 +1,4 @@
-//! Where a job's replicas run is the master's to say, and what has no meaning there is refused before it is submitted.
+//! The master decides where replicas run. Flags that do not work there are refused before the submit.
 
 use std::path::Path;
 
@@ -39,7 +39,7 @@ fn submit(folder: &Path, master: &FakeMaster, more: &[&str]) -> Ended {
 }
 
 #[test]
-fn flags_for_kubernetes_are_refused_by_name_with_a_local_master() {
+fn flags_for_kubernetes_are_refused_with_a_local_master() {
     let folder = folder_with_script();
     for flags in POD_FLAGS {
         let ended = run(folder.path(), &[flags, &["--master", "local"]].concat()).expect_code(2);
@@ -49,35 +49,35 @@ fn flags_for_kubernetes_are_refused_by_name_with_a_local_master() {
 }
 
 #[test]
-fn flags_for_kubernetes_are_refused_by_name_where_pods_are_processes() {
+fn flags_for_kubernetes_are_refused_by_a_master_with_processes() {
     let folder = folder_with_script();
     for flags in POD_FLAGS {
         let master = at(BackendKind::Process);
         let ended = submit(folder.path(), &master, flags).expect_code(2);
-        ended.expect_stderr(&format!("error: {} has no meaning at {}", flags[0], master.url));
+        ended.expect_stderr(&format!("error: {} works only in Kubernetes: the master at {}", flags[0], master.url));
         assert_eq!(master.asked(), ["GET /v1/master"], "nothing is submitted");
     }
 }
 
 #[test]
-fn values_of_pod_flags_are_refused_by_their_flag() {
+fn bad_values_of_pod_flags_are_refused_with_their_flag() {
     let folder = folder_with_script();
     for (flags, sentence) in [
         (["--image", "Digits"], "--image: \"Digits\" is not the name of an image"),
         (["--push", "http://r"], "--push: \"http://r\" is no registry: write HOST[:PORT][/PATH]"),
         (["--load", "helm"], "invalid value 'helm' for '--load <TOOL>'"),
-        (["--cpu", "many"], "--cpu: \"many\" is no amount: write a quantity such as 2, 500m or 4Gi"),
-        (["--memory", "2Gi:1Gi"], "--memory: \"2Gi:1Gi\" is no amount"),
-        (["--cpu", "-1"], "--cpu: \"-1\" is no amount"),
-        (["--memory", "-1"], "--memory: \"-1\" is no amount"),
+        (["--cpu", "many"], "--cpu: \"many\" is not a valid amount: write a quantity such as 2, 500m or 4Gi"),
+        (["--memory", "2Gi:1Gi"], "--memory: \"2Gi:1Gi\" is not a valid amount"),
+        (["--cpu", "-1"], "--cpu: \"-1\" is not a valid amount"),
+        (["--memory", "-1"], "--memory: \"-1\" is not a valid amount"),
         (["--gpus", "-1"], "--gpus: invalid number of GPUs \"-1\": use a whole number"),
-        (["--volume", "data"], "--volume: \"data\" is no volume: write pvc:CLAIM:/path"),
-        (["--env-secret", "My_Keys"], "--env-secret: \"My_Keys\" is no object's name"),
+        (["--volume", "data"], "--volume: \"data\" is not a valid volume: write pvc:CLAIM:/path"),
+        (["--env-secret", "My_Keys"], "--env-secret: \"My_Keys\" is not a valid object name"),
         (["--node-selector", "disk"], "--node-selector: \"disk\" is not of the form KEY=VALUE"),
-        (["--toleration", "a=b:Sometimes"], "--toleration: \"a=b:Sometimes\" is no toleration"),
+        (["--toleration", "a=b:Sometimes"], "--toleration: \"a=b:Sometimes\" is not a valid toleration"),
         (["--termination-grace", "0s"], "--termination-grace: invalid duration \"0s\": use at least 1s"),
         (["--termination-grace", "1s 1ms"], "--termination-grace: invalid duration \"1s 1ms\": use whole seconds"),
-        (["--image-pull-policy", "Often"], "--image-pull-policy: \"Often\" is no pull policy"),
+        (["--image-pull-policy", "Often"], "--image-pull-policy: \"Often\" is not a valid pull policy"),
     ] {
         run(folder.path(), &flags).expect_code(2).expect_stderr(&format!("error: {sentence}"));
     }
@@ -86,13 +86,13 @@ fn values_of_pod_flags_are_refused_by_their_flag() {
 }
 
 #[test]
-fn in_kubernetes_an_image_is_needed_and_no_script_in_the_folder() {
+fn kubernetes_needs_an_image_but_no_script_in_the_folder() {
     let folder = folder_with_script();
     let master = at(BackendKind::Kubernetes);
     let ended = submit(folder.path(), &master, &[]).expect_code(2);
     let ended = ended.expect_stderr("error: no image to run: --image is not given, and there is no Dockerfile in ");
     ended.expect_stderr("hint: give --image REF, or put a Dockerfile beside exec.py");
-    // Getting as far as Docker is what is seen.
+    // The error shows that the client tried to reach Docker.
     let empty = tempfile::tempdir().unwrap();
     submit(empty.path(), &master, &["--image", "digits"]).expect_code(4).expect_stderr("error: cannot reach Docker");
     std::fs::write(empty.path().join("Dockerfile"), "FROM x\n").unwrap();
@@ -103,7 +103,7 @@ fn in_kubernetes_an_image_is_needed_and_no_script_in_the_folder() {
 }
 
 #[test]
-fn what_is_no_job_is_said_before_anyone_is_asked() {
+fn an_invalid_job_is_refused_before_the_master_is_asked() {
     let folder = folder_with_script();
     let master = at(BackendKind::Kubernetes);
     submit(folder.path(), &master, &["--image", "digits", "--worker-num", "0"]).expect_code(2);
@@ -111,7 +111,7 @@ fn what_is_no_job_is_said_before_anyone_is_asked() {
 }
 
 #[test]
-fn building_needs_no_master_and_says_what_is_missing() {
+fn a_build_needs_an_image_and_docker_but_no_master() {
     let folder = folder_with_script();
     let build = |host: &str, more: &[&str]| {
         let mut command = client(folder.path());
@@ -125,7 +125,7 @@ fn building_needs_no_master_and_says_what_is_missing() {
 }
 
 #[test]
-fn a_variable_that_names_no_tool_stops_only_who_would_load_by_it() {
+fn an_invalid_tool_in_the_variable_fails_only_commands_that_use_it() {
     let folder = folder_with_script();
     let with_variable = |arguments: &[&str]| {
         let mut command = client(folder.path());

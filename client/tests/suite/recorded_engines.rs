@@ -1,5 +1,4 @@
-//! Images are wrapped by engines that this machine does not have: the answers of Docker 20.10, Docker 29 and podman are
-//! recorded.
+//! Wraps images with recorded answers of Docker 20.10, Docker 29 and podman, which this machine need not have.
 
 use serde_json::{Value, json};
 
@@ -21,7 +20,7 @@ fn docker_with(entrypoint: &Value, files: &[(&'static str, &'static str)]) -> Re
 const PREPARES: &str = "#!/bin/sh\n. /opt/intel/setvars.sh\nexec \"$@\"\n";
 
 #[test]
-fn an_entrypoint_that_prepares_stays_in_front_of_the_agents_command() {
+fn an_entrypoint_script_is_kept_in_front_of_the_agents_command() {
     for (entrypoint, files, kept) in [
         (json!(["/entrypoint.sh"]), ("/entrypoint.sh", PREPARES), json!(["--entrypoint=/entrypoint.sh"])),
         (json!(["start.sh"]), ("/bin/start.sh", PREPARES), json!(["--entrypoint=start.sh"])),
@@ -47,7 +46,7 @@ fn a_script_behind_a_link_is_read() {
 }
 
 #[test]
-fn an_entrypoint_that_cannot_stay_is_told_with_its_text() {
+fn an_entrypoint_that_cannot_be_kept_is_quoted_in_a_warning() {
     for (entrypoint, file) in [
         (json!(["/bin/sh", "-c", "jupyter lab"]), ("/e.sh", "")),
         (json!(["/serve.sh"]), ("/serve.sh", "#!/bin/sh\njupyter lab\n")),
@@ -96,7 +95,7 @@ fn podman() -> Recording {
 }
 
 #[test]
-fn an_engine_that_takes_no_single_layer_builds_and_no_word_is_lost_about_it() {
+fn an_engine_that_refuses_a_single_layer_builds_without_a_message() {
     for (recording, host) in [(docker_29(), ""), (podman(), "localhost/")] {
         let engine = RecordedEngine::start(recording);
         let ended = wrap(&engine).expect_code(0);
@@ -121,7 +120,7 @@ fn an_engine_that_takes_no_single_layer_builds_and_no_word_is_lost_about_it() {
 }
 
 #[test]
-fn docker_that_refuses_a_layer_against_its_own_word_builds_and_says_why() {
+fn docker_that_unexpectedly_refuses_a_layer_builds_and_says_why() {
     let engine = RecordedEngine::start(Recording { refuses_load: Some("not me"), ..Recording::docker(json!({}), &[]) });
     let ended = wrap(&engine).expect_code(0);
     ended.expect_stderr("image digits_pod: Docker refuses a single layer (not me); building instead");

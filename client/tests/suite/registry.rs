@@ -1,5 +1,5 @@
-//! What pods run is pushed to a real registry and named there by its digest. Beside Docker it needs the program
-//! docker-registry (Debian's package): `cargo test -p client --test registry -- --ignored`.
+//! Pushes the image of pods to a real registry. Needs Docker and the program docker-registry (a package of Debian):
+//! `cargo test -p client --test suite registry -- --ignored`.
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,7 @@ use crate::support::fake_master::{FakeMaster, Script};
 use crate::support::views::succeeded;
 use crate::support::{client, finish, until};
 
-/// It ends with its owner.
+/// A registry. Drop stops it.
 struct Registry {
     process: Child,
     address: String,
@@ -45,7 +45,7 @@ impl Drop for Registry {
 
 #[test]
 #[ignore = "needs a Docker engine and docker-registry"]
-fn a_pushed_image_is_submitted_by_the_digest_under_which_the_registry_has_it() {
+fn a_pushed_image_is_submitted_by_its_digest_in_the_registry() {
     let (image, registry) = (Image::built("pushed", "WORKDIR /work\nCOPY exec.py .\nUSER 1000"), Registry::start());
     let backend = Some(BackendKind::Kubernetes);
     let master = FakeMaster::start(Script { views: vec![succeeded("digits")], backend, ..Script::default() });

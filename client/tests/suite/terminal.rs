@@ -1,4 +1,4 @@
-//! On a terminal: what stays on the screen, what changes on it, and what Ctrl-C does.
+//! The output on a terminal, and Ctrl-C.
 
 use std::process::Child;
 
@@ -10,7 +10,7 @@ use crate::support::terminal::Terminal;
 use crate::support::views::{line, pending, running};
 use crate::support::{client, command, finish, folder_with_script, signal, until};
 
-/// A master with a job that stays as it is, and that has printed these lines.
+/// A master with a job that does not change and has printed these lines.
 fn serving(view: JobView, lines: Vec<LogLine>) -> FakeMaster {
     FakeMaster::start(Script { views: vec![view], logs: [Logs::Lines(lines)].into(), ..Script::default() })
 }
@@ -22,19 +22,19 @@ fn following(master: &FakeMaster) -> (Terminal, Child) {
 }
 
 #[test]
-fn lines_that_come_while_a_job_starts_stay_above_its_progress() {
+fn lines_of_a_starting_job_stay_above_its_progress() {
     let lines = (1..=3).map(|index| line("worker-0", index, &format!("line {index}"))).collect();
     let master = serving(pending("digits"), lines);
     let (terminal, child) = following(&master);
     terminal.until_shown("worker-0 │ line 3");
-    let redrawn = terminal.written("0 of 2 are there");
-    until("the progress is drawn again", || terminal.written("0 of 2 are there") > redrawn + 2);
-    // A screen that is looked at amid a write may lack its last lines.
+    let redrawn = terminal.written("0 of 2 replicas have joined");
+    until("the progress is drawn again", || terminal.written("0 of 2 replicas have joined") > redrawn + 2);
+    // A screen that is read during a write may lack its last lines.
     until("the lines stay above the progress", || {
         let screen = terminal.screen();
         let shown: Vec<&str> = screen.lines().collect();
         shown.get(1..4) == Some(&["worker-0 │ line 1", "worker-0 │ line 2", "worker-0 │ line 3"])
-            && shown.get(4).is_some_and(|line| line.ends_with(" 0 of 2 are there"))
+            && shown.get(4).is_some_and(|line| line.ends_with(" 0 of 2 replicas have joined"))
             && shown.get(5).is_some_and(|line| line.ends_with("worker-0 requested"))
     });
     signal(&child, Signal::INT);
@@ -42,7 +42,7 @@ fn lines_that_come_while_a_job_starts_stay_above_its_progress() {
 }
 
 #[test]
-fn a_line_that_is_still_being_written_is_shown_below_those_that_have_ended() {
+fn an_unfinished_line_is_shown_below_the_finished_lines() {
     let growing = |text: &str| LogLine { unfinished: true, ..line("worker-1", 7, text) };
     let lines = vec![
         line("worker-0", 5, "epoch 1"),
@@ -54,15 +54,15 @@ fn a_line_that_is_still_being_written_is_shown_below_those_that_have_ended() {
     terminal.until_shown("worker-1 │ 30%|###");
     until("the second line is shown", || terminal.screen().contains("worker-0 │ epoch 2"));
     let in_place = "worker-0 │ epoch 1\nworker-0 │ epoch 2\nworker-1 │ 30%|###";
-    until("all is in its place", || terminal.screen().ends_with(in_place));
+    until("all lines are in place", || terminal.screen().ends_with(in_place));
     assert!(master.asked().iter().any(|request| request.contains("unfinished=true")), "{:?}", master.asked());
     signal(&child, Signal::INT);
     drop(finish(child).expect_signal(Signal::INT));
-    until("the unfinished line is taken away", || !terminal.screen().contains("30%"));
+    until("the unfinished line is removed", || !terminal.screen().contains("30%"));
 }
 
 #[test]
-fn a_line_that_has_come_to_its_end_is_shown_once() {
+fn a_finished_line_is_shown_once() {
     let growing = LogLine { unfinished: true, ..line("worker-0", 1, "99%") };
     let master = serving(running("digits"), vec![growing, line("worker-0", 5, "100%")]);
     let (terminal, child) = following(&master);

@@ -1,4 +1,4 @@
-//! The verbs: what they print, what they ask the master, how they exit.
+//! The verbs: their output, their requests to the master, and their exit codes.
 
 use std::io::Read;
 
@@ -23,7 +23,7 @@ fn list_shows_a_line_for_each_job() {
     let ended = at(&master, &["list"]).expect_code(0);
     let rows: Vec<Vec<&str>> = ended.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0], ["NAME", "STRATEGY", "STATE", "REPLICAS", "TIME", "RESULT"]);
-    // Until its end was decided: when its pods were found gone may be noted anew by a master that was restarted.
+    // The time ends with the result. A restarted master may record the end of the pods again.
     assert_eq!(rows[1], ["digits", "AllReduce", "succeeded", "2", "4.8", "s", "succeeded"]);
     assert!(ended.stdout.lines().nth(2).unwrap().ends_with("worker-1 exited with code 3"), "{}", ended.stdout);
 
@@ -33,8 +33,8 @@ fn list_shows_a_line_for_each_job() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_of_a_list_ends_it_quietly() {
-    // More than a pipe holds, so that the client is still writing when its reader leaves.
+fn a_closed_stdout_ends_a_list_without_an_error() {
+    // More than a pipe holds, so that the client is still writing when the reader closes it.
     let master = serving((0..500).map(|_| succeeded("digits")).collect());
     let folder = folder_with_script();
     let mut command = client(folder.path());
@@ -72,7 +72,7 @@ fn an_unknown_job_is_named() {
 }
 
 #[test]
-fn logs_print_what_there_is_merged_or_of_one_replica() {
+fn logs_prints_the_merged_output_or_one_replica() {
     let logs = [Logs::Lines(vec![line("worker-1", 4, "one"), line("worker-0", 4, "two")])];
     let master = FakeMaster::start(Script { views: vec![running("digits")], logs: logs.into(), ..Script::default() });
     let ended = at(&master, &["logs", "digits", "--tail", "5"]).expect_code(0);
@@ -86,12 +86,12 @@ fn logs_print_what_there_is_merged_or_of_one_replica() {
     let ended = at(&master, &["logs", "digits", "--replica", "worker-1"]).expect_code(0);
     assert_eq!(ended.stdout, String::from_utf8_lossy(b"raw \x1b[2J\xffbytes\nno end"));
     let asked = "GET /v1/jobs/digits/logs?follow=false&replica=worker-1";
-    // The second request asks whether more is kept after a gap.
+    // The second request asks for kept output after a gap.
     assert_eq!(master.asked()[1..], [asked.to_owned(), format!("{asked}&offset=21")]);
 }
 
 #[test]
-fn followed_logs_exit_as_the_job_ended() {
+fn followed_logs_exit_with_the_jobs_result() {
     for (view, code) in [(succeeded("digits"), 0), (failed("digits"), 1)] {
         let lines = [Logs::Lines(vec![line("worker-0", 4, "one")])];
         let views = vec![running("digits"), view.clone()];
@@ -109,8 +109,8 @@ fn followed_logs_exit_as_the_job_ended() {
 }
 
 #[test]
-fn one_replicas_stream_that_breaks_off_is_taken_up_behind_its_last_byte() {
-    // The job is still running when the first stream ends, and the last ends with the job.
+fn a_broken_stream_of_one_replica_continues_after_its_last_byte() {
+    // The job is still running when the first stream ends. It has ended when the last stream ends.
     let logs = [Logs::Raw(b"one\n".to_vec()), Logs::Raw(b"one\n".to_vec()), Logs::Raw(b"one\ntwo\n".to_vec())].into();
     let views = vec![running("digits"), succeeded("digits")];
     let master = FakeMaster::start(Script { views, logs, ..Script::default() });
@@ -124,7 +124,7 @@ fn one_replicas_stream_that_breaks_off_is_taken_up_behind_its_last_byte() {
 }
 
 #[test]
-fn output_without_its_offset_is_none_of_a_master() {
+fn output_without_an_offset_is_not_from_a_master() {
     let logs = [Logs::RawNowhere(b"one\n".to_vec())].into();
     let master = FakeMaster::start(Script { views: vec![running("digits")], logs, ..Script::default() });
     let ended = at(&master, &["logs", "digits", "--replica", "worker-0"]).expect_code(3);
@@ -132,7 +132,7 @@ fn output_without_its_offset_is_none_of_a_master() {
 }
 
 #[test]
-fn wait_exits_as_the_job_ended() {
+fn wait_exits_with_the_jobs_result() {
     for (view, code, sentence) in
         [(succeeded("digits"), 0, "succeeded in 4.8 s"), (failed("digits"), 1, "failed after")]
     {
@@ -144,15 +144,15 @@ fn wait_exits_as_the_job_ended() {
 }
 
 #[test]
-fn an_interrupted_wait_tells_the_way_back() {
+fn an_interrupted_wait_says_how_to_come_back() {
     let master = serving(vec![running("digits")]);
     let folder = folder_with_script();
     let child = client(folder.path()).args(["wait", "digits", "--master", &master.url]).spawn().unwrap();
-    until("the end is waited for", || master.asked().iter().any(|request| request.contains("wait=")));
+    until("the client waits for the end", || master.asked().iter().any(|request| request.contains("wait=")));
     signal(&child, rustix::process::Signal::INT);
     let ended = finish(child)
         .expect_signal(rustix::process::Signal::INT)
-        .expect_stderr("no longer waiting for job digits; it is left alone\n");
+        .expect_stderr("no longer waiting for job digits; it keeps running\n");
     let ended = ended.expect_stderr(&format!("to come back: client wait digits --master {}\n", master.url));
     ended.expect_stderr(&format!("to cancel it: client cancel digits --master {}\n", master.url));
 }
@@ -165,7 +165,7 @@ fn wait_gives_up_after_its_time() {
 }
 
 #[test]
-fn verbose_shows_each_request_and_no_secret() {
+fn verbose_shows_each_request_without_secrets() {
     let token = Some("s3cret".to_owned());
     let master = FakeMaster::start(Script { views: vec![succeeded("digits")], token, ..Script::default() });
     let folder = folder_with_script();
@@ -181,7 +181,7 @@ fn verbose_shows_each_request_and_no_secret() {
 }
 
 #[test]
-fn cancel_and_delete_ask_for_it() {
+fn cancel_and_delete_ask_the_master() {
     let master = serving(vec![running("digits")]);
     at(&master, &["cancel", "digits"]).expect_code(0).expect_stderr("job digits is being cancelled");
     assert_eq!(master.asked(), ["GET /v1/jobs/digits", "POST /v1/jobs/digits/cancel"]);
@@ -190,7 +190,7 @@ fn cancel_and_delete_ask_for_it() {
 }
 
 #[test]
-fn a_job_that_has_ended_is_not_said_to_be_cancelled() {
+fn an_ended_job_is_not_cancelled() {
     for (view, state) in [
         (succeeded("digits"), "succeeded"),
         (failed("digits"), "failed"),
@@ -198,7 +198,7 @@ fn a_job_that_has_ended_is_not_said_to_be_cancelled() {
     ] {
         let master = serving(vec![view]);
         let ended = at(&master, &["cancel", "digits"]).expect_code(0);
-        assert_eq!(ended.stderr, format!("job digits has ended already ({state}); nothing was done\n"));
+        assert_eq!(ended.stderr, format!("job digits has already ended ({state}); nothing was done\n"));
         assert_eq!(master.asked(), ["GET /v1/jobs/digits"]);
     }
     let master = serving(vec![running("digits")]);
@@ -206,15 +206,15 @@ fn a_job_that_has_ended_is_not_said_to_be_cancelled() {
 }
 
 #[test]
-fn a_record_that_the_master_cannot_read_is_deleted_though_it_is_no_job() {
+fn an_unreadable_record_can_be_deleted() {
     let master = FakeMaster::start(Script { unreadable: Some("digits"), ..Script::default() });
     let ended = at(&master, &["delete", "digits"]).expect_code(0);
-    ended.expect_stderr("the record of job digits, which could not be read, is deleted");
+    ended.expect_stderr("deleted the unreadable record of job digits");
     assert_eq!(master.asked(), ["GET /v1/jobs/digits", "DELETE /v1/jobs/digits"]);
 }
 
 #[test]
-fn completions_are_scripts_that_name_the_flags() {
+fn completions_name_flags_and_verbs() {
     let folder = folder_with_script();
     for shell in ["bash", "zsh", "fish"] {
         let ended = crate::support::run(folder.path(), &["completions", shell]).expect_code(0);
@@ -231,7 +231,7 @@ fn completions_need_no_master() {
 }
 
 #[test]
-fn help_is_data_and_names_defaults_and_exit_codes() {
+fn help_is_on_stdout_with_defaults_and_exit_codes() {
     let folder = folder_with_script();
     let ended = crate::support::run(folder.path(), &["--help"]).expect_code(0);
     for part in ["[default: 2]", "MUSTER_MASTER", "Examples:", "Exit codes:"] {

@@ -31,9 +31,9 @@ pub struct PodSpec {
     pub work_dir: Option<PathBuf>,
     /// Arguments for exec.py.
     pub args: Vec<String>,
-    /// The options of its pod, if pods are Kubernetes'.
+    /// The options for Kubernetes, if pods run there.
     pub options: PodOptions,
-    /// The SHA-256, in hex, of the token that its agent must require.
+    /// The SHA-256, in hex, of the token that the agent requires from its callers.
     pub agent_token_sha256: String,
 }
 
@@ -51,7 +51,7 @@ impl PodSpec {
         }
     }
 
-    /// Its name.
+    /// The pod's name.
     pub fn name(&self) -> PodName {
         PodName::new(&self.job.name, self.replica)
     }
@@ -73,10 +73,10 @@ pub struct Refusal {
 /// Why a request to a back end failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
-    /// A passing failure, for example of the connection; it may succeed later.
+    /// A temporary failure, for example of the connection. A retry may succeed.
     #[error(transparent)]
     Unavailable(Box<BackendError>),
-    /// A passing failure: the quota has no room now, because other pods use it.
+    /// A temporary failure: other pods use the quota, so it has no room now.
     #[error(transparent)]
     OverQuota(Box<BackendError>),
     /// The network policy around a job's pods cannot be created.
@@ -126,7 +126,7 @@ pub trait PodBackend: Send + Sync {
     /// A [`Refusal`] that names the field and the fix.
     async fn admit(&self, spec: &JobSpec) -> Result<(), Refusal>;
 
-    /// Creates what a job needs before its first pod. Repeating it is harmless: existing objects are left alone.
+    /// Creates what a job needs before its first pod. A repeated call leaves existing objects alone.
     ///
     /// # Errors
     /// [`BackendError::Prepare`].
@@ -145,18 +145,18 @@ pub trait PodBackend: Send + Sync {
     /// [`BackendError::Delete`].
     async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError>;
 
-    /// Deletes every pod of a job in the same way.
+    /// Deletes every pod of a job, as [`PodBackend::delete`] deletes one pod.
     ///
     /// # Errors
     /// [`BackendError::DeleteAll`].
     async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError>;
 
-    /// The pods of a job now, and then each change. It may skip intermediate states but never the last one. An ended
-    /// pod stays listed, with its reason, until it is deleted.
+    /// The pods of a job now, and then each change. The receiver may miss intermediate states, but it always gets the
+    /// newest state. An ended pod stays listed, with its reason, until it is deleted.
     fn watch(&self, job: &JobKey) -> watch::Receiver<PodTable>;
 
-    /// Resolves when the back end itself has failed and reports pods no more. A master that continued would wait for
-    /// ever for changes that it cannot see.
+    /// Resolves when the back end has failed and no longer reports pods. The master must then end, because it would
+    /// wait for ever for changes of pods.
     async fn blind(&self) {
         std::future::pending().await
     }

@@ -1,6 +1,6 @@
-//! The open connections: their number, the limits of each, and the order in which they are closed when there are too
-//! many. A connection that waits for its next request, or sends it slowly, makes room for a new one. A connection whose
-//! request is being answered does not.
+//! Limits the open connections: their number, and the time and size of each request. If there are too many, the master
+//! closes a connection that has not sent a complete request, to make room for a new connection. It never closes a
+//! connection whose request is being answered.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -34,8 +34,8 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 const HEADER_BYTES: usize = 64 * 1024;
 /// Maximum headers of a request. More are answered with 431.
 const HEADERS_MAX: usize = 64;
-/// Silence after which the kernel sends keep-alive probes, their interval, and their number. Without probes, a caller
-/// whose machine has vanished would follow a job for ever.
+/// Silence after which the kernel sends keep-alive probes, the probes' interval, and their number. Without probes, a
+/// caller whose machine has vanished would follow a job for ever.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_PROBE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_PROBES: u32 = 3;
@@ -52,7 +52,7 @@ pub(super) struct Connections {
 #[derive(Default)]
 struct Table {
     open: usize,
-    /// The place of the next connection that begins to wait. The connection with the lowest place is closed first.
+    /// The newest place of a waiting connection. The connection with the lowest place is closed first.
     next_place: u64,
     waiting: BTreeMap<u64, CancellationToken>,
 }
@@ -68,7 +68,7 @@ struct Seat {
 /// While this exists, the request of its connection is being answered.
 struct Answering(Arc<Seat>);
 
-/// The caller of a request. The server may have to wait for the request's body.
+/// The caller of a request, for handlers that wait for the request's body.
 #[derive(Clone)]
 pub(super) struct Caller(Arc<Seat>);
 
@@ -83,7 +83,7 @@ impl Connections {
         Arc::new(Self { most, table: Mutex::default(), metrics })
     }
 
-    /// Serves a connection in its own task, or closes it at once if all others are being answered.
+    /// Serves a connection in its own task. If there are too many and none can be closed, closes this connection.
     pub(super) fn serve(self: &Arc<Self>, stream: TcpStream, router: &Router, graceful: &GracefulShutdown) {
         let Some(seat) = self.seat() else { return };
         if let Err(error) = tune(&stream) {
@@ -151,7 +151,7 @@ impl Table {
 }
 
 impl Seat {
-    /// From now on, this connection can be closed for a new one, after those that wait already.
+    /// From now on, this connection can be closed for a new one. Connections that wait longer are closed first.
     fn wait(&self) {
         let mut table = self.all.lock();
         if !self.evicted.is_cancelled() {
@@ -191,7 +191,7 @@ impl Drop for Answering {
 }
 
 impl Caller {
-    /// Marks the caller as one that the server waits for, so that a slow caller can make room.
+    /// Allows closing this connection for a new one while the server waits for the body, until `Awaited` is dropped.
     pub(super) fn awaited(&self) -> Awaited {
         self.0.wait();
         Awaited(Arc::clone(&self.0))
@@ -204,7 +204,7 @@ impl Drop for Awaited {
     }
 }
 
-/// Answers a request. Its connection waits again after the whole answer was sent.
+/// Answers a request. After the whole answer was sent, the connection waits for the next request.
 async fn answer(
     seat: Arc<Seat>,
     router: TowerToHyperService<Router>,

@@ -62,12 +62,12 @@ fn request(path: &str) -> String {
 async fn read(stream: &mut TcpStream) -> String {
     let mut answer = vec![];
     // A connection that is closed while it has unread bytes is reset.
-    let _ = timeout(Duration::from_secs(60), stream.read_to_end(&mut answer)).await.expect("it is closed in time");
+    let _ = timeout(Duration::from_secs(60), stream.read_to_end(&mut answer)).await.expect("connection closed in time");
     String::from_utf8(answer).unwrap()
 }
 
 #[tokio::test]
-async fn the_longest_waiting_makes_room_for_a_new_one() {
+async fn the_connection_that_waits_longest_is_closed_for_a_new_one() {
     let place = Place::with_room_for_two().await;
     let mut slow = [place.connect("GET / HT").await, place.connect("POST /body HTTP/1.1\r\nHo").await];
     for _ in 0..10 {
@@ -79,19 +79,19 @@ async fn the_longest_waiting_makes_room_for_a_new_one() {
 }
 
 #[tokio::test]
-async fn one_whose_body_does_not_come_makes_room_too() {
+async fn a_connection_without_its_whole_body_is_closed_for_a_new_one() {
     let place = Place::with_room_for_two().await;
     let head = "POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf";
     let mut slow = [place.connect(head).await, place.connect(head).await];
     for _ in 0..3 {
-        // Until the server waits for both bodies, it refuses a new connection.
+        // The server refuses new connections until it waits for both bodies.
         while !read(&mut place.connect(&request("/")).await).await.ends_with("at once") {}
     }
     assert_eq!(read(&mut slow[0]).await, "");
 }
 
 #[tokio::test]
-async fn one_that_is_being_answered_is_not_ended_for_another() {
+async fn a_connection_that_is_being_answered_is_not_closed_for_a_new_one() {
     let mut place = Place::with_room_for_two().await;
     let mut two = [place.connect(&request("/wait")).await, place.connect(&request("/wait")).await];
     place.asked.wait_for(|count| *count == 2).await.unwrap();

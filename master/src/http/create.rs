@@ -52,8 +52,8 @@ struct CreateQuery {
     allow_root: Option<bool>,
 }
 
-/// Submits a job like the first prototype's client. It answers when the job is on record, before the job has started.
-/// Each parameter may be given once, under one of its names. Unknown parameters are refused.
+/// Submits a job like the first prototype's client. The answer comes when the job is on record, before the job has
+/// started. Each parameter may occur once, under one of its names. Unknown parameters are refused.
 #[utoipa::path(
     get,
     path = routes::CREATE,

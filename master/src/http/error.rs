@@ -79,7 +79,7 @@ pub(super) async fn method_not_allowed() -> ApiError {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, ErrorCode::MethodNotAllowed, detail)
 }
 
-/// A panic in a handler is a bug of the master. It costs its caller the answer and affects nobody else.
+/// Answers a request whose handler panicked. A panic is a bug of the master, and affects no other request.
 #[expect(clippy::needless_pass_by_value, reason = "the signature that tower-http asks for")]
 pub(super) fn panicked(panic: Box<dyn Any + Send>) -> Response {
     let text = panic.downcast_ref::<&str>().copied();

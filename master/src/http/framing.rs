@@ -9,8 +9,8 @@ use protocol::error::ErrorCode;
 
 use super::error::ApiError;
 
-/// Refuses Transfer-Encoding. hyper accepts it and silently drops a Content-Length beside it, so this code cannot tell
-/// the two from a plain chunked body. hyper itself refuses two different lengths and an invalid length.
+/// Refuses Transfer-Encoding. If a request also has Content-Length, hyper silently drops Content-Length, so this code
+/// cannot see that there were two lengths. hyper itself refuses two different lengths and an invalid length.
 pub(super) async fn check(request: Request, next: Next) -> Response {
     if !request.headers().contains_key(header::TRANSFER_ENCODING) {
         return next.run(request).await;

@@ -24,10 +24,10 @@ pub enum Guard {
     Anyone,
 }
 
-/// Beginnings of the names of headers that browsers send and curl does not. A page can neither omit nor set a header
+/// Prefixes of the names of headers that browsers send and curl does not. A page can neither omit nor set a header
 /// that begins with `sec-` (Fetch, 2.2.2).
 const OF_BROWSERS: [&str; 3] = ["origin", "referer", "sec-"];
-/// The start of every browser's User-Agent, also of browsers that are too old for Sec-Fetch.
+/// The start of every browser's User-Agent, including browsers that are too old for `sec-` headers.
 const BROWSER_NAME: &[u8] = b"Mozilla/";
 
 impl Guard {

@@ -10,7 +10,7 @@ use super::AppState;
 #[utoipa::path(
     get,
     path = routes::HEALTHZ,
-    responses((status = 200, description = "It lives", body = String, content_type = "text/plain")),
+    responses((status = 200, description = "The process is alive", body = String, content_type = "text/plain")),
     security(()),
 )]
 pub(super) async fn healthz() -> &'static str {
@@ -22,7 +22,7 @@ pub(super) async fn healthz() -> &'static str {
     get,
     path = routes::READYZ,
     responses(
-        (status = 200, description = "It serves", body = String, content_type = "text/plain"),
+        (status = 200, description = "The master serves requests", body = String, content_type = "text/plain"),
         (status = 503, description = "The master is shutting down", body = String, content_type = "text/plain"),
     ),
     security(()),

@@ -30,13 +30,13 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Poll {
-    /// Answer when the view's `seq` differs from this one. Each master starts its own count.
+    /// Answer when the job's `seq` differs from this number. Each master counts on its own.
     after: Option<u64>,
     /// Answer after this many seconds at the latest; 60 at most and by default.
     wait: Option<u64>,
 }
 
-/// Submits a job. It answers when the job is on record, before the job has started. Repeating it changes nothing.
+/// Submits a job. The answer comes when the job is on record, before its start. A repeated submit changes nothing.
 #[utoipa::path(
     post,
     path = routes::JOBS,
@@ -90,7 +90,7 @@ pub(super) async fn list(State(state): State<AppState>) -> Json<JobList> {
     Json(JobList { jobs: state.jobs.list() })
 }
 
-/// Shows one job. With `after` it is a long poll: it answers when the job has changed, or when the wait ends.
+/// Shows one job. With `after`, this is a long poll: the answer comes when the job has changed, or the wait ends.
 #[utoipa::path(
     get,
     path = routes::JOB,
@@ -123,8 +123,8 @@ pub(super) async fn show(
     path = routes::JOB_CANCEL,
     params(("name" = JobName, Path, description = "The job")),
     responses(
-        (status = 202, description = "It is being stopped"),
-        (status = 409, description = "Its record cannot be read", body = Problem, content_type = "application/problem+json"),
+        (status = 202, description = "The job is being stopped"),
+        (status = 409, description = "The record is unreadable", body = Problem, content_type = "application/problem+json"),
         NotLetIn,
         NoSuchJob,
         Down,
@@ -143,8 +143,8 @@ pub(super) async fn cancel(
     path = routes::JOB,
     params(("name" = JobName, Path, description = "The job")),
     responses(
-        (status = 202, description = "It is being stopped and deleted; afterwards its name is unknown"),
-        (status = 409, description = "The object with its name in the store is not a record", body = Problem,
+        (status = 202, description = "The job is being stopped and deleted; afterwards its name is unknown"),
+        (status = 409, description = "The store's object for this name is not a record", body = Problem,
             content_type = "application/problem+json"),
         NotLetIn,
         NoSuchJob,
@@ -171,13 +171,13 @@ pub(super) fn find(state: &AppState, name: Result<Path<String>, PathRejection>) 
 }
 
 /// The error for a query that does not parse.
-#[expect(clippy::needless_pass_by_value, reason = "it stands where a closure would")]
+#[expect(clippy::needless_pass_by_value, reason = "`map_err` passes the error by value")]
 pub(super) fn bad_query(error: QueryRejection) -> ApiError {
     ApiError::new(StatusCode::BAD_REQUEST, ErrorCode::BadRequest, error.body_text())
 }
 
 /// The error for a body that is too long or incomplete.
-#[expect(clippy::needless_pass_by_value, reason = "it stands where a closure would")]
+#[expect(clippy::needless_pass_by_value, reason = "`map_err` passes the error by value")]
 fn bad_body(error: BytesRejection) -> ApiError {
     let code = match error.status() {
         StatusCode::PAYLOAD_TOO_LARGE => ErrorCode::TooLarge,

@@ -33,7 +33,7 @@ pub(super) struct LogQuery {
     replica: Option<ReplicaId>,
     /// Begin at this byte; only with one replica.
     offset: Option<u64>,
-    /// Begin at these bytes, `worker-0:123,worker-1:456`; only with all replicas.
+    /// Begin at these bytes of the replicas, such as `worker-0:123,worker-1:456`; only with all replicas.
     #[param(pattern = "^((chief|worker|ps|evaluator)-[0-9]+:[0-9]+(,|$))*$")]
     from: Option<String>,
     /// Begin with this many last lines of each replica.
@@ -46,8 +46,8 @@ pub(super) struct LogQuery {
     unfinished: bool,
 }
 
-/// Sends kept output: with `replica` the bytes of one replica, otherwise the lines of all. Each line is a line of JSON,
-/// and its `offset` is the value for `from` to continue after it. With `unfinished`, a line that is still being written
+/// Sends kept output: with `replica` the bytes of one replica, otherwise the lines of all. Each line is a line of JSON.
+/// To continue after a line, pass its `offset` in `from`. With `unfinished`, a line that is still being written
 /// is sent at most five times a second, marked by `unfinished`. With `follow`, the answer ends with the job.
 #[utoipa::path(
     get,
@@ -58,10 +58,10 @@ pub(super) struct LogQuery {
             content((inline(Octets) = "application/octet-stream"), (LogLine = "application/x-ndjson")),
             headers(
                 ("muster-log-offset" = Option<u64>, description = "With one replica: the offset of the first byte"),
-                ("muster-log-dropped" = Option<u64>, description = "With one replica: how many bytes between the offset \
-                    asked for and the first that is kept are gone"),
+                ("muster-log-dropped" = Option<u64>, description = "With one replica: how many bytes between the \
+                    requested offset and the first sent byte are no longer kept"),
             )),
-        (status = 404, description = "No job has this name, or the job no such replica",
+        (status = 404, description = "No job has this name, or the job has no such replica",
             body = Problem, content_type = "application/problem+json"),
         BadQuery,
         NotLetIn,
@@ -136,8 +136,8 @@ async fn merged(
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
 
-/// The bytes without gaps. If a slow reader misses dropped bytes, the answer ends there, and the reader can ask for the
-/// rest: the header of that answer tells how many bytes were dropped.
+/// The bytes up to the next gap. Output that is dropped before a slow reader gets it leaves a gap. The reader can then
+/// ask for the rest; a header of that answer tells how many bytes were dropped.
 fn unbroken(log: ReplicaLog, first: u64, follow: bool) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Send {
     reader(log, first, follow).scan(first, |next, chunk| {
         let follows_on = chunk.as_ref().map_or(true, |chunk| chunk.offset == *next);
@@ -181,7 +181,7 @@ fn bad(detail: &str) -> ApiError {
     ApiError::new(StatusCode::BAD_REQUEST, ErrorCode::BadRequest, detail)
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it stands where a closure would")]
+#[expect(clippy::needless_pass_by_value, reason = "`map_err` passes the error by value")]
 fn unreadable(error: std::io::Error) -> ApiError {
     warn!(%error, "could not read a job's output");
     let detail = format!("could not read the job's output: {error}");

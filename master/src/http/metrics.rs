@@ -1,5 +1,5 @@
-//! This master's metrics, in the text format of Prometheus. They name no job, so a collector needs no token. With a
-//! token, it could run code.
+//! This master's metrics, in the text format of Prometheus. They name no job, so a collector needs no token. A token
+//! would allow the collector to run code.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -107,7 +107,7 @@ pub(super) async fn count(State(metrics): State<Arc<Metrics>>, request: Request,
     response
 }
 
-/// Returns metrics for Prometheus: jobs by state, requests, connections. They name no job and need no token.
+/// Returns metrics for Prometheus: jobs by state, requests, connections. They name no job, and no token is needed.
 #[utoipa::path(
     get,
     path = routes::METRICS,

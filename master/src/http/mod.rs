@@ -36,8 +36,8 @@ use crate::registry::Jobs;
 
 /// Maximum bytes of a request's body. A spec with thousands of variables fits.
 const BODY_BYTES: usize = 4 * 1024 * 1024;
-/// Maximum connections that the system queues before they are accepted; the system's own limit may be lower. A caller
-/// beyond it gets no answer, and tries again a second later.
+/// Maximum connections that the kernel queues before the master accepts them; the kernel's own limit may be lower. If
+/// the queue is full, a caller gets no answer, and tries again a second later.
 const BACKLOG: u32 = 4096;
 /// Maximum time for open requests to finish when the master ends.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -127,9 +127,9 @@ impl Server {
                 () = self.end.cancelled() => break,
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => self.connections.serve(stream, &self.router, &graceful),
-                    // For example, all descriptors are in use. Open connections continue, and free some when they end.
+                    // For example, all descriptors are in use. Open connections free their descriptors when they end.
                     Err(error) => {
-                        warn!(%error, "accept a connection");
+                        warn!(%error, "could not accept a connection");
                         tokio::time::sleep(Duration::from_millis(50)).await;
                     }
                 },

@@ -17,9 +17,9 @@ use super::AppState;
 #[openapi(
     info(
         title = "Muster's master",
-        description = "Submits, shows and ends distributed TensorFlow jobs. Every answer that is not 2xx is an \
-            application/problem+json with a stable code, but for a request that is no HTTP: that is answered with a status \
-            alone. Bodies are sent with Content-Length. A HEAD of what needs a token is refused with 405.",
+        description = "Submits, shows and ends distributed TensorFlow jobs. Every error is an application/problem+json \
+            with a stable code, except on /readyz. A request that is not valid HTTP gets a status without a body. Send \
+            bodies with Content-Length. Routes that need a token refuse HEAD with 405.",
     ),
     security((), ("token" = [])),
     modifiers(&TokenScheme),

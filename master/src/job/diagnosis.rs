@@ -12,16 +12,16 @@ use super::gang::{Gang, Member};
 use super::policy::Budget;
 use super::replica::ReplicaPhase;
 
-/// What is known of a failed start besides its gang.
+/// The inputs of [`diagnose`] besides the failure and the gang.
 #[derive(Debug, Clone)]
 pub struct Evidence {
     /// The number of the start, if there was one.
     pub generation: Option<Generation>,
-    /// The time by this machine's clock.
+    /// The current time, by the store's clock.
     pub now: UnixMillis,
-    /// The cost of a restart.
+    /// Whether a restart would use up one of the job's restarts; `None` if a restart cannot help.
     pub budget: Option<Budget>,
-    /// The last lines of the replica that failed first. At a deadline: the last lines of [`longest_silent`].
+    /// The last lines of the replica that failed first. At the job's deadline: the last lines of [`longest_silent`].
     pub last_lines: Vec<String>,
     /// For each replica that still ran at the deadline: the time since its last output.
     pub silence: BTreeMap<ReplicaId, Duration>,
@@ -51,12 +51,12 @@ fn last_of(text: &str) -> Vec<String> {
     lines[from..].iter().map(|line| (*line).to_owned()).collect()
 }
 
-/// The replica with the longest time since its last output. When a job hangs, look there first.
+/// The replica with the longest time since its last output. If a job hangs, look at this replica first.
 pub fn longest_silent(silence: &BTreeMap<ReplicaId, Duration>) -> Option<ReplicaId> {
     silence.iter().max_by_key(|(id, silent)| (**silent, Reverse(**id))).map(|(id, _)| *id)
 }
 
-/// The state of each replica at the deadline. Those that still ran come first, the longest silent one at the top.
+/// The state of each replica at the deadline. Running replicas come first, sorted by their silence, longest first.
 fn at_the_deadline(gang: &Gang, silence: &BTreeMap<ReplicaId, Duration>) -> Vec<Consequence> {
     let mut members: Vec<&Member> = gang.members().iter().collect();
     members.sort_by_key(|member| Reverse(silence.get(&member.id)));
@@ -79,9 +79,9 @@ fn at_the_deadline(gang: &Gang, silence: &BTreeMap<ReplicaId, Duration>) -> Vec<
     stood
 }
 
-/// Replicas that ended by themselves come first, then those that were stopped.
+/// The failed and stopped replicas except the first failed one. Replicas that ended by themselves come first.
 fn consequences(failure: &Failure, gang: &Gang) -> Vec<Consequence> {
-    // No member of a gang that did not gather has failed.
+    // After a start timeout, no member has failed.
     let Some(first) = failure.replica().filter(|_| !matches!(failure, Failure::StartTimeout { .. })) else {
         return vec![];
     };

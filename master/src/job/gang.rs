@@ -8,7 +8,7 @@ use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use super::observation::{DeletedBy, LostRun, Observation, Presence};
 use super::replica::ReplicaPhase;
 
-/// One replica: its phase and the presence of its pod.
+/// One replica: its phase, and what is known about its pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// The replica's role and index.
@@ -19,19 +19,20 @@ pub struct Member {
     pub pod: Presence,
     /// Why its pod has no address yet, as the back end reports it.
     pub waits_for: Option<String>,
-    /// Whether this master deletes the pod, or others do.
+    /// Whether this master has requested the pod's deletion.
     pub deleted_by: DeletedBy,
 }
 
 impl Member {
-    /// Builds a member from what is observed of a replica. Runs of generations before `horizon` are history.
+    /// Builds a member from what is observed of a replica. Runs of generations before `horizon` belong to
+    /// earlier starts.
     pub fn of(id: ReplicaId, seen: &Observation, horizon: Option<Generation>) -> Self {
         let phase = ReplicaPhase::of(seen, horizon);
         let waits_for = seen.waits_for().map(str::to_owned);
         Self { id, phase, pod: seen.presence(), waits_for, deleted_by: seen.deleted_by }
     }
 
-    /// Whether its pod is alive and was never told to run.
+    /// Whether its pod is alive and its agent was not configured in this start.
     pub fn is_idle(&self) -> bool {
         self.pod == Presence::Live && !self.phase.was_configured()
     }
@@ -41,8 +42,8 @@ impl Member {
         self.pod == Presence::Live && !self.phase.is_dead()
     }
 
-    /// Whether its present or future pod can serve another start. A pod that this master has deleted cannot, even while
-    /// it still looks healthy.
+    /// Whether its current or next pod can serve another start. A pod that this master has deleted cannot, even if it
+    /// still looks healthy.
     pub fn is_fit(&self) -> bool {
         match self.pod {
             Presence::Absent => true,
@@ -57,7 +58,7 @@ impl Member {
         is_disrupted && self.pod == Presence::Live
     }
 
-    /// Whether its agent has answered, and has a run or can still take one.
+    /// Whether its agent has answered, and has a run or can still start one.
     pub fn has_joined(&self) -> bool {
         self.phase.has_joined() && !self.is_spent()
     }
@@ -67,7 +68,7 @@ impl Member {
         self.phase.was_called_back() && self.pod == Presence::Ended
     }
 
-    /// Whether its agent has an address and has not answered. Nobody knows what it runs.
+    /// Whether its agent has an address but has not answered. The agent may already have a run.
     pub fn is_silent(&self) -> bool {
         self.phase == ReplicaPhase::Scheduled
     }
@@ -115,15 +116,15 @@ impl Gang {
         self.0.iter().any(test)
     }
 
-    /// The first failure, while this master has stopped nothing. The earliest exit by the agents' clocks comes first;
-    /// later exits are echoes. Without a failed exec.py, a lost pod counts. Without that, a run that someone else
-    /// stopped counts, because the gang cannot go on without it.
+    /// The first failure, as long as this master has stopped no run. A pod that the cluster took comes first, then the
+    /// earliest exit by the agents' clocks, then another lost pod. A run that somebody else stopped comes last; it is a
+    /// failure because the gang cannot continue without that run.
     pub fn first_failure(&self) -> Option<Failure> {
         self.failures().min_by_key(|failure| (was_stopped(failure), time_of(failure)))
     }
 
-    /// The cause of a start that ended with `known`: an earlier exit may have been reported since. Later stops and lost
-    /// pods are no cause, because this master now stops runs and deletes pods itself.
+    /// The cause of a failed start. `known` was found first, but an agent may have reported an earlier exit since.
+    /// Stopped runs and pods that this master deleted are not causes.
     pub fn cause(&self, known: Failure) -> Failure {
         if matches!(known, Failure::DeadlineExceeded { .. }) {
             return known;
@@ -152,7 +153,7 @@ impl Gang {
         self.0.iter().find(|member| member.phase.generation() != Some(generation)).map(|member| member.id)
     }
 
-    /// The start timeout of a gang, naming the members that have not come this far within `given`.
+    /// The failure of a gang that exceeded the start timeout `given`. It names the members that fail `has_come`.
     pub fn start_timeout(&self, given: Duration, has_come: impl Fn(&Member) -> bool) -> Failure {
         let missing = || self.0.iter().filter(|member| !has_come(member));
         Failure::StartTimeout {
@@ -163,8 +164,8 @@ impl Gang {
     }
 }
 
-/// The time of a failure. An eviction counts as the earliest: other members fail because of it before it is seen.
-/// A failure without a time counts as the latest.
+/// The time of a failure, for sorting. An eviction sorts first: other members may fail because of the eviction before
+/// this master sees it. A failure without a time sorts last.
 fn time_of(failure: &Failure) -> UnixMillis {
     match failure {
         Failure::ReplicaExited { exit, .. } => exit.ended_at,

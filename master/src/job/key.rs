@@ -2,7 +2,7 @@
 
 use protocol::ids::JobName;
 
-/// The name and uid of a job. The uid separates it from earlier jobs with the same name.
+/// The name and uid of a job. The uid distinguishes the job from earlier jobs with the same name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobKey {
     /// The job's name.

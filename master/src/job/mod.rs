@@ -1,5 +1,5 @@
-//! What a job is and how it moves: pure functions over values. They use no runtime, HTTP, clock or environment.
-//! Time is an argument, and the caller carries out the actions.
+//! The states and rules of a job: pure functions over values. They use no runtime, HTTP, clock or environment.
+//! The caller passes the time and carries out the actions.
 
 pub mod diagnosis;
 pub mod gang;

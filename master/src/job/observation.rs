@@ -1,4 +1,4 @@
-//! What is known of each replica: its pod's state from the back end, and its agent's answers; never stored.
+//! What is known about each replica: its pod's state from the back end, and its agent's answers. It is never stored.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use protocol::agent::{LastWords, RunState, RunStatus};
 use protocol::failure::Loss;
 use protocol::ids::Generation;
 
-/// The state of a pod, as its back end sees it.
+/// The state of a pod, as its back end reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodState {
     /// It has no address yet.
@@ -16,24 +16,24 @@ pub enum PodState {
     },
     /// It has addresses. Its agent answers now or soon.
     Running(Addresses),
-    /// It still exists and may use resources, but exec.py does not run in it, or not any more.
+    /// It still exists and may use resources, but exec.py cannot run in it, or can no longer run in it.
     Unusable {
         /// Why, in the back end's words.
         reason: String,
     },
-    /// The cluster is evicting it. Its processes have their grace to end.
+    /// The cluster is evicting it. Its processes have a grace period to end.
     Leaving {
         /// Why, in the back end's words.
         reason: String,
     },
-    /// The cluster took it: evicted, preempted, drained or deleted. Nothing runs in it any more.
+    /// The cluster evicted, preempted, drained or deleted it. No process runs in it any more.
     Disrupted {
         /// Why, in the back end's words.
         reason: String,
     },
-    /// It has ended. Nothing runs in it any more.
+    /// It has ended. No process runs in it any more.
     Terminated {
-        /// How its process ended and in which start, if the exit status tells how exec.py ended.
+        /// How exec.py ended and in which start, if the pod's end shows this.
         exit: Option<LastWords>,
         /// Why, in the back end's words.
         reason: String,
@@ -41,8 +41,8 @@ pub enum PodState {
 }
 
 impl PodState {
-    /// What it is to a job that has run before: what was there for the earlier start may soon be there again, and the
-    /// cluster goes on trying.
+    /// The state as a job treats it after its first start: an unusable pod counts as pending. What the pod needs was
+    /// available before, and the cluster keeps trying.
     #[must_use]
     pub fn after_a_start(self) -> Self {
         match self {
@@ -65,12 +65,12 @@ pub struct Addresses {
     pub tensorflow: SocketAddr,
 }
 
-/// What is known of a replica's agent.
+/// What is known about a replica's agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentState {
     /// It has not answered yet.
     Silent,
-    /// It answered, and only accepts an environment and a start: the agent of the first prototype.
+    /// It answered, and is an agent of the first prototype: it accepts only an environment and a start.
     SeedOnly,
     /// It reported this status of its run.
     Status(Box<RunStatus>),
@@ -78,12 +78,12 @@ pub enum AgentState {
     Configured(Generation),
     /// It acknowledged the start of this generation.
     Started(Generation),
-    /// Its answer was wrong for an agent, or its pod cannot be created.
+    /// It failed or refused a request, or its pod was deleted or cannot be created.
     Failed(LostRun),
 }
 
 impl AgentState {
-    /// The status of its run, if that is the newest news of it.
+    /// The status of its run, if the newest report is a status.
     pub fn status(&self) -> Option<&RunStatus> {
         match self {
             Self::Status(status) => Some(status),
@@ -91,7 +91,7 @@ impl AgentState {
         }
     }
 
-    /// Whether it has answered as an agent should.
+    /// Whether its newest answer is a status or an acknowledgement.
     pub fn has_answered(&self) -> bool {
         match self {
             Self::Status(_) | Self::Configured(_) | Self::Started(_) => true,
@@ -123,7 +123,7 @@ impl LostRun {
         Self::new(reason, Loss::Broken)
     }
 
-    /// A loss that another pod would not prevent.
+    /// A loss that would happen again in a new pod.
     pub fn hopeless(reason: impl Into<String>) -> Self {
         Self::new(reason, Loss::Hopeless)
     }
@@ -134,7 +134,7 @@ impl LostRun {
     }
 }
 
-/// Everything that is known of one replica.
+/// Everything that is known about one replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observation {
     /// Its pod; `None` before the back end reports it, and after its deletion.
@@ -143,7 +143,7 @@ pub struct Observation {
     pub denied: Option<String>,
     /// Its agent.
     pub agent: AgentState,
-    /// Whether this master deletes the pod, or others do.
+    /// Whether this master has requested the pod's deletion.
     pub deleted_by: DeletedBy,
 }
 
@@ -152,16 +152,16 @@ pub struct Observation {
 pub enum DeletedBy {
     /// The cluster or a user.
     Others,
-    /// This master. Such a loss is not the cause of a failure.
+    /// This master. The loss of such a pod is not the cause of a failure.
     ThisMaster,
 }
 
 impl Observation {
-    /// A replica of which nothing is known.
+    /// A replica about which nothing is known yet.
     pub const NEW: Self = Self { pod: None, denied: None, agent: AgentState::Silent, deleted_by: DeletedBy::Others };
 
-    /// Applies a report about its agent. Acknowledgements and statuses arrive by different ways, so a late one
-    /// does not undo newer ones.
+    /// Applies a report about its agent. Acknowledgements and statuses may arrive out of order. A late report is
+    /// ignored.
     pub fn hear(&mut self, heard: AgentState) {
         let is_late = match (&self.agent, &heard) {
             (AgentState::Status(known), AgentState::Configured(late) | AgentState::Started(late)) => {

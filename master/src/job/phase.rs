@@ -1,4 +1,4 @@
-//! The job's state machine: one enum, and [`step`], the one function that moves it.
+//! The job's state machine: the enum [`JobPhase`], and [`step`], the only function that changes the phase.
 //!
 //! ```text
 //! Pending ──all joined──▶ Starting(configuring) ──all configured──▶ Starting(launching) ──all run──▶ Running
@@ -39,7 +39,7 @@ pub enum JobPhase {
     Starting {
         /// The number of this start.
         generation: Generation,
-        /// How far this start is.
+        /// The stage of this start.
         stage: StartStage,
         /// When this stage began.
         since: Duration,
@@ -53,9 +53,9 @@ pub enum JobPhase {
     Stopping {
         /// The start that is being stopped; `None` if there was none.
         generation: Option<Generation>,
-        /// The oldest generation whose runs count. Older ones are known to have failed.
+        /// The oldest generation whose runs count. All older starts have failed.
         horizon: Option<Generation>,
-        /// The number of the next start, if there is one.
+        /// The number of the next start, if the job restarts.
         next: Generation,
         /// The outcome.
         ending: Ending,
@@ -73,14 +73,14 @@ pub enum JobPhase {
         /// When the gang began, or will begin, to gather. The start timeout counts from here.
         since: Duration,
     },
-    /// Every run is dead and the result is recorded. The driver tells the pods to shut down.
+    /// Every run is dead and the result is recorded. The driver shuts the pods down.
     Releasing {
         /// The result of the job.
         result: JobResult,
         /// When releasing began.
         since: Duration,
     },
-    /// Nothing of the job runs.
+    /// The job has ended, and none of its runs is alive.
     Finished {
         /// The result of the job.
         result: JobResult,
@@ -92,9 +92,9 @@ pub enum JobPhase {
 pub struct Gathering {
     /// The number of the next start under this master.
     pub next: Generation,
-    /// The oldest generation whose runs count. Older ones are known to have failed.
+    /// The oldest generation whose runs count. All older starts have failed.
     pub horizon: Option<Generation>,
-    /// Whether an earlier master may have left pods of a failed start, which cannot serve another one.
+    /// Whether an earlier master may have left pods of a failed start that cannot serve another start.
     pub leftovers: Leftovers,
 }
 
@@ -107,12 +107,12 @@ pub enum Leftovers {
     Possible,
 }
 
-/// The stage of a start. Two stages make sure that no exec.py runs before every member knows the cluster.
+/// The stage of a start. Because of the two stages, no exec.py runs before every agent has its environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartStage {
-    /// The driver gives each agent its environment.
+    /// The driver sends each agent its environment.
     Configuring,
-    /// The driver tells each agent to run exec.py.
+    /// The driver asks each agent to run exec.py.
     Launching,
 }
 
@@ -145,14 +145,14 @@ pub struct Seen<'a> {
     pub policy: &'a Policy,
     /// The starts that failed before.
     pub restarts: &'a Restarts,
-    /// How many masters have held the job, this one included. The starts of this master have this epoch.
+    /// How many masters have held the job, including this master. Its starts have this epoch.
     pub epoch: u32,
     /// The time since the driver began.
     pub now: Duration,
 }
 
 impl Seen<'_> {
-    /// Whether an earlier master held the job. It may have started runs that this one does not know of yet.
+    /// Whether an earlier master held the job. That master may have started runs that this master does not know yet.
     fn is_taken_over(&self) -> bool {
         self.epoch > 1
     }
@@ -161,13 +161,13 @@ impl Seen<'_> {
 /// A subset of a job's pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PodSelection {
-    /// Pods that have not ended. `kubectl logs` still works for the ended ones, so they may stay.
+    /// Pods that have not ended. Ended pods may stay, because `kubectl logs` still works for them.
     Live,
     /// Pods that cannot serve another start.
     Unfit,
     /// Pods whose agent has not reported the end of its run.
     Unended,
-    /// Pods that were never told to run. They do not end by themselves.
+    /// Pods whose agent was not configured. Such pods do not end by themselves.
     Idle,
     /// All pods of the job.
     All,
@@ -178,11 +178,11 @@ pub enum PodSelection {
 pub enum Action {
     /// Create every missing pod.
     CreatePods,
-    /// Give every agent its environment.
+    /// Send every agent its environment.
     Configure(Generation),
-    /// Tell every agent to run.
+    /// Ask every agent to run exec.py.
     Launch(Generation),
-    /// Stop every live run that was not told to stop yet.
+    /// Ask every live run to stop, unless this master has already asked.
     StopRuns {
         /// Time between SIGTERM and SIGKILL.
         grace: Duration,
@@ -191,26 +191,26 @@ pub enum Action {
     RecordRestart(Failure),
     /// Record the result of the job. It never changes afterwards.
     Conclude(JobResult),
-    /// Tell every remaining pod to shut down, unless it was told already.
+    /// Ask every remaining pod to shut down, unless this master has already asked.
     ReleasePods,
     /// Delete these pods.
     DeletePods(PodSelection),
 }
 
-/// What a driver knows of its job when it begins.
+/// What a driver knows about its job when the driver begins.
 #[derive(Debug, Clone)]
 pub struct Known {
     /// The number of the first start under this master.
     pub first: Generation,
     /// The newest start that is known to have failed.
     pub newest_failed: Option<Generation>,
-    /// Whether an earlier master may have left pods of a failed start.
+    /// Whether an earlier master may have left pods of a failed start that cannot serve another start.
     pub leftovers: Leftovers,
     /// The result of the job, if it has ended.
     pub result: Option<JobResult>,
 }
 
-/// The first phase of a driver, and its first actions. If the job has a result,
+/// The first phase of a job under its driver, and the first actions. If the job already has a result,
 /// the driver only releases the pods.
 pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Action>) {
     let Known { first, newest_failed, leftovers, result } = known;
@@ -274,7 +274,7 @@ fn overdue(seen: Seen<'_>) -> Option<Failure> {
 }
 
 impl JobPhase {
-    /// When time alone moves the job or makes it act. The driver then sends [`JobEvent::Observed`].
+    /// When the driver must send [`JobEvent::Observed`] even if nothing else happens.
     pub fn deadline(&self, policy: &Policy) -> Option<Duration> {
         let job = policy.deadline.map(|deadline| deadline.at);
         let earlier = |own: Duration| job.map_or(own, |job| own.min(job));
@@ -302,7 +302,7 @@ impl JobPhase {
         }
     }
 
-    /// The oldest generation whose runs count. Older runs are history.
+    /// The oldest generation whose runs count. Older runs belong to earlier starts.
     pub fn horizon(&self) -> Option<Generation> {
         match self {
             Self::Pending { gathering, .. } => gathering.horizon,

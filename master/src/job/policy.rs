@@ -11,17 +11,17 @@ use protocol::run_policy::{BACKOFF_MAX_SECONDS, CleanPods, OnStartTimeout, RunPo
 
 use super::gang::Gang;
 
-/// Time between SIGTERM and SIGKILL when a run is stopped in good order. TensorFlow swallows SIGTERM,
-/// so a script that does not handle it always takes this long.
+/// Time between SIGTERM and SIGKILL when a run is stopped after a success or a cancel. TensorFlow ignores SIGTERM,
+/// so a script that does not handle SIGTERM always takes this long.
 pub const STOP_GRACE: Duration = Duration::from_secs(2);
 /// Time beyond the grace after which the driver deletes a pod that has not ended, or has not reported its run's end.
 pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
-/// Maximum time between SIGTERM and SIGKILL for members that are not evicted themselves. The rest of
-/// [`RELEASE_TIMEOUT`] leaves them time to end and report.
+/// Maximum time between SIGTERM and SIGKILL for the other members when a pod is evicted. It is shorter than
+/// [`RELEASE_TIMEOUT`], so that these members can still report their end.
 pub const LEAVING_GRACE_MAX: Duration = Duration::from_secs(10);
 /// Maximum pause before a restart that does not count. A job on preemptible machines has many such restarts.
 const FREE_PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Maximum pause before a requeued gang is requested again, without the job's own share.
+/// Maximum pause before a requeued gang is requested again. The job's `share` then scales the pause.
 const REQUEUE_PAUSE_MAX: Duration = Duration::from_secs(300);
 
 /// The rules of one job.
@@ -36,7 +36,7 @@ pub struct Policy {
     pub leaving_grace: Duration,
     /// See [`RELEASE_TIMEOUT`].
     pub release_timeout: Duration,
-    /// When the job has succeeded.
+    /// The condition of success.
     pub success: SuccessRule,
     /// Maximum restarts after failures. Evictions do not count.
     pub max_restarts: u32,
@@ -60,11 +60,11 @@ pub struct Policy {
 pub struct Deadline {
     /// Time since the driver began.
     pub at: Duration,
-    /// The whole time that the job was given, counted from its acceptance.
+    /// The time limit of the job, counted from its acceptance.
     pub given: Duration,
 }
 
-/// The condition of success.
+/// Which replicas must succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuccessRule {
     /// Every training replica exits with 0.
@@ -73,7 +73,7 @@ pub enum SuccessRule {
     Decider(ReplicaId),
 }
 
-/// The answer to a failure.
+/// What to do after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Restart the gang after a pause.
@@ -83,9 +83,9 @@ pub enum Verdict {
         /// Time to wait before the restart.
         pause: Duration,
     },
-    /// Give all pods back, and request them again after a pause.
+    /// Delete all pods, and create them again after a pause.
     Requeue {
-        /// Time to wait before that.
+        /// Time to wait before the pods are created again.
         pause: Duration,
     },
     /// Let the job fail.
@@ -102,8 +102,8 @@ pub enum Budget {
 }
 
 impl Policy {
-    /// The rules that follow from the spec of a job of this `age`. `share`, from 0 to 255, spreads the pauses of
-    /// different jobs.
+    /// The rules of a job. `age` is the time since its acceptance. `share`, from 0 to 255, differs between jobs, so
+    /// that their pauses differ too.
     pub fn of(spec: &JobSpec, age: Duration, share: u8) -> Self {
         let RunPolicy {
             max_restarts,
@@ -112,7 +112,7 @@ impl Policy {
             start_timeout_seconds,
             on_start_timeout,
             deadline_seconds,
-            ttl_after_finished_seconds: _, // for the driver: no phase changes by then
+            ttl_after_finished_seconds: _, // the driver applies it after the last phase change
             clean_pods,
             success_policy,
         } = &spec.run_policy;
@@ -128,7 +128,7 @@ impl Policy {
             backoff: seconds(*backoff_seconds),
             no_retry_exit_codes: no_retry_exit_codes.clone(),
             on_start_timeout: *on_start_timeout,
-            // Between half of it and one and a half times it.
+            // The share gives a factor from 0.5 to 1.5.
             requeue_pause: start_timeout.min(REQUEUE_PAUSE_MAX) * (128 + u32::from(share)) / 256,
             deadline,
             clean_pods: *clean_pods,
@@ -155,7 +155,7 @@ impl Policy {
         }
     }
 
-    /// The cost of a restart; `None` if the next start would fail in the same way.
+    /// Whether a restart would count; `None` if a restart is useless.
     pub fn budget_of(&self, failure: &Failure) -> Option<Budget> {
         match failure {
             Failure::ReplicaExited { exit, .. } => self.budget_of_exit(exit),

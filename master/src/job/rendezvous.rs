@@ -10,7 +10,7 @@ use protocol::tf_config::{Cluster, Task, TfConfig};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 
-/// A complete gang whose members' environments can be written.
+/// A complete gang, from which each member's environment is built.
 #[derive(Debug)]
 pub struct Rendezvous<'a> {
     spec: &'a JobSpec,
@@ -37,7 +37,7 @@ impl<'a> Rendezvous<'a> {
     /// The environment of one member.
     pub fn environment(&'a self, replica: ReplicaId) -> Environment<'a> {
         let mut variables = BTreeMap::new();
-        // The order matters: defaults, then the job's own variables, then those that no job may change.
+        // Later variables win: first defaults, then the job's own variables, then variables that no job may change.
         variables.extend([
             (env::PYTHONUNBUFFERED, Value::from("1")),
             (env::TF_GRPC_WORKER_CACHE_THREADS, Value::from("1")),
@@ -80,7 +80,7 @@ impl<'a> Rendezvous<'a> {
 }
 
 /// The body of `POST /config`: a JSON object with a key for each variable; TF_CONFIG is itself an object.
-/// It borrows the cluster, because each of a thousand members receives all thousand addresses.
+/// The cluster is borrowed, not copied: each of a thousand members receives all thousand addresses.
 #[derive(Debug)]
 pub struct Environment<'a> {
     tf_config: TfConfig<'a>,

@@ -13,7 +13,7 @@ pub enum ReplicaPhase {
     Requested,
     /// Its pod has an address; its agent has not answered.
     Scheduled,
-    /// Its agent answers and holds nothing of the current generation.
+    /// Its agent answers and has no environment for the current generation.
     Joined,
     /// Its agent has the environment of this generation.
     Configured(Generation),
@@ -21,12 +21,12 @@ pub enum ReplicaPhase {
     Running(Generation),
     /// exec.py has ended in this generation.
     Exited(Generation, ExitReport),
-    /// Its pod is gone or its agent misbehaves; its run has ended.
+    /// Its pod is lost or its agent misbehaves. Its run counts as ended.
     Lost(LostRun),
 }
 
 impl ReplicaPhase {
-    /// Computes the phase. Runs of generations older than `current` are history and do not count.
+    /// Computes the phase. Generations older than `current` belong to earlier starts.
     pub fn of(observation: &Observation, current: Option<Generation>) -> Self {
         let phase = Self::of_run_and_pod(observation, current);
         // A run that was stopped together with its pod may exit with 0 without having done its work.
@@ -91,7 +91,7 @@ impl ReplicaPhase {
                 Some(over) if matches!(status.state, RunState::Running | RunState::Stopping) => {
                     Self::Lost(LostRun::broken(format!("its agent still runs start {over}, which has ended")))
                 }
-                // An agent that was told to shut down with its pod takes no other start.
+                // An agent that is shutting down with its pod accepts no other start.
                 Some(_) if status.exit.as_ref().is_some_and(|exit| exit.terminated) => {
                     Self::Lost(LostRun::disrupted("its pod was told to end"))
                 }
@@ -147,7 +147,7 @@ impl ReplicaPhase {
         }
     }
 
-    /// How exec.py ended, if that was reported.
+    /// How exec.py ended, if a report exists.
     pub fn exit(&self) -> Option<&ExitReport> {
         match self {
             Self::Exited(_, exit) => Some(exit),
@@ -165,7 +165,7 @@ impl ReplicaPhase {
         self.exit().is_some_and(|exit| exit.stopped && matches!(exit.outcome, ExitOutcome::NotStarted(_)))
     }
 
-    /// The start that it belongs to, if its agent knows one.
+    /// The start that the replica takes part in, if any.
     pub fn generation(&self) -> Option<Generation> {
         match self {
             Self::Configured(generation) | Self::Running(generation) | Self::Exited(generation, _) => Some(*generation),
@@ -173,7 +173,7 @@ impl ReplicaPhase {
         }
     }
 
-    /// Whether exec.py succeeded. An exit with 0 after an order to stop is no success.
+    /// Whether exec.py succeeded. An exit with 0 after a stop request is no success.
     pub fn has_succeeded(&self) -> bool {
         self.exit().is_some_and(|exit| exit.is_success() && !exit.stopped)
     }
@@ -187,7 +187,7 @@ impl ReplicaPhase {
     }
 }
 
-/// Whether a generation is current and not history.
+/// Whether a generation is not older than `current`.
 fn is_current(generation: Generation, current: Option<Generation>) -> bool {
     current.is_none_or(|current| generation >= current)
 }

@@ -33,12 +33,12 @@ pub(crate) const APP_COMPONENT: &str = "app.kubernetes.io/component";
 /// The job's name.
 pub(crate) const JOB: &str = "muster/job";
 
-/// A namespace of a cluster.
+/// The connection to one namespace of a cluster.
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
-    /// Without kube's own retries: each waits twice as long as the one before, and a watch has no deadline that
-    /// ends them.
+    /// The client for watches, without kube's own retries. The pause before each retry doubles, and a watch has no
+    /// deadline that would end the retries.
     watching: Client,
     namespace: String,
     /// The URL of the API.
@@ -47,7 +47,7 @@ pub struct Cluster {
     clock: Clock,
 }
 
-/// The location of this master, from the view of its pods.
+/// Where this master runs, relative to the pods of its jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MasterPlace {
     /// In a pod of the jobs' namespace.
@@ -106,15 +106,15 @@ impl ApiFailure {
 }
 
 impl Cluster {
-    /// Connects to the cluster that KUBECONFIG names, or to the one in which this program runs.
+    /// Connects to the cluster that KUBECONFIG names, or to the cluster in which this program runs.
     ///
     /// # Errors
-    /// Fails if there is neither.
+    /// Fails if neither exists.
     pub async fn connect(namespace: Option<String>) -> anyhow::Result<Self> {
         let config = Config::infer()
             .await
             .context("find a Kubernetes cluster: set KUBECONFIG, or run the master in a pod with a service account")?;
-        // An inferred configuration does not tell its origin. A kubeconfig comes before the pod's own account.
+        // An inferred configuration does not tell its origin. kube prefers a kubeconfig to the pod's service account.
         let is_in_pod = Config::from_kubeconfig(&KubeConfigOptions::default()).await.is_err();
         let (own, url) = (config.default_namespace.clone(), config.cluster_url.to_string());
         let namespace = namespace.unwrap_or_else(|| own.clone());
@@ -127,13 +127,13 @@ impl Cluster {
         Ok(Self { client, watching, namespace, url, master, clock })
     }
 
-    /// A connection through this client, from outside the cluster.
+    /// A connection through this client, for a master outside the cluster.
     pub fn new(client: Client, namespace: String) -> Self {
         let (watching, url, clock) = (client.clone(), String::new(), Clock::default());
         Self { client, watching, namespace, url, master: MasterPlace::Elsewhere, clock }
     }
 
-    /// The name of the folder for the files of this namespace of this cluster. Other clusters have other folders.
+    /// The name of the folder for this namespace's files. Each namespace of each cluster has a different folder.
     pub(crate) fn folder(&self) -> String {
         let digest = Sha256::digest(format!("{} {}", self.url, self.namespace));
         format!("kubernetes-{}", hex::encode(&digest[..8]))
@@ -183,7 +183,7 @@ pub(crate) fn ours_selector() -> String {
     format!("{MANAGED_BY}={MUSTER}")
 }
 
-/// What both watches select.
+/// Limits a watch to the objects that a master has created.
 pub(crate) fn ours() -> kube::runtime::watcher::Config {
     kube::runtime::watcher::Config::default().labels(&ours_selector())
 }

@@ -1,5 +1,5 @@
-//! The watch for the back end and the store. It is kube's own watch, restarted whenever kube's would wait, or repeat a
-//! hopeless request, for ever.
+//! The watch for the back end and the store. It uses kube's watch, and restarts it where kube's watch would wait for
+//! ever, or repeat for ever a request that always fails.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -22,18 +22,18 @@ use super::api::{Cluster, ours};
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum silence. After it the watch starts again, in case the connection is dead.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(10 * 60);
-/// First and longest pause after an error; jitter may double it. Changes during an outage of the API must be seen soon
-/// after it, before a recorded job counts as slow to arrive. The pauses of kube itself grow
-/// to a minute.
+/// First and longest pause after an error; jitter may double a pause. After an outage of the API, the watch must soon
+/// report what has changed, because a submit waits only a short time until the watch reports its job. kube's own pauses
+/// grow to a minute.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// After this time without errors, the next pause is the first one again.
+/// After this time without errors, the next pause is [`FIRST_PAUSE`] again.
 const CALM: Duration = Duration::from_secs(60);
-/// The HTTP status that tells that a watch cannot continue from its version.
+/// The HTTP status for a watch that cannot continue from its version.
 const GONE: u16 = 410;
 
-/// Every object of this kind that a master has created, then each change; after some errors every object again. The
-/// stream never ends, and waits longer after each consecutive error.
+/// Reports every object of this kind that a master has created, then each change. After some errors, it reports every
+/// object again. The stream never ends, and waits longer after each consecutive error.
 pub(crate) fn changes<K>(cluster: &Cluster) -> impl Stream<Item = Result<Event<K>, Error>> + Send + use<K>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -46,8 +46,8 @@ where
         .backoff(pauses)
 }
 
-/// Pauses that only time resets. kube would reset them after each event, and a server that always answers 410 still
-/// answers each list.
+/// Pauses that only a time without errors resets. kube would reset them after each event. If a server answers each list
+/// and then each watch with 410, the pauses would never grow.
 struct Pauses(ResetTimerBackoff<ExponentialBackoff>);
 
 impl Iterator for Pauses {
@@ -95,7 +95,7 @@ where
         match &event {
             Ok(Event::Init) => self.is_listing = true,
             Ok(Event::InitDone) => self.is_listing = false,
-            // kube would retry with the same version.
+            // kube would retry for ever with the same version.
             Err(Error::WatchStartFailed(kube::Error::Api(status))) if status.code == GONE => {
                 *self = Self::begin(self.api.clone());
             }

@@ -1,5 +1,5 @@
-//! The API server's clock, which all masters of a cluster use. Each asks once at its start and then adds the elapsed
-//! time, so that a correction of its machine's clock changes nothing.
+//! The API server's clock, which all masters of a cluster use. Each master asks for the time once, at its start, and
+//! then adds the elapsed time. Corrections of its machine's clock have no effect.
 
 use std::time::Instant;
 
@@ -15,12 +15,12 @@ const NOTEWORTHY_MILLIS: u64 = 5_000;
 /// The time at the API server. Without an answer, this machine's clock is used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Clock {
-    /// A time of the API server, and the instant of it here.
+    /// A time of the API server, and the instant at which this machine received it.
     known: Option<(UnixMillis, Instant)>,
 }
 
 impl Clock {
-    /// From the `Date` header of an answer that arrived `at` this instant (RFC 9110, section 5.6.7: whole seconds).
+    /// The clock from the `Date` header of an answer that arrived at `at` (RFC 9110, section 5.6.7: whole seconds).
     pub(crate) fn of_answer(date: Option<&str>, at: Instant) -> Self {
         let there = date.and_then(|date| u64::try_from(rfc2822::parse(date).ok()?.timestamp().as_millisecond()).ok());
         let Some(there) = there else {
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_is_the_api_servers_whatever_this_machine_says() {
+    fn the_time_is_the_api_servers_and_not_this_machines() {
         let there = 784_111_777_000;
         let at = Instant::now();
         let clock = Clock::of_answer(Some("Sun, 06 Nov 1994 08:49:37 GMT"), at);

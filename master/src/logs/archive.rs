@@ -31,7 +31,7 @@ pub struct Archive {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kept {
     pub(super) bytes: u64,
-    /// When the newest of it was written.
+    /// When the newest of these files was written.
     pub(super) newest: SystemTime,
 }
 
@@ -94,7 +94,7 @@ impl Archive {
             match logs.kept().await {
                 Ok(kept) if is_complete => drop(finished.insert(uid.clone(), kept)),
                 Ok(kept) => running += kept.bytes,
-                // A job that is being deleted takes its folder with it.
+                // For example, a file vanished because the job is being deleted.
                 Err(error) => warn!(uid, %error, "could not determine the disk space of a job's output"),
             }
         }

@@ -12,8 +12,8 @@ const PIECES_AT_ONCE: usize = 4;
 
 static TURNS: Semaphore = Semaphore::const_new(PIECES_AT_ONCE);
 
-/// Runs one piece of file work and returns its result. Pieces run in the order of their arrival, so keep each one
-/// short: at most a few hundred KiB read or written.
+/// Runs one piece of file work and returns its result. Pieces run in the order of their arrival. Keep each piece
+/// short: it must read or write at most a few hundred KiB.
 ///
 /// # Errors
 /// Returns the error of `work`, or reports that the runtime is shutting down.

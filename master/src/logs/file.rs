@@ -68,7 +68,7 @@ impl LogFile {
         self.if_kept(then, Tail::Begins(0), |log| log.tail_step(offset, lines))
     }
 
-    /// The offset of the first byte of the agent with this boot id. The first call stores it.
+    /// The offset at which the output of the agent with this boot id begins. The first call for an agent stores it.
     pub(super) fn base_of(&mut self, boot_id: &str) -> io::Result<u64> {
         if matches!(self.state, State::Removed) {
             return Err(removed());
@@ -79,10 +79,10 @@ impl LogFile {
         if let Some(base) = newest.and_then(|(_, base)| base.trim_end().parse().ok()) {
             return Ok(base);
         }
-        // Without such a note, there was only one agent so far.
+        // If nothing was stored before, this is the first agent.
         let base = if known.is_empty() { 0 } else { self.end(Then::StayOpen)? };
         self.create_folder()?;
-        // On a full disk the old note must stay.
+        // If the disk is full, the old file must stay.
         let new = path.with_extension("base.new");
         fs::write(&new, format!("{boot_id} {base}\n"))?;
         fs::rename(&new, &path)?;
@@ -175,7 +175,7 @@ pub(super) fn kept_below(dir: &Path) -> io::Result<Kept> {
     };
     for entry in entries {
         let file = entry?.metadata()?;
-        // The blocks that the file takes may follow later (delayed allocation), and no log has holes.
+        // The length is exact: the files have no holes. The kernel may allocate blocks later.
         kept.bytes += file.len();
         kept.newest = kept.newest.max(file.modified()?);
     }

@@ -40,13 +40,13 @@ pub struct JobLogs {
     completed: Arc<Notify>,
 }
 
-/// The output of one replica. Clones share it.
+/// The output of one replica. All clones refer to the same output.
 #[derive(Debug, Clone)]
 pub struct ReplicaLog(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Only blocking threads lock it, for one piece of work each.
+    /// Only blocking threads lock it, each for one piece of work.
     file: Mutex<LogFile>,
     progress: watch::Sender<Progress>,
     /// Why some output was not kept since this master began.
@@ -56,7 +56,7 @@ struct Shared {
 /// The progress of the copy of a replica's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// The offset after the last byte, if the file was opened.
+    /// The offset after the last byte. It is 0 until [`JobLogs::load`] or the first write.
     pub end: u64,
     /// Whether no further output follows.
     pub is_complete: bool,
@@ -67,7 +67,7 @@ pub struct Progress {
 pub struct Chunk {
     /// The offset of the first byte. It is later than requested if the bytes in between are not kept.
     pub offset: u64,
-    /// The bytes. Empty at the end, also if the last bytes of the output are not kept.
+    /// The bytes. Empty at the end of the output, even if its last bytes are not kept.
     pub bytes: Vec<u8>,
 }
 
@@ -81,7 +81,7 @@ impl JobLogs {
     /// Reads the progress of an earlier master from the files.
     pub async fn load(&self) {
         for log in self.replicas.values() {
-            // A file that cannot be opened reports its error to readers and writers.
+            // If a file cannot be opened, its readers and writers get the error later.
             let _ = log.on_file(|file, _| file.end(Then::Close)).await.map(|end| log.reach(end));
         }
     }
@@ -115,7 +115,7 @@ impl JobLogs {
         self.replicas.values().all(|log| log.progress().is_complete)
     }
 
-    /// The disk space of its files.
+    /// The disk space of the job's files.
     async fn kept(&self) -> io::Result<Kept> {
         let dir = self.dir.clone();
         disk::run(move || file::kept_below(&dir)).await
@@ -166,8 +166,8 @@ impl ReplicaLog {
         self.0.progress.send_modify(|progress| progress.is_complete = true);
     }
 
-    /// Keeps bytes that begin at `offset`. Known bytes are skipped. A gap is kept as a gap, even with no bytes
-    /// after it.
+    /// Keeps bytes that begin at `offset`. Bytes that are already kept are skipped. A gap is kept as a gap, even with
+    /// no bytes after it.
     ///
     /// # Errors
     /// Fails if the file cannot be written.
@@ -177,7 +177,7 @@ impl ReplicaLog {
         Ok(())
     }
 
-    /// Notes that output currently cannot be kept, and why. Readers of lines are told at the end, unless
+    /// Notes that output currently cannot be kept, and why. Readers of lines get the reason at the end, unless
     /// [`ReplicaLog::note_kept`] was called in between.
     pub fn note_missing(&self, error: &io::Error) {
         // Output that was removed with its job is not missing.
@@ -204,11 +204,11 @@ impl ReplicaLog {
         self.on_file(move |file, then| file.read(offset, then)).await
     }
 
-    /// The offset of the first byte of the agent with this boot id. Each agent counts its output from 0, and a new pod
-    /// of the replica has a new agent. The answer is stored for later masters.
+    /// The offset at which the output of the agent with this boot id begins. Each agent counts its output from 0, and
+    /// a new pod of the replica has a new agent. The offset is stored for later masters.
     ///
     /// # Errors
-    /// Fails if the answer cannot be stored.
+    /// Fails if the offset cannot be stored.
     pub async fn base_of(&self, boot_id: &str) -> io::Result<u64> {
         let boot_id = boot_id.to_owned();
         let (base, end) = self.on_file(move |file, then| Ok((file.base_of(&boot_id)?, file.end(then)?))).await?;
@@ -216,8 +216,8 @@ impl ReplicaLog {
         Ok(base)
     }
 
-    /// The last lines among those that begin at or after `from`. It returns fewer lines if they are very long, and only
-    /// the end of a single line that is too long, after a `…`. It returns none if the file cannot be read.
+    /// The last `count` lines at or after `from`; fewer if they are very long, none if the file cannot be read. If even
+    /// the last line is too long, only its end is returned, after a `…`.
     pub async fn last_lines(&self, count: usize, from: u64) -> Vec<String> {
         let begin = self.tail_offset(count as u64).await.unwrap_or(0).max(from);
         // More bytes would not fit.
@@ -238,7 +238,7 @@ impl ReplicaLog {
         }
     }
 
-    /// The offset at which the last `lines` lines begin; that of the oldest byte if fewer are kept.
+    /// The offset at which the last `lines` lines begin. If fewer lines are kept, the offset of the oldest byte.
     ///
     /// # Errors
     /// Fails if the file cannot be read.

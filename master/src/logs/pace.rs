@@ -7,11 +7,11 @@ use futures_util::{Stream, StreamExt, stream};
 use protocol::view::LogLine;
 use tokio::time::{Instant, sleep_until};
 
-/// Minimum time between two unfinished lines. A reader cannot see more than five a second.
+/// Minimum time between two unfinished lines. People cannot follow more than five changes a second.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Passes finished lines on at once. The unfinished line at the end of a batch waits for its time. A newer one replaces
-/// it, and its finished version makes it unnecessary.
+/// Passes finished lines on at once. Delays the unfinished line at the end of a batch, to keep the pause between such
+/// lines. If the next batch arrives first, the delayed line is dropped: the next batch contains its newer version.
 pub(super) fn unfinished_lines(
     batches: impl Stream<Item = io::Result<Vec<LogLine>>> + Send,
 ) -> impl Stream<Item = io::Result<Vec<LogLine>>> + Send {
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_newest_of_many_unfinished_lines_comes_when_it_is_time() {
+    async fn after_the_pause_only_the_newest_unfinished_line_is_sent() {
         let (sender, mut lines) = paced();
         for percent in ["10%", "20%"] {
             sender.send(vec![line(percent, true)]).unwrap();
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn finished_lines_come_at_once_and_make_the_unfinished_one_needless() {
+    async fn finished_lines_are_sent_at_once_and_replace_the_unfinished_line() {
         let (sender, mut lines) = paced();
         sender.send(vec![line("10%", true)]).unwrap();
         sender.send(vec![line("100%", false)]).unwrap();

@@ -9,15 +9,15 @@ use protocol::view::{LOG_LINE_BYTES, LogLine, UNFINISHED_BYTES};
 
 use super::{Chunk, ReplicaLog, pace};
 
-/// The output from `offset` on: the kept bytes, and with `follow` also new ones until the output is complete.
-/// If a chunk begins after the end of the one before it, the bytes in between are not kept. If those are the
-/// last ones so far, the chunk is empty.
+/// The output from `offset` on: the kept bytes, and with `follow` also new bytes until the output is complete.
+/// If a chunk begins after the end of the previous chunk, the bytes in between are not kept. If no kept bytes follow
+/// them yet, the chunk is empty.
 pub fn reader(log: ReplicaLog, offset: u64, follow: bool) -> impl Stream<Item = io::Result<Chunk>> + Send {
     let progress = log.watch();
     stream::unfold(Some((log, progress, offset)), move |state| async move {
         let (log, mut progress, offset) = state?;
         loop {
-            // Read the progress before the file, so that bytes written in between are read in the next turn.
+            // Read the progress before the file. The next turn then reads bytes that were written in between.
             let seen = *progress.borrow_and_update();
             match log.read(offset).await {
                 Err(error) => return Some((Err(error), None)),
@@ -32,7 +32,7 @@ pub fn reader(log: ReplicaLog, offset: u64, follow: bool) -> impl Stream<Item = 
     })
 }
 
-/// The output's lines from `offset` on, in batches. A line reports dropped bytes, and one at the end reports that some
+/// The output's lines from `offset` on, in batches. Extra lines report dropped bytes, and at the end that some output
 /// could not be kept.
 pub fn lines(
     replica: ReplicaId,
@@ -78,7 +78,7 @@ fn chunks_and_end(
 #[derive(Debug)]
 struct Splitter {
     replica: ReplicaId,
-    /// The offset after the last byte that was split off.
+    /// The offset of the first byte of `pending`.
     offset: u64,
     /// The beginning of a line whose end has not arrived.
     pending: Vec<u8>,
@@ -106,7 +106,7 @@ impl Splitter {
         lines
     }
 
-    /// The lines to show before a chunk that does not continue the last one.
+    /// If there is a gap before this chunk: the unfinished line before the gap, and a remark on the gap.
     fn gap_before(&mut self, chunk: &Chunk) -> Vec<LogLine> {
         let dropped = chunk.offset.saturating_sub(self.offset + self.pending.len() as u64);
         if dropped == 0 {
@@ -130,7 +130,7 @@ impl Splitter {
         lines
     }
 
-    /// A line of the master's own, which is not output.
+    /// A line that the master adds to the output.
     fn remark(&self, line: String) -> LogLine {
         LogLine { replica: self.replica, offset: self.offset, line, unfinished: false }
     }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_whole_however_its_bytes_come() {
+    fn a_line_is_joined_from_several_chunks() {
         let mut splitter = splitter();
         assert_eq!(texts(&split(&mut splitter, b"one\ntw")), [(14, "one")]);
         assert_eq!(texts(&split(&mut splitter, b"o\r\n\nthree")), [(19, "two"), (20, "")]);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_being_written_is_known_as_far_as_it_has_come() {
+    fn the_unfinished_line_holds_its_newest_bytes() {
         let mut splitter = splitter();
         assert_eq!(splitter.unfinished(), None);
         split(&mut splitter, b"one\n10%\r20%");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_comes_in_pieces_of_bounded_length() {
+    fn a_line_that_is_too_long_is_split_into_pieces() {
         let mut splitter = splitter();
         let lines = split(&mut splitter, &vec![b'x'; 2 * LOG_LINE_BYTES + 5]);
         assert_eq!(lines.iter().map(|line| line.line.len()).collect::<Vec<_>>(), [LOG_LINE_BYTES; 2]);
@@ -211,12 +211,12 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_replaced_and_still_counted() {
+    fn invalid_utf8_is_replaced_and_still_counted() {
         assert_eq!(texts(&split(&mut splitter(), b"a\xff\xfeb\n")), [(15, "a\u{fffd}\u{fffd}b")]);
     }
 
     #[test]
-    fn a_gap_ends_the_line_before_it_and_is_said() {
+    fn a_gap_ends_the_line_before_it_and_is_reported() {
         let mut splitter = splitter();
         assert_eq!(split(&mut splitter, b"half"), []);
         let lines = splitter.split(&Chunk { offset: 100, bytes: b"whole\n".to_vec() });
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_old_and_what_could_not_be_kept_is_said_before_and_behind_the_lines() {
+    fn dropped_bytes_are_reported_first_and_missing_output_last() {
         let mut splitter = splitter();
         let lines = splitter.split(&Chunk { offset: 100, bytes: b"late\nend".to_vec() });
         assert_eq!(texts(&lines), [(100, "[90 bytes of output before this are no longer kept]"), (105, "late")]);

@@ -2,9 +2,9 @@
 
 use protocol::text;
 
-/// Maximum bytes of a replica's last lines as JSON: twenty lines of eight hundred characters. Only the newest of the
-/// failed starts keeps its lines, so they fit beside a spec and an end of maximum size: a ConfigMap
-/// holds 1 MiB, of which the spec may use half and the end a quarter.
+/// Maximum bytes of a replica's last lines as JSON, enough for twenty lines of eight hundred characters. Only the
+/// newest failed start keeps its lines, so they fit into a ConfigMap with a spec and an end of maximum size. A
+/// ConfigMap holds 1 MiB: the spec may use about half of it, and the end a quarter.
 pub(super) const LAST_LINES_BYTES: usize = 16 * 1024;
 
 /// The quotes of a line and the comma after it.
@@ -13,8 +13,8 @@ const FRAME_BYTES: usize = 3;
 /// Replaces the beginning of a single line that is too long.
 const CUT: char = '…';
 
-/// The last lines of a text that fit, each of them whole. If the last line alone is too long, its end.
-/// The text may begin inside a line without loss if it is at least as long as the room.
+/// The last lines of a text, as many whole lines as fit. If even the last line does not fit, only its end.
+/// A text of at least [`LAST_LINES_BYTES`] may begin inside a line, because that line cannot fit as a whole.
 pub(super) fn that_fits(output: &str) -> Vec<String> {
     let mut room = LAST_LINES_BYTES;
     let mut kept = vec![];
@@ -52,26 +52,26 @@ mod tests {
     }
 
     #[test]
-    fn of_lines_that_do_not_fit_the_last_are_kept_whole() {
+    fn only_the_last_whole_lines_that_fit_are_kept() {
         let lines: Vec<String> = (0..20).map(|line| format!("{line:02}{}", "x".repeat(998))).collect();
         assert_eq!(that_fits(&lines.join("\n")), lines[4..]);
     }
 
     #[test]
-    fn of_a_last_line_that_is_too_long_alone_the_end_is_kept_behind_a_mark() {
+    fn only_the_end_of_a_last_line_that_is_too_long_is_kept() {
         for character in ["x", "\u{8}", "\"", "\u{1b}", "ü", "\u{1f980}"] {
             let kept = that_fits(&format!("before\n{}end\n", character.repeat(LAST_LINES_BYTES)));
             assert_eq!(kept.len(), 1);
             assert!(kept[0].starts_with('…') && kept[0].ends_with("end"), "{character:?}");
             let left = LAST_LINES_BYTES + 1 - written(&kept);
-            assert!(left < 6, "{left} bytes more would fit of {character:?}");
+            assert!(left < 6, "{left} more bytes of {character:?} would fit");
         }
     }
 
     #[test]
-    fn what_is_kept_is_as_long_as_is_said_once_it_is_written() {
+    fn the_computed_length_is_the_length_of_the_json() {
         let all: String = (0..0x300).filter_map(char::from_u32).filter(|one| *one != '\n').collect();
         let length = text::json_length(&all) + FRAME_BYTES;
-        assert_eq!(written(&[all]), length + 1, "two brackets, and one comma less");
+        assert_eq!(written(&[all]), length + 1, "two brackets more, one comma less");
     }
 }

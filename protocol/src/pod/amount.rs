@@ -1,4 +1,4 @@
-//! Quantities of what a pod uses: requests and limits.
+//! Requests and limits of a pod's resources.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 use super::{BadValue, bad};
 use crate::ids::serde_as_string;
 
-/// A quantity, in Kubernetes' notation, that is requested, and one that is the limit: `REQUEST`, or `REQUEST:LIMIT`.
+/// A request and a limit in Kubernetes' notation: `REQUEST:LIMIT`, or one quantity for both.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Amount {
-    /// What the scheduler sets aside.
+    /// The quantity that the scheduler reserves.
     pub request: String,
-    /// What cannot be exceeded; not below the request.
+    /// The maximum; at least the request.
     pub limit: String,
 }
 
 const AMOUNT_FORM: &str =
-    "write a quantity such as 2, 500m or 4Gi, alone or as REQUEST:LIMIT with a limit not below the request";
+    "write a quantity such as 2, 500m or 4Gi, or REQUEST:LIMIT with a limit of at least the request";
 
 impl FromStr for Amount {
     type Err = BadValue;
@@ -44,17 +44,16 @@ impl fmt::Display for Amount {
 
 serde_as_string!(Amount);
 
-/// The whole number of bytes, rounded up, that a quantity of memory stands for. `None` for what is no quantity, and for
-/// more bytes than Kubernetes counts.
+/// The bytes in a quantity of memory, rounded up. `None` when the text is not a quantity or exceeds Kubernetes' maximum.
 pub fn bytes_of_quantity(quantity: &str) -> Option<u64> {
     u64::try_from(thousandths(quantity)?.div_ceil(1000)).ok()
 }
 
-/// The greatest quantity, in thousandths: Kubernetes keeps 63 bits, and would cut a greater one short.
+/// Maximum quantity, in thousandths. Kubernetes keeps 63 bits and truncates larger quantities.
 const THOUSANDTHS_MAX: u128 = ((1 << 63) - 1) * 1000;
 
-/// A quantity's value in thousandths (`k8s.io/apimachinery/pkg/api/resource/quantity.go`, without its exponents and what
-/// is smaller). `None` for what is no such quantity.
+/// A quantity's value in thousandths (`k8s.io/apimachinery/pkg/api/resource/quantity.go`, without exponents and suffixes
+/// below `m`). `None` when the text is not such a quantity.
 pub fn thousandths(text: &str) -> Option<u128> {
     let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(number_end);

@@ -1,5 +1,4 @@
-//! What the pods of a job are given beside their image, where pods are Kubernetes'. Each value is parsed once, here, in
-//! the form in which it is typed and sent.
+//! Options for a job's pods in Kubernetes. Flags and messages use the same text form of each value.
 
 mod amount;
 mod names;
@@ -18,54 +17,54 @@ pub use self::pull_policy::PullPolicy;
 pub use self::toleration::{TaintEffect, Toleration};
 pub use self::volume::{Volume, VolumeSource};
 
-/// What every pod of a job is given.
+/// Options for every pod of a job.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct PodOptions {
-    /// Processors: request and limit.
+    /// CPU request and limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Amount>,
-    /// Memory: request and limit.
+    /// Memory request and limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Amount>,
-    /// GPUs, as `nvidia.com/gpu`; 0 is none.
+    /// Number of GPUs, requested as `nvidia.com/gpu`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<u32>,
-    /// What is mounted, and where.
+    /// Volumes to mount.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<Volume>,
-    /// Secrets whose keys become variables.
+    /// Secrets whose keys become environment variables.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env_secrets: Vec<ObjectName>,
     /// Labels that a node must have.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<LabelKey, LabelValue>,
-    /// Taints that a node may have.
+    /// Taints to tolerate.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tolerations: Vec<Toleration>,
-    /// The PriorityClass.
+    /// Name of the PriorityClass.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_class: Option<ObjectName>,
-    /// The ServiceAccount. Its token is not mounted in any case.
+    /// Name of the ServiceAccount. Its token is never mounted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_account: Option<ObjectName>,
-    /// Whether a node asks a registry for the image; IfNotPresent when absent.
+    /// When a node pulls the image; default IfNotPresent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<PullPolicy>,
-    /// How long a pod that the cluster ends may take, in seconds; [`TERMINATION_GRACE_SECONDS`] when absent.
+    /// Seconds between SIGTERM and SIGKILL when the cluster ends a pod; default 30.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u32>, minimum = 1))]
     pub termination_grace_seconds: Option<NonZeroU32>,
-    /// Whether an image that runs as root may run.
+    /// Whether the image may run as root.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_root: bool,
 }
 
-/// How long a pod may take to end when nobody says, in seconds: Kubernetes' own default.
+/// Default termination grace period, in seconds: Kubernetes' default.
 pub const TERMINATION_GRACE_SECONDS: u32 = 30;
 
-/// What a request asks for every pod: the fields of PodOptions, and an unknown one is refused.
+/// The fields of PodOptions in a request. Unknown fields are refused.
 #[derive(Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = PodOptionsRequest))]
 #[serde(remote = "PodOptions", deny_unknown_fields)]
@@ -98,12 +97,12 @@ pub(crate) struct Strict {
 }
 
 impl PodOptions {
-    /// Whether nothing is asked for.
+    /// Whether no option is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The names of the fields that ask for something, for who cannot give it.
+    /// Flag names of the options that are set. A back end without support for them names them in its error.
     pub fn asked_for(&self) -> Vec<&'static str> {
         let Self {
             cpu,
@@ -136,26 +135,26 @@ impl PodOptions {
         fields.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name).collect()
     }
 
-    /// The seconds that a pod which the cluster ends may take.
+    /// The termination grace period in seconds, or its default.
     pub fn termination_grace_seconds(&self) -> u32 {
         self.termination_grace_seconds.map_or(TERMINATION_GRACE_SECONDS, NonZeroU32::get)
     }
 
-    /// The first path at which two volumes would be mounted.
+    /// The first path that two volumes share.
     pub fn path_mounted_twice(&self) -> Option<&str> {
         let mut seen = BTreeSet::new();
         self.volumes.iter().map(|volume| volume.path.as_str()).find(|path| !seen.insert(*path))
     }
 
-    /// Reads the options of a request.
+    /// Reads the options of a request. Unknown fields are refused.
     pub(crate) fn deserialize_strictly<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         Strict::deserialize(from)
     }
 }
 
-/// Why a text is none of the values here.
+/// The text is not a valid pod option.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("\"{text}\" is no {what}: {form}")]
+#[error("\"{text}\" is not a valid {what}: {form}")]
 pub struct BadValue {
     text: String,
     what: &'static str,

@@ -1,4 +1,4 @@
-//! Names of Kubernetes' objects, and keys and values of its labels.
+//! Names of Kubernetes objects, and keys and values of labels.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{BadValue, bad};
 use crate::ids::serde_as_string;
 
-/// A text that its constructor has checked.
+/// Defines a type of text that is checked when it is parsed.
 macro_rules! checked_text {
     ($(#[$doc:meta])* $name:ident, $what:literal, $form:literal, $check:expr) => {
         $(#[$doc])*
@@ -36,13 +36,13 @@ macro_rules! checked_text {
 }
 
 checked_text!(
-    /// The name of an object of Kubernetes: a DNS subdomain (RFC 1123).
-    ObjectName, "object's name", "use a-z, 0-9, '-' and '.', beginning and ending with a letter or digit", is_subdomain
+    /// Name of a Kubernetes object: a DNS subdomain (RFC 1123).
+    ObjectName, "object name", "use a-z, 0-9, '-' and '.', beginning and ending with a letter or digit", is_subdomain
 );
 
 checked_text!(
-    /// A label's or a taint's key: `[PREFIX/]NAME`.
-    LabelKey, "label's key", "write [PREFIX/]NAME, for example disk or example.com/disk", |text| {
+    /// Key of a label or taint: `[PREFIX/]NAME`.
+    LabelKey, "label key", "write [PREFIX/]NAME, for example disk or example.com/disk", |text| {
         let (prefix, name) = match text.split_once('/') {
             Some((prefix, name)) => (Some(prefix), name),
             None => (None, text),
@@ -52,8 +52,8 @@ checked_text!(
 );
 
 checked_text!(
-    /// A label's or a taint's value, which may be empty.
-    LabelValue, "label's value", "use at most 63 letters, digits, '-', '_' and '.'", is_label_text
+    /// Value of a label or taint. May be empty.
+    LabelValue, "label value", "use at most 63 letters, digits, '-', '_' and '.'", is_label_text
 );
 
 fn is_subdomain(text: &str) -> bool {

@@ -1,4 +1,4 @@
-//! When a node asks a registry for an image.
+//! When a node pulls an image.
 
 use std::str::FromStr;
 
@@ -6,22 +6,22 @@ use serde::{Deserialize, Serialize};
 
 use super::{BadValue, bad};
 
-/// When a node asks a registry for an image.
+/// When a node pulls an image from a registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum PullPolicy {
-    /// When it does not have it.
+    /// When the node does not have the image.
     IfNotPresent,
-    /// Each time.
+    /// Before every start of a pod.
     Always,
-    /// Not at all.
+    /// Never: the node must already have the image.
     Never,
 }
 
 impl PullPolicy {
     const ALL: [Self; 3] = [Self::IfNotPresent, Self::Always, Self::Never];
 
-    /// The name, as Kubernetes has it.
+    /// The policy's name in Kubernetes.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::IfNotPresent => "IfNotPresent",

@@ -1,4 +1,4 @@
-//! The taints of nodes that pods may run on all the same.
+//! Taints that pods tolerate.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,34 +8,34 @@ use serde::{Deserialize, Serialize};
 use super::{BadValue, LabelKey, LabelValue, bad};
 use crate::ids::serde_as_string;
 
-/// A taint that a node may have: `KEY`, `KEY=VALUE`, `KEY:EFFECT` or `KEY=VALUE:EFFECT`, as `kubectl taint` writes
-/// taints. Without a value any value is meant, without an effect every effect.
+/// A taint to tolerate: `KEY[=VALUE][:EFFECT]`, in the notation of `kubectl taint`. Without a value it matches every value,
+/// without an effect every effect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Toleration {
     /// The taint's key.
     pub key: LabelKey,
-    /// Its value, if not any.
+    /// The taint's value. `None` matches every value.
     pub value: Option<LabelValue>,
-    /// Its effect, if not every.
+    /// The taint's effect. `None` matches every effect.
     pub effect: Option<TaintEffect>,
 }
 
-/// What a taint does.
+/// What a taint does to pods that do not tolerate it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaintEffect {
-    /// No new pod comes there.
+    /// The scheduler places no new pod on the node.
     NoSchedule,
-    /// A new pod comes there if nowhere else.
+    /// The scheduler avoids the node if it can.
     PreferNoSchedule,
-    /// No pod stays there.
+    /// Running pods are evicted too.
     NoExecute,
 }
 
 impl TaintEffect {
     const ALL: [Self; 3] = [Self::NoSchedule, Self::PreferNoSchedule, Self::NoExecute];
 
-    /// The name, as Kubernetes has it.
+    /// The effect's name in Kubernetes.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NoSchedule => "NoSchedule",
@@ -45,7 +45,7 @@ impl TaintEffect {
     }
 }
 
-const TOLERATION_FORM: &str = "write KEY[=VALUE][:EFFECT], with the effect NoSchedule, PreferNoSchedule or NoExecute, for example spot=true:NoSchedule";
+const TOLERATION_FORM: &str = "write KEY[=VALUE][:EFFECT] with EFFECT NoSchedule, PreferNoSchedule or NoExecute, for example spot=true:NoSchedule";
 
 impl FromStr for Toleration {
     type Err = BadValue;

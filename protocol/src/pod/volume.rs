@@ -1,4 +1,4 @@
-//! What is mounted into pods.
+//! Volumes of pods.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,31 +8,31 @@ use serde::{Deserialize, Serialize};
 use super::{BadValue, ObjectName, bad};
 use crate::ids::serde_as_string;
 
-/// Something mounted into every pod: `pvc:CLAIM:/path`, `host:/dir:/path` or `empty:/path`, each with `:ro` or without.
+/// A volume for every pod: `pvc:CLAIM:/path`, `host:/dir:/path` or `empty:/path`. A final `:ro` mounts it read-only.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Volume {
-    /// What.
+    /// What is mounted.
     pub source: VolumeSource,
-    /// Where, an absolute path.
+    /// Absolute path in the pod.
     pub path: String,
-    /// Whether nothing can be written to it.
+    /// Whether the volume is mounted read-only.
     pub read_only: bool,
 }
 
-/// What is mounted.
+/// The source of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VolumeSource {
-    /// A PersistentVolumeClaim of the job's namespace.
+    /// A PersistentVolumeClaim in the job's namespace.
     Claim(ObjectName),
-    /// A folder of the node, by its absolute path.
+    /// A folder on the node, by absolute path.
     Host(String),
-    /// A folder of each pod's own, which goes with it.
+    /// An empty folder for each pod, deleted with the pod.
     Empty,
 }
 
 const VOLUME_FORM: &str =
-    "write pvc:CLAIM:/path, host:/dir:/path or empty:/path, with :ro at the end for reading alone";
+    "write pvc:CLAIM:/path, host:/dir:/path or empty:/path, with :ro at the end to mount it read-only";
 
 impl FromStr for Volume {
     type Err = BadValue;
@@ -50,7 +50,7 @@ impl FromStr for Volume {
             ["empty", path] => (VolumeSource::Empty, *path),
             _ => return Err(bad()),
         };
-        // The agent lies in /muster; a mount over it, or over everything, would hide it.
+        // A mount at / or in /muster would hide the agent, which is installed in /muster.
         let is_free = is_absolute(path) && path != "/" && path != "/muster" && !path.starts_with("/muster/");
         if is_free { Ok(Self { source, path: path.to_owned(), read_only }) } else { Err(bad()) }
     }

@@ -1,4 +1,4 @@
-//! The messages of the agent: golden JSON.
+//! Golden JSON of the agent's messages.
 
 use crate::common::{assert_golden, assert_tolerates_new_fields, read};
 use protocol::agent::{ExitOutcome, ExitReport, LastWords, RunState, RunStatus};
@@ -62,7 +62,7 @@ fn an_exited_status_has_a_start_and_an_exit() {
 
 #[test]
 fn a_status_without_generation_may_be_active() {
-    // An environment that came without a generation, as the prototype's master sends it.
+    // The prototype's master sends an environment without a generation.
     let running = RunStatus { generation: None, pid: Some(9), started_at: Some(STARTED), ..status(RunState::Running) };
     let golden =
         json!({"seq": 3, "boot_id": "6f1c", "state": "running", "pid": 9, "started_at": 1_700_000_000_000_u64});
@@ -76,7 +76,7 @@ fn an_unknown_run_state_is_refused() {
 }
 
 #[test]
-fn an_exit_has_one_of_three_forms() {
+fn an_exit_has_a_code_a_signal_or_a_reason_for_no_start() {
     let forms = [
         (ExitOutcome::Code(0), "code", json!(0)),
         (ExitOutcome::Code(75), "code", json!(75)),
@@ -91,14 +91,14 @@ fn an_exit_has_one_of_three_forms() {
 }
 
 #[test]
-fn why_a_run_ended_stands_beside_how() {
+fn a_stopped_run_has_its_outcome_and_the_stop() {
     let stopped = ExitReport { stopped: true, ..report(ExitOutcome::Signal(15)) };
     let golden = json!({"signal": 15, "stopped": true, "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n"});
     assert_golden(&stopped, &golden);
 }
 
 #[test]
-fn an_end_with_its_pod_is_a_stop_that_says_so_and_is_silent_otherwise() {
+fn a_run_that_ends_with_its_pod_is_stopped_and_terminated() {
     let terminated = ExitReport { stopped: true, terminated: true, ..report(ExitOutcome::Code(0)) };
     let golden = json!({
         "code": 0, "stopped": true, "terminated": true, "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n",
@@ -130,7 +130,7 @@ fn an_exit_names_the_exception_that_ended_the_run() {
 }
 
 #[test]
-fn an_exit_that_is_read_is_short_whatever_an_agent_sends() {
+fn reading_an_exit_cuts_long_texts() {
     for character in ["x", "\u{1b}", "\"", "é", "\u{0}"] {
         let long = character.repeat(300_000);
         for end in ["code", "not_started"] {
@@ -148,13 +148,13 @@ fn an_exit_that_is_read_is_short_whatever_an_agent_sends() {
 }
 
 #[test]
-fn an_exit_may_leave_out_what_has_a_default() {
+fn an_exit_may_omit_fields_with_defaults() {
     let expected = ExitReport { stderr_tail: String::new(), ..report(ExitOutcome::Code(0)) };
     assert_eq!(read(&json!({"code": 0, "ended_at": ENDED.0})), Ok(expected));
 }
 
 #[test]
-fn an_exit_of_no_form_or_several_is_refused() {
+fn an_exit_with_no_outcome_or_several_is_refused() {
     let ambiguous: [Value; 4] = [
         json!({"ended_at": 1}),
         json!({"ended_at": 1, "code": 1, "signal": 9}),
@@ -189,7 +189,7 @@ fn an_outcome_reads_as_the_end_of_a_sentence() {
 }
 
 #[test]
-fn an_end_for_want_of_memory_is_a_signal_with_its_limit() {
+fn out_of_memory_is_signal_9_with_the_limit() {
     let killed = |limit| report(ExitOutcome::OutOfMemory { limit });
     let golden = json!({
         "signal": 9, "out_of_memory": {"limit_bytes": 67_108_864}, "stopped": false,
@@ -201,5 +201,5 @@ fn an_end_for_want_of_memory_is_a_signal_with_its_limit() {
     assert_eq!(sentence(Some(1000)), "was killed because it needed more memory than its limit of 1000 bytes");
     assert_eq!(sentence(None), "was killed because memory ran out");
     let other = json!({"signal": 15, "out_of_memory": {}, "ended_at": 0});
-    assert!(read::<ExitReport>(&other).is_err(), "only SIGKILL is the kernel's answer");
+    assert!(read::<ExitReport>(&other).is_err(), "the kernel kills only with SIGKILL");
 }

@@ -1,4 +1,4 @@
-//! Names and numbers: what parses, what does not, and that nothing panics.
+//! Names and numbers: which texts parse, and that no text causes a panic.
 
 use proptest::prelude::*;
 use protocol::env::{self, ENTRY_LIMIT, EnvError, EnvName};
@@ -22,12 +22,12 @@ fn a_job_name_is_a_dns_label_of_at_most_40_characters() {
 }
 
 #[test]
-fn a_bad_job_name_is_told_what_would_be_a_good_one() {
+fn the_error_for_a_bad_job_name_explains_the_rule() {
     let error = "My Job".parse::<JobName>().expect_err("refused").to_string();
     let rule = "use 1 to 40 of a-z, 0-9 and '-', beginning and ending with a letter or digit";
     assert_eq!(error, format!("task name \"My Job\" is not a DNS label: {rule}"));
     let endless = "x".repeat(1_000_000).parse::<JobName>().expect_err("refused").to_string();
-    assert!(endless.len() < 300, "an error does not repeat what is endless");
+    assert!(endless.len() < 300, "the error does not repeat a huge name");
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn the_longest_pod_name_is_a_dns_label() {
 
 #[test]
 fn pods_of_different_replicas_have_different_names() {
-    // The job's name may itself look like a replica's.
+    // A job's name may look like a replica's name.
     let name = |job: &str, replica: &str| {
         PodName::new(&job.parse().expect("a job name"), replica.parse().expect("a replica id")).to_string()
     };
@@ -93,7 +93,7 @@ fn a_later_epoch_is_newer_than_any_sequence_before_it() {
 }
 
 #[test]
-fn roles_are_ordered_as_ranks_are() {
+fn roles_are_in_the_order_of_ranks() {
     assert!(Role::ALL.is_sorted());
     assert_eq!(Role::ALL.map(Role::trains), [true, true, false, false]);
     let ids = ["chief-0", "worker-2", "worker-10", "ps-0", "evaluator-0"].map(|id| id.parse::<ReplicaId>());
@@ -101,7 +101,7 @@ fn roles_are_ordered_as_ranks_are() {
 }
 
 #[test]
-fn a_variable_is_named_as_in_a_shell() {
+fn a_variable_name_follows_the_rules_of_a_shell() {
     let longest = "A".repeat(env::NAME_MAX);
     for good in ["A", "_", "a1", "TF_CONFIG", "http_proxy", "_0", longest.as_str()] {
         assert_eq!(good.parse::<EnvName>().map(|name| name.to_string()), Ok(good.to_owned()));
@@ -112,12 +112,12 @@ fn a_variable_is_named_as_in_a_shell() {
         assert_eq!(error, EnvError::Name(bad.chars().take(env::NAME_MAX).collect()));
     }
     let error = "1A".parse::<EnvName>().expect_err("refused").to_string();
-    let rule = "use letters, digits and '_', not beginning with a digit, 128 at most";
+    let rule = "use at most 128 letters, digits and '_', and no digit at the beginning";
     assert_eq!(error, format!("environment name \"1A\" is not allowed: {rule}"));
 }
 
 #[test]
-fn what_the_rendezvous_sets_is_reserved() {
+fn variables_that_muster_sets_are_reserved() {
     let reserved =
         ["TF_CONFIG", "NUM_WORKERS", "WORKER_NUMBER", "TOT_WORKERS", "RANK", "WORLD_SIZE", "MUSTER_ANYTHING"];
     for name in reserved {
@@ -129,7 +129,7 @@ fn what_the_rendezvous_sets_is_reserved() {
 }
 
 #[test]
-fn what_runs_other_code_is_told_from_what_training_needs() {
+fn variables_that_run_other_code_are_recognized() {
     for name in ["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_", "PYTHONSTARTUP", "BASH_ENV", "ENV", "NODE_OPTIONS"] {
         assert!(name.parse::<EnvName>().expect(name).runs_other_code(), "{name}");
     }
@@ -177,7 +177,7 @@ proptest! {
         prop_assert_eq!(name.as_str(), &text);
     }
 
-    /// Whatever parses is written as it was read, so that no two texts mean the same thing; and nothing panics.
+    /// A text that parses is written back unchanged, so a value has only one spelling. No text causes a panic.
     #[test]
     fn any_text_is_refused_or_kept(text in any::<String>().boxed().prop_union("[a-z0-9.+_-]{0,12}".boxed())) {
         for kept in [

@@ -1,4 +1,4 @@
-//! Names of images: the grammar, and the names that follow from one.
+//! Image names: the grammar, and the names that Muster derives.
 
 use proptest::prelude::*;
 use protocol::image::ImageRef;
@@ -10,7 +10,7 @@ fn image(text: &str) -> ImageRef {
 }
 
 #[test]
-fn names_are_written_as_they_were_read() {
+fn a_name_is_written_back_unchanged() {
     let with_digest = format!("r.example/a:1@{DIGEST}");
     for text in [
         "a",
@@ -30,7 +30,7 @@ fn names_are_written_as_they_were_read() {
 }
 
 #[test]
-fn what_is_no_name_is_refused() {
+fn invalid_names_are_refused() {
     let id = "a".repeat(64);
     let long = "a".repeat(256);
     for text in [
@@ -72,7 +72,7 @@ fn what_is_no_name_is_refused() {
 }
 
 #[test]
-fn the_image_of_the_pods_is_named_after_the_users() {
+fn the_pod_image_is_named_after_the_users_image() {
     for (base, pods) in [
         ("allreduce", "allreduce_pod:latest"),
         ("r.example:5000/team/a:1.2", "r.example:5000/team/a_pod:1.2"),
@@ -84,7 +84,7 @@ fn the_image_of_the_pods_is_named_after_the_users() {
 }
 
 #[test]
-fn an_image_can_be_named_elsewhere_and_by_its_content() {
+fn an_image_can_be_named_in_another_registry_and_by_digest() {
     let below = |name: &str, registry: &str| image(name).below(registry).map(|image| image.to_string());
     assert_eq!(below("a_pod:1", "r.example:5000/team/"), Some("r.example:5000/team/a_pod:1".to_owned()));
     assert_eq!(below("old.example/b/a_pod:1", "localhost:5000"), Some("localhost:5000/b/a_pod:1".to_owned()));
@@ -93,7 +93,7 @@ fn an_image_can_be_named_elsewhere_and_by_its_content() {
     assert_eq!(image("a").at("latest"), None);
 }
 
-/// A name by the grammar in reference.go and regexp.go of `distribution/reference`.
+/// Names by the grammar in reference.go and regexp.go of `distribution/reference`.
 fn by_the_grammar() -> impl Strategy<Value = String> {
     let host = "(localhost|[a-z0-9]{1,5}(\\.[a-zA-Z0-9]([a-zA-Z0-9-]{0,5}[a-zA-Z0-9])?){1,3}|\\[[0-9a-f:]{2,9}\\])(:[0-9]{1,5})?/";
     let path =
@@ -105,11 +105,11 @@ fn by_the_grammar() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn every_name_of_the_grammar_is_one_and_reads_back(text in by_the_grammar()) {
+    fn every_name_of_the_grammar_reads_back(text in by_the_grammar()) {
         let image: ImageRef = text.parse().unwrap_or_else(|error| panic!("{error}"));
         prop_assert_eq!(image.to_string(), &*text);
         let pods = image.of_pods();
-        prop_assert_eq!(pods.to_string().parse(), Ok(pods), "the name of the pods' image is one too");
+        prop_assert_eq!(pods.to_string().parse(), Ok(pods), "the pod image's name is valid too");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What is asked for: golden JSON, the defaults of each strategy, and every way a request is refused.
+//! Job requests: golden JSON, the defaults of each strategy, and every error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -62,12 +62,12 @@ fn counts(spec: &JobSpec) -> [u32; 4] {
 }
 
 #[test]
-fn a_request_says_only_what_was_asked_for() {
+fn a_request_contains_only_the_fields_that_are_set() {
     assert_golden(&request(Strategy::AllReduce), &json!({"name": "digits", "strategy": "AllReduce"}));
 }
 
 #[test]
-fn a_full_request_and_its_spec_are_written_alike() {
+fn a_full_request_and_its_spec_have_the_same_json() {
     let golden = json!({
         "name": "digits", "strategy": "ParameterServer",
         "worker_num": 4, "ps_num": 2, "chief_num": 1, "evaluator_num": 1,
@@ -114,7 +114,7 @@ fn a_request_with_an_unknown_field_is_refused() {
 }
 
 #[test]
-fn a_spec_in_an_answer_or_a_record_may_have_new_fields() {
+fn reading_a_spec_ignores_unknown_fields() {
     assert_tolerates_new_fields::<JobSpec>(&serde_json::to_value(spec(full_request())).expect("JSON"));
 }
 
@@ -163,7 +163,7 @@ fn an_unknown_strategy_is_refused_with_the_known_ones() {
     assert_eq!(error.to_string(), "strategy \"Horovod\" is unknown: use AllReduce or ParameterServer");
 }
 
-/// The request is refused with this code and exactly this sentence.
+/// Asserts that the request is refused with this code and exactly this sentence.
 #[track_caller]
 fn assert_refused(request: JobRequest, code: ErrorCode, sentence: &str) {
     let error = JobSpec::try_from(request).expect_err("refused");
@@ -171,7 +171,7 @@ fn assert_refused(request: JobRequest, code: ErrorCode, sentence: &str) {
 }
 
 #[test]
-fn counts_that_tensorflow_does_not_take_are_refused() {
+fn counts_that_tensorflow_does_not_accept_are_refused() {
     let (all_reduce, ps) = (request(Strategy::AllReduce), request(Strategy::ParameterServer));
     assert_refused(
         JobRequest { worker_num: Some(0), ..all_reduce.clone() },
@@ -201,7 +201,7 @@ fn counts_that_tensorflow_does_not_take_are_refused() {
 }
 
 #[test]
-fn inputs_that_no_program_can_get_are_refused() {
+fn inputs_that_cannot_be_passed_to_a_program_are_refused() {
     let all_reduce = request(Strategy::AllReduce);
     assert_refused(
         JobRequest { env: variable("TF_CONFIG", "{}"), ..all_reduce.clone() },
@@ -226,22 +226,22 @@ fn inputs_that_no_program_can_get_are_refused() {
     assert_refused(
         JobRequest { args: vec!["x".repeat(131_072)], ..all_reduce.clone() },
         ErrorCode::BadArgs,
-        "arguments and variables are 131075 bytes long together as JSON: 524288 bytes fit, and less than 131072 in one of \
-         them; put large input into a file",
+        "arguments and variables take 131075 bytes as JSON: use at most 524288 in total, and fewer than 131072 for an \
+         argument; put large input into a file",
     );
     let many = |count: usize| JobRequest { args: vec!["x".repeat(65_533); count], ..all_reduce.clone() };
-    assert_eq!(JobSpec::try_from(many(8)).map(|spec| spec.args.len()), Ok(8), "just as many as fit");
+    assert_eq!(JobSpec::try_from(many(8)).map(|spec| spec.args.len()), Ok(8), "exactly the limit");
     assert_refused(
         many(9),
         ErrorCode::BadArgs,
-        "arguments and variables are 589824 bytes long together as JSON: 524288 bytes fit, and less than 131072 in one of \
-         them; put large input into a file",
+        "arguments and variables take 589824 bytes as JSON: use at most 524288 in total, and fewer than 131072 for an \
+         argument; put large input into a file",
     );
     assert_refused(
         JobRequest { args: vec!["\u{1}".repeat(100_000)], ..all_reduce.clone() },
         ErrorCode::BadArgs,
-        "arguments and variables are 600003 bytes long together as JSON: 524288 bytes fit, and less than 131072 in one of \
-         them; put large input into a file",
+        "arguments and variables take 600003 bytes as JSON: use at most 524288 in total, and fewer than 131072 for an \
+         argument; put large input into a file",
     );
     assert_refused(
         JobRequest { work_dir: Some(PathBuf::from("digits")), ..all_reduce },
@@ -253,8 +253,8 @@ fn inputs_that_no_program_can_get_are_refused() {
 #[test]
 fn a_variable_that_runs_other_code_is_refused_unless_it_is_allowed_by_name() {
     let request = JobRequest { env: variable("LD_PRELOAD", "/tmp/x.so"), ..request(Strategy::AllReduce) };
-    let sentence = "LD_PRELOAD makes a program load or run code that its command does not name: leave it out, or name \
-        it in allow_env too (--allow-env LD_PRELOAD)";
+    let sentence = "LD_PRELOAD makes a program load or run code that its command does not name: remove it, or \
+        allow it with allow_env (--allow-env LD_PRELOAD)";
     assert_refused(request.clone(), ErrorCode::BadEnv, sentence);
     let other = JobRequest { allow_env: allowed(&["LD_AUDIT"]), ..request.clone() };
     assert_refused(other, ErrorCode::BadEnv, sentence);
@@ -263,7 +263,7 @@ fn a_variable_that_runs_other_code_is_refused_unless_it_is_allowed_by_name() {
 }
 
 #[test]
-fn no_permission_lets_a_job_set_what_muster_sets() {
+fn allow_env_does_not_allow_reserved_variables() {
     let (env, allow_env) = (variable("TF_CONFIG", "{}"), allowed(&["TF_CONFIG"]));
     assert_refused(
         JobRequest { env, allow_env, ..request(Strategy::AllReduce) },
@@ -273,13 +273,13 @@ fn no_permission_lets_a_job_set_what_muster_sets() {
 }
 
 #[test]
-fn a_record_of_before_a_name_was_refused_is_still_read() {
+fn a_record_with_a_variable_that_is_refused_today_can_be_read() {
     let record = json!({"name": "digits", "strategy": "AllReduce", "env": {"LD_PRELOAD": "/tmp/x.so"}});
     assert_eq!(read::<JobSpec>(&record).map(|spec| spec.env), Ok(variable("LD_PRELOAD", "/tmp/x.so")));
 }
 
 #[test]
-fn a_cluster_too_large_for_tf_config_is_refused_with_what_fits() {
+fn a_cluster_too_large_for_tf_config_is_refused_with_the_maximum() {
     let most = MEMBERS_MAX;
     let workers = |worker_num, ps_num| JobRequest {
         worker_num: Some(worker_num),
@@ -287,12 +287,12 @@ fn a_cluster_too_large_for_tf_config_is_refused_with_what_fits() {
         ..request(if ps_num == 0 { Strategy::AllReduce } else { Strategy::ParameterServer })
     };
     let sentence = |role: &str, asked: u32, fits: u32, what: &str| {
-        let reason = "TF_CONFIG would be too long for Linux to pass on";
-        format!("{role}-num {asked} is too many: {reason}; at most {fits} {what} fit")
+        let reason = "TF_CONFIG would exceed Linux's limit for a variable";
+        format!("{role}-num {asked} is too large: {reason}; use at most {fits} {what}")
     };
     let cases = [
         (workers(most + 1, 0), ErrorCode::BadWorkerNum, sentence("worker", most + 1, most, "workers")),
-        // A ParameterServer job has a chief too.
+        // A ParameterServer job also has a chief.
         (workers(most, 3), ErrorCode::BadWorkerNum, sentence("worker", most, most - 4, "workers")),
         (workers(most - 5, 5), ErrorCode::BadPsNum, sentence("ps", 5, 4, "parameter servers")),
         (workers(4, u32::MAX), ErrorCode::BadPsNum, sentence("ps", u32::MAX, most - 5, "parameter servers")),
@@ -307,9 +307,9 @@ fn a_cluster_too_large_for_tf_config_is_refused_with_what_fits() {
 }
 
 proptest! {
-    /// No request panics; what is accepted keeps TensorFlow's rules and reads back; the advice in a refusal is good.
+    /// No request causes a panic. Accepted specs follow TensorFlow's rules and read back. The maximum in an error is valid.
     #[test]
-    fn an_accepted_spec_is_one_that_tensorflow_can_run(
+    fn tensorflow_can_run_every_accepted_spec(
         strategy in prop::sample::select(vec![Strategy::AllReduce, Strategy::ParameterServer]),
         worker_num in count(), ps_num in count(), chief_num in count(), evaluator_num in count(),
     ) {
@@ -337,24 +337,24 @@ proptest! {
     }
 }
 
-/// Absent, small, near the limit, or anything.
+/// Absent, small, near the limit, or arbitrary.
 fn count() -> impl proptest::strategy::Strategy<Value = Option<u32>> {
     prop::option::of(prop_oneof![0..4_u32, (MEMBERS_MAX - 3)..(MEMBERS_MAX + 3), any::<u32>()])
 }
 
 #[test]
-fn rules_that_cannot_be_kept_are_refused() {
+fn impossible_rules_are_refused() {
     let with = |strategy, run_policy| JobRequest { run_policy, ..request(strategy) };
     let refused = |request: JobRequest| JobSpec::try_from(request).map_err(|error| (error.code(), error.to_string()));
     let deciding = |policy| RunPolicy { success_policy: Some(policy), ..RunPolicy::default() };
     for (request, sentence) in [
         (
             with(Strategy::AllReduce, RunPolicy { start_timeout_seconds: 0, ..RunPolicy::default() }),
-            "start-timeout is 0: nothing can happen in that time",
+            "start-timeout is 0: use at least 1 s",
         ),
         (
             with(Strategy::AllReduce, RunPolicy { deadline_seconds: Some(0), ..RunPolicy::default() }),
-            "deadline is 0: nothing can happen in that time",
+            "deadline is 0: use at least 1 s",
         ),
         (
             with(Strategy::AllReduce, deciding(SuccessPolicy::Chief)),
@@ -362,7 +362,7 @@ fn rules_that_cannot_be_kept_are_refused() {
         ),
         (
             with(Strategy::ParameterServer, deciding(SuccessPolicy::All)),
-            "success-policy all does not go with a chief in ParameterServer: workers are servers there, which never end",
+            "success-policy all does not work in a ParameterServer job with a chief: its workers are servers, which never end",
         ),
     ] {
         assert_eq!(refused(request), Err((ErrorCode::BadRunPolicy, sentence.to_owned())));
@@ -370,10 +370,10 @@ fn rules_that_cannot_be_kept_are_refused() {
 }
 
 #[test]
-fn a_request_with_an_unknown_rule_is_refused_and_a_record_with_one_is_read() {
+fn an_unknown_rule_is_refused_in_a_request_and_ignored_in_a_record() {
     let json = json!({"name": "digits", "strategy": "AllReduce", "run_policy": {"clean_pods": "all", "luck": 1}});
-    let refused = read::<JobRequest>(&json).expect_err("a rule that is unknown");
+    let refused = read::<JobRequest>(&json).expect_err("the rule is unknown");
     assert!(refused.to_string().contains("unknown field `luck`"), "{refused}");
-    let tolerated: JobSpec = read(&json).expect("what a newer program wrote");
+    let tolerated: JobSpec = read(&json).expect("a newer program may write it");
     assert_eq!(tolerated.run_policy, RunPolicy { clean_pods: CleanPods::All, ..RunPolicy::default() });
 }

@@ -1,4 +1,4 @@
-//! The tests of the messages, in one program.
+//! Tests of the messages.
 
 mod agent;
 mod common;

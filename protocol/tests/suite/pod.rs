@@ -1,4 +1,4 @@
-//! What pods are given: each value's form, and what is refused.
+//! Options of pods: the form of each value, and the errors.
 
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
@@ -47,7 +47,7 @@ fn amounts_are_quantities_with_a_limit_not_below_the_request() {
 }
 
 #[test]
-fn a_quantity_of_memory_is_so_many_bytes() {
+fn a_quantity_of_memory_is_converted_to_bytes() {
     for (quantity, expected) in [
         ("0", 0),
         ("5000", 5000),
@@ -76,7 +76,7 @@ fn a_quantity_of_memory_is_so_many_bytes() {
 }
 
 #[test]
-fn volumes_are_claims_folders_of_the_node_or_empty() {
+fn volumes_are_claims_node_folders_or_empty_folders() {
     assert_kept::<Volume>(&[
         "pvc:data:/data",
         "pvc:data:/data:ro",
@@ -111,7 +111,7 @@ fn tolerations_are_written_as_taints() {
 }
 
 #[test]
-fn names_and_labels_are_kubernetes_own() {
+fn names_and_labels_follow_the_rules_of_kubernetes() {
     assert_kept::<ObjectName>(&["a", "a-b.c9"]);
     assert_refused::<ObjectName>(&["", "A", "-a", "a-", "a..b", "a_b"]);
     assert_kept::<LabelKey>(&["disk", "example.com/Disk_1"]);
@@ -128,21 +128,21 @@ fn pull_policies_are_read_in_any_case() {
 }
 
 #[test]
-fn a_request_with_an_unknown_option_is_refused_and_an_answer_with_one_is_not() {
+fn an_unknown_option_is_refused_in_a_request_and_ignored_in_an_answer() {
     let body = json!({"name": "a", "strategy": "AllReduce", "pod": {"gpus": 1, "gpu": 1}});
     let error = serde_json::from_value::<JobRequest>(body.clone()).expect_err("refused").to_string();
     assert!(error.starts_with("unknown field `gpu`"), "{error}");
-    let spec: protocol::job::JobSpec = serde_json::from_value(body).expect("tolerated");
+    let spec: protocol::job::JobSpec = serde_json::from_value(body).expect("the unknown field is ignored");
     assert_eq!(spec.pod, PodOptions { gpus: Some(1), ..PodOptions::default() });
 }
 
 #[test]
-fn a_pod_may_take_as_long_to_end_as_it_is_said_and_at_least_a_second() {
+fn the_grace_period_is_at_least_a_second_and_30_by_default() {
     let options = |json: serde_json::Value| serde_json::from_value::<PodOptions>(json);
-    assert_eq!(options(json!({})).expect("nothing is asked for").termination_grace_seconds(), 30);
-    let said = options(json!({"termination_grace_seconds": 90, "allow_root": true})).expect("both are");
+    assert_eq!(options(json!({})).expect("no options").termination_grace_seconds(), 30);
+    let said = options(json!({"termination_grace_seconds": 90, "allow_root": true})).expect("both options");
     assert_eq!((said.termination_grace_seconds(), said.allow_root), (90, true));
-    assert!(options(json!({"termination_grace_seconds": 0})).is_err(), "it would be killed at once");
+    assert!(options(json!({"termination_grace_seconds": 0})).is_err(), "0 is refused");
     assert_eq!(serde_json::to_value(PodOptions::default()).expect("JSON"), json!({}));
 }
 
@@ -157,7 +157,7 @@ fn two_volumes_at_one_path_are_found() {
 }
 
 #[test]
-fn what_is_asked_for_is_named() {
+fn the_set_options_are_named() {
     assert_eq!(PodOptions::default().asked_for(), Vec::<&str>::new());
     let options =
         PodOptions { gpus: Some(1), volumes: vec!["empty:/x".parse().expect("a volume")], ..PodOptions::default() };
@@ -169,12 +169,12 @@ const SUBDOMAIN: &str = "[a-z0-9]([a-z0-9-]{0,6}[a-z0-9])?([.][a-z0-9]([a-z0-9-]
 const LABEL: &str = "[A-Za-z0-9]([A-Za-z0-9._-]{0,12}[A-Za-z0-9])?";
 const FOLDER: &str = "(/[a-zA-Z0-9_ü][a-zA-Z0-9_. -]{0,6}){1,3}";
 
-/// Texts of one form, put together of others' patterns.
+/// Texts that match a pattern.
 fn of_form(pattern: &str) -> impl Strategy<Value = String> {
     proptest::string::string_regex(pattern).expect("a regular expression")
 }
 
-/// The value that a text is; whatever it is written as is read as the same.
+/// Parses a text. Asserts that the value's written form parses to the same value.
 fn kept<T: FromStr<Err: Debug> + Display + PartialEq + Debug>(text: &str) -> Option<T> {
     let value: T = text.parse().ok()?;
     let written = value.to_string();
@@ -188,7 +188,7 @@ proptest! {
         prop_assert!(kept::<Amount>(&request).is_some(), "{}", request);
         let there = kept::<Amount>(&format!("{request}:{limit}"));
         let back = kept::<Amount>(&format!("{limit}:{request}"));
-        prop_assert!(there.is_some() || back.is_some(), "one of the two is not below the other");
+        prop_assert!(there.is_some() || back.is_some(), "one of the two orders is valid");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! TF_CONFIG as TensorFlow reads it: golden texts, and the size that fits.
+//! TF_CONFIG: golden texts, and its maximum length.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use protocol::ids::{ReplicaId, Role};
 use protocol::tf_config::{Cluster, MEMBERS_MAX, TfConfig};
 use serde_json::json;
 
-/// A cluster on one machine: ports from 2000 on, in the order given.
+/// A cluster on one machine. Ports count from 2000, in the given order.
 fn cluster(replicas: &[&str]) -> Cluster {
     let member = |(port, id): (u16, &&str)| (id.parse().expect(id), SocketAddr::from(([10, 1, 0, 5], port)));
     Cluster::new(&(2000..).zip(replicas).map(member).collect())
@@ -20,7 +20,7 @@ fn tf_config(cluster: &Cluster, replica: &str) -> String {
 }
 
 #[test]
-fn four_workers_differ_in_their_index_alone() {
+fn four_workers_differ_only_in_their_index() {
     let workers = cluster(&["worker-0", "worker-1", "worker-2", "worker-3"]);
     for index in 0..4 {
         let cluster = r#"{"worker":["10.1.0.5:2000","10.1.0.5:2001","10.1.0.5:2002","10.1.0.5:2003"]}"#;
@@ -42,7 +42,7 @@ fn every_role_of_a_parameter_server_job_sees_the_same_cluster() {
 }
 
 #[test]
-fn an_evaluator_has_a_task_and_is_in_nobodys_cluster() {
+fn an_evaluator_has_a_task_but_is_not_in_the_cluster() {
     let members = cluster(&["chief-0", "worker-0", "ps-0", "evaluator-0"]);
     let addresses = r#"{"chief":["10.1.0.5:2000"],"worker":["10.1.0.5:2001"],"ps":["10.1.0.5:2002"]}"#;
     for (replica, role) in [("evaluator-0", "evaluator"), ("chief-0", "chief")] {
@@ -67,7 +67,7 @@ fn a_cluster_without_chief_names_no_chief() {
 }
 
 #[test]
-fn addresses_stand_in_the_order_of_indexes_and_not_of_texts() {
+fn addresses_are_sorted_by_index_and_not_by_text() {
     let workers: Vec<String> = (0..12).map(|index| format!("worker-{index}")).collect();
     let names: Vec<&str> = workers.iter().map(String::as_str).collect();
     let json = serde_json::to_value(cluster(&names)).expect("JSON");
@@ -79,11 +79,11 @@ fn addresses_stand_in_the_order_of_indexes_and_not_of_texts() {
 fn a_cluster_reads_back() {
     let members = cluster(&["chief-0", "worker-0", "ps-0"]);
     let json = serde_json::to_string(&members).expect("JSON");
-    assert_eq!(serde_json::from_str::<Cluster>(&json).expect("what was written can be read"), members);
+    assert_eq!(serde_json::from_str::<Cluster>(&json).expect("the JSON can be read back"), members);
     assert_eq!(serde_json::from_value::<Cluster>(json!({})).expect("no members"), Cluster::default());
 }
 
-/// The longest TF_CONFIG of so many members: the longest addresses, all roles, the longest task.
+/// The longest TF_CONFIG of this many members: longest addresses, all roles, longest task.
 fn longest(members: u32) -> String {
     let id = |place: u32| match place {
         0 => ReplicaId { role: Role::Chief, index: 0 },

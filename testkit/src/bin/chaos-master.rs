@@ -9,7 +9,7 @@ use testkit::chaos::{Chaos, STRIKE_VARIABLE, Strike, strike};
 #[tokio::main]
 async fn main() -> ExitCode {
     #[expect(clippy::disallowed_methods, reason = "a test's program has no flags of its own")]
-    let armed = std::env::var(STRIKE_VARIABLE).expect("MUSTER_CHAOS says what strikes this master");
+    let armed = std::env::var(STRIKE_VARIABLE).expect("MUSTER_CHAOS is set");
     let armed: Strike = armed.parse().expect("MUSTER_CHAOS is POINT:FAULT:N");
     let chaos = Chaos::new([armed]);
     master::exit_code(master::run_with(Config::parse(), |context| strike(context, &chaos)).await)

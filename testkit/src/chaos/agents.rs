@@ -1,4 +1,4 @@
-//! Calls to agents. A fault can strike each one before it is made and after it was answered.
+//! Calls to agents. A fault can strike before each call and after its answer.
 
 use std::net::SocketAddr;
 

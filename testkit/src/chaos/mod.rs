@@ -1,5 +1,5 @@
-//! Injected faults: one can strike a master at each point at which the master changes
-//! something outside itself. This file decides when; the decorators of the traits ask it.
+//! Injected faults. A fault can strike a master at each point at which the master changes something outside itself.
+//! This file decides when a fault strikes. The decorators of the traits ask it.
 
 mod agents;
 mod backend;
@@ -32,7 +32,7 @@ pub struct Chaos(watch::Sender<State>);
 struct State {
     /// The coming strikes, in order.
     armed: VecDeque<Strike>,
-    /// How often the point of the first one was passed so far.
+    /// How often the point of the first strike was passed so far.
     passed: u32,
     condition: Condition,
     /// The fault that has struck and was not reported yet.
@@ -54,7 +54,7 @@ enum Condition {
 pub struct Struck(Point);
 
 impl Chaos {
-    /// Arms these strikes in order. The passings of each are counted from the strike before it.
+    /// Arms these strikes in order. The passings of each are counted from the moment of the previous strike.
     pub fn new(strikes: impl IntoIterator<Item = Strike>) -> Arc<Self> {
         let armed = strikes.into_iter().collect();
         Arc::new(Self(watch::Sender::new(State { armed, ..State::default() })))
@@ -75,7 +75,7 @@ impl Chaos {
             struck = state.struck.take();
             false
         });
-        struck.expect("one waits for it")
+        struck.expect("only one task waits for a strike")
     }
 
     /// Waits until the master stops answering, for good or for a while.
@@ -84,7 +84,7 @@ impl Chaos {
         let _ = self.0.subscribe().wait_for(is_silent).await;
     }
 
-    /// Waits until no single action is delayed.
+    /// Waits until no action is delayed.
     pub async fn undelayed(&self) {
         let _ = self.0.subscribe().wait_for(|state| state.condition != Condition::Delayed).await;
     }
@@ -112,7 +112,7 @@ impl Chaos {
         Ok(answer)
     }
 
-    /// Returns if the master is alive and not frozen; otherwise waits.
+    /// Waits until the master is alive and not frozen.
     pub(crate) async fn gate(&self) {
         let moves = |state: &State| matches!(state.condition, Condition::Sound | Condition::Delayed);
         let _ = self.0.subscribe().wait_for(moves).await;
@@ -123,10 +123,10 @@ impl Chaos {
         match self.strike(point) {
             None => Ok(()),
             Some(Fault::Error | Fault::AnswerLost) => Err(Struck(point)),
-            // Like `panic!`, without a message, because it is intended.
+            // Like `panic!`, but without a message, because the panic is intended.
             Some(Fault::Panic) => std::panic::resume_unwind(Box::new(Struck(point))),
             Some(Fault::Kill) => {
-                // No process remains that could report a failure.
+                // After SIGKILL, no process is left that could report an error.
                 let _ = kill_process(getpid(), Signal::KILL);
                 std::future::pending().await
             }
@@ -137,7 +137,7 @@ impl Chaos {
         }
     }
 
-    /// Counts a passing, and returns the fault at it.
+    /// Counts a passing of this point, and returns the fault that strikes at it.
     fn strike(&self, point: Point) -> Option<Fault> {
         let mut struck = None;
         self.0.send_if_modified(|state| {

@@ -66,7 +66,7 @@ impl Deed {
         Self::Wish,
     ];
 
-    /// The action that replaces one record by another; `None` if there is none.
+    /// The action that replaces one record by another. `None` if the change belongs to no action.
     pub(super) fn of_update(before: &JobRecord, after: &JobRecord) -> Option<Self> {
         if after.epoch != before.epoch {
             Some(Self::Adopt)
@@ -144,15 +144,15 @@ impl fmt::Display for Point {
 /// What happens to a master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
-    /// It never does anything again.
+    /// The master never does anything again.
     Crash,
-    /// Its process is killed.
+    /// The master's process is killed.
     Kill,
     /// The task that performs the action panics.
     Panic,
     /// The action fails without effect.
     Error,
-    /// The action succeeds, and its answer is an error.
+    /// The action succeeds, but the master gets an error.
     AnswerLost,
     /// The whole master freezes until it is released.
     Freeze,
@@ -168,7 +168,8 @@ impl Fault {
     /// Whether this fault can happen at this point.
     pub fn fits(self, point: Point) -> bool {
         match (self, point) {
-            // These two actions belong to no driver: a panic becomes an answer of 500, which the client handles.
+            // No driver performs these two actions. A panic in them becomes an answer with status 500, which the client
+            // handles.
             (Self::Panic, Point::Before(deed) | Point::After(deed)) => !matches!(deed, Deed::Accept | Deed::Wish),
             (Self::Crash | Self::Kill | Self::Freeze | Self::Delay, _)
             | (Self::Error, Point::Before(_))
@@ -211,7 +212,7 @@ impl fmt::Display for Strike {
 
 /// The error for a text that is not a [`Strike`].
 #[derive(Debug, thiserror::Error)]
-#[error("\"{0}\" is no strike: write POINT:FAULT or POINT:FAULT:N, as before-create-pod:kill:3")]
+#[error("invalid strike \"{0}\": write POINT:FAULT or POINT:FAULT:N, such as before-create-pod:kill:3")]
 pub struct NoStrike(String);
 
 impl FromStr for Strike {

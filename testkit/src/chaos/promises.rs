@@ -1,5 +1,5 @@
-//! The rules for the versions of a job's record, whoever writes it and whatever happens to the writers. The record
-//! alone is enough to check them.
+//! Rules for each change of a job's record, whoever writes the record and whatever happens to the writers. The two
+//! versions of the record are enough to check the rules.
 
 use master::store::JobRecord;
 
@@ -14,7 +14,7 @@ pub fn broken_promises(before: &JobRecord, now: &JobRecord) -> Vec<String> {
         // The epoch also rises when a driver of the same master breaks and another one continues.
         (now.epoch < before.epoch + u32::from(is_other_holder), "the epoch does not count the holders"),
         (now.epoch > before.epoch + 1, "the epoch leaps"),
-        (now.holder < before.holder, "a master has taken the job from one that began after it"),
+        (now.holder < before.holder, "a master has taken the job from a master that began later"),
         (has_ended_otherwise, "how the job ended has changed"),
         (now.restarts.total() < before.restarts.total(), "a restart was forgotten"),
         (now.restarts.failed_starts.len() < before.restarts.failed_starts.len(), "a failed start was forgotten"),

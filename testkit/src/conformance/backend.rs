@@ -1,4 +1,4 @@
-//! The rules for every back end. The tests of each implementation run all of them.
+//! The rules for every back end. The tests of each back end run this whole suite.
 
 use std::time::Duration;
 
@@ -27,15 +27,15 @@ pub async fn check(backend: &dyn PodBackend, spec: &JobSpec, uid: &str) {
     let agents = AgentClient::new().with_token(&token);
     let job = JobKey { name: spec.name.clone(), uid: uid.to_owned() };
     let suite = Suite { backend, spec, job, replicas: plan::replicas(spec), agents, token };
-    suite.a_spec_that_it_serves_is_admitted().await;
-    suite.a_job_is_prepared_as_often_as_it_is_asked_for().await;
+    suite.a_supported_spec_is_admitted().await;
+    suite.a_job_can_be_prepared_twice().await;
     suite.a_created_pod_gets_an_agent_that_answers().await;
-    suite.creating_it_again_changes_nothing().await;
+    suite.creating_a_pod_again_changes_nothing().await;
     suite.every_pod_has_addresses_of_its_own().await;
-    suite.a_new_watch_begins_with_everything_as_it_is().await;
+    suite.a_new_watch_begins_with_all_present_pods().await;
     suite.a_pod_whose_agent_finishes_stays_listed_as_ended().await;
     suite.a_deleted_pod_is_gone_and_may_be_deleted_again().await;
-    suite.a_name_can_be_used_again().await;
+    suite.a_deleted_pod_can_be_created_again().await;
     suite.all_pods_of_a_job_can_be_deleted_at_once().await;
 }
 
@@ -49,11 +49,11 @@ struct Suite<'a> {
 }
 
 impl Suite<'_> {
-    async fn a_spec_that_it_serves_is_admitted(&self) {
+    async fn a_supported_spec_is_admitted(&self) {
         assert_eq!(self.backend.admit(self.spec).await, Ok(()));
     }
 
-    async fn a_job_is_prepared_as_often_as_it_is_asked_for(&self) {
+    async fn a_job_can_be_prepared_twice(&self) {
         for _ in 0..2 {
             self.backend.prepare(&self.job).await.expect("prepare");
         }
@@ -71,7 +71,7 @@ impl Suite<'_> {
         }
     }
 
-    async fn creating_it_again_changes_nothing(&self) {
+    async fn creating_a_pod_again_changes_nothing(&self) {
         let before = self.table();
         self.create(self.replicas[0]).await;
         assert_eq!(self.table(), before);
@@ -86,7 +86,7 @@ impl Suite<'_> {
         }
     }
 
-    async fn a_new_watch_begins_with_everything_as_it_is(&self) {
+    async fn a_new_watch_begins_with_all_present_pods(&self) {
         let listed: Vec<ReplicaId> = self.table().keys().copied().collect();
         assert_eq!(listed, self.replicas);
     }
@@ -97,7 +97,7 @@ impl Suite<'_> {
         self.agents.finish(addresses.agent).await.expect("an idle agent finishes");
         self.until("the pod has ended", |table| matches!(table.get(&first), Some(PodState::Terminated { .. }))).await;
         self.create(first).await;
-        assert!(matches!(self.table()[&first], PodState::Terminated { .. }), "what has ended is not started again");
+        assert!(matches!(self.table()[&first], PodState::Terminated { .. }), "an ended pod is not started again");
     }
 
     async fn a_deleted_pod_is_gone_and_may_be_deleted_again(&self) {
@@ -108,7 +108,7 @@ impl Suite<'_> {
         self.delete(self.replicas[0]).await;
     }
 
-    async fn a_name_can_be_used_again(&self) {
+    async fn a_deleted_pod_can_be_created_again(&self) {
         let first = self.replicas[0];
         self.create(first).await;
         self.until("it runs again", |table| is_running(table, first)).await;
@@ -123,7 +123,7 @@ impl Suite<'_> {
         self.until("all are listed", |table| table.len() == self.replicas.len()).await;
         self.backend.delete_all(&self.job).await.expect("delete all");
         self.until("none is listed", PodTable::is_empty).await;
-        self.backend.delete_all(&self.job).await.expect("none is left to delete");
+        self.backend.delete_all(&self.job).await.expect("deleting no pods succeeds");
     }
 
     async fn create(&self, replica: ReplicaId) {
@@ -143,7 +143,7 @@ impl Suite<'_> {
         let mut table: watch::Receiver<PodTable> = self.backend.watch(&self.job);
         match timeout(DEADLINE, table.wait_for(test)).await {
             Ok(seen) => seen.expect("the back end keeps its table").clone(),
-            Err(_) => panic!("not so in time: {what}; the pods are {:?}", self.table()),
+            Err(_) => panic!("timed out waiting until {what}; the pods are {:?}", self.table()),
         }
     }
 }

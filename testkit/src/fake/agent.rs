@@ -1,4 +1,4 @@
-//! An agent without a child process: it answers like an agent, and its run ends when the test says so.
+//! A fake agent, which starts no process. It answers like an agent, and the test ends its run.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// A fake agent. Clones share it.
+/// A fake agent. Clones share one agent.
 #[derive(Debug, Clone)]
 pub struct FakeAgent(pub(super) Arc<Shared>);
 
@@ -22,10 +22,11 @@ pub(super) struct Shared {
     pub(super) status: watch::Sender<RunStatus>,
     pub(super) history: Mutex<History>,
     pub(super) output: watch::Sender<Vec<u8>>,
-    /// How many connections for output break before they bring any byte.
+    /// How many of the next connections for output break before the first byte.
     pub(super) logs_to_cut: AtomicU32,
-    /// How many status requests it received. `cuts` counts how often the requests in progress were broken.
+    /// How many status requests it received.
     pub(super) polls: watch::Sender<u64>,
+    /// How often all status requests in progress were broken.
     pub(super) cuts: watch::Sender<u64>,
     pub(super) finished: CancellationToken,
     pub(super) gone: CancellationToken,
@@ -33,13 +34,13 @@ pub(super) struct Shared {
     pub(super) kind: AgentKind,
 }
 
-/// The kind of agent that it imitates.
+/// The kind of agent that a fake imitates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AgentKind {
     /// An agent of this product.
     Ours,
-    /// The first prototype's: it only has `/config` and `/run`, starts its run each time it is told to, and exits
-    /// with it.
+    /// The first prototype's agent. It has only `/config` and `/run`, starts a run at every `/run`, and exits with its
+    /// run.
     Prototype,
 }
 
@@ -56,7 +57,7 @@ pub struct History {
     pub stops: Vec<Duration>,
     /// The effects, in order.
     pub events: Vec<(Instant, AgentEvent)>,
-    /// The newest generation in a request. Requests with older ones change nothing.
+    /// The newest generation in a request. Requests with older generations change nothing.
     newest: Option<Generation>,
     /// Its answer to every environment, if it refuses them.
     pub(super) refusal: Option<(StatusCode, &'static str)>,
@@ -75,7 +76,7 @@ pub enum AgentEvent {
         generation: Option<Generation>,
         /// How the run ended.
         outcome: ExitOutcome,
-        /// Whether it had been told to stop.
+        /// Whether a stop request ended the run.
         stopped: bool,
     },
     /// It vanished, together with its run.
@@ -119,18 +120,18 @@ impl FakeAgent {
         self.history_mut().clone()
     }
 
-    /// Locks the history. Only the holder can change the agent.
+    /// Locks the history. Only the holder of the lock may change the agent.
     pub(super) fn history_mut(&self) -> MutexGuard<'_, History> {
         self.0.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until it was told to run.
+    /// Waits until its run has started.
     pub async fn started(&self) {
         let mut status = self.0.status.subscribe();
         status.wait_for(|status| status.state == RunState::Running).await.expect("the sender lives in the agent");
     }
 
-    /// Makes it answer every environment like this, as an agent that is shutting down or a proxy would.
+    /// Makes it refuse every environment with this answer, like an agent that is shutting down, or like a proxy.
     pub fn refuse_environments(&self, answer: (StatusCode, &'static str)) {
         self.history_mut().refusal = Some(answer);
     }
@@ -170,7 +171,7 @@ impl FakeAgent {
         self.0.status.borrow().clone()
     }
 
-    /// The last words of its process, if its run has ended.
+    /// The termination message of a prototype's agent whose run has ended.
     pub(super) fn last_words(&self) -> Option<LastWords> {
         let exit = self.0.status.borrow().exit.clone().filter(|_| self.0.kind == AgentKind::Prototype)?;
         Some(LastWords { generation: None, exit })
@@ -181,12 +182,12 @@ impl FakeAgent {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Makes it ignore an order to finish, like an agent on a slow node.
+    /// Makes it ignore `/finish`, like an agent on a slow node.
     pub fn stay(&self) {
         self.0.stays.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until it was told to finish.
+    /// Waits until it finishes.
     pub(super) async fn finished(&self) {
         self.0.finished.cancelled().await;
     }

@@ -1,5 +1,5 @@
-//! Pods in memory, each with an agent that answers over real HTTP on its own loopback address. They serve the tests,
-//! which decide when a run ends, and the benchmark.
+//! Pods in memory, each with an agent that answers over real HTTP on its own loopback address. The tests, which decide
+//! when a run ends, and the benchmark use them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,7 +27,7 @@ pub enum Arrival {
     AtOnce,
     /// With an agent of the first prototype that answers at once.
     Prototypes,
-    /// Never: they wait, for this reason.
+    /// Never. They stay pending, for this reason.
     Never(&'static str),
 }
 
@@ -89,7 +89,7 @@ impl FakeBackend {
         Self(Arc::new(Shared { arrival, jobs: Mutex::default(), history: Mutex::default() }))
     }
 
-    /// The agent of a pod, once the pod was created.
+    /// Waits until a pod runs, and returns its agent.
     pub async fn agent(&self, job: &JobName, replica: ReplicaId) -> FakeAgent {
         let mut table = self.table(job);
         let is_up = |table: &PodTable| matches!(table.get(&replica), Some(PodState::Running(_)));

@@ -38,7 +38,7 @@ struct Stop {
     generation: Option<Generation>,
 }
 
-/// The answers to requests that are too late, or that do not fit the agent's state.
+/// The fixed answers of a fake agent.
 const STALE: (StatusCode, &str) = (StatusCode::PRECONDITION_FAILED, "a newer generation was seen");
 const CONFLICT: (StatusCode, &str) = (StatusCode::CONFLICT, "not in this state");
 const GONE: (StatusCode, &str) = (StatusCode::GONE, "its pod is gone");

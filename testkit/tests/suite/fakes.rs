@@ -1,4 +1,4 @@
-//! A fake that does not conform proves nothing.
+//! The fakes conform. Tests with a fake that does not conform would prove nothing.
 
 use testkit::conformance;
 use testkit::fake::{Arrival, FakeBackend, FakeStore};

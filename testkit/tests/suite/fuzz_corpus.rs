@@ -1,4 +1,4 @@
-//! Every fuzz target, over its corpus. `make fuzz` looks for new inputs.
+//! Runs every fuzz target on its corpus. `make fuzz` looks for new inputs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn files(folder: &Path) -> impl Iterator<Item = PathBuf> {
     entries.map(|entry| entry.expect("an entry").path())
 }
 
-/// Runs `check` over the corpus of the target of that name.
+/// Runs `check` on each file of the target's corpus.
 fn replay(target: &str, check: fn(&[u8])) {
     let mut tried = 0;
     for file in files(&fuzz().join("corpus").join(target)) {

@@ -1,4 +1,4 @@
-//! The fakes pass the suites of what they stand for, and the fuzz targets hold for the inputs that were found before.
+//! The fakes pass the conformance suites, and no input of a corpus breaks its fuzz target.
 
 mod fakes;
 mod fuzz_corpus;

@@ -1,4 +1,4 @@
-//! The way from a master to the API of the cluster that KUBECONFIG names, on which a test lets things go wrong.
+//! A proxy between a master and the API of the cluster in KUBECONFIG. Tests inject faults into it.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -24,45 +24,45 @@ use tokio::sync::watch;
 
 use crate::processes::within;
 
-/// What goes wrong.
+/// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The answer comes so much later.
+    /// Delays the answer by this time.
     Slow(Duration),
-    /// 429, to come again after a second.
+    /// Answers 429 with `Retry-After: 1`.
     TooMany,
-    /// This status, and nothing is done.
+    /// Answers this status without forwarding the request.
     Refused(u16),
-    /// What was asked for is done, and the answer is this status all the same.
+    /// Forwards the request, but answers this status.
     LostAnswer(u16),
-    /// 410: what is asked about is forgotten.
+    /// Answers 410: the requested version is too old.
     Gone,
-    /// No answer; connections are closed as soon as something is asked.
+    /// Closes connections without an answer.
     Down,
 }
 
-/// Which requests it concerns. A plural is that of the objects, such as `pods`.
+/// The requests that a fault affects. The text is the plural of the objects' kind, such as `pods`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum On {
-    /// All.
+    /// All requests.
     Everything,
-    /// The beginning of watches.
+    /// Requests that begin a watch.
     Watches,
-    /// What creates such objects, trials left out.
+    /// Creates such an object. Excludes dry runs.
     Creating(&'static str),
-    /// What replaces one.
+    /// Replaces such an object.
     Replacing(&'static str),
-    /// What deletes one or many.
+    /// Deletes one or more such objects.
     Deleting(&'static str),
 }
 
-/// An API server that misbehaves on demand. It ends with this.
+/// An API server that fails on demand. Dropping this ends it.
 #[derive(Debug)]
 pub struct FaultProxy {
     shared: Arc<Shared>,
     kubeconfig: NamedTempFile,
     upstream: Child,
-    // What serves, and goes on while the test blocks its own thread.
+    // Serves while the test blocks its own thread.
     _runtime: Runtime,
 }
 
@@ -71,14 +71,14 @@ struct Shared {
     upstream: String,
     client: Client<HttpConnector, Full<Bytes>>,
     trouble: Mutex<Trouble>,
-    /// Raised to break off every answer that is under way.
+    /// A change breaks off all answers in progress.
     cuts: watch::Sender<()>,
 }
 
 #[derive(Debug, Default)]
 struct Trouble {
     fault: Option<(On, Fault)>,
-    /// How many more requests it strikes.
+    /// Number of further requests that the fault affects.
     left: usize,
     struck: usize,
 }
@@ -87,24 +87,24 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 type Body = UnsyncBoxBody<Bytes, Error>;
 
 impl FaultProxy {
-    /// One through which everything passes.
+    /// Starts a proxy that forwards everything.
     ///
     /// # Panics
-    /// When there is no kubectl, or no cluster.
+    /// If there is no kubectl or no cluster.
     pub fn start() -> Self {
-        // TLS and credentials are its business.
+        // kubectl handles TLS and credentials.
         let mut upstream = Command::new("kubectl")
             .args(["proxy", "--port=0"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            // It complains of each answer that is broken off.
+            // kubectl logs an error for each broken answer.
             .stderr(Stdio::null())
             .spawn()
-            .expect("kubectl is on the path");
+            .expect("kubectl is on the PATH");
         let mut line = String::new();
         let stdout = upstream.stdout.take().expect("it was piped");
-        BufReader::new(stdout).read_line(&mut line).expect("kubectl says its address");
-        let address = line.trim().rsplit(' ').next().expect("its last word").to_owned();
+        BufReader::new(stdout).read_line(&mut line).expect("kubectl prints its address");
+        let address = line.trim().rsplit(' ').next().expect("the last word of the line").to_owned();
         let shared = Arc::new(Shared {
             upstream: address,
             client: Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build_http(),
@@ -118,17 +118,17 @@ impl FaultProxy {
         Self { shared, kubeconfig: kubeconfig(port), upstream, _runtime: runtime }
     }
 
-    /// The value of KUBECONFIG for a master that is to come this way.
+    /// The value of KUBECONFIG for a master that uses this proxy.
     pub fn kubeconfig(&self) -> &str {
         self.kubeconfig.path().to_str().expect("temporary files have plain names")
     }
 
-    /// From now on these requests meet this fault, and no others any.
+    /// From now on, these requests meet this fault. Replaces an earlier fault.
     pub fn misbehave(&self, on: On, fault: Fault) {
         self.misbehave_times(usize::MAX, on, fault);
     }
 
-    /// The same, so many times.
+    /// Like [`Self::misbehave`], for the next `times` requests only.
     pub fn misbehave_times(&self, times: usize, on: On, fault: Fault) {
         *self.shared.lock() = Trouble { fault: Some((on, fault)), left: times, struck: 0 };
         if fault == Fault::Down {
@@ -136,25 +136,25 @@ impl FaultProxy {
         }
     }
 
-    /// From now on everything passes.
+    /// Ends the fault: the proxy forwards everything.
     pub fn behave(&self) {
         *self.shared.lock() = Trouble::default();
     }
 
-    /// Breaks off every answer that is under way: all watches.
+    /// Breaks off all answers in progress, such as watches.
     pub fn cut(&self) {
         self.shared.cuts.send_replace(());
     }
 
-    /// How many requests have met the fault.
+    /// Number of requests that have met the fault.
     pub fn struck(&self) -> usize {
         self.shared.lock().struck
     }
 
-    /// Waits until so many have.
+    /// Waits until `count` requests have met the fault.
     ///
     /// # Panics
-    /// When they do not come in time.
+    /// If the deadline passes.
     pub fn until_struck(&self, count: usize) {
         let is_struck = || (self.struck() >= count).then_some(());
         within(&format!("{count} requests meet the fault"), is_struck, || format!("{:?}", self.shared.lock()));
@@ -163,7 +163,7 @@ impl FaultProxy {
 
 impl Drop for FaultProxy {
     fn drop(&mut self) {
-        // It may have ended with the cluster.
+        // The kill fails if kubectl has already ended.
         let _ = self.upstream.kill();
         let _ = self.upstream.wait();
     }
@@ -174,7 +174,7 @@ impl Shared {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The fault that this request meets.
+    /// The fault that affects this request, if any.
     fn strike(&self, request: &Request<Incoming>) -> Option<Fault> {
         let mut trouble = self.lock();
         let (on, fault) = trouble.fault?;
@@ -204,7 +204,7 @@ impl Shared {
             Some(Fault::TooMany) => status(429),
             Some(Fault::Refused(code)) => status(code),
             Some(Fault::LostAnswer(code)) => {
-                // It is done when its head is here.
+                // The API server has applied the request when it sends the answer's head.
                 self.forward(request).await?;
                 status(code)
             }
@@ -249,12 +249,12 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
             let shared = Arc::clone(&shared);
             async move { shared.answer_until_cut(request).await }
         });
-        // An error closes the connection, which is what it is for.
+        // An error closes the connection, as the fault requires.
         tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
     }
 }
 
-/// What the API says in place of an answer.
+/// An error answer of the Kubernetes API.
 fn status(code: u16) -> Result<Response<Body>, Error> {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
@@ -268,7 +268,7 @@ fn status(code: u16) -> Result<Response<Body>, Error> {
     Ok(response.body(body.boxed_unsync())?)
 }
 
-/// The body as it comes, until it is broken off.
+/// Streams the body until it ends or is cut.
 fn cuttable(body: Incoming, cuts: watch::Receiver<()>) -> Body {
     let frames = stream::unfold((body, cuts), |(mut body, mut cuts)| async {
         let frame = tokio::select! {

@@ -1,4 +1,4 @@
-//! Images that pods run. Each is built here, and pushed where the cluster's nodes do not use this machine's Docker.
+//! Builds images for pods, and pushes them if the cluster's nodes do not use this machine's Docker.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs::{self, File};
@@ -15,40 +15,40 @@ use crate::config::registry;
 use crate::programs::{built, root, static_agent};
 use crate::scene::Scene;
 
-/// How long the pods of a test that failed may take to end, which still use an image.
+/// Maximum time to remove an image. Pods of a failed test may still use it.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(60);
-/// What runs the script that a job brings along, so that one image serves all tests; `examples/hello` otherwise.
+/// Runs the script in the variable `EXEC_PY`, else `examples/hello`. All tests can therefore share one image.
 const EXEC_PY: &str = "import os\n\
     exec(compile(os.environ.get('EXEC_PY') or open('hello.py').read(), 'exec.py', 'exec'))\n";
-/// The image that runs it. Scripts may write where they are.
+/// The shared image. Scripts can write to their working directory.
 const DOCKERFILE: &str =
     "FROM python:3.11-slim\nWORKDIR /app\nRUN chown 1000 /app\nCOPY exec.py hello.py ./\nUSER 1000\n";
 
-/// The label of the image of [`Image::shared`]; `scripts/test` removes what has it.
+/// Label of the image of [`Image::shared`]. `scripts/test` removes images with this label.
 const SHARED_LABEL: &str = "muster-test-shared";
 
-/// A training image, as a user builds it, and what the client makes of it.
+/// A training image, as a user builds it, and the pod image that the client builds from it.
 #[derive(Debug)]
 pub struct Image {
     name: String,
     lifetime: Lifetime,
 }
 
-/// Who removes an image.
+/// When an image is removed.
 #[derive(Debug, PartialEq, Eq)]
 enum Lifetime {
-    /// The test that built it.
+    /// At the end of the test that built it.
     Test,
-    /// `scripts/test`, when all tests have ended.
+    /// By `scripts/test`, after all tests.
     Run,
 }
 
 impl Image {
-    /// The image for scripts that come as the variable `EXEC_PY`. Each test is a process of its own, so its name says what
-    /// is in it, and the first test that needs it builds it while the others wait.
+    /// The shared image for scripts in the variable `EXEC_PY`. The first test builds it while the others, which are
+    /// separate processes, wait. Its name is a hash of its content, so a change leads to a new image.
     ///
     /// # Panics
-    /// When it cannot be built.
+    /// If the image cannot be built.
     pub fn shared() -> Arc<Self> {
         let content = [static_agent(), built("client"), root().join("examples/hello/exec.py")].map(fs::read);
         let mut hasher = DefaultHasher::new();
@@ -66,26 +66,26 @@ impl Image {
         Arc::new(image)
     }
 
-    /// The image that this Dockerfile makes, beside which lie an exec.py, as in the image that is shared, and hello.py.
+    /// Builds an image from this Dockerfile. Its context contains the exec.py and hello.py of the shared image.
     ///
     /// # Panics
-    /// When it cannot be built.
+    /// If the image cannot be built.
     pub fn of_dockerfile(dockerfile: &str) -> Arc<Self> {
         Arc::new(Self::built(context(dockerfile).path()))
     }
 
-    /// The image of an example, by its own Dockerfile.
+    /// Builds an image from an example's Dockerfile.
     ///
     /// # Panics
-    /// When it cannot be built.
+    /// If the image cannot be built.
     pub fn of_example(name: &str) -> Arc<Self> {
         Arc::new(Self::built(&root().join("examples").join(name)))
     }
 
-    /// The image of a folder's Dockerfile, without an agent of ours.
+    /// Builds an image from a folder's Dockerfile, without a pod image.
     ///
     /// # Panics
-    /// When it cannot be built.
+    /// If the image cannot be built.
     pub fn unwrapped(context: &Path) -> Self {
         let image = Self { name: unique_name(), lifetime: Lifetime::Test };
         image.build(context);
@@ -103,7 +103,7 @@ impl Image {
             Lifetime::Test => &[],
             Lifetime::Run => &["--label", SHARED_LABEL],
         };
-        // Layers that are another image's as well go away with that one, also while this one is built on them.
+        // No cache: removing an image removes its layers, even while a build uses them from the cache.
         let build = ["build", "--no-cache", "--quiet", "--tag", &self.name, &context.display().to_string()];
         docker(&[build.as_slice(), label].concat())
             .unwrap_or_else(|error| panic!("build {}: {error}", context.display()));
@@ -123,14 +123,14 @@ impl Image {
         &self.name
     }
 
-    /// The flags of a client that submits a job in it.
+    /// The client's flags to submit a job with this image.
     pub fn flags(&self) -> Vec<String> {
         let image = ["--image", &self.name, "--agent-binary"].map(str::to_owned).into_iter();
         let push = registry().map(|registry| ["--push".to_owned(), registry]);
         image.chain([static_agent().display().to_string()]).chain(push.into_iter().flatten()).collect()
     }
 
-    /// The client's, as the cluster's nodes name it.
+    /// The pod image's name on the cluster's nodes.
     pub fn wrapped(&self) -> String {
         registry().map_or_else(|| self.local_wrapped(), |registry| format!("{registry}/{}", self.local_wrapped()))
     }
@@ -139,16 +139,16 @@ impl Image {
         format!("{}_pod:latest", self.name)
     }
 
-    /// The user's image, as the cluster's nodes name it.
+    /// The user's image's name on the cluster's nodes. Pushes it to the registry, if there is one.
     ///
     /// # Panics
-    /// When it cannot be pushed.
+    /// If the image cannot be pushed.
     pub fn of_nodes(&self) -> String {
         registry().map_or_else(|| self.name.clone(), |registry| push(&self.name, &registry))
     }
 }
 
-/// A folder for `docker build`, with an exec.py that runs the script of the variable `EXEC_PY`, and hello.py.
+/// A folder for `docker build`, with hello.py and an exec.py that runs the script in the variable `EXEC_PY`.
 fn context(dockerfile: &str) -> Scene {
     let context = Scene::new(EXEC_PY);
     fs::write(context.path().join("Dockerfile"), dockerfile).expect("write the Dockerfile");
@@ -156,7 +156,7 @@ fn context(dockerfile: &str) -> Scene {
     context
 }
 
-/// Pushes an image to a registry, under the name that is returned.
+/// Pushes an image to a registry and returns its name there.
 fn push(image: &str, registry: &str) -> String {
     let name = format!("{registry}/{image}");
     for step in [["tag", image, &name].as_slice(), &["push", &name]] {
@@ -171,10 +171,10 @@ impl Drop for Image {
             return;
         }
         let begin = Instant::now();
-        // What pods run has a second name, by what is in it, so that it is removed by its id.
+        // The pod image has several names, so remove it by id.
         let wrapped = docker(&["images", "--quiet", "--no-trunc", &format!("{}_pod", self.name)]).unwrap_or_default();
         for image in wrapped.lines().chain([self.name.as_str()]) {
-            // Other programs' ends cannot be waited for, only looked at.
+            // Pods may still use the image, so poll.
             while let Err(error) = docker(&["rmi", "--force", image]) {
                 if error.contains("No such image") || begin.elapsed() > REMOVAL_TIMEOUT {
                     break;
@@ -185,9 +185,9 @@ impl Drop for Image {
     }
 }
 
-/// Runs the docker command: what it prints, or what it complains about.
+/// Runs the docker command and returns its stdout, or its stderr as the error.
 fn docker(args: &[&str]) -> Result<String, String> {
-    let output = Command::new("docker").args(args).output().expect("docker is on the path");
+    let output = Command::new("docker").args(args).output().expect("docker is on the PATH");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }

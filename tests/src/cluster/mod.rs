@@ -1,4 +1,4 @@
-//! The cluster that KUBECONFIG names, as the place of one test: a namespace, and a master outside the cluster.
+//! The cluster in KUBECONFIG as the place of one test: a namespace, and a master outside the cluster.
 
 mod fault_proxy;
 mod image;
@@ -18,40 +18,41 @@ use crate::master::Master;
 use crate::programs::static_agent;
 use crate::scene::Scene;
 
-/// What selects all that a master has made.
+/// Label selector of all objects that a master creates.
 pub const OURS: &str = "app.kubernetes.io/managed-by=muster";
 
-/// A namespace of one test's own, with a master that puts its pods there.
+/// A test's own namespace, with a master that creates its pods there.
 pub struct Cluster {
     /// The master.
     pub master: Master,
-    /// The namespace, which goes with this.
+    /// The namespace. Dropping this deletes it.
     pub namespace: Namespace,
-    /// What the pods run.
+    /// The image of the pods.
     pub image: Arc<Image>,
 }
 
 impl Cluster {
-    /// With its master's state in the scene's folder. `args` are the master's, beside those that every test needs.
+    /// Creates a namespace and starts a master, with its state in the scene's folder. `args` are additional arguments for
+    /// the master.
     ///
     /// # Panics
-    /// When there is no cluster, or no Docker.
+    /// If there is no cluster or no Docker.
     pub fn new(scene: &Scene, image: Arc<Image>, args: &[&str]) -> Self {
         Self::with_variables(scene, image, args, &[])
     }
 
-    /// The same, with a master that reaches the API by this way.
+    /// Like [`Self::new`], with a master that reaches the API through this proxy.
     ///
     /// # Panics
-    /// When there is no cluster, or no Docker.
+    /// If there is no cluster or no Docker.
     pub fn behind(api: &FaultProxy, scene: &Scene, image: Arc<Image>, args: &[&str]) -> Self {
         Self::with_variables(scene, image, args, &[("KUBECONFIG", api.kubeconfig())])
     }
 
-    /// The same, with a master that has these variables in its environment.
+    /// Like [`Self::new`], with a master that has these variables in its environment.
     ///
     /// # Panics
-    /// When there is no cluster, or no Docker.
+    /// If there is no cluster or no Docker.
     pub fn with_variables(scene: &Scene, image: Arc<Image>, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let namespace = Namespace::new();
         let own = master_args(&namespace, args);
@@ -59,19 +60,19 @@ impl Cluster {
         Self { master: Master::start(scene.path(), &own, variables), namespace, image }
     }
 
-    /// Starts a master in the place of the one that was killed.
+    /// Starts a new master after the old one was killed.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it ends before it serves.
     pub fn next_master(&mut self, args: &[&str]) {
         let own = master_args(&self.namespace, args);
         self.master.follow_up(&own.iter().map(String::as_str).collect::<Vec<_>>());
     }
 
-    /// The same, with these variables, for one that may end before it serves.
+    /// Like [`Self::next_master`], with these variables, for a master that may end before it serves.
     ///
     /// # Errors
-    /// How it ended.
+    /// The exit status, if it ends before it serves.
     pub fn try_next_master(&mut self, args: &[&str], variables: &[(&str, &str)]) -> Result<(), ExitStatus> {
         let own = master_args(&self.namespace, args);
         self.master.try_follow_up(&own.iter().map(String::as_str).collect::<Vec<_>>(), variables)
@@ -82,7 +83,7 @@ impl Cluster {
         self.pods(|phase| !matches!(phase, "Succeeded" | "Failed"))
     }
 
-    /// The names of the pods in a phase for which `test` holds.
+    /// The names of the pods whose phase passes `test`.
     pub fn pods(&self, test: impl Fn(&str) -> bool) -> Vec<String> {
         let pods: Value = serde_json::from_str(&self.namespace.kubectl(&["get", "pods", "-l", OURS, "-o", "json"]))
             .expect("kubectl prints JSON");
@@ -91,12 +92,12 @@ impl Cluster {
         chosen.filter_map(|pod| Some(pod["metadata"]["name"].as_str()?.to_owned())).collect()
     }
 
-    /// All that a master has made here but for network policies, as `pod/NAME` and `configmap/NAME`.
+    /// The pods and ConfigMaps that a master has created here, as `pod/NAME` and `configmap/NAME`.
     pub fn objects(&self) -> Vec<String> {
         self.names("pods,configmaps")
     }
 
-    /// The network policies that a master has made here.
+    /// The network policies that a master has created here.
     pub fn policies(&self) -> Vec<String> {
         self.names("networkpolicies")
     }
@@ -106,10 +107,10 @@ impl Cluster {
         names.lines().map(str::to_owned).collect()
     }
 
-    /// Ends the first process of a pod's container with `kill -9`.
+    /// Kills the first process of a pod's container with `kill -9`.
     ///
     /// # Panics
-    /// When it does not run.
+    /// If the container does not run.
     pub fn kill_container(&self, pod: &str) {
         let id =
             self.namespace.kubectl(&["get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].containerID}"]);
@@ -118,10 +119,10 @@ impl Cluster {
         assert!(killed.status.success(), "{}", String::from_utf8_lossy(&killed.stderr));
     }
 
-    /// Takes a pod away as a drain does.
+    /// Evicts a pod, as a drain does.
     ///
     /// # Panics
-    /// When the API refuses it.
+    /// If the API refuses the eviction.
     pub fn evict(&self, pod: &str) {
         let path = format!("/api/v1/namespaces/{}/pods/{pod}/eviction", self.namespace.name());
         let eviction = json!({ "apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": { "name": pod } });
@@ -146,7 +147,7 @@ impl fmt::Display for Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if thread::panicking() {
-            #[expect(clippy::print_stderr, reason = "the test harness shows it with the test that failed")]
+            #[expect(clippy::print_stderr, reason = "the test harness shows it with the failed test")]
             {
                 eprintln!("{self}");
             }

@@ -1,4 +1,4 @@
-//! A namespace that goes with its test.
+//! A test's namespace.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Write;
@@ -8,24 +8,24 @@ use serde_json::Value;
 
 use crate::processes::within;
 
-/// A namespace of one test's own. It is deleted, with all that is in it, when this is dropped.
+/// A test's own namespace. Dropping this deletes it with all objects in it.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
 }
 
-/// A name that nobody else has.
+/// A unique name.
 pub(super) fn unique_name() -> String {
     // The keys of the hasher are random.
     format!("muster-e2e-{:016x}", RandomState::new().build_hasher().finish())
 }
 
 impl Namespace {
-    /// Creates one, and waits until pods can be created in it.
+    /// Creates a namespace, and waits until pods can be created in it.
     ///
     /// # Panics
-    /// When KUBECONFIG names no cluster, or there is no kubectl.
-    #[expect(clippy::new_without_default, reason = "nobody expects a default to ask a cluster")]
+    /// If KUBECONFIG names no cluster, or kubectl is not installed.
+    #[expect(clippy::new_without_default, reason = "a default value should not call a cluster")]
     pub fn new() -> Self {
         let namespace = Self { name: unique_name() };
         let created = kubectl(&["create", "namespace", &namespace.name], "");
@@ -38,15 +38,15 @@ impl Namespace {
         namespace
     }
 
-    /// Its name.
+    /// The namespace's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A kubeconfig whose context names it, as `kubectl config set-context --current --namespace` does.
+    /// The current kubeconfig with this namespace, as `kubectl config set-context --current --namespace` sets it.
     ///
     /// # Panics
-    /// When kubectl has none.
+    /// If kubectl has no kubeconfig.
     pub fn kubeconfig(&self) -> Value {
         let config = self.kubectl(&["config", "view", "--minify", "--flatten", "-o", "json"]);
         let mut config: Value = serde_json::from_str(&config).expect("a kubeconfig");
@@ -54,19 +54,19 @@ impl Namespace {
         config
     }
 
-    /// What kubectl prints, asked for something in this namespace.
+    /// Runs kubectl in this namespace and returns its stdout.
     ///
     /// # Panics
-    /// When it fails.
+    /// If kubectl fails.
     #[track_caller]
     pub fn kubectl(&self, args: &[&str]) -> String {
         self.kubectl_with(args, "")
     }
 
-    /// The same, with this on its stdin.
+    /// Like [`Self::kubectl`], with this text on stdin.
     ///
     /// # Panics
-    /// When it fails.
+    /// If kubectl fails.
     #[track_caller]
     pub fn kubectl_with(&self, args: &[&str], stdin: &str) -> String {
         let output = kubectl(&[&["-n", &self.name], args].concat(), stdin);
@@ -74,7 +74,7 @@ impl Namespace {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// What kubectl prints, whether it fails or not.
+    /// Runs kubectl in this namespace and returns its stdout and stderr, also if it fails.
     pub fn try_kubectl(&self, args: &[&str]) -> String {
         let output = kubectl(&[&["-n", &self.name], args].concat(), "");
         String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
@@ -83,7 +83,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // The namespace's own end gives each pod 30 seconds; that it fails is seen by what is left.
+        // Deleting only the namespace would give each pod 30 seconds. Failures show as objects that are left.
         kubectl(&["-n", &self.name, "delete", "pods", "--all", "--grace-period=1", "--wait=false"], "");
         kubectl(&["delete", "namespace", &self.name, "--wait=false"], "");
     }
@@ -96,7 +96,7 @@ fn kubectl(args: &[&str], stdin: &str) -> Output {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("kubectl is on the path");
+        .expect("kubectl is on the PATH");
     child.stdin.take().expect("it was piped").write_all(stdin.as_bytes()).expect("kubectl reads");
     child.wait_with_output().expect("a child can be waited for")
 }

@@ -1,5 +1,5 @@
-//! Jobs of a master that stays: several at once, left alone, come back to, ended from outside.
-#![expect(missing_docs, reason = "the name of a journey says what must be so")]
+//! Journeys with a permanent master: many jobs at once, detached jobs, cancelled and deleted jobs.
+#![expect(missing_docs, reason = "the name of a journey is its description")]
 
 use protocol::view::{JobList, JobResult, JobState, JobView};
 use rustix::process::Signal;
@@ -10,12 +10,12 @@ use crate::processes::{signal, within};
 use crate::scripts::{STUBBORN, with_peers};
 
 pub fn jobs_at_once_all_succeed_with_no_address_used_twice(place: Place) {
-    // One node takes fewer pods at a time than one machine takes processes.
+    // A node has room for fewer pods than a machine has for processes.
     let (jobs, workers) = match place {
         Place::OwnMaster | Place::Processes => (20, "4"),
         Place::Cluster => (5, "2"),
     };
-    // Each worker holds its address until all of its job have theirs, as a TensorFlow server would.
+    // As a TensorFlow server does, each worker keeps its address until all workers of its job have theirs.
     let stage = Stage::new(
         place,
         &with_peers(
@@ -49,7 +49,7 @@ pub fn curl_submits_follows_and_deletes(place: Place) {
     let code = ["-o", "/dev/null", "-w", "%{http_code}"];
     assert_eq!(stage.curl(&[code.as_slice(), &["-X", "DELETE"]].concat(), "/v1/jobs/curl1"), "202");
     let is_gone = || (stage.curl(&code, "/v1/jobs/curl1") == "404").then_some(());
-    within("the job is forgotten", is_gone, || stage.runs().join("\n"));
+    within("the job is deleted", is_gone, || stage.runs().join("\n"));
 }
 
 pub fn verbs_show_cancel_and_delete_a_detached_job(place: Place) {
@@ -64,7 +64,7 @@ pub fn verbs_show_cancel_and_delete_a_detached_job(place: Place) {
     stage.verb(&["wait", "long"]).code(1).says(&["cancelled"]);
     stage.assert_still();
     let logs = stage.verb(&["logs", "long"]).code(0).stdout;
-    assert_eq!(logs.matches("ready").count(), 2, "output outlives its pods: {logs}");
+    assert_eq!(logs.matches("ready").count(), 2, "the output is kept after the pods: {logs}");
     stage.verb(&["delete", "long"]).code(0);
     stage.verb(&["status", "long"]).code(2).says(&["long"]);
 }
@@ -104,5 +104,5 @@ pub fn a_name_is_free_again_when_its_job_is_deleted(place: Place) {
     assert!(first.uid != second.uid && second.uid != third.view().uid);
     assert_eq!(third.view().result, Some(JobResult::Succeeded));
     let logs = stage.verb(&["logs", "again"]).code(0).stdout;
-    assert_eq!(logs.matches("TF_CONFIG").count(), 2, "of the last alone: {logs}");
+    assert_eq!(logs.matches("TF_CONFIG").count(), 2, "only the last job's output: {logs}");
 }

@@ -1,5 +1,5 @@
-//! One job, from one command to its end.
-#![expect(missing_docs, reason = "the name of a journey says what must be so")]
+//! Journeys of one job, which one command submits and follows to its end.
+#![expect(missing_docs, reason = "the name of a journey is its description")]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,7 +25,7 @@ pub fn four_workers_see_one_cluster_of_four_addresses(place: Place) {
     let indexes: BTreeSet<u64> = configs.iter().filter_map(|config| config["task"]["index"].as_u64()).collect();
     assert_eq!(indexes, BTreeSet::from([0, 1, 2, 3]));
     let closing = run.stderr.lines().last().unwrap_or_default();
-    assert!(closing.starts_with("succeeded in "), "the last line says how it ended: {closing}");
+    assert!(closing.starts_with("succeeded in "), "the last line shows the result: {closing}");
 }
 
 pub fn the_first_failure_is_named_and_stops_the_others_at_once(place: Place) {

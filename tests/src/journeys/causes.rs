@@ -1,5 +1,5 @@
-//! What `client why` says of a job that has failed.
-#![expect(missing_docs, reason = "the name of a journey says what must be so")]
+//! Journeys that end with `client why`.
+#![expect(missing_docs, reason = "the name of a journey is its description")]
 
 use crate::place::{Place, Stage};
 use crate::scripts::with_peers;
@@ -20,12 +20,12 @@ fn names_worker_1(why: &str, how: &str) {
     assert!(why.contains(", start 1.2\nlast lines of worker-1:\n  │ last words\n"), "{why}");
     assert!(why.contains(&format!("\n  start 1.1: {how}")), "{why}");
     let consequences: Vec<&str> = why.lines().filter(|line| line.starts_with("because of it")).collect();
-    // They die of it, or are stopped before they do.
+    // They fail because of it, or are stopped before they fail.
     assert!(["worker-0", "worker-2"].iter().all(|other| consequences.concat().contains(other)), "{why}");
 }
 
-/// The `why` of a job of which worker 1 ends in this way while the others are connected to it; they die of it a little
-/// later, as TensorFlow's members do.
+/// Runs a job in which worker 1 ends in this way, and returns the output of `why`. The other workers are connected to
+/// worker 1 and fail a little later, as TensorFlow's members do.
 fn why_of(place: Place, how: &str) -> String {
     let script = format!(
         r#"

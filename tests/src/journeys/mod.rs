@@ -1,4 +1,4 @@
-//! What must be so wherever jobs run. Each journey is written once and made in every place.
+//! Journeys: tests that are written once and run in every place.
 
 mod at_a_master;
 mod by_one_command;
@@ -10,7 +10,7 @@ pub use by_one_command::*;
 pub use causes::*;
 pub use training::*;
 
-/// Makes a test of each journey that takes one command. The attribute is for tests that not every machine can run.
+/// Defines a test for each journey of one command. The attribute can exclude tests that not every machine can run.
 #[macro_export]
 macro_rules! journeys_by_one_command {
     ($place:expr, #[$attribute:meta]) => {
@@ -29,7 +29,7 @@ macro_rules! journeys_by_one_command {
     };
 }
 
-/// Makes a test of each journey that needs a master that stays.
+/// Defines a test for each journey with a permanent master.
 #[macro_export]
 macro_rules! journeys_at_a_master {
     ($place:expr, #[$attribute:meta]) => {
@@ -45,7 +45,7 @@ macro_rules! journeys_at_a_master {
     };
 }
 
-/// Makes a test of each journey that ends with the question why.
+/// Defines a test for each journey that ends with `client why`.
 #[macro_export]
 macro_rules! journeys_of_causes {
     ($place:expr, #[$attribute:meta]) => {
@@ -57,7 +57,7 @@ macro_rules! journeys_of_causes {
     };
 }
 
-/// Makes a test of each journey with real TensorFlow.
+/// Defines a test for each journey with real TensorFlow.
 #[macro_export]
 macro_rules! journeys_of_trainings {
     ($place:expr, #[$attribute:meta]) => {
@@ -69,7 +69,7 @@ macro_rules! journeys_of_trainings {
     };
 }
 
-/// Makes a test of each of these journeys.
+/// Defines a test for each of these journeys.
 #[macro_export]
 macro_rules! journeys {
     ($place:expr, #[$attribute:meta], $($journey:ident,)*) => {

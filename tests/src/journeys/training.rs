@@ -1,5 +1,5 @@
-//! The examples with real TensorFlow.
-#![expect(missing_docs, reason = "the name of a journey says what must be so")]
+//! Journeys of the examples, with real TensorFlow.
+#![expect(missing_docs, reason = "the name of a journey is its description")]
 
 use std::collections::BTreeSet;
 

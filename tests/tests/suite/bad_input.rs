@@ -1,4 +1,4 @@
-//! What is wrong is said before anything is started: exit code 2, a sentence that names it, and nothing left behind.
+//! Bad input is refused before anything starts: exit code 2 and an error that names the input.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -7,7 +7,7 @@ use std::thread;
 
 use e2e::{Finished, Scene};
 
-/// Arguments, and what stderr must name.
+/// Arguments, and a text that stderr must contain.
 const REFUSED: &[(&[&str], &str)] = &[
     (&["--worker-num", "0"], "worker-num"),
     (&["--worker-num", "-1"], "--worker-num"),
@@ -33,7 +33,7 @@ const REFUSED: &[(&[&str], &str)] = &[
 ];
 
 #[test]
-fn each_wrong_word_is_refused_by_name_and_starts_nothing() {
+fn bad_arguments_are_named_and_nothing_starts() {
     let scene = Scene::new("open('started', 'w').close()");
     for (args, named) in REFUSED {
         let run = scene.run(args).code(2);
@@ -42,13 +42,13 @@ fn each_wrong_word_is_refused_by_name_and_starts_nothing() {
         assert_eq!(run.stdout, "", "{args:?}");
         scene.assert_empty();
     }
-    assert!(!scene.path().join("started").exists(), "nothing was run");
+    assert!(!scene.path().join("started").exists(), "no script ran");
 }
 
 #[test]
 fn a_folder_without_exec_py_is_named() {
     let scene = Scene::new("");
-    fs::remove_file(scene.path().join("exec.py")).expect("it was there");
+    fs::remove_file(scene.path().join("exec.py")).expect("the file existed");
     let run = scene.run(&[]).code(2);
     assert!(run.stderr.contains("no exec.py in") && run.stderr.contains("hint: "), "{}", run.stderr);
 }
@@ -63,7 +63,7 @@ fn a_script_that_does_not_parse_is_refused_with_its_line() {
 }
 
 #[test]
-fn a_host_without_python_is_told_so() {
+fn a_missing_python_is_named() {
     let scene = Scene::new("print('fine')");
     let run = Finished::of(scene.client(&[]).env("PATH", scene.path())).code(2);
     scene.assert_empty();
@@ -71,7 +71,7 @@ fn a_host_without_python_is_told_so() {
 }
 
 #[test]
-fn a_master_that_is_not_there_or_is_something_else_is_exit_code_3() {
+fn a_missing_master_or_another_server_gives_exit_code_3() {
     let scene = Scene::new("print('fine')");
     let closed = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
     let url = format!("http://{closed}");
@@ -83,16 +83,16 @@ fn a_master_that_is_not_there_or_is_something_else_is_exit_code_3() {
     let answers = thread::spawn(move || {
         let (caller, _) = other.accept().expect("the client calls");
         let mut asked = String::new();
-        BufReader::new(&caller).read_line(&mut asked).expect("it asks");
-        (&caller).write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello").expect("it listens");
+        BufReader::new(&caller).read_line(&mut asked).expect("the client sends a request");
+        (&caller).write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello").expect("the client reads the answer");
     });
     let run = scene.run(&["--master", &url, "list"]).code(3);
     assert!(run.stderr.contains("not as a Muster master"), "{}", run.stderr);
-    answers.join().expect("it answered");
+    answers.join().expect("the server does not panic");
 }
 
 #[test]
-fn a_value_with_a_nul_and_input_that_is_too_long_are_refused_by_name() {
+fn a_value_with_a_nul_and_too_long_input_are_refused() {
     let scene = Scene::new("open('started', 'w').close()");
     fs::write(scene.path().join("nul.env"), "A=x\0y\n").expect("write");
     let run = scene.run(&["--env-file", "nul.env"]).code(2);
@@ -100,11 +100,11 @@ fn a_value_with_a_nul_and_input_that_is_too_long_are_refused_by_name() {
     let long = "x".repeat(131_000);
     let run = scene.run(&["--", &long, &long, &long, &long, &long]).code(2);
     assert!(run.stderr.contains("put large input into a file"), "{}", run.stderr);
-    assert!(!scene.path().join("started").exists(), "nothing was run");
+    assert!(!scene.path().join("started").exists(), "no script ran");
 }
 
 #[test]
-fn a_taken_name_is_refused_and_the_job_that_has_it_is_not_touched() {
+fn a_used_name_is_refused_and_its_job_stays_unchanged() {
     let scene = Scene::of_example("hello");
     let master = scene.master();
     scene.run(&["--master", &master.url, "--task", "mine", "--worker-num", "1"]).code(0);

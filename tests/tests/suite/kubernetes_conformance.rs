@@ -1,4 +1,4 @@
-//! The store and the back end of Kubernetes pass the suites of all stores and back ends, each in a namespace of its own.
+//! Runs the conformance suites over the store and the back end of Kubernetes, each in its own namespace.
 
 use e2e::cluster::{Image, Namespace};
 use master::backend::kube::KubeBackend;

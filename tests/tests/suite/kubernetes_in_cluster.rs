@@ -1,4 +1,4 @@
-//! The master in the cluster, as users get it: its image, the manifests, the Secret and env.sh, reached by a port of the node.
+//! A master in the cluster, as users deploy it: image, manifests, Secret, env.sh and the node's port.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use e2e::{Finished, Running, Scene, within};
 use protocol::view::{JobState, JobView};
 use serde_json::Value;
 
-/// A master that the manifests have brought into a namespace.
+/// A master that is deployed to a namespace by the manifests.
 struct Site {
-    // The pods go before the images that they run.
+    // Declared before the images, so the pods are deleted first.
     namespace: Namespace,
     _master: Image,
     scene: Scene,
@@ -23,7 +23,7 @@ struct Site {
 }
 
 impl Site {
-    /// By these manifests, from nothing to a master that serves.
+    /// Deploys a master by these manifests, and waits until it serves.
     fn new(manifests: &str) -> Self {
         let (scene, namespace) = (Scene::new(""), Namespace::new());
         let kubeconfig = scene.path().join("kubeconfig");
@@ -59,7 +59,7 @@ impl Site {
         self.scene.curl(&["--max-time", "2", &format!("{}{path}", self.url)])
     }
 
-    /// How many masters have held a job.
+    /// Number of masters that have held a job.
     fn epoch(&self, job: &str) -> u64 {
         let record =
             self.namespace.kubectl(&["get", "configmap", &format!("muster-{job}"), "-o", "jsonpath={.data.record}"]);
@@ -73,10 +73,10 @@ impl Site {
     }
 }
 
-/// Runs a line of bash in the repository's root: what it prints.
+/// Runs a line of bash in the repository's root and returns its stdout.
 fn script(kubeconfig: &Path, line: &str) -> String {
     let mut bash = Command::new("bash");
-    // env.sh calls the client.
+    // env.sh runs the client.
     let programs = built("client").parent().expect("a folder").display().to_string();
     let line = format!("PATH={programs}:$PATH\n{line}");
     bash.args(["-euc", &line]).current_dir(root()).env("KUBECONFIG", kubeconfig);
@@ -84,8 +84,8 @@ fn script(kubeconfig: &Path, line: &str) -> String {
     run.stdout
 }
 
-/// The master's image, by its own Dockerfile, under a name that no other test and no user has. The master of a release is
-/// static; the one under test is not, so the libraries that it loads are added.
+/// The master's image, built from its Dockerfile under a unique name. The master under test is not static, unlike a
+/// released one, so its libraries are added.
 fn image(scene: &Scene) -> Image {
     let context = scene.path().join("image");
     fs::create_dir_all(context.join("state")).expect("a folder");
@@ -102,14 +102,14 @@ fn image(scene: &Scene) -> Image {
     Image::unwrapped(&context)
 }
 
-/// The files that a program loads, as `ldd` lists them.
+/// The libraries that a program loads, by `ldd`.
 fn libraries(program: &Path) -> Vec<PathBuf> {
-    let ldd = Command::new("ldd").arg(program).output().expect("ldd is on the path");
+    let ldd = Command::new("ldd").arg(program).output().expect("ldd is on the PATH");
     let listed = String::from_utf8(ldd.stdout).expect("paths are text");
     listed.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
 }
 
-/// The manifests, with this image of the master, and with any port of the node: theirs may be in use.
+/// The manifests with this image of the master, and without their fixed node port, which may be in use.
 fn rendered(namespace: &Namespace, manifests: &str, image: &str) -> String {
     let text = namespace.kubectl(&["kustomize", &root().join(manifests).display().to_string()]);
     [("image: muster-master:latest", format!("image: {image}")), ("nodePort: 31898", "nodePort: 0".to_owned())]
@@ -122,7 +122,7 @@ fn rendered(namespace: &Namespace, manifests: &str, image: &str) -> String {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_job_and_who_follows_it_outlive_the_masters_pod() {
+fn a_job_and_its_following_client_survive_the_masters_pod() {
     let site = Site::new("manifests");
     let image = Image::shared();
     let script = format!("EXEC_PY={}", with_peers(AWAITS_ITS_END));
@@ -134,12 +134,12 @@ fn a_job_and_who_follows_it_outlive_the_masters_pod() {
 
     site.namespace.kubectl(&["delete", "pod", "-l", "app.kubernetes.io/component=master", "--wait=false"]);
     let deleted = Instant::now();
-    within("the next master's pod has the job", || (site.epoch("goes-on") == 2).then_some(()), || site.state());
+    within("the next master's pod takes over the job", || (site.epoch("goes-on") == 2).then_some(()), || site.state());
     println!(
         "the next master's pod has the job {:.1} s after the last one's was deleted",
         deleted.elapsed().as_secs_f64()
     );
-    within("it serves", || (site.curl("/readyz") == "OK").then_some(()), || site.state());
+    within("the master serves", || (site.curl("/readyz") == "OK").then_some(()), || site.state());
     let after = site.status("goes-on");
     assert_eq!((after.state, after.generation), (JobState::Running, before.generation), "the same start");
     for worker in 0..2 {
@@ -147,7 +147,7 @@ fn a_job_and_who_follows_it_outlive_the_masters_pod() {
     }
     let run = client.ended().code(0);
     assert_eq!((run.stdout.matches("begun").count(), run.stdout.matches("ended").count()), (2, 2), "{}", run.stdout);
-    assert_eq!(site.curl("/v1/jobs").matches("goes-on").count(), 0, "nothing is told without the token");
+    assert_eq!(site.curl("/v1/jobs").matches("goes-on").count(), 0, "no answer without the token");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The end-to-end tests, in one program: linking it is most of what building tests costs. Those that need a cluster are the
-//! modules whose names begin with `kubernetes`.
+//! The end-to-end tests. They are one program, because linking takes most of the build time. Modules whose names begin with
+//! `kubernetes` need a cluster.
 
 mod abuse;
 mod architecture;

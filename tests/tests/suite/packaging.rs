@@ -1,5 +1,5 @@
-//! What `make wheel` and `make dist` publish can be installed, with the programs side by side. The programs are stand-ins here:
-//! those commands try the real ones.
+//! Checks that the packages of `make wheel` and `make dist` can be installed and contain all programs. This test uses
+//! small scripts as programs; those commands try the real ones.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use e2e::Finished;
 use e2e::programs::root;
 
-/// Says what it was asked, and which programs are beside it.
+/// Prints its arguments, and the programs in its folder.
 const STAND_IN: &str = r#"#!/bin/sh
 for program in client master agent; do test -x "$(dirname "$0")/$program" && echo "$program is beside it"; done
 echo "muster $*"
@@ -20,7 +20,7 @@ fn a_wheel_and_a_tar_put_muster_beside_the_other_programs() {
     for program in ["client", "master", "agent"] {
         let path = folder.path().join(program);
         fs::write(&path, STAND_IN).expect("write");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its mode");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("set the mode");
     }
     let script = r#"
         mkdir "$FOLDER/out"

@@ -1,5 +1,5 @@
-//! The first prototype's master and client in the places of ours. They are played by `tests/prototype`, which says what
-//! wire.md says that they said; what needs pods is elsewhere.
+//! The first prototype's master and client with Muster's agent and master. `tests/prototype` imitates them, as wire.md
+//! describes them. Tests with pods are in `kubernetes/prototype.rs`.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -13,20 +13,20 @@ use e2e::{Finished, Master, Scene, within};
 use protocol::view::{JobState, JobView};
 use serde_json::{Value, json};
 
-/// What the prototype's client says in the place of an image: a master whose pods are processes refuses any.
+/// The prototype's client's value for no image. The process back end refuses images.
 const NO_IMAGE: &str = "";
 
-/// Where the stand-ins are.
+/// Path of a file in `tests/prototype`.
 fn prototype(file: &str) -> PathBuf {
     root().join("tests/prototype").join(file)
 }
 
-/// The exec.py that prints what it was given.
+/// A folder with the prototype's exec.py, which prints its variables.
 fn printing() -> Scene {
     Scene::new(&fs::read_to_string(prototype("exec.py")).expect("the prototype's exec.py"))
 }
 
-/// One of the stand-ins, with its arguments.
+/// A command that runs a program of `tests/prototype`.
 fn stand_in(file: &str, args: &[&str]) -> Command {
     let mut command = Command::new("python");
     command.arg(prototype(file)).args(args);
@@ -34,14 +34,14 @@ fn stand_in(file: &str, args: &[&str]) -> Command {
     command
 }
 
-/// An agent of ours, as process 1 of a pod is one: nobody supervises it. It ends by itself after its run.
+/// Muster's agent, unsupervised as in a pod. It ends by itself after its run.
 struct Agent {
     child: Child,
     address: SocketAddr,
 }
 
 impl Agent {
-    /// Starts one in the scene's folder, where nothing else may end up, on a free port of this address.
+    /// Starts an agent in the scene's folder, on a free port of this address.
     fn start(scene: &Scene, ip: &str) -> Self {
         let log = scene.path().join(format!("{ip}.log"));
         let child = Command::new(built("agent"))
@@ -56,7 +56,7 @@ impl Agent {
         Self { child, address }
     }
 
-    /// What its run printed, once it has ended well.
+    /// Waits until the run has succeeded, and returns its output.
     fn printed(self) -> String {
         let output = output(self.child);
         assert_eq!(output.status.code(), Some(0), "{}", self.address);
@@ -64,13 +64,13 @@ impl Agent {
     }
 }
 
-/// The address in an agent's log, once a whole one stands there.
+/// The address in an agent's log. `None` until it is complete.
 fn address_in(log: &Path) -> Option<SocketAddr> {
     let text = fs::read_to_string(log).ok()?;
     text.split_once("address=")?.1.split_once(' ')?.0.parse().ok()
 }
 
-/// The value of a variable in what exec.py printed.
+/// The value of a variable in exec.py's output.
 fn value<'a>(printed: &'a str, variable: &str) -> &'a str {
     let of_line = |line: &'a str| line.split_once(variable)?.1.strip_prefix('=');
     printed.lines().find_map(of_line).unwrap_or_else(|| panic!("{variable} in:\n{printed}"))
@@ -80,7 +80,7 @@ fn tf_config(printed: &str) -> Value {
     serde_json::from_str(value(printed, "TF_CONFIG")).expect("TF_CONFIG is JSON")
 }
 
-/// Three agents under the prototype's master, and what their runs printed.
+/// Runs three agents with the prototype's master. Returns the output of their runs.
 fn driven(options: &[&str]) -> [String; 3] {
     let scene = printing();
     let agents = ["127.0.0.2", "127.0.0.3", "127.0.0.4"].map(|ip| Agent::start(&scene, ip));
@@ -103,7 +103,7 @@ fn the_prototypes_master_drives_our_agents_to_the_end() {
 }
 
 #[test]
-fn the_prototypes_parameter_servers_are_told_so_by_its_master() {
+fn the_prototypes_master_configures_parameter_servers() {
     let cluster = json!({"worker": ["127.0.0.3:1234", "127.0.0.4:1234"], "ps": ["127.0.0.2:1234"]});
     let tasks = [("ps", 0), ("worker", 0), ("worker", 1)];
     for (printed, (role, index)) in driven(&["--ps", "1"]).iter().zip(tasks) {
@@ -112,12 +112,12 @@ fn the_prototypes_parameter_servers_are_told_so_by_its_master() {
     }
 }
 
-/// The prototype's client, run to its end.
+/// Runs the prototype's client to its end.
 fn submit(master: &Master, words: [&str; 5]) -> Finished {
     Finished::of(&mut stand_in("client.py", &[&[master.url.as_str()], words.as_slice()].concat()))
 }
 
-/// The job, once it has finished.
+/// Waits until the job has finished, and returns its view.
 fn finished(scene: &Scene, master: &Master, job: &str) -> JobView {
     scene.run(&["--master", &master.url, "wait", job, "-o", "json"]).view()
 }
@@ -140,7 +140,7 @@ fn a_job_of_the_prototypes_client_with_parameter_servers_has_no_chief() {
     submit(&master, ["ParameterServer", "2", "1", NO_IMAGE, "digits"]).code(0);
     assert_eq!(finished(&scene, &master, "digits").state, JobState::Succeeded);
     let logs = scene.run(&["--master", &master.url, "logs", "digits"]).code(0).lines("TF_CONFIG=");
-    assert!(!logs.is_empty(), "worker 0 at least has printed");
+    assert!(!logs.is_empty(), "at least worker 0 has printed");
     for line in logs {
         let cluster = &serde_json::from_str::<Value>(&line).expect("JSON")["cluster"];
         let members = ["chief", "worker", "ps"].map(|role| cluster[role].as_array().map(Vec::len));
@@ -149,7 +149,7 @@ fn a_job_of_the_prototypes_client_with_parameter_servers_has_no_chief() {
 }
 
 #[test]
-fn the_prototypes_client_may_ask_again_and_is_refused_another_job_of_the_name() {
+fn the_prototypes_client_may_repeat_a_submit_but_not_change_the_job() {
     let scene = Scene::new(STUBBORN);
     let master = scene.master();
     let words = ["AllReduce", "1", "0", NO_IMAGE, "digits"];

@@ -1,4 +1,4 @@
-//! A master that stays: several jobs at once, HTTP by curl, its own death.
+//! Jobs of a permanent master: many at once, HTTP with curl, and a master that is killed.
 
 use e2e::scripts::STUBBORN;
 use e2e::{Finished, Place, Running, Scene, Stage, within};
@@ -28,7 +28,7 @@ fn a_master_logs_two_lines_for_a_job() {
 }
 
 #[test]
-fn after_kill_9_of_the_master_nothing_runs_and_the_next_one_starts_the_job_again() {
+fn after_kill_9_of_the_master_nothing_runs_and_the_next_one_restarts_the_job() {
     let mut stage = Stage::new(Place::Processes, STUBBORN);
     stage.submit(&["-d", "--task", "lost"]).code(0);
     let follower = stage.follow("lost");
@@ -38,20 +38,20 @@ fn after_kill_9_of_the_master_nothing_runs_and_the_next_one_starts_the_job_again
     within("only the follower runs", is_still, || stage.scene().processes());
     stage.next_master(&["--state-dir", "state"]);
     follower.until_printed(4, "ready");
-    follower.until_said("--- start 2.1, after the master had gone, and the start before with it ---");
+    follower.until_said("--- start 2.1, after the previous start was lost with its master ---");
     assert_eq!((stage.status("lost").state, stage.runs().len()), (JobState::Running, 2));
     let why = stage.verb(&["why", "lost"]).code(0).stdout;
-    let repeated = "after the submit: the master had gone, and the start before with it (not counted)";
+    let repeated = "after the submit: the previous start was lost with its master (not counted)";
     assert!(why.starts_with("job lost is running") && why.contains("start 2.1, ") && why.contains(repeated), "{why}");
 }
 
 #[test]
-fn who_follows_a_job_whose_master_does_not_come_back_is_told_how_to_come_back() {
+fn a_client_whose_master_does_not_return_prints_how_to_follow_the_job_later() {
     let mut stage = Stage::new(Place::Processes, STUBBORN);
     let client = Running::of(&mut stage.submitting(&["--task", "alone"]));
     client.until_printed(2, "ready");
     stage.kill_master();
-    client.ended().code(3).says(&["job alone may go on all the same", "client logs alone -f --master http://"]);
+    client.ended().code(3).says(&["job alone may still be running", "client logs alone -f --master http://"]);
 }
 
 #[test]

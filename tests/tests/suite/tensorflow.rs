@@ -1,4 +1,4 @@
-//! The examples with real TensorFlow. `make test` installs it and puts its `python` on the path.
+//! The examples with real TensorFlow. `make test` installs it and puts its `python` on the PATH.
 
 use e2e::Place;
 

@@ -1,4 +1,4 @@
-//! `client why` on the real thing: it names the replica that was the first to fail, and what followed from that.
+//! `client why` with real programs: it names the first replica that failed, and the consequences.
 
 use e2e::scripts::with_peers;
 use e2e::{Place, Stage};
@@ -7,7 +7,7 @@ e2e::journeys_of_causes!(Place::Processes, #[cfg(unix)]);
 
 #[test]
 fn a_syntax_error_that_comes_after_the_submit_fails_the_job_at_once() {
-    // The master parses a submit's exec.py; another start may find another one.
+    // The master parses exec.py at submit. exec.py may change before a restart.
     let exec_py = with_peers("open('exec.py', 'w').write('x = (')\nsys.exit(3)");
     let stage = Stage::new(Place::Processes, &exec_py);
     stage.submit(&["--task", "edited", "--worker-num", "1", "--backoff", "0s"]).code(1);

@@ -1,5 +1,5 @@
-//! The engine of this machine, for tests that need one: images with names of their own, which go with them, and a
-//! socket before the engine's that remembers what was asked.
+//! The engine of this machine, for tests that need one: images that are removed after the test, and a socket in front
+//! of the engine's that records requests.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -11,7 +11,7 @@ use std::thread;
 
 const ENGINE: &str = "/var/run/docker.sock";
 
-/// Runs the docker command; what it prints.
+/// Runs the docker command and returns its output.
 #[track_caller]
 pub(crate) fn docker(arguments: &[&str]) -> String {
     let ended = Command::new("docker").args(arguments).env("DOCKER_BUILDKIT", "0").output().unwrap();
@@ -19,18 +19,18 @@ pub(crate) fn docker(arguments: &[&str]) -> String {
     String::from_utf8(ended.stdout).unwrap().trim().to_owned()
 }
 
-/// An image that a test has made; it is removed with what was wrapped around it.
+/// An image of a test. Drop removes it and the images made from it.
 pub(crate) struct Image {
     pub(crate) name: String,
 }
 
 impl Image {
-    /// A name that nothing has.
+    /// An unused name.
     pub(crate) fn unnamed(purpose: &str) -> Self {
         Self { name: format!("muster-test-{purpose}-{}", &uuid::Uuid::new_v4().simple().to_string()[..8]) }
     }
 
-    /// Built from python:3.11-slim by these instructions, with an exec.py in the context.
+    /// Builds an image from python:3.11-slim with these instructions, and an exec.py in the context.
     #[track_caller]
     pub(crate) fn built(purpose: &str, instructions: &str) -> Self {
         let image = Self::unnamed(purpose);
@@ -38,7 +38,7 @@ impl Image {
         image
     }
 
-    /// Builds it anew.
+    /// Builds it again.
     #[track_caller]
     pub(crate) fn build(&self, instructions: &str) {
         let context = tempfile::tempdir().unwrap();
@@ -48,17 +48,17 @@ impl Image {
         docker(&["build", "--quiet", "--tag", &self.name, context.path().to_str().unwrap()]);
     }
 
-    /// An instruction by which its images are found when others have taken their names.
+    /// An instruction that labels its images. They can be found even after other images have taken their names.
     pub(crate) fn label(&self) -> String {
         format!("LABEL muster.test={}", self.name)
     }
 
-    /// The name by which people know what pods run.
+    /// The name for people of the image of pods.
     pub(crate) fn wrapped(&self) -> String {
         format!("{}_pod:latest", self.name)
     }
 
-    /// The name by which pods run it: of the image with the other name, the one that says what is in it.
+    /// The name by content of the image of pods.
     #[track_caller]
     pub(crate) fn wrapped_by_content(&self) -> String {
         let names = self.inspect_wrapped()["RepoTags"].take();
@@ -70,14 +70,14 @@ impl Image {
         names.remove(0)
     }
 
-    /// What the engine says of what pods run.
+    /// The engine's description of the image of pods.
     #[track_caller]
     pub(crate) fn inspect_wrapped(&self) -> serde_json::Value {
         let text = docker(&["image", "inspect", &self.wrapped()]);
         serde_json::from_str::<serde_json::Value>(&text).unwrap()[0].take()
     }
 
-    /// Whether the engine has what pods run.
+    /// Whether the engine has the image of pods.
     pub(crate) fn is_wrapped(&self) -> bool {
         !docker(&["images", "--quiet", &self.wrapped()]).is_empty()
     }
@@ -93,12 +93,12 @@ impl Drop for Image {
     }
 }
 
-/// The file of a static program for this machine, with `text` behind it; it does nothing.
+/// Writes a static program for this machine that does nothing, with `text` at its end.
 pub(crate) fn agent_file(folder: &Path, text: &str) -> PathBuf {
     program_file(folder, text, if cfg!(target_arch = "aarch64") { 183 } else { 62 })
 }
 
-/// The same for a machine by its ELF number.
+/// Like [`agent_file`], for the machine with this ELF number.
 pub(crate) fn program_file(folder: &Path, text: &str, machine: u8) -> PathBuf {
     let mut file = vec![0; 64];
     file[..6].copy_from_slice(b"\x7fELF\x02\x01");
@@ -109,7 +109,7 @@ pub(crate) fn program_file(folder: &Path, text: &str, machine: u8) -> PathBuf {
     path
 }
 
-/// A socket before the engine's. It passes on what it is asked, unless the path is the one that it refuses.
+/// A socket in front of the engine's. Forwards all requests except those with the refused path.
 pub(crate) struct Listener {
     folder: tempfile::TempDir,
     asked: Arc<Mutex<Vec<String>>>,
@@ -134,7 +134,7 @@ impl Listener {
         Self { folder, asked }
     }
 
-    /// For DOCKER_HOST.
+    /// The value for DOCKER_HOST.
     pub(crate) fn address(&self) -> String {
         format!("unix://{}/docker.sock", self.folder.path().display())
     }
@@ -145,7 +145,7 @@ impl Listener {
     }
 }
 
-/// One connection, which the client uses for one request.
+/// Serves one connection, which the client uses for one request.
 fn pass_on(mut client: UnixStream, asked: &Mutex<Vec<String>>, refused: &str) {
     let mut engine = UnixStream::connect(ENGINE).unwrap();
     let (mut answers, mut back) = (engine.try_clone().unwrap(), client.try_clone().unwrap());
@@ -160,7 +160,7 @@ fn pass_on(mut client: UnixStream, asked: &Mutex<Vec<String>>, refused: &str) {
     asked.lock().unwrap().push(words.join(" "));
     if words.get(1) == Some(&refused) {
         let _ = client.write_all(b"HTTP/1.1 501 Not Implemented\r\ncontent-length: 20\r\n\r\n{\"message\":\"not me\"}");
-        // The rest of the request is read, so that the answer is not lost with the connection.
+        // Reads the rest of the request, because closing the connection early could lose the answer.
         let _ = std::io::copy(&mut client, &mut std::io::sink());
         return;
     }

@@ -1,4 +1,4 @@
-//! A master that serves what it was told to, and remembers what it was asked.
+//! A master that serves a script and records requests.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -18,44 +18,44 @@ use protocol::view::{BackendKind, JobView, LogLine, MasterView};
 /// What a fake master serves.
 #[derive(Default)]
 pub(crate) struct Script {
-    /// One after the other to long polls; the first to a submit and to plain requests until it has been passed.
+    /// Long polls get these in turn. A submit and plain requests get the current one.
     pub(crate) views: Vec<JobView>,
-    /// One for each log request. When there are no more, the last again.
+    /// One answer for each log request. The last one is repeated.
     pub(crate) logs: VecDeque<Logs>,
-    /// The answer to a submit, instead of the first view.
+    /// The answer to a submit instead of a view.
     pub(crate) refusal: Option<Problem>,
     /// The job was submitted before.
     pub(crate) before: bool,
-    /// A submit is remembered and never answered.
+    /// A submit is recorded but never answered.
     pub(crate) mute: bool,
     /// After a delete, the job is unknown.
     pub(crate) deleted: bool,
-    /// After a delete, the job is still there.
+    /// After a delete, the job still exists.
     pub(crate) lingers: bool,
-    /// A record that cannot be read has this name: there is no such job, and it can be deleted.
+    /// The name of an unreadable record. It is not shown as a job, but can be deleted.
     pub(crate) unreadable: Option<&'static str>,
-    /// Where its pods live.
+    /// Its back end.
     pub(crate) backend: Option<BackendKind>,
     /// The user that it runs as.
     pub(crate) uid: Option<u32>,
-    /// The agent that it gives away.
+    /// The agent that it serves.
     pub(crate) agent: Option<Vec<u8>>,
-    /// The token that is asked for.
+    /// The required token.
     pub(crate) token: Option<String>,
 }
 
 /// One answer to a log request.
 #[derive(Clone)]
 pub(crate) enum Logs {
-    /// Lines, and the end.
+    /// Lines of all replicas.
     Lines(Vec<LogLine>),
     /// The bytes of one replica.
     Raw(Vec<u8>),
-    /// The same without their offset, as no master sends them.
+    /// The bytes of one replica without their offset. Real masters always send it.
     RawNowhere(Vec<u8>),
 }
 
-/// It ends with the test's process.
+/// A running fake master. It ends with the test's process.
 pub(crate) struct FakeMaster {
     pub(crate) url: String,
     shared: Arc<Shared>,
@@ -91,7 +91,7 @@ impl FakeMaster {
     }
 }
 
-/// Something that answers every request with the same text.
+/// A server that answers every request with the same text.
 pub(crate) fn something_else(status: u16, body: &'static str) -> String {
     let status = StatusCode::from_u16(status).unwrap();
     let router = Router::new().fallback(move || async move { (status, body) });
@@ -145,7 +145,7 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
         ("GET", path) if path.ends_with("/logs") => shared.logs(query),
         ("GET", path) => match shared.view(path, query) {
             Some(answer) => answer,
-            // Nothing changes any more, and the client's own deadline has to end this.
+            // Nothing changes any more. The client's deadline ends this wait.
             None => std::future::pending().await,
         },
         ("DELETE", path) => shared.delete(path),
@@ -212,7 +212,7 @@ impl Shared {
         let mut script = self.script.lock().unwrap();
         let is_last = script.logs.len() <= 1;
         if is_last && query.contains("follow=true") {
-            // The last stream ends when the job has.
+            // The last stream ends when the job has ended.
             *self.newest.lock().unwrap() = script.views.len() - 1;
         }
         let logs = if is_last { script.logs.front().cloned() } else { script.logs.pop_front() };

@@ -1,4 +1,4 @@
-//! What the tests share: canned jobs, a master that serves them, and the real program, run with a deadline.
+//! Shared by the tests: prepared jobs, a master that serves them, and functions that run the client with a deadline.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -15,7 +15,7 @@ pub(crate) mod recorded_engine;
 pub(crate) mod terminal;
 pub(crate) mod views;
 
-/// No command of these tests takes nearly as long.
+/// Deadline of a command. All commands of these tests are much faster.
 const DEADLINE: Duration = Duration::from_secs(180);
 
 /// How a command ended.
@@ -28,7 +28,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// Checks the exit code, and shows everything when it is another.
+    /// Checks the exit code. Shows all output if it differs.
     #[track_caller]
     pub(crate) fn expect_code(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
@@ -43,7 +43,7 @@ impl Ended {
         self
     }
 
-    /// Checks that a sentence stands on stderr.
+    /// Checks that stderr contains a text.
     #[track_caller]
     pub(crate) fn expect_stderr(self, part: &str) -> Self {
         assert!(self.stderr.contains(part), "no {part:?} in stderr:\n{}", self.stderr);
@@ -63,7 +63,7 @@ pub(crate) fn client(folder: &Path) -> Command {
     command(Path::new(env!("CARGO_BIN_EXE_client")), folder)
 }
 
-/// A program in a folder, without Muster's variables and without the terminal.
+/// A command in a folder, without Muster's variables and without a terminal.
 pub(crate) fn command(program: &Path, folder: &Path) -> Command {
     let mut command = Command::new(program);
     for name in ["MUSTER_MASTER", "MUSTER_TOKEN", "MUSTER_LOAD", "MUSTER_LOAD_CLUSTER", "NO_COLOR", "CLICOLOR_FORCE"] {
@@ -79,7 +79,7 @@ pub(crate) fn run<S: AsRef<OsStr>>(folder: &Path, arguments: &[S]) -> Ended {
     finish(client(folder).args(arguments).spawn().unwrap())
 }
 
-/// Waits for a command and collects what it prints; kills it when it takes too long.
+/// Waits for a command and collects its output. Kills it after the deadline.
 #[track_caller]
 pub(crate) fn finish(mut child: Child) -> Ended {
     let stdout = child.stdout.take().map(read_aside);
@@ -112,7 +112,7 @@ fn wait(child: &mut Child) -> ExitStatus {
     status
 }
 
-/// Waits for something to become true.
+/// Waits until a condition is true.
 #[track_caller]
 pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
     let begun = Instant::now();
@@ -132,7 +132,7 @@ pub(crate) fn client_beside(programs: &[(&str, &str)]) -> (tempfile::TempDir, Pa
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let client = folder.path().join("client");
-    // By another process: what this one holds open for writing cannot be started while a child has not let go of it.
+    // Another process copies: a program cannot start while this process or one of its children has it open for writing.
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_client")).arg(&client).status().unwrap();
     assert!(copied.success());
     for (name, script) in programs {

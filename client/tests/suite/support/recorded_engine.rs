@@ -1,5 +1,5 @@
-//! An engine that gives recorded answers, for what the engine of this machine is not: Docker 29, podman, an image with a
-//! certain file. It remembers what it was asked.
+//! An engine with recorded answers, for cases that the engine of this machine lacks: Docker 29, podman, an image with a
+//! certain file. Records requests.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -13,24 +13,24 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// An engine whose answers can be changed by its requests: after a load or a build it has the image of pods.
+/// The answers of an engine. After a load or a build, it has the image of pods.
 #[derive(Default)]
 pub(crate) struct Recording {
     /// `GET /version`.
     pub(crate) version: Value,
     /// `GET /info`.
     pub(crate) info: Value,
-    /// Images by the names under which they are found.
+    /// Images by name.
     pub(crate) images: HashMap<String, Value>,
     /// Files of the training image.
     pub(crate) files: HashMap<&'static str, &'static str>,
-    /// What it lists a name as, where that is not the name itself.
+    /// The prefix that the engine adds to names in lists.
     pub(crate) lists_below: &'static str,
     /// The answer to a load, if it is an error.
     pub(crate) refuses_load: Option<&'static str>,
 }
 
-/// It ends with the test's process.
+/// A running engine. It ends with the test's process.
 pub(crate) struct RecordedEngine {
     folder: tempfile::TempDir,
     shared: Arc<Shared>,
@@ -43,8 +43,7 @@ struct Shared {
 }
 
 impl Recording {
-    /// Docker with its own image store, as 20.10 to 28 have it, and the image `digits` with these files beside exec.py
-    /// and Python.
+    /// Docker 20.10 to 28 with its own image store. Has the image `digits` with exec.py, Python and these files.
     pub(crate) fn docker(config: Value, files: &[(&'static str, &'static str)]) -> Self {
         let mut config = config;
         config["WorkingDir"] = json!("/work");
@@ -88,7 +87,7 @@ impl RecordedEngine {
         Self { folder, shared }
     }
 
-    /// For DOCKER_HOST.
+    /// The value for DOCKER_HOST.
     pub(crate) fn address(&self) -> String {
         format!("unix://{}/docker.sock", self.folder.path().display())
     }
@@ -98,7 +97,7 @@ impl RecordedEngine {
         std::mem::take(&mut self.shared.asked.lock().unwrap())
     }
 
-    /// The command of the image of pods, and the way it came.
+    /// The ENTRYPOINT of the image of pods.
     #[track_caller]
     pub(crate) fn entrypoint(&self) -> Value {
         self.shared.made.lock().unwrap().clone().expect("an image was made")
@@ -164,7 +163,7 @@ impl Recording {
         }
     }
 
-    /// An engine finds what it lists below its own host by the short name, too.
+    /// An engine also finds an image by its name without the prefix.
     fn add(&mut self, name: &str, labels: &Value) {
         let mut made = self.images["digits:latest"].clone();
         made["Id"] = json!(BASE.replace("sha256:0", "sha256:f"));
@@ -182,7 +181,7 @@ impl Recording {
         self.images.insert(name.to_owned(), tagged);
     }
 
-    /// A file with its size and kind in a header, as HEAD and GET of an archive give it.
+    /// A file, with its size and kind in a header, as the answer to HEAD and GET of an archive.
     fn file(&self, path: &str) -> Response {
         let Some(text) = self.files.get(path) else {
             return (StatusCode::NOT_FOUND, answer(&json!({"message": "no such file"}))).into_response();

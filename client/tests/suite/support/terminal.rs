@@ -1,4 +1,4 @@
-//! A terminal that a program is run in.
+//! A terminal for programs under test.
 
 use std::fs::File;
 use std::io::Read;
@@ -16,7 +16,7 @@ use super::until;
 const ROWS: NonZero<u16> = NonZero::new(24).unwrap();
 const COLUMNS: NonZero<u16> = NonZero::new(80).unwrap();
 
-/// A terminal of 24 lines, and what was written to it.
+/// A terminal of 24 lines, and everything written to it.
 pub(crate) struct Terminal {
     keyboard: OwnedFd,
     seen: Arc<Mutex<Seen>>,
@@ -39,7 +39,7 @@ impl Terminal {
         tcsetwinsize(&program, size).unwrap();
         let end = || program.as_fd().try_clone_to_owned().unwrap();
         let child = command.stdin(end()).stdout(end()).stderr(end()).env("TERM", "xterm").spawn().unwrap();
-        // The command holds the program's end as long as it lives, and the reader would wait for its own end.
+        // The command keeps the program's end open. The reader would never see the end.
         command
             .stdin(std::process::Stdio::null())
             .stdout(std::process::Stdio::null())
@@ -48,7 +48,7 @@ impl Terminal {
         let (noted, mut display) = (Arc::clone(&seen), File::from(terminal.as_fd().try_clone_to_owned().unwrap()));
         thread::spawn(move || {
             let mut buffer = [0; 4096];
-            // It fails when no program has the terminal any more.
+            // It fails when no program has the terminal open.
             while let Ok(count @ 1..) = display.read(&mut buffer) {
                 let mut seen = noted.lock().unwrap();
                 seen.screen.process(&buffer[..count]);
@@ -58,12 +58,12 @@ impl Terminal {
         (Self { keyboard: terminal, seen }, child)
     }
 
-    /// Types something.
+    /// Types these bytes.
     pub(crate) fn type_in(&self, keys: &[u8]) {
         rustix::io::write(&self.keyboard, keys).unwrap();
     }
 
-    /// What it shows, without blanks at the ends of lines and empty lines at the end.
+    /// The text on the screen, without trailing blanks and empty lines.
     pub(crate) fn screen(&self) -> String {
         let seen = self.seen.lock().unwrap();
         let rows: Vec<String> =
@@ -71,12 +71,12 @@ impl Terminal {
         rows.join("\n").trim_end().to_owned()
     }
 
-    /// How often something was written to it, on the screen by now or not.
+    /// How often a text was written to it. The screen need not show it any more.
     pub(crate) fn written(&self, text: &str) -> usize {
         String::from_utf8_lossy(&self.seen.lock().unwrap().bytes).matches(text).count()
     }
 
-    /// Waits until it shows something.
+    /// Waits until it shows a text.
     #[track_caller]
     pub(crate) fn until_shown(&self, text: &str) {
         until(&format!("the terminal shows {text:?}"), || self.screen().contains(text));

@@ -1,4 +1,4 @@
-//! Why a pod or its network policy could not be created, and whether that may succeed later.
+//! Why a pod or its network policy could not be created, and whether a retry may succeed.
 
 use crate::backend::BackendError;
 use crate::kube::api::ApiFailure;
@@ -25,14 +25,14 @@ impl CreateError {
     }
 }
 
-/// Whether a failed request may succeed later.
+/// Whether a retry of a failed request may succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ErrorKind {
-    /// It succeeds when the API works again.
+    /// A retry succeeds when the API works again.
     Passing,
-    /// It succeeds when a quota has room.
+    /// A retry succeeds when the quota has room.
     OverQuota,
-    /// It never succeeds as it is.
+    /// The same request fails again.
     Final,
 }
 

@@ -31,7 +31,7 @@ pub(super) const CONTAINER: &str = "agent";
 /// The resource name of GPUs in NVIDIA's device plugin.
 const GPU: &str = "nvidia.com/gpu";
 
-/// The pod. None of it changes later, so creating the same spec twice gives the same pod.
+/// Builds the pod. The same spec always gives the same pod.
 pub(super) fn pod(spec: &PodSpec) -> Pod {
     let PodSpec { job, replica, image, work_dir: _, args, options, agent_token_sha256 } = spec;
     let labels = [
@@ -81,7 +81,7 @@ fn variable(name: &str, value: String) -> EnvVar {
     EnvVar { name: name.to_owned(), value: Some(value), value_from: None }
 }
 
-/// The owner of a job's objects is its record. Kubernetes deletes them with it, whoever deletes it.
+/// The job's record, as the owner of the job's other objects. Kubernetes deletes these objects with the record.
 pub(super) fn owner(job: &JobKey) -> OwnerReference {
     OwnerReference {
         api_version: ConfigMap::api_version(&()).into_owned(),
@@ -93,8 +93,8 @@ pub(super) fn owner(job: &JobKey) -> OwnerReference {
     }
 }
 
-/// Arguments for the image's entrypoint, the agent. `None` if exec.py has none, so that the first prototype's agent,
-/// which accepts none, works too. Kubernetes expands `$(NAME)` and turns `$$` into a dollar sign.
+/// Arguments for the image's entrypoint, the agent. `None` if exec.py has no arguments, because the first prototype's
+/// agent accepts none. Kubernetes expands `$(NAME)` and turns `$$` into `$`, so every `$` is doubled.
 fn command(args: &[String]) -> Option<Vec<String>> {
     if args.is_empty() {
         return None;
@@ -132,7 +132,7 @@ fn with_options(container: Container, options: &PodOptions) -> KubePodSpec {
     };
     KubePodSpec {
         containers: vec![container],
-        // The kubelet must not restart a training that has ended without its master's knowledge.
+        // The kubelet must not restart a training that has ended: only the master decides about restarts.
         restart_policy: Some("Never".to_owned()),
         // A script in a pod must not use the API.
         automount_service_account_token: Some(false),
@@ -140,7 +140,7 @@ fn with_options(container: Container, options: &PodOptions) -> KubePodSpec {
         enable_service_links: Some(false),
         security_context: Some(PodSecurityContext {
             seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
-            // The manifest names no user: only the image's own user can surely read the image's files.
+            // The manifest names no user: a user other than the image's own may be unable to read the image's files.
             run_as_non_root: (!allow_root).then_some(true),
             ..PodSecurityContext::default()
         }),

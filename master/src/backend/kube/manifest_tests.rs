@@ -88,12 +88,12 @@ fn minimal() -> Value {
 }
 
 #[test]
-fn a_pod_of_which_nothing_is_asked_is_this_one() {
+fn a_spec_without_options_gives_the_minimal_pod() {
     assert_eq!(sent(&spec()), minimal());
 }
 
 #[test]
-fn a_pod_of_which_everything_is_asked_is_this_one() {
+fn each_option_sets_its_fields_of_the_pod() {
     let mut expected = minimal();
     let container = &mut expected["spec"]["containers"][0];
     container["imagePullPolicy"] = json!("Always");
@@ -152,13 +152,13 @@ fn expanded(arg: &str) -> String {
 }
 
 #[test]
-fn without_arguments_the_entrypoint_is_given_none() {
+fn without_arguments_the_container_has_no_args() {
     assert_eq!(command(&[]), None);
     assert_eq!(sent(&spec())["spec"]["containers"][0].get("args"), None);
 }
 
-/// The controls of the Pod Security Standard `restricted`, by name, as checks of a pod's specification. Those of
-/// `baseline` come first. They assume one container and no other kind of container.
+/// The controls of the Pod Security Standard `restricted`, by name, as checks of a pod's specification. The controls of
+/// `baseline` come first. The checks look at the only container; the last check makes sure that there is no other.
 type Control = (&'static str, fn(&Value) -> bool);
 const RESTRICTED: [Control; 17] = [
     ("HostProcess", |pod| pod["securityContext"]["windowsOptions"].is_null() && own(pod)["windowsOptions"].is_null()),
@@ -210,14 +210,14 @@ fn broken_controls(options: PodOptions) -> Vec<&'static str> {
 }
 
 #[test]
-fn every_pod_meets_the_standard_restricted_whatever_else_is_asked_of_it() {
+fn pods_without_root_and_host_volumes_meet_the_standard_restricted() {
     let all = PodOptions {
         volumes: ["pvc:data:/data:ro", "empty:/dev/shm"].map(|v| v.parse().unwrap()).into(),
         allow_root: false,
         ..all_options()
     };
     let Value::Object(all) = serde_json::to_value(all).unwrap() else { panic!("no object") };
-    assert_eq!(all.len(), 11, "each option but --allow-root");
+    assert_eq!(all.len(), 11, "every option except --allow-root");
     for chosen in 0..1_u32 << all.len() {
         let some = all.iter().enumerate().filter(|(place, _)| chosen & (1 << place) != 0);
         let some = some.map(|(_, (name, value))| (name.clone(), value.clone())).collect();
@@ -227,7 +227,7 @@ fn every_pod_meets_the_standard_restricted_whatever_else_is_asked_of_it() {
 }
 
 #[test]
-fn the_standard_is_left_by_an_image_that_runs_as_root_and_a_folder_of_the_node_alone() {
+fn only_allow_root_and_host_volumes_break_the_standard_restricted() {
     let root = PodOptions { allow_root: true, ..PodOptions::default() };
     assert_eq!(broken_controls(root), ["Running as Non-root"]);
     let host = PodOptions { volumes: vec!["host:/srv:/srv".parse().unwrap()], ..PodOptions::default() };
@@ -235,7 +235,7 @@ fn the_standard_is_left_by_an_image_that_runs_as_root_and_a_folder_of_the_node_a
 }
 
 #[test]
-fn the_same_spec_is_the_same_pod() {
+fn the_same_spec_gives_the_same_pod() {
     let spec = PodSpec { options: all_options(), ..spec() };
     assert_eq!(pod(&spec), pod(&spec.clone()));
 }

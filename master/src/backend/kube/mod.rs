@@ -40,13 +40,13 @@ use crate::kube::changes;
 
 /// Maximum time for the first list of all pods.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum time beyond its grace for an earlier job's pod to release a name that is needed again.
+/// Maximum time for an earlier job's pod to release a name that is needed again, after the pod's grace.
 const NAME_TIMEOUT: Duration = Duration::from_secs(30);
-/// Interval between attempts to use such a name while the watch reports no change.
+/// Interval between attempts to create a pod with such a name, while the watch reports no change.
 const NAME_INTERVAL: Duration = Duration::from_secs(5);
-/// The grace of a deleted pod that may run something. With none, Kubernetes forgets the pod before it has ended.
+/// The grace of a deleted pod whose container was started. With a grace of 0, Kubernetes forgets a pod that still runs.
 const GRACE_SECONDS: u32 = 1;
-/// The grace of a deleted pod in which nothing has begun. Old kubelets would spend half a minute on a longer one.
+/// The grace of a deleted pod whose container was never started. With a longer grace, old kubelets take half a minute.
 const NO_GRACE_SECONDS: u32 = 0;
 
 /// The job, replica and state of a pod, for fuzzing.
@@ -89,20 +89,21 @@ pub enum BeginError {
         #[source]
         source: ApiFailure,
     },
-    /// The pods could be listed, and the watch did not begin.
+    /// The pods can be listed, but the watch did not begin.
     #[error("watch the pods of namespace \"{0}\": the Kubernetes API does not answer")]
     Watch(String),
 }
 
 impl KubeBackend {
-    /// Begins the watch, and returns when all existing pods are known. Mounts of the nodes' folders are refused.
+    /// Begins the watch, and returns when all existing pods are known. Refuses mounts of the nodes' folders, unless
+    /// [`Self::with_host_volumes`] allows them.
     ///
     /// # Errors
     /// [`BeginError`].
     pub async fn begin(cluster: &Cluster) -> Result<Self, BeginError> {
         let namespace = cluster.namespace().to_owned();
         let pods = cluster.pods();
-        // The watch would repeat a permanent error for ever, and report it only in the log.
+        // This call returns a permanent error. The watch would only log it, and retry for ever.
         call(pods.list(&ListParams::default().limit(1)))
             .await
             .map_err(|source| BeginError::List { namespace: namespace.clone(), source })?;
@@ -130,12 +131,12 @@ impl KubeBackend {
         }
     }
 
-    /// The same back end with this rule for folders of the nodes.
+    /// Sets whether jobs may mount folders of the nodes.
     pub fn with_host_volumes(self, host_volumes: HostVolumes) -> Self {
         Self { host_volumes, ..self }
     }
 
-    /// The refusal that needs no question to the cluster, if any.
+    /// Checks what needs no call to the cluster. Returns the refusal, if any.
     fn refusal(&self, spec: &JobSpec) -> Option<Refusal> {
         let refuse = |code, sentence: &str| Some(Refusal { code, sentence: sentence.to_owned() });
         if spec.image.is_none() {
@@ -153,13 +154,13 @@ impl KubeBackend {
         let is_host = |volume: &&Volume| matches!(volume.source, VolumeSource::Host(_));
         let folder = spec.pod.volumes.iter().find(is_host).filter(|_| self.host_volumes == HostVolumes::Refused)?;
         let sentence = format!(
-            "volume \"{folder}\" is a folder of the node, which this master lets no pod have: to allow it, start the \
-             master with --allow-host-volumes"
+            "volume \"{folder}\" is a folder of the node, and this master refuses such volumes: to allow them, start \
+             the master with --allow-host-volumes"
         );
         refuse(ErrorCode::BadPod, &sentence)
     }
 
-    /// Refuses a gang that exceeds a quota. A gang that only exceeds the free part of it waits for its start.
+    /// Refuses a gang that exceeds a whole quota. A gang that only exceeds the free part of a quota must wait.
     async fn admit_gang(&self, pod: &Pod, spec: &JobSpec) -> Result<(), Refusal> {
         let quotas = match call(self.quotas.list(&ListParams::default())).await {
             Ok(quotas) => quotas.items,
@@ -174,7 +175,7 @@ impl KubeBackend {
         }
     }
 
-    /// Creates a pod, or finds that it exists. A pod of another job with this name must go first.
+    /// Creates a pod, or finds that it exists. Waits while a pod of another job has this name.
     async fn create_once(&self, spec: &PodSpec) -> Result<(), CreateError> {
         let (name, pod) = (spec.name().to_string(), manifest::pod(spec));
         let create = async {
@@ -184,15 +185,15 @@ impl KubeBackend {
                     Err(error) if error.says_exists() => {}
                     done => return done.map(drop),
                 }
-                // It belongs to this job: created before a crash, or by a call whose answer was lost.
+                // The pod belongs to this job: it was created before a crash, or by a call whose answer was lost.
                 if self.seen.owner(&name).is_some_and(|owner| owner == spec.job) {
                     return Ok(());
                 }
-                // The watch reports nothing about a pod that no master has created.
+                // The watch does not report pods that no master has created, so try again after an interval.
                 let _ = timeout(NAME_INTERVAL, self.seen.has_other_owner(&name, owner.as_ref())).await;
             }
         };
-        // If the owner of the pod is unknown, assume this pod's grace.
+        // If the watch has not reported a pod with this name, assume the grace of the new pod.
         let own = u64::from(spec.options.termination_grace_seconds());
         let grace = self.seen.pod(&name).and_then(|pod| pod.grace_seconds).unwrap_or(own);
         match timeout(Duration::from_secs(grace) + NAME_TIMEOUT, create).await {
@@ -204,14 +205,14 @@ impl KubeBackend {
 
 #[async_trait]
 impl PodBackend for KubeBackend {
-    /// Asks the API in a dry run whether it would accept the first pod. That finds exceeded quotas, admission rules,
-    /// unknown classes and unknown accounts before anything exists.
+    /// Asks the API in a dry run whether it would accept the first pod. The dry run finds exceeded quotas, violated
+    /// admission rules, unknown classes and unknown accounts before anything exists.
     async fn admit(&self, spec: &JobSpec) -> Result<(), Refusal> {
         if let Some(refusal) = self.refusal(spec) {
             return Err(refusal);
         }
         let first = plan::replicas(spec).into_iter().next().expect("a job has a worker");
-        // The API requires a uid here and does not look it up.
+        // The API requires the owner's uid, and does not check that the owner exists.
         let owner = JobKey { name: spec.name.clone(), uid: "00000000-0000-0000-0000-000000000000".to_owned() };
         let trial = PodSpec::new(owner, spec, first, String::new());
         let dry_run = PostParams { dry_run: true, field_manager: None };
@@ -219,16 +220,16 @@ impl PodBackend for KubeBackend {
         match call(self.pods.create(&dry_run, &trial)).await {
             // The answer includes what the namespace adds, such as the defaults of a LimitRange.
             Ok(pod) => self.admit_gang(&pod, spec).await,
-            // Other jobs may have released the quota when this one starts.
+            // Other jobs may release their share of the quota before this job starts.
             Err(failure) if failure.says_over_quota() => self.admit_gang(&trial, spec).await,
-            // The pod of an earlier job is handled when the real pod is created.
+            // An earlier job's pod still has this name. `create` waits until that pod is gone.
             Err(ApiFailure::Refused { status: 409, .. }) => Ok(()),
             Err(ApiFailure::Refused { status: 400 | 403 | 404 | 422, message, .. }) => {
                 let missing = quota::missing_options(&message);
                 let sentence = format!("the cluster refuses such a pod: {message}{missing}");
                 Err(Refusal { code: ErrorCode::BadPod, sentence })
             }
-            // The submit itself reports whether the API can be reached.
+            // The API may be unavailable. If so, the submit fails when it creates the record.
             Err(_) => Ok(()),
         }
     }
@@ -237,7 +238,7 @@ impl PodBackend for KubeBackend {
     async fn prepare(&self, job: &JobKey) -> Result<(), BackendError> {
         let policy = network_policy::policy(job, self.master);
         let attempt = async || match call(self.policies.create(&PostParams::default(), &policy)).await {
-            // It was created by an earlier master, or by a call whose answer was lost.
+            // The policy was created by an earlier master, or by a call whose answer was lost.
             Err(failure) if failure.says_exists() => Ok(()),
             done => done.map(drop),
         };
@@ -265,7 +266,7 @@ impl PodBackend for KubeBackend {
         // An absent pod needs no call, and another job's pod with this name must stay.
         let Some(seen) = self.seen.pod(&name).filter(|seen| seen.job == *job) else { return Ok(()) };
         let grace = if seen.has_begun { GRACE_SECONDS } else { NO_GRACE_SECONDS };
-        // Before this call arrives, another master may have created the next pod of this name.
+        // Another master may create a new pod with this name before this call arrives. The uid protects the new pod.
         let this = Preconditions { uid: seen.uid, resource_version: None };
         let deletion = DeleteParams::default().grace_period(grace).preconditions(this);
         match call(self.pods.delete(&name, &deletion)).await {
@@ -275,7 +276,7 @@ impl PodBackend for KubeBackend {
     }
 
     async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError> {
-        // Nothing to delete, so nothing to request.
+        // Without pods, no call is needed.
         if self.seen.table(job).borrow().is_empty() {
             return Ok(());
         }
@@ -323,7 +324,7 @@ async fn follow(
     }
 }
 
-/// About a minute, without the time of unanswered calls. A replaced API server returns within it.
+/// Retries for about a minute, plus the time of unanswered calls. A replaced API server is back within that time.
 fn patience() -> ExponentialBuilder {
     ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(100))

@@ -12,8 +12,8 @@ use super::manifest::{JOB_UID, owner};
 use crate::job::key::JobKey;
 use crate::kube::api::{APP_COMPONENT, APP_INSTANCE, APP_NAME, JOB, MANAGED_BY, MUSTER, MasterPlace};
 
-/// The policy. Its name contains the uid, so that it differs from the policy of an earlier job with the same name,
-/// which may be deleted at any moment.
+/// Builds the policy. Its name contains the job's uid. An earlier job with the same name may still have a policy, and
+/// Kubernetes may delete that policy at any moment.
 pub(super) fn policy(job: &JobKey, master: MasterPlace) -> NetworkPolicy {
     let labels = [
         (MANAGED_BY, MUSTER),
@@ -47,8 +47,8 @@ pub(super) fn policy(job: &JobKey, master: MasterPlace) -> NetworkPolicy {
     }
 }
 
-/// The source of the master's requests. A master outside the cluster has no label, so the agents' port is open to
-/// everyone, and only the agents' token guards it.
+/// The pods that may reach the agents' port; `None` allows everyone. The policy can only select pods of its namespace.
+/// For a master elsewhere, the port is open to everyone, and only the agents' token protects it.
 fn masters(place: MasterPlace) -> Option<Vec<NetworkPolicyPeer>> {
     match place {
         MasterPlace::PodBesideJobs => Some(vec![peer(pods_with(&[(APP_NAME, MUSTER), (APP_COMPONENT, "master")]))]),
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_jobs_pods_are_reached_by_each_other_and_their_agents_by_the_master() {
+    fn pods_of_a_job_reach_each_other_and_the_master_reaches_their_agents() {
         let expected = json!({
             "apiVersion": "networking.k8s.io/v1",
             "kind": "NetworkPolicy",
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_master_without_a_pod_beside_the_jobs_leaves_the_agents_port_open_and_no_other() {
+    fn a_master_elsewhere_opens_only_the_agents_port_to_everyone() {
         let ingress = sent(MasterPlace::Elsewhere)["spec"]["ingress"].take();
         assert_eq!(ingress[1], json!({ "ports": [{ "protocol": "TCP", "port": 7896 }] }));
         assert_eq!(ingress[0], sent(MasterPlace::PodBesideJobs)["spec"]["ingress"][0]);

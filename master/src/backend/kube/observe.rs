@@ -15,8 +15,8 @@ use crate::job::key::JobKey;
 use crate::job::observation::{Addresses, PodState};
 use crate::kube::api::JOB;
 
-/// Reasons of a waiting container that only a change of the job or the cluster resolves. CreateContainerError is not
-/// one of them: it belongs to one node, with a full disk or a busy runtime, and the kubelet retries
+/// Reasons of a waiting container that only a change of the job or the cluster resolves. CreateContainerError is not in
+/// this list: its cause is one node, for example with a full disk or a busy runtime, and the kubelet retries
 /// (`kubernetes/pkg/kubelet/container/sync_result.go`, `pkg/kubelet/images/types.go`).
 const HOPELESS: [&str; 7] = [
     IMAGE_PULL_BACK_OFF,
@@ -34,7 +34,7 @@ const ERR_IMAGE_PULL: &str = "ErrImagePull";
 /// The container ran out of memory.
 const OOM_KILLED: &str = "OOMKilled";
 
-/// The job and replica of a pod, by its labels and its owner. `None` for a pod that no master has created as it is.
+/// The job and replica of a pod, by its labels and its owner. `None` if these are invalid, or do not fit its name.
 pub(super) fn whose(pod: &Pod) -> Option<(JobKey, ReplicaId)> {
     let label = |key: &str| pod.metadata.labels.as_ref()?.get(key).map(String::as_str);
     let name: JobName = label(JOB)?.parse().ok()?;
@@ -45,7 +45,7 @@ pub(super) fn whose(pod: &Pod) -> Option<(JobKey, ReplicaId)> {
     is_named_so.then(|| (JobKey { name, uid: owner.uid.clone() }, replica))
 }
 
-/// The state of a pod. `before` is its last state, which may know the reason for the present one.
+/// The state of a pod. `before` is its previous state, whose reason may explain the new state better.
 pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
     let Some(status) = &pod.status else { return PodState::Pending { reason: None } };
     if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
@@ -78,14 +78,14 @@ fn container_state(status: &PodStatus) -> Option<&ContainerState> {
     status.container_statuses.iter().flatten().find(|container| container.name == CONTAINER)?.state.as_ref()
 }
 
-/// Whether its container was ever started: the kubelet sets an id then.
+/// Whether a container of the pod was ever started. The kubelet gives a started container an id.
 pub(super) fn has_begun(pod: &Pod) -> bool {
     let Some(status) = &pod.status else { return false };
     let mut ids = status.container_statuses.iter().flatten().filter_map(|container| container.container_id.as_deref());
     status.phase.as_deref() != Some("Pending") || ids.any(|id| !id.is_empty())
 }
 
-/// The agent may answer before its pod is marked Running, so the pod's IP is enough.
+/// The addresses of a pod with an IP. The agent may answer before Kubernetes marks the pod as Running.
 fn address(status: &PodStatus) -> Option<Addresses> {
     let ip: IpAddr = status.pod_ip.as_deref()?.parse().ok()?;
     Some(Addresses { agent: SocketAddr::new(ip, AGENT_PORT), tensorflow: SocketAddr::new(ip, TENSORFLOW_PORT) })
@@ -95,7 +95,7 @@ fn condition<'a>(status: &'a PodStatus, kind: &str, value: &str) -> Option<&'a P
     status.conditions.iter().flatten().find(|condition| condition.type_ == kind && condition.status == value)
 }
 
-/// Why it has no node, or why its container does not start yet.
+/// Why the pod has no node, or why its container does not start yet.
 fn pending(pod: &Pod, status: &PodStatus, waiting: Option<&ContainerStateWaiting>) -> Option<String> {
     if let Some(unscheduled) = condition(status, "PodScheduled", "False") {
         let message = unscheduled.message.as_deref().filter(|message| !message.is_empty());
@@ -143,8 +143,8 @@ fn disruption(status: &PodStatus) -> Option<String> {
     Some(with_message(condition.reason.as_deref()?, condition.message.as_deref()))
 }
 
-/// Whether the kubelet evicted the pod for exceeding its own storage limit, and not for what others use. The next pod
-/// would do the same (`kubernetes/pkg/kubelet/eviction/helpers.go`, the messages of the local limits).
+/// Whether the kubelet evicted the pod because the pod exceeded its own storage limit. A new pod would exceed the limit
+/// too (`kubernetes/pkg/kubelet/eviction/helpers.go`, the messages of the local limits).
 fn is_own_fault(status: &PodStatus) -> bool {
     const LIMITS: [&str; 3] = [
         "ephemeral local storage usage exceeds the total limit",
@@ -164,7 +164,7 @@ fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
     let words = terminated.and_then(last_words);
     match (disruption(status).or_else(deletion), terminated) {
         (Some(reason), _) if is_own_fault(status) => PodState::Terminated { exit: words, reason },
-        // The run had already ended by itself.
+        // The run ended by itself before the disruption.
         (Some(reason), _) if words.as_ref().is_some_and(|words| !words.exit.stopped) => {
             PodState::Terminated { exit: words, reason }
         }
@@ -182,8 +182,8 @@ fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
     }
 }
 
-/// The reason for a container in which no agent left its last words. A killed container may have run
-/// exec.py while no master was running.
+/// The reason for the end of a container whose agent left no last words. A killed container may have run exec.py
+/// before.
 fn without_last_words(outcome: &ExitOutcome, terminated: &ContainerStateTerminated) -> String {
     let why = with_message(terminated.reason.as_deref().unwrap_or("no reason"), terminated.message.as_deref());
     match outcome {
@@ -202,7 +202,8 @@ fn last_words(terminated: &ContainerStateTerminated) -> Option<LastWords> {
     serde_json::from_str(terminated.message.as_deref()?).ok()
 }
 
-/// How the agent ended. It exits like exec.py: with 128 plus the signal's number after a signal.
+/// How exec.py ended. The agent exits with exec.py's exit code, or with 128 plus the number of the signal that killed
+/// exec.py.
 fn report(pod: &Pod, terminated: &ContainerStateTerminated) -> ExitReport {
     let outcome = match terminated.exit_code {
         _ if terminated.reason.as_deref() == Some(OOM_KILLED) => ExitOutcome::OutOfMemory { limit: memory_limit(pod) },

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A word from Kubernetes, or a random one.
+/// A word from Kubernetes, or a random string.
 fn word() -> impl Strategy<Value = String> {
     let known = [
         "",
@@ -128,7 +128,7 @@ fn pod() -> impl Strategy<Value = Pod> {
 
 proptest! {
     #[test]
-    fn every_pod_has_a_state_and_one_that_stays_the_same_keeps_it(pod in pod(), before in of(super::random_tests::pod())) {
+    fn every_pod_has_a_state_and_an_unchanged_pod_keeps_it(pod in pod(), before in of(super::random_tests::pod())) {
         whose(&pod);
         let before = before.map(|before| state(&before, None));
         let now = state(&pod, before.as_ref());

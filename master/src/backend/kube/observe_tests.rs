@@ -61,7 +61,7 @@ fn runs_at(ip: &str) -> PodState {
 }
 
 #[test]
-fn a_pod_without_a_place_says_why() {
+fn an_unscheduled_pod_is_pending_with_the_schedulers_reason() {
     let unscheduled = |condition: Value| state(&pod(&json!({ "phase": "Pending", "conditions": [condition] })), None);
     let of_1_20 = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.";
     let of_now = "0/3 nodes are available: 3 Insufficient memory. preemption: 0/3 nodes are available: 3 No preemption victims found for incoming pod.";
@@ -77,7 +77,7 @@ fn a_pod_without_a_place_says_why() {
 }
 
 #[test]
-fn a_pod_that_is_on_its_way_has_nothing_to_tell() {
+fn a_pod_that_is_being_created_is_pending_without_a_reason() {
     assert_eq!(state(&from(&json!({ "metadata": {} })), None), is_pending(None));
     assert_eq!(state(&pod(&json!({})), None), is_pending(None));
     assert_eq!(state(&pod(&json!({ "phase": "Pending" })), None), is_pending(None));
@@ -89,7 +89,7 @@ fn a_pod_that_is_on_its_way_has_nothing_to_tell() {
 }
 
 #[test]
-fn an_address_is_enough_to_try_the_agent() {
+fn a_pod_with_an_ip_counts_as_running() {
     let creating = with("Pending", &json!({ "waiting": { "reason": "ContainerCreating" } }));
     assert_eq!(state(&pod(&creating), None), runs_at("10.244.0.7"));
     let running = with("Running", &json!({ "running": { "startedAt": "2026-11-21T12:00:00Z" } }));
@@ -103,7 +103,7 @@ fn an_address_is_enough_to_try_the_agent() {
 }
 
 #[test]
-fn a_container_that_cannot_start_says_why() {
+fn a_container_that_cannot_start_makes_its_pod_unusable() {
     let image = "image \"registry.local/digits:1\": ";
     let cases = [
         (
@@ -122,29 +122,29 @@ fn a_container_that_cannot_start_says_why() {
 }
 
 #[test]
-fn a_container_that_one_node_cannot_make_now_is_waited_for() {
+fn a_create_container_error_leaves_the_pod_pending() {
     let message = "Error response from daemon: no space left on device";
     let cause = format!("CreateContainerError: {message}");
     assert_eq!(state(&waiting("CreateContainerError", message), None), is_pending(Some(&cause)));
 }
 
 #[test]
-fn an_image_that_cannot_be_pulled_keeps_its_cause() {
+fn a_back_off_keeps_the_cause_of_the_failed_pull() {
     let denied = "rpc error: code = Unknown desc = Error response from daemon: pull access denied for digits";
     let failed = state(&waiting("ErrImagePull", denied), None);
     let cause = format!("image \"registry.local/digits:1\": ErrImagePull: {denied}");
-    assert_eq!(failed, is_pending(Some(&cause)), "it may be passing");
+    assert_eq!(failed, is_pending(Some(&cause)), "a first failure may be temporary");
     let back_off = waiting("ImagePullBackOff", "Back-off pulling image \"registry.local/digits:1\"");
     let given_up = state(&back_off, Some(&failed));
     assert_eq!(given_up, is_unusable(&cause));
-    assert_eq!(state(&back_off, Some(&given_up)), is_unusable(&cause), "and again");
+    assert_eq!(state(&back_off, Some(&given_up)), is_unusable(&cause), "a second back-off");
     let alone = "ImagePullBackOff: Back-off pulling image \"registry.local/digits:1\"";
-    assert_eq!(state(&back_off, None), is_unusable(alone), "a master that has just started knows no more");
+    assert_eq!(state(&back_off, None), is_unusable(alone), "a master that has just started does not know the cause");
     assert_eq!(state(&back_off, Some(&is_pending(Some("it cannot be scheduled")))), is_unusable(alone));
 }
 
 #[test]
-fn a_container_that_ended_says_how_exec_py_did() {
+fn the_exit_code_of_the_container_is_that_of_exec_py() {
     for (phase, code, reason, outcome) in [
         ("Succeeded", 0, "Completed", ExitOutcome::Code(0)),
         ("Failed", 1, "Error", ExitOutcome::Code(1)),
@@ -156,7 +156,7 @@ fn a_container_that_ended_says_how_exec_py_did() {
         ("Failed", 137, "OOMKilled", ExitOutcome::OutOfMemory { limit: None }),
     ] {
         let PodState::Terminated { exit: Some(exit), .. } = state(&terminated(phase, code, reason), None) else {
-            panic!("it has ended with {code}")
+            panic!("not terminated, with exit code {code}")
         };
         assert_eq!((exit.generation, exit.exit.stopped), (None, false));
         let exit = exit.exit;
@@ -166,7 +166,7 @@ fn a_container_that_ended_says_how_exec_py_did() {
 }
 
 #[test]
-fn a_container_that_was_killed_may_have_run_exec_py() {
+fn a_killed_container_left_no_report_on_exec_py() {
     let said_of = |mut pod: Pod| {
         let resources = json!({ "limits": { "memory": "1536Mi" } });
         pod.spec.as_mut().unwrap().containers[0].resources = serde_json::from_value(resources).unwrap();
@@ -192,7 +192,7 @@ fn a_container_that_was_killed_may_have_run_exec_py() {
 }
 
 #[test]
-fn memory_that_ran_out_is_told_in_bytes() {
+fn the_memory_limit_is_reported_in_bytes() {
     for (limit, bytes) in [
         ("512Mi", Some(512 << 20)),
         ("4Gi", Some(4 << 30)),
@@ -213,7 +213,7 @@ fn memory_that_ran_out_is_told_in_bytes() {
 }
 
 #[test]
-fn an_image_without_an_agent_is_told_as_such() {
+fn the_reason_suggests_an_image_without_an_agent() {
     let message =
         "failed to create containerd task: exec: \"/muster/agent\": stat /muster/agent: no such file or directory";
     let ended = json!({ "terminated": { "exitCode": 128, "reason": "StartError", "message": message } });
@@ -230,7 +230,7 @@ fn an_image_without_an_agent_is_told_as_such() {
 }
 
 #[test]
-fn a_pod_that_the_cluster_ended_says_why_and_not_how_exec_py_ended() {
+fn a_disrupted_pod_has_the_clusters_reason_and_no_exit_code() {
     let ended = |reason: &str| PodState::Disrupted { reason: reason.to_owned() };
     let evicted =
         json!({ "phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory. " });
@@ -248,7 +248,7 @@ fn a_pod_that_the_cluster_ended_says_why_and_not_how_exec_py_ended() {
     assert_eq!(state(&pod(&deleted_early), None), silent);
 }
 
-/// A container that ended with this message of its agent, and the last words in the message.
+/// The status of a container whose agent left last words, and these last words.
 fn with_last_words(stopped: bool) -> (Value, LastWords) {
     let exit = json!({ "code": 3, "stopped": stopped, "terminated": stopped, "ended_at": 7, "stderr_tail": "no\n" });
     let words = json!({ "generation": "2.1", "exit": exit });
@@ -257,7 +257,7 @@ fn with_last_words(stopped: bool) -> (Value, LastWords) {
 }
 
 #[test]
-fn an_agent_that_left_words_behind_is_believed() {
+fn valid_last_words_are_used_and_other_messages_are_ignored() {
     let (status, words) = with_last_words(false);
     let reason = "its agent ended with exit code 3".to_owned();
     let expected = PodState::Terminated { exit: Some(words), reason };
@@ -271,7 +271,7 @@ fn an_agent_that_left_words_behind_is_believed() {
 }
 
 #[test]
-fn a_run_that_was_over_before_its_pod_was_evicted_ended_as_it_did() {
+fn a_run_that_ended_before_the_eviction_keeps_its_exit_report() {
     for stopped in [false, true] {
         let (mut status, words) = with_last_words(stopped);
         status["reason"] = json!("Evicted");
@@ -291,7 +291,7 @@ fn is_leaving(reason: &str) -> PodState {
 }
 
 #[test]
-fn a_pod_that_is_being_deleted_is_of_no_more_use() {
+fn a_pod_that_is_being_deleted_is_leaving() {
     let mut running = with("Running", &json!({ "running": {} }));
     assert_eq!(state(&deleted(pod(&running)), None), is_leaving("its pod is being deleted"));
     running["conditions"] = disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint");
@@ -302,11 +302,11 @@ fn a_pod_that_is_being_deleted_is_of_no_more_use() {
     let why = "NodeLost: Node n1 which was running pod digits-worker-1 is unresponsive";
     assert_eq!(state(&deleted(pod(&lost)), None), is_leaving(why));
     let ended = deleted(terminated("Succeeded", 0, "Completed"));
-    assert!(matches!(state(&ended, None), PodState::Terminated { exit: Some(_), .. }), "what has ended has ended");
+    assert!(matches!(state(&ended, None), PodState::Terminated { exit: Some(_), .. }), "an ended pod stays terminated");
 }
 
 #[test]
-fn what_a_cluster_puts_beside_the_agent_is_not_the_agent() {
+fn containers_beside_the_agent_are_ignored() {
     let beside = json!({ "name": "a-proxy", "image": "proxy:1", "imageID": "", "ready": true, "restartCount": 0,
         "state": { "terminated": { "exitCode": 7 } } });
     let mut status = with("Running", &json!({ "running": {} }));
@@ -318,14 +318,14 @@ fn what_a_cluster_puts_beside_the_agent_is_not_the_agent() {
 }
 
 #[test]
-fn a_container_that_ended_counts_once_its_pod_has_ended() {
+fn an_ended_container_counts_only_after_its_pod_has_ended() {
     // The kubelet reports the container first, and an eviction later together with the phase
     // (`kubernetes/pkg/kubelet/status/status_manager.go`, mergePodStatus).
     assert_eq!(state(&terminated("Running", 137, "Error"), None), runs_at("10.244.0.7"));
 }
 
 #[test]
-fn a_pod_is_whose_labels_and_owner_say() {
+fn labels_and_owner_tell_the_job_of_a_pod() {
     let replica: ReplicaId = "worker-1".parse().unwrap();
     let job = JobKey { name: "digits".parse().unwrap(), uid: "u-1".to_owned() };
     let whole = pod(&json!({}));
@@ -348,7 +348,7 @@ fn a_pod_is_whose_labels_and_owner_say() {
 }
 
 #[test]
-fn an_eviction_for_the_pods_own_storage_is_no_disruption() {
+fn an_eviction_for_the_pods_own_storage_is_not_a_disruption() {
     let evicted =
         |message: &str| state(&pod(&json!({ "phase": "Failed", "reason": "Evicted", "message": message })), None);
     for message in [

@@ -1,5 +1,5 @@
-//! Checks whether a whole gang fits into its namespace's quotas, which only see single pods. Also suggests the options
-//! that a quota requires.
+//! Checks whether a whole gang fits into its namespace's quotas. The API server checks each pod alone. Also suggests
+//! the options that a quota requires.
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceQuota};
 use protocol::pod::thousandths;
@@ -7,7 +7,7 @@ use protocol::pod::thousandths;
 /// The container resources that a quota also counts under their plain names (core/v1 `ResourceCPU`, `ResourceMemory`).
 const PLAIN: [&str; 2] = ["cpu", "memory"];
 
-/// Why this number of pods never fits, even into an empty namespace. Quotas with a scope are left to the cluster.
+/// Why this number of pods never fits, even into an empty namespace. Only the cluster checks quotas with a scope.
 pub(super) fn shortage(pod: &Pod, pods: usize, quotas: &[ResourceQuota]) -> Option<String> {
     let unscoped = quotas.iter().filter_map(|quota| {
         let spec = quota.spec.as_ref()?;
@@ -32,7 +32,8 @@ pub(super) fn shortage(pod: &Pod, pods: usize, quotas: &[ResourceQuota]) -> Opti
     limits.into_iter().find_map(exceeded)
 }
 
-/// The use of a resource, under its name in a quota, in thousandths (`pkg/quota/v1/evaluator/core/pods.go`).
+/// How much of a resource the pod uses, in thousandths. `resource` is the name in a quota
+/// (`pkg/quota/v1/evaluator/core/pods.go`).
 fn used_by(pod: &Pod, resource: &str) -> u128 {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     containers.filter_map(|container| of_container(container, resource)).sum()
@@ -43,7 +44,7 @@ fn of_container(container: &Container, resource: &str) -> Option<u128> {
     let limit = |name: &str| resources.limits.as_ref()?.get(name);
     let amount = match (resource.strip_prefix("limits."), resource.strip_prefix("requests.")) {
         (Some(name), _) => limit(name),
-        // The API server uses a limit as the request if there is no request.
+        // Without a request, the API server uses the limit as the request.
         (None, request) => {
             let name = request.or(Some(resource).filter(|name| PLAIN.contains(name)))?;
             resources.requests.as_ref().and_then(|requests| requests.get(name)).or_else(|| limit(name))
@@ -52,7 +53,7 @@ fn of_container(container: &Container, resource: &str) -> Option<u128> {
     thousandths(&amount?.0)
 }
 
-/// An amount in its usual unit.
+/// Formats an amount, given in thousandths, in its usual unit.
 fn shown(amount: u128, resource: &str) -> String {
     const MEBIBYTE: u128 = 1000 << 20;
     match amount {

@@ -29,7 +29,7 @@ pub(super) struct SeenPod {
     replica: ReplicaId,
     /// The unique id of the pod. A later pod with the same name has another one.
     pub(super) uid: Option<String>,
-    /// Whether its container was ever started.
+    /// Whether a container of the pod was ever started.
     pub(super) has_begun: bool,
     /// Maximum time for the pod to end, in seconds.
     pub(super) grace_seconds: Option<u64>,
@@ -68,16 +68,16 @@ impl SeenPods {
         self.lock().pods.get(name).cloned()
     }
 
-    /// Whether a pod of a job may run something.
+    /// Whether a container of any pod of the job was ever started.
     pub(super) fn any_has_begun(&self, job: &JobKey) -> bool {
         self.lock().pods.values().any(|pod| pod.job == *job && pod.has_begun)
     }
 
-    /// Waits until the owner of the pod with this name is no longer `than`. `None` stands for no pod.
+    /// Waits until the owner of the pod with this name is no longer `than`. `None` means that no pod has the name.
     pub(super) async fn has_other_owner(&self, pod: &str, than: Option<&JobKey>) {
         let mut events = self.events.subscribe();
         while self.owner(pod).as_ref() == than {
-            // The sender lives in `self`.
+            // This cannot fail, because `self` holds the sender.
             let _ = events.changed().await;
         }
     }

@@ -13,7 +13,7 @@ fn worker(index: u32) -> ReplicaId {
     format!("worker-{index}").parse().unwrap()
 }
 
-/// A worker of the job with this uid, which waits for this reason.
+/// The pod of a worker of the job with this uid. The pod is not scheduled, for this reason.
 fn pod(uid: &str, index: u32, waits_for: &str) -> Pod {
     let condition = json!({ "type": "PodScheduled", "status": "False", "message": waits_for });
     let mut pod = foreign(index);
@@ -48,7 +48,7 @@ fn table(seen: &SeenPods, uid: &str) -> Vec<(ReplicaId, PodState)> {
 }
 
 #[test]
-fn each_job_has_a_table_of_its_own() {
+fn each_job_has_its_own_table() {
     let seen = SeenPods::default();
     listed(&seen, vec![pod("a", 0, "room"), pod("b", 1, "room"), foreign(2)]);
     assert_eq!(table(&seen, "a"), [(worker(0), waits_for("room"))]);
@@ -58,7 +58,7 @@ fn each_job_has_a_table_of_its_own() {
 }
 
 #[test]
-fn a_table_follows_its_events() {
+fn events_update_the_table() {
     let seen = SeenPods::default();
     listed(&seen, vec![]);
     seen.take(Event::Apply(pod("a", 0, "room")));
@@ -71,11 +71,11 @@ fn a_table_follows_its_events() {
 }
 
 #[test]
-fn what_is_not_listed_again_is_gone() {
+fn a_pod_that_a_new_list_omits_is_removed() {
     let seen = SeenPods::default();
     listed(&seen, vec![pod("a", 0, "room"), pod("a", 1, "room"), pod("b", 2, "room")]);
     seen.take(Event::Init);
-    assert_eq!(table(&seen, "a").len(), 2, "until all is listed nothing is gone");
+    assert_eq!(table(&seen, "a").len(), 2, "no pod is removed before the list is complete");
     seen.take(Event::InitApply(pod("a", 1, "a GPU")));
     seen.take(Event::InitDone);
     assert_eq!(table(&seen, "a"), [(worker(1), waits_for("a GPU"))]);
@@ -83,7 +83,7 @@ fn what_is_not_listed_again_is_gone() {
 }
 
 #[test]
-fn a_list_that_begins_again_counts_from_its_beginning() {
+fn a_restarted_list_ignores_the_interrupted_list() {
     let seen = SeenPods::default();
     listed(&seen, vec![pod("a", 0, "room"), pod("a", 1, "room")]);
     seen.take(Event::Init);
@@ -93,7 +93,7 @@ fn a_list_that_begins_again_counts_from_its_beginning() {
 }
 
 #[test]
-fn a_pod_of_another_job_takes_the_name_over() {
+fn a_pod_of_another_job_replaces_the_pod_with_its_name() {
     for takes_over in [Event::Apply, Event::InitApply] {
         let seen = SeenPods::default();
         listed(&seen, vec![pod("a", 0, "room")]);
@@ -105,7 +105,7 @@ fn a_pod_of_another_job_takes_the_name_over() {
 }
 
 #[test]
-fn a_pod_that_is_nobodys_takes_the_name_over() {
+fn a_foreign_pod_replaces_the_pod_with_its_name() {
     let seen = SeenPods::default();
     listed(&seen, vec![pod("a", 0, "room"), pod("a", 1, "room")]);
     listed(&seen, vec![foreign(0), pod("a", 1, "room")]);
@@ -114,7 +114,7 @@ fn a_pod_that_is_nobodys_takes_the_name_over() {
 }
 
 #[test]
-fn who_reads_a_table_hears_of_changes_alone() {
+fn readers_of_a_table_are_notified_only_of_its_changes() {
     let seen = SeenPods::default();
     listed(&seen, vec![pod("a", 0, "room")]);
     let mut table = seen.table(&job("a"));
@@ -137,12 +137,12 @@ fn the_tables_of_forgotten_jobs_are_dropped() {
     drop(seen.table(&job("e")));
     let mut kept: Vec<String> = seen.lock().tables.keys().map(|key| key.uid.clone()).collect();
     kept.sort();
-    assert_eq!(kept, ["a", "c", "e"], "those with pods, those that are read, and the one asked for");
+    assert_eq!(kept, ["a", "c", "e"], "a has pods, c has a reader, and e is the newest");
     drop(read);
 }
 
 #[tokio::test]
-async fn who_waits_for_a_name_wakes_when_it_is_anothers() {
+async fn a_waiter_wakes_when_the_owner_of_the_name_changes() {
     let seen = SeenPods::default();
     listed(&seen, vec![pod("a", 0, "room")]);
     seen.has_other_owner("digits-worker-0", Some(&job("b"))).await;

@@ -1,7 +1,7 @@
-//! One agent as a child process: from its first line, which is its address, to its end.
+//! Runs one agent as a child process. The first line that the agent prints is its address.
 //!
-//! The agent's stdin is a pipe from this master. When the master dies, even by `kill -9`, the kernel closes the pipe,
-//! and the agent ends with all processes that it started.
+//! The agent's stdin is a pipe from this master. When the master dies, even by `kill -9`, the kernel closes the pipe.
+//! The agent then ends all processes that it started, and itself.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,17 +22,17 @@ use super::{Launcher, PodSpec};
 use crate::error_chain::error_chain;
 use crate::job::observation::{Addresses, PodState};
 
-/// Maximum time for an agent to print its address. It does nothing else before.
+/// Maximum time for an agent to print its address, which is the first thing that it does.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The order to a child.
+/// What a child must do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     /// Keep running.
     Live,
     /// End, and remove the pod.
     Delete,
-    /// End because the master ends, and keep the pod as lost.
+    /// End because the master ends. The pod's folder stays for the next master.
     Abandon,
 }
 
@@ -53,7 +53,7 @@ pub(super) enum ChildError {
     NoAddress(String),
 }
 
-/// Runs one pod to its end, updates `state` meanwhile, and returns its last state.
+/// Waits for one pod to end. Calls `state` when the pod runs, and returns the pod's last state.
 pub(super) async fn run(
     launcher: &Launcher,
     (pod, started): (&PodSpec, Started),
@@ -81,7 +81,7 @@ pub(super) async fn run(
         status = child.wait() => status,
         () = told_to_end(&mut orders, pid) => { end(&mut child, lifeline).await; child.wait().await }
     };
-    // Every process with the other end of the pipe has ended, and released the port.
+    // The agent and its processes have ended, and released the port.
     drop(claim);
     match status {
         Ok(status) => ended(format!("its agent {}", outcome(status))),
@@ -92,14 +92,14 @@ pub(super) async fn run(
 /// A child with its lifeline and its claimed port.
 pub(super) struct Started {
     child: Child,
-    /// Its stdin, kept apart from the child because waiting for a child closes its stdin.
+    /// The child's stdin. It is kept apart, because waiting for a child closes the child's stdin.
     lifeline: Option<ChildStdin>,
     claim: Claim,
 }
 
 /// Starts the agent of one pod.
 pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, ChildError> {
-    // It was admitted without an image, and its job and replica alone name it.
+    // `admit` has refused images and pod options, so both are ignored here.
     let PodSpec { job, replica, image: _, work_dir, args, options: _, agent_token_sha256 } = pod;
     let job = &job.name;
     launcher.run_dirs.create(job, *replica).map_err(ChildError::Folder)?;
@@ -141,9 +141,9 @@ async fn announced(child: &mut Child) -> Result<SocketAddr, ChildError> {
     line.trim_end().parse().map_err(|_| ChildError::NoAddress(line))
 }
 
-/// Waits for the order to end, and sends SIGTERM.
+/// Waits for an order to end the child, and sends SIGTERM to the child.
 async fn told_to_end(orders: &mut watch::Receiver<Order>, pid: Option<Pid>) {
-    // If no order can come any more, the child ends too.
+    // A closed channel also ends the child.
     let _ = orders.wait_for(|order| *order != Order::Live).await;
     // The child may have ended already, which is fine.
     let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
@@ -153,13 +153,13 @@ fn pid_of(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 
-/// Ends an agent. Closing its stdin lets it kill its processes, which SIGKILL would orphan.
+/// Ends an agent by closing its stdin: the agent then kills its processes. SIGKILL would orphan these processes.
 async fn end(child: &mut Child, lifeline: Option<ChildStdin>) {
     // An agent needs up to 10 s for processes that do not die at once.
     const LAST_CHANCE: Duration = Duration::from_secs(12);
     drop(lifeline);
     if timeout(LAST_CHANCE, child.wait()).await.is_err() {
-        // An error means that it has ended.
+        // An error means that the agent has ended by now.
         let _ = child.kill().await;
     }
 }
@@ -171,7 +171,7 @@ fn outcome(status: ExitStatus) -> ExitOutcome {
     }
 }
 
-/// The end of a local agent tells nothing about exec.py that its status has not told.
+/// The state of an ended pod. It has no `exit`: only a local agent's own status tells how exec.py ended.
 fn ended(reason: String) -> PodState {
     PodState::Terminated { exit: None, reason }
 }

@@ -1,4 +1,4 @@
-//! Runs pods as agents that are child processes of this master: the whole product on a laptop.
+//! Runs each pod as an agent that is a child process of this master, for use on a laptop.
 
 mod child;
 mod ports;
@@ -62,9 +62,9 @@ impl Default for JobPods {
 
 impl ProcessBackend {
     /// A back end that keeps its pods' folders below `state_dir`. A job that names no folder runs in
-    /// `default_work_dir`. Agents inherit this process's environment except for the variables `not_inherited`, and the
-    /// descriptor limits from before this process raised its own.
-    /// Folders of a former master's pods are listed as ended pods, because the pods died with it.
+    /// `default_work_dir`. Agents inherit this process's environment, except for the variables `not_inherited`. They
+    /// get the descriptor limits that this process had before it raised its own.
+    /// Pods of an earlier master that left folders are listed as disrupted, because they died with that master.
     ///
     /// # Errors
     /// Fails if the folders cannot be read.
@@ -107,7 +107,7 @@ impl ProcessBackend {
         };
         let last = child::run(&self.launcher, (&pod, started), orders.clone(), set).await;
         debug!(job = %pod.job.name, pod = %pod.name(), "pod ended");
-        // A later order to delete the pod finds that the pod has ended, and removes it.
+        // If the order to delete the pod comes later, `delete` finds an ended pod and removes it.
         let stays = self.with_job(&pod.job.name, |pods| {
             let stays = *orders.borrow() != Order::Delete;
             if stays {
@@ -159,7 +159,7 @@ impl PodBackend for ProcessBackend {
         python::check(self.launcher.work_dir_of(spec.work_dir.as_deref())).await
     }
 
-    /// A process needs nothing besides itself.
+    /// A process needs no preparation.
     async fn prepare(&self, _: &JobKey) -> Result<(), BackendError> {
         Ok(())
     }

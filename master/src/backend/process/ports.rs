@@ -1,9 +1,9 @@
-//! Ports for TensorFlow on one machine. TensorFlow's server binds every interface, whatever its address says. So each
-//! replica needs its own port, and it binds that port only seconds after it was told the number.
+//! Ports for TensorFlow on one machine. TensorFlow's server always binds every interface, so each replica needs its own
+//! port. The server binds the port only seconds after the master has chosen the port.
 //!
-//! A claim reserves the port in between by the kernel's rules (Linux, `inet_csk_get_port`). First a socket is bound
-//! without SO_REUSEADDR, which fails if the port is in use; then the option is set. From then on, a server
-//! that sets SO_REUSEADDR itself, as gRPC does, can bind and listen beside it, and no other program can.
+//! Until then, a claim reserves the port by the kernel's rules (Linux, `inet_csk_get_port`). First it binds a socket
+//! without SO_REUSEADDR, which fails if the port is in use. Then it sets the option on this socket. From then on, only
+//! a server that sets SO_REUSEADDR itself, as gRPC does, can bind the same port and listen.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use socket2::{Domain, Socket, Type};
 
-/// Below every port range from which Linux chooses ports itself, unless the administrator lowered that range.
+/// The lowest port to claim. Below [`EPHEMERAL`], Linux chooses no port itself unless an administrator allowed it.
 const LOWEST: u16 = 20_000;
-/// Linux chooses its own ports from here on by default (`net.ipv4.ip_local_port_range`).
+/// By default, Linux chooses ports itself from here on (`net.ipv4.ip_local_port_range`).
 const EPHEMERAL: u16 = 32_768;
 
 /// Claims ports of this machine.
@@ -22,7 +22,7 @@ pub(super) struct Ports {
     next: AtomicU16,
 }
 
-/// One port, reserved for a server that sets SO_REUSEADDR until this is dropped.
+/// One port. Until the claim is dropped, only a server that sets SO_REUSEADDR can use the port.
 #[derive(Debug)]
 pub(super) struct Claim {
     _socket: Socket,
@@ -67,7 +67,7 @@ impl Claim {
 }
 
 fn bind(port: u16) -> io::Result<Claim> {
-    // Binds every interface of both families, like TensorFlow's own server, if both exist.
+    // Binds every interface for IPv6 and IPv4, like TensorFlow's own server; without IPv6, only for IPv4.
     let socket = match Socket::new(Domain::IPV6, Type::STREAM, None) {
         Ok(socket) => {
             socket.set_only_v6(false)?;
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claimed_port_is_closed_to_another_claim_and_open_to_a_server_that_reuses() {
+    fn only_a_server_with_so_reuseaddr_can_bind_a_claimed_port() {
         let ports = Ports::new(1);
         let claim = ports.claim().expect("a free port");
         let taken = bind(claim.port()).map(|claim| claim.port()).map_err(|error| error.kind());
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_differ_and_stay_below_the_range_the_kernel_chooses_from() {
+    fn claims_are_distinct_and_below_the_ephemeral_range() {
         let (one, two) = (Ports::new(7), Ports::new(7));
         let claims: Vec<Claim> =
             (0..40).map(|n| if n % 2 == 0 { one.claim() } else { two.claim() }).map(Result::unwrap).collect();

@@ -1,5 +1,5 @@
-//! Checks that a folder holds an exec.py that this host's Python can parse. It runs before anything is created, so a
-//! syntax error costs no start.
+//! Checks that a folder holds an exec.py that this host's Python can parse. The check runs before anything is
+//! created, so a script with a syntax error is never started.
 
 use std::io;
 use std::path::Path;
@@ -19,8 +19,8 @@ const PYTHON_HINT: &str = "put a Python 3 first on the master's PATH, as an acti
 /// Maximum time for Python to parse one file.
 const PARSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Parses the given file without running it. A problem with the file ends it with one of the two exit codes below; any
-/// other code means that Python itself does not work.
+/// A Python program that parses the given file without running it. If the file is bad, the program exits with one of
+/// the two codes below. Any other code, except 0, means that Python itself does not work.
 const PARSE: &str = "
 import ast, sys
 try: text = open(sys.argv[1], 'rb').read()
@@ -56,7 +56,7 @@ pub(super) async fn check(work_dir: &Path) -> Result<(), Refusal> {
     }
 }
 
-/// Lets Python parse the exec.py of this folder, with the Python that its agent will use.
+/// Parses this folder's exec.py with the Python that the agent will use.
 async fn parse(work_dir: &Path) -> io::Result<Output> {
     let with = |python: &str| {
         let mut command = Command::new(python);
@@ -72,7 +72,7 @@ async fn parse(work_dir: &Path) -> io::Result<Output> {
 
 /// Interprets the exit status and the messages of Python.
 fn verdict(status: ExitStatus, stderr: &str) -> Result<(), Refusal> {
-    // The last line of a traceback names the error; for other programs it is the first line.
+    // A traceback names the error in its last line. Other programs, such as pyenv, name it in their first line.
     let first_line = || stderr.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned);
     let is_traceback = stderr.contains("File \"");
     let reason = first_line().filter(|_| !is_traceback).unwrap_or_else(|| summary(stderr));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_python_that_fails_is_told_from_a_script_that_does_not_parse() {
+    fn a_broken_python_is_not_reported_as_a_bad_script() {
         let said = |code: i32, stderr: &str| {
             let refusal = verdict(ExitStatus::from_raw(code << 8), stderr).unwrap_err();
             (refusal.code, refusal.sentence)

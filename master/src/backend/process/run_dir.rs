@@ -1,5 +1,5 @@
 //! The folder of one pod, `pods/<job>/<replica>/` in the state directory. It holds the agent's own messages. After a
-//! master died, it proves that the pod existed.
+//! master has died, the folder proves that the pod existed.
 
 use std::fs::{self, File};
 use std::io;
@@ -33,7 +33,7 @@ impl RunDirs {
         text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)
     }
 
-    /// Removes a pod's folder, and the job's folder with its last pod.
+    /// Removes a pod's folder, and also the job's folder if no other pod has a folder there.
     pub(super) fn remove(&self, job: &JobName, replica: ReplicaId) -> io::Result<()> {
         match fs::remove_dir_all(self.path(job, replica)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -1,4 +1,4 @@
-//! The end of a start: from the decided outcome to the next start, or to a job of which nothing runs.
+//! The end of a start: from the decided outcome to the next start, or to the end of the job.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl From<Stop> for JobPhase {
     }
 }
 
-/// Stops the runs of a phase with this outcome.
+/// Stops the phase's runs. `ending` is the outcome.
 pub(super) fn stop(phase: &JobPhase, ending: Ending, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let generation = phase.generation().or_else(|| seen.gang.newest_generation());
     let actions = vec![Action::StopRuns { grace: grace(&ending, seen) }];
@@ -55,8 +55,9 @@ fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> G
     planned.max(generation.map_or(planned, Generation::next))
 }
 
-/// An evicted pod has its own grace, and no other start can begin before it ends. The rest of the gang has as long to
-/// save its state. TensorFlow's other members hang or die slowly once one is lost.
+/// Time between SIGTERM and SIGKILL. During an eviction, the other members have time to save their state, because the
+/// next start waits for the evicted pod anyway. After other failures the grace is 0: without one member, the other
+/// TensorFlow processes only hang or end slowly.
 fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
     match ending {
         Ending::Failed(_) if seen.gang.any(Member::is_leaving) => seen.policy.leaving_grace,
@@ -82,7 +83,7 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     match stop.ending {
         Ending::Succeeded => conclude(JobResult::Succeeded, seen),
         Ending::Cancelled => conclude(JobResult::Cancelled, seen),
-        // A failure can be an echo of the success, and a master that takes over may see that failure first.
+        // When one replica succeeds, others may fail. A master that takes over may see such a failure first.
         Ending::Failed(_) if policy.success.is_met(gang) => conclude(JobResult::Succeeded, seen),
         Ending::Failed(known) => judge(gang.cause(known), stop.next, seen),
     }
@@ -91,8 +92,8 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
 fn has_unended_run(generation: Option<Generation>, seen: Seen<'_>) -> bool {
     // A configured agent may have received the request to run even if its answer was lost.
     let may_run = seen.gang.any(|member| member.phase.was_configured() && !member.phase.is_dead());
-    // A silent agent may hold the first failure.
-    // Wait for its report where it may run something.
+    // A silent agent may have a run, and may know the first failure.
+    // If this job may have runs at all, wait for the agent's report.
     may_run || (generation.is_some() || seen.is_taken_over()) && seen.gang.any(Member::is_silent)
 }
 
@@ -123,12 +124,12 @@ pub(super) fn releasing(result: JobResult, since: Duration, seen: Seen<'_>) -> (
         return (JobPhase::Finished { result }, vec![]);
     }
     let overdue = now >= since + policy.release_timeout;
-    // A pod that was being created may have appeared only now.
+    // A pod may have appeared only now, because its creation was still in progress.
     let action = if overdue { Action::DeletePods(PodSelection::Live) } else { Action::ReleasePods };
     (JobPhase::Releasing { result, since }, vec![action])
 }
 
-/// A pod that was requested earlier may appear after the end, so this checks each time.
+/// A pod that was requested earlier may appear after the job's end, so every event checks for pods again.
 pub(super) fn finished(result: JobResult, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let has = |presence: Presence| seen.gang.any(|member| member.pod == presence);
     let actions = match seen.policy.clean_pods {

@@ -1,4 +1,4 @@
-//! From no pods to a running gang, for the first start and for each restart.
+//! Gathers and starts a gang, for the first start and for each restart.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
         return fail(&phase, failure.clone(), seen);
     }
     let is_to_be_replaced = failure.is_some() || gang.any(Member::is_spent);
-    // A silent agent of an earlier master may still run something; wait for its report.
+    // A silent agent may still have a run from an earlier master; wait for its report.
     if is_to_be_replaced && !(seen.is_taken_over() && gang.any(Member::is_silent)) {
         let until = now + policy.backoff;
         let restart = Restart { next: gathering.next, without: PodSelection::Unfit, until, since };
@@ -41,34 +41,34 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
     (phase, vec![])
 }
 
-/// Whether an earlier master started the gang and the only missing agents are unreachable. The job may be running, and
-/// only this master cut off.
+/// Whether an earlier master started the gang, and every missing agent has a pod but does not answer. The job may be
+/// running; perhaps only this master cannot reach the agents.
 fn may_run_without_us(gang: &Gang, seen: Seen<'_>) -> bool {
     let is_known_or_silent = |member: &Member| member.has_joined() || member.is_silent();
     seen.is_taken_over() && gang.newest_launch().is_some() && gang.members().iter().all(is_known_or_silent)
 }
 
-/// Whether no replica failed, apart from those whose start an earlier master cancelled. Those can take another start.
+/// Whether no exec.py was started and every dead replica had its start cancelled. Its agent can take another start.
 fn has_only_called_back(gang: &Gang) -> bool {
     let is_fine = |phase: &ReplicaPhase| !phase.is_dead() || phase.has_succeeded() || phase.was_called_back();
     gang.newest_launch().is_none() && gang.all(is_fine)
 }
 
-/// Whether to replace a lost pod without recording a failure. That is right before the first launch, for evicted pods
-/// and for pods left from a start whose failure is already on record.
+/// Whether to replace a lost pod without recording a failure. This is correct only before the first launch, and only
+/// for an evicted pod or a pod left from a start whose failure is already on record.
 fn is_to_be_swept(gathering: Gathering, gang: &Gang, failure: &Failure) -> bool {
     let is_disruption = matches!(failure, Failure::ReplicaLost { loss: Loss::Disrupted, .. });
     let is_leftover = gathering.leftovers == Leftovers::Possible;
     (is_disruption || is_leftover) && gang.newest_launch().is_none()
 }
 
-/// The gang is complete. After a takeover it may be in the middle of a start or a run; continue from there.
+/// Continues with a complete gang. After a takeover, the gang may be in the middle of a start or a run.
 fn resume_or_start(gathering: Gathering, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Some(generation) = seen.gang.newest_launch() else {
         return start(gathering.next, StartStage::Configuring, seen);
     };
-    // A run was started, so every agent had been configured. An agent that does not know the start is in a newer pod:
-    // the cluster took the first one away while no master was running.
+    // A run was started, so every agent had been configured. An agent that does not know this start is in a newer pod:
+    // the cluster removed the replica's earlier pod while no master was running.
     if let Some(replica) = seen.gang.outside(generation) {
         let lost = LostRun::disrupted(format!("its agent knows nothing of start {generation}, in which others run"));
         let LostRun { reason, loss } = lost;
@@ -145,11 +145,11 @@ pub(super) fn restarting(restart: Restart, seen: Seen<'_>) -> (JobPhase, Vec<Act
         let gathering = Gathering { next, horizon: Some(next), leftovers: Leftovers::None };
         return (JobPhase::Pending { gathering, since }, vec![Action::CreatePods]);
     }
-    // A pod on a dead node may stay listed for ever.
+    // A pod on a dead node may stay listed forever.
     if !is_swept && seen.now >= since + seen.policy.start_timeout {
         return fail(&restart.into(), seen.gang.start_timeout(seen.policy.start_timeout, is_gone), seen);
     }
-    // The deletion is late: a pod may have become unfit since, or the first request may have had no effect.
+    // If a deletion is late, repeat it: a pod may have become unfit since, or the first request may have had no effect.
     let is_late = !is_swept && seen.now >= until;
     (restart.into(), if is_late { vec![Action::DeletePods(without)] } else { vec![] })
 }

@@ -1,4 +1,4 @@
-//! What the tests of the wire share.
+//! Assertions about messages as JSON.
 
 use std::fmt::Debug;
 
@@ -6,23 +6,23 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The message is written exactly as `json`, and read back as it was.
+/// Asserts that the message is written exactly as `json`, and that reading it gives the same message.
 #[track_caller]
 pub(crate) fn assert_golden<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, json: &Value) {
     assert_eq!(&serde_json::to_value(message).expect("a message is JSON"), json, "written");
-    assert_eq!(message, &read::<T>(json).expect("what was written can be read"), "read back");
+    assert_eq!(message, &read::<T>(json).expect("the JSON can be read back"), "read back");
 }
 
-/// An answer of a newer program, with a field that this one does not know, is read as if the field were not there.
+/// Asserts that reading the message ignores an unknown field, which a newer program may send.
 #[track_caller]
 pub(crate) fn assert_tolerates_new_fields<T: DeserializeOwned + PartialEq + Debug>(json: &Value) {
     let mut newer = json.clone();
     newer.as_object_mut().expect("a message is a JSON object").insert("from_the_future".into(), Value::from(1));
-    let read_newer: T = read(&newer).expect("a new field is tolerated");
-    assert_eq!(read_newer, read(json).expect("the same without the new field"));
+    let read_newer: T = read(&newer).expect("an unknown field is ignored");
+    assert_eq!(read_newer, read(json).expect("the message without the field"));
 }
 
-/// Reads a message from its JSON text, as programs do.
+/// Reads a message from JSON text, as programs do.
 pub(crate) fn read<T: DeserializeOwned>(json: &Value) -> Result<T, String> {
     serde_json::from_str(&json.to_string()).map_err(|error| error.to_string())
 }

@@ -1,4 +1,4 @@
-//! The agent as a program, beside the smallest web server that everyone has.
+//! Compares the agent with a minimal web server, `python3 -m http.server`.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -74,16 +74,16 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It is ours, and it runs until now.
+        // Nothing else ends this process, so the kill cannot fail.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Bytes of resident memory.
+/// Resident memory of a process, in bytes.
 pub(crate) fn resident(pid: u32) -> anyhow::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("the kernel says VmRSS")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
     let kilobytes: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
     Ok(kilobytes * 1024)
 }

@@ -1,5 +1,5 @@
-//! A launch on the cluster that KUBECONFIG names: what it costs the API server, and how long it takes; and what it
-//! takes to put the agent into an image. The cluster must be quiet besides, for the API server counts everyone's requests.
+//! Measures a launch on the cluster in KUBECONFIG (API writes and time), and the time to wrap an image. The cluster must be
+//! quiet, because the API server counts the requests of all clients.
 
 use std::fs;
 use std::io::Write;
@@ -14,19 +14,19 @@ use protocol::view::JobView;
 
 use crate::sample::{Figure, RUNS, Row, median};
 
-/// Replicas of a launch, and what Kubeflow's tf-operator 1.1 wrote for as many on the same kind of cluster: jobs, pods,
-/// services and bindings, the lower of its figures.
+/// Replicas of a launch, and the API writes of Kubeflow's tf-operator 1.1 for as many replicas on the same kind of cluster:
+/// jobs, pods, services and bindings. The smaller of its measured numbers.
 const LAUNCHES: [(u32, u64); 2] = [(4, 27), (16, 83)];
-/// What the first prototype took from its submit to four running scripts, 18 s of it asleep.
+/// The first prototype's time from submit to four running scripts. It includes 18 s of sleep.
 const PROTOTYPE: Duration = Duration::from_millis(24_900);
-/// What the training image is made of.
+/// Base of the training image.
 const BASE: &str = "python:3.11-slim";
-/// Its name.
+/// Name of the training image.
 const IMAGE: &str = "muster-bench";
-/// What the client makes of it.
+/// Name of the pod image.
 const WRAPPED: &str = "muster-bench_pod";
 
-/// Everything about the cluster; no rows where KUBECONFIG names none.
+/// All rows about the cluster. Empty if KUBECONFIG names no cluster.
 pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
     let namespace = match Namespace::create() {
         Ok(namespace) => namespace,
@@ -35,7 +35,7 @@ pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
             return Ok(vec![]);
         }
     };
-    // Long enough that the launch's writes can be told from the end's.
+    // Long enough to count the writes of the launch before those of the end.
     let scene = Scene::new("import time; time.sleep(3)");
     fs::write(scene.path().join("Dockerfile"), format!("FROM {BASE}\nWORKDIR /work\nCOPY exec.py .\nUSER 1000\n"))?;
     done(docker(&["build", "--quiet", "--tag", IMAGE, "."]).current_dir(scene.path()))?;
@@ -58,13 +58,13 @@ pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
             bare_is: if bare.is_some() { "the first prototype, once" } else { "" },
         });
     }
-    // Containers that are just being removed may still use them.
+    // This can fail while containers that are being removed still use the images.
     unwrap().and_then(|()| done(&mut docker(&["image", "rm", "--force", IMAGE]))).ok();
     Ok(rows)
 }
 
-/// One job: what was written until all ran, bindings by the scheduler included, and the time from the submit until it is
-/// heard that all have started.
+/// Runs a job. Returns the API writes until all replicas run, including the scheduler's bindings, and the time from the
+/// submit until the client sees that all replicas have started.
 fn launch(scene: &Scene, master: &str, count: u32) -> anyhow::Result<(u64, Duration)> {
     let before = writes()?;
     let submit = format!("{master}/create?strategy=AllReduce&n_worker={count}&img={WRAPPED}&name=bench-{count}");
@@ -82,8 +82,8 @@ fn launch(scene: &Scene, master: &str, count: u32) -> anyhow::Result<(u64, Durat
     Ok((written, took))
 }
 
-/// Requests so far that wrote pods, bindings, ConfigMaps, network policies or Services. What nodes say of pods is no
-/// launch's, and a dry run writes nothing.
+/// Number of writes so far to pods, bindings, ConfigMaps, network policies and Services. Excludes dry runs and the nodes'
+/// updates of pod status.
 fn writes() -> anyhow::Result<u64> {
     let metrics = done(kubectl(&["get", "--raw", "/metrics"]).stdout(Stdio::piped()))?;
     let counts = |line: &&str| {
@@ -98,7 +98,7 @@ fn writes() -> anyhow::Result<u64> {
     Ok(metrics.lines().filter(counts).filter_map(count).sum())
 }
 
-/// The client's way into an image, cold and warm, beside `docker build` of the same two lines.
+/// Times to wrap an image, cold and warm, compared with `docker build` of the same two lines.
 fn wraps(scene: &Scene) -> anyhow::Result<Vec<Row>> {
     let agent = programs::built("agent");
     let context = scene.path().join("by-hand");
@@ -131,7 +131,7 @@ fn unwrap() -> anyhow::Result<()> {
     done(&mut docker(&["image", "rm", "--force", id.trim()])).map(drop)
 }
 
-/// A namespace that goes when this is dropped.
+/// A namespace. Dropping this deletes it.
 struct Namespace(String);
 
 impl Namespace {
@@ -144,7 +144,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // The bench's outcome is known by now.
+        // A failure here does not affect the results.
         let _ = done(&mut kubectl(&["delete", "namespace", &self.0, "--wait=false"]));
     }
 }
@@ -167,7 +167,7 @@ fn timed(command: &mut Command) -> anyhow::Result<Duration> {
     Ok(begin.elapsed())
 }
 
-/// Runs a command to its end, and gives its stdout.
+/// Runs a command to its end and returns its stdout.
 fn done(command: &mut Command) -> anyhow::Result<String> {
     let output = command.spawn().and_then(std::process::Child::wait_with_output)?;
     if !output.status.success() {

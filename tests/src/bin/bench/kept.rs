@@ -1,4 +1,4 @@
-//! What a master keeps of jobs: how long others wait while much of it is read, and how much memory finished jobs take.
+//! Measures how long other requests wait while large logs are read, and the memory of finished jobs.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -31,20 +31,20 @@ use tokio_util::sync::CancellationToken;
 use crate::agents::resident;
 use crate::sample::{Figure, Row};
 
-/// Readers that search a whole log of the full length for its last lines, at the same time.
+/// Concurrent readers. Each searches a full log for its last lines.
 const TAILS: usize = 300;
 const LOGS: u32 = 4;
 const HEALTH_CHECKS: usize = 1000;
-/// Bytes that are appended at once while a log is filled.
+/// Bytes per write while a log is filled.
 const PIECE: usize = 1024 * 1024;
 
 const REPLICAS_OF_A_JOB: u32 = 100;
 const FEW_JOBS: u32 = 100;
 const MANY_JOBS: u32 = 200;
 
-/// How long `/healthz` takes meanwhile: the time within which 99 of 100 answers come.
+/// The 99th percentile of `/healthz` while the readers run.
 pub(crate) async fn tails() -> anyhow::Result<Vec<Row>> {
-    // One worker, as a master has that may use one processor.
+    // One worker thread, like a master that is limited to one processor.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let dir = tempfile::tempdir()?;
     let path = dir.path().to_owned();
@@ -88,7 +88,7 @@ async fn serve_full_logs(dir: &Path) -> anyhow::Result<String> {
     tokio::spawn(Arc::clone(&jobs).run());
     let spec = spec("full", LOGS)?;
     jobs.submit(spec.clone()).await?;
-    let handle = jobs.find(&spec.name).context("it was submitted")?;
+    let handle = jobs.find(&spec.name).context("the job was submitted")?;
     for replica in plan::replicas(&spec) {
         fill(&handle.logs, replica).await?;
     }
@@ -101,7 +101,7 @@ async fn serve_full_logs(dir: &Path) -> anyhow::Result<String> {
 }
 
 async fn fill(logs: &JobLogs, replica: ReplicaId) -> anyhow::Result<()> {
-    let log = logs.of(replica).context("it has one")?;
+    let log = logs.of(replica).context("the replica has a log")?;
     let piece = Bytes::from("0123456789abcde\n".repeat(PIECE / 16));
     let mut offset = 0;
     while offset < KEPT_BYTES.get() {
@@ -111,7 +111,7 @@ async fn fill(logs: &JobLogs, replica: ReplicaId) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How much of an answer is read.
+/// The part of an answer that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
     Head,
@@ -130,7 +130,7 @@ async fn ask(address: &str, path: &str, answer: Answer) -> anyhow::Result<String
     Ok(String::from_utf8_lossy(&read).into_owned())
 }
 
-/// What a master's memory grows by from 10,000 finished replicas to 20,000, for each of them.
+/// Memory of a finished replica: the master's growth from 10,000 to 20,000 finished replicas, per replica.
 pub(crate) async fn finished() -> anyhow::Result<Vec<Row>> {
     let few = memory_with(FEW_JOBS).await?;
     let many = memory_with(MANY_JOBS).await?;
@@ -149,7 +149,7 @@ async fn memory_with(jobs: u32) -> anyhow::Result<u64> {
     drop(store);
     let mut master = Master::start(dir.path())?;
     let mut last = 0;
-    // Until it has looked at all of them, its memory grows.
+    // The master's memory grows until it has read all records.
     for _ in 0..20 {
         let now = resident(master.0.id())?;
         ensure!(master.0.try_wait()?.is_none(), "the master has ended");
@@ -162,7 +162,7 @@ async fn memory_with(jobs: u32) -> anyhow::Result<u64> {
     Ok(last)
 }
 
-/// A master as a program; it is killed with this value.
+/// A running master. Dropping this kills it.
 struct Master(Child);
 
 impl Master {
@@ -183,7 +183,7 @@ impl Master {
 
 impl Drop for Master {
     fn drop(&mut self) {
-        // It is ours, and it runs until now.
+        // Nothing else ends this process, so the kill cannot fail.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

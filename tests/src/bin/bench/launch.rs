@@ -1,4 +1,4 @@
-//! From the last agent's answer to the last exec.py started, and how far apart the first and the last start are.
+//! Measures the time from the last agent's first answer to the last start of exec.py, and between the first and last start.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -27,12 +27,12 @@ use testkit::fake::{Arrival, FakeAgent, FakeBackend};
 use crate::sample::{Figure, RUNS, Row, median};
 use crate::spawn::BareAgent;
 
-/// Agents in one process, each on an address of its own.
+/// Number of fake agents. They share a process, but each has its own address.
 const FAKE_AGENTS: u32 = 1000;
 const REAL_AGENTS: u32 = 4;
 const FIRST: Generation = Generation { epoch: 1, sequence: 1 };
 
-/// Four agents as processes, each starting Python.
+/// Measures four real agents. Each starts Python.
 pub(crate) async fn real() -> anyhow::Result<Vec<Row>> {
     let scene = Scene::new("");
     let (mut added, mut skews, mut bare) = (vec![], vec![], vec![]);
@@ -48,7 +48,7 @@ pub(crate) async fn real() -> anyhow::Result<Vec<Row>> {
     Ok(rows("4 real agents", &[added, skews, bare]))
 }
 
-/// A thousand agents that only answer.
+/// Measures a thousand fake agents, which only answer.
 pub(crate) async fn fake() -> anyhow::Result<Vec<Row>> {
     let (mut added, mut skews, mut bare) = (vec![], vec![], vec![]);
     for _ in 0..RUNS {
@@ -98,7 +98,7 @@ async fn launch_fakes() -> anyhow::Result<(Duration, Duration)> {
     }
     let added = launch_time(&view.wait_for(|view| view.state == JobState::Running).await?.times)?;
     let starts: Vec<Instant> = agents.iter().flat_map(|agent| agent.history().starts).collect();
-    ensure!(starts.len() == agents.len(), "each agent was started once");
+    ensure!(starts.len() == agents.len(), "every agent starts once");
     agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
     view.wait_for(|view| view.state.is_finished()).await?;
     following.abort();
@@ -106,13 +106,13 @@ async fn launch_fakes() -> anyhow::Result<(Duration, Duration)> {
     Ok((added, last.duration_since(*first)))
 }
 
-/// From the last agent's answer until every start is acknowledged.
+/// Time from the last agent's first answer until all starts are acknowledged.
 fn launch_time(times: &JobTimes) -> anyhow::Result<Duration> {
     let (joined, started) = times.joined.zip(times.started).context("the job was started")?;
     Ok(Duration::from_millis(started.0 - joined.0))
 }
 
-/// What anyone would write without a launcher: the environment to each, then the start to each.
+/// A simple loop for comparison: sends each agent its environment, then each agent its start.
 async fn bare_loop(agents: &[SocketAddr]) -> anyhow::Result<Duration> {
     let client = AgentClient::new();
     let spec = spec(u32::try_from(agents.len())?)?;

@@ -1,5 +1,5 @@
-//! `make bench`: what Muster adds to the work itself, each figure beside a bare loop that does the same without it, in
-//! one run, so that the ratio holds on any machine.
+//! `make bench`: measures Muster's overhead. Each value is compared with a simple loop that does the same work without
+//! Muster. Both run on the same machine, so the ratio is comparable between machines.
 
 mod agents;
 mod cluster;

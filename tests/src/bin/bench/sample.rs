@@ -1,11 +1,11 @@
-//! Figures, and how they are shown.
+//! Measured values and their formats.
 
 use std::time::Duration;
 
-/// Runs of each measurement; the median counts.
+/// Runs of each measurement. The result is their median.
 pub(crate) const RUNS: usize = 5;
 
-/// A line of the table.
+/// A row of the table.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) what: String,
@@ -14,7 +14,7 @@ pub(crate) struct Row {
     pub(crate) bare_is: &'static str,
 }
 
-/// A figure with its unit.
+/// A measured value with its unit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Figure {
     Time(Duration),

@@ -1,4 +1,4 @@
-//! What it takes to get processes started: pods through a whole master, beside a loop that only spawns.
+//! Compares the start of processes through a master with a loop that only spawns them.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::sample::{Figure, RUNS, Row, median};
 
 const REPLICAS: u32 = 64;
 
-/// An agent without a master. It ends when this is dropped, for its stdin ends then.
+/// An agent without a master. Dropping this closes its stdin, which ends it.
 pub(crate) struct BareAgent {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -32,7 +32,7 @@ impl BareAgent {
             .context("start the agent")?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("it was piped")?).read_line(&mut line)?;
-        let address = line.trim().parse().context("the agent says its address")?;
+        let address = line.trim().parse().context("the agent prints its address")?;
         Ok(Self { child, address })
     }
 
@@ -48,7 +48,7 @@ impl Drop for BareAgent {
     }
 }
 
-/// A job of replicas that end at once: their `python` is /bin/true.
+/// Measures a job whose replicas end at once, because their `python` is /bin/true.
 pub(crate) async fn compare() -> anyhow::Result<Vec<Row>> {
     let scene = Scene::new("");
     symlink("/bin/true", scene.path().join("python"))?;

@@ -1,4 +1,4 @@
-//! A campaign's way to its master: the HTTP API, by curl.
+//! Calls of the master's HTTP API, with curl.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use protocol::ids::{Generation, JobName};
 use protocol::job::JobRequest;
 use protocol::view::{JobState, JobView, ReplicaView};
 
-/// Most time that anything of a job may take. A run that its agent does not stop is given 17 s, its pod 17 s more.
+/// Maximum time for each step of a job. A run that does not stop is given up after 17 s, and its pod after 17 s more.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A master, asked from a folder.
+/// A master's API. curl runs in the scene's folder.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Api<'a> {
     pub(crate) scene: &'a Scene,
@@ -26,25 +26,25 @@ impl Api<'_> {
         serde_json::from_str::<JobView>(&answer).map(drop).with_context(|| answer)
     }
 
-    /// The job, as soon as `is_it` holds for it.
+    /// Waits until the job's view passes `is_it`, and returns the view.
     pub(crate) fn until(&self, job: &JobName, what: &str, is_it: impl Fn(&JobView) -> bool) -> anyhow::Result<JobView> {
         let begin = Instant::now();
         let mut view = self.view(job, "")?;
         while !is_it(&view) {
             if begin.elapsed() > PATIENCE {
-                bail!("{job}: not within {} s: {what}; it is {view:?}", PATIENCE.as_secs());
+                bail!("{job}: timeout after {} s, waiting for: {what}; the job is {view:?}", PATIENCE.as_secs());
             }
             view = self.view(job, &format!("?after={}&wait=10", view.seq))?;
         }
         Ok(view)
     }
 
-    /// The job, once it has finished.
+    /// Waits until the job has finished, and returns its view.
     pub(crate) fn finished(&self, job: &JobName) -> anyhow::Result<JobView> {
-        self.until(job, "it has finished", |view| view.state.is_finished())
+        self.until(job, "the job has finished", |view| view.state.is_finished())
     }
 
-    /// The job, once all its replicas run in a start later than this one, or once it has finished.
+    /// Waits until all replicas run in a later start than this one, or the job has finished. Returns the view.
     pub(crate) fn running_anew(&self, job: &JobName, after: Option<Generation>) -> anyhow::Result<JobView> {
         let runs = |view: &JobView| {
             let is_new = view.generation > after;
@@ -53,32 +53,32 @@ impl Api<'_> {
         self.until(job, "all run in a new start", |view| view.state.is_finished() || runs(view))
     }
 
-    /// The job, once the start that `before` shows is judged, or once it has finished.
+    /// Waits until the start in `before` has ended or failed, or the job has finished. Returns the view.
     pub(crate) fn judged(&self, before: &JobView) -> anyhow::Result<JobView> {
         let is_judged =
             |view: &JobView| view.restarts.failed_starts.iter().any(|failed| failed.generation >= before.generation);
-        self.until(&before.name, "a start is judged", |view| view.state.is_finished() || is_judged(view))
+        self.until(&before.name, "a start has failed", |view| view.state.is_finished() || is_judged(view))
     }
 
-    /// All that the job has printed.
+    /// The job's output.
     pub(crate) fn logs(&self, job: &JobName) -> String {
         self.scene.curl(&[&format!("{}/v1/jobs/{job}/logs", self.url)])
     }
 
-    /// Deletes the job, and waits until it is forgotten.
+    /// Deletes the job, and waits until its record is deleted.
     pub(crate) fn delete(&self, job: &JobName) -> anyhow::Result<()> {
         self.scene.curl(&["-X", "DELETE", &format!("{}/v1/jobs/{job}", self.url)]);
         self.forgotten(job)
     }
 
-    /// Waits until the job is forgotten.
+    /// Waits until the job's record is deleted.
     pub(crate) fn forgotten(&self, job: &JobName) -> anyhow::Result<()> {
         let begin = Instant::now();
         while let Ok(view) = self.view(job, "") {
             if begin.elapsed() > PATIENCE {
-                bail!("{job}: not forgotten within {} s: {view:?}", PATIENCE.as_secs());
+                bail!("{job}: not deleted within {} s: {view:?}", PATIENCE.as_secs());
             }
-            // An answer comes at once when it goes.
+            // The master answers at once when the job is deleted.
             let _ = self.view(job, &format!("?after={}&wait=1", view.seq));
         }
         Ok(())

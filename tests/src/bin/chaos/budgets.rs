@@ -1,4 +1,4 @@
-//! More kills than a job's budget allows: it must fail, say so, and never be started again.
+//! Kills each job more often than its budget allows. The job must fail with the right reason and must not restart.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -14,10 +14,10 @@ use crate::say;
 use crate::shots::shoot;
 use crate::work::{STEPS_WITHOUT_END, Site, Traces, request};
 
-/// Jobs at the same time.
+/// Number of concurrent jobs.
 const LANES: usize = 4;
 
-/// So many jobs, each killed once more than it is forgiven.
+/// Runs `jobs` jobs. Kills each once more than its budget allows.
 pub(crate) fn campaign(jobs: u32, seed: u64) -> anyhow::Result<()> {
     let site = Site::new()?;
     let api = Api { scene: &site.scene, url: &site.master.url };
@@ -36,14 +36,14 @@ pub(crate) fn campaign(jobs: u32, seed: u64) -> anyhow::Result<()> {
         }
     });
     say(&format!(
-        "{jobs} jobs killed {} times in all, each once more than its budget: each failed, none was started again; {:.0} s",
+        "{jobs} jobs killed {} times in total, each once more than its budget: all failed, none restarted; {:.0} s",
         kills.into_inner(),
         begin.elapsed().as_secs_f64(),
     ));
     outcome
 }
 
-/// One job; how often it was killed.
+/// Runs a job. Returns the number of kills.
 fn job(api: Api<'_>, name: &JobName, random: &mut fastrand::Rng) -> anyhow::Result<u32> {
     let (workers, budget) = (random.u32(2..=4), random.u32(0..=3));
     api.submit(&request(name, STEPS_WITHOUT_END, workers, budget))?;
@@ -53,7 +53,7 @@ fn job(api: Api<'_>, name: &JobName, random: &mut fastrand::Rng) -> anyhow::Resu
         let view = api.running_anew(name, last)?;
         last = view.generation;
         let target = &view.replicas[random.usize(..view.replicas.len())];
-        ensure!(shoot(pid_of(target)?, name.as_str()), "{name}: {} ended before it was shot", target.replica);
+        ensure!(shoot(pid_of(target)?, name.as_str()), "{name}: {} ended before it was killed", target.replica);
         shot = Some(target.replica);
         api.judged(&view)?;
     }
@@ -62,7 +62,10 @@ fn job(api: Api<'_>, name: &JobName, random: &mut fastrand::Rng) -> anyhow::Resu
         Some(JobResult::Failed { failure }) => failure.replica(),
         Some(JobResult::Succeeded | JobResult::Cancelled) | None => None,
     };
-    ensure!(blamed == shot && end.restarts.counted == budget, "{name}: {shot:?} was shot last, and {end:?}");
+    ensure!(
+        blamed == shot && end.restarts.counted == budget,
+        "{name}: {shot:?} was killed last, but the job is {end:?}"
+    );
     says_why(api, &end)?;
     stays_ended(api, &end)?;
     api.delete(name)?;
@@ -78,11 +81,11 @@ fn says_why(api: Api<'_>, end: &JobView) -> anyhow::Result<()> {
     };
     let Some(JobResult::Failed { failure }) = &end.result else { return Ok(()) };
     let expected = format!("job {} failed{restarts}: {failure}", end.name);
-    ensure!(why.starts_with(&expected), "not {expected:?}, but {why}");
+    ensure!(why.starts_with(&expected), "expected {expected:?}, got {why}");
     Ok(())
 }
 
-/// Nothing runs of it, and there was no start beyond its budget.
+/// Checks that nothing of the job runs, and that it had no start beyond its budget.
 fn stays_ended(api: Api<'_>, end: &JobView) -> anyhow::Result<()> {
     let traces = Traces::of(api.scene, &end.name)?;
     let most = end.restarts.counted as usize + 1;

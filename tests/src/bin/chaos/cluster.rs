@@ -1,5 +1,4 @@
-//! Containers killed and pods deleted on the cluster that KUBECONFIG names: every job must end right, and count the kills
-//! alone.
+//! Kills containers and deletes pods on the cluster in KUBECONFIG. Every job must succeed and count only the kills.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -18,12 +17,12 @@ use protocol::view::{JobState, ReplicaView};
 use crate::api::{Api, pid_of};
 use crate::{lanes, output, say};
 
-/// Jobs at the same time, of two workers each.
+/// Number of concurrent jobs, of two workers each.
 const LANES: usize = 4;
-/// Most kills of one job.
+/// Maximum kills of a job.
 const QUOTA: usize = 5;
 
-/// Long enough to be met, and no longer.
+/// Runs just long enough to be killed.
 const EXEC_PY: &str = r#"
 import json, os, time
 generation, config = os.environ["MUSTER_GENERATION"], json.loads(os.environ["TF_CONFIG"])
@@ -32,7 +31,7 @@ time.sleep(4)
 print("done", generation, flush=True)
 "#;
 
-/// A way to end what runs in a pod.
+/// A way to kill a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Way {
     /// `kill -9` of its container's first process, the agent.
@@ -43,7 +42,7 @@ enum Way {
     Deletion,
 }
 
-/// So many kills of containers, and two fifths as many deletions of pods.
+/// Kills `kills` containers, and deletes two fifths as many pods.
 pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     let mut random = fastrand::Rng::with_seed(seed);
     let kills = kills as usize;
@@ -106,7 +105,7 @@ struct Site<'a> {
 }
 
 impl Site<'_> {
-    /// One job; which shots at it have hit.
+    /// Runs a job. Returns the kills, and whether each hit.
     fn job(self, name: &JobName, hand: Vec<Way>, random: &mut fastrand::Rng) -> anyhow::Result<Vec<(Way, bool)>> {
         self.api.submit(&request(&self.cluster.image, name, EXEC_PY, 100))?;
         let mut shots = vec![];
@@ -127,20 +126,20 @@ impl Site<'_> {
             if let Some(failed) = failed {
                 let is_right =
                     failed.failure.replica() == Some(target.replica) && failed.counted == (way != Way::Deletion);
-                ensure!(is_right, "{name}: {way:?} of {}, and {failed:?}", target.replica);
+                ensure!(is_right, "{name}: {way:?} of {}, but the failure is {failed:?}", target.replica);
             }
         }
         let end = self.api.finished(name)?;
         let hits = |test: fn(Way) -> bool| shots.iter().filter(|(way, has_hit)| *has_hit && test(*way)).count();
         let (kills, deletions) = (hits(|way| way != Way::Deletion), hits(|way| way == Way::Deletion));
         let is_right = end.restarts.counted as usize == kills && end.restarts.uncounted as usize == deletions;
-        ensure!(end.state == JobState::Succeeded && is_right, "{name}: {shots:?}, and {end:?}");
+        ensure!(end.state == JobState::Succeeded && is_right, "{name}: {shots:?}, but the job is {end:?}");
         output::judge(&self.api.logs(name), &end)?;
         self.api.delete(name)?;
         Ok(shots)
     }
 
-    /// Ends what runs in a replica's pod, unless it has ended before.
+    /// Kills a replica, unless it has already ended.
     fn end(self, way: Way, job: &JobName, target: &ReplicaView) -> anyhow::Result<()> {
         let pod = PodName::new(job, target.replica);
         if way == Way::Deletion {
@@ -166,7 +165,7 @@ impl Site<'_> {
     }
 }
 
-/// A job of this script, in the image that all share.
+/// A request for a job that runs this script in the shared image.
 pub(crate) fn request(image: &Image, name: &JobName, script: &str, max_restarts: u32) -> JobRequest {
     JobRequest {
         image: Some(image.wrapped().parse().expect("it is an image")),
@@ -176,7 +175,7 @@ pub(crate) fn request(image: &Image, name: &JobName, script: &str, max_restarts:
     }
 }
 
-/// Runs the docker command: what it prints. That the container or the process is gone already is fine.
+/// Runs the docker command and returns its stdout. Ignores failures: the container or process may have ended.
 fn docker(args: &[&str]) -> anyhow::Result<String> {
     let output = Command::new("docker").args(args).output().context("docker is on the path")?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())

@@ -1,4 +1,4 @@
-//! What the Kubernetes API has shown of a job, version by version, as two `kubectl get --watch` have printed it.
+//! All versions of a job's objects in the Kubernetes API, as printed by two `kubectl get --watch`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -14,33 +14,35 @@ use master::store::{JobRecord, Wish};
 use serde_json::{Deserializer, Value};
 use testkit::chaos::broken_promises;
 
-/// Most time in which a forgotten job's objects go.
+/// Maximum time until a deleted job's objects are deleted.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Two watches.
+/// The watches of records and pods.
 pub(crate) struct History {
     records: Watch,
     pods: Watch,
 }
 
 impl History {
-    /// Begins to watch a namespace. What kubectl complains about goes into a file of the folder.
+    /// Watches a namespace. kubectl's stderr goes to a file in the folder.
     pub(crate) fn follow(namespace: &Namespace, folder: &Path) -> anyhow::Result<Self> {
         let watch = |kind| Watch::begin(namespace.name(), kind, &folder.join(format!("{kind}.log")));
         Ok(Self { records: watch("configmaps")?, pods: watch("pods")? })
     }
 
-    /// Waits until nothing of it is there any more, and then judges all that was: the versions of one record, and how many
-    /// pods each replica has had.
+    /// Waits until all objects are deleted. Then checks all versions of the record, and the number of pods of each replica.
     pub(crate) fn judge(self, pods: &BTreeMap<&str, usize>) -> anyhow::Result<()> {
         let (records, shown_pods) = (self.records.until_all_is_gone()?, self.pods.until_all_is_gone()?);
         let mut last: Option<JobRecord> = None;
         for event in &records {
             let record = record(event)?;
             let broken = last.iter().flat_map(|before| broken_promises(before, &record)).collect::<Vec<_>>();
-            ensure!(broken.is_empty(), "{broken:?}: {last:?}, and then {record:?}");
-            ensure!(last.is_some() || record.restarts.is_empty(), "the beginning was not watched: {record:?}");
-            ensure!(event["type"] != "DELETED" || record.wish == Wish::Delete, "deleted without a wish: {record:?}");
+            ensure!(broken.is_empty(), "{broken:?}: {last:?}, followed by {record:?}");
+            ensure!(last.is_some() || record.restarts.is_empty(), "the watch missed the first version: {record:?}");
+            ensure!(
+                event["type"] != "DELETED" || record.wish == Wish::Delete,
+                "deleted although nobody wished it: {record:?}"
+            );
             last = Some(record);
         }
         let mut had: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -48,12 +50,12 @@ impl History {
             had.entry(pod["name"].as_str().unwrap_or_default()).or_default().extend(pod["uid"].as_str());
         }
         let had: BTreeMap<&str, usize> = had.into_iter().map(|(name, uids)| (name, uids.len())).collect();
-        ensure!(had == *pods, "so many pods were there: {had:?}, and not {pods:?}");
+        ensure!(had == *pods, "expected pods {pods:?}, found {had:?}");
         Ok(())
     }
 }
 
-/// The record of a version; its uid is the ConfigMap's.
+/// Reads the record of a version. Its uid is the ConfigMap's uid.
 fn record(event: &Value) -> anyhow::Result<JobRecord> {
     let map = &event["object"];
     let text = map["data"]["record"].as_str().with_context(|| format!("no record: {map}"))?;
@@ -61,7 +63,7 @@ fn record(event: &Value) -> anyhow::Result<JobRecord> {
     Ok(JobRecord { uid, ..serde_json::from_str(text).with_context(|| text.to_owned())? })
 }
 
-/// One kubectl that watches, and what it has shown.
+/// A watching kubectl and its output.
 struct Watch {
     kubectl: Child,
     log: PathBuf,
@@ -76,10 +78,10 @@ impl Watch {
             .stdout(Stdio::piped())
             .stderr(File::create(log)?)
             .spawn()
-            .context("kubectl is on the path")?;
+            .context("kubectl is on the PATH")?;
         let stdout = kubectl.stdout.take().context("it was piped")?;
         let (sender, events) = mpsc::channel();
-        // Ends with kubectl, or when nobody wants to know.
+        // This thread ends with kubectl, or when the receiver is dropped.
         thread::spawn(move || {
             let shown = Deserializer::from_reader(stdout).into_iter::<Value>();
             shown.map_while(Result::ok).try_for_each(|event| sender.send(event))
@@ -87,7 +89,7 @@ impl Watch {
         Ok(Self { kubectl, log: log.to_owned(), events })
     }
 
-    /// What it has shown, once all that it has shown is deleted.
+    /// Waits until all objects of the watch are deleted. Returns all events.
     fn until_all_is_gone(self) -> anyhow::Result<Vec<Value>> {
         let begin = Instant::now();
         let (mut shown, mut there) = (vec![], BTreeSet::new());
@@ -95,7 +97,7 @@ impl Watch {
             let left = PATIENCE.saturating_sub(begin.elapsed());
             let event = self.events.recv_timeout(left).with_context(|| {
                 let complaint = fs::read_to_string(&self.log).unwrap_or_default();
-                format!("of {} versions, these are not deleted: {there:?}; kubectl: {complaint}", shown.len())
+                format!("{} versions; not deleted: {there:?}; kubectl: {complaint}", shown.len())
             })?;
             let uid = event["object"]["metadata"]["uid"].to_string();
             if event["type"] == "DELETED" {
@@ -111,7 +113,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // It may have ended when its namespace went.
+        // The kill fails if kubectl has ended with its namespace.
         let _ = self.kubectl.kill();
         let _ = self.kubectl.wait();
     }

@@ -1,4 +1,4 @@
-//! `kill -9` of random workers of jobs whose budget allows it: every job must do all its work, and count what was done to it.
+//! Kills random workers within the jobs' budgets. Every job must do all its work and count every kill.
 
 use std::ops::AddAssign;
 use std::sync::Mutex;
@@ -19,27 +19,27 @@ use crate::say;
 use crate::shots::{agent_of, shoot};
 use crate::work::{STEPS, Site, Traces, request};
 
-/// Jobs at the same time.
+/// Number of concurrent jobs.
 const LANES: usize = 4;
-/// Most restarts of a job: more than it is ever shot.
+/// Maximum restarts of a job: more than the kills of any job.
 const BUDGET: u32 = 1000;
 
-/// What was done, and what came of it.
+/// Counts of kills and of their effects.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     jobs: u32,
     of_runs: u32,
     of_agents: u32,
-    /// Those right after another at the same job.
+    /// Kills right after another kill at the same job.
     second: u32,
-    /// Those that met nothing that still had work to do; they do not count as kills.
+    /// Kills that came too late, because the process had done its work. They do not count.
     late: u32,
-    /// Starts that were ended by a kill.
+    /// Starts that a kill ended.
     starts: u32,
     restarts: u32,
 }
 
-/// Shoots until so many processes have died of it.
+/// Kills processes until `kills` kills have hit.
 pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     let site = Site::new()?;
     let api = Api { scene: &site.scene, url: &site.master.url };
@@ -74,12 +74,12 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     outcome
 }
 
-/// One job, shot at until so many have hit or it has ended.
+/// Runs a job. Kills its processes until the quota is reached or the job has ended.
 fn job(api: Api<'_>, name: &JobName, quota: u32, random: &mut fastrand::Rng) -> anyhow::Result<Tally> {
     let workers = random.u32(2..=4);
     api.submit(&request(name, STEPS, workers, BUDGET))?;
     let mut tally = Tally { jobs: 1, ..Tally::default() };
-    // Agents that were shot in the shadow of another kill may show in the start after it.
+    // If an agent is killed right after another kill, its failure may appear in the next start.
     let mut shadow = vec![];
     let mut last = None;
     while tally.kills() < quota {
@@ -97,13 +97,13 @@ fn job(api: Api<'_>, name: &JobName, quota: u32, random: &mut fastrand::Rng) -> 
         let judged = api.judged(&view)?;
         let Some(failed) = judged.restarts.failed_starts.iter().find(|failed| failed.generation == view.generation)
         else {
-            // Its work was done, and nothing of it had to be made up for.
+            // The job had done its work before the kill, so nothing was repeated.
             tally += Tally { late: shots.late + shots.kills(), ..Tally::default() };
             continue;
         };
         tally += Tally { starts: 1, ..shots };
         let suspects: Vec<ReplicaId> = hit.iter().chain(&shadow).copied().collect();
-        ensure!(is_blamed(failed, &suspects), "{name}: {hit:?} were shot, and not {failed:?}");
+        ensure!(is_blamed(failed, &suspects), "{name}: {hit:?} were killed, but the failure is {failed:?}");
         shadow = hit;
     }
     let end = api.finished(name)?;
@@ -113,19 +113,19 @@ fn job(api: Api<'_>, name: &JobName, quota: u32, random: &mut fastrand::Rng) -> 
     Ok(tally)
 }
 
-/// What was shot at one start.
+/// The kills during one start.
 struct Volley {
     hit: Vec<ReplicaId>,
     tally: Tally,
 }
 
 impl Volley {
-    /// Mostly one exec.py; one time in five an agent; one time in ten a second replica right after.
+    /// Kills one exec.py, or with probability 1/5 its agent. With probability 1/10, kills a second replica right after.
     fn at(view: &JobView, random: &mut fastrand::Rng) -> anyhow::Result<Self> {
         let mut volley = Self { hit: vec![], tally: Tally::default() };
         let mut targets: Vec<_> = view.replicas.iter().collect();
         random.shuffle(&mut targets);
-        // Asked before anything dies, for nobody has an agent's number then.
+        // An agent's process id can only be found while its exec.py runs.
         let agents: Vec<Option<u32>> = targets.iter().map(|target| target.pid.and_then(agent_of)).collect();
         let shots = if random.u8(..10) == 0 { 2 } else { 1 };
         for (target, agent) in targets.into_iter().zip(agents).take(shots) {
@@ -149,7 +149,7 @@ impl Volley {
     }
 }
 
-/// Whether a start has failed because of one of these, as a kill makes it fail.
+/// Whether a kill of one of these replicas made the start fail.
 fn is_blamed(failed: &FailedStart, suspects: &[ReplicaId]) -> bool {
     let is_right_kind = match &failed.failure {
         Failure::ReplicaExited { exit, .. } => exit.outcome == ExitOutcome::Signal(9),
@@ -161,14 +161,14 @@ fn is_blamed(failed: &FailedStart, suspects: &[ReplicaId]) -> bool {
 
 fn ended_rightly(api: Api<'_>, end: &JobView, workers: u32, tally: Tally) -> anyhow::Result<()> {
     let name = &end.name;
-    ensure!(end.state == JobState::Succeeded, "{name} ended as {end:?}");
+    ensure!(end.state == JobState::Succeeded, "{name} did not succeed: {end:?}");
     let restarts = &end.restarts;
-    // A second kill meets the same start as the first, the time between two starts, or the next start.
+    // A second kill may hit the same start, the time between two starts, or the next start.
     let is_right = restarts.uncounted == 0 && (tally.starts..=tally.starts + tally.second).contains(&restarts.counted);
-    ensure!(is_right, "{name}: {tally:?}, and {restarts:?}");
+    ensure!(is_right, "{name}: {tally:?}, but {restarts:?}");
     let traces = Traces::of(api.scene, name)?;
     traces.are_complete(name, workers)?;
-    ensure!(traces.starts() <= restarts.counted as usize + 1, "{name}: {traces:?}, and {restarts:?}");
+    ensure!(traces.starts() <= restarts.counted as usize + 1, "{name}: {traces:?}, but {restarts:?}");
     let logs = api.logs(name);
     ensure!(!logs.contains("VIOLATION"), "{name}: {logs}");
     let left = pids(api.scene.path(), name.as_str());

@@ -1,4 +1,4 @@
-//! Jobs at the same time, one after another in each of a few lanes.
+//! Runs jobs in a few concurrent lanes, one after another in each lane.
 
 use std::sync::Mutex;
 use std::thread;
@@ -7,10 +7,10 @@ use anyhow::bail;
 
 use crate::say;
 
-/// Most complaints that are shown in full.
+/// Maximum complaints that are printed.
 const SHOWN: usize = 5;
 
-/// Runs `lane` so many times at once, each with random numbers of its own, and fails with what they return.
+/// Runs `lane` in `lanes` threads, each with its own random numbers. Fails if there are complaints.
 pub(crate) fn run<Lane>(lanes: usize, seed: u64, lane: Lane) -> anyhow::Result<()>
 where
     Lane: Fn(&mut fastrand::Rng, &Complaints) + Sync,
@@ -27,18 +27,18 @@ where
     complaints.judged()
 }
 
-/// What was not as it should be.
+/// The violations that were found.
 #[derive(Debug, Default)]
 pub(crate) struct Complaints(Mutex<Vec<String>>);
 
 impl Complaints {
-    /// The value, or its error among the complaints.
+    /// Returns the value, or adds the error to the complaints.
     pub(crate) fn take<T>(&self, result: anyhow::Result<T>) -> Option<T> {
         let complaint = |error: anyhow::Error| self.0.lock().expect("nobody panics").push(format!("{error:#}"));
         result.map_err(complaint).ok()
     }
 
-    /// Whether there are so many that it makes no sense to go on.
+    /// Whether the campaign should stop because of too many complaints.
     pub(crate) fn are_too_many(&self) -> bool {
         self.0.lock().expect("nobody panics").len() >= SHOWN
     }

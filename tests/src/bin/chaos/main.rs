@@ -1,5 +1,5 @@
-//! `make chaos`: campaigns of failures against the real programs. Each takes how much of it there shall be, prints what it
-//! counted, and fails with all that was not as it should be.
+//! `make chaos`: campaigns of failures against the real programs. Each takes a count, prints its results, and fails with a
+//! list of violations.
 
 mod api;
 mod budgets;
@@ -51,6 +51,6 @@ fn run() -> anyhow::Result<()> {
 
 /// Prints a line at once.
 fn say(line: &str) {
-    // Who has closed stdout does not want to know.
+    // If stdout is closed, the line is lost.
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -1,4 +1,4 @@
-//! What a job's output tells of its starts: exec.py prints `begun GENERATION CLUSTER`, and `done GENERATION` at its end.
+//! Checks a job's starts by its output: exec.py prints `begun GENERATION CLUSTER`, and at its end `done GENERATION`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,8 @@ use anyhow::{Context as _, ensure};
 use protocol::ids::Generation;
 use protocol::view::{JobView, LogLine};
 
-/// No replica ran twice in one start, all of a start saw the same cluster, and all of the last one came to their end.
+/// Checks that no replica ran twice in a start, that all members of a start saw the same cluster, and that all replicas of
+/// the last start were done.
 pub(crate) fn judge(logs: &str, end: &JobView) -> anyhow::Result<()> {
     let mut clusters: BTreeMap<Generation, String> = BTreeMap::new();
     let (mut begun, mut done) = (BTreeSet::new(), Vec::<Generation>::new());
@@ -17,14 +18,18 @@ pub(crate) fn judge(logs: &str, end: &JobView) -> anyhow::Result<()> {
                 let generation = generation.parse()?;
                 ensure!(begun.insert((generation, replica)), "{}: {replica} ran twice in {generation}", end.name);
                 let first = clusters.entry(generation).or_insert_with(|| (*cluster).to_owned());
-                ensure!(first == cluster, "{}: not the cluster of the others: {line}", end.name);
+                ensure!(first == cluster, "{}: a different cluster: {line}", end.name);
             }
             ["done", generation] => done.push(generation.parse()?),
             _ => {}
         }
     }
-    let last = clusters.last_key_value().map(|(generation, _)| *generation).context("it ran")?;
+    let last = clusters.last_key_value().map(|(generation, _)| *generation).context("no replica ran")?;
     let of_last = done.iter().filter(|generation| **generation == last).count();
-    ensure!(of_last == end.replicas.len(), "{}: {of_last} of the last start {last} were done:\n{logs}", end.name);
+    ensure!(
+        of_last == end.replicas.len(),
+        "{}: only {of_last} replicas of the last start {last} were done:\n{logs}",
+        end.name
+    );
     Ok(())
 }

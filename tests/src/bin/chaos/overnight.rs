@@ -1,4 +1,4 @@
-//! Many jobs one after another on one master: what it takes for itself must not grow with their number.
+//! Runs many jobs one after another on one master. The master's resources must not grow with their number.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,21 +14,21 @@ use protocol::view::JobState;
 use crate::api::Api;
 use crate::say;
 
-/// Most bytes by which the master may grow with each job that is forgotten; an allocator is never quite still.
+/// Maximum growth in bytes per deleted job. The allocator causes some noise.
 const GROWTH: f64 = 20.0 * 1024.0;
-/// Most bytes by which it may grow with each job that is kept: two replicas, their records and the heads of their logs.
+/// Maximum growth in bytes per kept job: two replicas, their records and the headers of their logs.
 const GROWTH_KEPT: f64 = 150.0 * 1024.0;
 
-/// What becomes of a job that has ended.
+/// What happens to a job after its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Afterwards {
-    /// It is deleted, or forgets itself, in turn.
+    /// It is deleted: by a request, or by its time to live, in turn.
     Forgotten,
-    /// It stays.
+    /// It is kept.
     Kept,
 }
 
-/// What a master takes for itself.
+/// Resources of a master.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     resident: u64,
@@ -37,7 +37,7 @@ struct Sample {
     tasks: u64,
 }
 
-/// So many jobs that are forgotten, and as many that are kept.
+/// Runs `jobs` jobs that are deleted, and `jobs` jobs that are kept.
 pub(crate) fn campaign(jobs: u32) -> anyhow::Result<()> {
     run(jobs, Afterwards::Forgotten)?;
     run(jobs, Afterwards::Kept)
@@ -56,7 +56,7 @@ fn run(jobs: u32, afterwards: Afterwards) -> anyhow::Result<()> {
         samples.push(Sample::of(&master, api)?);
     }
     let seconds = begin.elapsed().as_secs_f64();
-    // Until then caches fill and threads come.
+    // The first jobs fill caches and start threads.
     judge(&samples[samples.len() / 5..], afterwards, seconds)
 }
 
@@ -95,13 +95,13 @@ impl Sample {
 }
 
 fn judge(samples: &[Sample], afterwards: Afterwards, seconds: f64) -> anyhow::Result<()> {
-    let (first, last) = samples.first().zip(samples.last()).context("there are jobs")?;
+    let (first, last) = samples.first().zip(samples.last()).context("no samples")?;
     let slope = |of: fn(&Sample) -> u64| slope(&samples.iter().map(of).collect::<Vec<_>>());
     let resident = slope(|sample| sample.resident);
     let line = |what: &str, of: fn(&Sample) -> u64, unit: u64| {
         let per_job = slope(of) / unit as f64;
         say(&format!(
-            "  {what:<14} {:>7} at first, {:>7} at last, {per_job:+.3} a job",
+            "  {what:<14} {:>7} at first, {:>7} at last, {per_job:+.3} per job",
             of(first) / unit,
             of(last) / unit
         ));
@@ -115,16 +115,16 @@ fn judge(samples: &[Sample], afterwards: Afterwards, seconds: f64) -> anyhow::Re
         Afterwards::Forgotten => GROWTH,
         Afterwards::Kept => GROWTH_KEPT,
     };
-    ensure!(resident < most, "the master grows by {resident:.0} bytes a job");
-    ensure!(slope(|sample| sample.descriptors) < 0.01, "the master keeps descriptors of jobs that have ended");
-    ensure!(slope(|sample| sample.threads) < 0.05, "the master keeps threads of jobs that have ended");
+    ensure!(resident < most, "the master grows by {resident:.0} bytes per job");
+    ensure!(slope(|sample| sample.descriptors) < 0.01, "the master leaks descriptors of ended jobs");
+    ensure!(slope(|sample| sample.threads) < 0.05, "the master leaks threads of ended jobs");
     if afterwards == Afterwards::Forgotten {
-        ensure!(slope(|sample| sample.tasks) < 0.01, "the master keeps tasks of jobs that are forgotten");
+        ensure!(slope(|sample| sample.tasks) < 0.01, "the master leaks tasks of deleted jobs");
     }
     Ok(())
 }
 
-/// By how much a series grows from each value to the next, by least squares.
+/// Slope of a series per value, by least squares.
 #[expect(clippy::cast_precision_loss, reason = "sizes and counts are far below 2^52")]
 fn slope(values: &[u64]) -> f64 {
     let count = values.len() as f64;

@@ -1,5 +1,5 @@
-//! Masters of the cluster that KUBECONFIG names, killed at each instant at which they change something. The job of each goes
-//! through two failed starts, the second of which costs a pod, and must end as if nobody had been killed.
+//! Kills masters on the cluster in KUBECONFIG, at every point at which they change something. Each job has two failed
+//! starts, the second of which loses a pod. The job must end as if no master had been killed.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -17,21 +17,21 @@ use crate::cluster::request;
 use crate::history::History;
 use crate::{lanes, output, say};
 
-/// Jobs at the same time, each with masters of its own.
+/// Number of concurrent jobs, each with its own masters.
 const LANES: usize = 4;
-/// Most time that a job may take to come to its next step.
+/// Maximum time until a job's next step.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The signal of `kill -9`.
+/// Number of the signal of `kill -9`.
 const SIGKILL: i32 = 9;
-/// At most the how manieth time a master comes to a point is when it is killed there.
+/// Maximum number of times that a master passes a point. It is killed at the last time.
 const PASSINGS: u32 = 3;
-/// Kills a master that has taken a job, and does nothing for it.
+/// Kills a master after it has accepted a job and before it does anything for it.
 const LOSES_ITS_JOB: Strike = Strike { point: Point::After(Deed::Accept), fault: Fault::Kill, passing: 1 };
 const STATE: [&str; 2] = ["--state-dir", "state"];
 const JOB: &str = "/v1/jobs/struck";
 
-/// In the first start a script fails; in the second its agent is asked to end, and its pod with it; the third ends well. What
-/// a pod has been through lies in its file, for a job that has changed masters counts one restart from the beginning.
+/// In the first start a script fails. In the second it ends its agent, and thereby its pod. The third succeeds. The script
+/// remembers the first failure in a file, because MUSTER_RESTART_COUNT is at least 1 after a change of masters.
 const EXEC_PY: &str = r#"
 import json, os, signal, sys, time
 generation, config = os.environ["MUSTER_GENERATION"], json.loads(os.environ["TF_CONFIG"])
@@ -44,11 +44,12 @@ if not is_last: time.sleep(600)
 print("done", generation, flush=True)
 "#;
 
-/// So many kills at each point: one master after the other at the same passing of it, in as many jobs as it takes.
+/// Kills masters `kills` times at each point, in as many jobs as needed. The masters of a job are all killed at the same
+/// passing of the point.
 pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     let points: Mutex<Vec<Point>> = Mutex::new(Point::all().collect());
     let (jobs, made) = (AtomicU32::new(0), AtomicU32::new(0));
-    // Built once, and not once for each job.
+    // Build the image once for all jobs.
     let image = Image::shared();
     let begin = Instant::now();
     let outcome = lanes::run(LANES, seed, |random, complaints| {
@@ -62,13 +63,13 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
                 jobs.fetch_add(1, Ordering::Relaxed);
                 made.fetch_add(killed, Ordering::Relaxed);
                 left -= killed;
-                // Where no master comes so often, the first time must do.
+                // If no master passes the point that often, kill at the first time.
                 passing = if killed == 0 { 1 } else { random.u32(1..=PASSINGS) };
             }
         }
     });
     say(&format!(
-        "{} masters killed in {} jobs that came to their end all the same, at {} points; {:.0} s",
+        "{} masters killed in {} jobs, which all ended as expected, at {} points; {:.0} s",
         made.into_inner(),
         jobs.into_inner(),
         Point::all().count(),
@@ -77,21 +78,21 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     outcome
 }
 
-/// One job, and the masters that have it one after the other.
+/// A job and its masters, one after another.
 struct Trial<'a> {
     scene: &'a Scene,
     cluster: Cluster,
     strike: Strike,
-    /// What strikes the master that runs now.
+    /// The strike that the current master waits for.
     armed: Option<Strike>,
     wanted: u32,
     made: u32,
 }
 
 impl Trial<'_> {
-    /// How many masters were killed, at most as many as wanted; at least one, unless at a later passing.
+    /// Runs a job. Returns the number of killed masters: at most `wanted`, and at least one for a first passing.
     fn run(strike: Strike, wanted: u32, image: &Arc<Image>) -> anyhow::Result<u32> {
-        // Nobody takes a job over whose first master lives.
+        // A job is only taken over after its first master has ended.
         let is_of_the_next = matches!(strike.point, Point::Before(Deed::Adopt) | Point::After(Deed::Adopt));
         let first = if is_of_the_next { LOSES_ITS_JOB } else { strike };
         let scene = Scene::new("");
@@ -102,10 +103,10 @@ impl Trial<'_> {
         trial.job().with_context(|| trial.cluster.to_string())?;
         let pods = BTreeMap::from([("struck-worker-0", 1), ("struck-worker-1", 2)]);
         history.judge(&pods).with_context(|| trial.cluster.to_string())?;
-        // The last deed may be heard of before its master is killed.
+        // The test may see the last action before its master is killed.
         trial.ask(&[], JOB, |status, _| status == "404")?;
         within("nothing is left", || trial.remains().is_empty().then_some(()), || trial.remains().join(" "));
-        ensure!(trial.made > 0 || strike.passing > 1, "no master ever comes there");
+        ensure!(trial.made > 0 || strike.passing > 1, "no master passes this point");
         Ok(trial.made)
     }
 
@@ -113,14 +114,14 @@ impl Trial<'_> {
         [self.cluster.objects(), self.cluster.policies()].concat()
     }
 
-    /// Submits it, waits for its end, and has it forgotten.
+    /// Submits the job, waits for its end, and deletes it.
     fn job(&mut self) -> anyhow::Result<()> {
         let name = "struck".parse().expect("it is a name");
         let body = serde_json::to_string(&request(&self.cluster.image, &name, EXEC_PY, 2))?;
         let submit = ["-H", "content-type: application/json", "-d", &body];
         self.ask(&submit, "/v1/jobs", |status, _| matches!(status, "200" | "201"))?;
         let end = self.finished()?;
-        // One script failed, and one pod was told to end.
+        // One script failed, and one pod was ended.
         let restarts = (end.restarts.counted, end.restarts.uncounted);
         ensure!(end.state == JobState::Succeeded && restarts == (1, 1), "{restarts:?} restarts: {end:?}");
         let logs = self.ask(&[], &format!("{JOB}/logs"), |status, _| status == "200")?;
@@ -130,7 +131,7 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// The job, once it has finished.
+    /// Waits until the job has finished, and returns its view.
     fn finished(&mut self) -> anyhow::Result<JobView> {
         let begin = Instant::now();
         let mut seq = 0;
@@ -145,30 +146,30 @@ impl Trial<'_> {
         }
     }
 
-    /// Asks until `is_it` holds for the answer's status and body. Where none answers, the master has been killed, and
-    /// the next takes its place.
+    /// Repeats a request until the answer's status and body pass `is_it`. If no answer comes, the master has been killed:
+    /// starts the next one.
     fn ask(&mut self, args: &[&str], path: &str, is_it: impl Fn(&str, &str) -> bool) -> anyhow::Result<String> {
         let begin = Instant::now();
         while begin.elapsed() < PATIENCE {
             let url = format!("{}{path}", self.cluster.master.url);
-            // Its last line says how curl itself ended: an answer may break off.
+            // curl's last line has its exit code, because an answer may break off.
             let told = "\n%{http_code} %{exitcode}";
             let answer = self.scene.curl(&[args, &["--max-time", "60", "-w", told, &url]].concat());
-            let (body, end) = answer.rsplit_once('\n').with_context(|| format!("curl said {answer:?}"))?;
+            let (body, end) = answer.rsplit_once('\n').with_context(|| format!("curl printed {answer:?}"))?;
             match end.split_once(' ') {
                 Some((status, "0")) if is_it(status, body) => return Ok(body.to_owned()),
                 Some((_, "0")) => {}
                 Some(_) | None => self.replace()?,
             }
         }
-        bail!("not within {} s: what is asked of {path}", PATIENCE.as_secs())
+        bail!("timeout after {} s, waiting for the answer of {path}", PATIENCE.as_secs())
     }
 
-    /// Starts the next master, which is struck like those before it until there were enough of them.
+    /// Starts the next master. It is struck too, until enough masters were killed.
     fn replace(&mut self) -> anyhow::Result<()> {
-        let mut end = within("it is dead that does not answer", || self.cluster.master.end(), String::new);
+        let mut end = within("a master that does not answer has ended", || self.cluster.master.end(), String::new);
         loop {
-            ensure!(self.armed.is_some() && end.signal() == Some(SIGKILL), "not killed on purpose: {end}");
+            ensure!(self.armed.is_some() && end.signal() == Some(SIGKILL), "ended without a strike: {end}");
             self.made += u32::from(self.armed == Some(self.strike));
             self.armed = (self.made < self.wanted).then_some(self.strike);
             let strike = self.armed.map(|strike| strike.to_string());

@@ -1,13 +1,13 @@
-//! `kill -9`, at nothing but what a campaign has started.
+//! `kill -9`, limited to processes that a campaign has started.
 
 use std::fs;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// Kills a process of this job. False when it has ended before.
+/// Kills a process of this job. Returns false if it has already ended.
 pub(crate) fn shoot(pid: u32, job: &str) -> bool {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
-    // What is looked at now is what is shot, even if the number goes to another process in between.
+    // The pidfd keeps naming the process that is checked here, even if its id is reused.
     let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
     let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let is_ours = command.split(|byte| *byte == 0).any(|argument| argument == job.as_bytes());

@@ -1,4 +1,4 @@
-//! The work of a job that is shot at, and the traces by which it is judged whether it was done as it should be.
+//! The work of a job whose processes are killed, and the traces that show whether all work was done once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,13 +12,13 @@ use protocol::job::{JobRequest, Strategy};
 use protocol::run_policy::RunPolicy;
 use serde_json::Value;
 
-/// Steps of 20 ms that each rank has to do, as it counts them in its checkpoint.
+/// Number of steps of each rank, of 20 ms each. Checkpoints count them.
 pub(crate) const STEPS: u64 = 25;
-/// So many that nobody comes to their end.
+/// Number of steps that no job completes.
 pub(crate) const STEPS_WITHOUT_END: u64 = 1_000_000;
 
-/// Does its steps from its checkpoint on, and says what it finds: in `journal` its start with the cluster that it sees; by
-/// locks that outlive nobody whether a run of an older start, or another of its own, is still alive.
+/// Does its steps, starting at its checkpoint. Writes its start and its cluster to `journal`. Locks, which end with their
+/// process, show whether a run of another start, or a second run of this start, is still alive.
 const EXEC_PY: &str = r#"
 import fcntl, glob, json, os, sys, time
 config = json.loads(os.environ["TF_CONFIG"])
@@ -55,9 +55,9 @@ while done < steps:
 print("done", flush=True)
 "#;
 
-/// A folder whose exec.py does the work, and its master.
+/// A folder whose exec.py does the work, with a master.
 pub(crate) struct Site {
-    // The master goes before its folder.
+    // Declared before the folder, so the master is dropped first.
     pub(crate) master: Master,
     pub(crate) scene: Scene,
 }
@@ -71,14 +71,14 @@ impl Site {
     }
 }
 
-/// The folder of the real Python: what is found first may be a script that looks for it at each start.
+/// The folder of the real Python. The first `python` on the PATH may be a wrapper script, which is slow to start.
 fn python() -> anyhow::Result<PathBuf> {
     let asked = Command::new("python").args(["-c", "import sys; print(sys.executable)"]).output();
-    let program = String::from_utf8(asked.context("python is on the path")?.stdout)?;
+    let program = String::from_utf8(asked.context("python is on the PATH")?.stdout)?;
     Ok(Path::new(program.trim()).parent().context("python has a folder")?.to_owned())
 }
 
-/// A job of so many of these steps.
+/// A request for a job of `steps` steps.
 pub(crate) fn request(name: &JobName, steps: u64, workers: u32, max_restarts: u32) -> JobRequest {
     JobRequest {
         worker_num: Some(workers),
@@ -89,7 +89,7 @@ pub(crate) fn request(name: &JobName, steps: u64, workers: u32, max_restarts: u3
     }
 }
 
-/// What the runs of a job have left in its folder.
+/// The files that a job's runs have left in its folder.
 #[derive(Debug)]
 pub(crate) struct Traces {
     folder: PathBuf,
@@ -97,36 +97,36 @@ pub(crate) struct Traces {
 }
 
 impl Traces {
-    /// Reads them; no replica may have run twice in a start, and all of a start must have seen the same cluster.
+    /// Reads the files. Fails if a replica ran twice in a start, or if members of a start saw different clusters.
     pub(crate) fn of(scene: &Scene, job: &JobName) -> anyhow::Result<Self> {
         let folder = scene.path().join(job.as_str());
         let mut starts: BTreeMap<Generation, BTreeSet<String>> = BTreeMap::new();
         let mut clusters: BTreeMap<Generation, Value> = BTreeMap::new();
-        // One that was killed right away has written nothing.
+        // A run that was killed at once has written nothing.
         for line in fs::read_to_string(folder.join("journal")).unwrap_or_default().lines() {
             let (generation, replica, cluster): (Generation, String, Value) =
                 serde_json::from_str(line).with_context(|| format!("{job}: {line}"))?;
             ensure!(starts.entry(generation).or_default().insert(replica), "{job}: twice in its journal: {line}");
             let first = clusters.entry(generation).or_insert_with(|| cluster.clone());
-            ensure!(*first == cluster, "{job}: not the cluster of the others of start {generation}: {line}");
+            ensure!(*first == cluster, "{job}: a different cluster in start {generation}: {line}");
         }
         Ok(Self { folder, starts })
     }
 
-    /// How many starts there were in which anything ran.
+    /// Number of starts in which a script ran.
     pub(crate) fn starts(&self) -> usize {
         self.starts.len()
     }
 
-    /// Checks that every rank has done all its steps, and came to its end in the last start.
+    /// Checks that every rank has done all its steps and ended in the last start.
     pub(crate) fn are_complete(&self, job: &JobName, workers: u32) -> anyhow::Result<()> {
-        let (last, ran) = self.starts.last_key_value().with_context(|| format!("{job}: it never ran"))?;
-        ensure!(ran.len() == workers as usize, "{job}: in its last start {last} ran {ran:?}");
+        let (last, ran) = self.starts.last_key_value().with_context(|| format!("{job}: no script ran"))?;
+        ensure!(ran.len() == workers as usize, "{job}: only {ran:?} ran in the last start {last}");
         for replica in ran {
             let checkpoint: Value =
                 serde_json::from_str(&fs::read_to_string(self.folder.join(format!("{replica}.json")))?)?;
             let is_done = checkpoint["step"] == STEPS && checkpoint["generation"] == last.to_string();
-            ensure!(is_done, "{job}: {replica} ended with {checkpoint}, and the last start was {last}");
+            ensure!(is_done, "{job}: {replica} ended with {checkpoint}, but the last start was {last}");
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Requests that a page in a browser can make it send, or that are addressed to another host.
+//! Requests that a web page can make a browser send, and requests with another host's name.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use e2e::Scene;
 
 use crate::abuse::caller::{address, assert_untouched, runtime, send, statuses};
 
-/// What is after the request line, with a mark of a browser or of another host.
+/// Headers after the request line: marks of a browser or of another host.
 const MARKS: [&str; 25] = [
     "Host: 127.0.0.1\r\nOrigin: http://evil.example\r\n",
     "Host: 127.0.0.1\r\nOrigin: null\r\n",
@@ -37,7 +37,7 @@ const MARKS: [&str; 25] = [
 
 const JOB: &str = r#"{"name":"forged","strategy":"AllReduce"}"#;
 
-/// Requests that would have an effect, with this mark; a page may call its body what it likes.
+/// Requests that would have an effect, with this mark. A page can choose the content type of its body.
 fn requests(mark: &str) -> Vec<String> {
     let mark = &format!("{mark}Connection: close\r\n");
     let query = "/create?strategy=AllReduce&n_worker=1&name=forged";
@@ -58,7 +58,7 @@ fn requests(mark: &str) -> Vec<String> {
     requests
 }
 
-/// Sends so many, and says how they were answered.
+/// Sends `count` requests. Returns a summary of the answers.
 fn abuse(count: usize) -> String {
     let scene = Scene::new("open('started', 'w').close()");
     let master = scene.master();
@@ -75,7 +75,7 @@ fn abuse(count: usize) -> String {
         sent
     });
     assert_untouched(&scene, &master);
-    assert!(!scene.path().join("started").exists(), "nothing was run");
+    assert!(!scene.path().join("started").exists(), "no script ran");
     format!("{sent} requests of browsers or for other hosts: {sent} refused, 0 effects")
 }
 

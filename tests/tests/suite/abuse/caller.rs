@@ -1,4 +1,4 @@
-//! A caller that sends bytes as they are, and what it gets.
+//! A caller that sends raw bytes and reads the answer.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-/// Most time that a caller waits for an answer.
+/// Maximum time that a caller waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Runs callers, many at a time.
+/// The runtime of concurrent callers.
 pub(crate) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads")
 }
@@ -21,24 +21,24 @@ pub(crate) fn address(master: &Master) -> SocketAddr {
     master.url.strip_prefix("http://").and_then(|address| address.parse().ok()).expect("an address")
 }
 
-/// What comes back on one connection for these bytes, until the master closes it.
+/// Sends bytes on a new connection. Returns everything that the master sends until it closes the connection.
 pub(crate) async fn send(to: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(to).await.expect("the master listens");
     let mut answer = vec![];
-    // The master may refuse, and close the connection, before it has read all.
+    // The master may refuse the request and close the connection before it has read everything.
     let _ = stream.write_all(bytes).await;
     let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the master answers or closes");
     answer
 }
 
-/// The status of each answer.
+/// The status code of each answer.
 pub(crate) fn statuses(answers: &[u8]) -> Vec<u16> {
     let text = String::from_utf8_lossy(answers);
     let after = text.split("HTTP/1.").skip(1);
     after.filter_map(|answer| answer.split(' ').nth(1)?.parse().ok()).collect()
 }
 
-/// Asserts that the master serves, that nothing of it broke, and that it has no job.
+/// Asserts that the master serves, has logged no panic or 5xx, and has no job.
 #[track_caller]
 pub(crate) fn assert_untouched(scene: &Scene, master: &Master) {
     let curl = |path: &str| scene.curl(&[&format!("{}{path}", master.url)]);

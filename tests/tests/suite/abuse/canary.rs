@@ -1,5 +1,4 @@
-//! Secrets are seen nowhere: a token and the agents' own, looked for in everything that a master, its agents and its
-//! client print, keep, answer, or are started with.
+//! Searches for secrets in the output, files, answers, arguments and environments of master, agents and client.
 
 use std::fs;
 use std::path::Path;
@@ -8,9 +7,9 @@ use e2e::processes::working_in;
 use e2e::{Master, Running, Scene};
 
 const TOKEN: &str = "canary-of-the-master-7f3a9c";
-/// What somebody sends who has no token, or a mistyped one.
+/// A wrong token.
 const WRONG: &str = "canary-of-a-stranger-51be20";
-/// Shows what it was given and what its agent was, and waits for a file.
+/// Prints its own and its agent's environment and arguments, and waits for a file.
 const EXEC_PY: &str = "\
 import os, pathlib, time
 parents = [pathlib.Path(f'/proc/{os.getppid()}/{name}').read_bytes() for name in ('environ', 'cmdline')]
@@ -19,7 +18,7 @@ while not os.path.exists('go'):
     time.sleep(0.01)
 ";
 
-/// Every place that was looked at, with what is there.
+/// All searched places with their content.
 struct Seen(Vec<(String, Vec<u8>)>);
 
 impl Seen {
@@ -38,11 +37,11 @@ impl Seen {
         }
     }
 
-    /// What each process in this folder was started with.
+    /// Adds the arguments and environment of each process in this folder.
     fn add_processes(&mut self, folder: &Path) -> usize {
         let processes = working_in(folder);
         for process in &processes {
-            let pid = process.split(':').next().expect("its id");
+            let pid = process.split(':').next().expect("a process id");
             for name in ["cmdline", "environ"] {
                 self.add(format!("{name} of {process}"), fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default());
             }
@@ -59,8 +58,8 @@ impl Seen {
     }
 }
 
-/// Asks all that can be asked, with the token, without it, and with a wrong one. Headers come from files, as the token
-/// must not stand in arguments.
+/// Requests every route with the token, without it, and with a wrong one. curl reads the headers from files, to keep the
+/// token out of its arguments.
 fn answers(scene: &Scene, master: &Master, seen: &mut Seen) -> String {
     for (file, token) in [("right", TOKEN), ("wrong", WRONG)] {
         fs::write(scene.path().join(file), format!("Authorization: Bearer {token}\n")).expect("write");
@@ -74,7 +73,7 @@ fn answers(scene: &Scene, master: &Master, seen: &mut Seen) -> String {
             let answer = scene.curl(&[header, &["-i", &url]].concat());
             assert!(answer.starts_with("HTTP/1.1 "), "{path} {header:?}: {answer}");
             job = if path == "/v1/jobs/canary" && header.contains(&"@right") { answer.clone() } else { job };
-            // That this is the word for it is no secret.
+            // The description contains this text, but no secret.
             seen.add(format!("{path} {header:?}"), answer.replace("Authorization: Bearer TOKEN", ""));
         }
     }
@@ -103,14 +102,14 @@ fn no_token_is_in_any_log_file_argument_environment_or_answer() {
     seen.add("the client's stdout", run.stdout);
     seen.add("the client's stderr", run.stderr);
     answers(&scene, &master, &mut seen);
-    assert!(master.log().contains("TRACE"), "everything is logged: {}", master.log());
+    assert!(master.log().contains("TRACE"), "trace logs are on: {}", master.log());
     seen.add("the master's log", master.log());
     seen.add_folder(&scene.path().join("state"));
 
-    assert!(seen.0.iter().any(|(place, _)| place.ends_with(".sqlite")), "records were looked at");
+    assert!(seen.0.iter().any(|(place, _)| place.ends_with(".sqlite")), "the records were searched");
     let has_hash = |(_, bytes): &(String, Vec<u8>)| String::from_utf8_lossy(bytes).contains("TOKEN_SHA256");
-    assert!(seen.0.iter().any(has_hash), "agents are told the hash of their token, and that was looked at");
-    // The agents' own tokens are not known here; they travel as bearer tokens too.
+    assert!(seen.0.iter().any(has_hash), "the environments with the token's hash were searched");
+    // This test does not know the agents' tokens, but they are sent as bearer tokens too.
     seen.assert_without(&[TOKEN, WRONG, "bearer "]);
-    println!("{} places looked at, no token found", seen.0.len());
+    println!("{} places searched, no token found", seen.0.len());
 }

@@ -1,4 +1,4 @@
-//! Requests that are broken at random: by a generator that begins alike each time, so that what fails can be sent again.
+//! Randomly broken requests. The generator has a fixed seed, so a failure can be reproduced.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use futures_util::StreamExt;
 
 use crate::abuse::caller::{address, assert_untouched, runtime, send, statuses};
 
-/// Where mutations begin: one request of each kind, none of which has an effect as it is.
+/// Requests before mutation, one of each kind. None has an effect.
 const VALID: [&str; 10] = [
     "GET /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
     "GET /v1/jobs/absent?after=3&wait=0 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
@@ -21,7 +21,7 @@ const VALID: [&str; 10] = [
     "GET /metrics HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
 ];
 
-/// What is put in between, among it what parsers have fallen for.
+/// Texts to insert. Some are known to break parsers.
 const PIECES: [&[u8]; 26] = [
     b"\0",
     b"\r",
@@ -51,12 +51,12 @@ const PIECES: [&[u8]; 26] = [
     b"\xf0\x9f\x92\xa9",
 ];
 
-/// What ends a connection that is still in order, and is read as a part of a request that is not.
+/// The last request of each connection. It closes the connection, unless a broken request before it swallows it.
 const LAST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
-/// Connections at a time. Those whose last request is not complete are waited for.
+/// Concurrent connections. Those with an incomplete last request stay open until a timeout.
 const AT_ONCE: usize = 300;
 
-/// Requests, and what is changed in them, by chance.
+/// Generates random requests.
 struct Random(fastrand::Rng);
 
 impl Random {
@@ -64,7 +64,7 @@ impl Random {
         self.0.usize(..limit.max(1))
     }
 
-    /// One to four requests on one connection, each with one to three of its parts changed.
+    /// One to four requests for a connection. One to three parts of each are changed.
     fn requests(&mut self) -> Vec<u8> {
         let count = 1 + self.below(4);
         let request = |_| {
@@ -91,7 +91,7 @@ impl Random {
     }
 }
 
-/// Sends until so many answers have come, and says which.
+/// Sends requests until `wanted` answers have come. Returns a summary of the answers.
 fn abuse(wanted: usize) -> String {
     let scene = Scene::new("open('started', 'w').close()");
     let master = scene.master();
@@ -107,7 +107,7 @@ fn abuse(wanted: usize) -> String {
         });
         let mut answers = futures_util::stream::iter(answers).buffer_unordered(AT_ONCE);
         while counts.values().sum::<usize>() < wanted {
-            let (bytes, answer) = answers.next().await.expect("it never ends");
+            let (bytes, answer) = answers.next().await.expect("the stream is endless");
             connections += 1;
             for status in statuses(&answer) {
                 let shown = [bytes.as_slice(), &answer].map(String::from_utf8_lossy);

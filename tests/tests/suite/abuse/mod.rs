@@ -1,6 +1,5 @@
-//! What strangers, browsers and broken programs send to a master: nothing of it has an effect, breaks it, or keeps others
-//! from being served. Each kind is sent in a small number with the other tests, and in its full number by
-//! `make abuse`, which prints the counts.
+//! Hostile and broken requests. They must have no effect, must not break the master, and must not delay other callers.
+//! Each test sends a small number; `make abuse` sends the full number and prints the counts.
 
 mod browsers;
 mod caller;

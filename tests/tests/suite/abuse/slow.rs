@@ -1,5 +1,5 @@
-//! Connections that say half of a request and then nothing, or a byte now and then, or take no answer: others are served
-//! meanwhile, and the slow ones are dropped.
+//! Connections that stop in the middle of a request, send slowly, or do not read the answer. The master drops them, and
+//! serves other callers in the meantime.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use tokio::time::{interval, timeout};
 
 use crate::abuse::caller::{address, assert_untouched, runtime, statuses};
 
-/// Most time until a slow connection is dropped.
+/// Maximum time until a slow connection is dropped.
 const DROPPED_WITHIN: Duration = Duration::from_secs(15);
-/// Most time until one that takes no answer is dropped. Its bytes wait in the kernel, which gives up after a minute.
+/// Maximum time until a connection that does not read is dropped. The kernel gives up after a minute.
 const UNREAD_DROPPED_WITHIN: Duration = Duration::from_secs(120);
-/// What it asks for: more than the kernel keeps of the answers.
+/// Number of requests: their answers exceed the kernel's buffers.
 const UNREAD_REQUESTS: usize = 1_000;
-/// Most time that a caller with a whole request waits for its answer.
+/// Maximum time until a complete request is answered.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
-/// Connections that are opened at a time: more than a system's queue of new ones has room for are tried again after
-/// seconds, which is no matter of the master's.
+/// Number of connections that are opened concurrently. If the kernel's queue of new connections is full, a connection is
+/// retried only after seconds.
 const CONNECTING: usize = 256;
-/// How far the slow ones come before they say nothing more.
+/// Beginnings of requests, after which the slow connections send nothing more.
 const HALVES: [&str; 5] = [
     "",
     "GET /v1/jo",
@@ -35,16 +35,16 @@ const HALVES: [&str; 5] = [
     "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
 ];
 
-/// As many descriptors as this process may have, for itself and for the master that it starts.
+/// Raises the limit of descriptors to the maximum, for this process and the master that it starts. Returns the limit.
 fn take_all_descriptors() -> usize {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).expect("up to the maximum");
     limit.maximum.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX)
 }
 
-/// Connects from one of many addresses, so that no single one runs out of ports.
+/// Connects from one of many addresses, because each has a limited number of ports. Returns the time until the drop.
 async fn slow(to: SocketAddr, index: usize, connecting: Arc<Semaphore>) -> Duration {
-    let turn = connecting.acquire().await.expect("it is never closed");
+    let turn = connecting.acquire().await.expect("the semaphore is never closed");
     let socket = TcpSocket::new_v4().expect("a descriptor");
     let last = u8::try_from(2 + index % 50).expect("small");
     socket.bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, last)), 0)).expect("an address of this machine");
@@ -59,7 +59,7 @@ async fn slow(to: SocketAddr, index: usize, connecting: Arc<Semaphore>) -> Durat
     };
     let drip = async {
         let mut tick = interval(Duration::from_secs(1));
-        // Half of them say another byte each second.
+        // Half of the connections send another byte each second.
         while index.is_multiple_of(2) && writer.write_all(b"x").await.is_ok() {
             tick.tick().await;
         }
@@ -73,14 +73,14 @@ async fn slow(to: SocketAddr, index: usize, connecting: Arc<Semaphore>) -> Durat
     begin.elapsed()
 }
 
-/// How long whole requests took, one after the other, each on a connection of its own.
+/// Sends complete requests one after another, each on its own connection. Returns their times.
 async fn legitimate(to: SocketAddr, mut end: watch::Receiver<bool>) -> Vec<Duration> {
     let mut times = vec![];
     let mut tick = interval(Duration::from_millis(20));
     while !*end.borrow_and_update() {
         tick.tick().await;
         let begin = Instant::now();
-        let answer = timeout(ANSWERED_WITHIN, ask(to)).await.expect("a whole request is answered in time");
+        let answer = timeout(ANSWERED_WITHIN, ask(to)).await.expect("a complete request is answered in time");
         assert_eq!(statuses(&answer), [200], "{}", String::from_utf8_lossy(&answer));
         times.push(begin.elapsed());
     }
@@ -91,13 +91,13 @@ async fn legitimate(to: SocketAddr, mut end: watch::Receiver<bool>) -> Vec<Durat
 async fn ask(to: SocketAddr) -> Vec<u8> {
     let mut stream = TcpStream::connect(to).await.expect("the master listens");
     let request = b"GET /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
-    stream.write_all(request).await.expect("it reads");
+    stream.write_all(request).await.expect("the master reads");
     let mut answer = vec![];
-    stream.read_to_end(&mut answer).await.expect("it answers");
+    stream.read_to_end(&mut answer).await.expect("the master answers");
     answer
 }
 
-/// Opens so many, and says how those with whole requests fared meanwhile.
+/// Opens `count` slow connections. Returns a summary, with the times of complete requests in the meantime.
 fn abuse(count: usize) -> String {
     let most = take_all_descriptors();
     assert!(
@@ -139,7 +139,7 @@ fn abuse(count: usize) -> String {
 }
 
 #[test]
-fn slow_connections_are_dropped_and_keep_nobody_from_being_served() {
+fn slow_connections_are_dropped_and_do_not_delay_others() {
     println!("{}", abuse(500));
 }
 
@@ -152,7 +152,7 @@ fn a_caller_that_takes_no_answer_is_dropped() {
     runtime().block_on(async {
         let mut stream = TcpStream::connect(address(&master)).await.expect("the master listens");
         let asked = "GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".repeat(UNREAD_REQUESTS);
-        stream.write_all(asked.as_bytes()).await.expect("it reads");
+        stream.write_all(asked.as_bytes()).await.expect("the master reads");
         let mut tick = interval(Duration::from_secs(1));
         let refused = async {
             while stream.write_all(b"G").await.is_ok() {
@@ -167,6 +167,6 @@ fn a_caller_that_takes_no_answer_is_dropped() {
 
 #[test]
 #[ignore = "the full number: --ignored"]
-fn ten_thousand_slow_connections_are_dropped_and_keep_nobody_from_being_served() {
+fn ten_thousand_slow_connections_are_dropped_and_do_not_delay_others() {
     println!("{}", abuse(10_000));
 }

@@ -1,4 +1,4 @@
-//! The book lists all its pages, and names the routes that the master has; README stays a page for newcomers.
+//! Checks the book's summary and its table of routes, and the length of README.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::docs::links::targets;
 use crate::docs::{pages, text};
 
-/// A newcomer reads no more.
+/// Maximum lines of README: newcomers do not read more.
 const MOST_LINES: usize = 150;
 
 #[test]
@@ -25,7 +25,7 @@ fn the_summary_lists_every_page() {
 #[test]
 fn readme_is_a_page_for_newcomers() {
     let lines = text(Path::new("README.md")).lines().count();
-    assert!(lines <= MOST_LINES, "README.md has {lines} lines: move what a newcomer does not need into docs/");
+    assert!(lines <= MOST_LINES, "README.md has {lines} lines: move details to docs/");
 }
 
 #[test]

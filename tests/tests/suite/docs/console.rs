@@ -1,4 +1,4 @@
-//! The console blocks of README and the book do what they show.
+//! Runs the console blocks of README and the book, and compares their output.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use e2e::{Scene, processes};
 
 use crate::docs::{pages, text};
 
-/// Ports that the blocks name, and that a test must not take.
+/// Ports in the blocks. Tests replace them with free ones.
 const PORTS: [&str; 2] = ["7896", "7897"];
 
 #[test]
@@ -21,7 +21,7 @@ fn the_console_blocks_do_what_they_show() {
         let blocks = text.split("```console test\n").skip(1).filter_map(|rest| rest.split_once("\n```"));
         blocks.map(|(block, _)| block.to_owned()).collect()
     };
-    // README shows some blocks of the book again.
+    // README repeats some blocks of the book.
     let blocks: BTreeSet<String> = texts.iter().flat_map(|text| blocks_of(text)).collect();
     assert!(blocks.len() >= 3, "README and the book have console blocks to run");
     for block in &blocks {
@@ -29,7 +29,7 @@ fn the_console_blocks_do_what_they_show() {
     }
 }
 
-/// One line that is typed, and the lines that follow it in the block.
+/// A command of a block, and its output.
 struct Step<'a> {
     command: &'a str,
     shown: Vec<&'a str>,
@@ -47,13 +47,13 @@ fn steps(block: &str) -> Vec<Step<'_>> {
     steps
 }
 
-/// Runs a block in one shell, in a copy of the examples, and compares what is shown with what comes.
+/// Runs a block in one shell, in a copy of the examples, and compares the output with the block.
 fn run(block: &str) {
     const MARK: &str = "---- next ----";
     let scene = Scene::new("");
     copy(&root().join("examples"), &scene.path().join("examples"));
     let steps = steps(block);
-    // What a program in the background prints would come between the lines of those after it.
+    // The output of a background program would mix with the output of later commands.
     let quiet = |command: &str| match command.strip_suffix(" &") {
         Some(background) => format!("{background} > /dev/null &"),
         None => command.to_owned(),
@@ -63,7 +63,7 @@ fn run(block: &str) {
     let mut shell = Command::new("bash");
     for port in PORTS {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
-        // With the colon before it, for the free one may end with the digits of another.
+        // Include the colon, because the free port's digits may contain another port.
         script = script.replace(&format!(":{port}"), &format!(":{free}"));
         if port == "7897" {
             shell.env("MUSTER_LISTEN", format!("127.0.0.1:{free}"));

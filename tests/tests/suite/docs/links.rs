@@ -1,4 +1,4 @@
-//! Every relative link in a Markdown file leads to a file, and to a heading of it.
+//! Checks that relative links in Markdown files lead to existing files and headings.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use e2e::programs::root;
 
 use crate::docs::{pages, text};
 
-/// Where a page's links lead, web addresses left out.
+/// The targets of a page's links, without web addresses.
 pub(super) fn targets(text: &str) -> Vec<String> {
     let parts = prose(text);
     let targets = parts.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
     targets.filter(|target| !target.contains("://")).map(str::to_owned).collect()
 }
 
-/// The text without code: blocks are dropped, and so is what stands between backticks in a line.
+/// The text without code blocks and inline code.
 fn prose(text: &str) -> String {
     let mut is_code = false;
     let mut kept = String::new();
@@ -29,7 +29,7 @@ fn prose(text: &str) -> String {
     kept
 }
 
-/// The anchors of a page's headings, as GitHub and mdBook form them.
+/// The anchors of a page's headings, as GitHub and mdBook build them.
 fn anchors(text: &str) -> Vec<String> {
     let is_kept = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
     let anchor = |heading: &str| -> String {
@@ -39,20 +39,20 @@ fn anchors(text: &str) -> Vec<String> {
     headings.map(|line| anchor(line.trim_start_matches('#'))).collect()
 }
 
-/// What is wrong with a link of a page.
+/// The error in a link of a page, if any.
 fn fault(page: &Path, target: &str) -> Option<String> {
     let (path, anchor) = target.split_once('#').map_or((target, None), |(path, anchor)| (path, Some(anchor)));
     let leads_to = match path {
         "" => root().join(page),
         path => root().join(page).parent().expect("a page is in a folder").join(path),
     };
-    let Ok(file) = fs::canonicalize(&leads_to) else { return Some("there is no such file".into()) };
+    let Ok(file) = fs::canonicalize(&leads_to) else { return Some("the file does not exist".into()) };
     let book = fs::canonicalize(root().join("docs")).expect("docs");
     if page.starts_with("docs") && !file.starts_with(book) {
-        return Some("the book holds files of docs/ only: write the path as code".into());
+        return Some("the book contains only docs/: write the path as code".into());
     }
     let is_dead = anchor.is_some_and(|anchor| !anchors(&text(&file)).iter().any(|known| known == anchor));
-    is_dead.then(|| "the page has no such heading".into())
+    is_dead.then(|| "the heading does not exist".into())
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn no_link_is_dead() {
     let links =
         |page: &PathBuf| targets(&text(page)).into_iter().map(|target| (page.clone(), target)).collect::<Vec<_>>();
     let all: Vec<(PathBuf, String)> = pages().iter().flat_map(links).collect();
-    assert!(all.len() > 50, "links were found: {all:?}");
+    assert!(all.len() > 50, "too few links: {all:?}");
     let faults: Vec<String> = all
         .iter()
         .filter_map(|(page, target)| Some(format!("{}: {target}: {}", page.display(), fault(page, target)?)))

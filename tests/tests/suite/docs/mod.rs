@@ -1,4 +1,4 @@
-//! README, the book in docs/ and the other Markdown files are true and complete.
+//! Checks README, the book in docs/ and the other Markdown files.
 
 mod book;
 mod cli;
@@ -11,23 +11,23 @@ use std::path::{Path, PathBuf};
 
 use e2e::programs::root;
 
-/// Every Markdown file that people read, by its path from the root.
+/// All Markdown files for people, as paths from the root.
 fn pages() -> Vec<PathBuf> {
     let top = fs::read_dir(root()).expect("the root").flatten().map(|entry| entry.path()).filter(|path| path.is_file());
     let mut found: Vec<PathBuf> = top.collect();
     ["docs", "examples"].iter().for_each(|dir| collect(&root().join(dir), &mut found));
     found.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
-    found.iter().map(|path| path.strip_prefix(root()).expect("it is below the root").to_owned()).collect()
+    found.iter().map(|path| path.strip_prefix(root()).expect("the file is in the repository").to_owned()).collect()
 }
 
-/// Adds every file below a folder.
+/// Adds all files in a folder and its subfolders.
 fn collect(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.path().is_dir() { collect(&entry.path(), found) } else { found.push(entry.path()) }
     }
 }
 
-/// A page's text, with the files that mdBook includes: `{{#include FILE:FIRST_LINE:}}`.
+/// A page's text, with the files that mdBook includes by `{{#include FILE:FIRST_LINE:}}`.
 fn text(page: &Path) -> String {
     let read = |path: &Path| fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let path = root().join(page);

@@ -1,4 +1,4 @@
-//! The Kubernetes API is slow, refuses, loses answers, breaks its watches off or is away, as the master sees it.
+//! Jobs while the Kubernetes API is slow, refuses requests, loses answers, breaks off watches or is unavailable.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -14,16 +14,16 @@ use protocol::error::{ErrorCode, Problem};
 use protocol::job::{JobRequest, Strategy};
 use protocol::view::{JobState, JobView};
 
-/// How long the API is away.
+/// How long the API is unavailable.
 const AWAY: Duration = Duration::from_secs(30);
-/// How long a client waits for an answer.
+/// Maximum time that a client waits for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How slow a master may be with what it knows by itself, on a machine that is busy: less than the API is away.
+/// Maximum time for answers that need no API, on a busy machine. Less than the outage.
 const PROMPT: Duration = Duration::from_secs(10);
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_job_that_runs_notices_no_fault_of_the_api() {
+fn faults_of_the_api_do_not_affect_a_running_job() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, &with_peers(AWAITS_ITS_END));
     let client = Running::of(&mut stage.submitting(&["--task", "steady"]));
@@ -57,7 +57,7 @@ fn a_job_that_runs_notices_no_fault_of_the_api() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_job_that_ends_while_the_api_is_away_for_half_a_minute_is_on_record_when_it_is_back() {
+fn a_result_during_an_outage_of_the_api_is_recorded_after_it() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, &with_peers(AWAITS_ITS_END));
     let client = Running::of(&mut stage.submitting(&["--task", "meanwhile"]));
@@ -83,7 +83,7 @@ fn a_job_that_ends_while_the_api_is_away_for_half_a_minute_is_on_record_when_it_
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_job_that_was_accepted_just_before_the_api_went_away_starts_when_it_is_back() {
+fn a_job_accepted_just_before_an_outage_of_the_api_starts_after_it() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, "print('hello')");
     api.misbehave(On::Creating("networkpolicies"), Fault::Refused(500));
@@ -101,19 +101,19 @@ fn a_job_that_was_accepted_just_before_the_api_went_away_starts_when_it_is_back(
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_submit_while_the_api_is_away_or_refuses_is_answered_with_503_and_leaves_nothing() {
+fn a_submit_while_the_api_is_unavailable_or_refuses_gets_503_and_leaves_nothing() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, "print('hello')");
     let vigil = Vigil::over(&stage);
     for fault in [Fault::Down, Fault::Refused(500)] {
         api.misbehave(On::Everything, fault);
         assert_refused(&stage, "early");
-        // The API is away for a while, and not only for one request.
+        // The API is unavailable for a while, and not for one request only.
         api.until_struck(4);
         let client = stage.submit(&["--task", "early"]).code(3);
         client.says(&["error: ", "could not access the job's record", "hint: try again later"]);
-        assert_eq!(stage.cluster().objects(), Vec::<String>::new(), "of {fault:?}");
-        assert_eq!(stage.cluster().policies(), Vec::<String>::new(), "of {fault:?}");
+        assert_eq!(stage.cluster().objects(), Vec::<String>::new(), "after {fault:?}");
+        assert_eq!(stage.cluster().policies(), Vec::<String>::new(), "after {fault:?}");
     }
     api.behave();
     stage.submit(&["--task", "early"]).code(0);
@@ -122,11 +122,11 @@ fn a_submit_while_the_api_is_away_or_refuses_is_answered_with_503_and_leaves_not
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_submit_is_answered_with_503_before_a_client_gives_up_however_slow_the_api_is() {
+fn with_a_slow_api_a_submit_gets_503_before_the_client_gives_up() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, "print('hello')");
     let vigil = Vigil::over(&stage);
-    // Each call is answered in time, and all together are not.
+    // Each call is answered in time, but all together take too long.
     api.misbehave(On::Everything, Fault::Slow(Duration::from_secs(13)));
     assert_refused(&stage, "patient");
     api.behave();
@@ -136,7 +136,7 @@ fn a_submit_is_answered_with_503_before_a_client_gives_up_however_slow_the_api_i
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_job_whose_record_was_written_without_an_answer_is_there_once_and_runs_once() {
+fn a_record_created_without_an_answer_exists_once_and_its_job_runs_once() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, &with_peers(AWAITS_ITS_END));
     for (status, job) in [(500, "lost-500"), (503, "lost-503")] {
@@ -159,7 +159,7 @@ fn a_job_whose_record_was_written_without_an_answer_is_there_once_and_runs_once(
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn pods_that_were_created_and_deleted_without_an_answer_are_there_once_and_go() {
+fn pods_created_and_deleted_without_an_answer_exist_once_and_are_deleted() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, &with_peers(AWAITS_ITS_END));
     for (status, job) in [(500, "pods-500"), (503, "pods-503")] {
@@ -186,11 +186,11 @@ fn pods_that_were_created_and_deleted_without_an_answer_are_there_once_and_go() 
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_failure_and_a_result_that_were_written_without_an_answer_count_once() {
+fn a_failure_and_a_result_written_without_an_answer_count_once() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, "print('begun')\nraise SystemExit(3)");
     for (status, job) in [(500, "twice-500"), (503, "twice-503")] {
-        // One is the restart's, and one the result's.
+        // One request records the restart, and one the result.
         api.misbehave_times(2, On::Replacing("configmaps"), Fault::LostAnswer(status));
         let flags = ["--task", job, "--worker-num", "1", "--max-restarts", "1", "--backoff", "0s"];
         let run = stage.submit(&flags).code(1);
@@ -203,7 +203,7 @@ fn a_failure_and_a_result_that_were_written_without_an_answer_count_once() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn four_pods_come_to_run_through_an_api_that_is_slow_and_has_too_much_to_do() {
+fn four_pods_start_through_a_slow_and_overloaded_api() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, "print('hello')");
     let vigil = Vigil::over(&stage);
@@ -212,7 +212,7 @@ fn four_pods_come_to_run_through_an_api_that_is_slow_and_has_too_much_to_do() {
         assert_eq!(run.lines("hello").len(), 4, "{}", run.stdout);
         assert_eq!(stage.finished(job).restarts.total(), 0);
     };
-    // Two for each pod.
+    // Two requests for each pod.
     api.misbehave_times(8, On::Creating("pods"), Fault::TooMany);
     runs("crowded");
     assert_eq!(api.struck(), 8);
@@ -223,7 +223,7 @@ fn four_pods_come_to_run_through_an_api_that_is_slow_and_has_too_much_to_do() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_launch_and_a_restart_go_on_when_watches_break_off_and_cannot_go_on_where_they_were() {
+fn a_launch_and_a_restart_continue_when_watches_break_off_and_cannot_resume() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, &with_peers(AWAITS_ITS_END));
     stage.submit(&["-d", "--task", "watched"]).code(0);
@@ -245,20 +245,20 @@ fn a_launch_and_a_restart_go_on_when_watches_break_off_and_cannot_go_on_where_th
     assert_eq!(stage.finished("watched").restarts.total(), 1);
 }
 
-/// Waits until the API has been away for half a minute.
+/// Waits until half a minute has passed since `since`.
 fn until_over(since: Instant) {
     let is_over = || (since.elapsed() > AWAY).then_some(());
     within("half a minute is over", is_over, String::new);
 }
 
-/// Asserts that a job has ended well in the one start that it had before.
+/// Asserts that a job runs or has succeeded in the same start as before.
 #[track_caller]
 fn assert_untroubled(before: &JobView, after: &JobView) {
     assert_eq!((after.generation, after.restarts.total()), (before.generation, 0));
     assert!(matches!(after.state, JobState::Running | JobState::Succeeded), "{after:?}");
 }
 
-/// Asserts that a submit is turned away for now, in time.
+/// Asserts that a submit is refused with 503 and Retry-After, in time.
 fn assert_refused(stage: &Stage, job: &str) {
     let begin = Instant::now();
     let (status, answer) = post(stage, job);
@@ -270,7 +270,7 @@ fn assert_refused(stage: &Stage, job: &str) {
     assert_eq!(problem.code, ErrorCode::Unavailable, "{}", problem.detail);
 }
 
-/// Submits a job by the API, and gives the status and all of the answer.
+/// Submits a job over HTTP. Returns the status and the whole answer.
 fn post(stage: &Stage, job: &str) -> (u16, String) {
     let request = JobRequest {
         image: Some(stage.cluster().image.wrapped().parse().expect("an image")),
@@ -283,20 +283,20 @@ fn post(stage: &Stage, job: &str) -> (u16, String) {
     (status.unwrap_or_else(|| panic!("an answer: {answer}")), answer)
 }
 
-/// The record as it is in the cluster.
+/// The record's text in the cluster.
 fn record(stage: &Stage, job: &str) -> String {
     let name = format!("muster-{job}");
     stage.cluster().namespace.kubectl(&["get", "configmap", &name, "-o", "jsonpath={.data.record}"])
 }
 
-/// Lets both workers come to their end.
+/// Ends both workers.
 fn end(job: &JobView) {
     for worker in 0..2 {
         assert_eq!(tell(job, worker, "end"), "");
     }
 }
 
-/// Asks a master again and again for what it knows without the cluster.
+/// Repeatedly requests answers of a master that need no API.
 struct Vigil {
     is_over: Arc<AtomicBool>,
     watching: JoinHandle<Vec<String>>,
@@ -324,7 +324,7 @@ impl Vigil {
     }
 }
 
-/// What is to be complained of about an answer.
+/// The error of an answer, if any.
 fn ask(address: &str, path: &str) -> Option<String> {
     let begin = Instant::now();
     let answer = || {

@@ -1,5 +1,5 @@
-//! The journeys of local jobs that go another way on the cluster; the training in an image that the example's own Dockerfile
-//! makes. The others prove nothing here that they do not prove on one machine.
+//! The journeys that take another path on a cluster than on one machine. The training runs in an image built from the
+//! example's Dockerfile.
 
 use e2e::Place;
 

@@ -1,5 +1,5 @@
-//! Jobs on the cluster that KUBECONFIG names, whose nodes run what the local Docker has: each test has a namespace and
-//! a master of its own. `make test` runs them when there is one.
+//! Jobs on the cluster in KUBECONFIG, whose nodes use the local Docker's images. Each test has its own namespace and
+//! master. `make test` runs them if there is a cluster.
 
 mod api_faults;
 mod journeys;

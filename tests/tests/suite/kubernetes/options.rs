@@ -1,4 +1,4 @@
-//! What pods are given: their image as its user made it, variables of a Secret, volumes, and what nodes are asked for.
+//! Options of pods: image, variables of Secrets, volumes, resources and scheduling.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -19,13 +19,13 @@ fn the_keys_of_a_secret_become_variables() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_secret_that_is_not_there_is_named() {
+fn a_missing_secret_is_named() {
     let stage = Stage::hello(Place::Cluster);
     let flags = ["--task", "secretive", "--worker-num", "1", "--env-secret", "absent"];
     let client = Running::of(&mut stage.submitting(&flags));
     client.until_said("worker-0 was lost: CreateContainerConfigError");
     client.until_said("secret \"absent\" not found");
-    // The kubelet takes its time to let go of a pod that it never started.
+    // The kubelet may take a while to remove a pod that it never started.
     assert!(matches!(stage.status("secretive").state, JobState::Stopping | JobState::Failed));
 }
 
@@ -47,7 +47,7 @@ fn a_folder_of_the_node_is_read_and_written() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_folder_of_the_node_is_refused_by_a_master_that_does_not_allow_them() {
+fn a_folder_of_the_node_is_refused_unless_the_master_allows_it() {
     let stage = Stage::hello(Place::Cluster);
     let run = stage.submit(&["--volume", "host:/tmp:/data"]).code(2);
     run.says(&["error: ", "\"host:/tmp:/data\" is a folder of the node", "--allow-host-volumes"]);
@@ -56,7 +56,7 @@ fn a_folder_of_the_node_is_refused_by_a_master_that_does_not_allow_them() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn what_is_mounted_to_be_read_alone_cannot_be_written() {
+fn a_read_only_volume_cannot_be_written() {
     let stage = Stage::with_master(
         Place::Cluster,
         "print('read', open('/data/in').read())\nopen('/data/out', 'w').write('from a pod')",
@@ -68,7 +68,7 @@ fn what_is_mounted_to_be_read_alone_cannot_be_written() {
         .code(1);
     assert_eq!(run.lines("read "), ["from the node"]);
     run.says(&["worker-0 exited with code 1", "Read-only file system: '/data/out'"]);
-    assert!(!fs::exists(format!("{dir}/out")).expect("a look"));
+    assert!(!fs::exists(format!("{dir}/out")).expect("the folder can be read"));
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_checkpoint_on_a_claim_outlives_the_pod_that_wrote_it() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn an_image_keeps_its_user_its_folder_and_its_variables_and_its_entrypoint_does_no_harm() {
+fn an_image_keeps_its_user_folder_and_variables_and_its_entrypoint_does_no_harm() {
     let image = Image::of_dockerfile(
         "FROM python:3.11-slim\nWORKDIR /srv/code\nCOPY exec.py hello.py ./\nENV FLAVOUR=vanilla\nUSER 1234\n\
          ENTRYPOINT [\"/bin/false\"]\nCMD [\"never\"]\n",
@@ -108,7 +108,7 @@ fn an_image_keeps_its_user_its_folder_and_its_variables_and_its_entrypoint_does_
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn an_entrypoint_script_prepares_each_replica_that_has_python3_alone() {
+fn an_entrypoint_script_runs_before_exec_py_also_with_python3_only() {
     let image = Image::of_dockerfile(
         "FROM python:3.11-slim\nRUN rm /usr/bin/python && echo '#!/bin/sh' > /prepare.sh && echo 'export PREPARED=yes' >> /prepare.sh && \
          echo 'exec \"$@\"' >> /prepare.sh && chmod 755 /prepare.sh\nWORKDIR /app\nCOPY exec.py hello.py ./\nUSER 1000\n\
@@ -124,7 +124,7 @@ fn an_entrypoint_script_prepares_each_replica_that_has_python3_alone() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn an_image_of_roots_runs_when_that_is_allowed_and_has_no_privileges_then() {
+fn an_image_of_root_runs_with_allow_root_and_without_privileges() {
     let image = Image::of_dockerfile("FROM python:3.11-slim\nWORKDIR /app\nCOPY exec.py hello.py ./\n");
     let exec_py = "import os; print(os.getuid(), *[line.split()[1] for line in open('/proc/self/status') \
                    if line.startswith(('CapEff', 'NoNewPrivs', 'Seccomp:'))])";
@@ -138,7 +138,7 @@ fn an_image_of_roots_runs_when_that_is_allowed_and_has_no_privileges_then() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn an_image_of_roots_that_comes_past_the_client_fails_its_job_with_the_kubelets_reason() {
+fn an_image_of_root_that_the_client_did_not_check_fails_its_job_with_the_kubelets_reason() {
     let image = Image::of_dockerfile("FROM python:3.11-slim\nWORKDIR /app\nCOPY exec.py hello.py ./\n");
     let stage = Stage::in_image(&image, "");
     let create = format!("/create?strategy=AllReduce&n_worker=1&name=root{}", stage.img());
@@ -148,7 +148,7 @@ fn an_image_of_roots_that_comes_past_the_client_fails_its_job_with_the_kubelets_
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn what_is_asked_of_the_nodes_is_in_the_pods() {
+fn resources_and_scheduling_options_are_in_the_pods() {
     let stage = Stage::hello(Place::Cluster);
     let flags = ["--task", "asks", "--worker-num", "1", "--cpu", "50m:1", "--memory", "100Mi", "--image-pull-policy"];
     let more = ["Never", "--node-selector", "kubernetes.io/os=linux", "--toleration", "spot=yes:NoSchedule"];
@@ -163,7 +163,7 @@ fn what_is_asked_of_the_nodes_is_in_the_pods() {
     assert_eq!(container("resources.limits.cpu"), "1");
     assert_eq!(container("resources.limits.memory"), "100Mi");
     assert_eq!(container("imagePullPolicy"), "Never");
-    assert_eq!(container("volumeMounts"), "", "no token of the service account, nor anything else");
+    assert_eq!(container("volumeMounts"), "", "no mounts, not even the service account's token");
     assert_eq!(shown(".spec.nodeSelector.kubernetes\\.io/os"), "linux");
     assert_eq!(shown(".spec.tolerations[0].key"), "spot");
     assert_eq!(shown(".spec.serviceAccountName"), "default");
@@ -172,19 +172,19 @@ fn what_is_asked_of_the_nodes_is_in_the_pods() {
     assert_eq!(variable, "90");
 }
 
-/// What a master is told that lets jobs have folders of the nodes.
+/// The master's arguments that allow folders of the nodes.
 const ALLOWING: [&str; 3] = ["--state-dir", "state", "--allow-host-volumes"];
 
-/// The cluster's one node is this machine. The folder is everyone's, for a pod runs as another user.
+/// A folder on the cluster's only node, which is this machine. All users can write to it, because the pod has another user.
 fn folder_of_node(stage: &Stage) -> String {
     let dir = stage.scene().path().join("data");
     fs::create_dir(&dir).expect("a folder");
-    fs::set_permissions(&dir, Permissions::from_mode(0o777)).expect("it is ours");
+    fs::set_permissions(&dir, Permissions::from_mode(0o777)).expect("this test owns the folder");
     fs::write(dir.join("in"), "from the node").expect("write");
     dir.display().to_string()
 }
 
-/// A claim in the namespace, and what lies outside of it, under its name: the claim's volume, and a priority class.
+/// A claim, and two objects that do not belong to a namespace: the claim's volume and a priority class.
 const CLAIM: &str = r"
 apiVersion: v1
 kind: PersistentVolumeClaim
@@ -207,7 +207,7 @@ metadata: { name: NAME }
 value: 7
 ";
 
-/// The objects of [`CLAIM`], as long as this lives.
+/// The objects of [`CLAIM`]. Dropping this deletes them.
 struct Claimed<'a>(&'a Namespace);
 
 impl<'a> Claimed<'a> {
@@ -221,7 +221,7 @@ impl<'a> Claimed<'a> {
 
 impl Drop for Claimed<'_> {
     fn drop(&mut self) {
-        // The claim, and the pod that uses it, go with the namespace, and the volume then.
+        // The namespace's deletion deletes the claim and its pod, and then the volume can be deleted.
         self.0.try_kubectl(&["delete", "persistentvolume,priorityclass", self.0.name(), "--wait=false"]);
     }
 }

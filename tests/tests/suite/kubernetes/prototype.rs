@@ -1,5 +1,5 @@
-//! The first prototype's programs in the cluster: its agent in the pods of our job, its master over our agents, its
-//! client before our master. They are played by tests/prototype.
+//! The first prototype's programs in the cluster: its agent in pods, its master with Muster's agents, its client with
+//! Muster's master. `tests/prototype` imitates them.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use e2e::programs::root;
 use e2e::{Finished, Place, Stage, within};
 use protocol::view::JobState;
 
-/// Says what it was given, and takes its time.
+/// Prints its variables, and runs for a while.
 const EXEC_PY: &str = "import os, time\nprint('workers', os.environ['NUM_WORKERS'], flush=True)\ntime.sleep(10)\n";
 
 fn stand_in(file: &str, args: &[&str]) -> Finished {
@@ -18,7 +18,7 @@ fn stand_in(file: &str, args: &[&str]) -> Finished {
     Finished::of(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
 }
 
-/// The prototype's own image, with this script in it.
+/// The prototype's image with this script.
 fn image_of_prototype(stage: &Stage) -> Image {
     let context = stage.scene().path().join("prototype");
     fs::create_dir(&context).expect("a folder");

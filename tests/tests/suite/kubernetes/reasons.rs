@@ -1,4 +1,4 @@
-//! Why a job does not come up, or ends before its time, in the cluster's own words; and never "pending" for ever.
+//! Why a job does not start or ends early, in the cluster's words. No job stays pending without a reason.
 
 use e2e::scripts::{SAVES, STUBBORN};
 use e2e::{Place, Running, Stage, within};
@@ -11,7 +11,7 @@ use serde_json::json;
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
 fn an_image_that_no_registry_has_is_named_with_the_kubelets_reason() {
     let stage = Stage::hello(Place::Cluster);
-    // Nothing listens there, which the kubelet finds out at once.
+    // Nothing listens at this address, so the pull fails at once.
     let image = "127.0.0.1:1/nosuch:1";
     let create = format!("/create?strategy=AllReduce&n_worker=2&name=absent&img={image}");
     stage.curl(&[], &create);
@@ -38,7 +38,7 @@ fn an_image_that_may_not_be_pulled_fails_the_job_with_the_kubelets_reason() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn an_image_without_an_agent_is_told_to_be_one() {
+fn an_image_without_an_agent_is_named_as_the_reason() {
     let stage = Stage::hello(Place::Cluster);
     let unwrapped = stage.cluster().image.name();
     stage.curl(&[], &format!("/create?strategy=AllReduce&n_worker=1&name=bare&img={unwrapped}"));
@@ -65,7 +65,7 @@ fn a_job_too_big_for_every_node_waits_with_its_reason_and_can_be_cancelled() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_run_that_needs_more_memory_than_its_limit_is_told_so() {
+fn a_run_that_exceeds_its_memory_limit_fails_with_that_reason() {
     let stage = Stage::new(Place::Cluster, "print('begun'); x = bytearray(1 << 30); print(len(x))");
     let run = stage.submit(&["--task", "oom", "--worker-num", "1", "--max-restarts", "0", "--memory", "64Mi"]).code(1);
     assert_eq!(run.stdout, "worker-0 │ begun\n");
@@ -78,7 +78,7 @@ fn a_run_that_needs_more_memory_than_its_limit_is_told_so() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_pod_that_is_deleted_by_hand_is_made_anew_with_that_reason() {
+fn a_pod_that_is_deleted_by_hand_is_replaced_with_that_reason() {
     let stage = Stage::new(Place::Cluster, STUBBORN);
     let client = Running::of(&mut stage.submitting(&["--task", "short"]));
     client.until_printed(2, "ready");
@@ -89,7 +89,7 @@ fn a_pod_that_is_deleted_by_hand_is_made_anew_with_that_reason() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn what_a_pod_that_is_made_anew_misses_for_a_while_is_said_and_waited_for() {
+fn a_replaced_pod_waits_for_a_missing_secret_and_shows_the_reason() {
     let stage = Stage::new(Place::Cluster, SAVES);
     let kubectl = |args: &[&str]| stage.cluster().namespace.kubectl(args);
     kubectl(&["create", "secret", "generic", "rotated"]);
@@ -108,7 +108,7 @@ fn what_a_pod_that_is_made_anew_misses_for_a_while_is_said_and_waited_for() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn all_may_save_their_state_when_pods_are_deleted_whether_one_or_all() {
+fn all_replicas_can_save_their_state_when_one_or_all_pods_are_deleted() {
     let stage = Stage::new(Place::Cluster, SAVES);
     let client = Running::of(&mut stage.submitting(&["--task", "drained"]));
     client.until_printed(2, "ready");
@@ -125,7 +125,7 @@ fn all_may_save_their_state_when_pods_are_deleted_whether_one_or_all() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn an_evicted_pod_is_made_anew_with_that_reason() {
+fn an_evicted_pod_is_replaced_with_that_reason() {
     let stage = Stage::new(Place::Cluster, STUBBORN);
     let client = Running::of(&mut stage.submitting(&["--task", "evicted"]));
     client.until_printed(2, "ready");
@@ -133,13 +133,13 @@ fn an_evicted_pod_is_made_anew_with_that_reason() {
     client.until_said("worker-0 was lost: ");
     runs_again(&stage, "evicted");
     let failure = stage.status("evicted").restarts.failed_starts[0].failure.to_string();
-    // Before 1.26 Kubernetes leaves no mark on a pod that says why it is deleted.
+    // Kubernetes before 1.26 does not note on a pod why it is deleted.
     assert!(["its pod is being deleted", "EvictionByEvictionAPI"].iter().any(|way| failure.contains(way)), "{failure}");
 }
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn what_the_cluster_refuses_is_refused_before_anything_is_there() {
+fn a_job_that_the_cluster_refuses_is_refused_before_it_exists() {
     let stage = Stage::hello(Place::Cluster);
     stage.submit(&["--priority-class", "absent"]).code(2).says(&["error: ", "PriorityClass", "absent"]);
     stage.submit(&["--service-account", "nobody"]).code(2).says(&["error: ", "serviceaccount", "nobody"]);
@@ -150,7 +150,7 @@ fn what_the_cluster_refuses_is_refused_before_anything_is_there() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_volume_that_is_not_there_yet_is_said_while_the_job_waits() {
+fn a_waiting_job_names_its_missing_volume() {
     let stage = Stage::hello(Place::Cluster);
     stage.submit(&["-d", "--task", "unbound", "--worker-num", "1", "--volume", "pvc:absent:/data"]).code(0);
     let reason = || stage.status("unbound").replicas[0].reason.clone();
@@ -160,7 +160,7 @@ fn a_volume_that_is_not_there_yet_is_said_while_the_job_waits() {
     assert_eq!(stage.cluster().objects(), Vec::<String>::new());
 }
 
-/// Waits until a gang runs again after a restart that does not count, and ends its job.
+/// Waits until the gang runs after a restart that does not count, and cancels the job.
 fn runs_again(stage: &Stage, job: &str) {
     let again = || Some(stage.status(job)).filter(|view| view.state == JobState::Running && view.restarts.total() > 0);
     let view = within("the gang runs again", again, || stage.cluster().to_string());

@@ -1,22 +1,21 @@
-//! What is left in the cluster after a job, and after its deletion.
+//! The objects that a job leaves in the cluster after its end, and after its deletion.
 
 use e2e::scripts::STUBBORN;
 use e2e::{Place, Running, Stage, within};
 
-/// What a job of this name and two workers leaves behind, until it is deleted.
+/// The objects of an ended job with this name and two workers, until it is deleted.
 fn kept(job: &str) -> Vec<String> {
     vec![format!("pod/{job}-worker-0"), format!("pod/{job}-worker-1"), format!("configmap/muster-{job}")]
 }
 
-/// Deletes a job, which leaves nothing. Until then it has one network policy; that one selects nothing any more, and the
-/// cluster removes it in its own time.
+/// Deletes a job, and asserts that it leaves nothing. The cluster deletes the job's network policy a little later.
 fn assert_forgotten(stage: &Stage, job: &str) {
     let policy = format!("networkpolicy.networking.k8s.io/muster-{job}-{}", stage.status(job).uid);
     assert_eq!(stage.cluster().policies(), [policy]);
     stage.verb(&["delete", job]).code(0);
     assert_eq!(stage.cluster().objects(), Vec::<String>::new());
     let is_gone = || stage.cluster().policies().is_empty().then_some(());
-    within("the network policy goes with the job's record", is_gone, || stage.cluster().to_string());
+    within("the network policy is deleted after the job's record", is_gone, || stage.cluster().to_string());
 }
 
 #[test]
@@ -28,7 +27,7 @@ fn a_job_whose_record_is_deleted_by_hand_ends_and_leaves_nothing() {
     stage.cluster().namespace.kubectl(&["delete", "configmap", "muster-struck"]);
     client.ended().code(1).says(&["error: job struck was deleted before it had finished"]);
     let is_gone = || stage.cluster().objects().is_empty().then_some(());
-    within("its pods go with its record", is_gone, || stage.cluster().to_string());
+    within("the pods are deleted after the record", is_gone, || stage.cluster().to_string());
 }
 
 #[test]
@@ -40,7 +39,7 @@ fn a_job_that_succeeded_leaves_its_record_and_pods_that_show_its_output() {
     assert_eq!(stage.cluster().objects(), kept("done"));
     assert_eq!(stage.cluster().pods(|phase| phase == "Succeeded").len(), 2);
     let logs = stage.cluster().namespace.kubectl(&["logs", "done-worker-1"]);
-    // What the agent says of itself may stand between them.
+    // The agent's own log lines may be in between.
     let lines: Vec<&str> =
         logs.lines().filter(|line| line.starts_with("role ") || line.starts_with("TF_CONFIG ")).collect();
     assert_eq!((lines.len(), lines[0]), (2, "role worker index 1 rank 1"), "{logs}");

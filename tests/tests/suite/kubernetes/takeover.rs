@@ -1,4 +1,4 @@
-//! The master is killed in the middle of a run, and another takes its place.
+//! The master is killed in the middle of a run, and a new one takes over.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use protocol::view::{JobState, JobView};
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn training_goes_on_while_no_master_runs_and_the_client_that_follows_sees_the_end() {
+fn training_continues_without_a_master_and_the_following_client_sees_the_end() {
     let mut stage = Stage::new(Place::Cluster, &with_peers(AWAITS_ITS_END));
     let client = Running::of(&mut stage.submitting(&["--task", "goes-on"]));
     client.until_printed(2, "begun");
@@ -21,7 +21,7 @@ fn training_goes_on_while_no_master_runs_and_the_client_that_follows_sees_the_en
     let run = client.ended().code(0);
     let mut lines: Vec<&str> = run.stdout.lines().collect();
     lines.sort_unstable();
-    // exec.py was started once in each pod, and nothing that it printed meanwhile is lost.
+    // exec.py started once in each pod, and no output is lost.
     let all =
         ["0 │ begun", "0 │ ended", "0 │ still here", "1 │ begun", "1 │ ended"].map(|line| format!("worker-{line}"));
     assert_eq!(lines, all);
@@ -29,7 +29,7 @@ fn training_goes_on_while_no_master_runs_and_the_client_that_follows_sees_the_en
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_master_with_another_state_directory_and_the_same_key_has_the_job() {
+fn a_master_with_another_state_directory_and_the_same_key_takes_over_the_job() {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     fs::write(file.path(), "a key of more than thirty-two characters").expect("write");
     let key = ["--agent-key-file", file.path().to_str().expect("text")];
@@ -47,12 +47,12 @@ fn a_master_with_another_state_directory_and_the_same_key_has_the_job() {
     end(&before);
     assert_eq!(stage.finished("moved").state, JobState::Succeeded);
     let logs = stage.verb(&["logs", "moved"]).code(0).stdout;
-    assert_eq!((logs.matches("begun").count(), logs.matches("ended").count()), (2, 2), "all of it: {logs}");
+    assert_eq!((logs.matches("begun").count(), logs.matches("ended").count()), (2, 2), "the whole output: {logs}");
 }
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn what_ended_while_no_master_ran_is_told_by_the_next() {
+fn the_next_master_reports_a_job_that_ended_without_a_master() {
     let mut stage = Stage::new(Place::Cluster, &with_peers(AWAITS_ITS_END));
     stage.submit(&["-d", "--task", "meanwhile"]).code(0);
     stage.follow("meanwhile").until_printed(2, "begun");
@@ -68,7 +68,7 @@ fn what_ended_while_no_master_ran_is_told_by_the_next() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_job_whose_master_dies_right_after_accepting_it_is_started_once_by_the_next() {
+fn the_next_master_starts_a_job_once_whose_master_died_right_after_accepting_it() {
     let mut stage = Stage::hello(Place::Cluster);
     stage.submit(&["-d", "--task", "orphan"]).code(0);
     stage.kill_master();
@@ -79,16 +79,16 @@ fn a_job_whose_master_dies_right_after_accepting_it_is_started_once_by_the_next(
     stage.assert_still();
 }
 
-/// Starts the next master, and waits until it has the job as one that runs.
+/// Starts the next master, and waits until it shows the job as running.
 fn take_over(stage: &mut Stage, args: &[&str], job: &str) -> JobView {
     stage.next_master(args);
     let path = format!("/v1/jobs/{job}");
     let look = || serde_json::from_str::<JobView>(&stage.curl(&[], &path)).ok();
     let running = || look().filter(|view| view.state == JobState::Running);
-    within("the next master has the job", running, || stage.cluster().to_string())
+    within("the next master shows the job as running", running, || stage.cluster().to_string())
 }
 
-/// Lets both workers come to their end.
+/// Ends both workers.
 fn end(job: &JobView) {
     for worker in 0..2 {
         assert_eq!(tell(job, worker, "end"), "");

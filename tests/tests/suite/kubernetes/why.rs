@@ -1,4 +1,4 @@
-//! `client why` of what only a cluster does to a job.
+//! `client why` for failures that only a cluster causes.
 
 use e2e::cluster::Image;
 use e2e::scripts::{STUBBORN, with_peers};
@@ -7,7 +7,7 @@ use protocol::view::JobState;
 
 e2e::journeys_of_causes!(Place::Cluster, #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]);
 
-/// What `why` says, whose first lines must be these.
+/// The output of `why`. Asserts how it begins.
 fn says(stage: &Stage, job: &str, begins: &str) -> String {
     let why = stage.verb(&["why", job]).code(0).stdout;
     assert!(why.starts_with(begins), "{begins:?} at the beginning of:\n{why}");
@@ -53,10 +53,10 @@ fn why_names_the_replica_that_was_evicted_and_that_it_does_not_count() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn why_names_the_first_that_is_missing_of_a_start_that_hangs_and_what_it_waits_for() {
+fn after_a_start_timeout_why_names_the_first_missing_replica_and_the_reason() {
     let stage = Stage::hello(Place::Cluster);
     stage.submit(&["--task", "big", "--cpu", "1000", "--start-timeout", "15s"]).code(1);
-    let how = "2 of the gang did not come within 15 s: worker-0, worker-1 (it cannot be scheduled: 0/";
+    let how = "2 replicas were not ready within 15 s: worker-0, worker-1 (it cannot be scheduled: 0/";
     let why = says(&stage, "big", &format!("job big failed: {how}"));
     assert!(why.contains(&format!("\n\nfirst missing  worker-0\nhow            {how}")), "{why}");
     assert!(why.contains("Insufficient cpu"), "{why}");
@@ -64,12 +64,12 @@ fn why_names_the_first_that_is_missing_of_a_start_that_hangs_and_what_it_waits_f
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn why_names_a_syntax_error_which_no_restart_is_wasted_on() {
+fn a_syntax_error_leads_to_no_restart_and_why_names_it() {
     let image = Image::of_dockerfile("FROM python:3.11-slim\nWORKDIR /app\nRUN echo 'x = (' >exec.py\nUSER 1000\n");
     let stage = Stage::in_image(&image, "");
     stage.submit(&["--task", "typo"]).code(1);
     let why = stage.verb(&["why", "typo"]).code(0).stdout;
-    // Both fail of it, and the first is the first by a moment.
+    // Both workers fail at nearly the same time, so either can be the first.
     let named = |worker: &str| why.starts_with(&format!("job typo failed: {worker} was not started: "));
     assert!(named("worker-0") || named("worker-1"), "{why}");
     assert!(why.contains("SyntaxError: '(' was never closed"), "{why}");
