@@ -32,7 +32,8 @@ pub fn message(mut words: LastWords) -> Vec<u8> {
     json(&words)
 }
 
-/// The maximum length of `text`, encoded as JSON, at which `words` still fits into the limit. `text` is one of the texts in `words`.
+/// The maximum length of `text`, encoded as JSON, at which `words` still fits into the limit. `text` is one of the
+/// texts in `words`.
 fn room(words: &LastWords, text: &str) -> usize {
     let surplus = json(words).len().saturating_sub(LAST_WORDS_BYTES);
     text::json_length(text).saturating_sub(surplus)

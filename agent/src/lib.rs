@@ -68,7 +68,7 @@ fn print(text: &str) -> u8 {
 
 /// Prints why the agent could not start. Returns the exit code.
 fn complain(error: &str) -> u8 {
-    // If stderr is closed, the exit code still tells.
+    // If stderr is closed, the exit code still reports the failure.
     let _ = writeln!(io::stderr(), "error: {error}");
     NOT_STARTED
 }
@@ -80,7 +80,7 @@ fn run_agent(config: Config) -> u8 {
         // leader.
         let _ = setsid();
     }
-    // One thread is enough. A thread that starts runs must live as long as the agent.
+    // One thread is enough. It also starts the runs, so it must live as long as the agent: see `run::child::spawn`.
     let result =
         runtime::Builder::new_current_thread().enable_all().build().context("start the runtime").and_then(|runtime| {
             let diagnostics = diagnostics::start().context("start the log")?;

@@ -16,7 +16,7 @@ use tracing::warn;
 /// How far back stderr is searched for the exception that ended a run.
 const LOOK_BACK_BYTES: u64 = 1024 * 1024;
 
-/// Bytes that one read of stderr returns at most.
+/// Maximum bytes that one read of stderr returns.
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// One of exec.py's outputs.

@@ -29,7 +29,7 @@ pub struct Reaper {
 pub enum Children {
     /// The agent has no children, and so no descendants.
     None,
-    /// At least one.
+    /// The agent has at least one child.
     Some,
 }
 

@@ -1,6 +1,6 @@
 //! The step between the agent and exec.py. A process can ask the kernel to kill it together with its parent, but only
-//! for itself. No safe code can run between fork and exec, so the agent starts its own program again. That process asks
-//! the kernel, checks that the agent is still alive, and becomes the command.
+//! for itself. Rust needs `unsafe` to run code between fork and exec, so the agent starts its own program again. That
+//! process asks the kernel, checks that the agent is still alive, and becomes the command.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -85,7 +85,7 @@ pub(crate) fn cannot_start(program: &OsStr) -> String {
 }
 
 fn fail(sentence: &str, code: u8) -> u8 {
-    // If stderr is closed, the exit code still tells.
+    // If stderr is closed, the exit code still reports the failure.
     let _ = writeln!(io::stderr(), "{sentence}");
     code
 }

@@ -34,7 +34,7 @@ pub(crate) struct HttpTask {
 /// Waits for readers and open answers, each within its limit.
 pub(crate) async fn wind_down(end: AgentEnd, activity: &Activity, http: HttpTask, mirror: Option<JoinHandle<()>>) {
     let mut cut_off = end.at_most(HTTP_LIMIT);
-    if end.killed_at.is_some() {
+    if end.signal_deadline.is_some() {
         cut_off = end.at_most(READERS_LIMIT);
         // Readers that are still connected after that are cut off below.
         let _ = timeout_at(cut_off, activity.quiet(READERS_PAUSE)).await;
@@ -51,9 +51,9 @@ pub(crate) async fn wind_down(end: AgentEnd, activity: &Activity, http: HttpTask
 }
 
 impl AgentEnd {
-    /// The deadline of a wait that begins now: after `limit`, or when the agent is killed if that is earlier.
+    /// The deadline of a wait that begins now: after `limit`, or at the agent's own deadline if that is earlier.
     fn at_most(&self, limit: Duration) -> tokio::time::Instant {
         let end = Instant::now() + limit;
-        self.killed_at.map_or(end, |killed_at| killed_at.min(end)).into()
+        self.signal_deadline.map_or(end, |deadline| deadline.min(end)).into()
     }
 }

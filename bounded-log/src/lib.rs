@@ -37,7 +37,7 @@ pub struct BoundedLog {
     kind: Kind,
 }
 
-/// Bytes of the stream that were lost before they came to the log.
+/// Bytes of the stream that were lost before they reached the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gap {
     /// The offset of the first lost byte.

@@ -307,7 +307,8 @@ fn typed_with_one_dash(arguments: &[OsString]) -> Option<String> {
     names.find(|name| is_flag(name)).map(|name| format!("--{name}"))
 }
 
-/// Refuses flags of a submit before a verb. clap's own `args_conflicts_with_subcommands` refuses global flags too.
+/// Refuses flags of a submit before a verb. clap's own `args_conflicts_with_subcommands` would refuse global
+/// flags too.
 fn refuse_submit_flags_beside_a_verb(matches: &ArgMatches) -> Result<(), UsageError> {
     let Some(verb) = matches.subcommand_name() else { return Ok(()) };
     let submit = SubmitArgs::augment_args(clap::Command::new("submit"));

@@ -27,7 +27,7 @@ const DOCKER_CONTEXT_VARIABLE: &str = "DOCKER_CONTEXT";
 const DOCKER_CONFIG_VARIABLE: &str = "DOCKER_CONFIG";
 /// The folder of ca.pem, cert.pem and key.pem, for TLS.
 const DOCKER_CERT_PATH_VARIABLE: &str = "DOCKER_CERT_PATH";
-/// Any value turns TLS on.
+/// Any value that is not empty turns TLS on.
 const DOCKER_TLS_VERIFY_VARIABLE: &str = "DOCKER_TLS_VERIFY";
 
 /// The master that a command uses.
@@ -85,7 +85,7 @@ pub(crate) struct Config {
     pub(crate) master: MasterChoice,
     /// The token, if one is set.
     pub(crate) token: Option<Token>,
-    /// For a master in Kubernetes.
+    /// How to build and load images, for a master in Kubernetes.
     pub(crate) image: ImageConfig,
 }
 
@@ -103,7 +103,7 @@ pub(crate) struct ImageConfig {
 /// The variables with which the docker command finds its engine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DockerVariables {
-    /// The address. If `None`, a context has it.
+    /// The address. If `None`, a context gives it.
     pub(crate) host: Option<String>,
     /// The context. If `None`, the one that `docker context use` chose.
     pub(crate) context: Option<String>,
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn docker_and_the_tool_that_loads_are_read_from_their_variables() {
+    fn settings_for_docker_and_for_loading_are_read_from_variables() {
         let read = |of: &[(&str, &str)]| {
             let lookup =
                 |name: &str| Ok(of.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string()));
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_does_not_fit_into_a_header_is_refused() {
+    fn a_token_that_is_empty_or_not_visible_ascii_is_refused() {
         for bad in ["", "  \n", "two words", "two\nlines", "bell\u{7}", "smörgås"] {
             assert!(matches!(token("f".to_owned(), bad), Err(ConfigError::Token(origin)) if origin == "f"), "{bad:?}");
         }

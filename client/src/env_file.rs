@@ -8,7 +8,7 @@ use protocol::env::EnvError;
 
 use crate::args::EnvArg;
 
-/// Why a file is invalid. The text of a line is never shown, because it may be a secret.
+/// Why a file is invalid. An error shows at most the name on a line, because the rest may be a secret.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EnvFileError {
     /// It cannot be read, or is not UTF-8.
@@ -31,8 +31,8 @@ pub(crate) enum EnvFileError {
     },
 }
 
-/// What is wrong with a line. Docker takes quotes, `export` and `${` literally. Version 0.1 interpreted them, so they
-/// are refused until 0.3.
+/// What is wrong with a line. Docker takes quotes, `export` and `${` literally. Version 0.1 interpreted them. Versions
+/// before 0.3 refuse them, so that no old file silently changes its meaning.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadLine {
     /// The line is not a variable.

@@ -16,7 +16,7 @@ pub(crate) enum Exit {
     Done,
     /// The job failed, was cancelled, or is not known to have succeeded.
     NotSucceeded,
-    /// The command line is wrong, or a file or job that it names.
+    /// The command line, or a file or job that it names, is wrong.
     BadInput,
     /// The master could not be reached, or refused the request.
     MasterFailed,

@@ -22,7 +22,7 @@ use crate::resume::{Resumable, to_the_end};
 /// Maximum events between the network and the printer. When stdout is slow, the network waits.
 const QUEUE: usize = 256;
 
-/// How long the last lines may take to arrive after the job's result is decided.
+/// Maximum wait for each further event after the job's result is decided.
 const LAST_LINES: Duration = Duration::from_secs(15);
 
 /// A job to follow.
@@ -40,9 +40,9 @@ pub(crate) struct Following {
 /// What the user knows about a job when following begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// Nothing: it was just submitted, and every change is printed.
+    /// Nothing: the job was just submitted. Every change is printed.
     Nothing,
-    /// Its state now: only later changes are printed.
+    /// The job's current state. Only later changes are printed.
     Standing,
 }
 
@@ -59,7 +59,7 @@ enum Event {
     View(Box<JobView>),
     Line(LogLine),
     LogsEnded,
-    /// The text of the error: the master cannot be reached.
+    /// The master cannot be reached. Holds the error's text.
     Away(String),
     Failed(Error),
 }
@@ -170,7 +170,7 @@ fn tell_changes(before: Option<&JobView>, now: &JobView, data: &mut Data, notes:
     Ok(())
 }
 
-/// Sends the job now and after each change. Ends when the receiver is dropped.
+/// Sends the job now and after each change, until it has a result, a request fails, or the receiver is dropped.
 async fn feed_views(client: MasterClient, first: JobView, events: Sender<Event>) {
     let mut patience = Patience::new();
     let mut view = first;
@@ -205,7 +205,7 @@ async fn next_view(
                 }
             }
             Err(error) => {
-                if error.is_transient() && !patience.is_tried() {
+                if error.is_transient() && !patience.has_failed() {
                     let _ = events.send(Event::Away(error.to_string())).await;
                 }
                 patience.wait_after(error).await?;

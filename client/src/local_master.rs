@@ -19,13 +19,13 @@ use crate::config::{Token, muster_variables};
 use crate::interrupt::Interrupts;
 use crate::master_url::MasterUrl;
 
-/// How long a master may take to listen.
+/// How long the master may take until it listens.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long it may take to stop everything it has started and to exit.
+/// How long the master may take to stop everything it has started and to exit.
 const END_TIMEOUT: Duration = Duration::from_secs(15);
-/// The beginning of its first line on stdout.
+/// The beginning of the master's first line on stdout.
 const GREETING: &str = "listening on ";
-/// Maximum lines shown of its log when it dies.
+/// Maximum lines shown of the master's log when the master dies.
 const LOG_LINES_MAX: usize = 10;
 
 /// Why a local master did not start or exited.
@@ -37,12 +37,12 @@ pub(crate) enum LocalMasterError {
     /// A program is missing.
     #[error("there is no program \"{program}\" in {}", folder.display())]
     Missing {
-        /// Its name.
+        /// The program's name.
         program: &'static str,
         /// The folder of the client.
         folder: PathBuf,
     },
-    /// Its folder, or a file in it, cannot be created.
+    /// The master's folder, or a file in the folder, cannot be created.
     #[error("prepare a folder for the local master")]
     Folder(#[source] io::Error),
     /// The program cannot be started.
@@ -61,7 +61,7 @@ pub(crate) enum LocalMasterError {
         /// The end of its log, on lines of its own.
         log: String,
     },
-    /// It ended or did not print its address, and the disk for its log is full.
+    /// The master ended or did not print its address, and the disk for its log is full.
     #[error("the local master {what}; there is no space for its log in {}", folder.display())]
     NoRoom {
         /// What it did.
@@ -87,7 +87,7 @@ impl LocalMasterError {
 /// The child process.
 pub(crate) struct LocalMaster {
     child: Child,
-    /// The child's stdin. The child ends when it is closed. Kept apart because `Child::wait` closes stdin.
+    /// The child's stdin. Closing it ends the child. Kept outside `child`, because `Child::wait` would close it.
     lifeline: Option<ChildStdin>,
     token: Token,
     folder: TempDir,
@@ -108,7 +108,7 @@ impl LocalMaster {
         Ok(Self { child, lifeline, token, folder })
     }
 
-    /// Waits until it listens, and returns its address.
+    /// Waits until the master listens, and returns its address.
     pub(crate) async fn listening(&mut self) -> Result<MasterUrl, LocalMasterError> {
         let stdout = BufReader::new(self.child.stdout.take().expect("stdout is piped, and taken here alone"));
         match tokio::time::timeout(START_TIMEOUT, greeting(stdout)).await {
@@ -213,7 +213,7 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(text.as_bytes())
 }
 
-/// Whether a file is empty because its disk is full. Appends a newline if it can.
+/// Whether a file is empty because its disk is full. To find out, tries to append a newline.
 fn has_no_room(path: &Path) -> bool {
     let is_empty = path.metadata().is_ok_and(|found| found.len() == 0);
     let written = || OpenOptions::new().append(true).open(path)?.write_all(b"\n");

@@ -13,7 +13,7 @@ use tokio_util::io::StreamReader;
 
 use crate::master_client::{MasterClient, MasterError};
 
-/// Maximum bytes of a JSON line: every byte of the output as `\u00XX`, and the same size for the rest.
+/// Maximum bytes of a JSON line: 6 for each byte of output, written as `\u00XX`, and as many for the other fields.
 const JSON_LINE_MAX: usize = 12 * LOG_LINE_BYTES;
 
 /// Where a stream ends.
@@ -45,17 +45,17 @@ pub(crate) enum From {
     Offsets(BTreeMap<ReplicaId, u64>),
 }
 
-/// The output of all replicas, as it comes.
+/// The output of all replicas, as it arrives.
 pub(crate) type Lines = BoxStream<'static, Result<LogLine, MasterError>>;
 
-/// The bytes of one replica, as they come.
+/// The output of one replica in bytes, as it arrives.
 pub(crate) type Pieces = BoxStream<'static, Result<Vec<u8>, MasterError>>;
 
 /// The position of a replica's stream.
 pub(crate) struct RawPosition {
     /// The absolute offset of the stream's first byte.
     pub(crate) offset: u64,
-    /// Bytes before it that were asked for and are no longer kept.
+    /// Number of requested bytes before `offset` that are no longer kept.
     pub(crate) dropped: u64,
 }
 

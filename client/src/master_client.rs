@@ -50,7 +50,7 @@ pub(crate) enum MasterError {
     /// The master refused the request.
     #[error("{}", .0.detail)]
     Refused(Problem),
-    /// Another program listens there.
+    /// Another program listens at this address.
     #[error("{url} answers, but not as a Muster master (HTTP status {status})")]
     NotAMaster {
         /// The address.
@@ -88,7 +88,7 @@ pub(crate) struct MasterClient {
 impl MasterClient {
     /// Creates a client. Nothing is sent yet.
     pub(crate) fn new(url: MasterUrl, token: Option<&Token>) -> Result<Self, MasterError> {
-        // reqwest needs a provider even without TLS. An error means that one is installed already.
+        // reqwest needs a provider even without TLS. An error means that a provider is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let headers: HeaderMap = token.map(|token| (AUTHORIZATION, token.header())).into_iter().collect();
         let builder = Client::builder()
@@ -115,7 +115,7 @@ impl MasterClient {
         self.json(self.request(Method::GET, self.url.join(MASTER))).await
     }
 
-    /// The agent's program, for a client without one.
+    /// The agent's program, for a client that has no agent file.
     pub(crate) async fn agent_program(&self) -> Result<Bytes, MasterError> {
         let answer = self.send(self.request(Method::GET, self.url.join(AGENT_PROGRAM))).await?;
         answer.bytes().await.map_err(|error| self.transport_error(&error))
@@ -152,7 +152,7 @@ impl MasterClient {
         self.send(self.request(Method::POST, self.job(name, "/cancel"))).await.map(drop)
     }
 
-    /// Asks the master to delete a job, and returns before it is gone.
+    /// Asks the master to delete a job, and returns before it is deleted.
     pub(crate) async fn delete(&self, name: &JobName) -> Result<(), MasterError> {
         self.send(self.request(Method::DELETE, self.job(name, ""))).await.map(drop)
     }
@@ -236,7 +236,7 @@ impl MasterClient {
 pub(crate) enum Submitted {
     /// This request created the job.
     New(JobView),
-    /// An earlier request created it with the same arguments.
+    /// An earlier request created the job with the same arguments.
     Before(JobView),
 }
 

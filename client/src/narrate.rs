@@ -27,7 +27,7 @@ pub(crate) fn submitted_before(view: &JobView) -> String {
     format!("job {} was submitted before and is {}; add --replace to delete it and start again", view.name, view.state)
 }
 
-/// The sentence about a job that already existed.
+/// The sentence about a job that this command follows but did not submit.
 pub(crate) fn standing(view: &JobView) -> String {
     format!("job {} is {}: {}", view.name, view.state, composition(&view.spec))
 }
@@ -174,7 +174,7 @@ fn is_news(old: Option<&ReplicaView>, exit: &ExitReport) -> bool {
     is_failure(exit) && !old.is_some_and(is_told)
 }
 
-/// Whether a replica has already failed. Its loss is then the same failure, seen in another way.
+/// Whether a replica has already failed. If its pod is lost afterwards, the loss is not a second failure.
 fn has_failed(old: Option<&ReplicaView>) -> bool {
     old.is_some_and(|view| view.state == ReplicaState::Lost || view.exit.as_ref().is_some_and(is_failure))
 }

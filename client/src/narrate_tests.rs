@@ -147,7 +147,7 @@ fn a_failure_that_is_seen_as_exit_and_as_loss_is_reported_once() {
 }
 
 #[test]
-fn many_failures_are_counted() {
+fn many_failures_are_shortened_to_five_lines_and_a_count() {
     let mut view = running(100);
     view.replicas_mut().iter_mut().for_each(|replica| {
         replica.state = ReplicaState::Exited;

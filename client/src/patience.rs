@@ -34,7 +34,7 @@ impl Patience {
     }
 
     /// Whether there was a failure since the last success.
-    pub(crate) fn is_tried(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.trouble.is_some()
     }
 

@@ -118,9 +118,9 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
         policy,
         pod,
         image: _,   // added to the job when the image with the agent exists
-        detach: _,  // what the client does
-        replace: _, // what the client does
-        format: _,  // what the client prints
+        detach: _,  // for the client only
+        replace: _, // for the client only
+        format: _,  // for the client only
     } = args;
     let name = task.unwrap_or_else(|| {
         let last = surroundings.folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();

@@ -11,7 +11,7 @@ pub(crate) trait Resumable {
     /// The open stream.
     type Opened: Send;
 
-    /// Asks the master for the rest, and returns when the response headers have arrived.
+    /// Asks the master for the rest of the stream, and returns when the response headers have arrived.
     fn open(&self) -> impl Future<Output = Result<Self::Opened, MasterError>> + Send;
 
     /// Reads until the job has ended, and returns the job.

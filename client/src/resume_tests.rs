@@ -42,7 +42,7 @@ async fn outcome(away_for: Duration) -> (String, Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_restores_the_patience_even_if_the_stream_is_empty() {
+async fn each_answer_restarts_the_retry_limit_even_if_its_stream_is_empty() {
     let (error, took) = outcome(Duration::from_secs(20)).await;
     assert_eq!(error, "job read-to-the-end was deleted, and another job has its name now");
     assert!(took >= Duration::from_secs(80), "{took:?}");

@@ -168,7 +168,7 @@ impl fmt::Display for ExitOutcome {
     }
 }
 
-/// The number in MiB where it is a multiple, else in bytes.
+/// The size in MiB if it is a whole number of MiB, else in bytes.
 fn mebibytes(bytes: u64) -> String {
     const MEBIBYTE: u64 = 1 << 20;
     if bytes.is_multiple_of(MEBIBYTE) { format!("{} MiB", bytes / MEBIBYTE) } else { format!("{bytes} bytes") }

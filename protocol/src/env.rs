@@ -27,7 +27,7 @@ pub const MUSTER_ROLE: &str = "MUSTER_ROLE";
 pub const MUSTER_INDEX: &str = "MUSTER_INDEX";
 /// Written by the rendezvous, read by scripts: the generation, `E.S`.
 pub const MUSTER_GENERATION: &str = "MUSTER_GENERATION";
-/// Written by the rendezvous, read by scripts: the number of restarts. 0 only if no earlier start is possible.
+/// Written by the rendezvous, read by scripts: the number of restarts. 0 only if no earlier start can have run.
 pub const MUSTER_RESTART_COUNT: &str = "MUSTER_RESTART_COUNT";
 /// Written by the rendezvous, read by the agent: hosts to reach without a proxy, separated by commas. When a proxy is set,
 /// the agent adds them to `no_proxy`, because gRPC hangs silently behind a proxy.
@@ -39,8 +39,8 @@ pub const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
 pub const GRPC_FAIL_FAST: &str = "GRPC_FAIL_FAST";
 
 /// Written by the rendezvous unless the job sets it, read by TensorFlow's gRPC workers: threads of the connection cache.
-/// One thread and one queue halve the about 110 threads of a process, at the same speed. Pods and users often have a limit
-/// of threads.
+/// With one thread and one queue, a process has about 55 threads instead of 110, at the same speed. Pods and users
+/// often have a limit of threads.
 pub const TF_GRPC_WORKER_CACHE_THREADS: &str = "TF_GRPC_WORKER_CACHE_THREADS";
 /// Queues of the connection cache: see [`TF_GRPC_WORKER_CACHE_THREADS`].
 pub const TF_GRPC_WORKER_CACHE_QUEUES: &str = "TF_GRPC_WORKER_CACHE_QUEUES";

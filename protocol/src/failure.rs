@@ -205,7 +205,7 @@ impl Restarts {
         }
     }
 
-    /// Removes the oldest failed start. Keeps the newest that has a generation: a later failure may have none.
+    /// Removes the oldest failed start. Keeps the newest one that has a generation, because later starts may have none.
     pub fn forget_oldest(&mut self) {
         let newest = self.newest_failed();
         let oldest = self.failed_starts.iter().position(|start| newest.is_none() || start.generation != newest);

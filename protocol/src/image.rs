@@ -40,8 +40,8 @@ impl ImageRef {
         self.tag.as_deref()
     }
 
-    /// The name of the pod image, which adds the agent to this image: `allreduce:1` → `allreduce_pod:1`. A digest without
-    /// a tag gives a tag of its first 12 characters.
+    /// The name of the pod image, which adds the agent to this image: `allreduce:1` → `allreduce_pod:1`. If the name
+    /// has a digest and no tag, the tag is the digest's first 12 characters.
     pub fn of_pods(&self) -> Self {
         let of_digest = || self.digest.as_deref()?.split_once(':').map(|(_, hex)| hex.chars().take(12).collect());
         let tag = self.tag.clone().or_else(of_digest).unwrap_or_else(|| DEFAULT_TAG.to_owned());
@@ -58,7 +58,7 @@ impl ImageRef {
         format!("{}/{path}:{tag}", registry.trim_end_matches('/')).parse().ok()
     }
 
-    /// The same repository with a digest instead of a tag, which may move. `None` when `digest` is not valid.
+    /// The same repository with a digest. A tag may later name another image. `None` when `digest` is not valid.
     pub fn at(&self, digest: &str) -> Option<Self> {
         let digest = Some(digest.to_owned()).filter(|digest| is_digest(digest));
         digest.map(|digest| Self { repository: self.repository.clone(), tag: None, digest: Some(digest) })

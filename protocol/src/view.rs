@@ -225,7 +225,8 @@ impl JobView {
         Arc::make_mut(&mut self.replicas)
     }
 
-    /// The same view in its final state, once the result is decided. The master shows `stopping` until the pods have ended.
+    /// The view with the final state of its result; `None` without a result. Until the pods end, the master shows
+    /// `stopping`.
     pub fn as_ended(mut self) -> Option<Self> {
         self.state = self.result.as_ref()?.state();
         Some(self)

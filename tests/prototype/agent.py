@@ -72,7 +72,7 @@ class Routes(BaseHTTPRequestHandler):
             case ("GET", "/run"):
                 run = self.agent.start()
                 self.answer(200)
-                # Wait for the run only after the answer: a short run would end this process before it.
+                # Wait for the run only after the answer: a short run could end this process before the answer.
                 threading.Thread(target=end_with, args=(run,), daemon=True).start()
             case _:
                 self.answer(404)

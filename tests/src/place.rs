@@ -32,7 +32,7 @@ pub enum Place {
 pub struct Stage {
     // Declared before the folder, so the master and the pods are dropped first.
     site: Site,
-    /// The variable that passes the script to the shared image, if the place uses it.
+    /// `EXEC_PY=` and the script, for the shared image. `None` for jobs that run an example.
     script: Option<String>,
     scene: Scene,
 }
@@ -229,7 +229,7 @@ impl Stage {
         }
     }
 
-    /// The variable that passes the script to the shared image, if the place uses it.
+    /// The variable EXEC_PY with the script, for the shared image. Empty for jobs that run an example.
     pub fn script_variable(&self) -> BTreeMap<EnvName, String> {
         let variable = self.script.as_deref().and_then(|script| script.split_once('='));
         let named = |(name, value): (&str, &str)| Some((name.parse().ok()?, value.to_owned()));
@@ -246,12 +246,13 @@ impl Stage {
         }
     }
 
-    /// Asserts that nothing of the jobs runs. With a permanent master, waits for it: the client does not wait for pods.
+    /// Asserts that no pod or process of the jobs runs. With a permanent master, first waits until that is true: the
+    /// client does not wait for pods.
     ///
     /// # Panics
     /// With the pods or processes that still run.
     #[track_caller]
-    pub fn assert_still(&self) {
+    pub fn assert_nothing_runs(&self) {
         match self.site {
             Site::OwnMaster => assert_eq!(self.runs(), Vec::<String>::new(), "left behind"),
             Site::Processes(_) | Site::Cluster(_) => {

@@ -107,7 +107,7 @@ fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
         // [::] accepts IPv4 too, whatever the machine's default is.
         sockopt::set_ipv6_v6only(&socket, false)?;
     }
-    // An agent that ended a moment ago may have left connections behind.
+    // Otherwise closed connections of an earlier agent could still block the port.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)

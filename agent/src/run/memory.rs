@@ -28,7 +28,7 @@ const KILLED: i32 = 128 + SIGKILL;
 
 /// Two files of a cgroup, below its folder.
 struct Layout {
-    /// Has a line `oom_kill N`: the number of processes that the kernel has killed because memory ran out. It only rises.
+    /// Has a line `oom_kill N`: the number of processes that the kernel has killed because memory ran out.
     events: &'static str,
     /// The number of bytes that the cgroup's processes may use together.
     limit: &'static str,

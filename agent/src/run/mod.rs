@@ -46,5 +46,5 @@ pub struct AgentEnd {
     /// The exit code of the agent.
     pub code: u8,
     /// When the agent must have ended, if it got SIGTERM or SIGINT.
-    pub killed_at: Option<Instant>,
+    pub signal_deadline: Option<Instant>,
 }

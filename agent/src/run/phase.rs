@@ -74,7 +74,7 @@ pub enum Phase {
         run: Run,
         /// When it gets SIGKILL.
         kill: Kill,
-        /// Which request or signal came first.
+        /// The request or signal that came first.
         cause: Cause,
     },
     /// The main process has ended; the runner kills its descendants and reads the last output.

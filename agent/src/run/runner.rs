@@ -82,7 +82,7 @@ impl Runner {
         }
         self.kill_leftovers().await;
         let code = if self.state.phase.is_active() { KILLED } else { self.state.exit_code };
-        AgentEnd { code, killed_at: self.shutdown.killed_at() }
+        AgentEnd { code, signal_deadline: self.shutdown.signal_deadline() }
     }
 
     fn execute(&mut self, command: Command) {
@@ -141,7 +141,7 @@ impl Runner {
         self.apply(Event::AllEnded { exception, stderr_tail: tail, not_started });
     }
 
-    /// Moves the state, carries out the resulting action, and publishes the status. No other method does any of this.
+    /// Changes the state, carries out the resulting action, and publishes the status. No other method does any of this.
     fn apply(&mut self, event: Event) -> Reply {
         let Step { state, reply, action } = step(mem::take(&mut self.state), event, now());
         self.state = state;
@@ -201,7 +201,7 @@ impl Runner {
     /// Kills every process that the runs have left behind.
     async fn kill_leftovers(&mut self) {
         let limit = Instant::now() + LEFTOVERS_LIMIT;
-        let deadline = self.shutdown.killed_at().unwrap_or(limit);
+        let deadline = self.shutdown.signal_deadline().unwrap_or(limit);
         while self.reaper.reap(None).children == Children::Some {
             if deadline <= Instant::now() {
                 warn!("SIGKILL has not ended every process");

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_gets_most_of_its_pods_grace_and_the_agent_ends_before_the_end_of_it() {
+    fn the_grace_is_divided_between_the_run_and_the_agent() {
         for (grace, run, agent) in [(30_000, 25_000, 29_000), (600_000, 595_000, 599_000), (1000, 800, 960), (0, 0, 0)]
         {
             let (run, agent) = (Duration::from_millis(run), Duration::from_millis(agent));

@@ -25,7 +25,7 @@ impl Shutdown {
         }
     }
 
-    /// The time by which the agent ends, whatever still runs.
+    /// The time by which the agent ends, even if a run is still alive.
     pub(super) fn deadline(self) -> Option<Instant> {
         match self {
             Self::Terminated(deadline) | Self::ParentGone(deadline) => Some(deadline),
@@ -34,7 +34,7 @@ impl Shutdown {
     }
 
     /// When the agent must have ended, if a signal ends it.
-    pub(super) fn killed_at(self) -> Option<Instant> {
+    pub(super) fn signal_deadline(self) -> Option<Instant> {
         if let Self::Terminated(deadline) = self { Some(deadline) } else { None }
     }
 

@@ -79,7 +79,7 @@ pub fn step(state: State, event: Event, now: Now) -> Step {
     Step { state: State { newest, exit_code, phase }, reply, action }
 }
 
-/// A [`Step`] without the state that only `step` changes.
+/// A [`Step`] without `newest` and `exit_code`, which only `step` changes.
 struct Moved {
     phase: Phase,
     reply: Reply,
@@ -135,7 +135,7 @@ fn run(phase: Phase, asked: Option<Generation>) -> Moved {
 fn stop(phase: Phase, grace: Duration, asked: Cause, now: Now) -> Moved {
     match phase {
         Phase::Idle | Phase::Exited { .. } => to(phase),
-        // A start request may still be on its way. It must find a run that has ended.
+        // A start request may arrive after this stop. It then finds an ended run, and starts nothing.
         Phase::Configured { assignment } => {
             let report = not_started("stopped before it started".to_owned(), asked, now);
             to(Phase::Exited { assignment, started_at: None, report })

@@ -107,8 +107,8 @@ fn a_working_directory_that_does_not_exist_is_refused_with_exit_code_2() {
     ] {
         let flags = ["--listen", "127.0.0.1:0", "--work-dir", dir];
         let output = crate::support::program().args(flags).stderr(Stdio::piped()).output().unwrap();
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), told), (Some(2), format!("error: {why}\n{hint}")));
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), message), (Some(2), format!("error: {why}\n{hint}")));
     }
 }
 

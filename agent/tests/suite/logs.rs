@@ -59,7 +59,7 @@ for i in itertools.count():
 "#;
     let agent = Agent::of_python(script);
     agent.go();
-    // This takes several pieces of output, so the wait of each later piece is limited too.
+    // The script prints `p200` after about a second. Until then, the agent logs several pieces of the unfinished line.
     agent.wait_for_output("p200");
     assert_eq!(agent.status().state, RunState::Running);
 }
@@ -86,7 +86,7 @@ fn agent_with_limited_files(bytes: u64, script: &str) -> Agent {
 }
 
 #[test]
-fn the_newest_output_and_the_traceback_are_kept_when_the_disk_fills_up() {
+fn the_newest_output_and_stderr_are_kept_when_the_disk_fills_up() {
     let script = "import sys\nfor i in range(100_000): print(f'{i:09}')\nsys.exit('no space is left')";
     let agent = agent_with_limited_files(600_000, script);
     assert_eq!(agent.outcome(), ExitOutcome::Code(1));
@@ -97,7 +97,7 @@ fn the_newest_output_and_the_traceback_are_kept_when_the_disk_fills_up() {
 
 #[test]
 fn bytes_that_could_not_be_kept_are_a_gap_after_which_a_reader_continues() {
-    // The 512 bytes after the header have no room for the long line, and are too few for a smaller log.
+    // The long line does not fit into the 512 bytes after the header. These are also too few for a log that shrinks.
     let script = "import os\nos.write(1, b'before\\n')\nos.write(1, b'x' * 65535 + b'\\n')\nos.write(1, b'after\\n')";
     let agent = agent_with_limited_files(4096 + 512, script);
     assert_eq!(agent.outcome(), ExitOutcome::Code(0));

@@ -109,7 +109,7 @@ fn a_kill_during_an_earlier_run_is_not_counted_for_the_present_run() {
 }
 
 #[test]
-fn a_cgroup_without_a_limit_names_none() {
+fn out_of_memory_in_a_cgroup_without_a_limit_is_reported_without_a_limit() {
     for version in VERSIONS {
         let cgroup = version.cgroup(version.none);
         let mut memory = Memory::of(cgroup.path());

@@ -93,12 +93,12 @@ fn ways(of: &str) -> [(RunState, Vec<Event>); 6] {
 
 /// Sends each event to a machine in each phase of generation `of`, and compares the replies and the states after them.
 fn check(of: &str, event: &Event, expected: [(Reply, RunState); 6]) {
-    for ((state, way), (reply, state_behind)) in ways(of).into_iter().zip(expected) {
+    for ((state, way), (reply, state_after)) in ways(of).into_iter().zip(expected) {
         let mut machine = Machine::after(way);
         assert_eq!(machine.wire(), state);
         assert_eq!(
             (machine.take(event.clone()).0, machine.wire()),
-            (reply, state_behind),
+            (reply, state_after),
             "{event:?} in {state:?} of {of:?}"
         );
     }
@@ -109,7 +109,7 @@ fn refused(refusal: Refusal) -> Reply {
 }
 
 #[test]
-fn a_config_without_generation_is_accepted_when_nothing_runs() {
+fn a_config_without_generation_is_accepted_only_when_nothing_runs() {
     let active = || refused(Refusal::Active);
     for of in ["", "1.1"] {
         let expected = [
@@ -125,7 +125,7 @@ fn a_config_without_generation_is_accepted_when_nothing_runs() {
 }
 
 #[test]
-fn a_config_of_a_newer_generation_is_accepted_when_nothing_runs() {
+fn a_config_of_a_newer_generation_is_accepted_only_when_nothing_runs() {
     let active = || refused(Refusal::Active);
     let expected = [
         (Reply::Done, RunState::Configured),
@@ -211,7 +211,7 @@ fn a_stop_ends_the_run_in_every_phase() {
 }
 
 #[test]
-fn an_agent_finishes_when_nothing_runs() {
+fn an_agent_finishes_only_when_nothing_runs() {
     for (state, way) in ways("1.1") {
         let mut machine = Machine::after(way);
         let active = machine.state.phase.is_active();

@@ -212,7 +212,7 @@ fn sigterm_stops_the_run_gracefully_and_the_agent_exits_with_its_code() {
 }
 
 #[test]
-fn sigterm_kills_a_run_that_ignores_it_after_the_grace() {
+fn a_run_that_ignores_sigterm_is_killed_after_the_grace_of_its_agent() {
     let mut agent = Agent::start(&["--termination-grace", "3"], &["python3", "-u", "-c", STUBBORN]);
     agent.go();
     let pids = ["main", "child", "detached"].map(|name| agent.wait_for_pid(name));

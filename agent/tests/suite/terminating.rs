@@ -12,11 +12,11 @@ use protocol::agent::{ExitOutcome, ExitReport, LAST_WORDS_BYTES, LastWords, RunS
 use protocol::ids::UnixMillis;
 use rustix::process::Signal;
 
-/// Prints `told` when it gets SIGTERM, and exits with 75 when the file `GO` exists.
+/// Prints `got SIGTERM` when it gets SIGTERM, and exits with 75 when the file `GO` exists.
 const ORDERLY: &str = r#"
 import os, signal, sys, time
 def end(*_):
-    os.write(1, b"told\n")
+    os.write(1, b"got SIGTERM\n")
     while not os.path.exists(os.environ["GO"]): time.sleep(0.01)
     os.write(2, b"saved\n")
     sys.exit(75)
@@ -38,11 +38,11 @@ fn started(flags: &[&str], script: &str, go: &str) -> Agent {
 }
 
 /// Waits for the end of the run while `let_go` lets the run end. Returns the status of the ended run.
-fn heard(agent: &Agent, let_go: impl FnOnce()) -> RunStatus {
+fn status_after_end(agent: &Agent, let_go: impl FnOnce()) -> RunStatus {
     thread::scope(|scope| {
-        let listener = scope.spawn(|| agent.wait_for(RunState::Exited));
+        let waiter = scope.spawn(|| agent.wait_for(RunState::Exited));
         let_go();
-        listener.join().unwrap()
+        waiter.join().unwrap()
     })
 }
 
@@ -56,13 +56,13 @@ fn a_run_gets_sigterm_and_its_grace_and_readers_learn_how_it_ended() {
         let mut agent = started(&flags, ORDERLY, go.to_str().unwrap());
         let mut follower = BufReader::new(agent.send("GET", "/logs?follow=true", ""));
         signal(agent.pid(), order);
-        agent.wait_for_output("told");
+        agent.wait_for_output("got SIGTERM");
         assert_eq!(agent.status().state, RunState::Stopping);
         // A second signal changes nothing.
         signal(agent.pid(), Signal::TERM);
-        let exited = heard(&agent, || fs::write(&go, "").unwrap());
+        let exited = status_after_end(&agent, || fs::write(&go, "").unwrap());
         // Readers can still read.
-        assert_eq!(String::from_utf8(agent.logs("both")).unwrap(), "ready\ntold\nsaved\n");
+        assert_eq!(String::from_utf8(agent.logs("both")).unwrap(), "ready\ngot SIGTERM\nsaved\n");
         assert_eq!(agent.status(), exited);
         let mut followed = String::new();
         follower.read_to_string(&mut followed).unwrap();
@@ -81,10 +81,10 @@ fn a_run_gets_sigterm_and_its_grace_and_readers_learn_how_it_ended() {
 fn a_run_that_ignores_sigterm_is_killed_before_the_agent_must_end() {
     let mut agent = started(&["--termination-grace", "3"], STUBBORN, "");
     let run = agent.status().pid.unwrap();
-    let told = Instant::now();
-    let exit = heard(&agent, || signal(agent.pid(), Signal::TERM)).exit.unwrap();
+    let sent = Instant::now();
+    let exit = status_after_end(&agent, || signal(agent.pid(), Signal::TERM)).exit.unwrap();
     assert_eq!((exit.outcome, exit.stopped, exit.terminated), (ExitOutcome::Signal(9), true, true));
-    assert!(told.elapsed() >= Duration::from_millis(2400), "the run gets most of the grace: {:?}", told.elapsed());
+    assert!(sent.elapsed() >= Duration::from_millis(2400), "the run gets most of the grace: {:?}", sent.elapsed());
     assert_eq!((agent.wait_for_end().code(), process_state(run)), (Some(137), None));
 }
 
@@ -94,9 +94,9 @@ fn an_agent_that_got_sigterm_starts_no_further_run() {
     let go = folder.path().join("go");
     let agent = started(&["--termination-grace", "60"], ORDERLY, go.to_str().unwrap());
     signal(agent.pid(), Signal::TERM);
-    agent.wait_for_output("told");
+    agent.wait_for_output("got SIGTERM");
     assert_eq!(agent.post("/config?generation=2.2", "{}").status, 409);
-    heard(&agent, || fs::write(&go, "").unwrap());
+    status_after_end(&agent, || fs::write(&go, "").unwrap());
     assert_eq!(agent.post("/config?generation=2.2", "{}").status, 503);
 }
 
@@ -106,9 +106,9 @@ fn a_stop_before_sigterm_is_reported_as_a_stop() {
     let go = folder.path().join("go");
     let agent = started(&["--termination-grace", "60"], ORDERLY, go.to_str().unwrap());
     assert_eq!(agent.post("/stop?grace=60", "").status, 202);
-    agent.wait_for_output("told");
+    agent.wait_for_output("got SIGTERM");
     signal(agent.pid(), Signal::TERM);
-    let exit = heard(&agent, || fs::write(&go, "").unwrap()).exit.unwrap();
+    let exit = status_after_end(&agent, || fs::write(&go, "").unwrap()).exit.unwrap();
     assert_eq!((exit.outcome, exit.stopped, exit.terminated), (ExitOutcome::Code(75), true, false));
 }
 
@@ -116,7 +116,7 @@ fn a_stop_before_sigterm_is_reported_as_a_stop() {
 fn a_configured_run_is_reported_as_terminated_when_its_pod_ends() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("termination-log");
-    fs::write(&log, "what stood there before, which may be longer than what is written now".repeat(9)).unwrap();
+    fs::write(&log, "an earlier message, which is longer than the new message".repeat(9)).unwrap();
     let mut agent = Agent::start(&["--termination-log", log.to_str().unwrap()], &["true"]);
     agent.post("/config?generation=1.1", "{}");
     signal(agent.pid(), Signal::TERM);
@@ -131,20 +131,20 @@ fn an_agent_waits_neither_for_absent_readers_nor_for_readers_that_never_stop() {
     let mut agent = Agent::of_shell("exec sleep 1000");
     agent.go();
     agent.wait_for(RunState::Running);
-    let told = Instant::now();
+    let sent = Instant::now();
     signal(agent.pid(), Signal::TERM);
     assert_eq!(agent.wait_for_end().code(), Some(143));
-    assert!(told.elapsed() < Duration::from_secs(10), "{:?}", told.elapsed());
+    assert!(sent.elapsed() < Duration::from_secs(10), "{:?}", sent.elapsed());
 
     let mut agent = Agent::of_shell("yes | head -c 12000000; echo done >&2; exec sleep 1000");
     agent.go();
     wait_until("all output", || (agent.logs("stderr") == b"done\n").then_some(()));
     let mut reader = BufReader::new(agent.send("GET", "/logs?follow=true&stream=stdout", ""));
     reader.fill_buf().unwrap();
-    let told = Instant::now();
+    let sent = Instant::now();
     signal(agent.pid(), Signal::TERM);
     assert_eq!(agent.wait_for_end().code(), Some(143));
-    assert!(told.elapsed() < Duration::from_secs(5), "{:?}", told.elapsed());
+    assert!(sent.elapsed() < Duration::from_secs(5), "{:?}", sent.elapsed());
 }
 
 #[test]

@@ -50,8 +50,8 @@ fn a_syntax_error_of_exec_py_is_reported_with_its_line() {
             "SyntaxError: Non-UTF-8 code starting with '\\xe9' in file /srv/exec.py on line 1, but no encoding declared",
         ),
     ];
-    for (stderr, told) in cases {
-        assert_eq!(why(1, stderr), Some(format!("exec.py has a syntax error: {told}")));
+    for (stderr, error) in cases {
+        assert_eq!(why(1, stderr), Some(format!("exec.py has a syntax error: {error}")));
     }
     let warned = format!("/srv/exec.py:1: SyntaxWarning: invalid escape sequence '\\d'\n  x = \"\\d\"\n{INVALID}");
     assert_eq!(why(1, &warned).as_deref(), Some("exec.py has a syntax error: exec.py, line 2: invalid syntax"));
@@ -138,7 +138,7 @@ fn python3_replaces_a_missing_python_and_an_error_names_both_if_both_are_missing
 }
 
 #[test]
-fn a_real_python_that_cannot_begin_differs_from_one_that_fails() {
+fn a_real_python_that_runs_no_line_of_exec_py_is_distinguished_from_a_failing_script() {
     for (exec_py, beginning) in [
         (Some(&b"x = 1\nfoo bar\n"[..]), "exec.py has a syntax error: exec.py, line 2: "),
         (Some(b"def f():\nx = 1\n"), "exec.py has a syntax error: exec.py, line 2: expected an indented block"),

@@ -54,7 +54,7 @@ fn all(log: &BoundedLog) -> Vec<(u64, String)> {
 }
 
 #[test]
-fn a_file_that_is_not_a_log_is_refused_with_a_reason() {
+fn a_damaged_log_or_another_file_is_refused_with_a_reason() {
     assert_eq!(refusal(b"hello"), "it is shorter than its header");
     assert_eq!(refusal(&[b'x'; 64]), "it is not a log, or one of another version");
     assert_eq!(refusal(&[b"MUSTLOG\x01".as_slice(), &[0; 24]].concat()), "it is not a log, or one of another version");
@@ -78,7 +78,7 @@ fn a_file_that_is_not_a_log_is_refused_with_a_reason() {
 }
 
 #[test]
-fn bytes_before_a_gap_stay_and_the_gap_is_known_after_reopening() {
+fn reopening_a_log_keeps_a_gap_and_the_bytes_before_it() {
     let folder = folder();
     let mut log = BoundedLog::open(&folder.path, CAPACITY).unwrap();
     log.append_at(0, b"before\n").unwrap();
@@ -104,7 +104,7 @@ fn two_successive_gaps_at_the_end_are_one_gap() {
 }
 
 #[test]
-fn a_log_with_more_gaps_than_it_can_remember_drops_the_oldest() {
+fn a_log_drops_its_oldest_gaps_beyond_its_maximum_of_250() {
     let folder = folder();
     let mut log = BoundedLog::open(&folder.path, NonZeroU64::new(1000).unwrap()).unwrap();
     for piece in 0..300 {
@@ -212,8 +212,8 @@ fn reserved_space_is_allocated_before_bytes_are_written() {
     match log.reserve(1 << 30) {
         Ok(()) => {
             let taken = fs::metadata(&folder.path).unwrap().blocks() * 512;
-            let capacity = if is_in_memory(&folder.path) { 0..1 } else { 1 << 20..2 << 20 };
-            assert!(capacity.contains(&taken), "{taken} bytes are taken");
+            let expected = if is_in_memory(&folder.path) { 0..1 } else { 1 << 20..2 << 20 };
+            assert!(expected.contains(&taken), "{taken} bytes are taken");
         }
         Err(error) => assert_eq!(error.kind(), ErrorKind::Unsupported),
     }

@@ -28,7 +28,7 @@ fn script(shell: Shell) -> String {
     String::from_utf8(script).expect("flags, verbs and their help are UTF-8")
 }
 
-/// The flags and verbs to complete. Without the arguments of exec.py: zsh would take a verb for one of them.
+/// The flags and verbs to complete. Omits the arguments of exec.py, because zsh would take a verb for one of them.
 fn completed() -> Command {
     let cli = Cli::command();
     let flags = cli.get_arguments().filter(|arg| !arg.is_positional()).cloned().map(with_values);

@@ -102,7 +102,7 @@ struct RawReading {
 
 /// Where the next stream begins.
 enum RawBegin {
-    /// Where the flags say.
+    /// At the last `tail` lines; without `tail`, at the oldest kept byte.
     Asked { tail: Option<u32> },
     /// After the bytes read so far.
     At(u64),
@@ -110,7 +110,7 @@ enum RawBegin {
 
 impl RawReading {
     /// Prints all kept output. A stream ends before a gap of dropped bytes. The next stream begins after the gap and
-    /// has its size.
+    /// reports the size of the gap.
     async fn print_all(&mut self, opened: (RawPosition, Pieces)) -> Result<(), Error> {
         let mut next = Some(opened);
         while let Some(opened) = next {
@@ -121,7 +121,7 @@ impl RawReading {
     }
 
     async fn print(&mut self, (position, mut pieces): (RawPosition, Pieces)) -> Result<(), Error> {
-        // With --tail, the user did not ask for earlier bytes.
+        // With --tail, the user did not ask for earlier bytes, so their loss is not reported.
         let wants_all_before = !matches!(self.begin, RawBegin::Asked { tail: Some(_) });
         if position.dropped > 0 && wants_all_before {
             self.notes.say(&format!("{} bytes of the output are no longer kept", position.dropped));

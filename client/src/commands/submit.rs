@@ -37,7 +37,7 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
     let folder = std::env::current_dir().map_err(RequestError::NoFolder)?;
     let random = uuid::Uuid::new_v4().into_bytes();
     let restarts_by_default = match &config.master {
-        // Nothing is preempted on one machine, and a mistake should fail at once.
+        // Nothing is preempted on one machine, and a mistake in the script should fail the job at once.
         MasterChoice::Local(_) => 0,
         MasterChoice::At(_) => RunPolicy::default().max_restarts,
     };
@@ -221,7 +221,7 @@ async fn follow_at(
     };
     let client = MasterClient::new(url, Some(master.token()))?;
     let submission = Submission { client: client.clone(), spec, stage: watch::Sender::new(Stage::Submitting) };
-    // Its own task, so that an interrupt works even while a slow reader of stdout blocks it.
+    // The work has its own task, so that an interrupt works even while a slow reader of stdout blocks the work.
     let mut work = tokio::spawn(submit_and_follow(submission, format, (data, notes.clone())));
     tokio::select! {
         outcome = &mut work => return outcome.expect(NEVER_ABORTED),
@@ -245,8 +245,8 @@ struct Running {
     work: JoinHandle<Result<Exit, Error>>,
 }
 
-/// Cancels the job and follows it to its end. A second interrupt, the timeout or the master's death ends this early;
-/// the last line then says so.
+/// Cancels the job and follows it to its end. A second interrupt, the timeout or the master's death ends this early.
+/// The last line then gives the reason.
 async fn stop(
     master: &mut LocalMaster,
     job: Running,

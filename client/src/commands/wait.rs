@@ -28,7 +28,7 @@ async fn wait(client: MasterClient, args: WaitArgs, (mut data, notes): (Data, No
         if left == Some(Duration::ZERO) {
             return Err(too_late(&view, args.timeout));
         }
-        // The master waits whole seconds, so the timeout is exact only here.
+        // The master waits whole seconds, so the client itself ends the wait at the exact timeout.
         let poll = client.view_after(&view.name, view.seq, left.map_or(LONG_POLL, round_up));
         let next = match left {
             Some(left) => tokio::time::timeout(left, poll).await,

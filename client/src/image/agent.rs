@@ -21,7 +21,7 @@ pub(super) struct AgentProgram {
     exchangeable: Exchangeable,
 }
 
-/// Whether the master's agent may replace it.
+/// Whether the master's agent may replace this agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Exchangeable {
     Yes,

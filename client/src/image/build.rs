@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_in_the_stream_is_the_builds_and_comes_with_its_log() {
+    async fn an_error_in_the_stream_fails_the_build_and_shows_its_log() {
         let info = |text: &str| BuildInfo { stream: Some(text.to_owned()), ..BuildInfo::default() };
         let error = bollard::models::ErrorDetail { code: Some(1), message: Some("pip returned 1".to_owned()) };
         let output = stream::iter([

@@ -52,7 +52,7 @@ pub(super) enum Kept {
     Nothing { left_out: Vec<String> },
 }
 
-/// Decides from the ENTRYPOINT's words, and from its script if it has one.
+/// Decides which words of the ENTRYPOINT pods run. Reads its script if it has one.
 pub(super) async fn entrypoint(look: &Look<'_>, base: &Base) -> Result<Kept, ImageError> {
     let words = entrypoint_of(base);
     let kept = match Entrypoint::of(&words) {

@@ -87,7 +87,7 @@ fn context(variables: &DockerVariables) -> Result<Option<(String, PathBuf)>, Ima
     Ok(chosen.map(|context| (context, folder.clone())))
 }
 
-/// The context chosen by `docker context use`. Like the docker command, ignores settings that cannot be read.
+/// The context chosen by `docker context use`. Ignores an unreadable config.json, as docker does, but not invalid JSON.
 fn in_use(folder: &Path) -> Result<Option<String>, ImageError> {
     let path = folder.join("config.json");
     let Ok(text) = fs::read(&path) else { return Ok(None) };

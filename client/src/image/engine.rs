@@ -78,7 +78,7 @@ impl Engine {
         Ok(Self { docker, patient })
     }
 
-    /// The image with this name, or `None` if the engine has none. Engines resolve names in different ways.
+    /// The image with this name, or `None` if the engine has none. See [`exact`] for the form of the name.
     pub(super) async fn inspect(&self, image: &ImageRef) -> Result<Option<Inspected>, ImageError> {
         let name = exact(image);
         let doing = format!("inspect {name}");

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_that_ends_with_exec_runs_its_command() {
+    fn only_a_script_that_execs_its_arguments_passes_the_command_on() {
         for script in [
             "#!/bin/sh\nset -e\nexport A=1\nexec \"$@\"\n",
             "#!/bin/bash\nif [ $# = 0 ]; then\n  exec /bin/bash\nelse\n\texec \"$@\"\nfi\n",

@@ -79,7 +79,7 @@ pub(crate) enum ImageError {
     /// A build failed. `log` is the end of its output, with a line break before each line.
     #[error("build {image}: {reason}{log}")]
     Build { image: String, reason: String, log: String },
-    /// Docker refused another call.
+    /// Docker refused a call that has no variant of its own.
     #[error("{doing}: {reason}")]
     Engine { doing: String, reason: String },
     /// A push failed.
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_build_that_needs_buildkit_is_left_to_the_user() {
+    fn a_build_that_needs_buildkit_has_a_hint_to_build_by_hand() {
         let build = |reason: &str| {
             let (image, reason, log) = ("muster-digits".to_owned(), reason.to_owned(), String::new());
             ImageError::Build { image, reason, log }

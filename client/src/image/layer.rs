@@ -19,7 +19,7 @@ const ENTRYPOINT_FLAG: &str = "--entrypoint";
 const BASE_LABEL: &str = "muster.base";
 /// The SHA-256 of the agent.
 const AGENT_LABEL: &str = "muster.agent";
-/// The version of the image's layout. It changes with everything except the base and the agent.
+/// The version of the image's layout. Increase it when the same base and agent must give a different image.
 const WRAP_LABEL: &str = "muster.wrap";
 const WRAP_VERSION: &str = "2";
 
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_image_runs_the_agent_and_keeps_the_rest() {
+    fn the_image_runs_the_agent_and_keeps_the_settings_of_the_base() {
         let files = files(&wrapped(b"the agent"));
         let config: Value = serde_json::from_slice(&files["config.json"].1).unwrap();
         let expected = json!({

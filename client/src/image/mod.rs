@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_image_is_the_named_one_or_built_from_the_folder() {
+    fn the_image_is_named_by_the_flag_or_built_from_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         let digits = folder.path().join("My Digits");
         std::fs::create_dir(&digits).unwrap();

@@ -6,7 +6,7 @@ use protocol::image::ImageRef;
 const FOLDER_CHARACTERS_MAX: usize = 100;
 /// The tag of a name without a tag.
 const DEFAULT_TAG: &str = "latest";
-/// The registry of a name without a host. Docker lists names without it.
+/// The registry of a name without a host. Docker omits it in lists.
 const DEFAULT_HOSTS: [&str; 2] = ["docker.io/", "index.docker.io/"];
 const DEFAULT_PATH: &str = "library/";
 /// The key under which `docker login` stores the login of that registry.
@@ -58,7 +58,7 @@ pub(super) fn of_folder(folder: &str) -> ImageRef {
     let words = lower.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let mut name = words.collect::<Vec<_>>().join("-");
     name.truncate(FOLDER_CHARACTERS_MAX);
-    // Nothing is left of a name in another alphabet.
+    // A folder name in another alphabet has no valid characters.
     let name = Some(name.trim_end_matches('-')).filter(|name| !name.is_empty()).unwrap_or("training");
     let named = format!("{FOLDER_PREFIX}{name}:{DEFAULT_TAG}");
     named.parse().expect("words of lower-case letters and digits with one hyphen between them make a name")

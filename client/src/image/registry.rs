@@ -55,7 +55,7 @@ fn pushed(image: &ImageRef, digests: &[String]) -> Option<ImageRef> {
     image.at(digest)
 }
 
-/// The login for the image's registry, if there is one. Docker's configuration may name a helper program, which blocks.
+/// The login for the image's registry, if there is one. The lookup may run a helper program, which blocks.
 async fn login(image: &ImageRef, notes: &Notes) -> Result<Option<DockerCredentials>, ImageError> {
     let server = login_server(image).to_owned();
     let asked = server.clone();
@@ -126,7 +126,7 @@ struct Layers {
 impl Layers {
     fn note(&mut self, id: Option<String>, detail: Option<&ProgressDetail>) {
         if let Some(&ProgressDetail { current: Some(current), total: Some(total) }) = detail {
-            // The library does not name the layer of a push. Most layers differ in size.
+            // The library does not name the layer of a push, so the size identifies it. Most layers differ in size.
             self.by_id.insert(id.unwrap_or_else(|| total.to_string()), (current, total));
         }
     }

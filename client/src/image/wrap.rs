@@ -19,7 +19,7 @@ use super::names::{familiar, short};
 use super::{Users, Work, build, check, registry, stall};
 use crate::output::{Notes, spelled};
 
-/// Ensures that the engine has the image that pods run, under both of its names.
+/// Ensures that the engine has the image that pods run, under both names of the [`Target`].
 pub(super) async fn wrap(
     work: Work<'_>,
     image: &ImageRef,
@@ -79,7 +79,7 @@ async fn put_together(
     target: &Target,
 ) -> Result<(), ImageError> {
     let Work { engine, notes, .. } = work;
-    // Not interruptible: a container that the engine has created must be known here, so that it is removed.
+    // An interrupt must not stop this step: `look` is needed to remove the container that the engine creates.
     let look = Look::into_image(engine, &base.id, name).await?;
     let seen = work.unless_stopped(async { tokio::try_join!(examine(&look, base, name), engine.way()) }).await;
     let (kept, way) = match seen {

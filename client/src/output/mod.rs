@@ -45,7 +45,7 @@ const PARTIAL_LINE_MAX: usize = 16 * 1024;
 /// Why data could not be written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OutputError {
-    /// The reader closed it, as `head` does.
+    /// The reader closed stdout, as `head` does.
     #[error("stdout is closed")]
     Closed,
     /// Another failure, such as a full disk.

@@ -26,7 +26,7 @@ pub(super) struct Progress {
 #[derive(Default)]
 struct Block {
     /// The states of the job and its replicas, or the current step.
-    standing: Vec<String>,
+    status: Vec<String>,
     /// The unfinished line of each replica.
     unfinished: BTreeMap<ReplicaId, String>,
     /// The lines on the terminal.
@@ -48,18 +48,18 @@ impl Progress {
     /// Removes all lines of the block.
     pub(super) fn clear(&self) {
         let mut block = self.block();
-        (block.standing, block.unfinished) = Default::default();
+        (block.status, block.unfinished) = Default::default();
         self.draw(&mut block);
     }
 
     /// Shows one step.
     pub(super) fn show_step(&self, step: &str) {
-        self.stand(vec![step.to_owned()]);
+        self.set_status(vec![step.to_owned()]);
     }
 
     /// Shows the states of the job and its replicas until all have started.
     pub(super) fn show(&self, view: &JobView) {
-        self.stand(match view.state {
+        self.set_status(match view.state {
             JobState::Pending | JobState::Starting | JobState::Restarting => messages(view),
             JobState::Running | JobState::Stopping | JobState::Succeeded | JobState::Failed | JobState::Cancelled => {
                 vec![]
@@ -82,16 +82,16 @@ impl Progress {
         }
     }
 
-    fn stand(&self, standing: Vec<String>) {
+    fn set_status(&self, status: Vec<String>) {
         let mut block = self.block();
-        block.standing = standing;
+        block.status = status;
         self.draw(&mut block);
     }
 
     fn draw(&self, block: &mut Block) {
-        let Block { standing, unfinished, lines } = block;
+        let Block { status, unfinished, lines } = block;
         let unfinished = unfinished.values().take(LINES_MAX).map(|line| ("{wide_msg}", line));
-        let shown: Vec<_> = standing.iter().map(|line| ("{spinner} {wide_msg}", line)).chain(unfinished).collect();
+        let shown: Vec<_> = status.iter().map(|line| ("{spinner} {wide_msg}", line)).chain(unfinished).collect();
         let known = lines.len();
         while lines.len() < shown.len() {
             lines.push(self.screen.add(ProgressBar::new_spinner()));

@@ -69,8 +69,8 @@ fn restarts(view: &JobView) -> String {
     }
 }
 
-/// How long a finished job took, or how long ago an unfinished job was accepted. The clean-up does not count, because a
-/// restarted master records its end again.
+/// How long a finished job took, or how long ago an unfinished job was accepted. The clean-up of pods does
+/// not count, because a restarted master records the end of the clean-up again.
 fn time(view: &JobView, now: UnixMillis) -> String {
     let end = if view.state.is_finished() { view.times.ended.or(view.times.finished) } else { Some(now) };
     between(view.times.accepted, end).map(spelled).unwrap_or_default()

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn colour_sequences_are_removed_where_colours_are() {
+    fn colour_sequences_are_removed_if_colours_are_off() {
         assert_eq!(for_terminal("\u{1b}[31mred\u{1b}[0m", Colours::Removed), "red");
     }
 

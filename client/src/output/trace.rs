@@ -8,7 +8,7 @@ use crate::image::LOG_TARGET;
 
 /// Prints requests from now on.
 pub(crate) fn trace_requests(notes: &Notes) {
-    // It fails only if a logger is already set. This is the only one.
+    // Setting the logger fails only if a logger is already set. Only this function sets one.
     if log::set_boxed_logger(Box::new(Trace(notes.clone()))).is_ok() {
         log::set_max_level(LevelFilter::Debug);
     }

@@ -36,7 +36,7 @@ fn failed(failure: Failure) -> FailedStart {
 }
 
 #[test]
-fn the_first_to_fail_comes_with_its_last_lines_and_what_followed_from_it() {
+fn the_first_failed_replica_is_shown_with_its_last_lines_and_its_consequences() {
     let consequence = |replica: &str, stopped: bool| Consequence {
         replica: replica.parse().unwrap(),
         how: "exited with code 1".to_owned(),
@@ -71,7 +71,7 @@ before that:
 }
 
 #[test]
-fn an_exception_comes_before_last_lines_that_do_not_name_it() {
+fn an_exception_is_shown_before_last_lines_that_do_not_name_it() {
     let Failure::ReplicaExited { replica, mut exit } = exited(1) else { panic!("it exited") };
     exit.exception = Some("ValueError: Attempt to convert a value (PerReplica:{".to_owned());
     let last =

@@ -80,7 +80,7 @@ pub(crate) async fn set_up(env: &mut Environment, notes: &Notes) -> Result<(), E
             Some(node) => name_master(env, &context, &node, notes).await,
             None => return Err(EnvError::NoNodes(context)),
         },
-        // Users with rights in one namespace only may not list nodes. The token can still be read.
+        // A user with rights in one namespace only cannot list nodes, but can perhaps read the token.
         Err(reason) if reason.contains("(Forbidden)") => {
             let master = env.get("MUSTER_MASTER").map_or("not set", String::as_str);
             notes.say(&format!("you may not list the nodes of context {context}: {reason}"));
@@ -168,11 +168,11 @@ fn pass_proxy(env: &mut Environment, address: &str) -> bool {
     if ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"].into_iter().all(|name| value(name).is_none()) {
         return false;
     }
-    // Programs read only one of the two, so each gets the value of the other if it is not set.
+    // Some programs read no_proxy, others NO_PROXY. A variable that is not set begins with the other one's value.
     let lower = value("no_proxy").or_else(|| value("NO_PROXY"));
     let upper = value("NO_PROXY").or_else(|| value("no_proxy"));
     for (name, old) in [("no_proxy", lower), ("NO_PROXY", upper)] {
-        // A star means every address, but only if nothing follows it.
+        // `*` alone means every address. With a host after it, it would lose this meaning.
         if old.as_deref() != Some("*") {
             let new = old.map_or_else(|| address.to_owned(), |old| format!("{old},{address}"));
             set(env, name, &new);
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_node_is_added_to_the_addresses_without_a_proxy() {
+    fn the_node_is_added_to_both_no_proxy_variables_if_a_proxy_is_set() {
         for (before, after) in [
             (&[("NO_PROXY", "corp")][..], [Some("corp,n"), Some("corp,n")]),
             (&[("no_proxy", "a"), ("NO_PROXY", "b")], [Some("a,n"), Some("b,n")]),

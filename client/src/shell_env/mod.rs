@@ -12,7 +12,7 @@ pub(crate) use self::cluster::{EnvError, set_up};
 /// Variables by name.
 pub(crate) type Environment = BTreeMap<String, String>;
 
-/// The variable that holds the values from before, so that they can be restored.
+/// The variable that holds the values from before `client env`, so that they can be restored.
 const MEMORY: &str = "MUSTER_ENV_BEFORE";
 const PATH: &str = "PATH";
 
@@ -29,7 +29,7 @@ struct Memory {
 pub(crate) fn restored(now: &Environment) -> Environment {
     let mut before = now.clone();
     let Some(memory) = before.remove(MEMORY) else { return before };
-    // A memory that cannot be read was not written by `client env`.
+    // Ignores a memory that cannot be read: `client env` did not write it.
     let Memory { variables, folder } = serde_json::from_str(&memory).unwrap_or_default();
     for (name, value) in variables {
         match value {
@@ -37,7 +37,7 @@ pub(crate) fn restored(now: &Environment) -> Environment {
             None => before.remove(&name),
         };
     }
-    // Other entries of PATH may have been added since and stay.
+    // Keeps the entries that the user has added to PATH since then.
     if let (Some(folder), Some(path)) = (folder, before.get_mut(PATH)) {
         *path = without_first(path, &folder);
     }

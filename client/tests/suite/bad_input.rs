@@ -148,7 +148,7 @@ fn a_job_at_a_local_master_cannot_be_detached() {
 }
 
 #[test]
-fn names_and_numbers_of_verbs_are_checked() {
+fn invalid_arguments_of_verbs_are_refused() {
     let folder = folder_with_script();
     let at = ["--master", "http://127.0.0.1:9"];
     for (arguments, sentence) in [

@@ -121,7 +121,7 @@ fn the_client_uses_the_same_engine_as_the_docker_command() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn wrapping_again_inspects_the_two_images_and_makes_nothing() {
+fn an_image_is_wrapped_again_only_if_it_is_missing_or_outdated() {
     let (image, engine) = (Image::built("warm", SCRIPT_IN_WORK), Listener::start());
     let folder = tempfile::tempdir().unwrap();
     let agent = agent_file(folder.path(), "one");
@@ -146,7 +146,7 @@ fn wrapping_again_inspects_the_two_images_and_makes_nothing() {
     assert_eq!((named.stdout, image.inspect_wrapped()["Id"].take()), (format!("{submitted}\n"), first.clone()));
 
     wrap(&image, &agent_file(folder.path(), "two"), None).expect_code(0).expect_stderr("wrapped in");
-    assert_eq!(docker(&["image", "inspect", "--format", "{{.Id}}", &submitted]), first, "what was submitted stays");
+    assert_eq!(docker(&["image", "inspect", "--format", "{{.Id}}", &submitted]), first, "the submitted image stays");
     let second = image.inspect_wrapped()["Id"].take();
     assert_ne!(first, second, "another agent");
     image.build(&format!("{SCRIPT_IN_WORK}\nENV NEW=1"));
@@ -216,7 +216,7 @@ fn the_same_base_and_agent_make_the_same_image() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn an_image_that_cannot_train_is_refused_and_gets_no_name() {
+fn an_image_that_cannot_train_is_refused_and_not_wrapped() {
     let folder = tempfile::tempdir().unwrap();
     let agent = agent_file(folder.path(), "one");
     for (purpose, instructions, sentence) in [

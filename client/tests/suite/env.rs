@@ -234,7 +234,7 @@ fn requests_to_the_master_bypass_a_proxy() {
 }
 
 #[test]
-fn without_a_cluster_it_fails_and_changes_only_the_path() {
+fn without_a_cluster_an_error_is_printed_and_only_the_path_changes() {
     for (variables, says) in [
         (&[][..], "error: kubectl has no current context: error: current-context is not set\nhint: to start minikube"),
         (
@@ -257,7 +257,7 @@ fn without_a_cluster_it_fails_and_changes_only_the_path() {
 }
 
 #[test]
-fn without_the_right_to_list_nodes_it_sets_only_the_token() {
+fn without_the_right_to_list_nodes_only_the_token_is_set() {
     let no_nodes = format!("NODES_FAIL={NO_RIGHT}");
     it(
         &["CONTEXT=testbed", &no_nodes, "MUSTER_MASTER=http://forward:7897", "TOKEN=s3cret"],
@@ -277,7 +277,7 @@ fn without_the_right_to_list_nodes_it_sets_only_the_token() {
 }
 
 #[test]
-fn without_a_readable_secret_it_says_why_and_unsets_the_token() {
+fn without_a_readable_secret_the_token_is_unset_and_the_reason_printed() {
     let unreadable = format!("TOKEN_FAIL={NO_RIGHT}");
     for (token, says) in [
         ("MUSTER_TOKEN=another", "there is no Secret muster in this namespace yet: run `make token`"),
@@ -289,7 +289,7 @@ fn without_a_readable_secret_it_says_why_and_unsets_the_token() {
 }
 
 #[test]
-fn it_works_in_a_strict_shell() {
+fn env_sh_works_in_a_strict_shell() {
     let no_nodes = format!("NODES_FAIL={NO_RIGHT}");
     for strict in ["set -eu", "set -eu -o pipefail; IFS=x"] {
         for variables in [
@@ -309,7 +309,7 @@ fn it_works_in_a_strict_shell() {
 }
 
 #[test]
-fn other_shells_and_a_missing_client_get_one_line() {
+fn in_other_shells_or_without_a_client_env_sh_only_prints_an_error() {
     let scene = Scene::new();
     if Path::new("/usr/bin/dash").exists() {
         let ended = scene.run(&["dash"], &[], "set -eu; . \"$E\"; echo on").expect_code(0);

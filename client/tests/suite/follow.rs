@@ -56,7 +56,7 @@ fn a_failed_job_ends_with_the_cause_the_last_output_and_exit_code_1() {
 }
 
 #[test]
-fn a_cancelled_job_has_not_succeeded() {
+fn a_cancelled_job_ends_with_exit_code_1() {
     let views = vec![pending("digits"), finished("digits", JobResult::Cancelled)];
     let master = FakeMaster::start(Script { views, ..Script::default() });
     submit_at(&master.url, &[]).expect_code(1).expect_stderr("cancelled after 4.8 s");
@@ -114,7 +114,7 @@ fn a_start_by_a_new_master_is_marked() {
 }
 
 #[test]
-fn json_is_only_the_ended_job() {
+fn json_output_is_only_the_ended_job() {
     let views = vec![pending("digits"), running("digits"), succeeded("digits")];
     let master = FakeMaster::start(Script { views, logs: [lines()].into(), ..Script::default() });
     let ended = submit_at(&master.url, &["-o", "json"]).expect_code(0).expect_stderr("succeeded in 4.8 s");
@@ -221,7 +221,7 @@ fn a_broken_log_stream_continues_after_its_last_line() {
 
 #[test]
 fn an_interrupt_keeps_the_job_and_says_how_to_come_back() {
-    for wish in [Signal::INT, Signal::TERM] {
+    for kind in [Signal::INT, Signal::TERM] {
         let logs = [lines()].into();
         let master = FakeMaster::start(Script { views: vec![running("digits")], logs, ..Script::default() });
         let folder = folder_with_script();
@@ -229,8 +229,8 @@ fn an_interrupt_keeps_the_job_and_says_how_to_come_back() {
         // The first line shows that the client follows the job.
         let mut printed = std::io::BufReader::new(child.stdout.take().unwrap());
         std::io::BufRead::read_line(&mut printed, &mut String::new()).unwrap();
-        signal(&child, wish);
-        let ended = finish(child).expect_signal(wish);
+        signal(&child, kind);
+        let ended = finish(child).expect_signal(kind);
         let ended = ended.expect_stderr(&format!("to come back: client logs digits -f --master {}", master.url));
         ended.expect_stderr(&format!("to cancel it: client cancel digits --master {}", master.url));
         assert!(!master.asked().iter().any(|request| request.contains("cancel")), "{:?}", master.asked());
@@ -238,7 +238,7 @@ fn an_interrupt_keeps_the_job_and_says_how_to_come_back() {
 }
 
 #[test]
-fn an_interrupt_ends_a_shells_loop_with_its_first_job() {
+fn an_interrupt_ends_a_shells_loop_before_its_second_job() {
     let master =
         FakeMaster::start(Script { views: vec![running("digits")], logs: [lines()].into(), ..Script::default() });
     let folder = folder_with_script();
@@ -283,7 +283,7 @@ fn a_closed_stdout_ends_the_command_without_an_error() {
 }
 
 #[test]
-fn a_job_that_the_master_refuses_is_bad_input() {
+fn a_refused_job_ends_with_exit_code_2_for_bad_input_and_else_3() {
     for (status, code, exit) in [
         (409, ErrorCode::JobExists, 2),
         (422, ErrorCode::BadWorkDir, 2),

@@ -88,7 +88,7 @@ fn a_local_master_does_not_get_the_variables_of_another_master() {
     assert!(!ended.stderr.contains("MUSTER_"), "{}", ended.stderr);
 }
 
-/// Starts a client whose local master is a script: it runs `says`, and then waits. The first folder has its pid.
+/// Starts a client whose local master is a script that runs `says` and then waits. The first folder has its pid file.
 fn started(says: &str) -> (TempDir, TempDir, Child) {
     let master = format!("echo $$ > \"$TMPDIR/pid\"\n{says}\nexec cat >/dev/null");
     let (folder, client) = client_beside(&[("master", &master), ("agent", "")]);

@@ -95,7 +95,7 @@ fn podman() -> Recording {
 }
 
 #[test]
-fn an_engine_that_refuses_a_single_layer_builds_without_a_message() {
+fn docker_29_and_podman_build_the_image_without_trying_to_load_it() {
     for (recording, host) in [(docker_29(), ""), (podman(), "localhost/")] {
         let engine = RecordedEngine::start(recording);
         let ended = wrap(&engine).expect_code(0);

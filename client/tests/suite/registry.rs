@@ -54,7 +54,7 @@ fn a_pushed_image_is_submitted_by_its_digest_in_the_registry() {
     let pushed = format!("{}/team/{}_pod", registry.address, image.name);
     let mut command = client(folder.path());
     command.args(["--task", "digits", "--image", &image.name, "--push", &format!("{}/team", registry.address)]);
-    // The flag wins: no kind is needed.
+    // --push wins over MUSTER_LOAD, so the program kind is not needed.
     command.args(["--master", &master.url, "--agent-binary"]).arg(&agent).env("MUSTER_LOAD", "kind");
     finish(command.spawn().unwrap()).expect_code(0).expect_stderr(&format!("image {pushed}: pushed in "));
     let submitted = master.submitted()["image"].as_str().unwrap().to_owned();

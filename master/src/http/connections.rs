@@ -53,7 +53,7 @@ pub(super) struct Connections {
 struct Table {
     open: usize,
     /// The newest place of a waiting connection. The connection with the lowest place is closed first.
-    next_place: u64,
+    newest_place: u64,
     waiting: BTreeMap<u64, CancellationToken>,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Caller(Arc<Seat>);
 pub(super) struct Awaited(Arc<Seat>);
 
 impl Connections {
-    /// No connections yet. Half of this process's descriptors stay free for files, agents and records.
+    /// An empty table. Half of this process's descriptors stay free for files, agents and records.
     pub(super) fn new(metrics: Arc<Metrics>) -> Arc<Self> {
         let descriptors = getrlimit(Resource::Nofile).current.and_then(|most| usize::try_from(most).ok());
         let most = descriptors.map_or(CONNECTIONS_MAX, |most| CONNECTIONS_MAX.min(most / 2));
@@ -144,9 +144,9 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
 
 impl Table {
     fn wait(&mut self, evicted: &CancellationToken) -> u64 {
-        self.next_place += 1;
-        self.waiting.insert(self.next_place, evicted.clone());
-        self.next_place
+        self.newest_place += 1;
+        self.waiting.insert(self.newest_place, evicted.clone());
+        self.newest_place
     }
 }
 

@@ -31,7 +31,7 @@ const OF_BROWSERS: [&str; 3] = ["origin", "referer", "sec-"];
 const BROWSER_NAME: &[u8] = b"Mozilla/";
 
 impl Guard {
-    /// Whether such a request is allowed, for fuzzing.
+    /// Whether a request with this method, target and headers is allowed. Only for fuzzing.
     #[doc(hidden)]
     pub fn admits(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> bool {
         self.admit(method, uri, headers).is_ok()

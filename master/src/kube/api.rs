@@ -30,7 +30,7 @@ pub(crate) const APP_NAME: &str = "app.kubernetes.io/name";
 pub(crate) const APP_INSTANCE: &str = "app.kubernetes.io/instance";
 /// The recommended label for the component: the role, or `job` for the record.
 pub(crate) const APP_COMPONENT: &str = "app.kubernetes.io/component";
-/// The job's name.
+/// The label with the job's name.
 pub(crate) const JOB: &str = "muster/job";
 
 /// The connection to one namespace of a cluster.

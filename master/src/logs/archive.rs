@@ -1,5 +1,5 @@
 //! The output of all jobs of this master, below one folder and within one disk budget. Over the budget, the output of
-//! the job that finished first is dropped first. The output of running jobs stays.
+//! the job that finished first is dropped first. The output of running jobs is never dropped.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -82,14 +82,14 @@ impl LogFile {
         // If nothing was stored before, this is the first agent.
         let base = if known.is_empty() { 0 } else { self.end(Then::StayOpen)? };
         self.create_folder()?;
-        // If the disk is full, the old file must stay.
+        // Write a new file first: if the disk is full, the old file must remain.
         let new = path.with_extension("base.new");
         fs::write(&new, format!("{boot_id} {base}\n"))?;
         fs::rename(&new, &path)?;
         Ok(base)
     }
 
-    /// Drops every byte. The offset of the end stays.
+    /// Drops every byte. The offset of the end does not change.
     pub(super) fn drop_output(&mut self) -> io::Result<()> {
         let end = self.end(Then::Close)?;
         if end == 0 {
@@ -175,7 +175,8 @@ pub(super) fn kept_below(dir: &Path) -> io::Result<Kept> {
     };
     for entry in entries {
         let file = entry?.metadata()?;
-        // The length is exact: the files have no holes. The kernel may allocate blocks later.
+        // The length is exact, because the files have no holes. The block count may be too small: the kernel may
+        // allocate blocks later.
         kept.bytes += file.len();
         kept.newest = kept.newest.max(file.modified()?);
     }

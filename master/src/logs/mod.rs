@@ -49,7 +49,7 @@ struct Shared {
     /// Only blocking threads lock it, each for one piece of work.
     file: Mutex<LogFile>,
     progress: watch::Sender<Progress>,
-    /// Why some output was not kept since this master began.
+    /// Why the newest output could not be kept; `None` if it was kept.
     incomplete: Mutex<Option<String>>,
 }
 
@@ -121,7 +121,7 @@ impl JobLogs {
         disk::run(move || file::kept_below(&dir)).await
     }
 
-    /// Drops all output. Readers are told how much is no longer kept.
+    /// Drops all output but not its offsets, so that readers learn how much is no longer kept.
     async fn drop_output(&self) -> io::Result<()> {
         for log in self.replicas.values() {
             log.on_file(|file, _| file.drop_output()).await?;
@@ -129,7 +129,7 @@ impl JobLogs {
         Ok(())
     }
 
-    /// Removes the kept output. Readers see the end.
+    /// Removes the kept output. Readers then reach the end of the output.
     ///
     /// # Errors
     /// Fails if the folder cannot be removed.
@@ -220,7 +220,7 @@ impl ReplicaLog {
     /// the last line is too long, only its end is returned, after a `…`.
     pub async fn last_lines(&self, count: usize, from: u64) -> Vec<String> {
         let begin = self.tail_offset(count as u64).await.unwrap_or(0).max(from);
-        // More bytes would not fit.
+        // More bytes would not fit into the record.
         let begin = begin.max(self.progress().end.saturating_sub(tail::LAST_LINES_BYTES as u64));
         tail::that_fits(&String::from_utf8_lossy(&self.read_to_end(begin).await.unwrap_or_default()))
     }

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unfinished_line_holds_its_newest_bytes() {
+    fn the_unfinished_line_is_cut_to_its_newest_bytes() {
         let mut splitter = splitter();
         assert_eq!(splitter.unfinished(), None);
         split(&mut splitter, b"one\n10%\r20%");

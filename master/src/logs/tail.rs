@@ -3,8 +3,8 @@
 use protocol::text;
 
 /// Maximum bytes of a replica's last lines as JSON, enough for twenty lines of eight hundred characters. Only the
-/// newest failed start keeps its lines, so they fit into a ConfigMap with a spec and an end of maximum size. A
-/// ConfigMap holds 1 MiB: the spec may use about half of it, and the end a quarter.
+/// newest failed start keeps its lines, so they fit into a ConfigMap with a spec and a result of maximum size. A
+/// ConfigMap holds 1 MiB: the spec may use about half of it, and the result a quarter.
 pub(super) const LAST_LINES_BYTES: usize = 16 * 1024;
 
 /// The quotes of a line and the comma after it.

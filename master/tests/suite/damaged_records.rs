@@ -146,7 +146,7 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
     store.create(record.clone()).await.expect("create");
     overwrite(&file, &key.name, b"{\"uid\": \"uid-of-taken\"}");
     let replayed = store.watch().await.expect("a watch").recv().await;
-    assert_eq!(replayed, Some(StoreEvent::Replayed { all_readable: false }), "so its output is not removed");
+    assert_eq!(replayed, Some(StoreEvent::Replayed { all_readable: false }), "a store with unreadable records says so");
     let backend = FakeBackend::new(Arrival::AtOnce);
     for replica in plan::replicas(&record.spec) {
         backend.create(PodSpec::new(key.clone(), &record.spec, replica, String::new())).await.expect("a pod");

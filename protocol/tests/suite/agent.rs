@@ -91,7 +91,7 @@ fn an_exit_has_a_code_a_signal_or_a_reason_for_no_start() {
 }
 
 #[test]
-fn a_stopped_run_has_its_outcome_and_the_stop() {
+fn a_stopped_run_has_an_outcome_and_is_marked_as_stopped() {
     let stopped = ExitReport { stopped: true, ..report(ExitOutcome::Signal(15)) };
     let golden = json!({"signal": 15, "stopped": true, "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n"});
     assert_golden(&stopped, &golden);
@@ -115,8 +115,8 @@ fn last_words_name_the_generation_and_the_exit() {
     });
     assert_golden(&LastWords { generation: Some(Generation { epoch: 2, sequence: 1 }), exit: exit.clone() }, &golden);
     assert_tolerates_new_fields::<LastWords>(&golden);
-    let seed = json!({"exit": golden["exit"]});
-    assert_golden(&LastWords { generation: None, exit }, &seed);
+    let unnamed = json!({"exit": golden["exit"]});
+    assert_golden(&LastWords { generation: None, exit }, &unnamed);
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn a_generation_is_epoch_dot_sequence() {
 }
 
 #[test]
-fn a_later_epoch_is_newer_than_any_sequence_before_it() {
+fn generations_are_ordered_by_epoch_and_then_by_sequence() {
     let in_order = [generation(1, 1), generation(1, 2), generation(1, 10), generation(2, 1), generation(10, 1)];
     assert!(in_order.is_sorted_by(|older, newer| older < newer));
 }
@@ -179,7 +179,7 @@ proptest! {
 
     /// A text that parses is written back unchanged, so a value has only one spelling. No text causes a panic.
     #[test]
-    fn any_text_is_refused_or_kept(text in any::<String>().boxed().prop_union("[a-z0-9.+_-]{0,12}".boxed())) {
+    fn parsed_text_is_unchanged(text in any::<String>().boxed().prop_union("[a-z0-9.+_-]{0,12}".boxed())) {
         for kept in [
             text.parse::<JobName>().map(|name| name.to_string()).ok(),
             text.parse::<ReplicaId>().map(|id| id.to_string()).ok(),

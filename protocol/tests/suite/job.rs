@@ -98,10 +98,10 @@ fn a_spec_has_every_default_filled_in() {
 }
 
 #[test]
-fn counts_are_by_role_in_the_order_of_ranks() {
+fn a_spec_counts_the_replicas_of_each_role() {
     assert_eq!(counts(&spec(full_request())), [1, 4, 2, 1]);
-    let seed = JobRequest { chief_num: Some(0), ..request(Strategy::ParameterServer) };
-    assert_eq!(counts(&spec(seed)), [0, 2, 1, 0], "the prototype's jobs have no chief");
+    let no_chief = JobRequest { chief_num: Some(0), ..request(Strategy::ParameterServer) };
+    assert_eq!(counts(&spec(no_chief)), [0, 2, 1, 0], "the prototype's jobs have no chief");
     let with_chief = JobRequest { chief_num: Some(1), ps_num: Some(0), ..request(Strategy::AllReduce) };
     assert_eq!(counts(&spec(with_chief)), [1, 2, 0, 0]);
 }
@@ -201,7 +201,7 @@ fn counts_that_tensorflow_does_not_accept_are_refused() {
 }
 
 #[test]
-fn inputs_that_cannot_be_passed_to_a_program_are_refused() {
+fn invalid_variables_arguments_and_folders_are_refused() {
     let all_reduce = request(Strategy::AllReduce);
     assert_refused(
         JobRequest { env: variable("TF_CONFIG", "{}"), ..all_reduce.clone() },
@@ -307,9 +307,9 @@ fn a_cluster_too_large_for_tf_config_is_refused_with_the_maximum() {
 }
 
 proptest! {
-    /// No request causes a panic. Accepted specs follow TensorFlow's rules and read back. The maximum in an error is valid.
+    /// No request causes a panic. Accepted specs also read back, and the maximum in an error is valid.
     #[test]
-    fn tensorflow_can_run_every_accepted_spec(
+    fn every_accepted_spec_follows_the_rules_of_tensorflow(
         strategy in prop::sample::select(vec![Strategy::AllReduce, Strategy::ParameterServer]),
         worker_num in count(), ps_num in count(), chief_num in count(), evaluator_num in count(),
     ) {

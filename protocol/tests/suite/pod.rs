@@ -157,7 +157,7 @@ fn two_volumes_at_one_path_are_found() {
 }
 
 #[test]
-fn the_set_options_are_named() {
+fn options_that_are_set_are_listed_by_flag_name() {
     assert_eq!(PodOptions::default().asked_for(), Vec::<&str>::new());
     let options =
         PodOptions { gpus: Some(1), volumes: vec!["empty:/x".parse().expect("a volume")], ..PodOptions::default() };
@@ -212,7 +212,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_refused_or_kept(
+    fn any_text_is_refused_or_reads_back(
         text in any::<String>().boxed().prop_union("(pvc|host|empty)?[a-zA-Z0-9.:/=_~ -]{0,24}".boxed()),
     ) {
         kept::<Amount>(&text);

@@ -114,7 +114,7 @@ fn failed_json() -> Value {
 }
 
 #[test]
-fn a_pending_job_omits_unknown_fields() {
+fn a_pending_job_omits_fields_without_a_value() {
     assert_golden(&pending_view(), &pending_json());
 }
 
@@ -222,7 +222,7 @@ fn a_failure_is_tagged_with_its_cause_and_names_the_replica() {
 }
 
 #[test]
-fn failed_starts_are_sorted_and_only_the_newest_has_output() {
+fn the_newest_eight_failed_starts_are_kept_and_only_the_last_has_output() {
     let failed = |sequence: u32, counted: bool| FailedStart {
         generation: Some(Generation { epoch: 1, sequence }),
         at: UnixMillis(1_700_000_009_000),
@@ -291,7 +291,7 @@ fn a_problem_has_a_code_for_programs_and_a_sentence_for_people() {
 }
 
 #[test]
-fn the_codes_are_stable() {
+fn error_codes_have_stable_names() {
     let names = [
         "bad_request",
         "bad_task",
@@ -304,6 +304,9 @@ fn the_codes_are_stable() {
         "bad_args",
         "bad_image",
         "bad_work_dir",
+        "bad_pod",
+        "bad_run_policy",
+        "too_many_replicas",
         "no_python",
         "job_exists",
         "unknown_job",

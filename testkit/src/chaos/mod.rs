@@ -32,7 +32,7 @@ pub struct Chaos(watch::Sender<State>);
 struct State {
     /// The coming strikes, in order.
     armed: VecDeque<Strike>,
-    /// How often the point of the first strike was passed so far.
+    /// How often the master has passed the point of the next strike since the previous strike.
     passed: u32,
     condition: Condition,
     /// The fault that has struck and was not reported yet.
@@ -54,7 +54,7 @@ enum Condition {
 pub struct Struck(Point);
 
 impl Chaos {
-    /// Arms these strikes in order. The passings of each are counted from the moment of the previous strike.
+    /// Arms these strikes in order. For each strike, counting starts when the previous strike has happened.
     pub fn new(strikes: impl IntoIterator<Item = Strike>) -> Arc<Self> {
         let armed = strikes.into_iter().collect();
         Arc::new(Self(watch::Sender::new(State { armed, ..State::default() })))

@@ -144,7 +144,7 @@ impl fmt::Display for Point {
 /// What happens to a master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
-    /// The master never does anything again.
+    /// The master never does anything again, but its process continues.
     Crash,
     /// The master's process is killed.
     Kill,

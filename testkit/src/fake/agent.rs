@@ -72,7 +72,7 @@ pub enum AgentEvent {
     Started(Generation),
     /// Its run ended.
     Ended {
-        /// The generation of the run; `None` if it received none.
+        /// The generation of the run; `None` if the agent has received none.
         generation: Option<Generation>,
         /// How the run ended.
         outcome: ExitOutcome,
@@ -146,7 +146,7 @@ impl FakeAgent {
         self.0.logs_to_cut.store(times, Ordering::Relaxed);
     }
 
-    /// Breaks every status request in progress, and waits until it receives another one.
+    /// Breaks every status request in progress, and waits until the agent receives another request.
     pub async fn cut_polls(&self) {
         let mut polls = self.0.polls.subscribe();
         let before = *polls.borrow_and_update();
@@ -221,7 +221,7 @@ impl History {
         self.events.push((Instant::now(), event));
     }
 
-    /// Notes the generation of a request. Returns whether it has seen a newer one.
+    /// Notes the generation of a request. Returns whether an earlier request had a newer generation.
     pub(super) fn is_stale(&mut self, generation: Generation) -> bool {
         self.newest = self.newest.max(Some(generation));
         self.newest > Some(generation)

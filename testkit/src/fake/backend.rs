@@ -195,7 +195,7 @@ impl PodBackend for FakeBackend {
         }
         let mut jobs = self.lock();
         let pods = jobs.entry(job.clone()).or_default();
-        // Another master has created it already.
+        // While the agent started, another master has created the pod.
         if pods.table.borrow().contains_key(&replica) {
             agent.iter().for_each(FakeAgent::vanish);
             return Ok(());

@@ -48,11 +48,11 @@ pub enum On {
     Everything,
     /// Requests that begin a watch.
     Watches,
-    /// Creates such an object. Excludes dry runs.
+    /// Requests that create such an object, except dry runs.
     Creating(&'static str),
-    /// Replaces such an object.
+    /// Requests that replace such an object.
     Replacing(&'static str),
-    /// Deletes one or more such objects.
+    /// Requests that delete one or more such objects.
     Deleting(&'static str),
 }
 
@@ -62,7 +62,7 @@ pub struct FaultProxy {
     shared: Arc<Shared>,
     kubeconfig: NamedTempFile,
     upstream: Child,
-    // Serves while the test blocks its own thread.
+    // Its threads run the proxy while the test blocks its own thread.
     _runtime: Runtime,
 }
 

@@ -83,7 +83,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // Deleting only the namespace would give each pod 30 seconds. Failures show as objects that are left.
+        // Deleting only the namespace would give each pod 30 seconds. A failure only leaves objects behind.
         kubectl(&["-n", &self.name, "delete", "pods", "--all", "--grace-period=1", "--wait=false"], "");
         kubectl(&["delete", "namespace", &self.name, "--wait=false"], "");
     }

@@ -9,13 +9,13 @@ use crate::place::{Place, Stage};
 use crate::processes::{signal, within};
 use crate::scripts::{STUBBORN, with_peers};
 
-pub fn jobs_at_once_all_succeed_with_no_address_used_twice(place: Place) {
+pub fn concurrent_jobs_succeed_and_share_no_address(place: Place) {
     // A node has room for fewer pods than a machine has for processes.
     let (jobs, workers) = match place {
         Place::OwnMaster | Place::Processes => (20, "4"),
         Place::Cluster => (5, "2"),
     };
-    // As a TensorFlow server does, each worker keeps its address until all workers of its job have theirs.
+    // As a TensorFlow server does, each worker keeps its address until all workers of its job listen.
     let stage = Stage::new(
         place,
         &with_peers(
@@ -62,14 +62,14 @@ pub fn verbs_show_cancel_and_delete_a_detached_job(place: Place) {
     stage.verb(&["wait", "long", "--timeout", "10ms"]).code(1).says(&["long"]);
     stage.verb(&["cancel", "long"]).code(0);
     stage.verb(&["wait", "long"]).code(1).says(&["cancelled"]);
-    stage.assert_still();
+    stage.assert_nothing_runs();
     let logs = stage.verb(&["logs", "long"]).code(0).stdout;
     assert_eq!(logs.matches("ready").count(), 2, "the output is kept after the pods: {logs}");
     stage.verb(&["delete", "long"]).code(0);
     stage.verb(&["status", "long"]).code(2).says(&["long"]);
 }
 
-pub fn ctrl_c_leaves_a_job_of_a_master_that_stays_alone(place: Place) {
+pub fn ctrl_c_does_not_stop_a_job_of_a_permanent_master(place: Place) {
     let stage = Stage::new(place, STUBBORN);
     let client = Running::of(&mut stage.submitting(&["--task", "stays"]));
     client.until_printed(2, "ready");
@@ -87,7 +87,7 @@ pub fn killing_an_agent_ends_its_run_and_fails_the_job_with_that_reason(place: P
     stage.kill_agent("shot");
     let Some(JobResult::Failed { failure }) = stage.finished("shot").result else { panic!("it failed") };
     assert!(failure.to_string().contains("SIGKILL"), "{failure}");
-    stage.assert_still();
+    stage.assert_nothing_runs();
 }
 
 pub fn a_name_is_free_again_when_its_job_is_deleted(place: Place) {

@@ -14,7 +14,7 @@ use crate::scripts::with_peers;
 pub fn four_workers_see_one_cluster_of_four_addresses(place: Place) {
     let stage = Stage::hello(place);
     let run = stage.submit(&["--strategy", "AllReduce", "--worker-num", "4"]).code(0);
-    stage.assert_still();
+    stage.assert_nothing_runs();
     let configs: Vec<Value> =
         run.lines("TF_CONFIG ").iter().map(|text| serde_json::from_str(text).expect("TF_CONFIG is JSON")).collect();
     assert_eq!(configs.len(), 4, "{}", run.stdout);
@@ -42,11 +42,11 @@ sys.exit(3)
         ),
     );
     let run = stage.submit(&["--worker-num", "3", "--max-restarts", "0"]).code(1);
-    stage.assert_still();
+    stage.assert_nothing_runs();
     run.says(&["worker-1 exited with code 3", "out of luck"]);
 }
 
-pub fn a_run_that_kills_itself_is_told_from_one_that_exits(place: Place) {
+pub fn a_run_that_crashes_is_reported_with_its_signal(place: Place) {
     let stage = Stage::new(place, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)");
     stage
         .submit(&["--worker-num", "1", "--max-restarts", "0"])
@@ -67,11 +67,11 @@ print("trained")
         ),
     );
     let run = stage.submit(&["--strategy", "ParameterServer", "--ps-num", "1", "--worker-num", "2"]).code(0);
-    stage.assert_still();
+    stage.assert_nothing_runs();
     assert_eq!(run.stdout, "chief-0  │ trained\n");
 }
 
-pub fn a_daemon_that_a_run_leaves_behind_is_ended_with_it(place: Place) {
+pub fn a_daemon_that_a_run_leaves_behind_is_killed(place: Place) {
     let stage = Stage::new(
         place,
         r#"
@@ -86,7 +86,7 @@ while not os.path.exists("daemon"): time.sleep(0.01)
 "#,
     );
     stage.submit(&["--worker-num", "1"]).code(0);
-    stage.assert_still();
+    stage.assert_nothing_runs();
 }
 
 pub fn variables_and_arguments_reach_exec_py(place: Place) {
@@ -110,13 +110,13 @@ pub fn exec_py_sees_its_own_variables_and_none_of_its_agent(place: Place) {
     assert_eq!(run.stdout, format!("worker-0 │ [{}]\n", names.join(", ")));
 }
 
-pub fn json_is_all_that_stdout_holds_when_asked_for(place: Place) {
+pub fn with_json_output_stdout_contains_only_json(place: Place) {
     let view = Stage::hello(place).submit(&["--worker-num", "2", "-o", "json"]).code(0).view();
     assert_eq!(view.result, Some(JobResult::Succeeded));
     assert_eq!(view.replicas.len(), 2);
 }
 
-pub fn output_that_is_no_text_is_shown_and_does_no_harm(place: Place) {
+pub fn output_that_is_not_utf8_is_shown_with_replacement_characters(place: Place) {
     let stage = Stage::new(place, "import sys; sys.stdout.buffer.write(b'a\\xff\\xfeb\\n')");
     let run = stage.submit(&["--worker-num", "1"]).code(0);
     assert_eq!(run.stdout, "worker-0 │ a\u{fffd}\u{fffd}b\n");

@@ -4,7 +4,7 @@
 use crate::place::{Place, Stage};
 use crate::scripts::with_peers;
 
-pub fn why_names_the_replica_that_exited_first_and_those_that_died_of_it(place: Place) {
+pub fn why_names_the_replica_that_exited_first_and_the_replicas_that_failed_because_of_it(place: Place) {
     let why = why_of(place, "sys.exit(3)");
     assert!(why.starts_with("job broken failed, after 1 restart: worker-1 exited with code 3\n"), "{why}");
     names_worker_1(&why, "worker-1 exited with code 3");
@@ -20,7 +20,7 @@ fn names_worker_1(why: &str, how: &str) {
     assert!(why.contains(", start 1.2\nlast lines of worker-1:\n  │ last words\n"), "{why}");
     assert!(why.contains(&format!("\n  start 1.1: {how}")), "{why}");
     let consequences: Vec<&str> = why.lines().filter(|line| line.starts_with("because of it")).collect();
-    // They fail because of it, or are stopped before they fail.
+    // The other workers fail because of worker-1, or are stopped before they fail.
     assert!(["worker-0", "worker-2"].iter().all(|other| consequences.concat().contains(other)), "{why}");
 }
 
@@ -49,6 +49,6 @@ finally:
     );
     let stage = Stage::new(place, &with_peers(&script));
     stage.submit(&["--task", "broken", "--worker-num", "3", "--max-restarts", "1", "--backoff", "0s"]).code(1);
-    stage.assert_still();
+    stage.assert_nothing_runs();
     stage.verb(&["why", "broken"]).code(0).stdout
 }

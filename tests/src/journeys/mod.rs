@@ -18,13 +18,13 @@ macro_rules! journeys_by_one_command {
             $place, #[$attribute],
             four_workers_see_one_cluster_of_four_addresses,
             the_first_failure_is_named_and_stops_the_others_at_once,
-            a_run_that_kills_itself_is_told_from_one_that_exits,
+            a_run_that_crashes_is_reported_with_its_signal,
             when_the_chief_ends_the_servers_are_stopped_and_the_job_succeeds,
-            a_daemon_that_a_run_leaves_behind_is_ended_with_it,
+            a_daemon_that_a_run_leaves_behind_is_killed,
             variables_and_arguments_reach_exec_py,
             exec_py_sees_its_own_variables_and_none_of_its_agent,
-            json_is_all_that_stdout_holds_when_asked_for,
-            output_that_is_no_text_is_shown_and_does_no_harm,
+            with_json_output_stdout_contains_only_json,
+            output_that_is_not_utf8_is_shown_with_replacement_characters,
         }
     };
 }
@@ -35,10 +35,10 @@ macro_rules! journeys_at_a_master {
     ($place:expr, #[$attribute:meta]) => {
         $crate::journeys! {
             $place, #[$attribute],
-            jobs_at_once_all_succeed_with_no_address_used_twice,
+            concurrent_jobs_succeed_and_share_no_address,
             curl_submits_follows_and_deletes,
             verbs_show_cancel_and_delete_a_detached_job,
-            ctrl_c_leaves_a_job_of_a_master_that_stays_alone,
+            ctrl_c_does_not_stop_a_job_of_a_permanent_master,
             killing_an_agent_ends_its_run_and_fails_the_job_with_that_reason,
             a_name_is_free_again_when_its_job_is_deleted,
         }
@@ -51,7 +51,7 @@ macro_rules! journeys_of_causes {
     ($place:expr, #[$attribute:meta]) => {
         $crate::journeys! {
             $place, #[$attribute],
-            why_names_the_replica_that_exited_first_and_those_that_died_of_it,
+            why_names_the_replica_that_exited_first_and_the_replicas_that_failed_because_of_it,
             why_names_the_replica_that_crashed,
         }
     };

@@ -8,7 +8,7 @@ use crate::place::{Place, Stage};
 pub fn workers_of_an_all_reduce_training_end_with_the_same_weights(place: Place) {
     let stage = Stage::of_example(place, "allreduce");
     let run = stage.submit(&["--strategy", "AllReduce", "--worker-num", "4", "--", "--steps", "100"]).code(0);
-    stage.assert_still();
+    stage.assert_nothing_runs();
     let digests = run.lines("digest ");
     assert_eq!(digests.len(), 4, "{}", run.stdout);
     assert_eq!(digests.iter().collect::<BTreeSet<_>>().len(), 1, "{digests:?}");
@@ -19,7 +19,7 @@ pub fn a_parameter_server_training_ends_with_its_chief(place: Place) {
     let stage = Stage::of_example(place, "parameter_server");
     let flags = ["--strategy", "ParameterServer", "--ps-num", "1", "--worker-num", "2", "--", "--steps", "200"];
     let run = stage.submit(&flags).code(0);
-    stage.assert_still();
+    stage.assert_nothing_runs();
     assert_falling(&run.lines("step "));
 }
 

@@ -33,9 +33,9 @@ impl Site {
         namespace.kubectl_with(&["apply", "-f", "-"], &rendered(&namespace, manifests, &master.of_nodes()));
         namespace.kubectl(&["rollout", "status", "deployment/muster", "--timeout=120s"]);
 
-        let told = script(&kubeconfig, "source env.sh; printf '%s\\n' \"$MUSTER_MASTER\" \"$MUSTER_TOKEN\"");
-        let mut told = told.lines().map(str::to_owned);
-        let (url, token) = (told.next().expect("an address"), told.next().expect("a token"));
+        let printed = script(&kubeconfig, "source env.sh; printf '%s\\n' \"$MUSTER_MASTER\" \"$MUSTER_TOKEN\"");
+        let mut printed = printed.lines().map(str::to_owned);
+        let (url, token) = (printed.next().expect("an address"), printed.next().expect("a token"));
         let (node, _) = url.rsplit_once(':').expect("a port");
         let port = namespace.kubectl(&["get", "service", "muster", "-o", "jsonpath={.spec.ports[0].nodePort}"]);
         let site = Self { url: format!("{node}:{port}"), token, namespace, _master: master, scene };
@@ -122,7 +122,7 @@ fn rendered(namespace: &Namespace, manifests: &str, image: &str) -> String {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_job_and_its_following_client_survive_the_masters_pod() {
+fn a_job_and_its_following_client_survive_the_deletion_of_the_masters_pod() {
     let site = Site::new("manifests");
     let image = Image::shared();
     let script = format!("EXEC_PY={}", with_peers(AWAITS_ITS_END));

@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Number of concurrent runs.
 const AT_ONCE: usize = 3;
-/// The API's error for a missing right, which a master logs. The API server's metrics do not count these requests.
+/// A part of the API's error for a missing right. The test searches the master's log for it, because the API server's
+/// metrics do not count these requests.
 const REFUSED: &str = "forbidden";
 const JOB_LABEL: &str = "app.kubernetes.io/managed-by=muster";
 

@@ -45,7 +45,7 @@ fn assert_job_continues_after(by: &[&str], ignored: Signal) {
 const IN_A_TERMINAL: [&str; 3] = ["python3", "-c", "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"];
 
 #[test]
-fn a_terminal_shows_a_progress_bar_while_it_grows_and_a_pipe_its_last_state() {
+fn a_terminal_shows_a_progress_bar_while_it_grows_and_a_pipe_gets_the_whole_line() {
     let scene = Scene::new(
         "import os, time\nfor n in (1, 2): os.write(1, b'\\r%d0%%|##' % n)\n\
          while not os.path.exists('go'): time.sleep(0.01)\nprint('\\r100%|####')",
@@ -109,7 +109,7 @@ fn killing_the_local_master_fails_the_client_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_quarter_of_a_gibibyte_without_a_newline_is_survived_and_the_newest_is_kept() {
+fn after_a_quarter_of_a_gibibyte_without_a_newline_the_last_line_is_still_shown() {
     let scene = Scene::new(
         "import sys\nfor _ in range(256): sys.stdout.buffer.write(b'x' * 2**20)\nsys.stdout.buffer.write(b'\\nthe end\\n')",
     );
@@ -118,7 +118,7 @@ fn a_quarter_of_a_gibibyte_without_a_newline_is_survived_and_the_newest_is_kept(
 }
 
 #[test]
-fn a_reader_that_leaves_early_ends_the_job_quietly() {
+fn a_reader_that_leaves_early_ends_the_job() {
     let scene = Scene::new("while True: print('line')");
     let mut client = scene.client(&["--worker-num", "1"]).spawn().expect("the client starts");
     drop(client.stdout.take());

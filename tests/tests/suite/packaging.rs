@@ -1,5 +1,5 @@
 //! Checks that the packages of `make wheel` and `make dist` can be installed and contain all programs. This test uses
-//! small scripts as programs; those commands try the real ones.
+//! small scripts as programs; `make wheel` and `make dist` try the real programs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

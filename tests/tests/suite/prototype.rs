@@ -13,7 +13,7 @@ use e2e::{Finished, Master, Scene, within};
 use protocol::view::{JobState, JobView};
 use serde_json::{Value, json};
 
-/// The prototype's client's value for no image. The process back end refuses images.
+/// The argument IMG of the prototype's client for a job without an image. The process back end refuses images.
 const NO_IMAGE: &str = "";
 
 /// Path of a file in `tests/prototype`.

@@ -28,7 +28,7 @@ fn a_master_logs_two_lines_for_a_job() {
 }
 
 #[test]
-fn after_kill_9_of_the_master_nothing_runs_and_the_next_one_restarts_the_job() {
+fn after_kill_9_of_the_master_nothing_runs_and_the_next_master_restarts_the_job() {
     let mut stage = Stage::new(Place::Processes, STUBBORN);
     stage.submit(&["-d", "--task", "lost"]).code(0);
     let follower = stage.follow("lost");

@@ -1,4 +1,4 @@
-//! A real agent as a child of the test, and a client that shows raw HTTP.
+//! A real agent as a child of the test, and a client for raw HTTP.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -78,7 +78,7 @@ impl Agent {
         Self { stdin: child.stdin.take(), child: Some(child), address }
     }
 
-    /// An agent that another value owns.
+    /// An agent whose process another value owns.
     pub(crate) fn at(address: SocketAddr) -> Self {
         Self { child: None, stdin: None, address }
     }

@@ -1,5 +1,5 @@
-//! The engine of this machine, for tests that need one: images that are removed after the test, and a socket in front
-//! of the engine's that records requests.
+//! The engine of this machine, for tests that need one: images that are removed after the test, and a socket that
+//! forwards requests to the engine and records them.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -38,7 +38,7 @@ impl Image {
         image
     }
 
-    /// Builds it again.
+    /// Builds an image with this name. A later build takes the name over.
     #[track_caller]
     pub(crate) fn build(&self, instructions: &str) {
         let context = tempfile::tempdir().unwrap();
@@ -48,7 +48,7 @@ impl Image {
         docker(&["build", "--quiet", "--tag", &self.name, context.path().to_str().unwrap()]);
     }
 
-    /// An instruction that labels its images. They can be found even after other images have taken their names.
+    /// An instruction that labels the images. The label finds them even after other images have taken their names.
     pub(crate) fn label(&self) -> String {
         format!("LABEL muster.test={}", self.name)
     }
@@ -109,7 +109,7 @@ pub(crate) fn program_file(folder: &Path, text: &str, machine: u8) -> PathBuf {
     path
 }
 
-/// A socket in front of the engine's. Forwards all requests except those with the refused path.
+/// A socket that forwards all requests to the engine, except those with the refused path.
 pub(crate) struct Listener {
     folder: tempfile::TempDir,
     asked: Arc<Mutex<Vec<String>>>,

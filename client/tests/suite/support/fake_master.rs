@@ -18,27 +18,27 @@ use protocol::view::{BackendKind, JobView, LogLine, MasterView};
 /// What a fake master serves.
 #[derive(Default)]
 pub(crate) struct Script {
-    /// Long polls get these in turn. A submit and plain requests get the current one.
+    /// Long polls get these in turn. A submit gets the first one. Plain requests get the current one.
     pub(crate) views: Vec<JobView>,
     /// One answer for each log request. The last one is repeated.
     pub(crate) logs: VecDeque<Logs>,
     /// The answer to a submit instead of a view.
     pub(crate) refusal: Option<Problem>,
-    /// The job was submitted before.
+    /// An earlier command submitted the job.
     pub(crate) before: bool,
     /// A submit is recorded but never answered.
     pub(crate) mute: bool,
-    /// After a delete, the job is unknown.
+    /// The job is unknown, because it was deleted.
     pub(crate) deleted: bool,
     /// After a delete, the job still exists.
     pub(crate) lingers: bool,
     /// The name of an unreadable record. It is not shown as a job, but can be deleted.
     pub(crate) unreadable: Option<&'static str>,
-    /// Its back end.
+    /// The master's back end.
     pub(crate) backend: Option<BackendKind>,
-    /// The user that it runs as.
+    /// The user that the master runs as.
     pub(crate) uid: Option<u32>,
-    /// The agent that it serves.
+    /// The agent that the master serves.
     pub(crate) agent: Option<Vec<u8>>,
     /// The required token.
     pub(crate) token: Option<String>,

@@ -39,6 +39,7 @@ pub(crate) struct RecordedEngine {
 struct Shared {
     recording: Mutex<Recording>,
     asked: Mutex<Vec<String>>,
+    /// The ENTRYPOINT of the image of pods.
     made: Mutex<Option<Value>>,
 }
 
@@ -163,7 +164,7 @@ impl Recording {
         }
     }
 
-    /// An engine also finds an image by its name without the prefix.
+    /// Adds an image of pods. An engine also finds it by its name without the prefix.
     fn add(&mut self, name: &str, labels: &Value) {
         let mut made = self.images["digits:latest"].clone();
         made["Id"] = json!(BASE.replace("sha256:0", "sha256:f"));
@@ -175,7 +176,7 @@ impl Recording {
     fn tag(&mut self, path: &str, name: &str) {
         let id = path.trim_start_matches("/images/").trim_end_matches("/tag");
         let listed = json!(format!("{}{name}", self.lists_below));
-        let tagged = self.images.values_mut().find(|image| image["Id"] == id).expect("what is tagged is there");
+        let tagged = self.images.values_mut().find(|image| image["Id"] == id).expect("the image to tag exists");
         tagged["RepoTags"].as_array_mut().unwrap().push(listed);
         let tagged = tagged.clone();
         self.images.insert(name.to_owned(), tagged);

@@ -39,7 +39,7 @@ impl Terminal {
         tcsetwinsize(&program, size).unwrap();
         let end = || program.as_fd().try_clone_to_owned().unwrap();
         let child = command.stdin(end()).stdout(end()).stderr(end()).env("TERM", "xterm").spawn().unwrap();
-        // The command keeps the program's end open. The reader would never see the end.
+        // Closes the command's copies of the program's end. Otherwise the reader would never see the end of the output.
         command
             .stdin(std::process::Stdio::null())
             .stdout(std::process::Stdio::null())
@@ -48,7 +48,7 @@ impl Terminal {
         let (noted, mut display) = (Arc::clone(&seen), File::from(terminal.as_fd().try_clone_to_owned().unwrap()));
         thread::spawn(move || {
             let mut buffer = [0; 4096];
-            // It fails when no program has the terminal open.
+            // The read fails when no program has the terminal open.
             while let Ok(count @ 1..) = display.read(&mut buffer) {
                 let mut seen = noted.lock().unwrap();
                 seen.screen.process(&buffer[..count]);
@@ -71,12 +71,12 @@ impl Terminal {
         rows.join("\n").trim_end().to_owned()
     }
 
-    /// How often a text was written to it. The screen need not show it any more.
+    /// How often a text was written to the terminal. The screen need not show the text any more.
     pub(crate) fn written(&self, text: &str) -> usize {
         String::from_utf8_lossy(&self.seen.lock().unwrap().bytes).matches(text).count()
     }
 
-    /// Waits until it shows a text.
+    /// Waits until the terminal shows a text.
     #[track_caller]
     pub(crate) fn until_shown(&self, text: &str) {
         until(&format!("the terminal shows {text:?}"), || self.screen().contains(text));

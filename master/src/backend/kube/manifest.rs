@@ -20,11 +20,11 @@ use crate::job::key::JobKey;
 use crate::kube::api::{APP_COMPONENT, APP_INSTANCE, APP_NAME, JOB, MANAGED_BY, MUSTER};
 use crate::kube::record_name;
 
-/// The job's uid. It separates its pods from those of an earlier job with the same name.
+/// The label with the job's uid. It distinguishes the job's pods from those of an earlier job with the same name.
 pub(super) const JOB_UID: &str = "muster/job-uid";
-/// The replica's role.
+/// The label with the replica's role.
 pub(super) const ROLE: &str = "muster/role";
-/// The replica's index in its role, from 0.
+/// The label with the replica's index in its role, from 0.
 pub(super) const INDEX: &str = "muster/index";
 /// The name of the pod's only container.
 pub(super) const CONTAINER: &str = "agent";

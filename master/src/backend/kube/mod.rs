@@ -42,11 +42,12 @@ use crate::kube::changes;
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum time for an earlier job's pod to release a name that is needed again, after the pod's grace.
 const NAME_TIMEOUT: Duration = Duration::from_secs(30);
-/// Interval between attempts to create a pod with such a name, while the watch reports no change.
+/// Interval between attempts to create a pod whose name is still in use, while the watch reports no change.
 const NAME_INTERVAL: Duration = Duration::from_secs(5);
 /// The grace of a deleted pod whose container was started. With a grace of 0, Kubernetes forgets a pod that still runs.
 const GRACE_SECONDS: u32 = 1;
-/// The grace of a deleted pod whose container was never started. With a longer grace, old kubelets take half a minute.
+/// The grace of a deleted pod whose container was never started. With a longer grace, old kubelets take half a minute
+/// to remove the pod.
 const NO_GRACE_SECONDS: u32 = 0;
 
 /// The job, replica and state of a pod, for fuzzing.
@@ -103,7 +104,7 @@ impl KubeBackend {
     pub async fn begin(cluster: &Cluster) -> Result<Self, BeginError> {
         let namespace = cluster.namespace().to_owned();
         let pods = cluster.pods();
-        // This call returns a permanent error. The watch would only log it, and retry for ever.
+        // Return a permanent error here. The watch would only log the error, and retry for ever.
         call(pods.list(&ListParams::default().limit(1)))
             .await
             .map_err(|source| BeginError::List { namespace: namespace.clone(), source })?;
@@ -136,7 +137,7 @@ impl KubeBackend {
         Self { host_volumes, ..self }
     }
 
-    /// Checks what needs no call to the cluster. Returns the refusal, if any.
+    /// Makes the checks that need no call to the cluster. Returns the refusal, if any.
     fn refusal(&self, spec: &JobSpec) -> Option<Refusal> {
         let refuse = |code, sentence: &str| Some(Refusal { code, sentence: sentence.to_owned() });
         if spec.image.is_none() {
@@ -190,7 +191,7 @@ impl KubeBackend {
                     return Ok(());
                 }
                 // The watch does not report pods that no master has created, so try again after an interval.
-                let _ = timeout(NAME_INTERVAL, self.seen.has_other_owner(&name, owner.as_ref())).await;
+                let _ = timeout(NAME_INTERVAL, self.seen.owner_changed_from(&name, owner.as_ref())).await;
             }
         };
         // If the watch has not reported a pod with this name, assume the grace of the new pod.
@@ -242,8 +243,8 @@ impl PodBackend for KubeBackend {
             Err(failure) if failure.says_exists() => Ok(()),
             done => done.map(drop),
         };
-        let told = |error: &ApiFailure, _| warn!(job = %job.name, error = error_chain(error), "no network policy yet");
-        let done = attempt.retry(patience()).when(ApiFailure::is_passing).notify(told).await;
+        let log = |error: &ApiFailure, _| warn!(job = %job.name, error = error_chain(error), "no network policy yet");
+        let done = attempt.retry(patience()).when(ApiFailure::is_passing).notify(log).await;
         done.map_err(|source| {
             let kind = ErrorKind::of(&source);
             kind.wrap(BackendError::Prepare { job: job.name.clone(), source: Box::new(source) })
@@ -252,8 +253,8 @@ impl PodBackend for KubeBackend {
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
         let attempt = || self.create_once(&pod);
-        let told = |error: &CreateError, _| warn!(pod = %pod.name(), error = error_chain(error), "no pod yet");
-        let done = attempt.retry(patience()).when(CreateError::is_passing).notify(told).await;
+        let log = |error: &CreateError, _| warn!(pod = %pod.name(), error = error_chain(error), "no pod yet");
+        let done = attempt.retry(patience()).when(CreateError::is_passing).notify(log).await;
         done.map_err(|source| {
             let kind = source.kind();
             kind.wrap(BackendError::Create { pod: pod.name(), source: Box::new(source) })

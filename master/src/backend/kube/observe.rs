@@ -40,7 +40,7 @@ pub(super) fn whose(pod: &Pod) -> Option<(JobKey, ReplicaId)> {
     let name: JobName = label(JOB)?.parse().ok()?;
     let replica: ReplicaId = format!("{}-{}", label(ROLE)?, label(INDEX)?).parse().ok()?;
     let owner = pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
-    // A copy with another name is not a replica.
+    // A user's copy of a pod has another name, and is not a replica.
     let is_named_so = pod.metadata.name.as_deref() == Some(PodName::new(&name, replica).to_string().as_str());
     is_named_so.then(|| (JobKey { name, uid: owner.uid.clone() }, replica))
 }

@@ -166,7 +166,7 @@ fn the_exit_code_of_the_container_is_that_of_exec_py() {
 }
 
 #[test]
-fn a_killed_container_left_no_report_on_exec_py() {
+fn the_reason_of_a_killed_container_says_that_it_left_no_report() {
     let said_of = |mut pod: Pod| {
         let resources = json!({ "limits": { "memory": "1536Mi" } });
         pod.spec.as_mut().unwrap().containers[0].resources = serde_json::from_value(resources).unwrap();
@@ -318,14 +318,14 @@ fn containers_beside_the_agent_are_ignored() {
 }
 
 #[test]
-fn an_ended_container_counts_only_after_its_pod_has_ended() {
+fn a_pod_whose_container_has_ended_is_running_until_its_phase_changes() {
     // The kubelet reports the container first, and an eviction later together with the phase
     // (`kubernetes/pkg/kubelet/status/status_manager.go`, mergePodStatus).
     assert_eq!(state(&terminated("Running", 137, "Error"), None), runs_at("10.244.0.7"));
 }
 
 #[test]
-fn labels_and_owner_tell_the_job_of_a_pod() {
+fn labels_and_owner_identify_the_job_and_replica_of_a_pod() {
     let replica: ReplicaId = "worker-1".parse().unwrap();
     let job = JobKey { name: "digits".parse().unwrap(), uid: "u-1".to_owned() };
     let whole = pod(&json!({}));

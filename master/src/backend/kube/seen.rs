@@ -73,10 +73,10 @@ impl SeenPods {
         self.lock().pods.values().any(|pod| pod.job == *job && pod.has_begun)
     }
 
-    /// Waits until the owner of the pod with this name is no longer `than`. `None` means that no pod has the name.
-    pub(super) async fn has_other_owner(&self, pod: &str, than: Option<&JobKey>) {
+    /// Waits until the owner of the pod with this name is not `before`. `None` means that no pod has the name.
+    pub(super) async fn owner_changed_from(&self, pod: &str, before: Option<&JobKey>) {
         let mut events = self.events.subscribe();
-        while self.owner(pod).as_ref() == than {
+        while self.owner(pod).as_ref() == before {
             // This cannot fail, because `self` holds the sender.
             let _ = events.changed().await;
         }

@@ -145,9 +145,9 @@ fn the_tables_of_forgotten_jobs_are_dropped() {
 async fn a_waiter_wakes_when_the_owner_of_the_name_changes() {
     let seen = SeenPods::default();
     listed(&seen, vec![pod("a", 0, "room")]);
-    seen.has_other_owner("digits-worker-0", Some(&job("b"))).await;
-    let (other, nobodys) = (seen.clone(), job("a"));
-    let waits = tokio::spawn(async move { other.has_other_owner("digits-worker-0", Some(&nobodys)).await });
+    seen.owner_changed_from("digits-worker-0", Some(&job("b"))).await;
+    let (other, before) = (seen.clone(), job("a"));
+    let waits = tokio::spawn(async move { other.owner_changed_from("digits-worker-0", Some(&before)).await });
     seen.take(Event::Apply(pod("b", 1, "room")));
     tokio::task::yield_now().await;
     assert!(!waits.is_finished());

@@ -64,7 +64,7 @@ pub(super) async fn run(
     let pid = pid_of(&child);
     let announced = tokio::select! {
         announced = timeout(ANNOUNCE_TIMEOUT, announced(&mut child)) => announced.unwrap_or(Err(ChildError::Silent)),
-        () = told_to_end(&mut orders, pid) => Err(ChildError::Silent),
+        () = ordered_to_end(&mut orders, pid) => Err(ChildError::Silent),
     };
     match announced {
         Ok(agent) => {
@@ -79,7 +79,7 @@ pub(super) async fn run(
     }
     let status = tokio::select! {
         status = child.wait() => status,
-        () = told_to_end(&mut orders, pid) => { end(&mut child, lifeline).await; child.wait().await }
+        () = ordered_to_end(&mut orders, pid) => { end(&mut child, lifeline).await; child.wait().await }
     };
     // The agent and its processes have ended, and released the port.
     drop(claim);
@@ -142,7 +142,7 @@ async fn announced(child: &mut Child) -> Result<SocketAddr, ChildError> {
 }
 
 /// Waits for an order to end the child, and sends SIGTERM to the child.
-async fn told_to_end(orders: &mut watch::Receiver<Order>, pid: Option<Pid>) {
+async fn ordered_to_end(orders: &mut watch::Receiver<Order>, pid: Option<Pid>) {
     // A closed channel also ends the child.
     let _ = orders.wait_for(|order| *order != Order::Live).await;
     // The child may have ended already, which is fine.

@@ -97,7 +97,7 @@ fn records(evidence: &Evidence) -> Vec<String> {
             }
         }
     }
-    let lost = evidence.told.accepted.iter().filter(|uid| !uids.contains(uid.as_str()));
+    let lost = evidence.answers.accepted.iter().filter(|uid| !uids.contains(uid.as_str()));
     found.extend(lost.map(|uid| format!("the accepted job {uid} was never on record")));
     if uids.len() != 1 {
         found.push(format!("one job was submitted, and {} were on record", uids.len()));
@@ -115,7 +115,7 @@ fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
         *failed.entry(generation).or_default() += 1;
     }
     found.extend(failed.iter().filter(|(_, count)| **count > 1).map(|(one, _)| format!("start {one} failed twice")));
-    // A master may be replaced while it launches a start. Only a few replicas ran then, and the start is not counted.
+    // A master may be replaced while it launches a start. If only a few replicas ran, the start need not be on record.
     let is_whole =
         |one: &Generation| runs.iter().filter(|run| run.generation == *one).count() == evidence.replicas.len();
     let launched: BTreeSet<Generation> = runs.iter().map(|run| run.generation).filter(is_whole).collect();
@@ -125,7 +125,7 @@ fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
         found.push(format!("{} restarts exceed the budget of {}", restarts.counted, evidence.budget));
     }
     let Mishaps { failures, evictions } = evidence.mishaps;
-    let free = evictions..=evictions + evidence.denied_pods;
+    let free = evictions..=evictions + evidence.unconfirmed_pods;
     let is_right = if evidence.is_overlapping {
         restarts.counted <= failures && restarts.total() >= failures + evictions
     } else {
@@ -133,7 +133,7 @@ fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     };
     if !is_right {
         let counts = (restarts.counted, restarts.uncounted);
-        found.push(format!("restarts (counted, free) are {counts:?}, expected {:?}", (failures, free)));
+        found.push(format!("restarts (counted, uncounted) are {counts:?}, expected {:?}", (failures, free)));
     }
     found
 }
@@ -189,9 +189,9 @@ fn gangs(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
         if named != evidence.replicas.iter().copied().collect() || members.len() != evidence.replicas.len() {
             found.push(format!("start {generation} has the members {named:?}"));
         }
-        found.extend(members.iter().flat_map(|(replica, _, told)| environment(evidence, (*replica, generation), told)));
+        found.extend(members.iter().flat_map(|(replica, _, env)| environment(evidence, (*replica, generation), env)));
         let clusters: BTreeSet<String> =
-            members.iter().map(|(.., told)| told["TF_CONFIG"]["cluster"].to_string()).collect();
+            members.iter().map(|(.., env)| env["TF_CONFIG"]["cluster"].to_string()).collect();
         if clusters.len() != 1 {
             found.push(format!("the members of {generation} see different clusters: {clusters:?}"));
         }
@@ -221,25 +221,25 @@ fn gangs(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
 fn configured(evidence: &Evidence, wanted: Generation) -> impl Iterator<Item = (ReplicaId, Instant, &Value)> {
     evidence.pods.iter().flat_map(move |pod| {
         pod.journal.iter().filter_map(move |(at, event)| match event {
-            AgentEvent::Configured(generation, told) if *generation == wanted => Some((pod.replica, *at, told)),
+            AgentEvent::Configured(generation, env) if *generation == wanted => Some((pod.replica, *at, env)),
             AgentEvent::Configured(..) | AgentEvent::Started(_) | AgentEvent::Ended { .. } | AgentEvent::Gone => None,
         })
     })
 }
 
 /// An environment names its own replica, and one distinct address for each member.
-fn environment(evidence: &Evidence, (replica, generation): (ReplicaId, Generation), told: &Value) -> Option<String> {
+fn environment(evidence: &Evidence, (replica, generation): (ReplicaId, Generation), env: &Value) -> Option<String> {
     let addresses: Vec<&str> =
-        told["TF_CONFIG"]["cluster"]["worker"].as_array()?.iter().filter_map(Value::as_str).collect();
+        env["TF_CONFIG"]["cluster"]["worker"].as_array()?.iter().filter_map(Value::as_str).collect();
     let distinct: BTreeSet<&str> = addresses.iter().copied().collect();
-    let roles = told["TF_CONFIG"]["cluster"].as_object().map_or(0, serde_json::Map::len);
-    let task = &told["TF_CONFIG"]["task"];
+    let roles = env["TF_CONFIG"]["cluster"].as_object().map_or(0, serde_json::Map::len);
+    let task = &env["TF_CONFIG"]["task"];
     let is_right = roles == 1
         && addresses.len() == evidence.replicas.len()
         && distinct.len() == addresses.len()
         && task["index"] == replica.index
-        && told["MUSTER_GENERATION"] == generation.to_string();
-    (!is_right).then(|| format!("{replica} has a wrong environment in {generation}: {told}"))
+        && env["MUSTER_GENERATION"] == generation.to_string();
+    (!is_right).then(|| format!("{replica} has a wrong environment in {generation}: {env}"))
 }
 
 /// After a takeover, no agent accepts an environment of an earlier master, except for a moment: see [`UNDERWAY`].
@@ -284,7 +284,7 @@ fn result(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
             if has_succeeded { "all" } else { "not all" }
         ));
     }
-    let otherwise = evidence.told.results.iter().filter(|shown| Some(*shown) != result);
+    let otherwise = evidence.answers.results.iter().filter(|shown| Some(*shown) != result);
     found.extend(otherwise.map(|shown| format!("the client was shown {shown:?}, but the record says {result:?}")));
     found
 }

@@ -20,19 +20,20 @@ pub(crate) struct Evidence {
     pub(crate) budget: u32,
     /// The failures and evictions of the scenario.
     pub(crate) mishaps: Mishaps,
-    /// How many pods were created although the master got an error. Such a pod costs an uncounted restart if the error
-    /// arrives when the other pods are already up. Otherwise the pod is replaced, and the start goes on.
-    pub(crate) denied_pods: u32,
+    /// How many pods were created although the answer to the master was lost, so that it got an error. The master
+    /// replaces such a pod. If the other pods are already up when the error comes, the gang also restarts, uncounted.
+    pub(crate) unconfirmed_pods: u32,
     /// Whether two masters drove the job for a moment. Late messages of the first master may then still have an effect:
     /// an agent that the second has not yet contacted accepts an environment, or a newer pod of the same name is ended.
     pub(crate) is_overlapping: bool,
     /// The answers to the client.
-    pub(crate) told: Told,
+    pub(crate) answers: Answers,
     /// Every version of every record.
     pub(crate) records: Vec<(Instant, Written)>,
     /// Every pod that was created.
     pub(crate) pods: Vec<PodLife>,
-    /// The periods in which only replaced masters act: from their thaw after the job's end until all is quiet.
+    /// The periods in which nothing may change. Each begins after the job's end, when frozen masters that were replaced
+    /// thaw, and lasts until no more events come.
     pub(crate) calm: Vec<(Instant, Instant)>,
     /// How much is left at the end of the run.
     pub(crate) left: Left,
@@ -47,7 +48,7 @@ pub(crate) struct Mishaps {
 
 /// The answers to the client.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Told {
+pub(crate) struct Answers {
     /// The uids in the answers to submissions.
     pub(crate) accepted: Vec<String>,
     /// The results that the client was shown.
@@ -76,7 +77,7 @@ pub(crate) struct Left {
 }
 
 impl Evidence {
-    /// Reads what the place has recorded. The caller sets the remaining fields, such as `told` and `calm`.
+    /// Reads what the place has recorded. The caller sets the remaining fields, such as `answers` and `calm`.
     pub(crate) async fn gather(place: &Place, mishaps: Mishaps) -> Self {
         let records = place.store.history().await;
         let is_there = matches!(records.last(), Some((_, Written::Record(_))));
@@ -84,9 +85,9 @@ impl Evidence {
             replicas: place.replicas(),
             budget: BUDGET,
             mishaps,
-            denied_pods: 0,
+            unconfirmed_pods: 0,
             is_overlapping: false,
-            told: Told::default(),
+            answers: Answers::default(),
             pods: pods(place),
             calm: vec![],
             left: Left { pods: place.backend.pods(), records: usize::from(is_there), files: kept_output(&place.logs) },

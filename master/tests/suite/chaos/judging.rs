@@ -39,7 +39,7 @@ fn is_config(event: &AgentEvent) -> bool {
 }
 
 const TAMPERINGS: [Tampering; 19] = [
-    ("was never on record", |evidence| evidence.told.accepted.push("lost".to_owned())),
+    ("was never on record", |evidence| evidence.answers.accepted.push("lost".to_owned())),
     ("2 were on record", |evidence| last_record(evidence).uid = "another".to_owned()),
     ("two jobs have one name", |evidence| last_record(evidence).uid = "another".to_owned()),
     ("without a wish to delete it", |evidence| last_record(evidence).wish = Wish::Cancel),
@@ -68,8 +68,8 @@ const TAMPERINGS: [Tampering; 19] = [
         evidence.pods[0].journal.push(again.expect("it was configured"));
     }),
     ("see different clusters", |evidence| {
-        if let (_, AgentEvent::Configured(_, told)) = event(evidence, 0, is_config) {
-            told["TF_CONFIG"]["cluster"]["worker"][0] = "192.0.2.1:1".into();
+        if let (_, AgentEvent::Configured(_, env)) = event(evidence, 0, is_config) {
+            env["TF_CONFIG"]["cluster"]["worker"][0] = "192.0.2.1:1".into();
         }
     }),
     ("before all have its environment", |evidence| event(evidence, 0, is_config).0 += Duration::from_secs(9)),
@@ -99,7 +99,7 @@ async fn the_checker_finds_each_broken_promise() {
     }
 }
 
-/// Over a store that ignores versions, the masters may never finish.
+/// The deadline of a run over a store that ignores versions. Its masters may never finish.
 const LONG_ENOUGH: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread")]

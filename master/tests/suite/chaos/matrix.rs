@@ -35,7 +35,7 @@ pub(crate) fn single_faults(passing: u32) -> Vec<(Kind, Play)> {
     faults().flat_map(|at| single_fault(at, passing).map(move |play| (Kind::Single(at.1), play))).collect()
 }
 
-/// A freeze at every point. The master thaws when its successor holds the job, so that two masters drive it.
+/// A freeze at every point. The master thaws when its successor holds the job, so that two masters drive the job.
 pub(crate) fn overlaps(passing: u32) -> Vec<(Kind, Play)> {
     let freezes = faults().filter(|(_, fault)| *fault == Fault::Freeze);
     let at_once = |play| (Kind::Overlap, Play { thaw: Thaw::AtOnce, ..play });
@@ -51,8 +51,8 @@ pub(crate) fn long_stalls(passing: u32) -> Vec<(Kind, Play)> {
 
 fn single_fault((point, fault): (Point, Fault), passing: u32) -> impl Iterator<Item = Play> {
     let strike = Strike { point, fault, passing };
-    let is_of_the_next = matches!(point, Point::Before(Deed::Adopt) | Point::After(Deed::Adopt));
-    let strikes = if is_of_the_next { vec![LOSES_ITS_JOB, strike] } else { vec![strike] };
+    let strikes_the_successor = matches!(point, Point::Before(Deed::Adopt) | Point::After(Deed::Adopt));
+    let strikes = if strikes_the_successor { vec![LOSES_ITS_JOB, strike] } else { vec![strike] };
     let play = move |scenario| Play { scenario, strikes: strikes.clone(), thaw: Thaw::AtTheEnd };
     Scenario::ALL.into_iter().map(play)
 }
@@ -66,7 +66,7 @@ pub(crate) fn crashed_pairs(passing: u32) -> Vec<(Kind, Play)> {
     pairs.map(|strikes| (Kind::CrashPair, play(strikes))).collect()
 }
 
-/// One in `of` of the ordered pairs of faults, without the pairs of two crashes. Each `round` takes other pairs.
+/// Every `of`-th ordered pair of faults, without the pairs of two crashes. The first `of` rounds take different pairs.
 pub(crate) fn mixed_pairs(round: u32, of: usize) -> Vec<(Kind, Play)> {
     let strike = |(point, fault)| Strike { point, fault, passing: 1 };
     let pairs = faults().flat_map(|first| faults().map(move |second| vec![strike(first), strike(second)]));
@@ -147,7 +147,7 @@ impl Report {
         }
     }
 
-    /// Panics if a run broke a promise, or if a fault struck no master at a point that the fault fits.
+    /// Panics if a run broke a promise, or if a fault never struck at one of the points where it can happen.
     pub(crate) fn judge(&self) {
         let missed: Vec<String> = faults()
             .filter(|fault| !self.struck.contains(fault))

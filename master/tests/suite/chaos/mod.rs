@@ -1,5 +1,5 @@
-//! The crash matrix: faults strike masters at every point at which a master changes something. Pods and records are in
-//! memory. A checker then reads what these have recorded. `make chaos` runs the whole matrix.
+//! The crash matrix: faults strike masters at every point at which a master changes something. The pods and
+//! the store are fakes. A checker then reads what the fakes have recorded. `make chaos` runs the whole matrix.
 
 mod checker;
 mod config;
@@ -24,7 +24,7 @@ async fn without_a_fault_every_scenario_keeps_every_promise() {
 async fn a_fault_at_any_point_breaks_no_promise() {
     let mut plays = matrix::single_faults(1);
     plays.extend(matrix::overlaps(1));
-    // One scenario passes every point, so every fault is played there. `make chaos` plays them in the others too.
+    // Only `Evicted` passes every point, so one scenario is enough here. `make chaos` plays all scenarios.
     plays.retain(|(_, play)| play.scenario == Scenario::Evicted);
     plays.extend(matrix::crashed_pairs(1).into_iter().step_by(11));
     let report = matrix::play(plays).await;

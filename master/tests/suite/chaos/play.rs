@@ -13,17 +13,18 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::chaos::checker;
-use crate::chaos::evidence::{Evidence, Told};
+use crate::chaos::evidence::{Answers, Evidence};
 use crate::chaos::place::{Master, Place, Scenario, ticks};
 
-/// How long a run may take, without [`LONG`]. Its longest single wait is 15 s, for a pod that ends late.
+/// How long a run may take. With [`Thaw::Late`], [`LONG`] is added. The longest single wait of a run is 15 s, for a pod
+/// that ends late.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// How long a master stays frozen with [`Thaw::Late`]: longer than any timeout.
+/// The minimum time that a master stays frozen with [`Thaw::Late`]. It is longer than any timeout.
 const LONG: Duration = Duration::from_secs(31);
 
 /// How long the masters may take to remove the job's output.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+const CLEANUP: Duration = Duration::from_secs(10);
 
 /// The scenario and the faults of one run.
 #[derive(Debug, Clone)]
@@ -36,11 +37,11 @@ pub(crate) struct Play {
 /// When a frozen master continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Thaw {
-    /// When the job has ended under its successor.
+    /// When the job has ended under the master's successor.
     AtTheEnd,
     /// As soon as its successor holds the job, so that both drive the job for a moment.
     AtOnce,
-    /// Like [`Thaw::AtTheEnd`], and not before [`LONG`] has passed.
+    /// Like [`Thaw::AtTheEnd`], but [`LONG`] later.
     Late,
 }
 
@@ -57,13 +58,13 @@ pub(crate) struct Played {
 }
 
 impl Play {
-    /// Plays it over a correct store.
+    /// Plays the run over a correct store.
     pub(crate) async fn run(self) -> Played {
         let deadline = if self.thaw == Thaw::Late { DEADLINE + LONG } else { DEADLINE };
         self.run_over(deadline, |store| Arc::new(store)).await
     }
 
-    /// Plays it for at most `deadline`. `seen` may wrap the store for the masters.
+    /// Plays the run for at most `deadline`. `seen` may wrap the store for the masters.
     pub(crate) async fn run_over(
         self,
         deadline: Duration,
@@ -73,13 +74,14 @@ impl Play {
         let stage = Stage::new(&self, Place::new(seen));
         let done = timeout(deadline, stage.play()).await;
         let mut evidence = Evidence::gather(&stage.place, self.scenario.expected()).await;
-        evidence.told = stage.told();
+        evidence.answers = stage.answers();
         evidence.calm = stage.calm();
         evidence.is_overlapping = self.thaw == Thaw::AtOnce;
         let struck = self.strikes.len() - stage.current.borrow().chaos.left().len();
-        let denies =
+        let is_unconfirmed =
             |strike: &&Strike| (strike.point, strike.fault) == (Point::After(Deed::CreatePod), Fault::AnswerLost);
-        evidence.denied_pods = u32::try_from(self.strikes[..struck].iter().filter(denies).count()).expect("few");
+        evidence.unconfirmed_pods =
+            u32::try_from(self.strikes[..struck].iter().filter(is_unconfirmed).count()).expect("few");
         let mut violations = checker::violations(&evidence);
         if done.is_err() {
             violations.insert(0, format!("not done in {deadline:?}"));
@@ -97,7 +99,7 @@ struct Stage {
     frozen: Mutex<Vec<Arc<Master>>>,
     /// Masters that have thawed and run beside their successors.
     thawed: Mutex<Vec<Arc<Master>>>,
-    told: Mutex<Told>,
+    answers: Mutex<Answers>,
     calm: Mutex<Vec<(Instant, Instant)>>,
 }
 
@@ -111,13 +113,13 @@ impl Stage {
             current: watch::Sender::new(first),
             frozen: Mutex::default(),
             thawed: Mutex::default(),
-            told: Mutex::default(),
+            answers: Mutex::default(),
             calm: Mutex::default(),
         }
     }
 
-    fn told(&self) -> Told {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn answers(&self) -> Answers {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn calm(&self) -> Vec<(Instant, Instant)> {
@@ -137,7 +139,7 @@ impl Stage {
         let mut folder = "logs-1".to_owned();
         for number in 2.. {
             let master = self.current.borrow().clone();
-            let stands_still = loop {
+            let is_frozen = loop {
                 match master.chaos.struck().await {
                     Fault::Crash | Fault::Kill => {
                         master.die().await;
@@ -158,7 +160,7 @@ impl Stage {
             };
             let boot_id = format!("master-{number}");
             self.current.send_replace(self.place.master(&boot_id, &folder, master.chaos.left()));
-            if self.thaw == Thaw::AtOnce && stands_still {
+            if self.thaw == Thaw::AtOnce && is_frozen {
                 self.place.held_by(&boot_id).await;
                 master.chaos.release();
             }
@@ -173,7 +175,7 @@ impl Stage {
             Err(_) => None,
         });
         let uid = uid.await;
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).accepted.push(uid);
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).accepted.push(uid);
         if self.scenario == Scenario::Cancelled {
             let over = |view: &JobView| view.result.is_some();
             self.shown(|view| view.state == JobState::Running && view.restarts.counted == 1 || over(view)).await;
@@ -181,7 +183,7 @@ impl Stage {
         }
         let is_over = |view: &JobView| view.result.is_some() && view.state != JobState::Stopping;
         let view = self.shown(is_over).await;
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).results.extend(view.result);
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).results.extend(view.result);
         self.thaw().await;
         self.wish(Wish::Delete).await;
         self.ask(async |jobs| {
@@ -194,8 +196,8 @@ impl Stage {
         let master = self.current.borrow().clone();
         master.chaos.undelayed().await;
         self.place.quiet().await;
-        // A master that has just thawed is the last to learn of the delete.
-        let _ = timeout(LAST_WORDS, self.place.cleared()).await;
+        // A master that has just thawed learns of the delete last. Only then does it remove its output.
+        let _ = timeout(CLEANUP, self.place.cleared()).await;
     }
 
     /// Returns when a freeze or a delay has lasted long enough.

@@ -41,7 +41,7 @@ fn a_pod_lost_while_the_gang_is_started_fails_the_job_at_once() {
 }
 
 #[test]
-fn a_run_that_fails_before_the_last_was_started_fails_the_job_at_once() {
+fn a_run_that_fails_before_all_have_started_fails_the_job_at_once() {
     let moved = look(starting(StartStage::Launching), &workers(&[Exited(FIRST, exit(3, 9)), Configured(FIRST)]));
     assert_eq!(moved, failed(exited("worker-0", exit(3, 9))));
 }
@@ -53,7 +53,7 @@ fn a_failure_seen_together_with_the_last_launch_fails_the_job_at_once() {
 }
 
 #[test]
-fn while_all_run_nothing_is_done() {
+fn nothing_is_done_while_some_replicas_run_and_none_has_failed() {
     let seen = workers(&[Running(FIRST), Exited(FIRST, exit(0, 1)), Running(FIRST)]);
     assert_eq!(look(running(), &seen), (running(), vec![]));
 }
@@ -139,7 +139,7 @@ fn a_pod_that_the_master_deletes_while_stopping_is_not_the_cause() {
 }
 
 #[test]
-fn a_success_or_a_cancel_stays_while_the_other_runs_are_stopped() {
+fn a_failure_during_the_stop_does_not_change_a_success_or_a_cancel() {
     let dead = [Exited(FIRST, exit(1, 1)), Exited(FIRST, stopped(2)), lost()];
     assert_eq!(conclusion(Ending::Succeeded, &dead), JobResult::Succeeded);
     assert_eq!(conclusion(Ending::Cancelled, &dead), JobResult::Cancelled);

@@ -47,7 +47,7 @@ struct Script {
 }
 
 impl Script {
-    /// Feeds each moment as a driver does: repeatedly, until the phase no longer changes.
+    /// Feeds each moment to `step` as a driver does: repeatedly, until the phase no longer changes.
     fn play(&self) -> Vec<Move> {
         let leftovers = if self.newest_failed.is_some() { Leftovers::Possible } else { Leftovers::None };
         let known = Known { first: SECOND, newest_failed: self.newest_failed, leftovers, result: None };
@@ -118,8 +118,8 @@ fn any_observation() -> impl Strategy<Value = Observation> {
         2 => Just(None),
         1 => Just(Some(PodState::Pending { reason: None })),
         16 => Just(Some(PodState::Running(addresses))),
-        1 => any_last_words().prop_map(move |told| {
-            Some(PodState::Terminated { exit: told, reason: reason() })
+        1 => any_last_words().prop_map(move |words| {
+            Some(PodState::Terminated { exit: words, reason: reason() })
         }),
         1 => Just(Some(PodState::Leaving { reason: reason() })),
         1 => Just(Some(PodState::Disrupted { reason: reason() })),
@@ -229,7 +229,7 @@ fn result_of(phase: &JobPhase) -> Option<&JobResult> {
     }
 }
 
-/// Whether the diagram of phases allows this transition. A phase may also stay.
+/// Whether the diagram of phases allows this transition. A phase may also stay the same.
 fn is_allowed(before: &JobPhase, after: &JobPhase) -> bool {
     use JobPhase::{Finished, Pending, Releasing, Restarting, Running, Starting, Stopping};
     use StartStage::{Configuring, Launching};
@@ -321,7 +321,7 @@ proptest! {
     fn a_gang_is_launched_only_when_all_members_were_configured_for_that_start(script in any_script()) {
         for moved in script.play() {
             for generation in moved.actions.iter().filter_map(launched) {
-                // An agent that has seen a newer generation refuses this launch.
+                // A member with a newer generation is harmless, because its agent refuses this launch.
                 let ready = |member: &Member| member.phase.generation() >= Some(generation);
                 prop_assert!(moved.gang.members().iter().all(ready), "{generation} for {:?}", moved.gang);
             }

@@ -31,7 +31,7 @@ fn members(spec: &JobSpec) -> BTreeMap<ReplicaId, SocketAddr> {
 }
 
 /// The environment of every member, as JSON.
-fn told(spec: &JobSpec) -> BTreeMap<ReplicaId, Value> {
+fn environments(spec: &JobSpec) -> BTreeMap<ReplicaId, Value> {
     let members = members(spec);
     let rendezvous = Rendezvous::new(spec, FIRST, &members);
     let body = |id: &ReplicaId| {
@@ -44,26 +44,26 @@ fn told(spec: &JobSpec) -> BTreeMap<ReplicaId, Value> {
 #[test]
 fn each_of_four_workers_gets_the_whole_cluster_and_its_own_place() {
     let cluster = json!({"worker": ["10.0.0.0:1234", "10.0.0.1:1234", "10.0.0.2:1234", "10.0.0.3:1234"]});
-    for (place, (id, told)) in told(&spec(request(Strategy::AllReduce, 4))).into_iter().enumerate() {
+    for (place, (id, env)) in environments(&spec(request(Strategy::AllReduce, 4))).into_iter().enumerate() {
         let tf_config = json!({"cluster": cluster, "task": {"type": "worker", "index": place}});
-        assert_eq!(told["TF_CONFIG"], tf_config, "{id}");
-        assert_eq!((&told["RANK"], &told["WORLD_SIZE"]), (&json!(place), &json!(4)), "{id}");
-        assert_eq!((&told["WORKER_NUMBER"], &told["TOT_WORKERS"]), (&json!(place), &json!(4)), "{id}");
-        assert_eq!(told["NUM_WORKERS"], json!(4), "{id}");
+        assert_eq!(env["TF_CONFIG"], tf_config, "{id}");
+        assert_eq!((&env["RANK"], &env["WORLD_SIZE"]), (&json!(place), &json!(4)), "{id}");
+        assert_eq!((&env["WORKER_NUMBER"], &env["TOT_WORKERS"]), (&json!(place), &json!(4)), "{id}");
+        assert_eq!(env["NUM_WORKERS"], json!(4), "{id}");
     }
 }
 
 #[test]
 fn a_single_worker_gets_a_cluster_of_one() {
-    let told = &told(&spec(request(Strategy::AllReduce, 1)))[&id("worker-0")];
+    let env = &environments(&spec(request(Strategy::AllReduce, 1)))[&id("worker-0")];
     let expected = json!({"cluster": {"worker": ["10.0.0.0:1234"]}, "task": {"type": "worker", "index": 0}});
-    assert_eq!(told["TF_CONFIG"], expected);
-    assert_eq!((&told["RANK"], &told["WORLD_SIZE"], &told["NUM_WORKERS"]), (&json!(0), &json!(1), &json!(1)));
+    assert_eq!(env["TF_CONFIG"], expected);
+    assert_eq!((&env["RANK"], &env["WORLD_SIZE"], &env["NUM_WORKERS"]), (&json!(0), &json!(1), &json!(1)));
 }
 
 #[test]
-fn a_body_has_exactly_the_documented_variables() {
-    let told = &told(&spec(request(Strategy::AllReduce, 1)))[&id("worker-0")];
+fn an_environment_has_exactly_the_documented_variables() {
+    let env = &environments(&spec(request(Strategy::AllReduce, 1)))[&id("worker-0")];
     let expected = json!({
         "TF_CONFIG": {"cluster": {"worker": ["10.0.0.0:1234"]}, "task": {"type": "worker", "index": 0}},
         "NUM_WORKERS": 1, "TOT_WORKERS": 1, "WORKER_NUMBER": 0, "RANK": 0, "WORLD_SIZE": 1,
@@ -71,7 +71,7 @@ fn a_body_has_exactly_the_documented_variables() {
         "MUSTER_RESTART_COUNT": 0, "MUSTER_NO_PROXY": "10.0.0.0", "PYTHONUNBUFFERED": "1",
         "TF_GRPC_WORKER_CACHE_THREADS": "1", "TF_GRPC_WORKER_CACHE_QUEUES": "1",
     });
-    assert_eq!(told, &expected);
+    assert_eq!(env, &expected);
 }
 
 #[test]
@@ -79,47 +79,47 @@ fn a_parameter_server_cluster_has_chief_workers_and_servers() {
     let spec = spec(JobRequest { ps_num: Some(1), ..request(Strategy::ParameterServer, 2) });
     let cluster =
         json!({"chief": ["10.0.0.0:1234"], "worker": ["10.0.0.1:1234", "10.0.0.2:1234"], "ps": ["10.0.0.3:1234"]});
-    let told = told(&spec);
+    let envs = environments(&spec);
     for (name, role, index, rank) in
         [("chief-0", "chief", 0, json!(0)), ("worker-1", "worker", 1, json!(2)), ("ps-0", "ps", 0, Value::Null)]
     {
-        let told = &told[&id(name)];
-        assert_eq!(told["TF_CONFIG"], json!({"cluster": cluster, "task": {"type": role, "index": index}}), "{name}");
-        assert_eq!(told["RANK"], rank, "{name}");
-        assert_eq!((&told["NUM_WORKERS"], &told["WORLD_SIZE"]), (&json!(2), &json!(3)), "{name}");
+        let env = &envs[&id(name)];
+        assert_eq!(env["TF_CONFIG"], json!({"cluster": cluster, "task": {"type": role, "index": index}}), "{name}");
+        assert_eq!(env["RANK"], rank, "{name}");
+        assert_eq!((&env["NUM_WORKERS"], &env["WORLD_SIZE"]), (&json!(2), &json!(3)), "{name}");
     }
 }
 
 #[test]
 fn a_cluster_without_a_chief_has_only_workers_and_servers() {
     let request = JobRequest { ps_num: Some(1), chief_num: Some(0), ..request(Strategy::ParameterServer, 2) };
-    let told = &told(&spec(request))[&id("worker-0")];
+    let env = &environments(&spec(request))[&id("worker-0")];
     let cluster = json!({"worker": ["10.0.0.0:1234", "10.0.0.1:1234"], "ps": ["10.0.0.2:1234"]});
-    assert_eq!(told["TF_CONFIG"]["cluster"], cluster);
-    assert_eq!(told["RANK"], json!(0));
+    assert_eq!(env["TF_CONFIG"]["cluster"], cluster);
+    assert_eq!(env["RANK"], json!(0));
 }
 
 #[test]
 fn an_evaluator_has_a_task_but_is_in_no_cluster() {
     let request = JobRequest { evaluator_num: Some(1), ..request(Strategy::ParameterServer, 1) };
-    let told = told(&spec(request));
-    let evaluator = &told[&id("evaluator-0")];
+    let envs = environments(&spec(request));
+    let evaluator = &envs[&id("evaluator-0")];
     assert_eq!(evaluator["TF_CONFIG"]["task"], json!({"type": "evaluator", "index": 0}));
     assert_eq!(evaluator.get("RANK"), None);
-    for (id, told) in &told {
-        let cluster = told["TF_CONFIG"]["cluster"].as_object().expect("an object");
+    for (id, env) in &envs {
+        let cluster = env["TF_CONFIG"]["cluster"].as_object().expect("an object");
         assert_eq!(cluster.keys().collect::<Vec<_>>(), ["chief", "ps", "worker"], "{id}");
     }
 }
 
 #[test]
-fn only_workers_and_servers_of_a_parameter_server_job_fail_fast() {
+fn only_workers_and_servers_of_a_parameter_server_job_get_grpc_fail_fast() {
     let request = JobRequest { evaluator_num: Some(1), ..request(Strategy::ParameterServer, 1) };
-    let told = told(&spec(request));
-    let told_so = |name: &str| told[&id(name)].get("GRPC_FAIL_FAST").cloned();
-    assert_eq!(told_so("worker-0"), Some(json!("use_caller")));
-    assert_eq!(told_so("ps-0"), Some(json!("use_caller")));
-    assert_eq!((told_so("chief-0"), told_so("evaluator-0")), (None, None));
+    let envs = environments(&spec(request));
+    let fail_fast = |name: &str| envs[&id(name)].get("GRPC_FAIL_FAST").cloned();
+    assert_eq!(fail_fast("worker-0"), Some(json!("use_caller")));
+    assert_eq!(fail_fast("ps-0"), Some(json!("use_caller")));
+    assert_eq!((fail_fast("chief-0"), fail_fast("evaluator-0")), (None, None));
 }
 
 #[test]
@@ -131,22 +131,22 @@ fn variables_of_the_job_override_defaults() {
         (name("TF_GRPC_WORKER_CACHE_THREADS"), "8".to_owned()),
         (name("LEARNING_RATE"), "0.1".to_owned()),
     ]);
-    let told = &told(&spec(JobRequest { env, ..request(Strategy::ParameterServer, 1) }))[&id("worker-0")];
-    assert_eq!(told["PYTHONUNBUFFERED"], json!(""));
-    assert_eq!(told["GRPC_FAIL_FAST"], json!("false"));
-    assert_eq!(told["TF_GRPC_WORKER_CACHE_THREADS"], json!("8"));
-    assert_eq!(told["LEARNING_RATE"], json!("0.1"));
+    let env = &environments(&spec(JobRequest { env, ..request(Strategy::ParameterServer, 1) }))[&id("worker-0")];
+    assert_eq!(env["PYTHONUNBUFFERED"], json!(""));
+    assert_eq!(env["GRPC_FAIL_FAST"], json!("false"));
+    assert_eq!(env["TF_GRPC_WORKER_CACHE_THREADS"], json!("8"));
+    assert_eq!(env["LEARNING_RATE"], json!("0.1"));
 }
 
 #[test]
 fn variables_of_the_job_never_override_computed_ones() {
     let honest = spec(request(Strategy::AllReduce, 2));
-    let expected = told(&honest);
+    let expected = environments(&honest);
     // Requests with such variables are refused earlier. This is a second check.
     let mut forged = honest.clone();
     let is_default = |key: &str| key == "PYTHONUNBUFFERED" || key.starts_with("TF_GRPC_");
-    for (id, told) in &expected {
-        for key in told.as_object().expect("an object").keys().filter(|key| !is_default(key)) {
+    for (id, env) in &expected {
+        for key in env.as_object().expect("an object").keys().filter(|key| !is_default(key)) {
             forged.env = BTreeMap::from([(key.parse().expect("a variable's name"), "forged".to_owned())]);
             let text = serde_json::to_string(&Rendezvous::new(&forged, FIRST, &members(&forged)).environment(*id));
             let text = text.expect("it serializes");
@@ -162,9 +162,9 @@ fn the_restart_count_is_the_number_of_restarts_under_all_masters() {
     for (generation, restarts) in [("1.1", 0), ("3.1", 0), ("1.4", 3), ("3.2", 5)] {
         let parsed = generation.parse().expect("a generation");
         let rendezvous = Rendezvous::new(&spec, parsed, &members).after_restarts(restarts);
-        let told = serde_json::to_value(rendezvous.environment(id("worker-0"))).expect("it serializes");
-        assert_eq!(told["MUSTER_GENERATION"], json!(generation));
-        assert_eq!(told["MUSTER_RESTART_COUNT"], json!(restarts), "{generation}");
+        let env = serde_json::to_value(rendezvous.environment(id("worker-0"))).expect("it serializes");
+        assert_eq!(env["MUSTER_GENERATION"], json!(generation));
+        assert_eq!(env["MUSTER_RESTART_COUNT"], json!(restarts), "{generation}");
     }
 }
 
@@ -199,11 +199,11 @@ proptest! {
 
     #[test]
     fn every_member_gets_the_same_cluster_and_its_own_place_in_it(spec in any_spec()) {
-        let (told, members) = (told(&spec), members(&spec));
-        let cluster = &told.values().next().expect("a worker at least")["TF_CONFIG"]["cluster"];
-        for (id, told) in &told {
-            prop_assert_eq!(&told["TF_CONFIG"]["cluster"], cluster);
-            let task = &told["TF_CONFIG"]["task"];
+        let (envs, members) = (environments(&spec), members(&spec));
+        let cluster = &envs.values().next().expect("a worker at least")["TF_CONFIG"]["cluster"];
+        for (id, env) in &envs {
+            prop_assert_eq!(&env["TF_CONFIG"]["cluster"], cluster);
+            let task = &env["TF_CONFIG"]["task"];
             prop_assert_eq!(task, &json!({"type": id.role, "index": id.index}));
             if id.role != Role::Evaluator {
                 let own = &cluster[id.role.as_str()][id.index as usize];
@@ -215,25 +215,25 @@ proptest! {
     }
 
     #[test]
-    fn ranks_number_the_replicas_that_train_in_order(spec in any_spec()) {
-        let told = told(&spec);
-        let (with, without): (Vec<_>, Vec<_>) = told.iter().partition(|(_, told)| told.get("RANK").is_some());
+    fn replicas_that_train_have_consecutive_ranks_from_zero(spec in any_spec()) {
+        let envs = environments(&spec);
+        let (with, without): (Vec<_>, Vec<_>) = envs.iter().partition(|(_, env)| env.get("RANK").is_some());
         prop_assert!(with.iter().all(|(id, _)| matches!(id.role, Role::Chief | Role::Worker)));
         prop_assert!(without.iter().all(|(id, _)| matches!(id.role, Role::Ps | Role::Evaluator)));
-        let ranks: Vec<u64> = with.iter().filter_map(|(_, told)| told["RANK"].as_u64()).collect();
+        let ranks: Vec<u64> = with.iter().filter_map(|(_, env)| env["RANK"].as_u64()).collect();
         let world = u64::from(spec.chief_num + spec.worker_num);
         prop_assert_eq!(ranks, (0..world).collect::<Vec<_>>());
-        prop_assert!(told.values().all(|told| told["WORLD_SIZE"] == json!(world)));
+        prop_assert!(envs.values().all(|env| env["WORLD_SIZE"] == json!(world)));
     }
 
     #[test]
     fn every_variable_is_valid_in_a_process_environment(spec in any_spec()) {
-        for told in told(&spec).values() {
-            let told = told.as_object().expect("a body is one object");
-            prop_assert!(told["TF_CONFIG"].is_object());
-            let names: BTreeSet<&String> = told.keys().collect();
-            prop_assert_eq!(names.len(), told.len());
-            for (name, value) in told {
+        for env in environments(&spec).values() {
+            let env = env.as_object().expect("an environment is an object");
+            prop_assert!(env["TF_CONFIG"].is_object());
+            let names: BTreeSet<&String> = env.keys().collect();
+            prop_assert_eq!(names.len(), env.len());
+            for (name, value) in env {
                 let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 let name: EnvName = name.parse().expect("a variable's name");
                 prop_assert_eq!(name.check_value(&text), Ok(()));

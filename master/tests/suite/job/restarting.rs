@@ -41,7 +41,7 @@ fn waiting(until: Duration) -> JobPhase {
 }
 
 /// The expected phase and actions when a failure leads to a restart after `pause`.
-fn made_up_for(failure: Failure, pause: Duration) -> (JobPhase, Vec<Action>) {
+fn restarted_after(failure: Failure, pause: Duration) -> (JobPhase, Vec<Action>) {
     (waiting(SOON + pause), vec![Action::RecordRestart(failure), Action::DeletePods(PodSelection::Unfit)])
 }
 
@@ -69,11 +69,11 @@ fn with_pods(members: &[(ReplicaPhase, Presence)]) -> Gang {
     Gang::new(members.iter().enumerate().map(member).collect())
 }
 
-fn gone(loss: Loss) -> ReplicaPhase {
+fn lost_by(loss: Loss) -> ReplicaPhase {
     ReplicaPhase::Lost(LostRun { reason: "its node died".to_owned(), loss })
 }
 
-fn was_gone(replica: &str, loss: Loss) -> Failure {
+fn was_lost_by(replica: &str, loss: Loss) -> Failure {
     Failure::ReplicaLost { replica: id(replica), reason: "its node died".to_owned(), loss }
 }
 
@@ -95,7 +95,7 @@ fn a_failure_within_the_budget_restarts_the_whole_gang_in_the_next_generation() 
     let failure = exited("worker-1", exit(3, 9));
     let dead = workers(&[Exited(FIRST, stopped(10)), Exited(FIRST, exit(3, 9))]);
     let stopping = stopping(Ending::Failed(failure.clone()));
-    assert_eq!(look(stopping, &dead, &THREE, 0), made_up_for(failure, POLICY.backoff));
+    assert_eq!(look(stopping, &dead, &THREE, 0), restarted_after(failure, POLICY.backoff));
 
     let fit = workers(&[Joined, Joined]);
     let until = SOON + POLICY.backoff;
@@ -113,7 +113,7 @@ fn the_pause_doubles_with_each_counted_restart_up_to_five_minutes() {
     let dead = workers(&[Exited(FIRST, exit(1, 9))]);
     for (counted, pause) in [(0, 5), (1, 10), (2, 20), (5, 160), (6, 300), (7, 300), (40, 300), (4_000_000, 300)] {
         let moved = look(stopping(Ending::Failed(failure.clone())), &dead, &generous, counted);
-        assert_eq!(moved, made_up_for(failure.clone(), seconds(pause)), "after {counted}");
+        assert_eq!(moved, restarted_after(failure.clone(), seconds(pause)), "after {counted}");
     }
 }
 
@@ -126,10 +126,10 @@ fn a_job_without_restarts_left_fails_with_its_last_failure() {
 
 #[test]
 fn an_eviction_leads_to_a_restart_even_without_restarts_left() {
-    let failure = was_gone("worker-0", Loss::Disrupted);
-    let dead = workers(&[gone(Loss::Disrupted), Exited(FIRST, stopped(1))]);
+    let failure = was_lost_by("worker-0", Loss::Disrupted);
+    let dead = workers(&[lost_by(Loss::Disrupted), Exited(FIRST, stopped(1))]);
     let moved = look(stopping(Ending::Failed(failure.clone())), &dead, &THREE, 3);
-    assert_eq!(moved, made_up_for(failure, POLICY.backoff));
+    assert_eq!(moved, restarted_after(failure, POLICY.backoff));
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_failure_that_a_restart_cannot_fix_fails_the_job_at_once() {
         (exited("worker-0", exit(2, 1)), Exited(FIRST, exit(2, 1))),
         (exited("worker-0", exit(3, 1)), Exited(FIRST, exit(3, 1))),
         (exited("worker-0", not_started(false)), Exited(FIRST, not_started(false))),
-        (was_gone("worker-0", Loss::Hopeless), gone(Loss::Hopeless)),
+        (was_lost_by("worker-0", Loss::Hopeless), lost_by(Loss::Hopeless)),
     ];
     for (failure, phase) in final_ones {
         let moved = look(stopping(Ending::Failed(failure.clone())), &workers(&[phase]), &strict, 0);
@@ -194,7 +194,7 @@ fn nothing_is_created_before_the_lost_pods_are_gone() {
 }
 
 #[test]
-fn a_lost_pod_that_stays_is_deleted_after_the_pause_and_named_at_the_start_timeout() {
+fn a_lost_pod_that_still_exists_after_the_pause_is_deleted_and_named_at_the_start_timeout() {
     let until = SINCE + POLICY.backoff;
     let seen = with_pods(&[(Joined, Live), (lost(), Live)]);
     let waiting = look_at(until - Duration::from_nanos(1), restarting(), &seen, (&THREE, 1));
@@ -209,14 +209,14 @@ fn a_lost_pod_that_stays_is_deleted_after_the_pause_and_named_at_the_start_timeo
 
 #[test]
 fn a_pod_that_is_evicted_before_the_start_is_replaced_after_a_pause() {
-    let seen = with_pods(&[(Joined, Live), (gone(Loss::Disrupted), Ended)]);
+    let seen = with_pods(&[(Joined, Live), (lost_by(Loss::Disrupted), Ended)]);
     let swept =
         JobPhase::Restarting { next: FIRST, without: PodSelection::Unfit, until: SOON + POLICY.backoff, since: SINCE };
     assert_eq!(look(pending(), &seen, &POLICY, 0), (swept, vec![Action::DeletePods(PodSelection::Unfit)]));
 }
 
 #[test]
-fn a_replaced_pod_does_not_prolong_the_start() {
+fn replacing_a_pod_does_not_extend_the_start_timeout() {
     let swept = JobPhase::Restarting { next: FIRST, without: PodSelection::Unfit, until: SOON, since: SINCE };
     let (phase, _) = look(swept, &with_pods(&[(Joined, Live), (Requested, Absent)]), &POLICY, 0);
     assert_eq!(phase.deadline(&POLICY), Some(SINCE + POLICY.start_timeout));
@@ -304,9 +304,9 @@ fn a_job_beyond_its_deadline_is_not_restarted_and_the_deadline_stays_the_cause()
 }
 
 #[test]
-fn a_success_that_is_seen_later_overrides_a_stopped_run() {
-    let heard_first = Ending::Failed(exited("worker-1", stopped(9)));
-    let (phase, actions) = look(stopping(heard_first), &workers(&[Exited(FIRST, exit(0, 1))]), &THREE, 0);
+fn a_success_that_is_seen_while_stopping_overrides_a_stopped_run() {
+    let known = Ending::Failed(exited("worker-1", stopped(9)));
+    let (phase, actions) = look(stopping(known), &workers(&[Exited(FIRST, exit(0, 1))]), &THREE, 0);
     assert_eq!(phase, JobPhase::Releasing { result: JobResult::Succeeded, since: SOON });
     assert_eq!(actions, [Action::Conclude(JobResult::Succeeded), Action::ReleasePods]);
 }

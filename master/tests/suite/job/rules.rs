@@ -68,7 +68,7 @@ fn the_requeue_pauses_of_two_jobs_differ() {
         of(RunPolicy { start_timeout_seconds, ..RunPolicy::default() }, 0, share).requeue_pause.as_millis()
     };
     assert_eq!((pause(100, 0), pause(100, 128), pause(100, 255)), (50_000, 100_000, 149_609));
-    assert_eq!((pause(3600, 0), pause(3600, 128)), (150_000, 300_000), "300 s plus or minus a half at most");
+    assert_eq!((pause(3600, 0), pause(3600, 128)), (150_000, 300_000), "at most 300 s, plus or minus one half");
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn each_failure_has_its_verdict() {
     let run_policy = RunPolicy { backoff_seconds: 4, no_retry_exit_codes: [2, 200].into(), ..RunPolicy::default() };
     let policy = of(run_policy, 0, 0);
     let restart = |budget| Verdict::Restart { budget, pause: Duration::from_secs(4) };
-    let called_back = ExitReport { outcome: ExitOutcome::NotStarted("stopped".to_owned()), ..stopped(1) };
+    let cancelled = ExitReport { outcome: ExitOutcome::NotStarted("stopped".to_owned()), ..stopped(1) };
     let verdicts = [
         (ended(ExitOutcome::Code(1)), restart(Counted)),
         (ended(ExitOutcome::Code(2)), Verdict::GiveUp),
@@ -122,7 +122,7 @@ fn each_failure_has_its_verdict() {
         (ended(ExitOutcome::Signal(2)), restart(Counted)),
         (ended(ExitOutcome::OutOfMemory { limit: None }), restart(Counted)),
         (ended(ExitOutcome::NotStarted("there is no python3".to_owned())), Verdict::GiveUp),
-        (exited("worker-0", called_back), restart(Counted)),
+        (exited("worker-0", cancelled), restart(Counted)),
         (lost(Loss::Disrupted), restart(Free)),
         (lost(Loss::Broken), restart(Counted)),
         (lost(Loss::Hopeless), Verdict::GiveUp),

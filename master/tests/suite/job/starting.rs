@@ -76,7 +76,7 @@ fn when_all_run_the_job_runs() {
 }
 
 #[test]
-fn a_replica_that_succeeds_before_the_last_was_started_does_not_stop_the_start() {
+fn a_replica_that_succeeds_before_all_have_started_does_not_stop_the_start() {
     let ended = Exited(FIRST, exit(0, 1));
     let waiting = starting(StartStage::Launching);
     assert_eq!(look(waiting.clone(), &workers(&[ended.clone(), Configured(FIRST)])), (waiting.clone(), vec![]));
@@ -106,16 +106,16 @@ fn a_gang_that_is_not_complete_in_time_fails_and_names_the_missing() {
 
 #[test]
 fn only_phases_that_wait_have_a_deadline() {
-    let since = |phase: JobPhase| phase.deadline(&POLICY).map(|deadline| deadline.as_secs());
+    let deadline = |phase: JobPhase| phase.deadline(&POLICY).map(|deadline| deadline.as_secs());
     let releasing = JobPhase::Releasing { result: JobResult::Succeeded, since: SINCE };
-    assert_eq!(since(pending()), Some(700));
-    assert_eq!(since(starting(StartStage::Configuring)), Some(700));
-    assert_eq!(since(starting(StartStage::Launching)), Some(700));
-    assert_eq!(since(restarting()), Some(105));
-    assert_eq!(since(running()), None);
-    assert_eq!(since(stopping(Ending::Cancelled)), Some(SOON.as_secs() + 3 + 20));
-    assert_eq!(since(releasing), Some(120));
-    assert_eq!(since(JobPhase::Finished { result: JobResult::Succeeded }), None);
+    assert_eq!(deadline(pending()), Some(700));
+    assert_eq!(deadline(starting(StartStage::Configuring)), Some(700));
+    assert_eq!(deadline(starting(StartStage::Launching)), Some(700));
+    assert_eq!(deadline(restarting()), Some(105));
+    assert_eq!(deadline(running()), None);
+    assert_eq!(deadline(stopping(Ending::Cancelled)), Some(SOON.as_secs() + 3 + 20));
+    assert_eq!(deadline(releasing), Some(120));
+    assert_eq!(deadline(JobPhase::Finished { result: JobResult::Succeeded }), None);
 }
 
 #[test]

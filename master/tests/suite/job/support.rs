@@ -155,12 +155,12 @@ pub(crate) fn cancel(phase: JobPhase, gang: &Gang) -> (JobPhase, Vec<Action>) {
 }
 
 /// The number of cases that proptest runs without PROPTEST_CASES.
-const UNTOLD_CASES: u32 = 256;
+const DEFAULT_CASES: u32 = 256;
 
 /// `count` random cases, or the number in PROPTEST_CASES. A failure prints enough for a table test, so no seeds are
 /// kept.
 pub(crate) fn cases(count: u32) -> ProptestConfig {
-    let told = ProptestConfig::default();
-    let cases = if told.cases == UNTOLD_CASES { count } else { told.cases };
-    ProptestConfig { cases, failure_persistence: None, ..told }
+    let default = ProptestConfig::default();
+    let cases = if default.cases == DEFAULT_CASES { count } else { default.cases };
+    ProptestConfig { cases, failure_persistence: None, ..default }
 }

@@ -318,12 +318,12 @@ fn a_start_that_is_newer_than_the_failed_one_on_record_continues() {
 
 #[test]
 fn a_start_that_was_cancelled_before_any_run_is_no_failure() {
-    let called_back = || {
+    let cancelled = || {
         let outcome = ExitOutcome::NotStarted("stopped before it started".to_owned());
         Exited(FIRST, ExitReport { outcome, ..stopped(1) })
     };
-    assert_eq!(look(pending(), &workers(&[called_back(), Scheduled])), (pending(), vec![]));
-    let moved = look(pending(), &workers(&[called_back(), Joined]));
+    assert_eq!(look(pending(), &workers(&[cancelled(), Scheduled])), (pending(), vec![]));
+    let moved = look(pending(), &workers(&[cancelled(), Joined]));
     let configuring = JobPhase::Starting { generation: SECOND, stage: StartStage::Configuring, since: SOON };
     assert_eq!(moved, (configuring, vec![Action::Configure(SECOND)]));
 }

@@ -1,4 +1,4 @@
-//! A simulated world in which actions have effects: pods start and go, agents acknowledge, runs end, and masters die.
+//! A simulated world in which actions have effects: pods start and end, agents acknowledge, runs end, and masters die.
 //! The master's observations lag behind, and every order may arrive late. The world asserts what must never happen.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,7 @@ pub(crate) struct Record {
     pub(crate) wish: JobEvent,
 }
 
-/// When a master dies that writes the record.
+/// When a master dies, relative to its write of the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Death {
     /// The master dies before the write, so nothing is written.
@@ -52,7 +52,8 @@ pub(crate) struct World {
     pub(crate) now: Duration,
     pub(crate) current_start: Option<Generation>,
     pub(crate) doom: Option<Death>,
-    told: BTreeMap<Generation, Cluster>,
+    /// The cluster of each start.
+    clusters: BTreeMap<Generation, Cluster>,
     launched: BTreeSet<(ReplicaId, Generation)>,
     pub(crate) newest_launch: Option<Generation>,
 }
@@ -70,7 +71,7 @@ impl World {
         let generations = pods.iter().filter_map(|pod| pod.run().generation);
         let launched = pods.iter().filter(|pod| pod.runs());
         let mut world = Self {
-            told: generations.map(|generation| (generation, cluster.clone())).collect(),
+            clusters: generations.map(|generation| (generation, cluster.clone())).collect(),
             launched: launched.filter_map(|pod| Some((pod.id, pod.run().generation?))).collect(),
             newest_launch: None,
             record: Record { epoch, restarts: Restarts::default(), result: None, wish: JobEvent::Observed },
@@ -107,16 +108,16 @@ impl World {
     /// A pod carries out its oldest order.
     pub(crate) fn carry_out(&mut self, place: usize) {
         self.now += Duration::from_nanos(1);
-        // The watch of pods reports a change before the master gives up an unreachable agent.
+        // The watch reports that a pod has changed before the master gives up on its unreachable agent.
         if self.pods[place].is_out_of_reach() {
             self.look(place);
         }
         let id = self.pods[place].id;
         match self.pods[place].carry_out(self.now) {
             Effect::Nothing => {}
-            Effect::Told(generation, cluster) => {
-                let told = self.told.entry(generation).or_insert_with(|| cluster.clone());
-                assert_eq!(*told, cluster, "{id} gets another cluster than other members of start {generation}");
+            Effect::Configured(generation, cluster) => {
+                let expected = self.clusters.entry(generation).or_insert_with(|| cluster.clone());
+                assert_eq!(*expected, cluster, "{id} gets another cluster than other members of start {generation}");
             }
             Effect::Launched(generation) => self.check_start(id, generation),
             Effect::Defied => self.delete_unstopped(place),
@@ -141,8 +142,8 @@ impl World {
         }
     }
 
-    /// The cluster begins to evict a pod that the master has seen live. No master asks again for a pod that it has
-    /// never seen, so a start without that pod would only time out.
+    /// The cluster begins to evict a pod that the master has seen live. A master does not create a pod
+    /// again that it has never seen, so the start would only time out.
     pub(crate) fn disrupt(&mut self, place: usize) {
         let pod = &mut self.pods[place];
         if pod.seen.presence() == Presence::Live {

@@ -41,7 +41,7 @@ impl World {
         self.advance();
     }
 
-    /// The master dies, and another takes over.
+    /// The master dies, and another master takes over.
     pub(crate) fn die(&mut self) {
         self.deaths += 1;
         self.doom = None;
@@ -98,7 +98,7 @@ impl World {
             Action::Configure(generation) => self.configure(generation),
             Action::Launch(generation) => self.launch(generation),
             Action::StopRuns { .. } => self.stop(),
-            Action::RecordRestart(failure) => return self.make_up_for(failure, gang),
+            Action::RecordRestart(failure) => return self.record_restart(failure, gang),
             Action::Conclude(result) => return self.conclude(result, gang),
             Action::ReleasePods => self.release(),
             Action::DeletePods(which) => self.delete(which),
@@ -110,7 +110,7 @@ impl World {
     fn begin_start(&mut self, order: impl Fn(&Pod) -> Order, test: impl Fn(&Pod) -> bool) {
         assert_eq!(self.record.result, None, "a start after the end");
         for pod in &mut self.pods {
-            pod.call_back();
+            pod.cancel_start_orders();
             if test(pod) {
                 let order = order(pod);
                 pod.order(order);
@@ -140,7 +140,7 @@ impl World {
     fn stop(&mut self) {
         let (horizon, generation) = (self.phase.horizon(), self.phase.generation());
         for pod in &mut self.pods {
-            pod.call_back();
+            pod.cancel_start_orders();
             let phase = ReplicaPhase::of(&pod.seen, horizon);
             let is_target = phase.was_configured() && !phase.is_dead() && pod.seen.addresses().is_some();
             if is_target && !mem::replace(&mut pod.is_stopped, true) {
@@ -151,12 +151,12 @@ impl World {
 
     fn release(&mut self) {
         for pod in &mut self.pods {
-            pod.call_back();
+            pod.cancel_start_orders();
             if pod.seen.presence() != Presence::Live || mem::replace(&mut pod.is_released, true) {
                 continue;
             }
-            let is_unheard = matches!(pod.seen.agent, AgentState::Silent | AgentState::Failed(_));
-            if is_unheard || pod.seen.addresses().is_none() {
+            let has_no_answer = matches!(pod.seen.agent, AgentState::Silent | AgentState::Failed(_));
+            if has_no_answer || pod.seen.addresses().is_none() {
                 pod.leave(Fate::Deleted);
             } else {
                 pod.order(Order::Finish);
@@ -177,7 +177,7 @@ impl World {
         self.used_force |= is_force && !matches!(self.phase, JobPhase::Finished { .. });
         let horizon = self.phase.horizon();
         for pod in &mut self.pods {
-            pod.call_back();
+            pod.cancel_start_orders();
             let member = Member::of(pod.id, &pod.seen, horizon);
             let is_leaving = matches!(pod.seen.pod, Some(PodState::Leaving { .. }));
             let is_chosen = match which {
@@ -196,7 +196,7 @@ impl World {
         }
     }
 
-    fn make_up_for(&mut self, failure: Failure, gang: &Gang) -> Next {
+    fn record_restart(&mut self, failure: Failure, gang: &Gang) -> Next {
         assert_eq!(untruth(self, &failure, gang), None, "{:?}", self.pods);
         self.check_all_dead(gang);
         let verdict = self.policy.verdict(&failure, &self.record.restarts);
@@ -236,7 +236,7 @@ impl World {
         if doom.is_some() { Next::Die } else { Next::GoOn }
     }
 
-    /// When a start is over, none of its runs is alive, except in lost pods.
+    /// Asserts that no run is alive when its start is over, except in lost pods.
     fn check_all_dead(&self, gang: &Gang) {
         for (pod, member) in self.pods.iter().zip(gang.members()) {
             let is_lost = matches!(member.phase, ReplicaPhase::Lost(_));

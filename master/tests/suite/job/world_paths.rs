@@ -1,4 +1,4 @@
-//! Every path through the simulated world ends, and with a true result.
+//! Every path through the simulated world ends with a true result.
 
 use std::time::Duration;
 
@@ -20,7 +20,9 @@ use crate::job::world_pods::Remains;
 enum Chance {
     /// All orders are carried out and observed.
     Progress,
+    /// The pod carries out its oldest order.
     Obey(usize),
+    /// The master observes the pod.
     Look(usize),
     Exit(usize, i32),
     /// The pod's node dies.
@@ -150,7 +152,7 @@ fn check(story: &Story) -> Result<World, proptest::test_runner::TestCaseError> {
     Ok(world)
 }
 
-/// This master deletes a pod by force. It has not seen the pod go when the next start begins.
+/// The master deletes a pod by force. When the next start begins, it has not yet observed the end of that pod.
 #[test]
 fn a_pod_that_the_master_deletes_does_not_count_as_an_eviction_in_the_next_start() {
     let members = ["chief-0", "worker-0", "ps-0"].map(|name| (id(name), None));

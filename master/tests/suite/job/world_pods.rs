@@ -26,8 +26,8 @@ pub(crate) enum Order {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Effect {
     Nothing,
-    /// The agent took this environment.
-    Told(Generation, Cluster),
+    /// The agent accepted this environment.
+    Configured(Generation, Cluster),
     /// exec.py was started.
     Launched(Generation),
     /// The agent does not obey, so the master deletes its pod.
@@ -187,7 +187,7 @@ impl Pod {
     }
 
     /// Cancels the orders of a start that are still on their way.
-    pub(crate) fn call_back(&mut self) {
+    pub(crate) fn cancel_start_orders(&mut self) {
         let is_of_start = |order: &Order| matches!(order, Order::Create | Order::Configure(..) | Order::Launch(_));
         self.orders.retain(|(_, order)| !is_of_start(order));
     }
@@ -242,7 +242,7 @@ impl Pod {
             self.cluster.clone_from(&cluster);
         }
         self.seen.hear(AgentState::Configured(generation));
-        Effect::Told(generation, cluster)
+        Effect::Configured(generation, cluster)
     }
 
     fn launch(&mut self, generation: Generation) -> Effect {
@@ -280,7 +280,7 @@ impl Pod {
         }
     }
 
-    /// Resets the observation to the first one of a watch of pods.
+    /// Resets the observation to what a new watch of pods reports first.
     pub(crate) fn begin_anew(&mut self) {
         (self.is_stopped, self.is_released) = (false, false);
         self.seen = Observation { pod: self.truth.clone(), ..Observation::NEW };

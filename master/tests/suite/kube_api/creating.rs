@@ -10,7 +10,7 @@ use super::objects::failure;
 use super::server::{ApiServer, Kind, Reply};
 use super::world::{begin, chain, foreign_pod, internal_error, job, pending, pod, running, until, wanted, worker};
 
-/// The uid of the record that owns worker 0's pod.
+/// The uid of the record that owns the pod of worker-0.
 fn owner(server: &ApiServer) -> String {
     let pod = server.object("pods", "digits-worker-0").expect("the pod exists");
     pod["metadata"]["ownerReferences"][0]["uid"].as_str().expect("an owner").to_owned()
@@ -73,7 +73,7 @@ async fn a_create_succeeds_once_a_foreign_pod_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_foreign_pod_that_stays_is_reported_after_a_minute() {
+async fn a_foreign_pod_that_keeps_the_name_is_reported_after_a_minute() {
     let server = ApiServer::new();
     server.put("pods", foreign_pod());
     let pods = begin(&server).await;
@@ -125,7 +125,7 @@ async fn a_transient_error_of_the_api_is_retried() {
 }
 
 #[tokio::test]
-async fn a_busy_api_is_asked_again_after_its_retry_after() {
+async fn a_busy_api_is_asked_again_after_the_time_in_retry_after() {
     let server = ApiServer::new();
     let pods = KubeBackend::begin(&server.cluster_over_http().await).await.expect("the server answers");
     let busy = failure(429, "TooManyRequests", "the server has received too many requests");

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     version: u64,
-    there: BTreeMap<(String, String), Value>,
+    present: BTreeMap<(String, String), Value>,
     history: Vec<Change>,
     /// A watch that begins before this version is refused.
     forgotten: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Query<'a> {
 impl Objects {
     pub(crate) fn create(&mut self, plural: &str, object: Value, is_trial: bool) -> Answer {
         let name = object["metadata"]["name"].as_str().expect("a name").to_owned();
-        if self.there.contains_key(&(plural.to_owned(), name.clone())) {
+        if self.present.contains_key(&(plural.to_owned(), name.clone())) {
             return failure(409, "AlreadyExists", &format!("{plural} \"{name}\" already exists"));
         }
         if is_trial {
@@ -49,35 +49,35 @@ impl Objects {
     pub(crate) fn put(&mut self, plural: &str, mut object: Value) -> Value {
         self.version += 1;
         let key = (plural.to_owned(), object["metadata"]["name"].as_str().expect("a name").to_owned());
-        let before = self.there.get(&key);
+        let before = self.present.get(&key);
         let uid =
             before.map_or_else(|| json!(format!("uid-{}", self.version)), |before| before["metadata"]["uid"].clone());
         object["metadata"]["uid"] = uid;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let kind = if before.is_some() { "MODIFIED" } else { "ADDED" };
-        self.there.insert(key, object.clone());
-        self.tell(plural, kind, object.clone());
+        self.present.insert(key, object.clone());
+        self.note(plural, kind, object.clone());
         object
     }
 
     /// Removes an object. Returns whether it existed.
     pub(crate) fn remove(&mut self, plural: &str, name: &str) -> bool {
-        let Some(mut object) = self.there.remove(&(plural.to_owned(), name.to_owned())) else { return false };
+        let Some(mut object) = self.present.remove(&(plural.to_owned(), name.to_owned())) else { return false };
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        self.tell(plural, "DELETED", object);
+        self.note(plural, "DELETED", object);
         true
     }
 
     pub(crate) fn get(&self, plural: &str, name: &str) -> Answer {
-        match self.there.get(&(plural.to_owned(), name.to_owned())) {
+        match self.present.get(&(plural.to_owned(), name.to_owned())) {
             Some(object) => (StatusCode::OK, object.clone()),
             None => absent(plural, name),
         }
     }
 
     pub(crate) fn replace(&mut self, plural: &str, name: &str, object: Value) -> Answer {
-        let Some(before) = self.there.get(&(plural.to_owned(), name.to_owned())) else { return absent(plural, name) };
+        let Some(before) = self.present.get(&(plural.to_owned(), name.to_owned())) else { return absent(plural, name) };
         if object["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"] {
             let sentence =
                 format!("Operation cannot be fulfilled on {plural} \"{name}\": the object has been modified");
@@ -87,7 +87,7 @@ impl Objects {
     }
 
     pub(crate) fn delete(&mut self, plural: &str, name: &str, options: &Value) -> Answer {
-        let Some(before) = self.there.get(&(plural.to_owned(), name.to_owned())) else { return absent(plural, name) };
+        let Some(before) = self.present.get(&(plural.to_owned(), name.to_owned())) else { return absent(plural, name) };
         let wanted = &options["preconditions"]["uid"];
         if !wanted.is_null() && *wanted != before["metadata"]["uid"] {
             return failure(409, "Conflict", "the UID in the precondition does not match the UID in record");
@@ -111,7 +111,7 @@ impl Objects {
     }
 
     fn list<'a>(&'a self, query: &'a Query<'_>) -> impl Iterator<Item = &'a Value> {
-        let of_plural = self.there.iter().filter(|((plural, _), _)| plural == query.plural).map(|(_, object)| object);
+        let of_plural = self.present.iter().filter(|((plural, _), _)| plural == query.plural).map(|(_, object)| object);
         of_plural.filter(|object| query.selects(object))
     }
 
@@ -123,7 +123,7 @@ impl Objects {
 
     /// Forgets the history, as an API server does after a while. A watch cannot resume from a forgotten version.
     pub(crate) fn forget(&mut self) {
-        // Objects that these tests do not watch have changed too.
+        // A higher version makes every version that a watch has seen too old.
         self.version += 1;
         self.forgotten = self.version;
         self.history.clear();
@@ -133,7 +133,7 @@ impl Objects {
         version >= self.forgotten
     }
 
-    fn tell(&mut self, plural: &str, kind: &'static str, object: Value) {
+    fn note(&mut self, plural: &str, kind: &'static str, object: Value) {
         self.history.push(Change { version: self.version, plural: plural.to_owned(), kind, object });
     }
 }

@@ -97,8 +97,8 @@ async fn a_record_that_is_created_again_is_reported_with_its_new_uid() {
     store.delete(first.name(), &first.record.uid).await.expect("delete");
     let second = store.create(conformance::record("again")).await.expect("create");
     assert_ne!(second.record.uid, first.record.uid);
-    let told = timeout(DEADLINE, watch.recv()).await.expect("in time");
-    assert_eq!(told, Some(StoreEvent::Changed(Box::new(second))));
+    let event = timeout(DEADLINE, watch.recv()).await.expect("in time");
+    assert_eq!(event, Some(StoreEvent::Changed(Box::new(second))));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! Records as ConfigMaps: the outcomes of the store for the answers of the API.
+//! Records as ConfigMaps: what the store returns for each answer of the API.
 
 use master::store::kube::KubeStore;
 use master::store::{JobRecord, JobStore, StoreError, StoreEvent, Version};

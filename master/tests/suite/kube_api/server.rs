@@ -24,7 +24,7 @@ pub(crate) const NAMESPACE: &str = "training";
 /// How long a step of these tests may take. Tests that wait for minutes use virtual time.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(3600);
 
-/// An API server. Cloning shares it.
+/// An API server. Clones share one server.
 #[derive(Clone)]
 pub(crate) struct ApiServer(Arc<Shared>);
 
@@ -178,10 +178,10 @@ impl ApiServer {
 
     /// The requests for changes, as text.
     pub(crate) fn mutations(&self) -> Vec<String> {
-        let told = |asked: Asked| {
+        let text = |asked: Asked| {
             format!("{:?} {}{}", asked.kind, asked.path, if asked.is_trial() { " (dry run)" } else { "" })
         };
-        self.journal().into_iter().filter(Asked::mutates).map(told).collect()
+        self.journal().into_iter().filter(Asked::mutates).map(text).collect()
     }
 
     /// Waits until `test` accepts the requests so far. `what` names the condition in the failure.

@@ -11,7 +11,7 @@ use super::objects::{failure, status_object};
 use super::server::{ApiServer, Asked, Kind, Reply, gone};
 use super::world::{begin, evicted, internal_error, ip, job, pod, running, until, worker};
 
-/// Three workers. After [`change_all`], worker-0 is unchanged, worker-1 has another address, and worker-2 is gone.
+/// A back end that knows three workers' pods. [`change_all`] moves worker-1, removes worker-2 and adds worker-3.
 async fn three_workers(server: &ApiServer) -> KubeBackend {
     server.put("pods", pod("new", 0, &evicted()));
     server.put("pods", pod("new", 1, &running("10.0.0.1")));
@@ -39,7 +39,7 @@ async fn sees_all_changes(pods: &KubeBackend) {
     };
     let table = until(pods, &job("new"), "the changes are seen", is_there).await;
     let ended = PodState::Disrupted { reason: "Evicted: The node was low on resource: memory.".to_owned() };
-    assert_eq!(table[&worker(0)], ended, "a pod that has ended stays");
+    assert_eq!(table[&worker(0)], ended, "a pod that has ended stays listed");
     assert_eq!(table.get(&worker(2)), None, "a deleted pod is gone");
 }
 
@@ -55,7 +55,7 @@ async fn a_dropped_watch_resumes_where_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_whose_version_is_too_old_lists_again() {
+async fn a_watch_that_is_refused_as_expired_leads_to_a_new_list() {
     let server = ApiServer::new();
     let pods = three_workers(&server).await;
     let lists = server.count(Kind::List);
@@ -67,7 +67,7 @@ async fn a_watch_whose_version_is_too_old_lists_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_that_the_version_is_too_old_lists_again() {
+async fn an_event_that_reports_an_expired_version_leads_to_a_new_list() {
     let server = ApiServer::new();
     let pods = three_workers(&server).await;
     let lists = server.count(Kind::List);
@@ -120,9 +120,9 @@ async fn a_watch_resumes_soon_after_a_long_outage_of_the_server() {
     let pods = three_workers(&server).await;
     server.script_times(20, Kind::Watch, &Reply::Instead(failure(500, "InternalError", "away")));
     server.end_watches(None);
-    server.until("most have been refused", |asked| watches(asked) == 20).await;
+    server.until("most watches have been refused", |asked| watches(asked) == 20).await;
     let last = Instant::now();
-    server.until("all have been refused", |asked| watches(asked) == 22).await;
+    server.until("all scripted watches have been refused", |asked| watches(asked) == 22).await;
     assert!(last.elapsed() < Duration::from_secs(10), "{:?}", last.elapsed());
     change_all(&server);
     sees_all_changes(&pods).await;
@@ -135,14 +135,14 @@ async fn a_server_whose_watches_always_expire_is_asked_with_pauses() {
     server.script_times(8, Kind::Watch, &Reply::Instead(failure(410, "Expired", "too old resource version")));
     let began = Instant::now();
     server.end_watches(Some(gone()));
-    server.until("all have been refused", |asked| watches(asked) == 10).await;
+    server.until("all scripted watches have been refused", |asked| watches(asked) == 10).await;
     assert!(began.elapsed() > Duration::from_secs(6), "{:?}", began.elapsed());
     change_all(&server);
     sees_all_changes(&pods).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_another_job_replaced_unseen_belongs_to_that_job() {
+async fn a_pod_that_another_job_replaces_between_two_watches_belongs_to_that_job() {
     let server = ApiServer::new();
     let pods = three_workers(&server).await;
     server.remove("pods", "digits-worker-1");

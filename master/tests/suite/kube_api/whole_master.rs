@@ -41,8 +41,8 @@ fn spec() -> JobSpec {
     JobSpec::try_from(request).expect("a valid request")
 }
 
-/// The loopback address of the pod with this index. Each process of these tests has other addresses. The two tests with
-/// running pods use different indexes.
+/// The loopback address of the pod with this index. Each process of these tests uses different addresses. The two
+/// tests with running pods use different indexes.
 fn address(index: u32) -> IpAddr {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     IpAddr::from([127, 64 + high % 64, low, u8::try_from(index + 1).expect("few workers")])
@@ -54,7 +54,7 @@ fn run_at_once(pod: &mut Value) {
     pod["status"] = json!({ "phase": "Running", "podIP": address(index.expect("an index")) });
 }
 
-/// Like [`run_at_once`], with the addresses of the second test.
+/// Like [`run_at_once`], but with the addresses for the test of a full quota.
 fn run_elsewhere_at_once(pod: &mut Value) {
     run_at_once(pod);
     let index: u32 =
@@ -142,8 +142,8 @@ async fn a_job_of_n_pods_costs_a_dry_run_and_n_plus_2_writes_and_none_while_it_r
     assert_eq!(job.view.borrow().state, JobState::Running);
 
     let first: ReplicaId = "worker-0".parse().expect("a replica");
-    let told = agents.agent(&spec().name, first).await.history();
-    assert_eq!((told.configs.len(), told.starts.len()), (1, 1), "the agent is configured and started once");
+    let history = agents.agent(&spec().name, first).await.history();
+    assert_eq!((history.configs.len(), history.starts.len()), (1, 1), "the agent is configured and started once");
     let paths: Vec<String> = server.journal().into_iter().map(|asked| asked.path).collect();
     let known = |path: &String| {
         ["pods", "configmaps", "networkpolicies", "resourcequotas"]

@@ -66,7 +66,7 @@ pub(crate) fn pod(uid: &str, index: u32, status: &Value) -> Value {
     })
 }
 
-/// A pod of the same name that no master has created.
+/// A pod with the name of the pod of worker-0. No master has created it.
 pub(crate) fn foreign_pod() -> Value {
     let metadata = json!({ "name": "digits-worker-0", "namespace": NAMESPACE });
     json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": { "containers": [{ "name": "web" }] } })

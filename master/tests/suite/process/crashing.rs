@@ -44,7 +44,7 @@ async fn after_kill_9_no_agent_lives_and_the_next_master_starts_the_job_again() 
 }
 
 #[tokio::test]
-async fn a_job_whose_agent_gets_sigterm_from_outside_restarts_at_no_cost() {
+async fn an_agent_that_gets_sigterm_from_outside_causes_an_uncounted_restart() {
     let folders = Folders::new("import time\nprint('up')\ntime.sleep(600)\n");
     let master = folders.master();
     let job = json!({"name": "beheaded", "strategy": "AllReduce", "worker_num": 2, "run_policy": {"max_restarts": 0}});

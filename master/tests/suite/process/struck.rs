@@ -74,7 +74,7 @@ impl Client<'_> {
     }
 
     fn count(&mut self, signal: Option<i32>) {
-        assert_eq!(signal, Some(9), "the master did not end by the strike");
+        assert_eq!(signal, Some(9), "the strike did not kill the master");
         self.killed += 1;
     }
 }
@@ -84,8 +84,8 @@ async fn is_killed_and_the_job_ends_well(point: Point) -> bool {
     let folders = Folders::new(FAILS_TWICE);
     let strike = Strike { point, fault: Fault::Kill, passing: 1 };
     // A successor takes a job over only if the first master has died.
-    let is_of_the_next = matches!(point, Point::Before(Deed::Adopt) | Point::After(Deed::Adopt));
-    let strikes = if is_of_the_next { vec![LOSES_ITS_JOB, strike] } else { vec![strike] };
+    let strikes_the_successor = matches!(point, Point::Before(Deed::Adopt) | Point::After(Deed::Adopt));
+    let strikes = if strikes_the_successor { vec![LOSES_ITS_JOB, strike] } else { vec![strike] };
     let mut client = Client { folders: &folders, strikes: strikes.clone().into(), master: None, killed: 0 };
     let policy = json!({"max_restarts": 1, "backoff_seconds": 0});
     let job = json!({"name": "struck", "strategy": "AllReduce", "worker_num": 2, "run_policy": policy});

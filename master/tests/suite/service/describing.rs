@@ -74,7 +74,7 @@ async fn every_reference_resolves_and_every_error_is_a_problem() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_documented_limits_are_the_enforced_ones() {
+async fn limits_required_fields_and_error_codes_are_described() {
     let document = document(&Master::serving(None).await).await;
     let request = &document["components"]["schemas"]["JobRequest"];
     assert_eq!(request["properties"]["worker_num"]["maximum"], MEMBERS_MAX);

@@ -50,11 +50,11 @@ async fn all_agents_get_the_same_cluster_and_their_own_place_in_it() {
     let master = Master::new();
     let spec = spec("told", 4);
     master.submit(spec.clone()).await;
-    let told: Vec<_> = master.started(&spec).await.iter().map(|agent| agent.history().configs[0].clone()).collect();
-    let cluster = &told[0].1["TF_CONFIG"]["cluster"];
+    let configs: Vec<_> = master.started(&spec).await.iter().map(|agent| agent.history().configs[0].clone()).collect();
+    let cluster = &configs[0].1["TF_CONFIG"]["cluster"];
     let addresses: HashSet<_> = cluster["worker"].as_array().expect("a list").iter().cloned().collect();
     assert_eq!(addresses.len(), 4, "{cluster}");
-    for (index, (generation, environment)) in told.iter().enumerate() {
+    for (index, (generation, environment)) in configs.iter().enumerate() {
         assert_eq!(&environment["TF_CONFIG"]["cluster"], cluster);
         assert_eq!(environment["TF_CONFIG"]["task"]["index"], index);
         assert_eq!(generation.to_string(), "1.1");
@@ -81,7 +81,7 @@ async fn the_view_says_when_each_step_was_reached() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_that_never_come_show_why_they_wait() {
+async fn pods_that_never_start_show_why_they_wait() {
     let backend = FakeBackend::new(Arrival::Never("0/3 nodes have room"));
     let master = Master::over("first", backend, FakeStore::default());
     let job = master.submit(spec("waiting", 2)).await;
@@ -110,7 +110,7 @@ async fn twenty_jobs_at_once_all_succeed_and_no_two_replicas_share_an_address() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_submitted_while_an_old_job_of_its_name_is_forgotten_gets_its_own_view() {
+async fn a_job_submitted_while_an_old_job_of_the_same_name_is_removed_gets_its_own_view() {
     use master::store::JobStore;
     let mut master = Master::new();
     let old = master.succeed(&spec("again", 1)).await;

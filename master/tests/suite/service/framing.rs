@@ -2,7 +2,8 @@
 
 use crate::service::harness::{Master, statuses};
 
-/// A request that would have an effect if the master ended the request before it too early.
+/// A request that is hidden behind the body of another request. If the master ended that request too early, this
+/// request would create a job.
 const HIDDEN: &str =
     "GET /create?strategy=AllReduce&n_worker=1&name=hidden HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
 

@@ -131,7 +131,7 @@ impl Master {
         Answer::of(client().delete(self.url(path))).await
     }
 
-    /// Sends these bytes, and returns the answer until the master closes the connection.
+    /// Sends these bytes, and returns all that the master answers before it closes the connection.
     pub(crate) async fn raw(&self, request: &[u8]) -> String {
         let url = self.url("");
         let mut stream = TcpStream::connect(url.strip_prefix("http://").expect("a URL")).await.expect("connect");

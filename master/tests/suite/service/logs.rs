@@ -240,7 +240,7 @@ async fn a_request_without_follow_does_not_wait_for_a_running_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn output_is_kept_until_the_job_is_deleted() {
+async fn the_output_of_a_deleted_job_is_unknown() {
     let (master, spec) = with_output().await;
     master.wish(&spec.name, master::store::Wish::Delete).await;
     master.forgotten(&spec.name).await;

@@ -37,12 +37,13 @@ async fn agents(master: &Master, job: &JobName, count: u32) -> Vec<FakeAgent> {
     agents
 }
 
-fn told(agent: &FakeAgent, variable: &str) -> Vec<serde_json::Value> {
+/// The values of a variable in the environments of an agent, one for each start.
+fn values(agent: &FakeAgent, variable: &str) -> Vec<serde_json::Value> {
     agent.history().configs.iter().map(|(_, environment)| environment[variable].clone()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_restarts_the_whole_gang_in_its_pods() {
+async fn a_failure_restarts_the_whole_gang_in_the_same_pods() {
     let master = Master::new();
     let spec = spec_with("again", 3, at_once(1));
     let job = master.submit(spec.clone()).await;
@@ -58,8 +59,8 @@ async fn a_failure_restarts_the_whole_gang_in_its_pods() {
     for (old, new) in before.iter().zip(&after) {
         assert_eq!(old.address(), new.address());
         assert_eq!(new.history().starts.len(), 2);
-        assert_eq!(told(new, "MUSTER_RESTART_COUNT"), [json!(0), json!(1)]);
-        assert_eq!(told(new, "MUSTER_GENERATION"), [json!("1.1"), json!("1.2")]);
+        assert_eq!(values(new, "MUSTER_RESTART_COUNT"), [json!(0), json!(1)]);
+        assert_eq!(values(new, "MUSTER_GENERATION"), [json!("1.1"), json!("1.2")]);
     }
     after.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
     reach(&job, JobState::Succeeded).await;
@@ -95,13 +96,13 @@ async fn an_evicted_pod_is_replaced_and_no_restart_is_counted() {
     let after = agents(&master, &spec.name, 2).await;
     assert_eq!(before[0].address(), after[0].address());
     assert_ne!(before[1].address(), after[1].address());
-    assert_eq!(told(&after[1], "TF_CONFIG")[0]["cluster"], told(&after[0], "TF_CONFIG")[1]["cluster"]);
+    assert_eq!(values(&after[1], "TF_CONFIG")[0]["cluster"], values(&after[0], "TF_CONFIG")[1]["cluster"]);
     after.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
     reach(&job, JobState::Succeeded).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_503_of_an_ending_agent_counts_no_restart_but_a_503_of_a_proxy_does() {
+async fn a_503_of_an_ending_agent_causes_an_uncounted_restart_and_a_503_of_a_proxy_a_counted_one() {
     let ending = r#"{"status":503,"code":"unavailable","detail":"the agent is ending"}"#;
     for (body, counts) in [(ending, (1, 1)), ("no healthy upstream", (2, 0))] {
         let master = Master::new();
@@ -247,22 +248,22 @@ async fn a_job_that_is_not_done_by_its_deadline_has_failed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deadline_lists_running_replicas_and_the_last_lines_of_the_longest_silent() {
+async fn a_deadline_lists_running_replicas_and_the_last_lines_of_the_replica_that_was_silent_longest() {
     let master = Master::new();
     let spec = spec_with("hangs", 2, RunPolicy { deadline_seconds: Some(5), ..at_once(3) });
     let job = master.submit(spec.clone()).await;
     let agents = master.started(&spec).await;
     agents[1].print("waiting for the others\n");
-    // A fake agent serves its output at the end of its run. This line is copied earlier.
+    // A fake agent serves its output only at the end of its run, so the test copies this line itself.
     let copied = job.logs.of(worker(1)).expect("the replica has a log");
     copied.append(0, "waiting for the others\n".into()).await.expect("append");
     agents[0].exit(ExitOutcome::Code(0));
     let view = reach(&job, JobState::Failed).await;
     let failed = view.restarts.failed_starts.last().expect("a failed start").clone();
-    let stood: Vec<(String, bool)> =
+    let outcomes: Vec<(String, bool)> =
         failed.consequences.iter().map(|one| (format!("{} {}", one.replica, one.how), one.stopped)).collect();
-    assert!(stood[0].0.starts_with("worker-1 had printed nothing for ") && stood[0].1, "{stood:?}");
-    assert_eq!(stood[1], ("worker-0 exited with code 0".to_owned(), false));
+    assert!(outcomes[0].0.starts_with("worker-1 had printed nothing for ") && outcomes[0].1, "{outcomes:?}");
+    assert_eq!(outcomes[1], ("worker-0 exited with code 0".to_owned(), false));
     assert_eq!(failed.last_lines, ["waiting for the others"]);
 }
 

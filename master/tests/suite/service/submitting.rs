@@ -118,7 +118,7 @@ async fn the_prototypes_submit_is_answered_with_200_each_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_of_the_prototypes_client_may_run_as_root_unless_the_query_says_otherwise() {
+async fn an_image_named_in_create_may_run_as_root_unless_the_query_forbids_it() {
     let master = Master::serving(None).await;
     for (query, pod) in [
         ("name=a&img=ubuntu", json!({"allow_root": true})),
@@ -141,7 +141,7 @@ async fn create_also_accepts_the_names_of_the_job_api() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_job_created_under_a_taken_name_conflicts() {
+async fn create_of_another_job_under_a_taken_name_conflicts() {
     let master = Master::serving(None).await;
     assert_eq!(master.get("/create?strategy=AllReduce&n_worker=2&name=taken").await.status, 200);
     let other = master.get("/create?strategy=AllReduce&n_worker=3&name=taken").await;
@@ -186,7 +186,7 @@ async fn head_of_create_has_no_effect() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_created_job_runs() {
+async fn a_job_that_create_submitted_runs() {
     let master = Master::serving(None).await;
     master.get("/create?strategy=AllReduce&n_worker=2&name=curl1").await;
     let job = master.jobs.find(&"curl1".parse().expect("a name")).expect("the job");

@@ -67,7 +67,7 @@ async fn a_master_with_another_key_leaves_a_running_job_alone_and_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_at_a_master_with_another_key_is_done_by_the_master_that_has_the_key() {
+async fn a_cancel_at_a_master_with_another_key_is_carried_out_by_the_master_that_has_the_key() {
     let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
     let first = Master::with_key("first", kept_key(), backend, store);
     let spec = spec("wished", 2);
@@ -80,8 +80,8 @@ async fn a_cancel_at_a_master_with_another_key_is_done_by_the_master_that_has_th
     reach(&shown, JobState::Cancelled).await;
 }
 
-/// A job that two masters know and that the first master then abandons. Its pods never start; its grace is 1 s.
-async fn given_up(first: &Master, second: &Master) -> master::registry::JobHandle {
+/// A job that two masters know and that the first master then abandons. Its pods never start. Their grace is 1 s.
+async fn abandoned(first: &Master, second: &Master) -> master::registry::JobHandle {
     let pod = PodOptions { termination_grace_seconds: NonZeroU32::new(1), ..PodOptions::default() };
     let spec = JobSpec { pod, ..spec("left", 2) };
     in_time("the master has read the records", first.jobs.complete()).await;
@@ -96,24 +96,24 @@ async fn given_up(first: &Master, second: &Master) -> master::registry::JobHandl
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wish_is_done_by_the_asked_master_if_no_master_with_the_jobs_key_does_it() {
+async fn a_wish_is_carried_out_by_the_asked_master_if_the_master_with_the_jobs_key_is_gone() {
     for wish in [Wish::Cancel, Wish::Delete] {
         let (backend, store) = (FakeBackend::new(Arrival::Never("no room")), FakeStore::default());
         let first = Master::with_key("first", kept_key(), backend.clone(), store.clone());
         let second = Master::with_key("second", kept_key(), backend, store);
-        let shown = given_up(&first, &second).await;
+        let shown = abandoned(&first, &second).await;
         ends(&second, &shown, wish).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wish_is_done_by_the_asked_master_if_the_later_master_is_gone() {
+async fn a_wish_is_carried_out_by_the_asked_master_if_the_newer_master_is_gone() {
     for wish in [Wish::Cancel, Wish::Delete] {
         let (backend, store) = (FakeBackend::new(Arrival::Never("no room")), FakeStore::default());
-        let later = Master::over("2-later", backend.clone(), store.clone());
-        let earlier = Master::over("1-earlier", backend, store);
-        let shown = given_up(&later, &earlier).await;
-        ends(&earlier, &shown, wish).await;
+        let newer = Master::over("2-newer", backend.clone(), store.clone());
+        let older = Master::over("1-older", backend, store);
+        let shown = abandoned(&newer, &older).await;
+        ends(&older, &shown, wish).await;
     }
 }
 

@@ -44,7 +44,7 @@ impl Api<'_> {
         self.until(job, "the job has finished", |view| view.state.is_finished())
     }
 
-    /// Waits until all replicas run in a later start than this one, or the job has finished. Returns the view.
+    /// Waits until all replicas run in a start later than `after`, or the job has finished. Returns the view.
     pub(crate) fn running_anew(&self, job: &JobName, after: Option<Generation>) -> anyhow::Result<JobView> {
         let runs = |view: &JobView| {
             let is_new = view.generation > after;
@@ -53,7 +53,7 @@ impl Api<'_> {
         self.until(job, "all run in a new start", |view| view.state.is_finished() || runs(view))
     }
 
-    /// Waits until the start in `before` has ended or failed, or the job has finished. Returns the view.
+    /// Waits until the start in `before` or a later start has failed, or the job has finished. Returns the view.
     pub(crate) fn judged(&self, before: &JobView) -> anyhow::Result<JobView> {
         let is_judged =
             |view: &JobView| view.restarts.failed_starts.iter().any(|failed| failed.generation >= before.generation);

@@ -84,8 +84,8 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
         |way: Way, has_hit: bool| counts.lock().expect("nobody panics").get(&(way, has_hit)).copied().unwrap_or(0);
     let late: u32 = ways.iter().map(|(way, _)| count(*way, false)).sum();
     say(&format!(
-        "{} container kills ({} of agents, {} of exec.py) and {} pod deletions in {} jobs; {late} more met what had no work \
-         left; {:.0} s",
+        "{} container kills ({} of agents, {} of exec.py) and {} pod deletions in {} jobs; {late} more came too \
+         late; {:.0} s",
         count(Way::Container, true) + count(Way::Script, true),
         count(Way::Container, true),
         count(Way::Script, true),
@@ -105,7 +105,7 @@ struct Site<'a> {
 }
 
 impl Site<'_> {
-    /// Runs a job. Returns the kills, and whether each hit.
+    /// Runs a job. Returns each kill and whether it hit the replica in time.
     fn job(self, name: &JobName, hand: Vec<Way>, random: &mut fastrand::Rng) -> anyhow::Result<Vec<(Way, bool)>> {
         self.api.submit(&request(&self.cluster.image, name, EXEC_PY, 100))?;
         let mut shots = vec![];

@@ -30,9 +30,9 @@ struct Tally {
     jobs: u32,
     of_runs: u32,
     of_agents: u32,
-    /// Kills right after another kill at the same job.
+    /// Kills right after another kill in the same job.
     second: u32,
-    /// Kills that came too late, because the process had done its work. They do not count.
+    /// Kills that came too late, because the process had done its work. They do not count towards the quota.
     late: u32,
     /// Starts that a kill ended.
     starts: u32,
@@ -64,7 +64,7 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     let Tally { jobs, of_runs, of_agents, second, late, starts, restarts } = *total.lock().expect("nobody panics");
     say(&format!(
         "{} kill -9 in {jobs} jobs, {of_runs} of exec.py and {of_agents} of agents: {starts} starts ended by them and \
-         {restarts} restarts counted; {second} came right after another; {late} more met what had no work left; {:.0} s",
+         {restarts} restarts counted; {second} came right after another; {late} more came too late; {:.0} s",
         of_runs + of_agents,
         begin.elapsed().as_secs_f64(),
     ));

@@ -23,15 +23,16 @@ const LANES: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Number of the signal of `kill -9`.
 const SIGKILL: i32 = 9;
-/// Maximum number of times that a master passes a point. It is killed at the last time.
+/// A master is killed when it passes its point for the Nth time. N is random, from 1 to this number.
 const PASSINGS: u32 = 3;
-/// Kills a master after it has accepted a job and before it does anything for it.
+/// Kills a master after it has accepted a job and before it does anything for the job.
 const LOSES_ITS_JOB: Strike = Strike { point: Point::After(Deed::Accept), fault: Fault::Kill, passing: 1 };
 const STATE: [&str; 2] = ["--state-dir", "state"];
 const JOB: &str = "/v1/jobs/struck";
 
-/// In the first start a script fails. In the second it ends its agent, and thereby its pod. The third succeeds. The script
-/// remembers the first failure in a file, because MUSTER_RESTART_COUNT is at least 1 after a change of masters.
+/// In the first start, worker-1 fails. In the second start, it ends its agent, and thereby its pod. The third start
+/// succeeds. The script records the first failure in a file, because MUSTER_RESTART_COUNT is at least 1 after a change
+/// of masters.
 const EXEC_PY: &str = r#"
 import json, os, signal, sys, time
 generation, config = os.environ["MUSTER_GENERATION"], json.loads(os.environ["TF_CONFIG"])
@@ -63,7 +64,7 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
                 jobs.fetch_add(1, Ordering::Relaxed);
                 made.fetch_add(killed, Ordering::Relaxed);
                 left -= killed;
-                // If no master passes the point that often, kill at the first time.
+                // If no master passes the point that often, kill at the first passing.
                 passing = if killed == 0 { 1 } else { random.u32(1..=PASSINGS) };
             }
         }
@@ -103,7 +104,7 @@ impl Trial<'_> {
         trial.job().with_context(|| trial.cluster.to_string())?;
         let pods = BTreeMap::from([("struck-worker-0", 1), ("struck-worker-1", 2)]);
         history.judge(&pods).with_context(|| trial.cluster.to_string())?;
-        // The test may see the last action before its master is killed.
+        // The master may be killed after the last answer. Then this request starts the next master.
         trial.ask(&[], JOB, |status, _| status == "404")?;
         within("nothing is left", || trial.remains().is_empty().then_some(()), || trial.remains().join(" "));
         ensure!(trial.made > 0 || strike.passing > 1, "no master passes this point");
@@ -153,8 +154,8 @@ impl Trial<'_> {
         while begin.elapsed() < PATIENCE {
             let url = format!("{}{path}", self.cluster.master.url);
             // curl's last line has its exit code, because an answer may break off.
-            let told = "\n%{http_code} %{exitcode}";
-            let answer = self.scene.curl(&[args, &["--max-time", "60", "-w", told, &url]].concat());
+            let format = "\n%{http_code} %{exitcode}";
+            let answer = self.scene.curl(&[args, &["--max-time", "60", "-w", format, &url]].concat());
             let (body, end) = answer.rsplit_once('\n').with_context(|| format!("curl printed {answer:?}"))?;
             match end.split_once(' ') {
                 Some((status, "0")) if is_it(status, body) => return Ok(body.to_owned()),

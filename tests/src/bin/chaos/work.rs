@@ -17,8 +17,8 @@ pub(crate) const STEPS: u64 = 25;
 /// Number of steps that no job completes.
 pub(crate) const STEPS_WITHOUT_END: u64 = 1_000_000;
 
-/// Does its steps, starting at its checkpoint. Writes its start and its cluster to `journal`. Locks, which end with their
-/// process, show whether a run of another start, or a second run of this start, is still alive.
+/// A script that does its steps, starting at its checkpoint. It writes its start and its cluster to `journal`. Locks,
+/// which end with their process, show whether a run of another start, or a second run of this start, is still alive.
 const EXEC_PY: &str = r#"
 import fcntl, glob, json, os, sys, time
 config = json.loads(os.environ["TF_CONFIG"])

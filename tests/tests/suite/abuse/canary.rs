@@ -73,7 +73,7 @@ fn answers(scene: &Scene, master: &Master, seen: &mut Seen) -> String {
             let answer = scene.curl(&[header, &["-i", &url]].concat());
             assert!(answer.starts_with("HTTP/1.1 "), "{path} {header:?}: {answer}");
             job = if path == "/v1/jobs/canary" && header.contains(&"@right") { answer.clone() } else { job };
-            // The description contains this text, but no secret.
+            // The OpenAPI document contains this example, which is not a secret.
             seen.add(format!("{path} {header:?}"), answer.replace("Authorization: Bearer TOKEN", ""));
         }
     }

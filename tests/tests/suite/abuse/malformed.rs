@@ -51,7 +51,7 @@ const PIECES: [&[u8]; 26] = [
     b"\xf0\x9f\x92\xa9",
 ];
 
-/// The last request of each connection. It closes the connection, unless a broken request before it swallows it.
+/// The last request of each connection. It closes the connection, unless a broken request contains it.
 const LAST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
 /// Concurrent connections. Those with an incomplete last request stay open until a timeout.
 const AT_ONCE: usize = 300;

@@ -19,7 +19,7 @@ use crate::abuse::caller::{address, assert_untouched, runtime, statuses};
 const DROPPED_WITHIN: Duration = Duration::from_secs(15);
 /// Maximum time until a connection that does not read is dropped. The kernel gives up after a minute.
 const UNREAD_DROPPED_WITHIN: Duration = Duration::from_secs(120);
-/// Number of requests: their answers exceed the kernel's buffers.
+/// Number of requests whose answers together exceed the kernel's buffers.
 const UNREAD_REQUESTS: usize = 1_000;
 /// Maximum time until a complete request is answered.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);

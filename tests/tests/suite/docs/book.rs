@@ -23,7 +23,7 @@ fn the_summary_lists_every_page() {
 }
 
 #[test]
-fn readme_is_a_page_for_newcomers() {
+fn readme_is_short() {
     let lines = text(Path::new("README.md")).lines().count();
     assert!(lines <= MOST_LINES, "README.md has {lines} lines: move details to docs/");
 }

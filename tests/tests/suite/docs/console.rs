@@ -15,7 +15,7 @@ use crate::docs::{pages, text};
 const PORTS: [&str; 2] = ["7896", "7897"];
 
 #[test]
-fn the_console_blocks_do_what_they_show() {
+fn the_console_blocks_print_what_they_show() {
     let texts: Vec<String> = pages().iter().map(|page| text(page)).collect();
     let blocks_of = |text: &'_ str| -> Vec<String> {
         let blocks = text.split("```console test\n").skip(1).filter_map(|rest| rest.split_once("\n```"));

@@ -7,7 +7,7 @@ use e2e::programs::root;
 
 use crate::docs::collect;
 
-/// Files and folders that are free of them. Add a folder when it is.
+/// Files and folders that use none of the phrases. Add a folder when this is true for it.
 const PLACES: &[&str] = &[
     "README.md",
     "ARCHITECTURE.md",
@@ -30,7 +30,7 @@ const PLACES: &[&str] = &[
     "testkit/src",
 ];
 
-/// In lower case; a line's end counts as a space.
+/// The phrases, in lower case. A phrase may also continue on the next line.
 const PHRASES: &[&str] = &[
     "made up for",
     "such a one",
@@ -53,7 +53,7 @@ fn flat(text: &str) -> String {
     lines.join(" ").replace(" /// ", " ").replace(" // ", " ")
 }
 
-/// Whether the text holds these words, and not as a part of longer ones.
+/// Whether the text contains these words as whole words.
 fn has_words(text: &str, words: &str) -> bool {
     let ends_before = |before: &str| !before.ends_with(char::is_alphanumeric);
     let ends_after = |after: &str| !after.starts_with(char::is_alphanumeric);

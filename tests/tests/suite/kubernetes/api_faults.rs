@@ -52,7 +52,7 @@ fn faults_of_the_api_do_not_affect_a_running_job() {
     let run = client.ended().code(0);
     assert_eq!((run.lines("begun").len(), run.lines("ended").len()), (2, 2), "{}", run.stdout);
     assert_untroubled(&before, &stage.finished("steady"));
-    vigil.was_never_disappointed();
+    vigil.assert_no_complaints();
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_result_during_an_outage_of_the_api_is_recorded_after_it() {
     assert_eq!((run.lines("begun").len(), run.lines("ended").len()), (2, 2), "{}", run.stdout);
     assert_untroubled(&before, &stage.finished("meanwhile"));
     assert!(record(&stage, "meanwhile").contains("succeeded"));
-    vigil.was_never_disappointed();
+    vigil.assert_no_complaints();
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn a_submit_while_the_api_is_unavailable_or_refuses_gets_503_and_leaves_nothing(
     for fault in [Fault::Down, Fault::Refused(500)] {
         api.misbehave(On::Everything, fault);
         assert_refused(&stage, "early");
-        // The API is unavailable for a while, and not for one request only.
+        // Wait until the fault has affected several requests.
         api.until_struck(4);
         let client = stage.submit(&["--task", "early"]).code(3);
         client.says(&["error: ", "could not access the job's record", "hint: try again later"]);
@@ -117,7 +117,7 @@ fn a_submit_while_the_api_is_unavailable_or_refuses_gets_503_and_leaves_nothing(
     }
     api.behave();
     stage.submit(&["--task", "early"]).code(0);
-    vigil.was_never_disappointed();
+    vigil.assert_no_complaints();
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn with_a_slow_api_a_submit_gets_503_before_the_client_gives_up() {
     assert_refused(&stage, "patient");
     api.behave();
     stage.submit(&["--task", "patient"]).code(0);
-    vigil.was_never_disappointed();
+    vigil.assert_no_complaints();
 }
 
 #[test]
@@ -212,13 +212,13 @@ fn four_pods_start_through_a_slow_and_overloaded_api() {
         assert_eq!(run.lines("hello").len(), 4, "{}", run.stdout);
         assert_eq!(stage.finished(job).restarts.total(), 0);
     };
-    // Two requests for each pod.
+    // Eight refusals: on average, two for each pod.
     api.misbehave_times(8, On::Creating("pods"), Fault::TooMany);
     runs("crowded");
     assert_eq!(api.struck(), 8);
     api.misbehave(On::Everything, Fault::Slow(Duration::from_secs(2)));
     runs("slow");
-    vigil.was_never_disappointed();
+    vigil.assert_no_complaints();
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn a_launch_and_a_restart_continue_when_watches_break_off_and_cannot_resume() {
     assert_eq!(stage.finished("watched").restarts.total(), 1);
 }
 
-/// Waits until half a minute has passed since `since`.
+/// Waits until the outage that began at `since` has lasted for [`AWAY`].
 fn until_over(since: Instant) {
     let is_over = || (since.elapsed() > AWAY).then_some(());
     within("half a minute is over", is_over, String::new);
@@ -296,7 +296,7 @@ fn end(job: &JobView) {
     }
 }
 
-/// Repeatedly requests answers of a master that need no API.
+/// Repeatedly sends a master requests that need no Kubernetes API, and collects late or failed answers.
 struct Vigil {
     is_over: Arc<AtomicBool>,
     watching: JoinHandle<Vec<String>>,
@@ -306,10 +306,10 @@ impl Vigil {
     fn over(stage: &Stage) -> Self {
         let address = stage.cluster().master.url.trim_start_matches("http://").to_owned();
         let is_over = Arc::new(AtomicBool::new(false));
-        let is_told = Arc::clone(&is_over);
+        let should_end = Arc::clone(&is_over);
         let watching = thread::spawn(move || {
             let mut complaints = vec![];
-            while !is_told.load(Ordering::Relaxed) {
+            while !should_end.load(Ordering::Relaxed) {
                 complaints.extend(["/readyz", "/healthz", "/v1/jobs"].iter().filter_map(|path| ask(&address, path)));
                 thread::park_timeout(Duration::from_millis(100));
             }
@@ -318,7 +318,7 @@ impl Vigil {
         Self { is_over, watching }
     }
 
-    fn was_never_disappointed(self) {
+    fn assert_no_complaints(self) {
         self.is_over.store(true, Ordering::Relaxed);
         assert_eq!(self.watching.join().expect("it does not panic"), Vec::<String>::new());
     }

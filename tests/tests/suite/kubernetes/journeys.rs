@@ -1,4 +1,4 @@
-//! The journeys that take another path on a cluster than on one machine. The training runs in an image built from the
+//! The journeys that run different code on a cluster and on one machine. The training runs in an image built from the
 //! example's Dockerfile.
 
 use e2e::Place;
@@ -7,10 +7,10 @@ e2e::journeys! {
     Place::Cluster, #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"],
     four_workers_see_one_cluster_of_four_addresses,
     the_first_failure_is_named_and_stops_the_others_at_once,
-    a_run_that_kills_itself_is_told_from_one_that_exits,
+    a_run_that_crashes_is_reported_with_its_signal,
     when_the_chief_ends_the_servers_are_stopped_and_the_job_succeeds,
     variables_and_arguments_reach_exec_py,
-    jobs_at_once_all_succeed_with_no_address_used_twice,
+    concurrent_jobs_succeed_and_share_no_address,
     killing_an_agent_ends_its_run_and_fails_the_job_with_that_reason,
     a_name_is_free_again_when_its_job_is_deleted,
     workers_of_an_all_reduce_training_end_with_the_same_weights,

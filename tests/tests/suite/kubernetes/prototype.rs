@@ -31,7 +31,7 @@ fn image_of_prototype(stage: &Stage) -> Image {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn its_client_submits_its_agents_serve_and_a_new_master_does_not_start_them_again() {
+fn the_prototypes_agents_run_a_job_of_its_client_once_even_under_a_new_master() {
     let mut stage = Stage::new(Place::Cluster, "");
     let image = image_of_prototype(&stage);
     let url = stage.cluster().master.url.clone();
@@ -51,7 +51,7 @@ fn its_client_submits_its_agents_serve_and_a_new_master_does_not_start_them_agai
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn its_master_drives_our_agents() {
+fn the_prototypes_master_drives_our_agents() {
     let stage = Stage::hello(Place::Cluster);
     let namespace = &stage.cluster().namespace;
     let image = format!("--image={}", stage.cluster().image.wrapped());

@@ -18,7 +18,7 @@ fn an_image_that_no_registry_has_is_named_with_the_kubelets_reason() {
     stage.follow("absent").ended().code(1).says(&[image, "ErrImagePull", "connection refused"]);
     let status = stage.verb(&["status", "absent"]).code(0);
     assert!(status.stdout.contains(image) && status.stdout.contains("ErrImagePull"), "{}", status.stdout);
-    stage.assert_still();
+    stage.assert_nothing_runs();
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_run_that_exceeds_its_memory_limit_fails_with_that_reason() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_pod_that_is_deleted_by_hand_is_replaced_with_that_reason() {
+fn a_pod_that_is_deleted_by_hand_is_replaced_and_the_reason_is_shown() {
     let stage = Stage::new(Place::Cluster, STUBBORN);
     let client = Running::of(&mut stage.submitting(&["--task", "short"]));
     client.until_printed(2, "ready");
@@ -125,7 +125,7 @@ fn all_replicas_can_save_their_state_when_one_or_all_pods_are_deleted() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn an_evicted_pod_is_replaced_with_that_reason() {
+fn an_evicted_pod_is_replaced_and_the_reason_is_shown() {
     let stage = Stage::new(Place::Cluster, STUBBORN);
     let client = Running::of(&mut stage.submitting(&["--task", "evicted"]));
     client.until_printed(2, "ready");
@@ -167,5 +167,5 @@ fn runs_again(stage: &Stage, job: &str) {
     assert_eq!((view.restarts.counted, view.restarts.uncounted), (0, 1));
     stage.verb(&["cancel", job]).code(0);
     stage.verb(&["wait", job]).code(1).says(&["cancelled"]);
-    stage.assert_still();
+    stage.assert_nothing_runs();
 }

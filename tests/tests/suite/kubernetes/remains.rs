@@ -35,7 +35,7 @@ fn a_job_whose_record_is_deleted_by_hand_ends_and_leaves_nothing() {
 fn a_job_that_succeeded_leaves_its_record_and_pods_that_show_its_output() {
     let stage = Stage::hello(Place::Cluster);
     stage.submit(&["--task", "done"]).code(0);
-    stage.assert_still();
+    stage.assert_nothing_runs();
     assert_eq!(stage.cluster().objects(), kept("done"));
     assert_eq!(stage.cluster().pods(|phase| phase == "Succeeded").len(), 2);
     let logs = stage.cluster().namespace.kubectl(&["logs", "done-worker-1"]);
@@ -52,7 +52,7 @@ fn a_job_that_failed_leaves_pods_that_say_how_each_run_ended() {
     let exec_py = format!("import os\nif os.environ['RANK'] == '1': raise SystemExit(3)\n{STUBBORN}");
     let stage = Stage::new(Place::Cluster, &exec_py);
     stage.submit(&["--task", "broken", "--max-restarts", "0"]).code(1);
-    stage.assert_still();
+    stage.assert_nothing_runs();
     assert_eq!(stage.cluster().objects(), kept("broken"));
     assert_eq!(stage.cluster().pods(|phase| phase == "Failed").len(), 2);
     let code =
@@ -69,7 +69,7 @@ fn a_job_that_was_cancelled_leaves_its_record_and_pods_that_have_ended() {
     stage.follow("halted").until_printed(2, "ready");
     stage.verb(&["cancel", "halted"]).code(0);
     stage.verb(&["wait", "halted"]).code(1).says(&["cancelled"]);
-    stage.assert_still();
+    stage.assert_nothing_runs();
     assert_eq!(stage.cluster().objects(), kept("halted"));
     assert_forgotten(&stage, "halted");
 }
@@ -85,7 +85,7 @@ fn a_job_that_is_deleted_while_it_runs_leaves_nothing() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn kubectl_shows_which_job_role_and_index_a_pod_is() {
+fn kubectl_shows_the_job_role_and_index_of_a_pod() {
     let stage = Stage::hello(Place::Cluster);
     stage.submit(&["--task", "labels", "--strategy", "ParameterServer", "--worker-num", "1", "--ps-num", "0"]).code(2);
     stage.submit(&["--task", "labels", "--worker-num", "1"]).code(0);

@@ -61,14 +61,14 @@ fn the_next_master_reports_a_job_that_ended_without_a_master() {
     end(&before);
     stage.next_master(&["--state-dir", "state"]);
     assert_eq!(stage.finished("meanwhile").state, JobState::Succeeded);
-    stage.assert_still();
+    stage.assert_nothing_runs();
     let logs = stage.verb(&["logs", "meanwhile"]).code(0).stdout;
     assert_eq!(logs.matches("ended").count(), 2, "{logs}");
 }
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn the_next_master_starts_a_job_once_whose_master_died_right_after_accepting_it() {
+fn a_job_whose_master_died_right_after_accepting_it_is_started_once_by_the_next_master() {
     let mut stage = Stage::hello(Place::Cluster);
     stage.submit(&["-d", "--task", "orphan"]).code(0);
     stage.kill_master();
@@ -76,7 +76,7 @@ fn the_next_master_starts_a_job_once_whose_master_died_right_after_accepting_it(
     assert_eq!(stage.finished("orphan").state, JobState::Succeeded);
     let logs = stage.verb(&["logs", "orphan"]).code(0).stdout;
     assert_eq!(logs.matches("TF_CONFIG").count(), 2, "{logs}");
-    stage.assert_still();
+    stage.assert_nothing_runs();
 }
 
 /// Starts the next master, and waits until it shows the job as running.

@@ -34,7 +34,7 @@ fn why_names_the_replica_that_needed_more_memory_than_its_limit() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn why_names_the_replica_that_was_evicted_and_that_it_does_not_count() {
+fn why_names_the_evicted_replica_and_says_that_the_restart_does_not_count() {
     let stage = Stage::new(Place::Cluster, STUBBORN);
     let client = Running::of(&mut stage.submitting(&["--task", "evicted", "--max-restarts", "0", "--backoff", "0s"]));
     client.until_printed(2, "ready");
