@@ -29,7 +29,7 @@ pub enum Failure {
         #[serde(default)]
         loss: Loss,
     },
-    /// The gang was not complete and started within `start_timeout_seconds`.
+    /// The gang did not start within `start_timeout_seconds`.
     StartTimeout {
         /// The replicas that were not ready.
         missing: Vec<ReplicaId>,
@@ -120,8 +120,8 @@ pub struct FailedStart {
     /// The replica's last lines of output, at most [`LAST_LINES_MAX`]. Only the newest failed start has them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_lines: Vec<String>,
-    /// Replicas that failed or were stopped because of this failure, at most [`CONSEQUENCES_MAX`]. After a deadline: every
-    /// replica, those that still ran (`stopped`) first.
+    /// Replicas that failed or were stopped because of this failure, at most [`CONSEQUENCES_MAX`]. After a
+    /// deadline, all replicas are listed; those that still ran and had to be stopped come first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub consequences: Vec<Consequence>,
 }
@@ -205,7 +205,7 @@ impl Restarts {
         }
     }
 
-    /// Removes the oldest failed start. Keeps the newest one that has a generation, because later starts may have none.
+    /// Removes the oldest failed start. It never removes the start that `newest_failed` refers to.
     pub fn forget_oldest(&mut self) {
         let newest = self.newest_failed();
         let oldest = self.failed_starts.iter().position(|start| newest.is_none() || start.generation != newest);

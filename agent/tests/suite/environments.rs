@@ -129,14 +129,11 @@ fn flags_override_variables_and_variables_override_defaults() {
 }
 
 #[test]
-fn the_words_of_an_images_entrypoint_come_before_the_command() {
-    let with = |more: &[&str]| {
-        let kept = ["--entrypoint=bash", "--entrypoint", "/my script.sh"];
-        configuration(&[&kept[..], more].concat(), &[]).command
-    };
-    assert_eq!(with(&[]), ["bash", "/my script.sh", "python", "exec.py"]);
-    assert_eq!(
-        with(&["--", "python", "exec.py", "--", "x"]),
-        ["bash", "/my script.sh", "python", "exec.py", "--", "x"]
-    );
+fn the_words_of_an_entrypoint_keep_their_order_and_leave_the_command_alone() {
+    let entrypoint = ["--entrypoint=bash", "--entrypoint", "/my script.sh"];
+    for command in [&[][..], &["--", "python", "exec.py", "--", "x"]] {
+        let config = configuration(&[&entrypoint[..], command].concat(), &[]);
+        assert_eq!(config.entrypoint, ["bash", "/my script.sh"]);
+        assert_eq!(config.command, configuration(command, &[]).command);
+    }
 }

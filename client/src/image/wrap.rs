@@ -119,12 +119,15 @@ async fn make(engine: &Engine, wrap: &Wrap<'_>, way: Way, notes: &Notes) -> Resu
             |error: std::io::Error| ImageError::Engine { doing: format!("pack {alias}"), reason: error.to_string() };
         let archive = layer::archive(wrap).map_err(unwritable)?;
         let Err(reason) = load(engine, archive).await else { return Ok(()) };
-        notes.say(&format!("image {}: Docker refuses a single layer ({reason}); building instead", short(alias)));
+        notes.say(&format!(
+            "image {}: Docker cannot load the agent's layer by itself ({reason}); building instead",
+            short(alias)
+        ));
     }
     build::wrap(engine, wrap, notes).await
 }
 
-/// Loads the image into the engine as a layer on the engine's own layers.
+/// Loads an archive that holds only the agent's layer. The engine already has the other layers of the image.
 async fn load(engine: &Engine, tar: Vec<u8>) -> Result<(), String> {
     let options = ImportImageOptionsBuilder::default().quiet(true).build();
     let mut answers = std::pin::pin!(engine.docker.import_image(options, body_full(tar.into()), None));
@@ -156,8 +159,8 @@ fn has_name(found: &Inspected, name: &ImageRef) -> bool {
     found.tags.iter().any(|tag| familiar(tag) == familiar(&name))
 }
 
-/// The name as the engine lists it. podman adds `localhost/` to names without a host, and a cluster that podman loads
-/// knows the image only by that name.
+/// The name as the engine lists it. podman adds `localhost/` to names without a host. A cluster whose images come from
+/// podman knows the image only by that name.
 fn as_listed(found: &Inspected, name: &ImageRef) -> ImageRef {
     let local = format!("{PODMAN_HOST}/{name}");
     let is_listed = !has_name(found, name) && found.tags.contains(&local);

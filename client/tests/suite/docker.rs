@@ -161,8 +161,10 @@ fn an_engine_that_refuses_a_single_layer_builds_the_same_image() {
     let folder = tempfile::tempdir().unwrap();
     let agent = agent_file(folder.path(), "one");
     let ended = wrap(&image, &agent, Some(&engine)).expect_code(0);
-    let ended = ended
-        .expect_stderr(&format!("image {}_pod: Docker refuses a single layer (not me); building instead", image.name));
+    let ended = ended.expect_stderr(&format!(
+        "image {}_pod: Docker cannot load the agent's layer by itself (not me); building instead",
+        image.name
+    ));
     let ended = ended.expect_stderr("wrapped in");
     let config = image.inspect_wrapped()["Config"].take();
     assert_eq!((&config["Entrypoint"], &config["Cmd"]), (&json!(["/muster/agent"]), &json!(null)));

@@ -123,5 +123,5 @@ fn docker_29_and_podman_build_the_image_without_trying_to_load_it() {
 fn docker_that_unexpectedly_refuses_a_layer_builds_and_says_why() {
     let engine = RecordedEngine::start(Recording { refuses_load: Some("not me"), ..Recording::docker(json!({}), &[]) });
     let ended = wrap(&engine).expect_code(0);
-    ended.expect_stderr("image digits_pod: Docker refuses a single layer (not me); building instead");
+    ended.expect_stderr("image digits_pod: Docker cannot load the agent's layer by itself (not me); building instead");
 }

@@ -42,7 +42,8 @@ pub(crate) fn overlaps(passing: u32) -> Vec<(Kind, Play)> {
     freezes.flat_map(|at| single_fault(at, passing).map(at_once)).collect()
 }
 
-/// A freeze of the master and a delay of the single action at every point, each longer than any timeout.
+/// At every point, one run that freezes the whole master and one that delays only the action there. Both last longer
+/// than every timeout.
 pub(crate) fn long_stalls(passing: u32) -> Vec<(Kind, Play)> {
     let stalls = faults().filter(|(_, fault)| matches!(fault, Fault::Freeze | Fault::Delay));
     let late = |play| (Kind::LongStall, Play { thaw: Thaw::Late, ..play });
@@ -66,16 +67,17 @@ pub(crate) fn crashed_pairs(passing: u32) -> Vec<(Kind, Play)> {
     pairs.map(|strikes| (Kind::CrashPair, play(strikes))).collect()
 }
 
-/// Every `of`-th ordered pair of faults, without the pairs of two crashes. The first `of` rounds take different pairs.
-pub(crate) fn mixed_pairs(round: u32, of: usize) -> Vec<(Kind, Play)> {
+/// One in `rounds` of all ordered pairs of faults, without the pairs of two crashes. Each of `rounds` consecutive rounds
+/// takes other pairs.
+pub(crate) fn mixed_pairs(round: u32, rounds: usize) -> Vec<(Kind, Play)> {
     let strike = |(point, fault)| Strike { point, fault, passing: 1 };
     let pairs = faults().flat_map(|first| faults().map(move |second| vec![strike(first), strike(second)]));
-    let scenario = |index: usize| Scenario::ALL[index / of % Scenario::ALL.len()];
+    let scenario = |index: usize| Scenario::ALL[index / rounds % Scenario::ALL.len()];
     let plays = pairs
         .enumerate()
         .map(|(index, strikes)| (index, Play { scenario: scenario(index), strikes, thaw: Thaw::AtTheEnd }));
     let is_mixed = |play: &Play| play.strikes.iter().any(|strike| strike.fault != Fault::Crash);
-    let chosen = plays.filter(|(index, play)| index % of == round as usize % of && is_mixed(play));
+    let chosen = plays.filter(|(index, play)| index % rounds == round as usize % rounds && is_mixed(play));
     chosen.map(|(_, play)| (Kind::MixedPair, play)).collect()
 }
 

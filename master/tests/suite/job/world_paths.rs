@@ -1,4 +1,4 @@
-//! Every path through the simulated world ends with a true result.
+//! Every path through the simulated world ends, and the job's phase and record then have the same result.
 
 use std::time::Duration;
 
@@ -172,12 +172,13 @@ fn a_pod_that_the_master_deletes_does_not_count_as_an_eviction_in_the_next_start
         Chance::Look(1),
         Chance::Progress,
     ];
-    check(&Story { policy, epoch: FIRST.epoch, found: members.to_vec(), chances }).expect("a true end");
+    check(&Story { policy, epoch: FIRST.epoch, found: members.to_vec(), chances })
+        .expect("the same result in the phase and the record");
 }
 
-/// A master cancels the start of a replica and dies. The replica's node dies before the next start.
+/// A master withdraws its order to start a replica, and dies. The replica's node dies before the next start.
 #[test]
-fn a_pod_that_ends_after_its_start_was_cancelled_is_replaced() {
+fn a_pod_that_ends_after_its_start_order_was_withdrawn_is_replaced() {
     use Chance::{Die, DieAtWrite, Disrupt, Go, Look, Lose, Obey, Progress};
     let three = ["worker-0", "worker-1", "worker-2"].map(|name| (id(name), None)).to_vec();
     let of_three = vec![
@@ -217,7 +218,8 @@ fn a_pod_that_ends_after_its_start_was_cancelled_is_replaced() {
     let policy = |success| Policy { max_restarts: 3, backoff: Duration::ZERO, success, ..POLICY };
     let stories = [(three, of_three, SuccessRule::AllThatTrain), (two, of_two, SuccessRule::Decider(id("worker-0")))];
     for (found, chances, success) in stories {
-        check(&Story { policy: policy(success), epoch: FIRST.epoch, found, chances }).expect("a true end");
+        check(&Story { policy: policy(success), epoch: FIRST.epoch, found, chances })
+            .expect("the same result in the phase and the record");
     }
 }
 
@@ -225,7 +227,7 @@ proptest! {
     #![proptest_config(cases(600))]
 
     #[test]
-    fn every_path_ends_with_a_true_result(story in any_story(300_000)) {
+    fn every_path_ends_with_one_result(story in any_story(300_000)) {
         check(&story)?;
     }
 

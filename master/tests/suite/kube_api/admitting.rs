@@ -70,7 +70,7 @@ async fn a_gang_that_is_greater_than_a_quota_is_refused_with_both_numbers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gang_that_exceeds_only_the_free_part_of_a_quota_or_a_hidden_quota_is_accepted() {
+async fn a_gang_is_accepted_if_a_quota_is_in_use_or_cannot_be_read() {
     let full =
         "pods \"digits-worker-0\" is forbidden: exceeded quota: team, requested: pods=1, used: pods=8, limited: pods=8";
     let full = Reply::Instead(failure(403, "Forbidden", full));
@@ -122,7 +122,7 @@ async fn answers_that_do_not_concern_the_spec_do_not_refuse_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_volume_is_refused_without_a_request_unless_the_master_allows_it() {
+async fn a_host_volume_is_refused_before_any_call_of_the_api_unless_the_master_allows_it() {
     let server = ApiServer::new();
     let volumes = ["empty:/scratch", "host:/srv:/data"].map(|volume| volume.parse().expect("a volume")).into();
     let spec = JobSpec { pod: PodOptions { volumes, ..PodOptions::default() }, ..spec("digits") };
@@ -135,7 +135,7 @@ async fn a_host_volume_is_refused_without_a_request_unless_the_master_allows_it(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_spec_without_an_image_or_with_a_work_dir_is_refused_without_a_request() {
+async fn a_spec_without_an_image_or_with_a_work_dir_is_refused_before_any_call_of_the_api() {
     let server = ApiServer::new();
     let pods = begin(&server).await;
     let without = JobSpec { image: None, ..spec("digits") };

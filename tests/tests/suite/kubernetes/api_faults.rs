@@ -159,7 +159,7 @@ fn a_record_created_without_an_answer_exists_once_and_its_job_runs_once() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn pods_created_and_deleted_without_an_answer_exist_once_and_are_deleted() {
+fn pods_are_created_once_and_their_job_is_deleted_although_answers_are_lost() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, &with_peers(AWAITS_ITS_END));
     for (status, job) in [(500, "pods-500"), (503, "pods-503")] {
