@@ -6,6 +6,7 @@ pub mod process;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use protocol::error::ErrorCode;
@@ -16,7 +17,7 @@ use protocol::pod::PodOptions;
 use tokio::sync::watch;
 
 use crate::job::key::JobKey;
-use crate::job::observation::PodState;
+use crate::job::observation::{Incarnation, Pod};
 
 /// The specification of a pod. It depends on no other pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,8 +58,14 @@ impl PodSpec {
     }
 }
 
-/// Every pod of one job that the back end knows, with its state.
-pub type PodTable = BTreeMap<ReplicaId, PodState>;
+/// Every pod of one job that the back end knows.
+pub type PodTable = BTreeMap<ReplicaId, Pod>;
+
+/// A new incarnation, for back ends whose pods have no unique id. It is unique in this process.
+pub fn new_incarnation() -> Incarnation {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed).to_string().into()
+}
 
 /// Why a back end refuses a spec, before it has created anything.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -152,7 +159,8 @@ pub trait PodBackend: Send + Sync {
     async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError>;
 
     /// The pods of a job now, and then each change. The receiver may miss intermediate states, but it always gets the
-    /// newest state. An ended pod stays listed, with its reason, until it is deleted.
+    /// newest state. An ended pod stays listed, with its reason, until it is deleted. A pod keeps its incarnation; a pod
+    /// that is created after its deletion has another one.
     fn watch(&self, job: &JobKey) -> watch::Receiver<PodTable>;
 
     /// Resolves when the back end has failed and no longer reports pods. The master must then end, because it would

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use super::writing::{Written, amend_or_mend, persistently, show};
 use super::{Channels, Context, Driven, tasks};
 use crate::backend::PodTable;
-use crate::job::observation::PodState;
+use crate::job::observation::Pod;
 use crate::store::{Change, Ended, JobRecord, Stored, Wish};
 
 /// When a user asks to end another master's job, that master has the pods' grace plus this time to act. Then this
@@ -59,7 +59,7 @@ async fn over(context: &Context, channels: &Channels) -> Option<Stored> {
 }
 
 fn none_lives(pods: &PodTable) -> bool {
-    pods.values().all(|pod| matches!(pod, PodState::Terminated { .. } | PodState::Disrupted { .. }))
+    pods.values().all(Pod::has_ended)
 }
 
 /// Waits until a request to end the job is on record and the record has not changed for `patience`.

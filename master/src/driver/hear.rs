@@ -8,7 +8,7 @@ use tracing::info;
 use super::follower::{Followed, Follower};
 use super::subject::Subject;
 use super::{Driver, Next, Report};
-use crate::job::observation::{AgentState, LostRun, Presence};
+use crate::job::observation::{AgentState, Pod, Presence};
 use crate::job::phase::{JobEvent, JobPhase, StartStage};
 use crate::store::Wish;
 
@@ -42,17 +42,16 @@ impl Driver {
         let launched = self.stored.record.launched;
         let has_run = self.stored.record.restarts.newest_failed().is_some();
         for (id, replica) in &mut self.replicas {
-            let pod = table.get(id).cloned().map(|pod| if has_run { pod.after_a_start() } else { pod });
-            if replica.seen.pod.is_some() && pod.is_none() && is_coming_up {
-                replica.stop_hearing();
-                replica.seen.agent = AgentState::Failed(LostRun::disrupted("its pod was deleted"));
-            }
-            replica.seen.pod = pod;
-            if replica.seen.pod.is_some() {
-                replica.seen.denied = None;
-            }
-            if is_swept && replica.seen.pod.is_none() {
+            let pod = table.get(id).cloned().map(|Pod { incarnation, state }| {
+                let state = if has_run { state.after_a_start() } else { state };
+                Pod { incarnation, state }
+            });
+            let is_deleted = replica.see(pod);
+            let is_replaced = is_deleted && replica.seen.pod.is_some();
+            if is_swept && (is_deleted || replica.seen.pod.is_none()) {
                 replica.lose_pod();
+            } else if is_deleted && is_coming_up || is_replaced {
+                replica.lose_run();
             }
             replica.count_as_launched(launched);
             if replica.seen.presence() != Presence::Live {

@@ -1,5 +1,6 @@
 //! One replica of a driver's job: what the driver knows about it, and which work is in progress.
 
+use std::mem;
 use std::net::SocketAddr;
 
 use protocol::agent::RunState;
@@ -8,12 +9,14 @@ use tokio::time::Instant;
 
 use super::follower::Follower;
 use super::subject::Subject;
-use crate::job::observation::{AgentState, Observation, PodState};
+use crate::job::observation::{AgentState, Incarnation, LostRun, Observation, Pod, PodState};
 
 /// A replica, as its driver tracks it.
 pub(super) struct Replica {
     /// How many earlier pods of this replica the driver has seen end.
     pods_before: u32,
+    /// Its current pod, if it has one.
+    incarnation: Option<Incarnation>,
     /// What the driver knows about it.
     pub(super) seen: Observation,
     /// Whether its agent is the first prototype's, which offers neither status nor output.
@@ -78,16 +81,35 @@ impl Replica {
         }
     }
 
+    /// Stores its pod as the back end lists it now. Returns whether the pod that the driver knew has been deleted. Then
+    /// another pod may already be listed in its place.
+    pub(super) fn see(&mut self, pod: Option<Pod>) -> bool {
+        let (incarnation, state) = pod.map(|Pod { incarnation, state }| (incarnation, state)).unzip();
+        self.seen.pod = state;
+        if self.seen.pod.is_some() {
+            self.seen.denied = None;
+        }
+        let known = mem::replace(&mut self.incarnation, incarnation);
+        known.is_some() && known != self.incarnation
+    }
+
+    /// Counts its deleted pod as a loss, and ignores all further reports about that pod.
+    pub(super) fn lose_run(&mut self) {
+        self.stop_hearing();
+        self.seen.agent = AgentState::Failed(LostRun::disrupted("its pod was deleted"));
+    }
+
     /// Ignores all further reports about its pod, because the pod no longer exists.
-    pub(super) fn stop_hearing(&mut self) {
+    fn stop_hearing(&mut self) {
         self.pods_before += 1;
         self.follower = None;
     }
 
-    /// Forgets everything about its pod, because the pod no longer exists.
+    /// Forgets everything about its pod, because the pod no longer exists. Keeps the pod that is listed now, if any.
     pub(super) fn lose_pod(&mut self) {
         self.stop_hearing();
-        *self = Self { pods_before: self.pods_before, ..Self::new() };
+        let seen = Observation { pod: self.seen.pod.take(), ..Observation::NEW };
+        *self = Self { pods_before: self.pods_before, incarnation: self.incarnation.take(), seen, ..Self::new() };
     }
 
     /// Prepares for the next start after a failed start. If its pod still exists, the pod may serve the next start.
@@ -123,6 +145,7 @@ impl Replica {
     pub(super) fn new() -> Self {
         Self {
             pods_before: 0,
+            incarnation: None,
             seen: Observation::NEW,
             is_seed_only: false,
             is_stopped: false,
@@ -150,5 +173,17 @@ mod tests {
         assert_eq!((replica.seen.agent.clone(), replica.is_seed_only), (AgentState::Silent, false));
         replica.hear(replica.subject(id), AgentState::SeedOnly, None);
         assert_eq!(replica.seen.agent, AgentState::SeedOnly);
+    }
+
+    #[test]
+    fn a_pod_with_another_uid_is_another_pod() {
+        let listed =
+            |uid: &str| Some(Pod { incarnation: uid.to_owned().into(), state: PodState::Pending { reason: None } });
+        let mut replica = Replica::new();
+        assert!(!replica.see(listed("a")), "it is the first");
+        assert!(!replica.see(listed("a")), "it is the same");
+        assert!(replica.see(listed("b")), "the first was deleted");
+        assert!(replica.see(None), "the second was deleted");
+        assert!(!replica.see(None));
     }
 }

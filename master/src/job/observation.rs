@@ -1,10 +1,37 @@
 //! What is known about each replica: its pod's state from the back end, and its agent's answers. It is never stored.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use protocol::agent::{LastWords, RunState, RunStatus};
 use protocol::failure::Loss;
 use protocol::ids::Generation;
+
+/// A replica's pod, as its back end lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pod {
+    /// Which of the replica's pods this is.
+    pub incarnation: Incarnation,
+    /// Its state.
+    pub state: PodState,
+}
+
+impl Pod {
+    /// Whether it has ended. It may still be listed.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, PodState::Terminated { .. } | PodState::Disrupted { .. })
+    }
+}
+
+/// Distinguishes a pod from all earlier and later pods of the same replica. In Kubernetes it is the pod's uid.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Incarnation(Arc<str>);
+
+impl From<String> for Incarnation {
+    fn from(text: String) -> Self {
+        Self(text.into())
+    }
+}
 
 /// The state of a pod, as its back end reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -64,8 +64,8 @@ impl Suite<'_> {
             self.create(*replica).await;
         }
         let table = self.until("all run", |table| self.replicas.iter().all(|id| is_running(table, *id))).await;
-        for (id, state) in &table {
-            let PodState::Running(addresses) = state else { panic!("{id} is {state:?}") };
+        for (id, pod) in &table {
+            let PodState::Running(addresses) = pod.state else { panic!("{id} is {pod:?}") };
             let answer = self.agents.status(addresses.agent, None).await;
             assert!(matches!(answer, Ok(AgentAnswer::Status(_))), "{id} answers {answer:?}");
         }
@@ -79,8 +79,8 @@ impl Suite<'_> {
 
     async fn every_pod_has_addresses_of_its_own(&self) {
         let mut seen = std::collections::HashSet::new();
-        for (id, state) in self.table() {
-            let PodState::Running(addresses) = state else { panic!("{id} is {state:?}") };
+        for (id, pod) in self.table() {
+            let PodState::Running(addresses) = pod.state else { panic!("{id} is {pod:?}") };
             assert!(seen.insert(addresses.agent), "{id} shares its agent's address");
             assert!(seen.insert(addresses.tensorflow), "{id} shares its TensorFlow's address");
         }
@@ -93,11 +93,11 @@ impl Suite<'_> {
 
     async fn a_pod_whose_agent_finishes_stays_listed_as_ended(&self) {
         let first = self.replicas[0];
-        let PodState::Running(addresses) = self.table()[&first].clone() else { panic!("it ran a moment ago") };
+        let PodState::Running(addresses) = self.table()[&first].state else { panic!("it ran a moment ago") };
         self.agents.finish(addresses.agent).await.expect("an idle agent finishes");
-        self.until("the pod has ended", |table| matches!(table.get(&first), Some(PodState::Terminated { .. }))).await;
+        self.until("the pod has ended", |table| matches!(state(table, first), Some(PodState::Terminated { .. }))).await;
         self.create(first).await;
-        assert!(matches!(self.table()[&first], PodState::Terminated { .. }), "an ended pod is not started again");
+        assert!(matches!(self.table()[&first].state, PodState::Terminated { .. }), "an ended pod is not started again");
     }
 
     async fn a_deleted_pod_is_gone_and_may_be_deleted_again(&self) {
@@ -111,7 +111,15 @@ impl Suite<'_> {
     async fn a_deleted_pod_can_be_created_again(&self) {
         let first = self.replicas[0];
         self.create(first).await;
-        self.until("it runs again", |table| is_running(table, first)).await;
+        let earlier = self.until("it runs again", |table| is_running(table, first)).await;
+        self.delete(first).await;
+        self.until("none is listed", PodTable::is_empty).await;
+        self.create(first).await;
+        let later = self.until("it runs once more", |table| is_running(table, first)).await;
+        assert_ne!(
+            earlier[&first].incarnation, later[&first].incarnation,
+            "a pod that is created again is another one"
+        );
         self.delete(first).await;
         self.until("none is listed", PodTable::is_empty).await;
     }
@@ -149,5 +157,9 @@ impl Suite<'_> {
 }
 
 fn is_running(table: &PodTable, id: ReplicaId) -> bool {
-    matches!(table.get(&id), Some(PodState::Running(_)))
+    matches!(state(table, id), Some(PodState::Running(_)))
+}
+
+fn state(table: &PodTable, id: ReplicaId) -> Option<&PodState> {
+    table.get(&id).map(|pod| &pod.state)
 }

@@ -13,9 +13,9 @@ use protocol::job::JobSpec;
 use protocol::routes::TENSORFLOW_PORT;
 use tokio::sync::watch;
 
-use master::backend::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
+use master::backend::{BackendError, PodBackend, PodSpec, PodTable, Refusal, new_incarnation};
 use master::job::key::JobKey;
-use master::job::observation::{Addresses, PodState};
+use master::job::observation::{Addresses, Pod, PodState};
 
 use super::agent::{AgentKind, FakeAgent};
 use super::routes;
@@ -80,6 +80,14 @@ impl Default for JobPods {
     }
 }
 
+impl JobPods {
+    fn end(&self, replica: ReplicaId, state: PodState) {
+        self.table.send_modify(|table| {
+            table.entry(replica).and_modify(|pod| pod.state = state);
+        });
+    }
+}
+
 /// The next agent's address. It differs for each pod of this process, so that all agents can use the same port.
 static NEXT_ADDRESS: AtomicU32 = AtomicU32::new(u32::from_be_bytes([127, 1, 0, 1]));
 
@@ -92,7 +100,7 @@ impl FakeBackend {
     /// Waits until a pod runs, and returns its agent.
     pub async fn agent(&self, job: &JobName, replica: ReplicaId) -> FakeAgent {
         let mut table = self.table(job);
-        let is_up = |table: &PodTable| matches!(table.get(&replica), Some(PodState::Running(_)));
+        let is_up = |table: &PodTable| matches!(table.get(&replica), Some(Pod { state: PodState::Running(_), .. }));
         table.wait_for(is_up).await.expect("the table lives as long as the back end");
         self.lock()[job].agents[&replica].clone()
     }
@@ -113,7 +121,7 @@ impl FakeBackend {
         if let Some(agent) = pods.agents.remove(&replica) {
             agent.vanish();
         }
-        pods.table.send_modify(|table| drop(table.insert(replica, ended)));
+        pods.end(replica, ended);
         self.note(job, replica, PodChange::Ended);
     }
 
@@ -147,7 +155,7 @@ impl FakeBackend {
             if pods.agents.get(&replica).is_some_and(|current| current.is(&agent)) {
                 let reason = "its agent finished".to_owned();
                 let ended = PodState::Terminated { exit: agent.last_words(), reason };
-                pods.table.send_modify(|table| drop(table.insert(replica, ended)));
+                pods.end(replica, ended);
                 backend.note(&job, replica, PodChange::Ended);
             }
         });
@@ -202,7 +210,8 @@ impl PodBackend for FakeBackend {
         }
         pods.uid = uid;
         pods.agents.extend(agent.clone().map(|agent| (replica, agent)));
-        pods.table.send_modify(|table| drop(table.insert(replica, state)));
+        let pod = Pod { incarnation: new_incarnation(), state };
+        pods.table.send_modify(|table| drop(table.insert(replica, pod)));
         self.note(&job, replica, PodChange::Created(agent));
         Ok(())
     }

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use super::observe;
 use crate::backend::PodTable;
 use crate::job::key::JobKey;
+use crate::job::observation::{Incarnation, Pod as Listed};
 
 /// All pods that a master has created, as far as the watch has reported.
 #[derive(Debug, Clone, Default)]
@@ -113,9 +114,12 @@ impl Inner {
             self.remove(&name);
         }
         self.tables.entry(job.clone()).or_default().send_if_modified(|table| {
-            let state = observe::state(pod, table.get(&replica));
-            let has_changed = table.get(&replica) != Some(&state);
-            table.insert(replica, state);
+            let incarnation = Incarnation::from(pod.uid().unwrap_or_default());
+            let before = table.get(&replica).filter(|before| before.incarnation == incarnation);
+            let state = observe::state(pod, before.map(|before| &before.state));
+            let listed = Listed { incarnation, state };
+            let has_changed = before != Some(&listed);
+            table.insert(replica, listed);
             has_changed
         });
         let grace = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);

@@ -44,7 +44,7 @@ fn listed(seen: &SeenPods, pods: Vec<Pod>) {
 }
 
 fn table(seen: &SeenPods, uid: &str) -> Vec<(ReplicaId, PodState)> {
-    seen.table(&job(uid)).borrow().clone().into_iter().collect()
+    seen.table(&job(uid)).borrow().clone().into_iter().map(|(id, pod)| (id, pod.state)).collect()
 }
 
 #[test]

@@ -22,10 +22,10 @@ use tracing::{debug, warn};
 use self::child::{Order, Started};
 use self::ports::Ports;
 use self::run_dir::RunDirs;
-use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
+use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal, new_incarnation};
 use crate::descriptors::Descriptors;
 use crate::job::key::JobKey;
-use crate::job::observation::PodState;
+use crate::job::observation::{Pod, PodState};
 use crate::job::plan;
 
 /// The embedded back end.
@@ -60,6 +60,21 @@ impl Default for JobPods {
     }
 }
 
+impl JobPods {
+    /// Lists a new pod.
+    fn list(&self, replica: ReplicaId, state: PodState) {
+        let pod = Pod { incarnation: new_incarnation(), state };
+        self.table.send_modify(|table| drop(table.insert(replica, pod)));
+    }
+
+    /// Changes the state of a listed pod.
+    fn set(&self, replica: ReplicaId, state: PodState) {
+        self.table.send_modify(|table| {
+            table.entry(replica).and_modify(|pod| pod.state = state);
+        });
+    }
+}
+
 impl ProcessBackend {
     /// A back end that keeps its pods' folders below `state_dir`. A job that names no folder runs in
     /// `default_work_dir`. Agents inherit this process's environment, except for the variables `not_inherited`. They
@@ -80,7 +95,7 @@ impl ProcessBackend {
         for (job, replica) in run_dirs.list()? {
             let reason = "the master that ran it ended, and so did its processes".to_owned();
             let ended = PodState::Disrupted { reason };
-            jobs.entry(job).or_default().table.send_modify(|table| drop(table.insert(replica, ended)));
+            jobs.entry(job).or_default().list(replica, ended);
         }
         let ports = Ports::new(std::process::id());
         let launcher =
@@ -101,9 +116,7 @@ impl ProcessBackend {
 
     async fn carry(self, pod: PodSpec, started: Started, orders: watch::Receiver<Order>) {
         let set = |state: PodState| {
-            self.with_job(&pod.job.name, |pods| {
-                pods.table.send_modify(|table| drop(table.insert(pod.replica, state)));
-            });
+            self.with_job(&pod.job.name, |pods| pods.set(pod.replica, state));
         };
         let last = child::run(&self.launcher, (&pod, started), orders.clone(), set).await;
         debug!(job = %pod.job.name, pod = %pod.name(), "pod ended");
@@ -111,7 +124,7 @@ impl ProcessBackend {
         let stays = self.with_job(&pod.job.name, |pods| {
             let stays = *orders.borrow() != Order::Delete;
             if stays {
-                pods.table.send_modify(|table| drop(table.insert(pod.replica, last)));
+                pods.set(pod.replica, last);
             }
             stays
         });
@@ -171,7 +184,7 @@ impl PodBackend for ProcessBackend {
             }
             let (sender, receiver) = watch::channel(Order::Live);
             pods.orders.insert(pod.replica, sender);
-            pods.table.send_modify(|table| drop(table.insert(pod.replica, PodState::Pending { reason: None })));
+            pods.list(pod.replica, PodState::Pending { reason: None });
             Some(receiver)
         });
         let Some(orders) = orders else { return Ok(()) };
@@ -190,7 +203,7 @@ impl PodBackend for ProcessBackend {
             if let Some(orders) = pods.orders.get(&replica) {
                 orders.send_replace(Order::Delete);
             }
-            matches!(pods.table.borrow().get(&replica), Some(PodState::Terminated { .. } | PodState::Disrupted { .. }))
+            pods.table.borrow().get(&replica).is_some_and(Pod::has_ended)
         });
         if has_ended {
             self.remove(&job.name, replica);

@@ -39,7 +39,7 @@ async fn sees_all_changes(pods: &KubeBackend) {
     };
     let table = until(pods, &job("new"), "the changes are seen", is_there).await;
     let ended = PodState::Disrupted { reason: "Evicted: The node was low on resource: memory.".to_owned() };
-    assert_eq!(table[&worker(0)], ended, "a pod that has ended stays listed");
+    assert_eq!(table[&worker(0)].state, ended, "a pod that has ended stays listed");
     assert_eq!(table.get(&worker(2)), None, "a deleted pod is gone");
 }
 

@@ -105,7 +105,7 @@ pub(crate) async fn until(
 
 /// The address of a worker, if it runs.
 pub(crate) fn ip(table: &PodTable, index: u32) -> Option<String> {
-    match table.get(&worker(index))? {
+    match &table.get(&worker(index))?.state {
         PodState::Running(addresses) => Some(addresses.agent.ip().to_string()),
         PodState::Pending { .. }
         | PodState::Unusable { .. }

@@ -148,7 +148,7 @@ async fn a_finished_job_has_released_its_pods() {
     assert_eq!(view.state, JobState::Succeeded);
     let table = master.backend.table(&view.name).borrow().clone();
     for (id, pod) in table {
-        assert!(matches!(pod, master::job::observation::PodState::Terminated { .. }), "{id} is {pod:?}");
+        assert!(matches!(pod.state, master::job::observation::PodState::Terminated { .. }), "{id} is {pod:?}");
     }
 }
 

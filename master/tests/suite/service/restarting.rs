@@ -289,7 +289,7 @@ async fn clean_pods_decides_which_pods_of_a_finished_job_stay() {
         let is_so = |table: &master::backend::PodTable| table.len() == left;
         in_time("the expected number of pods is left", table.clone().wait_for(is_so)).await.expect("the table is kept");
         let lives =
-            |pod: &master::job::observation::PodState| matches!(pod, master::job::observation::PodState::Running(_));
+            |pod: &master::job::observation::Pod| matches!(pod.state, master::job::observation::PodState::Running(_));
         let living = table.borrow().values().filter(|pod| lives(pod)).count();
         assert_eq!(living, if clean_pods == CleanPods::None { 2 } else { 0 }, "{clean_pods:?}");
     }
@@ -333,7 +333,8 @@ async fn the_agent_of_the_replica_that_failed_the_job_is_told_to_finish() {
     master.backend.agent(&spec.name, worker(1)).await.exit(ExitOutcome::Code(3));
     reach(&job, JobState::Failed).await;
     let table = master.backend.table(&spec.name).borrow().clone();
-    let ended =
-        |pod: &master::job::observation::PodState| matches!(pod, master::job::observation::PodState::Terminated { .. });
+    let ended = |pod: &master::job::observation::Pod| {
+        matches!(pod.state, master::job::observation::PodState::Terminated { .. })
+    };
     assert!(table.len() == 2 && table.values().all(ended), "no pod had to be deleted: {table:?}");
 }

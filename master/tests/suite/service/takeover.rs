@@ -187,7 +187,7 @@ async fn an_unseen_end_of_the_prototypes_agents_is_read_from_their_pods() {
     first.stop_following().await;
     agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
     let ended = |table: &master::backend::PodTable| {
-        table.values().all(|pod| matches!(pod, master::job::observation::PodState::Terminated { .. }))
+        table.values().all(|pod| matches!(pod.state, master::job::observation::PodState::Terminated { .. }))
     };
     in_time("the pods have ended", first.backend.table(&spec.name).wait_for(ended)).await.expect("the table is kept");
 
@@ -257,7 +257,7 @@ async fn a_job_that_was_cancelled_while_no_master_ran_is_cancelled_by_the_next()
     reach(&found(&second, &spec.name).await, JobState::Cancelled).await;
     let table = second.backend.table(&spec.name).borrow().clone();
     let lives =
-        |pod: &master::job::observation::PodState| matches!(pod, master::job::observation::PodState::Running(_));
+        |pod: &master::job::observation::Pod| matches!(pod.state, master::job::observation::PodState::Running(_));
     assert!(!table.values().any(lives), "{table:?}");
 }
 

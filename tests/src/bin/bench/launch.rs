@@ -61,7 +61,7 @@ pub(crate) async fn fake() -> anyhow::Result<Vec<Row>> {
             backend.create(pod(&spec, replica)).await?;
         }
         let table = backend.watch(&key(&spec)).borrow().clone();
-        let agents: Vec<SocketAddr> = table.values().filter_map(agent_of).collect();
+        let agents: Vec<SocketAddr> = table.values().filter_map(|pod| agent_of(&pod.state)).collect();
         bare.push(bare_loop(&agents).await?);
         backend.shutdown().await;
     }
