@@ -23,7 +23,9 @@ use crate::driver::{self, Channels, Context, Driven, Tenure};
 use crate::job::key::JobKey;
 use crate::job::plan;
 use crate::logs::{Archive, JobLogs};
-use crate::store::{Change, JobRecord, SPEC_BYTES_MAX, StoreError, StoreEvent, Stored, Wish, amend, json_bytes_of};
+use crate::store::{
+    Change, FORMAT, JobRecord, SPEC_BYTES_MAX, StoreError, StoreEvent, Stored, Wish, amend, json_bytes_of,
+};
 
 /// Maximum time for a recorded job to reach the registry.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -223,6 +225,8 @@ impl Jobs {
         }
         self.context.backend.admit(&spec).await?;
         let record = JobRecord {
+            format: FORMAT,
+            revision: 0,
             uid: uuid::Uuid::new_v4().to_string(),
             spec: spec.clone(),
             accepted_at: self.context.store.now(),

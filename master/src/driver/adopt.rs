@@ -30,8 +30,8 @@ pub enum Tenure {
 }
 
 /// Returns at once if this master may hold the job. Otherwise shows the reason, and waits until the job has ended and
-/// no pod is alive. If the other master ignores a request to end the job, ends the job itself. `None` if the job no
-/// longer exists.
+/// no pod is alive. If the other master ignores a request to end the job, ends the job itself, unless the record has a
+/// later format. `None` if the job no longer exists.
 pub(super) async fn wait_for_another_master(
     context: &Context,
     stored: Stored,
@@ -42,10 +42,11 @@ pub(super) async fn wait_for_another_master(
     warn!(job = %stored.name(), "{sentence}");
     show(&channels.view, &sentence);
     let patience = Duration::from_secs(stored.record.spec.pod.termination_grace_seconds().into()) + HEED_TIMEOUT;
+    let may_end = stored.record.later_format().is_none();
     let mut record = channels.record.clone();
     tokio::select! {
         over = over(context, channels) => over,
-        unheeded = unheeded(&mut record, patience) => end_for_another_master(context, unheeded?, channels).await,
+        unheeded = unheeded(&mut record, patience), if may_end => end_for_another_master(context, unheeded?, channels).await,
     }
 }
 
@@ -107,6 +108,9 @@ async fn end_for_another_master(context: &Context, stored: Stored, channels: &Ch
 
 /// Why this master must leave the job to another master, if it must. Agents refuse tokens made with another key.
 fn why_it_is_anothers(context: &Context, stored: &Stored, tenure: Tenure) -> Option<String> {
+    if let Some(reason) = stored.record.later_format() {
+        return Some(format!("left to another master: {reason}"));
+    }
     let keys = stored.record.agent_key.as_deref().zip(context.agent_key.fingerprint());
     match (keys.filter(|(theirs, own)| theirs != own), tenure) {
         (Some((theirs, own)), _) => Some(format!(

@@ -1,7 +1,5 @@
 //! The driver's inputs: its record, its pods, and the reports of its tasks.
 
-use std::cmp::Ordering;
-
 use protocol::agent::{RunState, RunStatus};
 use tracing::info;
 
@@ -16,15 +14,16 @@ impl Driver {
     pub(super) async fn take_record(&mut self) -> Next {
         let newest = self.channels.record.borrow_and_update().clone();
         let Some(newest) = newest else { return self.abandon().await };
-        match newest.record.epoch.cmp(&self.stored.record.epoch) {
-            // A late event: the record was changed before this master took the job over.
-            Ordering::Less => return Next::GoOn,
-            Ordering::Equal => self.stored = newest,
-            Ordering::Greater => {
-                info!(job = %newest.name(), epoch = newest.record.epoch, "another master has taken the job over");
-                return Next::Yield;
-            }
+        let (known, epoch) = (&self.stored.record, newest.record.epoch);
+        if epoch > known.epoch {
+            info!(job = %newest.name(), epoch, "another master has taken the job over");
+            return Next::Yield;
         }
+        // The watch reports changes late, also those from before a takeover.
+        if (epoch, newest.record.revision) < (known.epoch, known.revision) {
+            return Next::GoOn;
+        }
+        self.stored = newest;
         self.advance().await
     }
 

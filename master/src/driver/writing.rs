@@ -87,7 +87,7 @@ pub(super) async fn amend_or_mend(
         };
         let mut record = known.record.clone();
         change(&mut record);
-        match store.update(record.bounded(), &version).await {
+        match store.update(record.changed(), &version).await {
             Err(StoreError::Conflict(_)) => {}
             done => return done,
         }

@@ -19,6 +19,13 @@ const RESTARTS_BYTES_MAX: usize = 192 * 1024;
 const REASON_CHARS_MAX: usize = 40;
 
 impl JobRecord {
+    /// The record as a change of it is written: with the next revision, and bounded.
+    #[must_use]
+    pub fn changed(mut self) -> Self {
+        self.revision += 1;
+        self.bounded()
+    }
+
     /// Cuts a record to a size that every store accepts. The spec was already checked at the submit.
     #[must_use]
     pub fn bounded(mut self) -> Self {

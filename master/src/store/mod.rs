@@ -21,9 +21,19 @@ pub use self::bounds::{SPEC_BYTES_MAX, json_bytes_of};
 
 use crate::job::key::JobKey;
 
+/// The newest format of records that this version of the master can change. A later format may hold fields that this
+/// version would drop.
+pub const FORMAT: u32 = 1;
+
 /// The record of one job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobRecord {
+    /// The format of the record, from 1.
+    #[serde(default = "first_format")]
+    pub format: u32,
+    /// How many times the record was changed. A watch may report changes late; readers ignore lower revisions.
+    #[serde(default)]
+    pub revision: u64,
     /// The unique id of the job. A later job with the same name has another one.
     pub uid: String,
     /// The request; it never changes.
@@ -49,6 +59,11 @@ pub struct JobRecord {
     pub restarts: Restarts,
     /// How the job ended; written once.
     pub ended: Option<Ended>,
+}
+
+/// The format of a record that names none.
+fn first_format() -> u32 {
+    1
 }
 
 /// What a user wants of a job. A wish can change only to a later wish in this list.
@@ -229,7 +244,8 @@ pub trait JobStore: Send + Sync {
 /// `change` returns whether there is anything to write.
 ///
 /// # Errors
-/// All of [`JobStore::get`] and [`JobStore::update`] except [`StoreError::Conflict`].
+/// All of [`JobStore::get`] and [`JobStore::update`] except [`StoreError::Conflict`]; [`StoreError::Refused`] also for
+/// a record of a later format.
 pub async fn amend(
     store: &dyn JobStore,
     name: &JobName,
@@ -242,7 +258,10 @@ pub async fn amend(
             Change::Nothing => return Ok(stored),
             Change::Write => {}
         }
-        match store.update(record.bounded(), &stored.version).await {
+        if let Some(reason) = record.later_format() {
+            return Err(StoreError::Refused(reason));
+        }
+        match store.update(record.changed(), &stored.version).await {
             Err(StoreError::Conflict(_)) => {}
             done => return done,
         }

@@ -4,7 +4,7 @@
 use protocol::ids::JobName;
 use serde::Deserialize;
 
-use super::JobRecord;
+use super::{FORMAT, JobRecord};
 
 /// Maximum characters of a reason. serde quotes values, which may be very long.
 const REASON_CHARS_MAX: usize = 200;
@@ -12,6 +12,16 @@ const REASON_CHARS_MAX: usize = 200;
 const UID_MAX: usize = 64;
 
 impl JobRecord {
+    /// Why this master must not change the record, if a later version of the master has written it.
+    pub fn later_format(&self) -> Option<String> {
+        let Self { format, .. } = self;
+        (*format > FORMAT).then(|| {
+            format!(
+                "a later version of the master wrote the record in format {format}; this version knows format {FORMAT}"
+            )
+        })
+    }
+
     /// Reads the record of the job with this name. It ignores fields that a newer master has added.
     ///
     /// # Errors

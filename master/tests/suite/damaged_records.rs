@@ -13,7 +13,7 @@ use master::job::key::JobKey;
 use master::job::plan;
 use master::registry::{Jobs, Submitted};
 use master::store::sqlite::SqliteStore;
-use master::store::{Ended, JobRecord, JobStore, StoreError, StoreEvent};
+use master::store::{Ended, FORMAT, JobRecord, JobStore, StoreError, StoreEvent, Wish};
 use protocol::agent::ExitOutcome;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
@@ -177,6 +177,25 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
     let (status, body) = master.ask("POST", "/v1/jobs", &taken).await;
     assert_eq!(status, 201, "{body}");
     assert_eq!(serde_json::from_str::<JobView>(&body).expect("a view").name, key.name);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_of_a_later_format_is_shown_and_left_alone() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (store, _file) = open(dir.path());
+    let record = JobRecord { format: FORMAT + 1, ..conformance::record("later") };
+    let stored = store.create(record).await.expect("create");
+    let master = Master::over(&store, FakeBackend::new(Arrival::AtOnce)).await;
+    let mut view = master.jobs.find(stored.name()).expect("the registry lists the job").view;
+    let says_why =
+        |view: &JobView| view.replicas[0].reason.as_deref().is_some_and(|reason| reason.contains("format 2"));
+    timeout(DEADLINE, view.wait_for(says_why)).await.expect("in time").expect("the job stays");
+    for wish in [Wish::Cancel, Wish::Delete] {
+        let refused = master.jobs.wish(stored.name(), wish).await.expect_err("the record is of a later format");
+        assert!(refused.to_string().contains("this version knows format 1"), "{refused}");
+    }
+    assert_eq!(store.get(stored.name()).await.expect("get"), Some(stored.clone()), "the record is as it was");
+    assert!(master.backend.table(stored.name()).borrow().is_empty(), "no pod is created");
 }
 
 #[test]

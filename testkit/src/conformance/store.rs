@@ -4,7 +4,7 @@ use protocol::failure::Restarts;
 use protocol::ids::UnixMillis;
 use protocol::job::{JobRequest, JobSpec, Strategy};
 
-use master::store::{Change, JobRecord, JobStore, StoreError, StoreEvent, Version, Wish, amend};
+use master::store::{Change, FORMAT, JobRecord, JobStore, StoreError, StoreEvent, Version, Wish, amend};
 
 /// Runs the suite on an empty store.
 ///
@@ -29,6 +29,8 @@ pub fn record(name: &str) -> JobRecord {
     let spec = JobSpec::try_from(request).expect("a valid request");
     let (uid, holder) = (format!("uid-of-{name}"), "a-master".to_owned());
     JobRecord {
+        format: FORMAT,
+        revision: 0,
         uid,
         spec,
         accepted_at: UnixMillis(1),
