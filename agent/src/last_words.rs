@@ -11,7 +11,7 @@ use tracing::warn;
 /// Writes how the run ended to an existing file. Does nothing if no run has ended.
 pub fn leave(status: &RunStatus, file: &Path) {
     let Some(exit) = status.exit.clone() else { return };
-    let message = message(LastWords { generation: status.generation, exit });
+    let message = message(LastWords { generation: status.generation, exit, membership: status.membership });
     match OpenOptions::new().write(true).truncate(true).open(file).and_then(|mut file| file.write_all(&message)) {
         Ok(()) => {}
         // Only Kubernetes creates this file.

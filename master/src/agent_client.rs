@@ -15,7 +15,7 @@ use hyper::{Method, Request, Response, StatusCode, Uri, header};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use protocol::agent::RunStatus;
+use protocol::agent::{Membership, RunStatus};
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::Generation;
 use protocol::routes;
@@ -155,12 +155,18 @@ impl AgentClient {
         }
     }
 
-    /// `POST /config` with a JSON object.
+    /// `POST /config` with a JSON object. A replica that does not train has no membership.
     ///
     /// # Errors
     /// [`AgentError`].
-    pub async fn configure(&self, agent: SocketAddr, generation: Generation, body: Bytes) -> Result<(), AgentError> {
-        let path = format!("{}?generation={generation}", routes::AGENT_CONFIG);
+    pub async fn configure(
+        &self,
+        agent: SocketAddr,
+        (generation, membership): (Generation, Option<Membership>),
+        body: Bytes,
+    ) -> Result<(), AgentError> {
+        let membership = membership.map(|Membership { seat, of, start }| format!("&seat={seat}&of={of}&start={start}"));
+        let path = format!("{}?generation={generation}{}", routes::AGENT_CONFIG, membership.unwrap_or_default());
         self.call(post(agent, &path, body), CALL_TIMEOUT).await.map(drop)
     }
 

@@ -59,6 +59,39 @@ pub struct RunStatus {
     /// How the run ended. Absent until it ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<ExitReport>,
+    /// The run's membership in its start, as `/config` gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub membership: Option<Membership>,
+    /// What this agent supports.
+    #[serde(default, skip_serializing_if = "Features::is_none")]
+    pub features: Features,
+}
+
+/// A replica's membership in one start. The master sends it with the environment, and the agent only repeats it. So a
+/// master that takes a job over learns the members of a start from the agents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Membership {
+    /// The member's index within its role in this start, from 0.
+    pub seat: u32,
+    /// The number of members of this start.
+    pub of: u32,
+    /// How many starts the job has had before this start.
+    pub start: u32,
+}
+
+/// What an agent supports. Agents of the first versions report nothing, and ignore unknown parameters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Features {
+    /// The agent repeats the membership that `/config` gives it.
+    #[serde(default)]
+    pub seats: bool,
+}
+
+impl Features {
+    /// Whether the agent supports nothing of this.
+    fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// How a run ended (`outcome`), and why (`stopped`, `terminated`).
@@ -106,6 +139,9 @@ pub struct LastWords {
     pub generation: Option<Generation>,
     /// How the run ended.
     pub exit: ExitReport,
+    /// The run's membership in its start, as `/config` gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub membership: Option<Membership>,
 }
 
 /// Maximum bytes of [`LastWords`] as JSON: Kubernetes' limit for a container's termination message

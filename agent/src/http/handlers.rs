@@ -33,10 +33,11 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 type Result = std::result::Result<Answer, Failure>;
 
 pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result {
-    let generation = Query::of(&request).generation()?;
+    let query = Query::of(&request);
+    let (generation, membership) = (query.generation()?, query.membership()?);
     let body = read_body(request.into_body()).await?;
     let changes = parse_config(&body)?;
-    ask_runner(agent, Event::Config(Assignment { generation, changes })).await
+    ask_runner(agent, Event::Config(Assignment { generation, membership, changes })).await
 }
 
 pub(super) async fn run(request: &Request<Incoming>, agent: &Agent) -> Result {

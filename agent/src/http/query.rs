@@ -4,6 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use hyper::Request;
+use protocol::agent::Membership;
 use protocol::ids::Generation;
 
 use super::answer::Failure;
@@ -35,6 +36,16 @@ impl<'a> Query<'a> {
 
     pub(super) fn generation(&self) -> Result<Option<Generation>, Failure> {
         self.parse("generation", "of the form E.S, such as 1.1")
+    }
+
+    /// The membership in a start: `seat`, `of` and `start`, all three or none.
+    pub(super) fn membership(&self) -> Result<Option<Membership>, Failure> {
+        let number = |name: &str| self.parse::<u32>(name, "a whole number");
+        match (number("seat")?, number("of")?, number("start")?) {
+            (None, None, None) => Ok(None),
+            (Some(seat), Some(of), Some(start)) => Ok(Some(Membership { seat, of, start })),
+            _ => Err(Failure::Query("seat, of and start must be given together".to_owned())),
+        }
     }
 
     /// Time from SIGTERM to SIGKILL, in seconds with or without a fraction.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use protocol::agent::{ExitOutcome, ExitReport, RunState};
+use protocol::agent::{ExitOutcome, ExitReport, Membership, RunState};
 use protocol::ids::{Generation, UnixMillis};
 use rustix::process::Pid;
 
@@ -13,6 +13,8 @@ use super::environment::EnvChanges;
 pub struct Assignment {
     /// The generation, if the sender named one.
     pub generation: Option<Generation>,
+    /// The membership, if the sender named one. The agent only repeats it.
+    pub membership: Option<Membership>,
     /// Changes to the agent's own environment.
     pub changes: EnvChanges,
 }

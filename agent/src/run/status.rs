@@ -1,6 +1,6 @@
 //! The status of the run, for the wire and for the agent's log.
 
-use protocol::agent::RunStatus;
+use protocol::agent::{Features, RunStatus};
 use tracing::field::display;
 use tracing::info;
 
@@ -23,6 +23,8 @@ pub(super) fn status_of(phase: &Phase, boot_id: String) -> RunStatus {
         pid: phase.main_process().map(|pid| pid.as_raw_nonzero().get().unsigned_abs()),
         started_at,
         exit,
+        membership: phase.assignment().and_then(|assignment| assignment.membership),
+        features: Features { seats: true },
     }
 }
 

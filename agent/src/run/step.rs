@@ -99,7 +99,7 @@ fn config(phase: Phase, asked: Assignment) -> Moved {
     if let (Some(generation), Some(held)) = (asked.generation, phase.assignment())
         && held.generation == Some(generation)
     {
-        let same = held.changes == asked.changes;
+        let same = (&held.changes, held.membership) == (&asked.changes, asked.membership);
         return if same { to(phase) } else { refused(phase, Refusal::ConfiguredOtherwise(generation)) };
     }
     match phase {

@@ -25,7 +25,7 @@ fn changes(value: &str) -> EnvChanges {
 }
 
 fn config(of: &str, value: &str) -> Event {
-    Event::Config(Assignment { generation: generation(of), changes: changes(value) })
+    Event::Config(Assignment { generation: generation(of), membership: None, changes: changes(value) })
 }
 
 fn run(of: &str) -> Event {

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::thread;
 
 use crate::support::{Agent, PATIENCE, process_state};
-use protocol::agent::{ExitOutcome, RunState, RunStatus};
+use protocol::agent::{ExitOutcome, Membership, RunState, RunStatus};
 use protocol::error::ErrorCode;
 
 const SEED_CONFIG: &str = r#"{"MASTER":"10.1.2.3","SET_ID":0,"NUM_WORKERS":2,"TF_CONFIG":{"cluster":{"worker":["10.1.0.5:1234","10.1.0.6:1234"],"ps":["10.1.0.4:1234"]},"task":{"type":"worker","index":0}}}"#;
@@ -41,6 +41,24 @@ fn each_generation_accepts_one_config() {
     assert_eq!(agent.get("/run?generation=1.3").status, 200);
     agent.wait_for_exit();
     assert_eq!(agent.get("/run?generation=1.3").status, 200, "the run has ended, and a second request starts nothing");
+}
+
+#[test]
+fn the_agent_repeats_the_membership_of_its_run() {
+    let agent = Agent::of_shell("exit 3");
+    assert!(agent.status().features.seats);
+    let config = |query: &str| agent.post(&format!("/config?generation=1.1{query}"), "{}").status;
+    assert_eq!(config("&seat=2&of=4"), 400, "start is missing");
+    assert_eq!(config("&seat=x&of=4&start=0"), 400);
+    assert_eq!(agent.status().membership, None);
+    assert_eq!(config("&seat=2&of=4&start=1"), 200);
+    let membership = Some(Membership { seat: 2, of: 4, start: 1 });
+    assert_eq!(agent.status().membership, membership);
+    assert_eq!(config("&seat=2&of=4&start=1"), 200, "the same config again");
+    assert_eq!(config("&seat=3&of=4&start=1"), 409, "another seat in the same start");
+    assert_eq!(agent.get("/run?generation=1.1").status, 200);
+    agent.wait_for_exit();
+    assert_eq!(agent.status().membership, membership);
 }
 
 #[test]

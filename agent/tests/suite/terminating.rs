@@ -72,7 +72,7 @@ fn a_run_gets_sigterm_and_its_grace_and_readers_learn_how_it_ended() {
         let exit = exited.exit.unwrap();
         assert_eq!((&exit.outcome, exit.stopped, exit.terminated), (&ExitOutcome::Code(75), true, true));
         let left: LastWords = serde_json::from_str(&fs::read_to_string(&log).unwrap()).unwrap();
-        assert_eq!(left, LastWords { generation: exited.generation, exit });
+        assert_eq!(left, LastWords { generation: exited.generation, exit, membership: None });
         fs::remove_file(&go).unwrap();
     }
 }
@@ -172,7 +172,7 @@ fn last_words_are_also_left_after_a_finish_and_only_in_an_existing_file() {
 fn last_words_fit_and_keep_the_end_of_stderr_and_the_beginning_of_a_reason() {
     let words = |outcome, stderr_tail: String| {
         let exit = ExitReport { stderr_tail, ..ExitReport::new(outcome, UnixMillis(1)) };
-        LastWords { generation: None, exit }
+        LastWords { generation: None, exit, membership: None }
     };
     for text in ["x", "é", "\u{1b}[1m", "\"\\\n", "\u{0}", "😀"] {
         for length in [0_usize, 1, 500, 4096] {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
-use protocol::agent::RunState;
+use protocol::agent::{Membership, RunState};
 use protocol::ids::{Generation, ReplicaId};
 use protocol::job::JobSpec;
 use tokio::sync::mpsc;
@@ -88,7 +88,8 @@ pub(super) async fn configure(call: Fanout, targets: Vec<(Subject, SocketAddr)>,
         let body =
             serde_json::to_vec(&rendezvous.environment(subject.id)).expect("strings and numbers always serialize");
         let body = Bytes::from(body);
-        let answer = configure_one(&call, agent, &body).await;
+        let membership = rendezvous.membership(subject.id);
+        let answer = configure_one(&call, agent, membership, &body).await;
         let answer = answer.map(|()| AgentState::Configured(call.generation));
         call.report(subject, "its agent did not accept the environment", answer).await;
     };
@@ -96,8 +97,13 @@ pub(super) async fn configure(call: Fanout, targets: Vec<(Subject, SocketAddr)>,
 }
 
 /// Configures an agent, and stops a run that another master launched just before it was replaced.
-async fn configure_one(call: &Fanout, agent: SocketAddr, body: &Bytes) -> Result<(), AgentError> {
-    let send = async || call.agents.configure(agent, call.generation, body.clone()).await;
+async fn configure_one(
+    call: &Fanout,
+    agent: SocketAddr,
+    membership: Option<Membership>,
+    body: &Bytes,
+) -> Result<(), AgentError> {
+    let send = async || call.agents.configure(agent, (call.generation, membership), body.clone()).await;
     match send.retry(patience()).when(is_unreachable).await {
         Err(AgentError::Refused { status: 409, .. }) => {}
         answer => return answer,

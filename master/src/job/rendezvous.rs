@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use protocol::agent::Membership;
 use protocol::env;
 use protocol::ids::{Generation, Rank, ReplicaId, Role};
 use protocol::job::JobSpec;
@@ -74,6 +75,13 @@ impl<'a> Rendezvous<'a> {
         u32::try_from(place).ok().map(Rank)
     }
 
+    /// The membership of a replica in this start. An evaluator is no member, because it does not take part in the training.
+    pub fn membership(&self, replica: ReplicaId) -> Option<Membership> {
+        let of = self.members.keys().filter(|id| is_member(id.role)).count();
+        let of = u32::try_from(of).ok()?;
+        is_member(replica.role).then_some(Membership { seat: replica.index, of, start: self.restarts })
+    }
+
     fn count(&self, role: Role) -> usize {
         self.members.keys().filter(|id| id.role == role).count()
     }
@@ -95,6 +103,14 @@ impl Serialize for Environment<'_> {
             map.serialize_entry(name, value)?;
         }
         map.end()
+    }
+}
+
+/// Whether replicas of this role are members of a start.
+fn is_member(role: Role) -> bool {
+    match role {
+        Role::Chief | Role::Worker | Role::Ps => true,
+        Role::Evaluator => false,
     }
 }
 

@@ -49,13 +49,12 @@ impl ReplicaPhase {
         let run = Self::of_agent(&observation.agent, current);
         match (&observation.pod, run) {
             (_, exited @ Self::Exited(..)) => exited,
-            (Some(PodState::Terminated { exit: Some(LastWords { generation: Some(generation), exit }), .. }), _)
-                if is_current(*generation, current) =>
-            {
-                Self::Exited(*generation, exit.clone())
-            }
             (
-                Some(PodState::Terminated { exit: Some(LastWords { generation: None, exit }), .. }),
+                Some(PodState::Terminated { exit: Some(LastWords { generation: Some(generation), exit, .. }), .. }),
+                _,
+            ) if is_current(*generation, current) => Self::Exited(*generation, exit.clone()),
+            (
+                Some(PodState::Terminated { exit: Some(LastWords { generation: None, exit, .. }), .. }),
                 Self::Running(generation),
             ) => match (&exit.outcome, &observation.agent) {
                 // An agent always reports how exec.py ended, unless the agent itself is killed.

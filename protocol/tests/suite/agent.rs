@@ -1,7 +1,7 @@
 //! Golden JSON of the agent's messages.
 
 use crate::common::{assert_golden, assert_tolerates_new_fields, read};
-use protocol::agent::{ExitOutcome, ExitReport, LastWords, RunState, RunStatus};
+use protocol::agent::{ExitOutcome, ExitReport, Features, LastWords, Membership, RunState, RunStatus};
 use protocol::ids::{Generation, UnixMillis};
 use serde_json::{Value, json};
 
@@ -17,6 +17,8 @@ fn status(state: RunState) -> RunStatus {
         pid: None,
         started_at: None,
         exit: None,
+        membership: None,
+        features: Features::default(),
     }
 }
 
@@ -34,6 +36,17 @@ fn an_idle_status_has_no_generation() {
 fn a_configured_status_names_its_generation() {
     let golden = json!({"seq": 3, "boot_id": "6f1c", "state": "configured", "generation": "2.1"});
     assert_golden(&status(RunState::Configured), &golden);
+}
+
+#[test]
+fn a_member_of_a_start_names_its_seat() {
+    let membership = Some(Membership { seat: 2, of: 4, start: 1 });
+    let seated = RunStatus { membership, features: Features { seats: true }, ..status(RunState::Configured) };
+    let golden = json!({
+        "seq": 3, "boot_id": "6f1c", "state": "configured", "generation": "2.1",
+        "membership": {"seat": 2, "of": 4, "start": 1}, "features": {"seats": true},
+    });
+    assert_golden(&seated, &golden);
 }
 
 #[test]
@@ -113,10 +126,13 @@ fn last_words_name_the_generation_and_the_exit() {
         "generation": "2.1",
         "exit": {"code": 3, "stopped": false, "ended_at": 1_700_000_042_000_u64, "stderr_tail": "Killed\n"},
     });
-    assert_golden(&LastWords { generation: Some(Generation { epoch: 2, sequence: 1 }), exit: exit.clone() }, &golden);
+    assert_golden(
+        &LastWords { generation: Some(Generation { epoch: 2, sequence: 1 }), exit: exit.clone(), membership: None },
+        &golden,
+    );
     assert_tolerates_new_fields::<LastWords>(&golden);
     let unnamed = json!({"exit": golden["exit"]});
-    assert_golden(&LastWords { generation: None, exit }, &unnamed);
+    assert_golden(&LastWords { generation: None, exit, membership: None }, &unnamed);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use protocol::agent::{ExitOutcome, ExitReport, LastWords, RunState, RunStatus};
+use protocol::agent::{ExitOutcome, ExitReport, Features, LastWords, RunState, RunStatus};
 use protocol::ids::Generation;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -94,6 +94,8 @@ impl FakeAgent {
             pid: None,
             started_at: None,
             exit: None,
+            membership: None,
+            features: Features { seats: true },
         };
         Self(Arc::new(Shared {
             address,
@@ -174,7 +176,7 @@ impl FakeAgent {
     /// The termination message of a prototype's agent whose run has ended.
     pub(super) fn last_words(&self) -> Option<LastWords> {
         let exit = self.0.status.borrow().exit.clone().filter(|_| self.0.kind == AgentKind::Prototype)?;
-        Some(LastWords { generation: None, exit })
+        Some(LastWords { generation: None, exit, membership: None })
     }
 
     /// Whether both are clones of the same agent.

@@ -12,7 +12,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use protocol::agent::{ExitOutcome, RunState};
+use protocol::agent::{ExitOutcome, Membership, RunState};
 use protocol::ids::{Generation, UnixMillis};
 use protocol::routes;
 use serde::Deserialize;
@@ -24,6 +24,15 @@ use super::agent::{AgentEvent, AgentKind, FakeAgent};
 #[derive(Debug, Deserialize)]
 struct OfGeneration {
     generation: Generation,
+}
+
+/// The query of `/config`.
+#[derive(Debug, Deserialize)]
+struct OfStart {
+    generation: Generation,
+    seat: Option<u32>,
+    of: Option<u32>,
+    start: Option<u32>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -70,9 +79,10 @@ pub(super) async fn serve(address: SocketAddr, kind: AgentKind) -> FakeAgent {
 
 async fn configure(
     State(agent): State<FakeAgent>,
-    Query(OfGeneration { generation }): Query<OfGeneration>,
+    Query(OfStart { generation, seat, of, start }): Query<OfStart>,
     Json(environment): Json<Value>,
 ) -> (StatusCode, &'static str) {
+    let membership = seat.zip(of).zip(start).map(|((seat, of), start)| Membership { seat, of, start });
     let mut history = agent.history_mut();
     if agent.0.gone.is_cancelled() {
         return GONE;
@@ -95,6 +105,7 @@ async fn configure(
     agent.change(|status| {
         status.state = RunState::Configured;
         status.generation = Some(generation);
+        status.membership = membership;
         status.exit = None;
     });
     DONE

@@ -176,7 +176,7 @@ fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
         (None, Some(terminated)) => {
             let exit = report(pod, terminated);
             let reason = without_last_words(&exit.outcome, terminated);
-            PodState::Terminated { exit: Some(LastWords { generation: None, exit }), reason }
+            PodState::Terminated { exit: Some(LastWords { generation: None, exit, membership: None }), reason }
         }
         (None, None) => PodState::Terminated { exit: None, reason: "its pod ended without a reason".to_owned() },
     }

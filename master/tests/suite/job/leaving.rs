@@ -7,7 +7,7 @@ use master::job::gang::{Gang, Member};
 use master::job::observation::Presence::{Absent, Ended, Live};
 use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState};
 use master::job::replica::ReplicaPhase::{self, Exited, Running};
-use protocol::agent::{ExitReport, RunState, RunStatus};
+use protocol::agent::{ExitReport, Features, RunState, RunStatus};
 
 use crate::job::support::{FIRST, POLICY, exit, id, look, running, stop_with, stopped};
 
@@ -98,7 +98,17 @@ fn the_other_runs_get_the_leaving_grace_only_while_the_evicted_pod_still_lives()
 /// The state of an agent whose run in the first start ended with `exit`.
 fn ended(exit: ExitReport) -> AgentState {
     let (boot_id, state, generation) = ("boot".to_owned(), RunState::Exited, Some(FIRST));
-    let run = RunStatus { seq: 1, boot_id, state, generation, pid: None, started_at: None, exit: Some(exit) };
+    let run = RunStatus {
+        seq: 1,
+        boot_id,
+        state,
+        generation,
+        pid: None,
+        started_at: None,
+        exit: Some(exit),
+        membership: None,
+        features: Features::default(),
+    };
     AgentState::Status(Box::new(run))
 }
 

@@ -11,7 +11,7 @@ use master::job::policy::{Deadline, Policy, SuccessRule};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
-use protocol::agent::{ExitReport, LastWords, RunState, RunStatus};
+use protocol::agent::{ExitReport, Features, LastWords, RunState, RunStatus};
 use protocol::failure::Restarts;
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::run_policy::{CleanPods, OnStartTimeout};
@@ -136,7 +136,7 @@ fn any_observation() -> impl Strategy<Value = Observation> {
 
 fn any_last_words() -> impl Strategy<Value = Option<LastWords>> {
     let generation = prop_oneof![Just(None), Just(Some(FIRST)), Just(Some(SECOND))];
-    let words = generation.prop_map(|generation| LastWords { generation, exit: exit(1, 3) });
+    let words = generation.prop_map(|generation| LastWords { generation, exit: exit(1, 3), membership: None });
     prop_oneof![Just(None), words.prop_map(Some)]
 }
 
@@ -170,7 +170,8 @@ fn any_loss() -> impl Strategy<Value = LostRun> {
 
 fn status(state: RunState, generation: Generation, exit: Option<ExitReport>) -> RunStatus {
     let generation = (state != RunState::Idle).then_some(generation);
-    RunStatus { seq: 1, boot_id: "boot".to_owned(), state, generation, pid: None, started_at: None, exit }
+    let (pid, started_at, membership, features) = (None, None, None, Features::default());
+    RunStatus { seq: 1, boot_id: "boot".to_owned(), state, generation, pid, started_at, exit, membership, features }
 }
 
 /// A random moment. Sometimes all members have the same observation, so that the later phases are reached.

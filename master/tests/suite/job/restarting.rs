@@ -159,11 +159,21 @@ fn a_restart_waits_until_every_run_of_the_old_start_is_dead() {
 
 #[test]
 fn a_run_of_an_old_start_that_still_lives_makes_its_pod_unfit() {
-    use protocol::agent::{RunState, RunStatus};
+    use protocol::agent::{Features, RunState, RunStatus};
     let (boot_id, pid, started_at, exit) = ("boot".to_owned(), None, None, None);
     for state in [RunState::Running, RunState::Stopping] {
         let boot_id = boot_id.clone();
-        let run = RunStatus { seq: 1, boot_id, state, generation: Some(FIRST), pid, started_at, exit: exit.clone() };
+        let run = RunStatus {
+            seq: 1,
+            boot_id,
+            state,
+            generation: Some(FIRST),
+            pid,
+            started_at,
+            exit: exit.clone(),
+            membership: None,
+            features: Features::default(),
+        };
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
         let pod = Some(PodState::Running(Addresses { agent: address, tensorflow: address }));
         let seen = Observation { pod, agent: AgentState::Status(Box::new(run)), ..Observation::NEW };

@@ -9,7 +9,7 @@ use master::job::phase::{
 };
 use master::job::replica::ReplicaPhase;
 use master::job::replica::ReplicaPhase::{Configured, Exited, Joined, Running, Scheduled};
-use protocol::agent::{ExitOutcome, ExitReport, LastWords, RunState, RunStatus};
+use protocol::agent::{ExitOutcome, ExitReport, Features, LastWords, RunState, RunStatus};
 use protocol::failure::{Failure, Loss};
 use protocol::ids::Generation;
 use protocol::view::JobResult;
@@ -126,7 +126,17 @@ fn status(state: RunState, generation: Generation) -> AgentState {
     let (boot_id, pid, started_at) = ("boot".to_owned(), None, None);
     let exit = (state == RunState::Exited).then(|| exit(3, 9));
     let generation = Some(generation);
-    AgentState::Status(Box::new(RunStatus { seq: 3, boot_id, state, generation, pid, started_at, exit }))
+    AgentState::Status(Box::new(RunStatus {
+        seq: 3,
+        boot_id,
+        state,
+        generation,
+        pid,
+        started_at,
+        exit,
+        membership: None,
+        features: Features::default(),
+    }))
 }
 
 fn running_pod() -> Observation {
@@ -139,7 +149,7 @@ fn running_pod() -> Observation {
 #[test]
 fn the_last_words_of_an_ended_pod_tell_the_exit_and_the_generation() {
     let phase = |generation, current| {
-        let words = LastWords { generation, exit: exit(3, 1) };
+        let words = LastWords { generation, exit: exit(3, 1), membership: None };
         let pod = PodState::Terminated { exit: Some(words), reason: "its agent ended".to_owned() };
         ReplicaPhase::of(&Observation { pod: Some(pod), ..Observation::NEW }, current)
     };
@@ -157,7 +167,7 @@ fn the_last_words_of_an_ended_pod_tell_the_exit_and_the_generation() {
 fn an_out_of_memory_kill_of_a_container_ends_the_run_that_was_seen_in_it() {
     let outcome = ExitOutcome::OutOfMemory { limit: Some(1 << 30) };
     let report = ExitReport { outcome, ..exit(0, 1) };
-    let words = LastWords { generation: None, exit: report.clone() };
+    let words = LastWords { generation: None, exit: report.clone(), membership: None };
     let pod = Some(PodState::Terminated { exit: Some(words), reason: "its container was killed".to_owned() });
     let phase = |agent| ReplicaPhase::of(&Observation { pod: pod.clone(), agent, ..Observation::NEW }, Some(FIRST));
     assert_eq!(phase(status(RunState::Running, FIRST)), Exited(FIRST, report.clone()));
@@ -168,7 +178,11 @@ fn an_out_of_memory_kill_of_a_container_ends_the_run_that_was_seen_in_it() {
 
 #[test]
 fn a_killed_agent_is_named_instead_of_its_script() {
-    let words = LastWords { generation: None, exit: ExitReport { outcome: ExitOutcome::Signal(9), ..exit(0, 1) } };
+    let words = LastWords {
+        generation: None,
+        exit: ExitReport { outcome: ExitOutcome::Signal(9), ..exit(0, 1) },
+        membership: None,
+    };
     let pod = PodState::Terminated { exit: Some(words.clone()), reason: "its container was killed".to_owned() };
     let phase =
         |agent| ReplicaPhase::of(&Observation { pod: Some(pod.clone()), agent, ..Observation::NEW }, Some(FIRST));
@@ -184,7 +198,7 @@ fn a_killed_agent_is_named_instead_of_its_script() {
 #[test]
 fn a_gang_whose_pods_have_all_ended_gets_the_result_of_its_runs() {
     let ended = |code| {
-        let words = LastWords { generation: Some(FIRST), exit: exit(code, 1) };
+        let words = LastWords { generation: Some(FIRST), exit: exit(code, 1), membership: None };
         let pod = PodState::Terminated { exit: Some(words), reason: String::new() };
         ReplicaPhase::of(&Observation { pod: Some(pod), ..Observation::NEW }, None)
     };

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use master::job::observation::{Addresses, AgentState, LostRun, Observation, PodState, Presence};
-use protocol::agent::{ExitOutcome, ExitReport, RunState, RunStatus};
+use protocol::agent::{ExitOutcome, ExitReport, Features, RunState, RunStatus};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 
 /// The addresses of all members of a start.
@@ -63,7 +63,17 @@ pub(crate) struct Pod {
 
 fn idle() -> RunStatus {
     let (boot_id, exit, pid, started_at) = ("boot".to_owned(), None, None, None);
-    RunStatus { seq: 1, boot_id, state: RunState::Idle, generation: None, pid, started_at, exit }
+    RunStatus {
+        seq: 1,
+        boot_id,
+        state: RunState::Idle,
+        generation: None,
+        pid,
+        started_at,
+        exit,
+        membership: None,
+        features: Features::default(),
+    }
 }
 
 impl Pod {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use futures_util::future::join_all;
-use protocol::agent::ExitOutcome;
+use protocol::agent::{ExitOutcome, Membership};
 use protocol::ids::Generation;
 use protocol::view::{JobResult, JobState, JobTimes, ReplicaState};
 use testkit::fake::FakeStore;
@@ -91,6 +91,17 @@ async fn pods_that_never_start_show_why_they_wait() {
         assert_eq!(replica.reason.as_deref(), Some("0/3 nodes have room"));
         assert_eq!(replica.state, ReplicaState::Requested);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_agent_learns_its_membership_in_the_start() {
+    let master = Master::new();
+    let spec = spec("seated", 3);
+    master.submit(spec.clone()).await;
+    let agents = in_time("all start", master.started(&spec)).await;
+    let memberships: Vec<_> = agents.iter().map(|agent| agent.status().membership).collect();
+    let expected = |seat: u32| Some(Membership { seat, of: 3, start: 0 });
+    assert_eq!(memberships, [expected(0), expected(1), expected(2)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
