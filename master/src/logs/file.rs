@@ -21,7 +21,7 @@ pub(super) struct LogFile {
 enum State {
     /// It is opened when it is needed.
     Closed,
-    Open(BoundedLog),
+    Open(Box<BoundedLog>),
     /// The output was removed. Remaining readers and writers do not create it again.
     Removed,
 }
@@ -112,7 +112,7 @@ impl LogFile {
     fn create(&mut self) -> io::Result<()> {
         if matches!(self.state, State::Closed) {
             self.create_folder()?;
-            self.state = State::Open(self.open()?);
+            self.state = State::Open(Box::new(self.open()?));
         }
         Ok(())
     }
@@ -155,7 +155,7 @@ impl LogFile {
 
     fn with<T>(&mut self, then: Then, work: impl FnOnce(&mut BoundedLog) -> io::Result<T>) -> io::Result<T> {
         if matches!(self.state, State::Closed) {
-            self.state = State::Open(self.open()?);
+            self.state = State::Open(Box::new(self.open()?));
         }
         let State::Open(log) = &mut self.state else { return Err(removed()) };
         let done = work(log);

@@ -18,7 +18,7 @@ use std::time::SystemTime;
 use bounded_log::Tail;
 use bytes::Bytes;
 use protocol::ids::ReplicaId;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use self::archive::Kept;
 pub use self::archive::{Archive, BUDGET};
@@ -48,7 +48,9 @@ pub struct ReplicaLog(Arc<Shared>);
 struct Shared {
     /// Only blocking threads lock it, each for one piece of work.
     file: Mutex<LogFile>,
-    progress: watch::Sender<Progress>,
+    progress: Mutex<Progress>,
+    /// Notified at each change of the progress. A `watch` channel would take ten times the memory.
+    progressed: Notify,
     /// Why the newest output could not be kept; `None` if it was kept.
     incomplete: Mutex<Option<String>>,
 }
@@ -157,13 +159,14 @@ impl JobLogs {
 
 impl ReplicaLog {
     fn new(path: PathBuf) -> Self {
-        let progress = watch::Sender::new(Progress { end: 0, is_complete: false });
-        Self(Arc::new(Shared { file: Mutex::new(LogFile::new(path)), progress, incomplete: Mutex::default() }))
+        let progress = Mutex::new(Progress { end: 0, is_complete: false });
+        let (file, progressed) = (Mutex::new(LogFile::new(path)), Notify::new());
+        Self(Arc::new(Shared { file, progress, progressed, incomplete: Mutex::default() }))
     }
 
     /// Marks the output as complete.
     pub fn complete(&self) {
-        self.0.progress.send_modify(|progress| progress.is_complete = true);
+        self.advance(|progress| Progress { is_complete: true, ..progress });
     }
 
     /// Keeps bytes that begin at `offset`. Bytes that are already kept are skipped. A gap is kept as a gap, even with
@@ -256,20 +259,32 @@ impl ReplicaLog {
 
     /// The progress of the copy.
     pub fn progress(&self) -> Progress {
-        *self.0.progress.borrow()
+        *self.0.progress()
     }
 
-    /// The progress of the copy, and each change of it.
-    pub fn watch(&self) -> watch::Receiver<Progress> {
-        self.0.progress.subscribe()
+    /// Waits until the progress of the copy is not `known` any more.
+    pub async fn progressed_from(&self, known: Progress) {
+        loop {
+            // A notification between this line and the await is not lost.
+            let progressed = self.0.progressed.notified();
+            if self.progress() != known {
+                return;
+            }
+            progressed.await;
+        }
     }
 
     fn reach(&self, end: u64) {
-        self.0.progress.send_if_modified(|progress| {
-            let has_moved = end > progress.end;
-            progress.end = progress.end.max(end);
-            has_moved
-        });
+        self.advance(|progress| Progress { end: progress.end.max(end), ..progress });
+    }
+
+    fn advance(&self, next: impl FnOnce(Progress) -> Progress) {
+        let mut progress = self.0.progress();
+        let before = *progress;
+        *progress = next(before);
+        if *progress != before {
+            self.0.progressed.notify_waiters();
+        }
     }
 
     /// Runs one short piece of work on the file, which stays open while output arrives.
@@ -291,6 +306,10 @@ impl ReplicaLog {
 }
 
 impl Shared {
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn file(&self) -> MutexGuard<'_, LogFile> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }

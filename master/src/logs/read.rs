@@ -13,20 +13,19 @@ use super::{Chunk, ReplicaLog, pace};
 /// If a chunk begins after the end of the previous chunk, the bytes in between are not kept. If no kept bytes follow
 /// them yet, the chunk is empty.
 pub fn reader(log: ReplicaLog, offset: u64, follow: bool) -> impl Stream<Item = io::Result<Chunk>> + Send {
-    let progress = log.watch();
-    stream::unfold(Some((log, progress, offset)), move |state| async move {
-        let (log, mut progress, offset) = state?;
+    stream::unfold(Some((log, offset)), move |state| async move {
+        let (log, offset) = state?;
         loop {
             // Read the progress before the file. The next turn then reads bytes that were written in between.
-            let seen = *progress.borrow_and_update();
+            let seen = log.progress();
             match log.read(offset).await {
                 Err(error) => return Some((Err(error), None)),
                 Ok(chunk) if chunk.offset > offset || !chunk.bytes.is_empty() => {
                     let next = chunk.offset + chunk.bytes.len() as u64;
-                    return Some((Ok(chunk), Some((log, progress, next))));
+                    return Some((Ok(chunk), Some((log, next))));
                 }
                 Ok(_) if seen.is_complete || !follow => return None,
-                Ok(_) => progress.changed().await.ok()?,
+                Ok(_) => log.progressed_from(seen).await,
             }
         }
     })
