@@ -31,6 +31,7 @@ CARGO_OUT := $(or $(CARGO_TARGET_DIR),target)
 TOOLS := $(CARGO_OUT)/tools
 TOOLS_DONE := $(TOOLS)/nextest-$(NEXTEST)-deny-$(DENY).installed
 WITH_TOOLS := PATH="$(abspath $(TOOLS))/bin:$$PATH"
+SCHEMATHESIS_DONE := $(CARGO_OUT)/schemathesis-$(SCHEMATHESIS)/installed
 VERSION := $(shell sed -n '/^\[workspace.package\]/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .PHONY: help
@@ -60,6 +61,10 @@ $(VENV_DONE):
 	$(PYTHON) -m venv --clear .venv
 	.venv/bin/python -m pip install --disable-pip-version-check --quiet tensorflow-cpu==$(TENSORFLOW)
 	touch $@
+
+# What .ci/run downloads while it compiles.
+.PHONY: downloads
+downloads: $(VENV_DONE) $(SCHEMATHESIS_DONE)
 
 .PHONY: programs
 programs: ## Build debug programs for this machine into target/debug
@@ -144,11 +149,11 @@ $(MDBOOK_DONE):
 	cargo install --locked --debug --no-default-features --features search --root $(TOOLS)-mdbook-$(MDBOOK) mdbook@$(MDBOOK)
 
 .PHONY: schemathesis
-schemathesis: $(CARGO_OUT)/schemathesis-$(SCHEMATHESIS)/installed ## Send the master CASES=10000 generated requests, and compare the answers with /openapi.json
+schemathesis: $(SCHEMATHESIS_DONE) ## Send the master CASES=10000 generated requests, and compare the answers with /openapi.json
 	cargo build --locked --workspace
 	scripts/schemathesis $(CARGO_OUT)/debug $(dir $<)bin/st $(CASES)
 
-$(CARGO_OUT)/schemathesis-$(SCHEMATHESIS)/installed:
+$(SCHEMATHESIS_DONE):
 	$(PYTHON) -m venv --clear $(@D)
 	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet schemathesis==$(SCHEMATHESIS)
 	touch $@
