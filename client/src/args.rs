@@ -59,7 +59,8 @@ pub(crate) struct Cli {
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ConnectionArgs {
     /// Address of the master, http://HOST:PORT or https://HOST:PORT. `local` starts one for this job only, and the
-    /// replicas run as processes on this machine [default: $MUSTER_MASTER, else local]
+    /// replicas run as processes on this machine; a verb asks the local master that runs [default: $MUSTER_MASTER, else
+    /// local]
     #[arg(long, global = true, value_name = "URL", help_heading = "Master")]
     pub(crate) master: Option<String>,
     /// File with the master's token [default: the token in $MUSTER_TOKEN]

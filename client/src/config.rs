@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use protocol::env::{EnvName, MUSTER_PREFIX};
 use reqwest::header::HeaderValue;
@@ -29,11 +30,15 @@ const DOCKER_CONFIG_VARIABLE: &str = "DOCKER_CONFIG";
 const DOCKER_CERT_PATH_VARIABLE: &str = "DOCKER_CERT_PATH";
 /// Any value that is not empty turns TLS on.
 const DOCKER_TLS_VERIFY_VARIABLE: &str = "DOCKER_TLS_VERIFY";
+/// The user's folder for files of running programs (XDG Base Directory Specification).
+const RUNTIME_VARIABLE: &str = "XDG_RUNTIME_DIR";
+/// The user's folder for state, if it is not ~/.local/state.
+const STATE_VARIABLE: &str = "XDG_STATE_HOME";
 
 /// The master that a command uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum MasterChoice {
-    /// A local master, started for this job.
+    /// A local master: a submit starts one for its job, and a verb asks the one that runs.
     Local(LocalBecause),
     /// The master at this address.
     At(MasterUrl),
@@ -55,6 +60,21 @@ pub(crate) struct Token(String);
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(…)")
+    }
+}
+
+/// A text that is not a token.
+#[derive(Debug)]
+pub(crate) struct BadToken;
+
+impl FromStr for Token {
+    type Err = BadToken;
+
+    /// Accepts any visible ASCII without spaces, as the master does. Removes the newline that an editor may have added.
+    fn from_str(text: &str) -> Result<Self, BadToken> {
+        let text = text.trim();
+        let is_token = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+        if is_token { Ok(Self(text.to_owned())) } else { Err(BadToken) }
     }
 }
 
@@ -85,6 +105,8 @@ pub(crate) struct Config {
     pub(crate) master: MasterChoice,
     /// The token, if one is set.
     pub(crate) token: Option<Token>,
+    /// Folders for the files of local masters. The first usable one is written, and all are read.
+    pub(crate) run_folders: Vec<PathBuf>,
     /// How to build and load images, for a master in Kubernetes.
     pub(crate) image: ImageConfig,
 }
@@ -176,8 +198,17 @@ impl Config {
             Some(path) => Some(read_token(&path)?),
             None => set(TOKEN_VARIABLE)?.map(|text| token(TOKEN_VARIABLE.to_owned(), &text)).transpose()?,
         };
-        Ok(Self { master, token, image: image_config(set)? })
+        Ok(Self { master, token, run_folders: run_folders(set), image: image_config(set)? })
     }
+}
+
+/// Folders without an absolute path or with one that is not text are left out: a job does not need them.
+fn run_folders(set: impl Fn(&'static str) -> Result<Option<String>, ConfigError>) -> Vec<PathBuf> {
+    let folder = |name| set(name).ok().flatten().map(PathBuf::from);
+    let state = folder(STATE_VARIABLE).or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));
+    let runtime = folder(RUNTIME_VARIABLE).map(|folder| folder.join("muster"));
+    let state = state.map(|folder| folder.join("muster/run"));
+    runtime.into_iter().chain(state).filter(|folder| folder.is_absolute()).collect()
 }
 
 fn image_config(set: impl Fn(&'static str) -> Result<Option<String>, ConfigError>) -> Result<ImageConfig, ConfigError> {
@@ -210,13 +241,8 @@ fn read_token(path: &Path) -> Result<Token, ConfigError> {
     token(path.display().to_string(), &text)
 }
 
-/// Accepts any visible ASCII without spaces, as the master does. Removes the newline that an editor may have added.
 fn token(origin: String, text: &str) -> Result<Token, ConfigError> {
-    let text = text.trim();
-    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(ConfigError::Token(origin));
-    }
-    Ok(Token(text.to_owned()))
+    text.parse().map_err(|BadToken| ConfigError::Token(origin))
 }
 
 /// A variable of the client's own environment, for `--env NAME`.
@@ -296,6 +322,18 @@ mod tests {
         assert_eq!(read(&minikube), Ok(image));
         let empty = read(&[("MUSTER_LOAD", ""), ("DOCKER_TLS_VERIFY", "")]).unwrap();
         assert_eq!((empty.docker.tls, empty.load), (false, None));
+    }
+
+    #[test]
+    fn files_of_local_masters_are_in_the_runtime_folder_else_in_the_state_folder() {
+        let folders = |of: &[(&str, &str)]| {
+            run_folders(|name| Ok(of.iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_string())))
+        };
+        let both = folders(&[("XDG_RUNTIME_DIR", "/run/user/7"), ("XDG_STATE_HOME", "/s")]);
+        assert_eq!(both, ["/run/user/7/muster", "/s/muster/run"].map(PathBuf::from));
+        let relative = folders(&[("XDG_RUNTIME_DIR", "run"), ("XDG_STATE_HOME", "/s")]);
+        assert_eq!(relative, [PathBuf::from("/s/muster/run")]);
+        assert!(folders(&[]).iter().all(|folder| folder.ends_with(".local/state/muster/run")));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use protocol::error::ErrorCode;
 use protocol::ids::JobName;
 use protocol::view::JobState;
 
+use crate::announcement::Announced;
 use crate::config::ConfigError;
 use crate::image::ImageError;
 use crate::local_master::LocalMasterError;
@@ -35,9 +36,12 @@ pub(crate) enum Error {
         /// The verb.
         verb: &'static str,
     },
-    /// The verb needs a master, but `--master local` is given.
-    #[error("a local master ends with its job, so it cannot be asked about jobs")]
-    LocalHasNoJobs,
+    /// The verb needs a master. `--master local` is given, but none runs.
+    #[error("no local master of yours runs: each one ends with its job")]
+    NoLocalMaster,
+    /// The verb needs a master. None is given, and several local ones run.
+    #[error("{} local masters run: {}", .0.len(), listed(.0))]
+    SeveralLocalMasters(Vec<Announced>),
     /// `--detach` is given for a local master.
     #[error("--detach does not go with a local master: the master and its job end with this command")]
     LocalDetached,
@@ -115,9 +119,12 @@ impl Error {
             Self::Config(error) => error.hint(),
             Self::Request(error) => error.hint(),
             Self::NeedsMaster { .. } => {
-                Some("give --master URL or set MUSTER_MASTER; a local master ends with its job".to_owned())
+                Some("give --master URL or set MUSTER_MASTER; no local master of yours runs now".to_owned())
             }
-            Self::LocalHasNoJobs | Self::LocalDetached => Some(
+            Self::SeveralLocalMasters(masters) => {
+                masters.first().map(|one| format!("choose one, for example with --master {}", one.url))
+            }
+            Self::NoLocalMaster | Self::LocalDetached => Some(
                 "run `master --backend process` in another terminal and give --master http://127.0.0.1:7897".to_owned(),
             ),
             Self::NotLocal { .. } | Self::NotAtProcesses { .. } => {
@@ -145,6 +152,11 @@ impl Error {
     pub(crate) fn is_quiet(&self) -> bool {
         matches!(self, Self::Output(OutputError::Closed))
     }
+}
+
+fn listed(masters: &[Announced]) -> String {
+    let named: Vec<String> = masters.iter().map(|master| format!("{} (job {})", master.url, master.job)).collect();
+    named.join(", ")
 }
 
 fn master_hint(error: &MasterError) -> Option<String> {

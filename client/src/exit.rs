@@ -55,7 +55,8 @@ impl From<&Error> for Exit {
     fn from(error: &Error) -> Self {
         match error {
             Error::Usage(_) | Error::Config(_) | Error::Request(_) | Error::NeedsMaster { .. } => Self::BadInput,
-            Error::LocalHasNoJobs | Error::LocalDetached | Error::AlreadyEnded { .. } => Self::BadInput,
+            Error::NoLocalMaster | Error::SeveralLocalMasters(_) => Self::BadInput,
+            Error::LocalDetached | Error::AlreadyEnded { .. } => Self::BadInput,
             Error::NotLocal { .. } | Error::NotAtProcesses { .. } => Self::BadInput,
             Error::Image(error) => Self::from(error),
             Error::Master(error) => Self::from(error),

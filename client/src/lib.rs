@@ -2,6 +2,7 @@
 //!
 //! Wiring only: arguments → the command → one error line and an exit code.
 
+mod announcement;
 mod args;
 mod commands;
 mod config;

@@ -49,10 +49,12 @@ impl Scene {
         &self.path
     }
 
-    /// The client's command with these arguments, in the folder, with no master in its environment.
+    /// The client's command with these arguments, in the folder, with no master in its environment. It finds local masters
+    /// of this scene only.
     pub fn client(&self, args: &[&str]) -> Command {
         let mut command = Command::new(built("client"));
         command.args(args).current_dir(&self.path).env_remove("MUSTER_MASTER").env_remove("MUSTER_TOKEN");
+        command.env("XDG_RUNTIME_DIR", self.path.join("runtime")).env("XDG_STATE_HOME", self.path.join("state-home"));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }

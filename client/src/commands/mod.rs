@@ -11,6 +11,7 @@ mod logs;
 mod status;
 mod submit;
 mod wait;
+mod which_master;
 mod why;
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,10 +19,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use protocol::ids::UnixMillis;
 
 use crate::args::{ConnectionArgs, SubmitArgs, Verb};
-use crate::config::{Config, LocalBecause, MasterChoice};
+use crate::config::Config;
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::master_client::MasterClient;
 use crate::output::{Data, Notes};
 
 /// Runs the command.
@@ -34,7 +34,7 @@ pub(crate) async fn run(
 ) -> Result<Exit, Error> {
     // Read only when needed: a wrong address must not fail a command that uses no master.
     let config = || Config::read(connection.clone());
-    let client = |verb| remote(&config()?, verb);
+    let client = |verb| which_master::client_for(verb, &config()?, notes);
     match verb {
         None => submit::run(submit, &config()?, data, notes).await,
         Some(Verb::List(format)) => list::run(&client("list")?, format.output, &mut data).await,
@@ -47,15 +47,6 @@ pub(crate) async fn run(
         Some(Verb::Build(args)) => build::run(args, &config()?, &mut data, notes).await,
         Some(Verb::Env(args)) => env::run(args.unset, &mut data, notes).await,
         Some(Verb::Completions(args)) => completions::run(args.shell, &mut data),
-    }
-}
-
-/// A client of a running master. A local master knows only its own job.
-fn remote(config: &Config, verb: &'static str) -> Result<MasterClient, Error> {
-    match &config.master {
-        MasterChoice::At(url) => Ok(MasterClient::new(url.clone(), config.token.as_ref())?),
-        MasterChoice::Local(LocalBecause::Default) => Err(Error::NeedsMaster { verb }),
-        MasterChoice::Local(LocalBecause::Asked) => Err(Error::LocalHasNoJobs),
     }
 }
 

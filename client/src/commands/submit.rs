@@ -1,7 +1,6 @@
 //! Submits the exec.py of the current folder or of an image as a job, to a running master or to a local one.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use protocol::agent::SCRIPT;
@@ -14,6 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::delete::delete_if_there;
 use super::leaving::{Stage, to_follow, unless_interrupted};
+use crate::announcement::{Announced, Announcement, own_uid};
 use crate::args::{Format, ImageArgs, SubmitArgs};
 use crate::config::{Config, ImageConfig, LocalBecause, MasterChoice, variable_to_pass_on};
 use crate::error::Error;
@@ -56,7 +56,7 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
             if *because == LocalBecause::Default {
                 notes.say("no --master and no MUSTER_MASTER: running the job on this machine, with a local master");
             }
-            at_own_master(spec, format, data, notes).await
+            at_own_master(spec, config, (format, data, notes)).await
         }
         MasterChoice::At(url) => {
             let client = MasterClient::new(url.clone(), config.token.as_ref())?;
@@ -90,11 +90,6 @@ async fn placed(
             Ok(request::in_image(spec, image))
         }
     }
-}
-
-/// The user of this process: the owner of its folder in proc(5).
-fn own_uid() -> Option<u32> {
-    std::fs::metadata("/proc/self").ok().map(|folder| folder.uid())
 }
 
 /// The first flag that only works in Kubernetes.
@@ -196,10 +191,15 @@ async fn submit_and_follow(
 }
 
 /// Runs the job at a local master. Always shuts the master down, with everything it has started.
-async fn at_own_master(spec: JobSpec, format: Format, data: Data, notes: &Notes) -> Result<Exit, Error> {
+async fn at_own_master(
+    spec: JobSpec,
+    config: &Config,
+    (format, data, notes): (Format, Data, &Notes),
+) -> Result<Exit, Error> {
     let mut interrupts = Interrupts::listen().map_err(Error::Runtime)?;
     let mut master = LocalMaster::start()?;
-    let outcome = follow_at(&mut master, spec, (format, data, notes), &mut interrupts).await;
+    let job = (spec, config.run_folders.as_slice());
+    let outcome = follow_at(&mut master, job, (format, data, notes), &mut interrupts).await;
     notes.end_progress();
     master.shut_down(&mut interrupts).await;
     outcome
@@ -207,7 +207,7 @@ async fn at_own_master(spec: JobSpec, format: Format, data: Data, notes: &Notes)
 
 async fn follow_at(
     master: &mut LocalMaster,
-    spec: JobSpec,
+    (spec, run_folders): (JobSpec, &[PathBuf]),
     (format, data, notes): (Format, Data, &Notes),
     interrupts: &mut Interrupts,
 ) -> Result<Exit, Error> {
@@ -219,6 +219,9 @@ async fn follow_at(
             return Ok(Exit::NotSucceeded);
         }
     };
+    let announced = Announced { url: url.clone(), token: master.token().clone(), job: name.clone() };
+    // The file is removed at the end of this function.
+    let _announcement = announce(run_folders, &announced, notes);
     let client = MasterClient::new(url, Some(master.token()))?;
     let submission = Submission { client: client.clone(), spec, stage: watch::Sender::new(Stage::Submitting) };
     // The work has its own task, so that an interrupt works even while a slow reader of stdout blocks the work.
@@ -234,6 +237,12 @@ async fn follow_at(
     notes.end_progress();
     notes.say(&format!("stopping job {name}; interrupt again to kill it"));
     stop(master, Running { client, name, work }, interrupts, notes).await
+}
+
+/// Shows the master to the user's other commands. The job does not depend on it.
+fn announce(run_folders: &[PathBuf], master: &Announced, notes: &Notes) -> Option<Announcement> {
+    let written = Announcement::write(run_folders, master);
+    written.inspect_err(|error| notes.say(&format!("commands in other terminals cannot find this job: {error}"))).ok()
 }
 
 const NEVER_ABORTED: &str = "the task is not aborted and does not panic";

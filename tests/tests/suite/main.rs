@@ -13,5 +13,6 @@ mod local;
 mod packaging;
 mod prototype;
 mod remote;
+mod second_terminal;
 mod tensorflow;
 mod why;

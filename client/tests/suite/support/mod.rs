@@ -69,6 +69,8 @@ pub(crate) fn command(program: &Path, folder: &Path) -> Command {
     for name in ["MUSTER_MASTER", "MUSTER_TOKEN", "MUSTER_LOAD", "MUSTER_LOAD_CLUSTER", "NO_COLOR", "CLICOLOR_FORCE"] {
         command.env_remove(name);
     }
+    // Tests must not see each other's local masters, or the user's.
+    command.env("XDG_RUNTIME_DIR", folder.join("runtime")).env("XDG_STATE_HOME", folder.join("state"));
     command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

@@ -76,6 +76,7 @@ fn run(block: &str) {
         .args(["-c", &script])
         .current_dir(scene.path())
         .env("XDG_STATE_HOME", scene.path())
+        .env_remove("XDG_RUNTIME_DIR")
         .env_remove("MUSTER_MASTER")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -1,0 +1,197 @@
+//! The file that shows a local master to the user's other commands: its address, its token and its job.
+//!
+//! The client that started the master holds a lock on the file. The kernel releases the lock when that client dies,
+//! whatever the cause. So a file without a lock is stale, even if another process has the client's process id now.
+
+use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use protocol::ids::JobName;
+use serde::{Deserialize, Serialize};
+
+use crate::config::Token;
+use crate::master_url::MasterUrl;
+
+/// The ending of a complete file. A file that is still being written has another.
+const ENDING: &str = "json";
+/// Changes with each start of a machine (proc_sys_kernel(5)).
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// A local master that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Announced {
+    /// Its address on this machine.
+    pub(crate) url: MasterUrl,
+    /// The token that it accepts.
+    pub(crate) token: Token,
+    /// Its only job.
+    pub(crate) job: JobName,
+}
+
+/// The JSON in a file.
+#[derive(Serialize, Deserialize)]
+struct Contents {
+    url: String,
+    token: String,
+    /// The client's process, for people who read the file.
+    pid: u32,
+    job: JobName,
+    /// The machine. Machines may share a home folder, and the address is valid on one of them only.
+    boot_id: String,
+}
+
+/// The file of a running master. Dropping this removes it.
+#[derive(Debug)]
+pub(crate) struct Announcement {
+    path: PathBuf,
+    /// Holds the lock.
+    _file: File,
+}
+
+impl Announcement {
+    /// Writes a file in the first folder that is usable.
+    pub(crate) fn write(folders: &[PathBuf], master: &Announced) -> io::Result<Self> {
+        let mut outcome = Err(io::Error::new(ErrorKind::NotFound, "there is no home folder"));
+        for folder in folders {
+            outcome = Self::write_in(folder, master);
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        outcome
+    }
+
+    fn write_in(folder: &Path, master: &Announced) -> io::Result<Self> {
+        prepare(folder)?;
+        let Announced { url, token, job } = master;
+        let (url, token, pid) = (url.to_string(), token.text().to_owned(), std::process::id());
+        let contents = Contents { url, token, pid, job: job.clone(), boot_id: boot_id() };
+        // tempfile creates files that only their owner can read.
+        let mut file = tempfile::Builder::new().prefix(".").tempfile_in(folder)?;
+        file.write_all(&serde_json::to_vec(&contents)?)?;
+        file.as_file().try_lock()?;
+        let path = folder.join(format!("{}.{ENDING}", uuid::Uuid::new_v4()));
+        let file = file.persist(&path)?;
+        Ok(Self { path, _file: file })
+    }
+}
+
+impl Drop for Announcement {
+    fn drop(&mut self) {
+        // A file that cannot be removed is stale when this process ends.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Creates the folder if it is missing, and checks that it belongs to this user only.
+fn prepare(folder: &Path) -> io::Result<()> {
+    let refused = || io::Error::new(ErrorKind::PermissionDenied, format!("{} {NOT_PRIVATE}", folder.display()));
+    let uid = own_uid().ok_or_else(refused)?;
+    let parent = folder.parent().and_then(|parent| parent.metadata().ok());
+    // `sudo -E` keeps the variables. Root must not create a folder that the user cannot use afterwards.
+    if parent.is_some_and(|parent| parent.uid() != uid) {
+        return Err(refused());
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    if is_private(&folder.symlink_metadata()?, uid) { Ok(()) } else { Err(refused()) }
+}
+
+/// What the folders hold.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The masters that run.
+    pub(crate) masters: Vec<Announced>,
+    /// Files and folders that are not trusted or not understood, with the reason.
+    pub(crate) ignored: Vec<(PathBuf, &'static str)>,
+}
+
+const NOT_PRIVATE: &str = "must belong to you, and no other user may read or write it";
+const NOT_UNDERSTOOD: &str = "is not the file of a local master";
+
+/// Reads the files in these folders, and removes the stale ones.
+pub(crate) fn find(folders: &[PathBuf]) -> Found {
+    let mut found = Found::default();
+    for folder in folders {
+        match folder.symlink_metadata() {
+            Ok(metadata) if own_uid().is_some_and(|uid| is_private(&metadata, uid)) => find_in(folder, &mut found),
+            Ok(_) => found.ignored.push((folder.clone(), NOT_PRIVATE)),
+            // No local master has used it.
+            Err(_) => {}
+        }
+    }
+    found
+}
+
+fn find_in(folder: &Path, found: &mut Found) {
+    let paths = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    for path in paths.filter(|path| path.extension().is_some_and(|end| end == ENDING)) {
+        match state_of(&path) {
+            Ok(State::Living(master)) => found.masters.push(master),
+            Ok(State::Ignored(reason)) => found.ignored.push((path, reason)),
+            // Another command may have removed it first.
+            Ok(State::Stale) => drop(fs::remove_file(path)),
+            // Its client has just removed it, or it is of another machine.
+            Ok(State::Elsewhere) | Err(_) => {}
+        }
+    }
+}
+
+/// What a file says about its master.
+enum State {
+    /// It runs.
+    Living(Announced),
+    /// It ended without removing its file.
+    Stale,
+    /// It runs on another machine.
+    Elsewhere,
+    /// The file is not trusted or not understood.
+    Ignored(&'static str),
+}
+
+fn state_of(path: &Path) -> io::Result<State> {
+    if !own_uid().is_some_and(|uid| path.symlink_metadata().is_ok_and(|metadata| is_private(&metadata, uid))) {
+        return Ok(State::Ignored(NOT_PRIVATE));
+    }
+    let mut file = File::open(path)?;
+    // Shared, so that two readers do not take each other for the master's client.
+    match file.try_lock_shared() {
+        Ok(()) => return Ok(State::Stale),
+        Err(TryLockError::WouldBlock) => {}
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    Ok(parse(&text, &boot_id()))
+}
+
+fn parse(text: &str, here: &str) -> State {
+    let Ok(contents) = serde_json::from_str(text) else { return State::Ignored(NOT_UNDERSTOOD) };
+    let Contents { url, token, pid: _, job, boot_id } = contents;
+    if boot_id != here {
+        return State::Elsewhere;
+    }
+    match (url.parse(), token.parse()) {
+        (Ok(url), Ok(token)) => State::Living(Announced { url, token, job }),
+        (_, _) => State::Ignored(NOT_UNDERSTOOD),
+    }
+}
+
+/// Whether only this user can use it. A symbolic link is never private.
+fn is_private(found: &Metadata, uid: u32) -> bool {
+    found.uid() == uid && found.mode() & 0o077 == 0
+}
+
+fn boot_id() -> String {
+    fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned()
+}
+
+/// The user of this process: the owner of its folder in proc(5).
+pub(crate) fn own_uid() -> Option<u32> {
+    fs::metadata("/proc/self").ok().map(|folder| folder.uid())
+}
+
+#[cfg(test)]
+#[path = "announcement_tests.rs"]
+mod tests;

@@ -1,0 +1,125 @@
+//! Which master a verb asks: the one that is named, else the only local master that runs.
+
+use std::path::PathBuf;
+
+use crate::announcement::{self, Announced, Found};
+use crate::config::{Config, LocalBecause, MasterChoice, Token};
+use crate::error::Error;
+use crate::master_client::MasterClient;
+use crate::master_url::MasterUrl;
+use crate::output::Notes;
+
+/// A client of the master that this verb asks.
+pub(super) fn client_for(verb: &'static str, config: &Config, notes: &Notes) -> Result<MasterClient, Error> {
+    let (url, token) = choose(verb, config, || running(&config.run_folders, notes))?;
+    Ok(MasterClient::new(url, token.as_ref())?)
+}
+
+/// The local masters that run, in the order of their jobs.
+fn running(folders: &[PathBuf], notes: &Notes) -> Vec<Announced> {
+    let Found { mut masters, ignored } = announcement::find(folders);
+    masters.sort_by(|one, other| one.job.cmp(&other.job));
+    for (path, reason) in ignored {
+        notes.say(&format!("ignored {}: it {reason}", path.display()));
+    }
+    masters
+}
+
+/// The address and the token. `running` is called only if it matters.
+fn choose(
+    verb: &'static str,
+    config: &Config,
+    running: impl FnOnce() -> Vec<Announced>,
+) -> Result<(MasterUrl, Option<Token>), Error> {
+    match &config.master {
+        MasterChoice::At(url) if config.token.is_some() || !url.is_loopback() => {
+            Ok((url.clone(), config.token.clone()))
+        }
+        MasterChoice::At(url) => {
+            let named = running().into_iter().find(|master| master.url == *url);
+            Ok((url.clone(), named.map(|master| master.token)))
+        }
+        MasterChoice::Local(because) => {
+            let Announced { url, token, .. } = only(running(), *because, verb)?;
+            Ok((url, Some(token)))
+        }
+    }
+}
+
+fn only(mut masters: Vec<Announced>, because: LocalBecause, verb: &'static str) -> Result<Announced, Error> {
+    match (masters.pop(), because) {
+        (Some(master), _) if masters.is_empty() => Ok(master),
+        (Some(master), _) => {
+            masters.push(master);
+            Err(Error::SeveralLocalMasters(masters))
+        }
+        (None, LocalBecause::Default) => Err(Error::NeedsMaster { verb }),
+        (None, LocalBecause::Asked) => Err(Error::NoLocalMaster),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ImageConfig;
+
+    fn master(port: u16) -> Announced {
+        let (url, token) = (format!("http://127.0.0.1:{port}"), format!("token-{port}"));
+        Announced {
+            url: url.parse().unwrap(),
+            token: token.parse().unwrap(),
+            job: format!("job-{port}").parse().unwrap(),
+        }
+    }
+
+    fn config(master: MasterChoice, token: Option<&str>) -> Config {
+        let token = token.map(|text| text.parse().unwrap());
+        Config { master, token, run_folders: Vec::new(), image: ImageConfig::default() }
+    }
+
+    fn at(url: &str) -> MasterChoice {
+        MasterChoice::At(url.parse().unwrap())
+    }
+
+    fn chosen(config: &Config, running: &[u16]) -> Result<(String, Option<String>), Error> {
+        let running = || running.iter().map(|port| master(*port)).collect();
+        let (url, token) = choose("list", config, running)?;
+        Ok((url.to_string(), token.map(|token| token.text().to_owned())))
+    }
+
+    #[test]
+    fn the_only_local_master_is_asked_with_its_own_token() {
+        for because in [LocalBecause::Default, LocalBecause::Asked] {
+            for token in [None, Some("of-another-master")] {
+                let found = chosen(&config(MasterChoice::Local(because), token), &[1]).unwrap();
+                assert_eq!(found, ("http://127.0.0.1:1".to_owned(), Some("token-1".to_owned())));
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_local_master_the_error_depends_on_what_was_asked_for() {
+        let default = chosen(&config(MasterChoice::Local(LocalBecause::Default), None), &[]);
+        assert!(matches!(default, Err(Error::NeedsMaster { verb: "list" })));
+        let asked = chosen(&config(MasterChoice::Local(LocalBecause::Asked), None), &[]);
+        assert!(matches!(asked, Err(Error::NoLocalMaster)));
+    }
+
+    #[test]
+    fn several_local_masters_are_all_named() {
+        let error = chosen(&config(MasterChoice::Local(LocalBecause::Default), None), &[1, 2]).unwrap_err();
+        let sentence = "2 local masters run: http://127.0.0.1:1 (job job-1), http://127.0.0.1:2 (job job-2)";
+        assert_eq!(error.to_string(), sentence);
+        assert_eq!(error.hint().unwrap(), "choose one, for example with --master http://127.0.0.1:1");
+    }
+
+    #[test]
+    fn a_named_master_is_asked_with_the_given_token_or_as_a_local_one_with_its_own() {
+        let token = |url, given| chosen(&config(at(url), given), &[1, 2]).unwrap().1;
+        assert_eq!(token("http://127.0.0.1:2", None).as_deref(), Some("token-2"));
+        assert_eq!(token("http://127.0.0.1:2/", None).as_deref(), Some("token-2"));
+        assert_eq!(token("http://127.0.0.1:2", Some("given")).as_deref(), Some("given"));
+        assert_eq!(token("http://127.0.0.1:3", None), None);
+        assert_eq!(token("http://192.0.2.1:2", None), None);
+    }
+}

@@ -1,0 +1,135 @@
+//! Commands in another terminal find the local master of a running job, and no other.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use e2e::scripts::STUBBORN;
+use e2e::{Running, Scene, within};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// Prints `ready`, and ends when the test writes the file `go`.
+const AWAITS_GO: &str =
+    "import os, time\nprint('ready')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('went on')";
+
+/// Starts a job with this name, and waits until its script runs.
+fn started(scene: &Scene, job: &str) -> Running {
+    let client = Running::of(&mut scene.client(&["--task", job, "--worker-num", "1"]));
+    client.until_printed(1, "ready");
+    client
+}
+
+/// The files of local masters.
+fn files(scene: &Scene) -> Vec<PathBuf> {
+    let folder = fs::read_dir(scene.path().join("runtime/muster"));
+    folder.into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+fn mode(path: &Path) -> u32 {
+    path.metadata().expect("it exists").mode() & 0o777
+}
+
+/// The address of the only master that runs.
+fn url(scene: &Scene) -> String {
+    let text = fs::read(&files(scene)[0]).expect("a file");
+    serde_json::from_slice::<Value>(&text).expect("JSON")["url"].as_str().expect("an address").to_owned()
+}
+
+#[test]
+fn a_second_client_lists_shows_and_cancels_a_local_job() {
+    let scene = Scene::new(STUBBORN);
+    let client = started(&scene, "digits");
+    let [file] = &files(&scene)[..] else { panic!("one file: {:?}", files(&scene)) };
+    assert_eq!((mode(file), mode(&scene.path().join("runtime/muster"))), (0o600, 0o700));
+
+    for master in [&[][..], &["--master", "local"], &["--master", &url(&scene)]] {
+        let list = scene.run(&[master, &["list"]].concat()).code(0);
+        assert!(list.stdout.contains("digits"), "{master:?}: {}", list.stdout);
+        assert_eq!(list.stderr, "", "{master:?}");
+    }
+    assert_eq!(scene.run(&["status", "digits", "-o", "json"]).code(0).view().replicas.len(), 1);
+    assert_eq!(scene.run(&["logs", "digits"]).code(0).stdout, "worker-0 │ ready\n");
+    scene.run(&["cancel", "digits"]).code(0);
+    client.ended().code(1).says(&["cancelled"]);
+
+    assert_eq!(files(&scene), Vec::<PathBuf>::new());
+    let none = scene.run(&["list"]).code(2);
+    none.says(&[
+        "no master is given",
+        "hint: give --master URL or set MUSTER_MASTER; no local master of yours runs now",
+    ]);
+    scene.run(&["list", "--master", "local"]).code(2).says(&["no local master of yours runs"]);
+}
+
+#[test]
+fn clients_that_wait_for_a_local_job_see_its_result() {
+    let scene = Scene::new(AWAITS_GO);
+    let client = started(&scene, "digits");
+    let follower = Running::of(&mut scene.client(&["logs", "digits", "-f"]));
+    follower.until_printed(1, "ready");
+    let waiter = Running::of(&mut scene.client(&["wait", "digits", "-v"]));
+    waiter.until_said("GET ");
+    fs::write(scene.path().join("go"), "").expect("write");
+    client.ended().code(0);
+    waiter.ended().code(0).says(&["succeeded"]);
+    let follower = follower.ended().code(0);
+    assert_eq!(follower.lines("went on").len(), 1, "{}", follower.stdout);
+    scene.until_empty();
+}
+
+#[test]
+fn two_local_masters_are_both_named_and_one_can_be_chosen() {
+    let scene = Scene::new(STUBBORN);
+    let _first = started(&scene, "digits");
+    let first = url(&scene);
+    let _second = started(&scene, "letters");
+    let refused = scene.run(&["list"]).code(2);
+    refused.says(&["2 local masters run: ", &format!("{first} (job digits)"), "(job letters)", "hint: choose one"]);
+    let list = scene.run(&["list", "--master", &first]).code(0);
+    assert!(list.stdout.contains("digits") && !list.stdout.contains("letters"), "{}", list.stdout);
+}
+
+#[test]
+fn the_file_of_a_killed_client_is_removed_and_ignored() {
+    let scene = Scene::new(STUBBORN);
+    let client = started(&scene, "digits");
+    client.kill();
+    assert_eq!(files(&scene).len(), 1, "a killed client leaves its file");
+    scene.run(&["list"]).code(2).says(&["no master is given"]);
+    assert_eq!(files(&scene), Vec::<PathBuf>::new());
+    scene.until_empty();
+}
+
+#[test]
+fn a_file_or_folder_that_others_can_read_is_ignored() {
+    let scene = Scene::new(STUBBORN);
+    let _client = started(&scene, "digits");
+    for (path, own) in [(files(&scene).remove(0), 0o600), (scene.path().join("runtime/muster"), 0o700)] {
+        let set = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("it is ours");
+        set(own | 0o044);
+        let ignored = format!("ignored {}: it must belong to you, and no other user may read", path.display());
+        scene.run(&["list"]).code(2).says(&[&ignored, "no master is given"]);
+        set(own);
+        scene.run(&["list"]).code(0);
+    }
+}
+
+#[test]
+fn a_job_runs_where_no_folder_for_its_file_is_usable() {
+    let scene = Scene::new("print('ran')");
+    fs::write(scene.path().join("runtime"), "").expect("write");
+    fs::write(scene.path().join("state-home"), "").expect("write");
+    let run = scene.run(&["--worker-num", "1"]).code(0);
+    assert_eq!(run.lines("ran").len(), 1);
+    run.says(&["commands in other terminals cannot find this job: "]);
+}
+
+#[test]
+fn an_interrupted_client_removes_its_file() {
+    let scene = Scene::new(STUBBORN);
+    let client = started(&scene, "digits");
+    e2e::processes::signal(client.pid(), Signal::TERM);
+    client.ended().by(Signal::TERM);
+    within("the file is removed", || files(&scene).is_empty().then_some(()), || format!("{:?}", files(&scene)));
+}
