@@ -1,5 +1,5 @@
 //! The agent's own log lines, on stderr. A separate thread writes them, because writes block if nobody reads the pipe.
-//! HTTP and the run must not wait for that.
+//! HTTP and the run must not wait for a blocked write.
 
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

@@ -88,7 +88,7 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
-    /// The file is not a log, or a damaged one.
+    /// The file is not a log, or is a damaged log.
     #[error("the log \"{path}\" is damaged: {reason}; remove it to begin a new one")]
     Corrupt {
         /// The file.
@@ -268,7 +268,8 @@ impl BoundedLog {
     }
 
     /// One step of [`BoundedLog::tail_offset`], which searches 64 KiB at most. The first step begins at the log's end,
-    /// and each later step begins where the previous one returned. Between two steps the log may grow and drop bytes.
+    /// and each later step begins at the offset that the previous step returned. Between two steps the log may grow and
+    /// drop bytes.
     ///
     /// # Errors
     /// The file system's error.
@@ -286,7 +287,7 @@ impl BoundedLog {
         self.read(block_start, &mut block)?;
         let begins =
             (0..block.len()).rev().filter(|index| block[*index] == b'\n').map(|index| block_start + index as u64 + 1);
-        // A newline that ends a run of kept bytes begins no line in that run. The start of a run always begins one.
+        // A newline that ends a run of kept bytes begins no line in that run. The start of a run always begins a line.
         let begins = begins.filter(|begin| *begin != run_end).chain((block_start == run_start).then_some(run_start));
         let mut left = lines;
         for begin in begins {

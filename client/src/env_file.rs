@@ -1,5 +1,5 @@
 //! Reads the file of `--env-file`, with the grammar of `docker run --env-file`. As for `--env`, a line is `NAME=VALUE`
-//! or `NAME`. Skips empty lines, lines with `#` in front, and blanks before a name. The value is everything after `=`.
+//! or `NAME`. Skips empty lines, comments (`#`), and blanks before a name. The value is everything after `=`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,8 +31,8 @@ pub(crate) enum EnvFileError {
     },
 }
 
-/// What is wrong with a line. Docker takes quotes, `export` and `${` literally. Version 0.1 interpreted them. Versions
-/// before 0.3 refuse them, so that no old file silently changes its meaning.
+/// What is wrong with a line. Docker takes quotes, `export` and `${` literally. Version 0.1 interpreted them. This
+/// parser refuses them until version 0.3, so that no old file silently changes its meaning.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadLine {
     /// The line is not a variable.
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_alone_copies_the_value_of_the_client() {
+    fn a_line_with_only_a_name_passes_the_clients_variable_on() {
         assert_eq!(parsed("HOME\nA=1"), Ok(vec![EnvArg::PassOn("HOME".parse().unwrap()), set("A", "1")]));
     }
 
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_number_of_a_line_but_not_its_text() {
+    fn an_error_has_the_line_number_and_at_most_the_name_on_that_line() {
         for bad in ["PASSWORD hunter2", "PASSWORD hunter2=x", "hunter2!", "=hunter2", "A =hunter2"] {
             let error = parsed(&format!("A=1\n# fine\n{bad}\n")).unwrap_err();
             assert_eq!(error, "--env-file: job.env, line 3: not of the form NAME=VALUE", "{bad}");

@@ -88,7 +88,7 @@ pub(crate) async fn follow(following: Following, data: &mut Data, notes: &Notes)
     Ok(last)
 }
 
-/// Prints how a job ended, and the last lines of the replica that failed it.
+/// Prints how a job ended, and the last output of the replica whose failure ended it.
 pub(crate) fn tell_end(view: &JobView, notes: &Notes) {
     notes.say(&narrate::closing(view));
     if let Some((replica, lines)) = narrate::last_words(view) {
@@ -214,7 +214,7 @@ async fn next_view(
     }
 }
 
-/// Sends every line until the job has ended. Reopens a broken stream after the last line.
+/// Sends every line until the job has ended. Reopens a broken stream after the last complete line that arrived.
 async fn feed_lines(mut reading: LineReading) {
     let last = match to_the_end(&mut reading).await {
         Ok(_) => Event::LogsEnded,

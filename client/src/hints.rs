@@ -3,7 +3,7 @@
 use protocol::failure::Failure;
 use protocol::view::{JobResult, JobView};
 
-/// Parts of a failure's text, and the hint.
+/// For each common failure: parts of its text, any of which identifies it, and the hint.
 const HINTS: [(&[&str], &str); 3] = [
     (
         &["PerReplica"],

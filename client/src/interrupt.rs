@@ -49,7 +49,7 @@ async fn received(signal: &mut Option<Signal>) -> Option<()> {
 /// (<https://www.cons.org/cracauer/sigint.html>). Returns if there was no interrupt.
 pub(crate) fn end_if_interrupted() {
     if let Some(kind) = FIRST.get() {
-        // It fails only for unknown signals. The process then ends with its exit code.
+        // The call fails only for unknown signals. The process then ends with its exit code.
         let _ = signal_hook::low_level::emulate_default_handler(kind.as_raw_value());
     }
 }

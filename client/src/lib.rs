@@ -74,7 +74,7 @@ fn obey(arguments: impl IntoIterator<Item = OsString>, notes: &Notes) -> Result<
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(Error::Runtime)?;
     let outcome = runtime.block_on(commands::run(cli.verb, cli.submit, cli.connection, data, notes));
-    // The reader of stdout may have stopped reading. The task that waits for it ends with the process.
+    // The reader of stdout may have stopped reading. A task that waits for this reader ends with the process.
     runtime.shutdown_background();
     outcome
 }

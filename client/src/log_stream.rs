@@ -39,7 +39,7 @@ pub(crate) enum Unfinished {
 pub(crate) enum From {
     /// At the oldest line that is kept.
     Start,
-    /// At the last lines of each replica.
+    /// At this number of lines before the end of each replica's output.
     Tail(u32),
     /// After these offsets. A replica without an offset begins at its start.
     Offsets(BTreeMap<ReplicaId, u64>),
@@ -102,7 +102,7 @@ pub(crate) async fn raw(
     Ok((position, pieces.boxed()))
 }
 
-/// The ended job, after its stream ended normally. If the job has no result, the master is shutting down.
+/// The ended job, after its stream ended normally. An error if the job has no result: the master is shutting down.
 pub(crate) async fn ended_with(client: &MasterClient, name: &JobName) -> Result<JobView, MasterError> {
     client.view(name).await?.as_ended().ok_or_else(|| client.log_stream_ended_early())
 }

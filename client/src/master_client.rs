@@ -1,4 +1,4 @@
-//! One function for each route of the master. Every request has a deadline. `patience.rs` does the retries.
+//! One function for each route of the master. Every request has a deadline. Callers retry with `patience.rs`.
 
 use std::error::Error as StdError;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Idle time of a connection before TCP keepalive checks whether the peer is alive.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// The wait of one long poll.
+/// Maximum wait of one long poll.
 pub(crate) const LONG_POLL: Duration =
     Duration::from_secs(if LONG_POLL_MAX_SECONDS < 30 { LONG_POLL_MAX_SECONDS } else { 30 });
 
@@ -139,7 +139,7 @@ impl MasterClient {
         self.json(self.request(Method::GET, self.job(name, ""))).await
     }
 
-    /// One job once it has changed since `seq`, or after `wait`, at most [`LONG_POLL`].
+    /// Returns the job when it has changed since `seq`, or unchanged after `wait`. Waits at most [`LONG_POLL`].
     pub(crate) async fn view_after(&self, name: &JobName, seq: u64, wait: Duration) -> Result<JobView, MasterError> {
         let wait = wait.min(LONG_POLL);
         let query = [("after", seq), ("wait", wait.as_secs())];
@@ -147,12 +147,12 @@ impl MasterClient {
         self.json(request).await
     }
 
-    /// Asks the master to stop a job, and returns before it has stopped.
+    /// Asks the master to cancel a job, and returns before the job has stopped.
     pub(crate) async fn cancel(&self, name: &JobName) -> Result<(), MasterError> {
         self.send(self.request(Method::POST, self.job(name, "/cancel"))).await.map(drop)
     }
 
-    /// Asks the master to delete a job, and returns before it is deleted.
+    /// Asks the master to delete a job, and returns before the job is deleted.
     pub(crate) async fn delete(&self, name: &JobName) -> Result<(), MasterError> {
         self.send(self.request(Method::DELETE, self.job(name, ""))).await.map(drop)
     }
@@ -236,7 +236,7 @@ impl MasterClient {
 pub(crate) enum Submitted {
     /// This request created the job.
     New(JobView),
-    /// An earlier request created the job with the same arguments.
+    /// An earlier request with the same arguments created the job.
     Before(JobView),
 }
 

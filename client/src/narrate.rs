@@ -129,7 +129,7 @@ fn after(words: &'static str) -> impl Fn(Duration) -> String {
     move |took| format!("{words}{}", spelled(took))
 }
 
-/// Each replica of `now`, after the same replica of `before`.
+/// Pairs each replica of `now` with the same replica of `before`, if `before` has it.
 fn beside<'a>(
     before: Option<&'a JobView>,
     now: &'a JobView,
@@ -223,7 +223,7 @@ fn parts(times: &JobTimes) -> String {
     ];
     let known = steps.into_iter().filter_map(|(step, took)| took.map(|took| format!("{step} {}", spelled(took))));
     let known: Vec<String> = known.collect();
-    // A single step says nothing: the job never ran.
+    // With fewer than two known steps the job never ran, so their times are left out.
     if known.len() < 2 { String::new() } else { known.join(", ") }
 }
 
@@ -233,7 +233,8 @@ pub(crate) fn between(from: Option<UnixMillis>, to: Option<UnixMillis>) -> Optio
     Some(Duration::from_millis(to.saturating_sub(from)))
 }
 
-/// The last lines on stderr of the replica that failed the job. The exception's first line comes first if they lack it.
+/// The last lines on stderr of the replica whose failure ended the job. If these lines lack the exception's first line,
+/// it is put in front.
 pub(crate) fn last_words(view: &JobView) -> Option<(ReplicaId, Vec<&str>)> {
     let Some(JobResult::Failed { failure: Failure::ReplicaExited { replica, exit } }) = &view.result else {
         return None;

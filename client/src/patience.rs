@@ -1,4 +1,4 @@
-//! Retries requests while the master cannot be reached.
+//! The waits between retries while the master cannot be reached.
 
 use std::time::Duration;
 

@@ -18,7 +18,7 @@ pub(crate) trait Resumable {
     fn read(&mut self, opened: Self::Opened) -> impl Future<Output = Result<JobView, Error>> + Send;
 }
 
-/// Reads a stream until its job has ended. Reopens it until the master has been unreachable for too long.
+/// Reads a stream until its job has ended. Reopens a broken stream until the master is unreachable for too long.
 pub(crate) async fn to_the_end<S: Resumable + Send + Sync>(stream: &mut S) -> Result<JobView, Error> {
     let mut patience = Patience::new();
     loop {

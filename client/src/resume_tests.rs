@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// A master that is unreachable for a while after each answer.
+/// A stream from a master that is unreachable for a while after each answer.
 struct Flaky {
     away_for: Duration,
     back_at: Instant,

@@ -26,7 +26,7 @@ use crate::agent_token::AgentToken;
 /// Maximum time to keep an unused connection. Each job's agents have their own addresses, so kept connections are
 /// useless to the next job and would accumulate.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum time of a request that an agent answers at once.
+/// Maximum time of a request that an agent answers immediately.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum bytes of an answer, except output. The program that answers may not be an agent.
 const ANSWER_BYTES: usize = 1024 * 1024;
@@ -155,7 +155,7 @@ impl AgentClient {
         }
     }
 
-    /// `POST /config` with a JSON object. A replica that does not train has no membership.
+    /// `POST /config` with a JSON object. An evaluator has no membership.
     ///
     /// # Errors
     /// [`AgentError`].

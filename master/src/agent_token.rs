@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_is_the_hmac_of_rfc_4231() {
+    fn the_token_matches_a_test_case_of_rfc_4231() {
         // RFC 4231, test case 1, has a key of 20 bytes; shorter keys are padded with zeros.
         let mut key = [0; 32];
         key[..20].fill(0x0b);

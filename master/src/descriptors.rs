@@ -1,4 +1,4 @@
-//! File descriptors: how many this process may open, and how many pods of this host that allows.
+//! File descriptors: how many this process may open, and for how many pods of this host they suffice.
 
 use std::io;
 

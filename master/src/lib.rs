@@ -131,7 +131,8 @@ struct World {
     agent_key: AgentKey,
     /// See [`Context::boot_id`].
     boot_id: String,
-    /// The folder for output, one for each store: a sweep removes output that has no record in this master's store.
+    /// The folder for output. Each store has another folder, because a sweep removes the output of jobs that are not in
+    /// this master's store.
     logs: PathBuf,
 }
 
@@ -204,7 +205,7 @@ fn hint(error: &anyhow::Error) -> String {
     }
 }
 
-/// The first line on stdout tells the caller, often a program, the address of this master.
+/// Prints the address of this master as the first line on stdout. The caller is often a program.
 fn announce(listener: &TcpListener) -> anyhow::Result<()> {
     let address = listener.local_addr().context("ask for the address listened on")?;
     let mut stdout = std::io::stdout().lock();

@@ -259,7 +259,7 @@ impl Jobs {
         Ok(Submitted::Existing(self.arrived(&stored).await?))
     }
 
-    /// Waits until a recorded job reaches the registry. A different job with the same name may still be there.
+    /// Waits until a recorded job is in the registry. Until then, the registry may hold an earlier job with this name.
     async fn arrived(&self, stored: &Stored) -> Result<JobHandle, JobsError> {
         let (name, uid) = (stored.name(), &stored.record.uid);
         let mut arrivals = self.arrivals.subscribe();

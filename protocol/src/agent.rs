@@ -14,7 +14,7 @@ pub const PYTHONS: [&str; 2] = ["python", "python3"];
 /// Default name of the training script.
 pub const SCRIPT: &str = "exec.py";
 
-/// Maximum bytes of stderr in an [`ExitReport`]: the newest.
+/// Maximum bytes of stderr in an [`ExitReport`]. The newest bytes are kept.
 pub const STDERR_TAIL_BYTES: usize = 4096;
 
 /// Maximum bytes of an [`ExitReport`]'s texts in JSON. Readers cut longer texts.
@@ -41,7 +41,7 @@ pub enum RunState {
 /// The answer of `GET /status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunStatus {
-    /// Increases with each change. A long poll waits until it differs.
+    /// Increases with each change. A long poll waits until it differs from the number in the request.
     pub seq: u64,
     /// Identifies this start of the agent's program.
     pub boot_id: String,
@@ -88,7 +88,7 @@ pub struct Features {
 }
 
 impl Features {
-    /// Whether the agent supports nothing of this.
+    /// Whether the agent supports none of these features.
     fn is_none(&self) -> bool {
         *self == Self::default()
     }

@@ -1,4 +1,4 @@
-//! Names of environment variables, who writes and reads each, and the rules for a job's own variables.
+//! Names of environment variables, the programs that write and read each one, and the rules for a job's variables.
 
 use std::fmt;
 use std::str::FromStr;
@@ -74,7 +74,7 @@ const RUNS_OTHER_CODE: [&str; 20] = [
     // Shells run this file first.
     "BASH_ENV",
     "ENV",
-    // Interpreters: another standard library, a file or prompt before or after the script, command-line flags.
+    // Interpreters load another standard library, run a file or a prompt before or after the script, or get flags.
     "PYTHONBREAKPOINT",
     "PYTHONHOME",
     "PYTHONINSPECT",

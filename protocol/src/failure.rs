@@ -140,7 +140,7 @@ pub struct Consequence {
     pub replica: ReplicaId,
     /// How the replica ended, in words, such as `exited with code 1`.
     pub how: String,
-    /// Whether Muster stopped the replica. When a member is lost, the others hang in TensorFlow.
+    /// Whether Muster stopped the replica. After a failure, the other replicas would hang in TensorFlow.
     pub stopped: bool,
 }
 
@@ -205,7 +205,7 @@ impl Restarts {
         }
     }
 
-    /// Removes the oldest failed start. It never removes the start that `newest_failed` refers to.
+    /// Removes the oldest failed start, but keeps the start that `newest_failed` refers to if there is another one.
     pub fn forget_oldest(&mut self) {
         let newest = self.newest_failed();
         let oldest = self.failed_starts.iter().position(|start| newest.is_none() || start.generation != newest);

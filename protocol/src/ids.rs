@@ -183,7 +183,7 @@ impl fmt::Display for Rank {
 }
 
 /// The number of a gang's start, written `E.S` (epoch and sequence).
-/// Generations are ordered: an agent refuses messages older than the newest it has seen.
+/// Generations are ordered: an agent refuses messages of a generation older than the newest one it has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Generation {
@@ -194,7 +194,7 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// The next start under the same master.
+    /// The generation of the next start under the same master.
     pub fn next(self) -> Self {
         Self { sequence: self.sequence.saturating_add(1), ..self }
     }

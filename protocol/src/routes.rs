@@ -15,7 +15,7 @@ pub const AGENT_CONFIG: &str = "/config";
 pub const AGENT_RUN: &str = "/run";
 /// Agent: answers with a [`crate::agent::RunStatus`].
 pub const AGENT_STATUS: &str = "/status";
-/// Agent: the output from a byte offset to its end, or to the next gap.
+/// Agent: the run's output, from a byte offset to the end or to the next gap.
 pub const AGENT_LOGS: &str = "/logs";
 /// Agent: stops the run.
 pub const AGENT_STOP: &str = "/stop";

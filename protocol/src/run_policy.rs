@@ -101,7 +101,7 @@ pub enum OnStartTimeout {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CleanPods {
-    /// Pods whose agents still run shut down. Ended pods stay, for `kubectl logs`.
+    /// The agents that still run are shut down, so their pods end. Ended pods stay, for `kubectl logs`.
     Running,
     /// All pods are deleted.
     All,

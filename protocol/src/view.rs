@@ -197,7 +197,7 @@ pub struct JobView {
     pub name: JobName,
     /// Unique id. A later job with the same name has another one.
     pub uid: String,
-    /// Increases with each change. A long poll waits until it differs.
+    /// Increases with each change. A long poll waits until it differs from the number in the request.
     pub seq: u64,
     /// The job's state.
     pub state: JobState,
@@ -284,5 +284,5 @@ pub struct LogLine {
 /// Maximum bytes of output in a [`LogLine`].
 pub const LOG_LINE_BYTES: usize = 16 * 1024;
 
-/// Maximum bytes of an unfinished [`LogLine`]: the newest. A terminal shows no more.
+/// Maximum bytes of an unfinished [`LogLine`]. The newest bytes are kept, because a terminal shows no more.
 pub const UNFINISHED_BYTES: usize = 4 * 1024;

@@ -60,7 +60,7 @@ fn flipped(mut bytes: Vec<u8>, dice: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// Repeats a key, with the same value or another one.
+/// Repeats a key, with the same value or a different value.
 fn duplicated(text: &str, dice: &mut Rng) -> Vec<u8> {
     const AGAIN: [&str; 4] = ["\"epoch\":1,", "\"uid\":\"other\",", "\"spec\":{},", "\"wish\":\"delete\","];
     format!("{{{}{}", AGAIN[dice.usize(..AGAIN.len())], &text[1..]).into_bytes()

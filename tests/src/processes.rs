@@ -31,9 +31,9 @@ pub fn within<T>(what: &str, mut look: impl FnMut() -> Option<T>, state: impl Fn
     }
 }
 
-/// The pause after a look that took this long. Some looks start kubectl, which would occupy a processor without pauses.
-pub fn pause_after(look: Duration) -> Duration {
-    (look * 2).clamp(Duration::from_millis(10), Duration::from_secs(1))
+/// The pause after a check that took this long. Without pauses, checks that start kubectl would occupy a processor.
+pub fn pause_after(check: Duration) -> Duration {
+    (check * 2).clamp(Duration::from_millis(10), Duration::from_secs(1))
 }
 
 /// Processes whose working directory is `dir`, as `pid: command line`. Zombies have no working directory.

@@ -54,8 +54,8 @@ pub(super) async fn finish(agent: &Agent) -> Result {
     ask_runner(agent, Event::Finish).await
 }
 
-/// Answers at once. With `after`, waits until the status has a different number. A larger `after` comes from an earlier
-/// agent at this address, and is answered at once.
+/// Without `after`, answers at once. With `after`, waits until the status has a different number. An `after` from an
+/// earlier agent at this address differs already, and is answered at once.
 pub(super) async fn status(request: &Request<Incoming>, agent: &Agent) -> Result {
     let query = Query::of(request);
     let (after, wait) = (query.after()?, query.wait_seconds()?);

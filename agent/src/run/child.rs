@@ -34,8 +34,8 @@ pub struct Pipes {
 }
 
 /// Starts the command in a process group of its own, and returns the process id, which is also the group's id. The
-/// started process is the agent's own program, which then becomes the command (see [`shim`]). So a command that cannot
-/// be found shows later, by an exit code.
+/// started process is the agent's own program, which then becomes the command (see [`shim`]). So `spawn`
+/// succeeds even if the command does not exist: the exit code shows that error later.
 ///
 /// Call this from a thread that lives as long as the agent: the kernel kills the child when the thread that started it
 /// ends.

@@ -11,8 +11,8 @@ use super::child::Pipes;
 use crate::log::{Output, Stream};
 use crate::pump::pump;
 
-/// How long the pipes may stay open when every process of the run is dead. Then only a process that is no descendant of
-/// the agent can hold them open, because it got them over a socket.
+/// How long the pipes may stay open after every process of the run is dead. Only a process that is not a descendant of
+/// the agent, and that received the pipes over a socket, can still hold them open.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
 /// Whether the run's output has been read.

@@ -13,7 +13,7 @@ use super::environment::EnvChanges;
 pub struct Assignment {
     /// The generation, if the sender named one.
     pub generation: Option<Generation>,
-    /// The membership, if the sender named one. The agent only repeats it.
+    /// The replica's membership in a start of the job, if the sender named it. The agent only repeats it in reports.
     pub membership: Option<Membership>,
     /// Changes to the agent's own environment.
     pub changes: EnvChanges,
@@ -33,7 +33,7 @@ pub struct Run {
 /// When a run that is being stopped gets SIGKILL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kill {
-    /// At this time, unless the run ends before.
+    /// At this time, unless the run ends earlier.
     At(Instant),
     /// SIGKILL has been sent; the kernel has not reported the end yet.
     Sent,
@@ -46,7 +46,7 @@ pub enum Cause {
     Stopped,
     /// The agent had to end, and stopped the run.
     Terminated,
-    /// It ended by itself.
+    /// The run ended by itself.
     Own,
 }
 

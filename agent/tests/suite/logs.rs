@@ -97,7 +97,7 @@ fn the_newest_output_and_stderr_are_kept_when_the_disk_fills_up() {
 
 #[test]
 fn bytes_that_could_not_be_kept_are_a_gap_after_which_a_reader_continues() {
-    // The long line does not fit into the 512 bytes after the header. These are also too few for a log that shrinks.
+    // The long line does not fit into the 512 bytes after the header. A log with so few bytes does not shrink.
     let script = "import os\nos.write(1, b'before\\n')\nos.write(1, b'x' * 65535 + b'\\n')\nos.write(1, b'after\\n')";
     let agent = agent_with_limited_files(4096 + 512, script);
     assert_eq!(agent.outcome(), ExitOutcome::Code(0));

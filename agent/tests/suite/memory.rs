@@ -122,7 +122,7 @@ fn out_of_memory_in_a_cgroup_without_a_limit_is_reported_without_a_limit() {
 #[test]
 fn without_a_counter_a_kill_is_reported_as_sigkill() {
     let nothing = tempfile::tempdir().unwrap();
-    // Kernels before 4.13 do not count.
+    // Kernels before 4.13 have no counter.
     let old = tempfile::tempdir().unwrap();
     fs::create_dir(old.path().join("memory")).unwrap();
     fs::write(old.path().join("memory/memory.oom_control"), "oom_kill_disable 0\nunder_oom 0\n").unwrap();

@@ -16,31 +16,31 @@ fn pid() -> Pid {
     Pid::from_raw(PID).unwrap()
 }
 
-fn generation(text: &str) -> Option<Generation> {
-    (!text.is_empty()).then(|| text.parse().unwrap())
+fn generation(number: &str) -> Option<Generation> {
+    (!number.is_empty()).then(|| number.parse().unwrap())
 }
 
 fn changes(value: &str) -> EnvChanges {
     [("A".parse().unwrap(), Some(value.to_owned()))].into()
 }
 
-fn config(of: &str, value: &str) -> Event {
-    Event::Config(Assignment { generation: generation(of), membership: None, changes: changes(value) })
+fn config(number: &str, value: &str) -> Event {
+    Event::Config(Assignment { generation: generation(number), membership: None, changes: changes(value) })
 }
 
-fn run(of: &str) -> Event {
-    Event::Run(generation(of))
+fn run(number: &str) -> Event {
+    Event::Run(generation(number))
 }
 
-fn stop(of: &str, grace_seconds: u64) -> Event {
-    Event::Stop { generation: generation(of), grace: Duration::from_secs(grace_seconds) }
+fn stop(number: &str, grace_seconds: u64) -> Event {
+    Event::Stop { generation: generation(number), grace: Duration::from_secs(grace_seconds) }
 }
 
-fn gone() -> Event {
+fn all_ended() -> Event {
     Event::AllEnded { exception: None, stderr_tail: "tail".to_owned(), not_started: None }
 }
 
-fn ended(code: i32) -> Event {
+fn main_ended(code: i32) -> Event {
     Event::MainEnded(ExitOutcome::Code(code))
 }
 
@@ -74,13 +74,13 @@ impl Machine {
     }
 }
 
-/// The events that lead to each phase, for generation `of`.
-fn ways(of: &str) -> [(RunState, Vec<Event>); 6] {
-    let configured = vec![config(of, "1")];
-    let running = [configured.clone(), vec![run(of), Event::Started(pid())]].concat();
+/// The events that lead to each phase, for the generation with this number.
+fn ways(number: &str) -> [(RunState, Vec<Event>); 6] {
+    let configured = vec![config(number, "1")];
+    let running = [configured.clone(), vec![run(number), Event::Started(pid())]].concat();
     let stopping = [running.clone(), vec![stop("", 10)]].concat();
-    let ending = [running.clone(), vec![ended(3)]].concat();
-    let exited = [ending.clone(), vec![gone()]].concat();
+    let ending = [running.clone(), vec![main_ended(3)]].concat();
+    let exited = [ending.clone(), vec![all_ended()]].concat();
     [
         (RunState::Idle, vec![]),
         (RunState::Configured, configured),
@@ -91,15 +91,15 @@ fn ways(of: &str) -> [(RunState, Vec<Event>); 6] {
     ]
 }
 
-/// Sends each event to a machine in each phase of generation `of`, and compares the replies and the states after them.
-fn check(of: &str, event: &Event, expected: [(Reply, RunState); 6]) {
-    for ((state, way), (reply, state_after)) in ways(of).into_iter().zip(expected) {
+/// Sends the event to a machine in each phase of this generation. Compares the replies and the states after the event.
+fn check(number: &str, event: &Event, expected: [(Reply, RunState); 6]) {
+    for ((state, way), (reply, state_after)) in ways(number).into_iter().zip(expected) {
         let mut machine = Machine::after(way);
         assert_eq!(machine.wire(), state);
         assert_eq!(
             (machine.take(event.clone()).0, machine.wire()),
             (reply, state_after),
-            "{event:?} in {state:?} of {of:?}"
+            "{event:?} in {state:?} of generation {number:?}"
         );
     }
 }
@@ -111,7 +111,7 @@ fn refused(refusal: Refusal) -> Reply {
 #[test]
 fn a_config_without_generation_is_accepted_only_when_nothing_runs() {
     let active = || refused(Refusal::Active);
-    for of in ["", "1.1"] {
+    for number in ["", "1.1"] {
         let expected = [
             (Reply::Done, RunState::Configured),
             (Reply::Done, RunState::Configured),
@@ -120,7 +120,7 @@ fn a_config_without_generation_is_accepted_only_when_nothing_runs() {
             (active(), RunState::Stopping),
             (Reply::Done, RunState::Configured),
         ];
-        check(of, &config("", "2"), expected);
+        check(number, &config("", "2"), expected);
     }
 }
 
@@ -156,7 +156,7 @@ fn the_same_config_of_the_same_generation_changes_nothing_and_another_is_refused
 
 #[test]
 fn a_start_without_generation_starts_the_configured_run_once() {
-    for of in ["", "1.1"] {
+    for number in ["", "1.1"] {
         let expected = [
             (refused(Refusal::NothingConfigured), RunState::Idle),
             (Reply::Done, RunState::Configured),
@@ -165,13 +165,13 @@ fn a_start_without_generation_starts_the_configured_run_once() {
             (Reply::Done, RunState::Stopping),
             (Reply::Done, RunState::Exited),
         ];
-        check(of, &run(""), expected);
+        check(number, &run(""), expected);
     }
 }
 
 #[test]
 fn a_start_of_a_generation_that_is_not_configured_is_refused() {
-    for of in ["", "1.1"] {
+    for number in ["", "1.1"] {
         let not = || refused(Refusal::GenerationNotConfigured(generation("1.2").unwrap()));
         let expected = [
             (not(), RunState::Idle),
@@ -181,7 +181,7 @@ fn a_start_of_a_generation_that_is_not_configured_is_refused() {
             (not(), RunState::Stopping),
             (not(), RunState::Exited),
         ];
-        check(of, &run("1.2"), expected);
+        check(number, &run("1.2"), expected);
     }
 }
 
@@ -196,7 +196,7 @@ fn only_a_configured_run_is_started() {
 
 #[test]
 fn a_stop_ends_the_run_in_every_phase() {
-    for of in ["", "1.1"] {
+    for number in ["", "1.1"] {
         let expected = [
             (Reply::Done, RunState::Idle),
             (Reply::Done, RunState::Exited),
@@ -205,8 +205,8 @@ fn a_stop_ends_the_run_in_every_phase() {
             (Reply::Underway, RunState::Stopping),
             (Reply::Done, RunState::Exited),
         ];
-        check(of, &stop(of, 5), expected.clone());
-        check(of, &stop("1.2", 5), expected);
+        check(number, &stop(number, 5), expected.clone());
+        check(number, &stop("1.2", 5), expected);
     }
 }
 
@@ -249,12 +249,12 @@ fn the_report_of_a_run_says_how_when_and_why_it_ended() {
             machine.take(stop);
         }
         machine.seconds = 7;
-        machine.take(ended(75));
+        machine.take(main_ended(75));
         assert_eq!((machine.wire(), machine.state.phase.main_process()), (RunState::Stopping, None));
         // A stop after the end of the main process is not the cause of that end.
         machine.take(stop("", 0));
         machine.seconds = 8;
-        machine.take(gone());
+        machine.take(all_ended());
         let Phase::Exited { started_at, report, .. } = &machine.state.phase else { panic!("{:?}", machine.state) };
         assert_eq!(*started_at, Some(UnixMillis(0)));
         assert_eq!((&report.outcome, report.stopped), (&ExitOutcome::Code(75), stopped));
@@ -314,7 +314,7 @@ fn the_exit_code_is_that_of_the_last_run_even_if_another_is_configured() {
 
 #[test]
 fn late_events_change_nothing() {
-    for event in [Event::Started(pid()), Event::StartFailed("x".to_owned()), ended(0), gone(), Event::Tick] {
+    for event in [Event::Started(pid()), Event::StartFailed("x".to_owned()), main_ended(0), all_ended(), Event::Tick] {
         for of_phase in [0, 1, 5] {
             let mut machine = Machine::after(ways("1.1")[of_phase].1.clone());
             let before = machine.state.clone();

@@ -44,7 +44,7 @@ fn each_generation_accepts_one_config() {
 }
 
 #[test]
-fn the_agent_repeats_the_membership_of_its_run() {
+fn the_status_contains_the_membership_that_the_config_named() {
     let agent = Agent::of_shell("exit 3");
     assert!(agent.status().features.seats);
     let config = |query: &str| agent.post(&format!("/config?generation=1.1{query}"), "{}").status;
@@ -214,7 +214,7 @@ fn the_report_of_a_command_that_cannot_be_started_says_why_and_its_agent_exits_w
 }
 
 #[test]
-fn an_entrypoint_prepares_the_run_and_then_becomes_it() {
+fn the_words_of_an_entrypoint_come_before_the_command() {
     let agent = Agent::start(&["--entrypoint=env", "--entrypoint=PREPARED=5"], &["sh", "-c", "exit $PREPARED"]);
     assert_eq!(agent.outcome(), ExitOutcome::Code(5));
 }
@@ -265,7 +265,7 @@ fn a_long_poll_answers_at_the_change_and_not_before() {
         serde_json::from_slice(&poll.join().unwrap().body).unwrap()
     });
     assert_eq!((next.seq, next.state), (seq + 1, RunState::Configured));
-    assert_eq!(agent.get("/status?after=999999&wait=60").status, 200, "an earlier agent's number needs no wait");
+    assert_eq!(agent.get("/status?after=999999&wait=60").status, 200, "an earlier agent's number is answered at once");
 }
 
 #[test]

@@ -7,12 +7,12 @@ use crate::support::{Agent, children_of, process_state, signal, wait_until, wait
 use protocol::agent::{ExitOutcome, RunState};
 use rustix::process::Signal;
 
-/// Ignores SIGTERM. Has a child in its group, and a grandchild in another group and session, whose parent has ended.
+/// Ignores SIGTERM. It has a child in its process group, and an orphaned grandchild in another group and session.
 const STUBBORN: &str = r#"
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 def sleep_for_ever(name):
-    # In one write, because other processes write to the same pipe.
+    # Use one write, because other processes write to the same pipe.
     os.write(1, f"{name}={os.getpid()}\n".encode())
     while True: time.sleep(1000)
 if os.fork() == 0:

@@ -148,7 +148,7 @@ fn an_agent_waits_neither_for_absent_readers_nor_for_readers_that_never_stop() {
 }
 
 #[test]
-fn last_words_are_also_left_after_a_finish_and_only_in_an_existing_file() {
+fn last_words_are_also_written_after_a_finish_but_only_to_an_existing_file() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("termination-log");
     for is_there in [false, true] {

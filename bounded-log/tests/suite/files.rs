@@ -146,7 +146,7 @@ fn a_folder_that_does_not_exist_is_an_io_error_that_names_the_file() {
 }
 
 #[test]
-fn the_tail_is_found_across_scan_blocks() {
+fn the_last_lines_are_found_even_if_a_line_is_longer_than_a_search_step() {
     let mut log = BoundedLog::create_anonymous(&std::env::temp_dir(), NonZeroU64::new(1 << 20).unwrap()).unwrap();
     let long_line = [vec![b'x'; 200_000], vec![b'\n']].concat();
     for _ in 0..20 {
@@ -156,8 +156,8 @@ fn the_tail_is_found_across_scan_blocks() {
     assert_eq!(log.tail_offset(1000).unwrap(), log.start());
 }
 
-/// Runs an ignored test of this program in a process that ignores SIGXFSZ, so that a limit on file sizes does not end
-/// it.
+/// Runs an ignored test of this program in a new process. The process ignores SIGXFSZ, so a limit on file sizes does
+/// not end it.
 fn run_with_limited_files(test: &str) {
     let script = r#"trap '' XFSZ; exec "$0" --exact --ignored "$1" "#;
     let status = Command::new("sh").args(["-c", script]).arg(std::env::current_exe().unwrap()).arg(test).status();

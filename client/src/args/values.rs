@@ -23,14 +23,14 @@ pub(super) fn gpus(text: &str) -> Result<u32, String> {
 }
 
 /// `greatest` is the limit that the error names when the number is too large to parse.
-fn whole_number(text: &str, of: &str, greatest: u32) -> Result<u32, String> {
+fn whole_number(text: &str, what: &str, greatest: u32) -> Result<u32, String> {
     text.parse().map_err(|error: ParseIntError| {
         let wrong = if *error.kind() == IntErrorKind::PosOverflow {
             format!("the maximum is {greatest}")
         } else {
             "use a whole number, 0 or more".to_owned()
         };
-        format!("invalid number of {of} \"{}\": {wrong}", shown(text))
+        format!("invalid number of {what} \"{}\": {wrong}", shown(text))
     })
 }
 

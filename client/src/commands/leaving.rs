@@ -21,8 +21,8 @@ pub(super) enum Stage {
     Waiting,
 }
 
-/// Does `work` unless an interrupt comes first; then prints the job's state and how to come back. The work has its own
-/// task, so that an interrupt works even while a slow reader of stdout blocks the work.
+/// Does `work`. If an interrupt comes first, prints the job's state and how to come back. The work has its own task, so
+/// that an interrupt works even while a slow reader of stdout blocks the work.
 pub(super) async fn unless_interrupted(
     work: impl Future<Output = Result<Exit, Error>> + Send + 'static,
     (client, name): (&MasterClient, &JobName),

@@ -151,7 +151,7 @@ async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, 
             notes.say(&narrate::accepted(&view));
             view
         }
-        // The script may have changed since then, so the earlier result may be outdated.
+        // The script may have changed since the earlier submit, so the earlier result may be outdated.
         Submitted::Before(JobView { name, result: Some(result), .. }) => {
             return Err(Error::AlreadyEnded { name, result: result.state() });
         }

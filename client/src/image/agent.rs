@@ -25,13 +25,13 @@ pub(super) struct AgentProgram {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Exchangeable {
     Yes,
-    /// The user chose it, or it is the master's.
+    /// The user chose this agent, or it already is the master's.
     No,
 }
 
 /// Where to look for agents.
 pub(crate) struct AgentSources {
-    /// `--agent-binary`. No other agent is used then.
+    /// `--agent-binary`. With this flag, no other agent is used.
     pub(crate) named: Option<PathBuf>,
     pub(crate) master: Option<MasterClient>,
 }
@@ -105,7 +105,7 @@ mod tests {
     use super::super::elf;
     use super::*;
 
-    const NOBODY: AgentSources = AgentSources { named: None, master: None };
+    const NO_SOURCES: AgentSources = AgentSources { named: None, master: None };
 
     #[tokio::test]
     async fn an_agent_from_the_flag_is_checked_and_never_replaced() {
@@ -128,7 +128,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_missing_agent_is_an_error() {
-        let error = NOBODY.fetch("there is none beside this program").await.unwrap_err();
+        let error = NO_SOURCES.fetch("there is none beside this program").await.unwrap_err();
         assert_eq!(error.to_string(), "no agent to put into the image: there is none beside this program");
     }
 }

@@ -1,5 +1,5 @@
 //! Builds images with Docker's API: from a folder with a Dockerfile, and the image of pods if the engine refuses an
-//! archive. Both use the engine's own builder, so neither the docker command nor BuildKit is needed.
+//! archive. Both builds use the engine's own builder, so neither the docker command nor BuildKit is needed.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
@@ -23,7 +23,7 @@ use super::stall;
 use crate::output::Notes;
 
 pub(super) const DOCKERFILE: &str = "Dockerfile";
-/// Maximum number of pieces that are read ahead of Docker.
+/// Maximum number of pieces that wait for Docker to read them.
 const PIECES_WAITING: usize = 16;
 /// Maximum number of lines shown of a failed build's output.
 const LOG_LINES_MAX: usize = 20;
@@ -49,7 +49,8 @@ pub(super) async fn from_folder(
     let output = engine.patient.build_image(options, None, Some(body_stream(content)));
     let built = async {
         let mut output = std::pin::pin!(output.peekable());
-        // The engine prints nothing until it has read the folder. Later, a step may print nothing for hours.
+        // The engine prints nothing until it has read the folder, so the pieces that it takes show its progress.
+        // Later, a step may print nothing for hours, so there is no limit.
         let first = stall::while_changing(output.as_mut().peek(), || taken.load(Ordering::Relaxed)).await;
         if let Err(stalled) = first.map(|_| ()) {
             let reason = format!("Docker stopped reading the folder: {stalled}");
@@ -70,7 +71,7 @@ fn reader_has_gone(error: &ImageError) -> bool {
     matches!(error, ImageError::Context { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// Builds the base with the agent on top, under its name by content.
+/// Builds the base with the agent on top. The result gets the target's name by content.
 pub(super) async fn wrap(engine: &Engine, wrap: &Wrap<'_>, notes: &Notes) -> Result<(), ImageError> {
     let Wrap { base, target, .. } = wrap;
     let unwritable =

@@ -15,8 +15,8 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 /// The agent tries them in this order.
 const PYTHONS: [&str; 2] = ["python", "python3"];
 
-/// Refuses an image that Kubernetes would not run. Kubernetes cannot look up the name of a user, so it takes every
-/// name for root (kubelet, `verifyRunAsNonRoot`). The group after the colon does not matter.
+/// Refuses an image that Kubernetes would not run. Kubernetes cannot look up the name of a user, so it refuses
+/// every named user (kubelet, `verifyRunAsNonRoot`). The group after the colon does not matter.
 pub(super) fn user(base: &Base, name: &str, users: Users) -> Result<(), ImageError> {
     let named = base.config.get("User").and_then(Value::as_str).unwrap_or_default();
     let is_root = |user: &str| matches!(user, "" | "root") || user.parse() == Ok(0_u32);
@@ -29,7 +29,7 @@ pub(super) fn user(base: &Base, name: &str, users: Users) -> Result<(), ImageErr
     }
 }
 
-/// Refuses an image whose pods could not run exec.py. `name` is the image's name from the user.
+/// Refuses an image whose pods could not run exec.py. `name` is the image's name, for the error.
 pub(super) async fn script_and_python(look: &Look<'_>, base: &Base, name: &str) -> Result<(), ImageError> {
     let folder = working_directory(base);
     if !look.is_file(&in_folder(&folder, SCRIPT)).await? {
@@ -52,7 +52,7 @@ pub(super) enum Kept {
     Nothing { left_out: Vec<String> },
 }
 
-/// Decides which words of the ENTRYPOINT pods run. Reads its script if it has one.
+/// Decides which words of the ENTRYPOINT are kept. If the ENTRYPOINT runs a script, reads the script.
 pub(super) async fn entrypoint(look: &Look<'_>, base: &Base) -> Result<Kept, ImageError> {
     let words = entrypoint_of(base);
     let kept = match Entrypoint::of(&words) {

@@ -27,7 +27,7 @@ pub(super) fn ignored(folder: &Path) -> Result<Ignored, ImageError> {
     }
 }
 
-/// Writes the tar of a folder. Blocks until the reader has read all of it or is gone.
+/// Writes the tar of a folder. Blocks until the reader has taken all of it or has stopped reading.
 pub(super) fn write(folder: &Path, ignored: &Ignored, to: impl Write) -> Result<(), ImageError> {
     let mut tar = tar::Builder::new(io::BufWriter::with_capacity(PIECE, to));
     add_folder(&mut tar, folder, Path::new(""), ignored)?;

@@ -1,4 +1,4 @@
-//! Reads from the header of a Linux program (elf(5)) its processor, and whether it needs a loader.
+//! Reads the header of a Linux program (elf(5)): its processor, and whether the program needs a loader.
 
 use std::fmt;
 

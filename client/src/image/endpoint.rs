@@ -57,7 +57,7 @@ impl Endpoint {
         Self { address, certificates, context: None }
     }
 
-    /// Reads a context. The docker command names its folders after the SHA-256 of the context's name. Certificates have
+    /// Reads a context. The docker command names a context's folders after the SHA-256 of its name. Certificates have
     /// a separate folder (docker/cli, `cli/context/store`).
     fn of_context(context: String, folder: &Path) -> Result<Self, ImageError> {
         let store = folder.join("contexts");
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_context_in_use_has_the_address_unless_a_variable_has_it() {
+    fn the_context_in_use_gives_the_address_unless_a_variable_overrides_it() {
         let folder = folder(r#"{"auths":{},"currentContext":"rootless"}"#);
         let in_use = variables(&folder);
         let address = "unix:///run/user/1000/docker.sock".to_owned();

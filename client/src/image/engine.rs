@@ -48,14 +48,15 @@ pub(super) struct Inspected {
 /// How an engine that has the base gets the image of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// With `docker load` of one layer.
+    /// With `docker load` of an archive that contains only the agent's layer.
     Load,
-    /// With a build, because the engine refuses an archive that lacks the other layers.
+    /// With a build, because the engine refuses an archive that lacks the base's layers.
     Build,
 }
 
 impl Way {
-    /// Only Docker with its own image store accepts a single layer. Docker 29 stores images in containerd.
+    /// Only Docker with its own image store loads an archive that lacks the base's layers. By default, Docker 29 stores
+    /// images in containerd instead.
     fn of(version: &SystemVersion, info: &SystemInfo) -> Self {
         let is_podman = version.components.iter().flatten().any(|component| component.name == PODMAN_ENGINE);
         let drivers = info.driver_status.iter().flatten();
@@ -117,7 +118,7 @@ pub(super) fn reason(error: &EngineError) -> String {
     }
 }
 
-/// The error for an engine that refused `doing`.
+/// The error for a call that the engine refused. `doing` describes the call.
 pub(super) fn refused(doing: &str) -> impl FnOnce(EngineError) -> ImageError {
     let doing = doing.to_owned();
     move |error| ImageError::Engine { doing, reason: reason(&error) }
@@ -141,7 +142,7 @@ fn transport(endpoint: &Endpoint) -> Result<Result<Docker, EngineError>, ImageEr
         return Ok(Docker::connect_with_unix(address, seconds, version));
     }
     if is_https || (is_tcp && endpoint.certificates.is_some()) {
-        // It fails only if a provider is already installed.
+        // The installation fails only if a provider is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = endpoint.certificates.clone().unwrap_or_default();
         let [key, cert, ca] = ["key.pem", "cert.pem", "ca.pem"].map(|name| folder.join(name));

@@ -16,7 +16,7 @@ const PYTHONS: [&str; 2] = ["python", "python3"];
 pub(super) enum Entrypoint<'a> {
     /// Pods do not need it: it is empty, or the agent does the same.
     Unneeded,
-    /// These words run the file `script`. They are kept if it ends with `exec "$@"`.
+    /// These words run the file `script`. They are kept if the script ends with `exec "$@"`.
     Script { words: &'a [String], script: &'a str },
     /// Pods run without it.
     Other,

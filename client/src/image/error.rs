@@ -19,7 +19,7 @@ pub(crate) enum ImageError {
     /// Neither a flag nor a Dockerfile names the image.
     #[error("no image to run: --image is not given, and there is no Dockerfile in {}", .0.display())]
     NoImage(PathBuf),
-    /// `--push` and the image's name make no valid name.
+    /// `--push` followed by the image's name is not a valid image name.
     #[error("--push {registry}: followed by /{image}, this is not a valid image name")]
     NoName { image: ImageRef, registry: String },
     /// `--agent-binary` cannot be read.

@@ -1,5 +1,5 @@
-//! Makes the bytes of the image of pods: the layer with the agent, and the archive for an engine that has the other
-//! layers. The same base and agent give the same bytes, and so the same image.
+//! Makes the bytes of the image of pods: the layer with the agent, and the archive for an engine that already has the
+//! base's layers. The same base and agent give the same bytes, and so the same image.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,11 +15,11 @@ pub(super) const AGENT_PATH: &str = "/muster/agent";
 /// The agent's flag for a word in front of its command.
 const ENTRYPOINT_FLAG: &str = "--entrypoint";
 
-/// The id of the image below the agent's layer.
+/// Label: the id of the image below the agent's layer.
 const BASE_LABEL: &str = "muster.base";
-/// The SHA-256 of the agent.
+/// Label: the SHA-256 of the agent.
 const AGENT_LABEL: &str = "muster.agent";
-/// The version of the image's layout. Increase it when the same base and agent must give a different image.
+/// Label: the version of the image's layout. Increase it when the same base and agent must give a different image.
 const WRAP_LABEL: &str = "muster.wrap";
 const WRAP_VERSION: &str = "2";
 
@@ -38,7 +38,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// For the training image `image` with the id `base_id`, and an agent.
+    /// The names and labels of the image of pods for the training image `image`, with the id `base_id`, and an agent.
     pub(super) fn new(image: &ImageRef, base_id: &str, agent_sha256: &str) -> Self {
         let content = format!("{}:{}", image.repository(), content_tag(base_id, agent_sha256));
         let content: ImageRef = content.parse().expect("a valid repository and hexadecimal digits");
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_by_content_depends_on_the_base_and_the_agent_only() {
+    fn the_content_tag_depends_only_on_the_base_and_the_agent() {
         let content = |image: &str, base: &str, agent: &str| target(image, base, agent).content.to_string();
         let name = content("h:5000/digits:1", "sha256:base", "sha256:agent");
         let tag = name.strip_prefix("h:5000/digits_pod:").unwrap();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_archive_names_every_layer_and_contains_the_last() {
+    fn the_archive_names_every_layer_and_contains_only_the_last() {
         let files = files(&wrapped(b"the agent"));
         assert_eq!(files.keys().collect::<Vec<_>>(), ["config.json", "layer.tar", "manifest.json"]);
         let manifest: Value = serde_json::from_slice(&files["manifest.json"].1).unwrap();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layer_has_only_the_agent_owned_by_root_and_without_a_date() {
+    fn the_layer_holds_only_the_agent_with_owner_root_and_without_a_date() {
         let files = files(&layer(b"the agent").unwrap());
         assert_eq!(files.keys().collect::<Vec<_>>(), ["muster/", "muster/agent"]);
         for (header, _) in files.values() {

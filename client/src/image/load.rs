@@ -17,7 +17,7 @@ use crate::args::Loader;
 /// Maximum number of lines shown of a failed tool's output.
 const LINES_MAX: usize = 10;
 
-/// Loads an image of this machine's engine into the cluster with this name, or into the tool's default cluster.
+/// Loads an image of this machine's engine into the named cluster, or into the tool's default cluster.
 pub(super) async fn load(loader: Loader, cluster: Option<&str>, image: &ImageRef) -> Result<(), ImageError> {
     let words = command(loader, cluster, image);
     let shown = || format!("`{}`", words.join(" "));
@@ -32,7 +32,7 @@ pub(super) async fn load(loader: Loader, cluster: Option<&str>, image: &ImageRef
         Err(error) => return Err(failed(format!("could not be started: {error}"))),
     };
     let tool = running.id();
-    // The tools print nothing while they copy gigabytes.
+    // The tools print nothing while they copy gigabytes, so the copied bytes show their progress.
     match stall::while_changing(running.wait_with_output(), || tool.map(bytes_moved)).await {
         Ok(Ok(ended)) if ended.status.success() => Ok(()),
         Ok(Ok(ended)) => Err(failed(format!("failed ({}){}", ended.status, last_lines(&ended.stderr)))),

@@ -1,5 +1,5 @@
-//! Reads files of an image. Creates a container for this but never starts it, which takes hundredths of a second for an
-//! image of any size.
+//! Reads files of an image. Creates a container for this but never starts it. Creating the container takes hundredths
+//! of a second for an image of any size.
 
 use std::io::Read;
 
@@ -33,7 +33,7 @@ impl<'a> Look<'a> {
         let options = CreateContainerOptionsBuilder::default().name(&container).build();
         let body = ContainerCreateBody {
             image: Some(id.to_owned()),
-            // An engine refuses an image without a command, and accepts a command that does not exist.
+            // An engine refuses to create a container without a command, but accepts a command that does not exist.
             entrypoint: Some(vec![AGENT_PATH.to_owned()]),
             ..ContainerCreateBody::default()
         };

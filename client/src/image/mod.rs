@@ -64,7 +64,7 @@ enum Source {
 enum Users {
     /// Any user.
     All,
-    /// Users that Kubernetes can verify not to be root.
+    /// Only users that Kubernetes can verify as non-root.
     KnownNotRoot,
 }
 
@@ -75,7 +75,7 @@ enum Destination {
     Engine,
     /// The image is pushed to a registry, under this name.
     Registry(ImageRef),
-    /// A tool loads the image into the cluster with this name, or into its default cluster.
+    /// A tool loads the image into the named cluster, or into the tool's default cluster.
     Cluster(Loader, Option<String>),
 }
 
@@ -153,7 +153,7 @@ pub(crate) async fn prepare(order: &ImageOrder, notes: &Notes) -> Result<ImageRe
         outcome = &mut work => outcome,
         () = interrupts.next() => {
             stop.cancel();
-            // The work removes its container, unless the user presses Ctrl-C again.
+            // Waits until the work has stopped and removed its container, unless the user presses Ctrl-C again.
             tokio::select! {
                 _ = work => {}
                 () = interrupts.next() => {}
@@ -165,7 +165,7 @@ pub(crate) async fn prepare(order: &ImageOrder, notes: &Notes) -> Result<ImageRe
     outcome
 }
 
-/// The context of a step of the work.
+/// What each step of making the image uses.
 #[derive(Clone, Copy)]
 struct Work<'a> {
     engine: &'a Engine,

@@ -6,12 +6,12 @@ use protocol::image::ImageRef;
 const FOLDER_CHARACTERS_MAX: usize = 100;
 /// The tag of a name without a tag.
 const DEFAULT_TAG: &str = "latest";
-/// The registry of a name without a host. Docker omits it in lists.
+/// Hosts of Docker Hub, the registry of a name without a host. Docker omits these hosts in lists.
 const DEFAULT_HOSTS: [&str; 2] = ["docker.io/", "index.docker.io/"];
 const DEFAULT_PATH: &str = "library/";
-/// The key under which `docker login` stores the login of that registry.
+/// The key under which `docker login` stores the login of Docker Hub.
 const HUB_LOGIN: &str = "https://index.docker.io/v1/";
-/// Prefix of the folder's name, so that a folder called `python` does not take the name of the public image.
+/// Prefix of an image named after a folder. Without it, the folder `python` would take the name of the public image.
 const FOLDER_PREFIX: &str = "muster-";
 
 /// The name for requests to an engine: with a tag or a digest, never both. No host is added or removed, because engines
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_is_asked_for_the_full_name_with_a_tag_or_a_digest() {
+    fn a_name_for_an_engine_keeps_the_repository_and_has_a_tag_or_a_digest() {
         let digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
         for (name, asked) in [
             ("digits", "digits:latest"),

@@ -88,7 +88,7 @@ fn failed_helper(error: &CredentialRetrievalError) -> Option<String> {
     }
 }
 
-/// A login for the engine. Most images need no login, so a missing one is not an error, as in the docker command.
+/// A login for the engine. Most images need no login, so a missing login is not an error, as in the docker command.
 fn credentials(
     found: Result<DockerCredential, CredentialRetrievalError>,
     server: String,
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_helper_without_a_login_is_not_an_error_and_a_broken_one_is_named() {
+    fn a_helper_without_a_login_is_not_an_error_and_a_broken_helper_is_reported() {
         let failure = |stdout: &str| CredentialRetrievalError::HelperFailure {
             helper: "docker-credential-x".to_owned(),
             stdout: stdout.to_owned(),

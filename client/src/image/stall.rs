@@ -26,7 +26,7 @@ pub(super) async fn next<S: Stream + Unpin>(stream: &mut S) -> Result<Option<S::
     tokio::time::timeout(STALL_LIMIT, stream.next()).await.map_err(|_| Stalled)
 }
 
-/// Does `work` while `measure` changes.
+/// Does `work`. Gives up when `measure` has not changed for [`STALL_LIMIT`].
 pub(super) async fn while_changing<T, M: PartialEq>(
     work: impl Future<Output = T>,
     measure: impl FnMut() -> M,

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_has_the_name_that_its_engine_lists() {
+    fn only_the_name_that_podman_lists_replaces_the_name_by_content() {
         let content = target("a", "b").content;
         let (docker, hub) = (content.to_string(), format!("docker.io/library/{content}"));
         let podman = format!("localhost/{content}");

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_read_well_at_every_size() {
+    fn a_duration_is_shown_in_the_units_that_fit_its_length() {
         for (millis, text) in [
             (0, "0.00 s"),
             (20, "0.02 s"),

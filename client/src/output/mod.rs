@@ -244,7 +244,7 @@ impl Notes {
         }
     }
 
-    /// Shows on a terminal how many replicas have joined. Shows nothing once the gang runs.
+    /// On a terminal, shows how many replicas have joined. Shows nothing once the gang runs.
     pub(crate) fn show_progress(&self, view: &JobView) {
         if self.terminal {
             self.progress.show(view);
@@ -256,7 +256,7 @@ impl Notes {
         self.terminal
     }
 
-    /// Shows on a terminal the unfinished line that a replica is writing.
+    /// On a terminal, shows the unfinished line that a replica is writing.
     pub(crate) fn show_unfinished(&self, line: &LogLine) {
         let text = for_terminal(&line.line, self.colours);
         if self.terminal && !text.trim().is_empty() {
@@ -271,7 +271,7 @@ impl Notes {
         }
     }
 
-    /// Shows on a terminal a step of the work before the submit.
+    /// On a terminal, shows a step of the work before the submit.
     pub(crate) fn show_step(&self, step: &str) {
         if self.terminal {
             self.progress.show_step(&for_terminal(step, self.colours));

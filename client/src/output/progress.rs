@@ -12,7 +12,7 @@ use protocol::view::{JobState, JobView, ReplicaState};
 
 /// Maximum lines for replicas, and for unfinished lines of scripts, so that the block fits on a screen.
 const LINES_MAX: usize = 16;
-/// Redrawing more often costs processor time and is faster than anyone reads.
+/// More redraws would cost processor time, and nobody could read them.
 const REDRAWS_PER_SECOND: u8 = 5;
 const TICK: Duration = Duration::from_millis(200);
 

@@ -1,5 +1,5 @@
-//! Makes untrusted text safe for a terminal. Keeps letters and colours. Removes what moves the cursor, sets the title,
-//! writes to the clipboard, makes the terminal answer, or changes the order in which letters are shown.
+//! Makes untrusted text safe for a terminal. Keeps letters and colours. Removes everything that moves the cursor, sets
+//! the title, writes to the clipboard, makes the terminal answer, or changes the order in which letters are shown.
 
 use std::borrow::Cow;
 use std::fmt::Write;

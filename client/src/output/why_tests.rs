@@ -83,7 +83,7 @@ fn an_exception_is_shown_before_last_lines_that_do_not_name_it() {
 
 #[test]
 fn after_a_deadline_the_replica_that_was_silent_longest_comes_first_with_its_last_lines() {
-    let stood = |replica: &str, how: &str, stopped: bool| Consequence {
+    let member = |replica: &str, how: &str, stopped: bool| Consequence {
         replica: replica.parse().unwrap(),
         how: how.to_owned(),
         stopped,
@@ -93,9 +93,9 @@ fn after_a_deadline_the_replica_that_was_silent_longest_comes_first_with_its_las
         counted: false,
         last_lines: vec!["step 7".to_owned()],
         consequences: vec![
-            stood("worker-1", "had printed nothing for 42 s", true),
-            stood("worker-2", "had printed nothing for 1 s", true),
-            stood("worker-0", "exited with code 0", false),
+            member("worker-1", "had printed nothing for 42 s", true),
+            member("worker-2", "had printed nothing for 1 s", true),
+            member("worker-0", "exited with code 0", false),
         ],
         ..failed(failure.clone())
     };
@@ -113,7 +113,7 @@ last lines of worker-1:
 }
 
 #[test]
-fn an_incomplete_gang_names_its_first_missing_replica_and_the_reason() {
+fn after_a_start_timeout_the_first_missing_replica_is_named_with_the_reason() {
     let failure = Failure::StartTimeout {
         missing: vec!["worker-1".parse().unwrap()],
         after_seconds: 60,

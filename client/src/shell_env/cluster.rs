@@ -10,7 +10,7 @@ use crate::output::Notes;
 
 /// The port of manifests/base/service.yaml.
 const NODE_PORT: u16 = 31898;
-/// One line for each node: its container runtime and its address.
+/// Output format for kubectl: one line for each node, with its container runtime and its address.
 const NODES: &str = r#"jsonpath={range .items[*]}{.status.nodeInfo.containerRuntimeVersion}{" "}{.status.addresses[?(@.type=="InternalIP")].address}{"\n"}{end}"#;
 const TOKEN: &str = "go-template={{with .data.token}}{{base64decode .}}{{end}}";
 
@@ -52,7 +52,7 @@ pub(crate) enum EnvError {
 }
 
 impl EnvError {
-    /// What to do about it.
+    /// The next step for the user.
     pub(crate) fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NoTool(_) => "install kubectl; without a cluster, client runs jobs on this machine",
@@ -80,7 +80,7 @@ pub(crate) async fn set_up(env: &mut Environment, notes: &Notes) -> Result<(), E
             Some(node) => name_master(env, &context, &node, notes).await,
             None => return Err(EnvError::NoNodes(context)),
         },
-        // A user with rights in one namespace only cannot list nodes, but can perhaps read the token.
+        // A user with rights in a single namespace cannot list nodes, but can perhaps read the token.
         Err(reason) if reason.contains("(Forbidden)") => {
             let master = env.get("MUSTER_MASTER").map_or("not set", String::as_str);
             notes.say(&format!("you may not list the nodes of context {context}: {reason}"));
@@ -168,7 +168,7 @@ fn pass_proxy(env: &mut Environment, address: &str) -> bool {
     if ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"].into_iter().all(|name| value(name).is_none()) {
         return false;
     }
-    // Some programs read no_proxy, others NO_PROXY. A variable that is not set begins with the other one's value.
+    // Some programs read no_proxy, others NO_PROXY. An unset variable begins with the value of the other variable.
     let lower = value("no_proxy").or_else(|| value("NO_PROXY"));
     let upper = value("NO_PROXY").or_else(|| value("no_proxy"));
     for (name, old) in [("no_proxy", lower), ("NO_PROXY", upper)] {
@@ -222,7 +222,7 @@ async fn minikube(profile: &str, args: &[&str]) -> Option<String> {
     ended.status.success().then(|| String::from_utf8_lossy(&ended.stdout).into_owned())
 }
 
-/// How a program ended; `None` if it cannot be started.
+/// A program's exit status and output; `None` if the program cannot be started.
 async fn output(program: &str, args: &[&str]) -> Option<Output> {
     Command::new(program).args(args).stdin(Stdio::null()).kill_on_drop(true).output().await.ok()
 }

@@ -37,14 +37,14 @@ pub(crate) fn restored(now: &Environment) -> Environment {
             None => before.remove(&name),
         };
     }
-    // Keeps the entries that the user has added to PATH since then.
+    // Keeps the entries that the user has added to PATH after `client env`.
     if let (Some(folder), Some(path)) = (folder, before.get_mut(PATH)) {
         *path = without_first(path, &folder);
     }
     before
 }
 
-/// Adds the memory of `before` to `after`, and `folder` to its PATH unless PATH has it.
+/// Adds the memory of `before` to `after`. Also adds `folder` to the PATH of `after`, unless the PATH has it.
 pub(crate) fn remember(before: &Environment, mut after: Environment, folder: Option<&str>) -> Environment {
     let variables = changed(before, &after).into_iter().map(|name| (name.clone(), before.get(name).cloned())).collect();
     let path = after.get(PATH).cloned().unwrap_or_default();

@@ -167,7 +167,7 @@ fn invalid_arguments_of_verbs_are_refused() {
 }
 
 #[test]
-fn the_hint_names_the_help_of_the_typed_verb() {
+fn a_bad_command_line_has_a_hint_that_fits_the_typed_verb() {
     let folder = folder_with_script();
     for (arguments, hint) in [
         (&["status"][..], "hint: client status --help"),

@@ -71,14 +71,14 @@ fn an_entrypoint_script_stays_in_front_of_the_agents_command() {
     let folder = tempfile::tempdir().unwrap();
     let ended = wrap(&image, &agent_file(folder.path(), "one"), Some(&engine)).expect_code(0);
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
-    assert!(engine.asked().contains(&"POST /images/load".to_owned()), "this engine accepts a single layer");
+    assert!(engine.asked().contains(&"POST /images/load".to_owned()), "this engine loads the agent's layer alone");
     assert_eq!(image.inspect_wrapped()["Config"]["Entrypoint"], json!(["/muster/agent", "--entrypoint=/e.sh"]));
     nothing_is_left_of(&image);
 }
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn the_layer_has_only_the_agent_executable_and_owned_by_root() {
+fn the_layer_holds_only_the_agent_as_an_executable_owned_by_root() {
     let image = Image::built("layer", SCRIPT_IN_WORK);
     let folder = tempfile::tempdir().unwrap();
     let agent = agent_file(folder.path(), "one");
@@ -156,7 +156,7 @@ fn an_image_is_wrapped_again_only_if_it_is_missing_or_outdated() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn an_engine_that_refuses_a_single_layer_builds_the_same_image() {
+fn an_engine_that_refuses_an_archive_without_the_bases_layers_builds_the_image() {
     let (image, engine) = (Image::built("fallback", SCRIPT_IN_WORK), Listener::refusing("/images/load"));
     let folder = tempfile::tempdir().unwrap();
     let agent = agent_file(folder.path(), "one");
@@ -380,7 +380,7 @@ fn the_agent_comes_from_the_master_if_this_machine_has_none() {
 
 #[test]
 #[ignore = "needs a Docker engine"]
-fn an_interrupt_leaves_no_container_and_submits_nothing() {
+fn an_interrupt_during_a_build_submits_nothing() {
     let (image, master) = (Image::unnamed("stopped"), kubernetes());
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join(&image.name);

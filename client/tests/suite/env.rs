@@ -176,7 +176,7 @@ fn down_restores_the_environment() {
 }
 
 #[test]
-fn images_reach_the_nodes_with_the_clusters_tool() {
+fn images_reach_the_nodes_in_the_way_that_fits_the_cluster() {
     it(
         &["CONTEXT=minikube", "MINIKUBE=minikube", DOCKER_NODE],
         r#"source "$E"
@@ -309,7 +309,7 @@ fn env_sh_works_in_a_strict_shell() {
 }
 
 #[test]
-fn in_other_shells_or_without_a_client_env_sh_only_prints_an_error() {
+fn env_sh_only_prints_an_error_in_other_shells_or_without_a_client() {
     let scene = Scene::new();
     if Path::new("/usr/bin/dash").exists() {
         let ended = scene.run(&["dash"], &[], "set -eu; . \"$E\"; echo on").expect_code(0);

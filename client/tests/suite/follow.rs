@@ -248,7 +248,7 @@ fn an_interrupt_ends_a_shells_loop_before_its_second_job() {
     let mut child = shell.args(["-c", twice, client, &master.url]).process_group(0).spawn().unwrap();
     let mut printed = std::io::BufReader::new(child.stdout.take().unwrap());
     std::io::BufRead::read_line(&mut printed, &mut String::new()).unwrap();
-    // As a terminal does at Ctrl-C.
+    // At Ctrl-C, a terminal also signals the whole process group.
     rustix::process::kill_process_group(rustix::process::Pid::from_child(&child), Signal::INT).unwrap();
     drop(finish(child).expect_signal(Signal::INT));
     let submits = master.asked().iter().filter(|request| *request == "POST /v1/jobs").count();
@@ -283,7 +283,7 @@ fn a_closed_stdout_ends_the_command_without_an_error() {
 }
 
 #[test]
-fn a_refused_job_ends_with_exit_code_2_for_bad_input_and_else_3() {
+fn a_refused_submit_exits_with_2_for_bad_input_and_otherwise_with_3() {
     for (status, code, exit) in [
         (409, ErrorCode::JobExists, 2),
         (422, ErrorCode::BadWorkDir, 2),

@@ -88,7 +88,8 @@ fn a_local_master_does_not_get_the_variables_of_another_master() {
     assert!(!ended.stderr.contains("MUSTER_"), "{}", ended.stderr);
 }
 
-/// Starts a client whose local master is a script that runs `says` and then waits. The first folder has its pid file.
+/// Starts a client whose local master is a script that runs `says` and then waits. The first folder has the pid file of
+/// the script.
 fn started(says: &str) -> (TempDir, TempDir, Child) {
     let master = format!("echo $$ > \"$TMPDIR/pid\"\n{says}\nexec cat >/dev/null");
     let (folder, client) = client_beside(&[("master", &master), ("agent", "")]);
@@ -140,11 +141,11 @@ fn an_interrupt_before_the_master_listens_says_that_the_job_was_not_submitted() 
 }
 
 #[test]
-fn an_interrupt_before_the_job_exists_says_that_it_was_not_submitted() {
+fn an_interrupt_before_the_job_is_accepted_says_that_it_was_not_submitted() {
     let _alone = alone();
     let master = FakeMaster::start(Script { mute: true, ..Script::default() });
     let (folder, _script, child) = started(&format!("echo 'listening on {}'", master.url));
-    until("the job is submitted", || !master.asked().is_empty());
+    until("the submit is sent", || !master.asked().is_empty());
     signal(&child, Signal::INT);
     let ended = finish(child).expect_signal(Signal::INT);
     assert_eq!(ended.stderr.lines().last(), Some("job digits was stopped before it was submitted"));

@@ -1,4 +1,4 @@
-//! A master that is unreachable, is another program, or needs a token.
+//! A master that is unreachable or needs a token, and another program at the master's address.
 
 use crate::support::fake_master::{FakeMaster, Script, something_else};
 use crate::support::views::succeeded;
@@ -32,7 +32,7 @@ fn another_program_is_not_taken_for_a_master() {
 }
 
 #[test]
-fn a_local_master_of_another_user_is_reported() {
+fn a_master_on_this_machine_that_runs_as_another_user_is_reported() {
     let folder = folder_with_script();
     let own = rustix::process::getuid().as_raw();
     for (uid, is_told) in [(None, false), (Some(own), false), (Some(own + 1), true)] {

@@ -61,7 +61,7 @@ fn an_entrypoint_that_cannot_be_kept_is_quoted_in_a_warning() {
 }
 
 #[test]
-fn python3_is_enough() {
+fn an_image_needs_python_or_python3() {
     let mut recording = Recording::docker(json!({}), &[("/bin/python3", "")]);
     recording.files.remove("/usr/bin/python");
     wrap(&RecordedEngine::start(recording)).expect_code(0);
@@ -120,7 +120,7 @@ fn docker_29_and_podman_build_the_image_without_trying_to_load_it() {
 }
 
 #[test]
-fn docker_that_unexpectedly_refuses_a_layer_builds_and_says_why() {
+fn docker_that_unexpectedly_refuses_the_archive_builds_instead_and_says_why() {
     let engine = RecordedEngine::start(Recording { refuses_load: Some("not me"), ..Recording::docker(json!({}), &[]) });
     let ended = wrap(&engine).expect_code(0);
     ended.expect_stderr("image digits_pod: Docker cannot load the agent's layer by itself (not me); building instead");

@@ -34,7 +34,7 @@ fn list_shows_a_line_for_each_job() {
 
 #[test]
 fn a_closed_stdout_ends_a_list_without_an_error() {
-    // More than a pipe holds, so that the client is still writing when the reader closes it.
+    // The list is longer than a pipe holds, so the client is still writing when the reader closes the pipe.
     let master = serving((0..500).map(|_| succeeded("digits")).collect());
     let folder = folder_with_script();
     let mut command = client(folder.path());
@@ -158,7 +158,7 @@ fn an_interrupted_wait_says_how_to_come_back() {
 }
 
 #[test]
-fn wait_gives_up_after_its_time() {
+fn wait_gives_up_after_its_timeout() {
     let master = serving(vec![running("digits")]);
     let ended = at(&master, &["wait", "digits", "--timeout", "300ms"]).expect_code(1);
     ended.expect_stderr("error: job digits is still running after 0.3 s");

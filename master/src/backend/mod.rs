@@ -159,8 +159,8 @@ pub trait PodBackend: Send + Sync {
     async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError>;
 
     /// The pods of a job now, and then each change. The receiver may miss intermediate states, but it always gets the
-    /// newest state. An ended pod stays listed, with its reason, until it is deleted. A pod keeps its incarnation; a pod
-    /// that is created after its deletion has another one.
+    /// newest state. An ended pod stays listed, with its reason, until it is deleted. A pod keeps its incarnation. A
+    /// later pod of the same replica has another incarnation.
     fn watch(&self, job: &JobKey) -> watch::Receiver<PodTable>;
 
     /// Resolves when the back end has failed and no longer reports pods. The master must then end, because it would

@@ -81,7 +81,8 @@ impl Driver {
         self.start = Some(tasks::spawn(&self.reporter, work));
     }
 
-    /// Stops runs. First cancels a start in progress, because agents refuse to start a run after a stop request.
+    /// Stops runs. First cancels a start in progress: after a stop request, agents refuse the start, and the driver
+    /// would take this refusal for a failure.
     async fn stop_runs(&mut self, grace: Duration) {
         self.call_start_back().await;
         let generation = self.phase.generation();

@@ -25,7 +25,7 @@ pub enum Tenure {
     First,
     /// An earlier driver of this master held the job and broke. This driver raises the epoch, as in a takeover.
     Anew,
-    /// A newer master holds the job. It was started after this one, and accepted the job or took it over.
+    /// A newer master holds the job. It was started after this master, and accepted the job or took it over.
     Others,
 }
 
@@ -144,8 +144,8 @@ pub(super) async fn adopt(
     let name = stored.name().clone();
     let boot_id = &context.boot_id;
     let uid = &stored.record.uid;
-    // `stored` may be out of date. A newer master that holds the job by now keeps it: it would not take the job back
-    // when this master ends.
+    // `stored` may be out of date. A newer master that holds the job by now keeps the job, because that master would
+    // not take it over again when this master ends.
     let is_anothers = |record: &JobRecord| record.epoch > epoch && record.holder > *boot_id && record.ended.is_none();
     let take_over = |record: &mut JobRecord| {
         if is_held(record) || is_anothers(record) || record.uid != *uid || record.ended.is_some() {

@@ -87,7 +87,8 @@ impl Follower {
         self.watched.send_replace(may_change);
     }
 
-    /// Reports that the pod has ended. The task still copies remaining output, and ends if the agent is unreachable.
+    /// Notifies the task that the pod has ended. The task still copies the remaining output, and ends if the agent is
+    /// unreachable.
     pub(super) fn pod_has_ended(&self) {
         self.pod_ended.cancel();
     }
@@ -225,7 +226,8 @@ impl Pod {
         }
     }
 
-    /// Copies until a run has ended and its output is complete; returns that run. `None` if the rest is lost.
+    /// Copies until a run has ended and its output is complete; returns that run, or `Some(None)` if the agent has no
+    /// run. `None` if the rest of the output is lost.
     async fn copy_run(&self) -> Option<Option<Generation>> {
         let Followed { address, log, .. } = &self.followed;
         loop {

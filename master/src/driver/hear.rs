@@ -19,7 +19,7 @@ impl Driver {
             info!(job = %newest.name(), epoch, "another master has taken the job over");
             return Next::Yield;
         }
-        // The watch reports changes late, also those from before a takeover.
+        // The watch may report a change late, even a change from before a takeover.
         if (epoch, newest.record.revision) < (known.epoch, known.revision) {
             return Next::GoOn;
         }

@@ -62,7 +62,7 @@ enum Report {
         replica: ReplicaId,
         /// The start to stop. By now, the replica may have a newer start in another pod.
         generation: Option<Generation>,
-        /// Why the agent does not stop it.
+        /// Why the agent does not stop the run.
         reason: String,
     },
     /// A task of the driver has panicked, so its work is not done.

@@ -33,7 +33,7 @@ pub(super) const COPY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum retries of a call; about two seconds in all.
 const ATTEMPTS: usize = 6;
 
-/// The contents of a rendezvous.
+/// What a [`Rendezvous`] is built from, besides the generation.
 #[derive(Debug)]
 pub(super) struct Meeting {
     pub(super) spec: JobSpec,
@@ -96,7 +96,7 @@ pub(super) async fn configure(call: Fanout, targets: Vec<(Subject, SocketAddr)>,
     stream::iter(targets).for_each_concurrent(AGENTS_AT_ONCE, configure).await;
 }
 
-/// Configures an agent, and stops a run that another master launched just before it was replaced.
+/// Configures an agent. If the agent still has a run that an earlier master launched, stops that run first.
 async fn configure_one(
     call: &Fanout,
     agent: SocketAddr,

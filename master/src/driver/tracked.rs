@@ -81,8 +81,8 @@ impl Replica {
         }
     }
 
-    /// Stores its pod as the back end lists it now. Returns whether the pod that the driver knew has been deleted. Then
-    /// another pod may already be listed in its place.
+    /// Stores its pod as the back end lists it now. Returns whether the pod that the driver knew has been deleted. If
+    /// so, the back end may already list a new pod of this replica.
     pub(super) fn see(&mut self, pod: Option<Pod>) -> bool {
         let (incarnation, state) = pod.map(|Pod { incarnation, state }| (incarnation, state)).unzip();
         self.seen.pod = state;
@@ -105,7 +105,7 @@ impl Replica {
         self.follower = None;
     }
 
-    /// Forgets everything about its pod, because the pod no longer exists. Keeps the pod that is listed now, if any.
+    /// Forgets everything about its deleted pod. Keeps the new pod, if the back end already lists one.
     pub(super) fn lose_pod(&mut self) {
         self.stop_hearing();
         let seen = Observation { pod: self.seen.pod.take(), ..Observation::NEW };
@@ -122,7 +122,7 @@ impl Replica {
         self.watch_run(false);
     }
 
-    /// Tells its follower whether its agent may change by itself from now on.
+    /// Tells its follower whether its agent's status may change by itself from now on.
     pub(super) fn watch_run(&self, may_change: bool) {
         self.follower.iter().for_each(|follower| follower.watch_run(may_change));
     }

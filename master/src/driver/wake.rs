@@ -18,7 +18,7 @@ use crate::store::Wish;
 pub(super) const PREPARE_INTERVAL: Duration = Duration::from_secs(300);
 
 impl Driver {
-    /// The next time to act without an event.
+    /// The next time to act without an event, including the next renewal of the network policy.
     pub(super) fn wake_at(&self) -> Option<Instant> {
         let prepare_at = Some(self.prepare_at).filter(|_| self.has_live_pod());
         self.act_at().into_iter().chain(prepare_at).min()
@@ -45,8 +45,8 @@ impl Driver {
         });
     }
 
-    /// When the driver must act even without an event. If a deadline has passed, the driver has already acted, and
-    /// checks again after `release_timeout`.
+    /// Like [`Self::wake_at`], but without the renewal of the network policy. If a deadline has passed, the driver has
+    /// already acted, and checks again after `release_timeout`.
     fn act_at(&self) -> Option<Instant> {
         let later = Instant::now() + self.policy.release_timeout;
         // No event reports that a pod has survived its deletion.

@@ -1,5 +1,5 @@
 //! The driver's writes to its job's record. Each write is repeated until the store accepts it or the record no longer
-//! exists. Without the write, the next master would repeat the work.
+//! exists. Otherwise, the next master would repeat what this master has already done.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ where
     write.retry(pauses).when(is_there).notify(tell).await.map_or(Written::Gone, Written::Stored)
 }
 
-/// Shows a sentence with every replica, until the driver publishes its next view.
+/// Shows a sentence as the reason of every replica, until the driver publishes its next view.
 pub(super) fn show(view: &watch::Sender<JobView>, sentence: &str) {
     view.send_if_modified(|view| {
         let is_shown = view.replicas.iter().all(|replica| replica.reason.as_deref() == Some(sentence));

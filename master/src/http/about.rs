@@ -1,4 +1,4 @@
-//! What a client needs before it submits: the kind of back end, and the agent's program for an image.
+//! What a client needs before it submits: the kind of back end, and the agent's program, which it adds to an image.
 
 use std::path::PathBuf;
 

@@ -39,7 +39,7 @@ const HEADERS_MAX: usize = 64;
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_PROBE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_PROBES: u32 = 3;
-/// Maximum time for a caller to acknowledge sent bytes, or to accept any, in milliseconds.
+/// Maximum time for a caller to acknowledge sent bytes, or to accept new bytes, in milliseconds.
 const UNACKNOWLEDGED_LIMIT_MS: u32 = 60_000;
 
 /// All open connections.
@@ -151,7 +151,7 @@ impl Table {
 }
 
 impl Seat {
-    /// From now on, this connection can be closed for a new one. Connections that wait longer are closed first.
+    /// From now on, this connection can be closed for a new one. Connections that have waited longer are closed first.
     fn wait(&self) {
         let mut table = self.all.lock();
         if !self.evicted.is_cancelled() {

@@ -65,7 +65,7 @@ pub(super) async fn submit(
     accept(&state, JobSpec::try_from(request)?).await
 }
 
-/// Submits a job: 201 for a new job, 200 for one that was submitted before.
+/// Submits a job. Returns 201 for a new job, and 200 for a job that was already submitted.
 pub(super) async fn accept(state: &AppState, spec: JobSpec) -> Result<(StatusCode, Json<JobView>), ApiError> {
     let (status, handle) = match state.jobs.submit(spec).await? {
         Submitted::Created(handle) => (StatusCode::CREATED, handle),

@@ -63,7 +63,7 @@ impl Member {
         self.phase.has_joined() && !self.is_spent()
     }
 
-    /// Whether its start was cancelled before exec.py ran, and its pod has ended since.
+    /// Whether a stop request came before its exec.py was started, and its pod has ended since.
     pub fn is_spent(&self) -> bool {
         self.phase.was_called_back() && self.pod == Presence::Ended
     }
@@ -116,9 +116,9 @@ impl Gang {
         self.0.iter().any(test)
     }
 
-    /// The first failure, as long as this master has stopped no run. A pod that the cluster took comes first, then the
-    /// earliest exit by the agents' clocks, then another lost pod. A run that somebody else stopped comes last; it is a
-    /// failure because the gang cannot continue without that run.
+    /// The first failure. Call this only before this master stops a run. A pod that the cluster removed comes first,
+    /// then the earliest exit by the agents' clocks, then any other lost pod. A run that somebody else stopped comes
+    /// last; it is a failure because the gang cannot continue without that run.
     pub fn first_failure(&self) -> Option<Failure> {
         self.failures().min_by_key(|failure| (was_stopped(failure), time_of(failure)))
     }
@@ -153,12 +153,12 @@ impl Gang {
         self.0.iter().find(|member| member.phase.generation() != Some(generation)).map(|member| member.id)
     }
 
-    /// The failure of a gang that exceeded the start timeout `given`. It names the members that fail `has_come`.
-    pub fn start_timeout(&self, given: Duration, has_come: impl Fn(&Member) -> bool) -> Failure {
+    /// The failure of a gang that exceeded this start timeout. It names the members for which `has_come` is false.
+    pub fn start_timeout(&self, timeout: Duration, has_come: impl Fn(&Member) -> bool) -> Failure {
         let missing = || self.0.iter().filter(|member| !has_come(member));
         Failure::StartTimeout {
             missing: missing().map(|member| member.id).collect(),
-            after_seconds: given.as_secs(),
+            after_seconds: timeout.as_secs(),
             reason: missing().find_map(|member| member.waits_for.clone()),
         }
     }

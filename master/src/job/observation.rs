@@ -155,7 +155,7 @@ impl LostRun {
         Self::new(reason, Loss::Hopeless)
     }
 
-    /// A loss because the cluster took the pod.
+    /// A loss because the cluster removed the pod.
     pub fn disrupted(reason: impl Into<String>) -> Self {
         Self::new(reason, Loss::Disrupted)
     }
@@ -177,7 +177,7 @@ pub struct Observation {
 /// The origin of a pod's deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeletedBy {
-    /// The cluster or a user.
+    /// The cluster or a user, if the pod is deleted at all.
     Others,
     /// This master. The loss of such a pod is not the cause of a failure.
     ThisMaster,

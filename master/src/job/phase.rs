@@ -145,7 +145,7 @@ pub struct Seen<'a> {
     pub policy: &'a Policy,
     /// The starts that failed before.
     pub restarts: &'a Restarts,
-    /// How many masters have held the job, including this master. Its starts have this epoch.
+    /// How many masters have held the job, including this master. This master's starts have this epoch.
     pub epoch: u32,
     /// The time since the driver began.
     pub now: Duration,

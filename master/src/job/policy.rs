@@ -21,7 +21,7 @@ pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
 pub const LEAVING_GRACE_MAX: Duration = Duration::from_secs(10);
 /// Maximum pause before a restart that does not count. A job on preemptible machines has many such restarts.
 const FREE_PAUSE_MAX: Duration = Duration::from_secs(30);
-/// Maximum pause before a requeued gang is requested again. The job's `share` then scales the pause.
+/// Maximum pause until the pods of a requeued gang are created again. [`Policy::of`] then scales it by the `share`.
 const REQUEUE_PAUSE_MAX: Duration = Duration::from_secs(300);
 
 /// The rules of one job.
@@ -46,8 +46,8 @@ pub struct Policy {
     pub no_retry_exit_codes: BTreeSet<u8>,
     /// What to do when a gang does not gather in time.
     pub on_start_timeout: OnStartTimeout,
-    /// Pause before a requeued gang is requested again. Each job has its own value, so that two jobs that need
-    /// each other's resources do not return together.
+    /// Pause before the pods of a requeued gang are created again. It differs between jobs, so that two jobs that need
+    /// each other's resources do not create their pods at the same time.
     pub requeue_pause: Duration,
     /// The deadline of the job, if it has one.
     pub deadline: Option<Deadline>,
@@ -58,7 +58,7 @@ pub struct Policy {
 /// The deadline of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline {
-    /// Time since the driver began.
+    /// When the deadline passes, as the time since the driver began.
     pub at: Duration,
     /// The time limit of the job, counted from its acceptance.
     pub given: Duration,
@@ -69,7 +69,7 @@ pub struct Deadline {
 pub enum SuccessRule {
     /// Every training replica exits with 0.
     AllThatTrain,
-    /// This replica exits with 0. The others serve it and do not end by themselves.
+    /// This replica exits with 0. The other replicas may still run.
     Decider(ReplicaId),
 }
 

@@ -159,7 +159,7 @@ impl ReplicaPhase {
         }
     }
 
-    /// Whether its start was cancelled before exec.py ran.
+    /// Whether a stop request ended its run before exec.py was started.
     pub fn was_called_back(&self) -> bool {
         self.exit().is_some_and(|exit| exit.stopped && matches!(exit.outcome, ExitOutcome::NotStarted(_)))
     }

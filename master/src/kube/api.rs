@@ -28,7 +28,7 @@ pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub(crate) const APP_NAME: &str = "app.kubernetes.io/name";
 /// The recommended label for the instance of an application: the job's name.
 pub(crate) const APP_INSTANCE: &str = "app.kubernetes.io/instance";
-/// The recommended label for the component: the role, or `job` for the record.
+/// The recommended label for the component: a pod's role, `job` for the record, or `network` for the network policy.
 pub(crate) const APP_COMPONENT: &str = "app.kubernetes.io/component";
 /// The label with the job's name.
 pub(crate) const JOB: &str = "muster/job";
@@ -37,8 +37,8 @@ pub(crate) const JOB: &str = "muster/job";
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
-    /// The client for watches, without kube's own retries. The pause before each retry doubles, and a watch has no
-    /// deadline that would end the retries.
+    /// The client for watches, without kube's own retries. With them, each pause would be twice as long as the pause
+    /// before it, and a watch has no deadline that would end the retries.
     watching: Client,
     namespace: String,
     /// The URL of the API.

@@ -46,8 +46,8 @@ where
         .backoff(pauses)
 }
 
-/// Pauses that only a time without errors resets. kube would reset them after each event. If a server answers each list
-/// and then each watch with 410, the pauses would never grow.
+/// Pauses that only a time without errors resets. kube would reset them after each event. Then they would never grow if
+/// a server answers each list, but refuses each watch with 410.
 struct Pauses(ResetTimerBackoff<ExponentialBackoff>);
 
 impl Iterator for Pauses {

@@ -31,7 +31,7 @@ pub struct Archive {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kept {
     pub(super) bytes: u64,
-    /// When the newest of these files was written.
+    /// When the newest of the job's files was written.
     pub(super) newest: SystemTime,
 }
 
@@ -72,7 +72,7 @@ impl Archive {
         }
     }
 
-    /// Drops output whenever a job has finished and all output exceeds the budget.
+    /// Drops output whenever a job has finished and the total output exceeds the budget.
     pub async fn keep_within_budget(&self) {
         let mut finished = BTreeMap::new();
         loop {
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_jobs_that_finished_first_are_dropped_until_the_rest_fits() {
+    fn output_of_the_jobs_that_finished_first_is_dropped_until_the_rest_fits() {
         let kept = |bytes: u64, at: u64| Kept { bytes, newest: SystemTime::UNIX_EPOCH + Duration::from_secs(at) };
         let finished: BTreeMap<String, Kept> =
             [("late", kept(40, 3)), ("first", kept(10, 1)), ("second", kept(30, 2)), ("gone", kept(0, 0))]

@@ -19,10 +19,10 @@ pub(super) struct LogFile {
 
 #[derive(Debug)]
 enum State {
-    /// It is opened when it is needed.
+    /// The file is opened when it is needed.
     Closed,
     Open(Box<BoundedLog>),
-    /// The output was removed. Remaining readers and writers do not create it again.
+    /// The output was removed. Remaining readers and writers do not create the file again.
     Removed,
 }
 

@@ -181,7 +181,7 @@ impl ReplicaLog {
     }
 
     /// Notes that output currently cannot be kept, and why. Readers of lines get the reason at the end, unless
-    /// [`ReplicaLog::note_kept`] was called in between.
+    /// [`ReplicaLog::note_kept`] is called before the end.
     pub fn note_missing(&self, error: &io::Error) {
         // Output that was removed with its job is not missing.
         if error.kind() != io::ErrorKind::NotFound {
@@ -194,7 +194,7 @@ impl ReplicaLog {
         *self.incomplete() = None;
     }
 
-    /// Why the newest output is not kept.
+    /// Why the newest output could not be kept; `None` if it was kept.
     pub fn missing(&self) -> Option<String> {
         self.incomplete().clone()
     }

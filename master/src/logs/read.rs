@@ -16,7 +16,7 @@ pub fn reader(log: ReplicaLog, offset: u64, follow: bool) -> impl Stream<Item = 
     stream::unfold(Some((log, offset)), move |state| async move {
         let (log, offset) = state?;
         loop {
-            // Read the progress before the file. The next turn then reads bytes that were written in between.
+            // Read the progress before the file. Then a write between the two reads leads to another turn of the loop.
             let seen = log.progress();
             match log.read(offset).await {
                 Err(error) => return Some((Err(error), None)),
@@ -31,8 +31,8 @@ pub fn reader(log: ReplicaLog, offset: u64, follow: bool) -> impl Stream<Item = 
     })
 }
 
-/// The output's lines from `offset` on, in batches. Extra lines report dropped bytes, and at the end that some output
-/// could not be kept.
+/// The output's lines from `offset` on, in batches. Extra lines report dropped bytes. A last extra line reports output
+/// that could not be kept.
 pub fn lines(
     replica: ReplicaId,
     log: ReplicaLog,

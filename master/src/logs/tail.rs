@@ -1,4 +1,4 @@
-//! The last lines of a replica's output, cut to the room in the record of its job.
+//! The last lines of a replica's output, cut so that they fit into the record of its job.
 
 use protocol::text;
 
@@ -13,8 +13,8 @@ const FRAME_BYTES: usize = 3;
 /// Replaces the beginning of a single line that is too long.
 const CUT: char = '…';
 
-/// The last lines of a text, as many whole lines as fit. If even the last line does not fit, only its end.
-/// A text of at least [`LAST_LINES_BYTES`] may begin inside a line, because that line cannot fit as a whole.
+/// Returns the last lines of a text, as many whole lines as fit. If even the last line does not fit, returns its end.
+/// A text of at least [`LAST_LINES_BYTES`] may begin inside a line: that line would not fit anyway.
 pub(super) fn that_fits(output: &str) -> Vec<String> {
     let mut room = LAST_LINES_BYTES;
     let mut kept = vec![];

@@ -19,7 +19,7 @@ const RESTARTS_BYTES_MAX: usize = 192 * 1024;
 const REASON_CHARS_MAX: usize = 40;
 
 impl JobRecord {
-    /// The record as a change of it is written: with the next revision, and bounded.
+    /// The record to write after a change: with the next revision, and bounded.
     #[must_use]
     pub fn changed(mut self) -> Self {
         self.revision += 1;
@@ -36,8 +36,8 @@ impl JobRecord {
 }
 
 impl Ended {
-    /// Cuts an end to a size that every store accepts. First it shortens each replica to the facts of its end. If that
-    /// is not enough, it drops all replicas. The result, with the job's failure, stays whole.
+    /// Shortens this value to a size that every store accepts. First, shortens each replica to the facts of its end. If
+    /// that is not enough, drops all replicas. The result, with the job's failure, stays whole.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         let shorten: [fn(&mut Arc<[ReplicaView]>); 2] =

@@ -121,7 +121,7 @@ impl JobStore for KubeStore {
     }
 
     async fn watch(&self) -> Result<mpsc::Receiver<StoreEvent>, StoreError> {
-        // This call returns a permanent error. The watch would only log it, and retry for ever.
+        // Return a permanent error here. The watch would only log the error, and retry for ever.
         call(self.maps.list(&ListParams::default().limit(1))).await.map_err(unavailable)?;
         let (sender, receiver) = mpsc::channel(BACKLOG);
         tokio::spawn(follow(changes(&self.cluster), sender));
@@ -157,12 +157,12 @@ async fn follow(
     }
 }
 
-/// What the reader was told. It gets each change once, and also deletions that happened while the watch was broken.
+/// What the reader knows. The reader gets each change once, also deletions that happened while the watch was broken.
 #[derive(Debug, Default)]
 struct Told {
     versions: HashMap<JobName, Version>,
     relisted: HashSet<JobName>,
-    /// The version of each ConfigMap that holds no record, so that it is reported once.
+    /// The version of each ConfigMap without a readable record. Each version is reported only once.
     set_aside: HashMap<String, Option<String>>,
     has_replayed: bool,
 }

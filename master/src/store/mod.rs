@@ -31,7 +31,8 @@ pub struct JobRecord {
     /// The format of the record, from 1.
     #[serde(default = "first_format")]
     pub format: u32,
-    /// How many times the record was changed. A watch may report changes late; readers ignore lower revisions.
+    /// How many times the record was changed. A watch may report changes late; readers ignore a revision that is lower
+    /// than one that they have seen.
     #[serde(default)]
     pub revision: u64,
     /// The unique id of the job. A later job with the same name has another one.
@@ -50,8 +51,8 @@ pub struct JobRecord {
     pub agent_key: Option<String>,
     /// The user's current wish.
     pub wish: Wish,
-    /// The last start of agents that cannot report a start later, as the first prototype's cannot. It is recorded
-    /// before that start. The project's own agents report their start themselves.
+    /// The last start in which an agent of the first prototype takes part, recorded before that start. Such an agent
+    /// cannot report later whether it was started. All newer agents report this themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launched: Option<Generation>,
     /// The failed starts of its gang, and the number of its restarts.
@@ -61,7 +62,7 @@ pub struct JobRecord {
     pub ended: Option<Ended>,
 }
 
-/// The format of a record that names none.
+/// The format of a record without the field `format`.
 fn first_format() -> u32 {
     1
 }
@@ -182,13 +183,13 @@ fn delete_command(job: &JobName) -> String {
     format!("client delete {job}")
 }
 
-/// The log message about an unreadable record. It is written once for each such record.
+/// The log message about an unreadable record.
 const SET_ASIDE: &str = "set aside an unreadable record; its pods are left alone, and client delete NAME removes it";
 
 /// A store of records.
 #[async_trait]
 pub trait JobStore: Send + Sync {
-    /// Writes a new record. The store may replace the uid; the returned record has the final one.
+    /// Writes a new record. The store may replace the uid; the returned record has the final uid.
     ///
     /// # Errors
     /// [`StoreError::Exists`] if the name is taken, [`StoreError::Refused`].
@@ -226,8 +227,8 @@ pub trait JobStore: Send + Sync {
     /// remove it, [`StoreError::Unavailable`].
     async fn discard(&self, name: &JobName) -> Result<(), StoreError>;
 
-    /// The time by the clock that all masters of this store share, to the second. Deadlines and times to live use it,
-    /// so they stay the same after a takeover by a master on another machine.
+    /// The time by the clock that all masters of this store share, accurate to about a second. Deadlines and times to
+    /// live use this clock, so they stay the same after a takeover by a master on another machine.
     fn now(&self) -> UnixMillis {
         wall_clock()
     }

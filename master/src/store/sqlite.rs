@@ -48,7 +48,7 @@ impl SqliteStore {
         Ok(Self(Arc::new(Mutex::new(Inner { connection, watchers: Watchers::default() }))))
     }
 
-    /// Runs one operation on the file, off the runtime's threads.
+    /// Runs one operation on the file, on a thread for blocking work.
     async fn with<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Inner) -> Result<T, StoreError> + Send + 'static,
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_commit_is_on_the_disk_before_it_is_answered() {
+    fn the_database_uses_a_wal_with_full_synchronization() {
         let dir = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(&dir.path().join("jobs.sqlite")).unwrap();
         let inner = store.0.lock().unwrap();

@@ -50,7 +50,7 @@ fn a_member_of_a_start_names_its_seat() {
 }
 
 #[test]
-fn a_running_or_stopping_status_has_a_pid_and_a_start() {
+fn a_running_or_stopping_status_has_a_pid_and_a_start_time() {
     for (state, name) in [(RunState::Running, "running"), (RunState::Stopping, "stopping")] {
         let active = RunStatus { pid: Some(417), started_at: Some(STARTED), ..status(state) };
         let golden = json!({
@@ -61,7 +61,7 @@ fn a_running_or_stopping_status_has_a_pid_and_a_start() {
 }
 
 #[test]
-fn an_exited_status_has_a_start_and_an_exit() {
+fn an_exited_status_has_a_start_time_and_an_exit() {
     let exit = Some(report(ExitOutcome::Code(1)));
     let exited = RunStatus { started_at: Some(STARTED), exit, ..status(RunState::Exited) };
     let golden = json!({

@@ -25,7 +25,7 @@ fn assert_refused<T: FromStr>(texts: &[&str]) {
 }
 
 #[test]
-fn amounts_are_quantities_with_a_limit_not_below_the_request() {
+fn amounts_are_quantities_with_a_limit_of_at_least_the_request() {
     assert_kept::<Amount>(&["2", "500m", "1.5", "500m:2", "4Gi", "512Mi:1Gi", "1T:2P"]);
     assert_eq!("2:2".parse::<Amount>().expect("an amount").to_string(), "2");
     assert_refused::<Amount>(&[
@@ -76,7 +76,7 @@ fn a_quantity_of_memory_is_converted_to_bytes() {
 }
 
 #[test]
-fn volumes_are_claims_node_folders_or_empty_folders() {
+fn a_volume_is_a_claim_a_folder_of_the_node_or_an_empty_folder() {
     assert_kept::<Volume>(&[
         "pvc:data:/data",
         "pvc:data:/data:ro",

@@ -102,7 +102,7 @@ fn the_largest_cluster_fits_into_one_variable() {
 }
 
 #[test]
-fn a_cluster_one_percent_larger_does_not_fit() {
+fn a_cluster_one_percent_larger_than_the_maximum_does_not_fit() {
     let name: EnvName = env::TF_CONFIG.parse().expect("a name");
     let larger = longest(MEMBERS_MAX + MEMBERS_MAX / 100);
     assert!(name.check_value(&larger).is_err(), "{} bytes fit: MEMBERS_MAX could be larger", larger.len());

@@ -11,14 +11,14 @@ use super::{Chaos, Deed};
 use master::backend::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
 use master::job::key::JobKey;
 
-/// A back end under faults.
+/// A back end whose calls faults can strike.
 pub struct ChaosBackend {
     inner: Arc<dyn PodBackend>,
     chaos: Arc<Chaos>,
 }
 
 impl ChaosBackend {
-    /// Puts faults around this back end.
+    /// Wraps `inner`, so that the faults of `chaos` can strike its calls.
     pub fn new(inner: Arc<dyn PodBackend>, chaos: Arc<Chaos>) -> Self {
         Self { inner, chaos }
     }

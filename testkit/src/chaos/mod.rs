@@ -1,5 +1,5 @@
 //! Injected faults. A fault can strike a master at each point at which the master changes something outside itself.
-//! This file decides when a fault strikes. The decorators of the traits ask it.
+//! This file decides when a fault strikes. The wrappers of store, back end and agent client ask it.
 
 mod agents;
 mod backend;
@@ -165,7 +165,7 @@ impl Chaos {
     }
 }
 
-/// Puts faults around the context of a master's drivers.
+/// Wraps the store, the back end and the agent client of a master's drivers, so that faults can strike their calls.
 pub fn strike(context: Context, chaos: &Arc<Chaos>) -> Context {
     let Context { store, backend, agents, agent_key, boot_id } = context;
     Context {

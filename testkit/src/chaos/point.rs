@@ -193,7 +193,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// One fault at one point, when the master passes it for the `passing`-th time, counted from 1.
+/// One fault at one point. With a `passing` of 3, it strikes when the master passes the point for the third time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Strike {
     /// The point.

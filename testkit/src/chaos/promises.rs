@@ -11,7 +11,7 @@ pub fn broken_promises(before: &JobRecord, now: &JobRecord) -> Vec<String> {
         (before.uid != now.uid, "two jobs have one name"),
         (before.spec != now.spec || before.accepted_at != now.accepted_at, "the request has changed"),
         (before.wish > now.wish, "a wish was lowered"),
-        // The epoch also rises when a driver of the same master breaks and another one continues.
+        // The epoch also rises when a driver of the same master panics and another driver continues.
         (now.epoch < before.epoch + u32::from(is_other_holder), "the epoch does not count the holders"),
         (now.epoch > before.epoch + 1, "the epoch leaps"),
         (now.holder < before.holder, "a master has taken the job from a master that began later"),

@@ -9,14 +9,14 @@ use tokio::sync::mpsc;
 use super::{Chaos, Deed, Struck};
 use master::store::{JobRecord, JobStore, StoreError, StoreEvent, Stored, Version};
 
-/// A store under faults.
+/// A store whose calls faults can strike.
 pub struct ChaosStore {
     inner: Arc<dyn JobStore>,
     chaos: Arc<Chaos>,
 }
 
 impl ChaosStore {
-    /// Puts faults around this store.
+    /// Wraps `inner`, so that the faults of `chaos` can strike its calls.
     pub fn new(inner: Arc<dyn JobStore>, chaos: Arc<Chaos>) -> Self {
         Self { inner, chaos }
     }

@@ -118,7 +118,7 @@ impl Suite<'_> {
         let later = self.until("it runs once more", |table| is_running(table, first)).await;
         assert_ne!(
             earlier[&first].incarnation, later[&first].incarnation,
-            "a pod that is created again is another one"
+            "a pod that is created again has a new incarnation"
         );
         self.delete(first).await;
         self.until("none is listed", PodTable::is_empty).await;

@@ -15,7 +15,7 @@ pub async fn check(store: &dyn JobStore) {
     a_taken_name_is_refused(store).await;
     an_update_needs_the_version_that_was_read(store).await;
     two_concurrent_amendments_both_take_effect(store).await;
-    a_watch_replays_and_then_follows(store).await;
+    a_watch_sends_all_records_and_then_each_change(store).await;
     deleting_is_final_and_can_be_repeated(store).await;
 }
 
@@ -89,7 +89,7 @@ async fn two_concurrent_amendments_both_take_effect(store: &dyn JobStore) {
     assert_eq!(store.get(&name).await.expect("get").expect("it is there").record.epoch, before + 2);
 }
 
-async fn a_watch_replays_and_then_follows(store: &dyn JobStore) {
+async fn a_watch_sends_all_records_and_then_each_change(store: &dyn JobStore) {
     let mut watch = store.watch().await.expect("watch");
     for expected in ["another", "first"] {
         let event = watch.recv().await;

@@ -59,7 +59,7 @@ pub struct History {
     pub events: Vec<(Instant, AgentEvent)>,
     /// The newest generation in a request. Requests with older generations change nothing.
     newest: Option<Generation>,
-    /// Its answer to every environment, if it refuses them.
+    /// The agent's answer to every environment, if it refuses environments.
     pub(super) refusal: Option<(StatusCode, &'static str)>,
 }
 

@@ -88,7 +88,7 @@ impl JobPods {
     }
 }
 
-/// The next agent's address. It differs for each pod of this process, so that all agents can use the same port.
+/// The next pod's address. Each pod of this process has a different address, because all use the same TensorFlow port.
 static NEXT_ADDRESS: AtomicU32 = AtomicU32::new(u32::from_be_bytes([127, 1, 0, 1]));
 
 impl FakeBackend {

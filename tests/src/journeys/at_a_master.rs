@@ -64,7 +64,7 @@ pub fn verbs_show_cancel_and_delete_a_detached_job(place: Place) {
     stage.verb(&["wait", "long"]).code(1).says(&["cancelled"]);
     stage.assert_nothing_runs();
     let logs = stage.verb(&["logs", "long"]).code(0).stdout;
-    assert_eq!(logs.matches("ready").count(), 2, "the output is kept after the pods: {logs}");
+    assert_eq!(logs.matches("ready").count(), 2, "the output is kept after the pods have ended: {logs}");
     stage.verb(&["delete", "long"]).code(0);
     stage.verb(&["status", "long"]).code(2).says(&["long"]);
 }

@@ -10,7 +10,7 @@ pub use by_one_command::*;
 pub use causes::*;
 pub use training::*;
 
-/// Defines a test for each journey of one command. The attribute can exclude tests that not every machine can run.
+/// Defines a test for each journey of one command. The attribute, for example `#[ignore]`, applies to each test.
 #[macro_export]
 macro_rules! journeys_by_one_command {
     ($place:expr, #[$attribute:meta]) => {

@@ -23,7 +23,7 @@ pub fn a_parameter_server_training_ends_with_its_chief(place: Place) {
     assert_falling(&run.lines("step "));
 }
 
-/// Lines such as `50 loss 1.8495`.
+/// Asserts that the loss falls in lines such as `50 loss 1.8495`.
 fn assert_falling(steps: &[String]) {
     let losses: Vec<f64> = steps.iter().filter_map(|line| line.split(' ').nth(2)?.parse().ok()).collect();
     let (first, last) = (losses.first().copied(), losses.last().copied());

@@ -40,10 +40,10 @@ fn lines_with(files: &[(String, String)], words: &[&str]) -> Vec<String> {
     files.iter().flat_map(of_file).collect()
 }
 
-/// The crates that a crate of this workspace links, without itself.
-fn links(of: &str, edges: &[&str]) -> Vec<String> {
+/// The crates that the crate `name` of this workspace links, without itself.
+fn links(name: &str, edges: &[&str]) -> Vec<String> {
     let tree = Command::new(env!("CARGO"))
-        .args(["tree", "--locked", "--offline", "-p", of, "--edges", "normal", "--prefix", "none", "--format", "{p}"])
+        .args(["tree", "--locked", "--offline", "-p", name, "--edges", "normal", "--prefix", "none", "--format", "{p}"])
         .args(edges)
         .current_dir(root())
         .output()

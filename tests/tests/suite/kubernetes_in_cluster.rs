@@ -84,8 +84,8 @@ fn script(kubeconfig: &Path, line: &str) -> String {
     run.stdout
 }
 
-/// The master's image, built from its Dockerfile under a unique name. The master under test is not static, unlike a
-/// released one, so its libraries are added.
+/// The master's image, built from its Dockerfile under a unique name. A released master is statically linked, but
+/// the master under test is not, so its libraries are added.
 fn image(scene: &Scene) -> Image {
     let context = scene.path().join("image");
     fs::create_dir_all(context.join("state")).expect("a folder");

@@ -91,10 +91,10 @@ fn run_in(scene: &Scene, account: &Account, (image, patience): (&str, Duration))
     until(patience, "both jobs end", || states(scene, &master) == ["failed", "succeeded"])?;
     let live = "--field-selector=status.phase!=Succeeded,status.phase!=Failed";
     let gone = || account.0.kubectl(&["get", "pods", "-l", JOB_LABEL, live, "-o", "name"]).is_empty();
-    until(patience, "the broken job's pods go", gone)?;
+    until(patience, "the broken job's pods have ended", gone)?;
     drop(master);
     let master = Master::start(scene, account)?;
-    until(patience, "the next master knows both", || states(scene, &master) == ["failed", "succeeded"])?;
+    until(patience, "the next master shows both jobs", || states(scene, &master) == ["failed", "succeeded"])?;
     for name in ["good", "broken"] {
         scene.curl(&["-X", "DELETE", &format!("{}/v1/jobs/{name}", master.url)]);
     }
@@ -117,7 +117,7 @@ fn until(patience: Duration, what: &str, test: impl Fn() -> bool) -> Result<(), 
             return Ok(());
         }
         if begin.elapsed() > patience {
-            return Err(format!("not so in time: {what}"));
+            return Err(format!("timeout, waiting until {what}"));
         }
         // The cluster and the master are other programs, so poll.
         thread::sleep(pause_after(look_began.elapsed()));

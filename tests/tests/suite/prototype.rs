@@ -1,5 +1,5 @@
-//! The first prototype's master and client with Muster's agent and master. `tests/prototype` imitates them, as wire.md
-//! describes them. Tests with pods are in `kubernetes/prototype.rs`.
+//! The first prototype's master with Muster's agents, and its client with Muster's master. `tests/prototype` imitates
+//! the prototype's programs, as wire.md describes them. Tests with pods are in `kubernetes/prototype.rs`.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;

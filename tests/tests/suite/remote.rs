@@ -7,7 +7,7 @@ use protocol::view::JobState;
 e2e::journeys_at_a_master!(Place::Processes, #[cfg(unix)]);
 
 #[test]
-fn head_on_create_starts_nothing() {
+fn a_head_request_to_create_submits_no_job() {
     let scene = Scene::of_example("hello");
     let master = scene.master();
     let create = format!("{}/create?strategy=AllReduce&n_worker=2&name=head", master.url);

@@ -6,7 +6,7 @@ use e2e::{Place, Stage};
 e2e::journeys_of_causes!(Place::Processes, #[cfg(unix)]);
 
 #[test]
-fn a_syntax_error_that_comes_after_the_submit_fails_the_job_at_once() {
+fn a_syntax_error_that_appears_after_the_submit_leads_to_no_further_restart() {
     // The master parses exec.py at submit. exec.py may change before a restart.
     let exec_py = with_peers("open('exec.py', 'w').write('x = (')\nsys.exit(3)");
     let stage = Stage::new(Place::Processes, &exec_py);

@@ -39,7 +39,7 @@ impl Terminal {
         tcsetwinsize(&program, size).unwrap();
         let end = || program.as_fd().try_clone_to_owned().unwrap();
         let child = command.stdin(end()).stdout(end()).stderr(end()).env("TERM", "xterm").spawn().unwrap();
-        // Closes the command's copies of the program's end. Otherwise the reader would never see the end of the output.
+        // Closes the command's handles of the terminal. Otherwise the reader would never see the end of the output.
         command
             .stdin(std::process::Stdio::null())
             .stdout(std::process::Stdio::null())

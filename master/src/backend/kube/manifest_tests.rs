@@ -210,7 +210,7 @@ fn broken_controls(options: PodOptions) -> Vec<&'static str> {
 }
 
 #[test]
-fn pods_without_root_and_host_volumes_meet_the_standard_restricted() {
+fn pods_without_root_and_without_host_volumes_meet_the_restricted_standard() {
     let all = PodOptions {
         volumes: ["pvc:data:/data:ro", "empty:/dev/shm"].map(|v| v.parse().unwrap()).into(),
         allow_root: false,
@@ -227,7 +227,7 @@ fn pods_without_root_and_host_volumes_meet_the_standard_restricted() {
 }
 
 #[test]
-fn only_allow_root_and_host_volumes_break_the_standard_restricted() {
+fn the_options_for_root_and_for_host_volumes_break_the_restricted_standard() {
     let root = PodOptions { allow_root: true, ..PodOptions::default() };
     assert_eq!(broken_controls(root), ["Running as Non-root"]);
     let host = PodOptions { volumes: vec!["host:/srv:/srv".parse().unwrap()], ..PodOptions::default() };

@@ -44,7 +44,8 @@ const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(30);
 const NAME_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval between attempts to create a pod whose name is still in use, while the watch reports no change.
 const NAME_INTERVAL: Duration = Duration::from_secs(5);
-/// The grace of a deleted pod whose container was started. With a grace of 0, Kubernetes forgets a pod that still runs.
+/// The grace of a deleted pod whose container was started. With a grace of 0, Kubernetes would no longer list the pod
+/// although its processes may still run.
 const GRACE_SECONDS: u32 = 1;
 /// The grace of a deleted pod whose container was never started. With a longer grace, old kubelets take half a minute
 /// to remove the pod.
@@ -325,7 +326,8 @@ async fn follow(
     }
 }
 
-/// Retries for about a minute, plus the time of unanswered calls. A replaced API server is back within that time.
+/// Retries for about a minute, plus the time of unanswered calls. An API server that is replaced or restarted usually
+/// answers again within that time.
 fn patience() -> ExponentialBuilder {
     ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(100))

@@ -12,7 +12,7 @@ use super::manifest::{JOB_UID, owner};
 use crate::job::key::JobKey;
 use crate::kube::api::{APP_COMPONENT, APP_INSTANCE, APP_NAME, JOB, MANAGED_BY, MUSTER, MasterPlace};
 
-/// Builds the policy. Its name contains the job's uid. An earlier job with the same name may still have a policy, and
+/// Builds the policy. Its name contains the job's uid. Otherwise, an earlier job's policy could have the same name, and
 /// Kubernetes may delete that policy at any moment.
 pub(super) fn policy(job: &JobKey, master: MasterPlace) -> NetworkPolicy {
     let labels = [

@@ -182,8 +182,8 @@ fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
     }
 }
 
-/// The reason for the end of a container whose agent left no last words. A killed container may have run exec.py
-/// before.
+/// The reason for the end of a container whose agent left no last words. If the container was killed, exec.py may have
+/// run before.
 fn without_last_words(outcome: &ExitOutcome, terminated: &ContainerStateTerminated) -> String {
     let why = with_message(terminated.reason.as_deref().unwrap_or("no reason"), terminated.message.as_deref());
     match outcome {

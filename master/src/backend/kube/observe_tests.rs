@@ -144,7 +144,7 @@ fn a_back_off_keeps_the_cause_of_the_failed_pull() {
 }
 
 #[test]
-fn the_exit_code_of_the_container_is_that_of_exec_py() {
+fn the_exit_code_of_the_container_tells_how_exec_py_ended() {
     for (phase, code, reason, outcome) in [
         ("Succeeded", 0, "Completed", ExitOutcome::Code(0)),
         ("Failed", 1, "Error", ExitOutcome::Code(1)),
@@ -271,7 +271,7 @@ fn valid_last_words_are_used_and_other_messages_are_ignored() {
 }
 
 #[test]
-fn a_run_that_ended_before_the_eviction_keeps_its_exit_report() {
+fn an_evicted_pod_keeps_the_exit_report_of_a_run_that_was_not_stopped() {
     for stopped in [false, true] {
         let (mut status, words) = with_last_words(stopped);
         status["reason"] = json!("Evicted");

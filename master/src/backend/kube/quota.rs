@@ -7,7 +7,8 @@ use protocol::pod::thousandths;
 /// The container resources that a quota also counts under their plain names (core/v1 `ResourceCPU`, `ResourceMemory`).
 const PLAIN: [&str; 2] = ["cpu", "memory"];
 
-/// Why this number of pods never fits, even into an empty namespace. Only the cluster checks quotas with a scope.
+/// Why this number of pods never fits, even into an empty namespace. Only the cluster checks quotas with a scope; this
+/// function skips them.
 pub(super) fn shortage(pod: &Pod, pods: usize, quotas: &[ResourceQuota]) -> Option<String> {
     let unscoped = quotas.iter().filter_map(|quota| {
         let spec = quota.spec.as_ref()?;

@@ -28,7 +28,7 @@ pub(super) struct SeenPod {
     /// The job of the pod.
     pub(super) job: JobKey,
     replica: ReplicaId,
-    /// The unique id of the pod. A later pod with the same name has another one.
+    /// The unique id of the pod. A later pod with the same name has another uid.
     pub(super) uid: Option<String>,
     /// Whether a container of the pod was ever started.
     pub(super) has_begun: bool,

@@ -141,7 +141,7 @@ async fn announced(child: &mut Child) -> Result<SocketAddr, ChildError> {
     line.trim_end().parse().map_err(|_| ChildError::NoAddress(line))
 }
 
-/// Waits for an order to end the child, and sends SIGTERM to the child.
+/// Waits for an order to end the child, then sends SIGTERM to the child.
 async fn ordered_to_end(orders: &mut watch::Receiver<Order>, pid: Option<Pid>) {
     // A closed channel also ends the child.
     let _ = orders.wait_for(|order| *order != Order::Live).await;
@@ -171,7 +171,7 @@ fn outcome(status: ExitStatus) -> ExitOutcome {
     }
 }
 
-/// The state of an ended pod. It has no `exit`: only a local agent's own status tells how exec.py ended.
+/// The state of an ended pod. Its `exit` is `None`: in this back end, only the agent's status tells how exec.py ended.
 fn ended(reason: String) -> PodState {
     PodState::Terminated { exit: None, reason }
 }

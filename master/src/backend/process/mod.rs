@@ -28,7 +28,7 @@ use crate::job::key::JobKey;
 use crate::job::observation::{Pod, PodState};
 use crate::job::plan;
 
-/// The embedded back end.
+/// The back end that runs pods as child processes.
 #[derive(Debug, Clone)]
 pub struct ProcessBackend {
     launcher: Arc<Launcher>,
@@ -77,7 +77,7 @@ impl JobPods {
 
 impl ProcessBackend {
     /// A back end that keeps its pods' folders below `state_dir`. A job that names no folder runs in
-    /// `default_work_dir`. Agents inherit this process's environment, except for the variables `not_inherited`. They
+    /// `default_work_dir`. Agents inherit this process's environment, except for the variables `not_inherited`. Agents
     /// get the descriptor limits that this process had before it raised its own.
     /// Pods of an earlier master that left folders are listed as disrupted, because they died with that master.
     ///

@@ -31,7 +31,7 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
         let restart = Restart { next: gathering.next, without: PodSelection::Unfit, until, since };
         return (restart.into(), vec![Action::DeletePods(PodSelection::Unfit)]);
     }
-    // The start of an earlier master may have succeeded although an agent is unreachable.
+    // The gang that an earlier master started may have succeeded, although an agent is unreachable now.
     if seen.is_taken_over() && gang.newest_launch().is_some() && policy.success.is_met(gang) {
         return stop(&phase, Ending::Succeeded, seen);
     }
@@ -48,7 +48,8 @@ fn may_run_without_us(gang: &Gang, seen: Seen<'_>) -> bool {
     seen.is_taken_over() && gang.newest_launch().is_some() && gang.members().iter().all(is_known_or_silent)
 }
 
-/// Whether no exec.py was started and every dead replica had its start cancelled. Its agent can take another start.
+/// Whether no exec.py was started, and every dead replica got a stop request before its exec.py could start. The agent
+/// of such a replica accepts another start.
 fn has_only_called_back(gang: &Gang) -> bool {
     let is_fine = |phase: &ReplicaPhase| !phase.is_dead() || phase.has_succeeded() || phase.was_called_back();
     gang.newest_launch().is_none() && gang.all(is_fine)

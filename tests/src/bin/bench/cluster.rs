@@ -15,7 +15,7 @@ use protocol::view::JobView;
 use crate::sample::{Figure, RUNS, Row, median};
 
 /// Replicas of a launch, and the API writes of Kubeflow's tf-operator 1.1 for as many replicas on the same kind of cluster:
-/// jobs, pods, services and bindings. The smaller of its measured numbers.
+/// jobs, pods, services and bindings. The number of writes is the smallest that was measured.
 const LAUNCHES: [(u32, u64); 2] = [(4, 27), (16, 83)];
 /// The first prototype's time from submit to four running scripts. It includes 18 s of sleep.
 const PROTOTYPE: Duration = Duration::from_millis(24_900);
@@ -35,7 +35,7 @@ pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
             return Ok(vec![]);
         }
     };
-    // Long enough to count the writes of the launch before those of the end.
+    // The script runs long enough to count the writes of the launch before those of the job's end.
     let scene = Scene::new("import time; time.sleep(3)");
     fs::write(scene.path().join("Dockerfile"), format!("FROM {BASE}\nWORKDIR /work\nCOPY exec.py .\nUSER 1000\n"))?;
     done(docker(&["build", "--quiet", "--tag", IMAGE, "."]).current_dir(scene.path()))?;

@@ -42,7 +42,7 @@ const REPLICAS_OF_A_JOB: u32 = 100;
 const FEW_JOBS: u32 = 100;
 const MANY_JOBS: u32 = 200;
 
-/// The 99th percentile of `/healthz` while the readers run.
+/// The 99th percentile of the time that `/healthz` takes while the readers run.
 pub(crate) async fn tails() -> anyhow::Result<Vec<Row>> {
     // One worker thread, like a master that is limited to one processor.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;

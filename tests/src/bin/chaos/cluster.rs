@@ -42,7 +42,7 @@ enum Way {
     Deletion,
 }
 
-/// Kills `kills` containers, and deletes two fifths as many pods.
+/// Kills agents and scripts, `kills` in total. Also deletes pods, two fifths of that number.
 pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
     let mut random = fastrand::Rng::with_seed(seed);
     let kills = kills as usize;

@@ -22,7 +22,7 @@ const GROWTH_KEPT: f64 = 150.0 * 1024.0;
 /// What happens to a job after its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Afterwards {
-    /// It is deleted: by a request, or by its time to live, in turn.
+    /// It is deleted: every second job because its time to live is over, the other jobs by a request.
     Forgotten,
     /// It is kept.
     Kept,

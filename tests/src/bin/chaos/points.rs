@@ -1,5 +1,5 @@
 //! Kills masters on the cluster in KUBECONFIG, at every point at which they change something. Each job has two failed
-//! starts, the second of which loses a pod. The job must end as if no master had been killed.
+//! starts. In the second failed start, a pod ends. The job must end as if no master had been killed.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -91,9 +91,10 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// Runs a job. Returns the number of killed masters: at most `wanted`, and at least one for a first passing.
+    /// Runs a job. Returns the number of killed masters: at most `wanted`, and at least one if the
+    /// strike is at the first passing.
     fn run(strike: Strike, wanted: u32, image: &Arc<Image>) -> anyhow::Result<u32> {
-        // A job is only taken over after its first master has ended.
+        // Another master takes over the job only after the first master has ended.
         let is_of_the_next = matches!(strike.point, Point::Before(Deed::Adopt) | Point::After(Deed::Adopt));
         let first = if is_of_the_next { LOSES_ITS_JOB } else { strike };
         let scene = Scene::new("");

@@ -80,12 +80,12 @@ fn abuse(count: usize) -> String {
 }
 
 #[test]
-fn requests_of_browsers_and_for_other_hosts_have_no_effect() {
+fn requests_from_browsers_or_to_other_host_names_have_no_effect() {
     println!("{}", abuse(250));
 }
 
 #[test]
 #[ignore = "the full number: --ignored"]
-fn a_thousand_requests_of_browsers_and_for_other_hosts_have_no_effect() {
+fn a_thousand_requests_from_browsers_or_to_other_host_names_have_no_effect() {
     println!("{}", abuse(1_000));
 }

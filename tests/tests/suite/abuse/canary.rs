@@ -58,8 +58,8 @@ impl Seen {
     }
 }
 
-/// Requests every route with the token, without it, and with a wrong one. curl reads the headers from files, to keep the
-/// token out of its arguments.
+/// Requests each path with the token, without it, and with a wrong token. Returns the job's view. curl reads the
+/// headers from files, to keep the token out of its arguments.
 fn answers(scene: &Scene, master: &Master, seen: &mut Seen) -> String {
     for (file, token) in [("right", TOKEN), ("wrong", WRONG)] {
         fs::write(scene.path().join(file), format!("Authorization: Bearer {token}\n")).expect("write");

@@ -145,7 +145,7 @@ fn slow_connections_are_dropped_and_do_not_delay_others() {
 
 #[test]
 #[ignore = "it takes a minute: --ignored"]
-fn a_caller_that_takes_no_answer_is_dropped() {
+fn a_caller_that_does_not_read_its_answers_is_dropped() {
     let scene = Scene::new("");
     let master = scene.master();
     let begin = Instant::now();

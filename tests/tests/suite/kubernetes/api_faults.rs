@@ -136,7 +136,7 @@ fn with_a_slow_api_a_submit_gets_503_before_the_client_gives_up() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_record_created_without_an_answer_exists_once_and_its_job_runs_once() {
+fn a_record_exists_once_and_its_job_runs_once_although_an_answer_is_lost() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, &with_peers(AWAITS_ITS_END));
     for (status, job) in [(500, "lost-500"), (503, "lost-503")] {
@@ -186,7 +186,7 @@ fn pods_are_created_once_and_their_job_is_deleted_although_answers_are_lost() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn a_failure_and_a_result_written_without_an_answer_count_once() {
+fn a_failure_and_a_result_are_recorded_once_although_answers_are_lost() {
     let api = FaultProxy::start();
     let stage = Stage::behind(&api, "print('begun')\nraise SystemExit(3)");
     for (status, job) in [(500, "twice-500"), (503, "twice-503")] {

@@ -95,7 +95,7 @@ fn a_checkpoint_on_a_claim_outlives_the_pod_that_wrote_it() {
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
-fn an_image_keeps_its_user_folder_and_variables_but_no_entrypoint_that_is_not_a_script() {
+fn a_pod_keeps_its_images_user_and_folder_and_variables_but_not_a_binary_entrypoint() {
     let image = Image::of_dockerfile(
         "FROM python:3.11-slim\nWORKDIR /srv/code\nCOPY exec.py hello.py ./\nENV FLAVOUR=vanilla\nUSER 1234\n\
          ENTRYPOINT [\"/bin/false\"]\nCMD [\"never\"]\n",
