@@ -18,6 +18,8 @@ use crate::master_url::MasterUrl;
 const ENDING: &str = "json";
 /// Changes with each start of a machine (proc_sys_kernel(5)).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// The process's network namespace (network_namespaces(7)). Each container has its own.
+const NETWORK: &str = "/proc/self/ns/net";
 
 /// A local master that runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,8 +40,8 @@ struct Contents {
     /// The client's process, for people who read the file.
     pid: u32,
     job: JobName,
-    /// The machine. Machines may share a home folder, and the address is valid on one of them only.
-    boot_id: String,
+    /// The machine and its network. Machines and containers may share a home folder, but not the address.
+    network: String,
 }
 
 /// The file of a running master. Dropping this removes it.
@@ -67,7 +69,7 @@ impl Announcement {
         prepare(folder)?;
         let Announced { url, token, job } = master;
         let (url, token, pid) = (url.to_string(), token.text().to_owned(), std::process::id());
-        let contents = Contents { url, token, pid, job: job.clone(), boot_id: boot_id() };
+        let contents = Contents { url, token, pid, job: job.clone(), network: own_network() };
         // tempfile creates files that only their owner can read.
         let mut file = tempfile::Builder::new().prefix(".").tempfile_in(folder)?;
         file.write_all(&serde_json::to_vec(&contents)?)?;
@@ -89,9 +91,9 @@ impl Drop for Announcement {
 fn prepare(folder: &Path) -> io::Result<()> {
     let refused = || io::Error::new(ErrorKind::PermissionDenied, format!("{} {NOT_PRIVATE}", folder.display()));
     let uid = own_uid().ok_or_else(refused)?;
-    let parent = folder.parent().and_then(|parent| parent.metadata().ok());
-    // `sudo -E` keeps the variables. Root must not create a folder that the user cannot use afterwards.
-    if parent.is_some_and(|parent| parent.uid() != uid) {
+    let nearest = folder.ancestors().skip(1).find_map(|ancestor| ancestor.metadata().ok());
+    // `sudo -E` keeps the variables. Root must not create folders that the user cannot use afterwards.
+    if nearest.is_some_and(|nearest| nearest.uid() != uid) {
         return Err(refused());
     }
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -144,7 +146,7 @@ enum State {
     Living(Announced),
     /// It ended without removing its file.
     Stale,
-    /// It runs on another machine.
+    /// It is of another machine or container.
     Elsewhere,
     /// The file is not trusted or not understood.
     Ignored(&'static str),
@@ -155,21 +157,25 @@ fn state_of(path: &Path) -> io::Result<State> {
         return Ok(State::Ignored(NOT_PRIVATE));
     }
     let mut file = File::open(path)?;
-    // Shared, so that two readers do not take each other for the master's client.
-    match file.try_lock_shared() {
-        Ok(()) => return Ok(State::Stale),
-        Err(TryLockError::WouldBlock) => {}
-        Err(TryLockError::Error(error)) => return Err(error),
-    }
     let mut text = String::new();
     file.read_to_string(&mut text)?;
-    Ok(parse(&text, &boot_id()))
+    let state = parse(&text, &own_network());
+    // Some file systems share no locks between machines.
+    if matches!(state, State::Elsewhere) {
+        return Ok(state);
+    }
+    // Shared, so that two readers do not take each other for the master's client.
+    match file.try_lock_shared() {
+        Ok(()) => Ok(State::Stale),
+        Err(TryLockError::WouldBlock) => Ok(state),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
 }
 
 fn parse(text: &str, here: &str) -> State {
     let Ok(contents) = serde_json::from_str(text) else { return State::Ignored(NOT_UNDERSTOOD) };
-    let Contents { url, token, pid: _, job, boot_id } = contents;
-    if boot_id != here {
+    let Contents { url, token, pid: _, job, network } = contents;
+    if network != here {
         return State::Elsewhere;
     }
     match (url.parse(), token.parse()) {
@@ -183,8 +189,11 @@ fn is_private(found: &Metadata, uid: u32) -> bool {
     found.uid() == uid && found.mode() & 0o077 == 0
 }
 
-fn boot_id() -> String {
-    fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned()
+/// This start of this machine, and the network namespace of this process.
+fn own_network() -> String {
+    let boot_id = fs::read_to_string(BOOT_ID).unwrap_or_default();
+    let namespace = fs::read_link(NETWORK).unwrap_or_default();
+    format!("{} {}", boot_id.trim(), namespace.display())
 }
 
 /// The user of this process: the owner of its folder in proc(5).

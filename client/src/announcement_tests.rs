@@ -56,9 +56,14 @@ fn a_file_without_a_lock_is_stale_and_removed() {
     let (_temporary, folders) = folder();
     let written = Announcement::write(&folders, &master(1)).unwrap();
     let stale = folders[0].join("stale.json");
+    let foreign = folders[0].join("foreign.json");
     fs::copy(&written.path, &stale).unwrap();
+    let text = fs::read_to_string(&written.path).unwrap().replace(&own_network(), "another");
+    fs::write(&foreign, text).unwrap();
+    set_mode(&foreign, 0o600);
     assert_eq!(find(&folders).masters, [master(1)]);
     assert!(!stale.exists() && written.path.exists());
+    assert!(foreign.exists(), "its lock may not be visible here");
 }
 
 #[test]
@@ -85,9 +90,9 @@ fn another_users_file_is_not_private() {
 }
 
 #[test]
-fn only_a_file_of_this_machine_names_a_master() {
-    let text = |boot: &str, token: &str| {
-        format!(r#"{{"url":"http://127.0.0.1:1","token":"{token}","pid":1,"job":"digits","boot_id":"{boot}"}}"#)
+fn only_a_file_of_this_network_names_a_master() {
+    let text = |network: &str, token: &str| {
+        format!(r#"{{"url":"http://127.0.0.1:1","token":"{token}","pid":1,"job":"digits","network":"{network}"}}"#)
     };
     assert!(matches!(parse(&text("here", "s3cret"), "here"), State::Living(found) if found == master(1)));
     assert!(matches!(parse(&text("there", "s3cret"), "here"), State::Elsewhere));

@@ -73,9 +73,9 @@ pub struct RunStatus {
 pub struct Membership {
     /// The member's index within its role in this start, from 0.
     pub seat: u32,
-    /// The number of members of this start.
+    /// The number of members of this start, over all roles.
     pub of: u32,
-    /// How many starts the job has had before this start.
+    /// How often the job had restarted before this start, as in `MUSTER_RESTART_COUNT`.
     pub start: u32,
 }
 

@@ -12,7 +12,7 @@ use super::writing::{Written, amend_or_mend, persistently, show};
 use super::{Channels, Context, Driven, tasks};
 use crate::backend::PodTable;
 use crate::job::observation::Pod;
-use crate::store::{Change, Ended, JobRecord, Stored, Wish};
+use crate::store::{Change, Ended, FORMAT, JobRecord, StoreError, Stored, Wish};
 
 /// When a user asks to end another master's job, that master has the pods' grace plus this time to act. Then this
 /// master ends the job.
@@ -30,8 +30,8 @@ pub enum Tenure {
 }
 
 /// Returns at once if this master may hold the job. Otherwise shows the reason, and waits until the job has ended and
-/// no pod is alive. If the other master ignores a request to end the job, ends the job itself, unless the record has a
-/// later format. `None` if the job no longer exists.
+/// no pod is alive. If the other master ignores a request to end the job, ends the job itself. `None` if the job no
+/// longer exists.
 pub(super) async fn wait_for_another_master(
     context: &Context,
     stored: Stored,
@@ -42,11 +42,17 @@ pub(super) async fn wait_for_another_master(
     warn!(job = %stored.name(), "{sentence}");
     show(&channels.view, &sentence);
     let patience = Duration::from_secs(stored.record.spec.pod.termination_grace_seconds().into()) + HEED_TIMEOUT;
-    let may_end = stored.record.later_format().is_none();
     let mut record = channels.record.clone();
     tokio::select! {
         over = over(context, channels) => over,
-        unheeded = unheeded(&mut record, patience), if may_end => end_for_another_master(context, unheeded?, channels).await,
+        unheeded = unheeded(&mut record, patience) => {
+            let unheeded = unheeded?;
+            // This version must not end a job that it cannot read any more.
+            match context.store.get(unheeded.name()).await {
+                Err(StoreError::LaterFormat { .. }) => over(context, channels).await,
+                Ok(_) | Err(_) => end_for_another_master(context, unheeded, channels).await,
+            }
+        }
     }
 }
 
@@ -102,15 +108,12 @@ async fn end_for_another_master(context: &Context, stored: Stored, channels: &Ch
     };
     match persistently(&channels.view, || amend_or_mend(context.store.as_ref(), &stored, end)).await {
         Written::Stored(now) if now.record.uid == *uid => Some(now),
-        Written::Stored(_) | Written::Gone => None,
+        Written::Stored(_) | Written::Gone | Written::LaterFormat => None,
     }
 }
 
 /// Why this master must leave the job to another master, if it must. Agents refuse tokens made with another key.
 fn why_it_is_anothers(context: &Context, stored: &Stored, tenure: Tenure) -> Option<String> {
-    if let Some(reason) = stored.record.later_format() {
-        return Some(format!("left to another master: {reason}"));
-    }
     let keys = stored.record.agent_key.as_deref().zip(context.agent_key.fingerprint());
     match (keys.filter(|(theirs, own)| theirs != own), tenure) {
         (Some((theirs, own)), _) => Some(format!(
@@ -152,12 +155,14 @@ pub(super) async fn adopt(
             return Change::Nothing;
         }
         record.holder.clone_from(boot_id);
+        record.format = FORMAT;
         record.epoch += 1;
         Change::Write
     };
     let store = context.store.as_ref();
     let now = match persistently(view, || amend_or_mend(store, &stored, take_over)).await {
         Written::Stored(now) if now.record.uid == *uid => now,
+        Written::LaterFormat => return Err(Driven::Yielded),
         Written::Stored(_) | Written::Gone => return Err(Driven::Ended),
     };
     let epoch = now.record.epoch;

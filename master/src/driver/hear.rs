@@ -5,6 +5,7 @@ use tracing::info;
 
 use super::follower::{Followed, Follower};
 use super::subject::Subject;
+use super::tracked::PodNews;
 use super::{Driver, Next, Report};
 use crate::job::observation::{AgentState, Pod, Presence};
 use crate::job::phase::{JobEvent, JobPhase, StartStage};
@@ -21,7 +22,12 @@ impl Driver {
         }
         // The watch may report a change late, even a change from before a takeover.
         if (epoch, newest.record.revision) < (known.epoch, known.revision) {
-            return Next::GoOn;
+            // An earlier version of the master drops the revision when it writes down a wish.
+            if epoch < known.epoch || newest.record.wish <= known.wish {
+                return Next::GoOn;
+            }
+            self.stored.record.wish = newest.record.wish;
+            return self.advance().await;
         }
         self.stored = newest;
         self.advance().await
@@ -45,12 +51,12 @@ impl Driver {
                 let state = if has_run { state.after_a_start() } else { state };
                 Pod { incarnation, state }
             });
-            let is_deleted = replica.see(pod);
-            let is_replaced = is_deleted && replica.seen.pod.is_some();
-            if is_swept && (is_deleted || replica.seen.pod.is_none()) {
-                replica.lose_pod();
-            } else if is_deleted && is_coming_up || is_replaced {
-                replica.lose_run();
+            let news = replica.see(pod);
+            match news {
+                _ if is_swept && (news != PodNews::Same || replica.seen.pod.is_none()) => replica.lose_pod(),
+                PodNews::Replaced => replica.lose_run(),
+                PodNews::Deleted if is_coming_up => replica.lose_run(),
+                PodNews::Deleted | PodNews::Same => {}
             }
             replica.count_as_launched(launched);
             if replica.seen.presence() != Presence::Live {

@@ -1,6 +1,5 @@
 //! One replica of a driver's job: what the driver knows about it, and which work is in progress.
 
-use std::mem;
 use std::net::SocketAddr;
 
 use protocol::agent::RunState;
@@ -9,14 +8,27 @@ use tokio::time::Instant;
 
 use super::follower::Follower;
 use super::subject::Subject;
-use crate::job::observation::{AgentState, Incarnation, LostRun, Observation, Pod, PodState};
+use crate::job::observation::{AgentState, Incarnation, Observation, Pod, PodState};
+
+/// How a replica's pod has changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PodNews {
+    /// It is the same pod, the first one, or there is still none.
+    Same,
+    /// The pod no longer exists.
+    Deleted,
+    /// The pod no longer exists, and another one is listed.
+    Replaced,
+}
 
 /// A replica, as its driver tracks it.
 pub(super) struct Replica {
     /// How many earlier pods of this replica the driver has seen end.
     pods_before: u32,
-    /// Its current pod, if it has one.
+    /// Its newest pod, which may be deleted by now.
     incarnation: Option<Incarnation>,
+    /// Whether the pod of its newest run was deleted. A later pod has nothing to say about that run.
+    has_lost_run: bool,
     /// What the driver knows about it.
     pub(super) seen: Observation,
     /// Whether its agent is the first prototype's, which offers neither status nor output.
@@ -57,7 +69,8 @@ impl Replica {
     /// The address of its agent, if a follower must begin there. A failed agent stays failed, and an agent of the first
     /// prototype has no status to follow.
     pub(super) fn to_follow(&self) -> Option<SocketAddr> {
-        let is_followable = !self.is_seed_only && !matches!(self.seen.agent, AgentState::Failed(_));
+        let is_followable =
+            !self.is_seed_only && !self.has_lost_run && !matches!(self.seen.agent, AgentState::Failed(_));
         let address = self.seen.addresses().filter(|_| is_followable)?.agent;
         let is_followed = self.follower.as_ref().is_some_and(|follower| follower.is_at(address));
         (!is_followed).then_some(address)
@@ -81,22 +94,28 @@ impl Replica {
         }
     }
 
-    /// Stores its pod as the back end lists it now. Returns whether the pod that the driver knew has been deleted. If
-    /// so, the back end may already list a new pod of this replica.
-    pub(super) fn see(&mut self, pod: Option<Pod>) -> bool {
+    /// Stores its pod as the back end lists it now.
+    pub(super) fn see(&mut self, pod: Option<Pod>) -> PodNews {
+        let was_listed = self.seen.pod.is_some();
         let (incarnation, state) = pod.map(|Pod { incarnation, state }| (incarnation, state)).unzip();
         self.seen.pod = state;
-        if self.seen.pod.is_some() {
-            self.seen.denied = None;
+        let Some(incarnation) = incarnation else {
+            return if was_listed { PodNews::Deleted } else { PodNews::Same };
+        };
+        self.seen.denied = None;
+        match self.incarnation.replace(incarnation) {
+            known @ Some(_) if known != self.incarnation => PodNews::Replaced,
+            Some(_) | None => PodNews::Same,
         }
-        let known = mem::replace(&mut self.incarnation, incarnation);
-        known.is_some() && known != self.incarnation
     }
 
-    /// Counts its deleted pod as a loss, and ignores all further reports about that pod.
+    /// Counts its run as lost with its pod, unless the run's end is known. Ignores all further reports about that pod.
     pub(super) fn lose_run(&mut self) {
         self.stop_hearing();
-        self.seen.agent = AgentState::Failed(LostRun::disrupted("its pod was deleted"));
+        self.has_lost_run = true;
+        if self.seen.agent.status().is_none_or(|status| status.exit.is_none()) {
+            self.seen.agent = AgentState::Failed(self.seen.lost("its pod was deleted"));
+        }
     }
 
     /// Ignores all further reports about its pod, because the pod no longer exists.
@@ -108,8 +127,9 @@ impl Replica {
     /// Forgets everything about its deleted pod. Keeps the new pod, if the back end already lists one.
     pub(super) fn lose_pod(&mut self) {
         self.stop_hearing();
+        let incarnation = self.incarnation.take().filter(|_| self.seen.pod.is_some());
         let seen = Observation { pod: self.seen.pod.take(), ..Observation::NEW };
-        *self = Self { pods_before: self.pods_before, incarnation: self.incarnation.take(), seen, ..Self::new() };
+        *self = Self { pods_before: self.pods_before, incarnation, seen, ..Self::new() };
     }
 
     /// Prepares for the next start after a failed start. If its pod still exists, the pod may serve the next start.
@@ -117,6 +137,7 @@ impl Replica {
         if self.seen.pod.is_none() {
             return self.lose_pod();
         }
+        self.has_lost_run = false;
         self.is_stopped = false;
         self.deletion_asked_at = None;
         self.watch_run(false);
@@ -146,6 +167,7 @@ impl Replica {
         Self {
             pods_before: 0,
             incarnation: None,
+            has_lost_run: false,
             seen: Observation::NEW,
             is_seed_only: false,
             is_stopped: false,
@@ -180,10 +202,9 @@ mod tests {
         let listed =
             |uid: &str| Some(Pod { incarnation: uid.to_owned().into(), state: PodState::Pending { reason: None } });
         let mut replica = Replica::new();
-        assert!(!replica.see(listed("a")), "it is the first");
-        assert!(!replica.see(listed("a")), "it is the same");
-        assert!(replica.see(listed("b")), "the first was deleted");
-        assert!(replica.see(None), "the second was deleted");
-        assert!(!replica.see(None));
+        let news = ["a", "a", "b"].map(|uid| replica.see(listed(uid)));
+        assert_eq!(news, [PodNews::Same, PodNews::Same, PodNews::Replaced]);
+        let news = [None, None, listed("c"), listed("c")].map(|pod| replica.see(pod));
+        assert_eq!(news, [PodNews::Deleted, PodNews::Same, PodNews::Replaced, PodNews::Same]);
     }
 }

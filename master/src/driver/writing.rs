@@ -21,6 +21,8 @@ pub(super) enum Written<T> {
     Stored(T),
     /// The record no longer exists.
     Gone,
+    /// A later version of the master has written the record and holds the job.
+    LaterFormat,
 }
 
 /// Repeats a write until it succeeds. A refused write is repeated too, because a quota or an admission policy may
@@ -34,7 +36,7 @@ where
         .with_max_delay(LONGEST_PAUSE)
         .without_max_times()
         .with_jitter();
-    let is_there = |error: &StoreError| !matches!(error, StoreError::NotFound(_));
+    let may_succeed = |error: &StoreError| !matches!(error, StoreError::NotFound(_) | StoreError::LaterFormat { .. });
     let tell = |error: &StoreError, _| match error {
         StoreError::Refused(reason) => {
             let sentence = format!("the job waits: its record cannot be written: {reason}");
@@ -45,12 +47,17 @@ where
         | StoreError::NotFound(_)
         | StoreError::Conflict(_)
         | StoreError::Unreadable { .. }
+        | StoreError::LaterFormat { .. }
         | StoreError::Unavailable(_) => {
             warn!(job = %view.borrow().name, error = error_chain(error), "could not write a record yet; retrying");
         }
     };
-    // Only `NotFound` ends the attempts without success.
-    write.retry(pauses).when(is_there).notify(tell).await.map_or(Written::Gone, Written::Stored)
+    match write.retry(pauses).when(may_succeed).notify(tell).await {
+        Ok(stored) => Written::Stored(stored),
+        Err(StoreError::LaterFormat { .. }) => Written::LaterFormat,
+        // Every other error but `NotFound` leads to another attempt.
+        Err(_) => Written::Gone,
+    }
 }
 
 /// Shows a sentence as the reason of every replica, until the driver publishes its next view.

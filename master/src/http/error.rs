@@ -51,7 +51,7 @@ impl From<SpecError> for ApiError {
 impl From<JobsError> for ApiError {
     fn from(error: JobsError) -> Self {
         match error {
-            JobsError::Exists(_) | JobsError::Unreadable { .. } => {
+            JobsError::Exists(_) | JobsError::Unreadable { .. } | JobsError::LaterFormat(_) => {
                 Self::new(StatusCode::CONFLICT, ErrorCode::JobExists, error.to_string())
             }
             JobsError::Unknown(_) => Self::new(StatusCode::NOT_FOUND, ErrorCode::UnknownJob, error.to_string()),

@@ -254,7 +254,7 @@ impl Observation {
     }
 
     /// The loss of its pod for this reason.
-    pub(super) fn lost(&self, reason: &str) -> LostRun {
+    pub fn lost(&self, reason: &str) -> LostRun {
         match self.deleted_by {
             DeletedBy::Others => LostRun::disrupted(reason),
             DeletedBy::ThisMaster => LostRun::broken(reason),

@@ -27,6 +27,9 @@ pub enum JobsError {
         /// The command that removes the record.
         removal: String,
     },
+    /// A later version of the master wrote the record of the job.
+    #[error(transparent)]
+    LaterFormat(StoreError),
     /// No job has this name.
     #[error("no job is named \"{0}\"")]
     Unknown(JobName),
@@ -59,6 +62,7 @@ pub enum JobsError {
 pub(super) fn of_store(error: StoreError) -> JobsError {
     match error {
         StoreError::Unreadable { job, reason, removal, version: _ } => JobsError::Unreadable { job, reason, removal },
+        error @ StoreError::LaterFormat { .. } => JobsError::LaterFormat(error),
         StoreError::Refused(reason) => JobsError::NotKept(reason),
         error @ (StoreError::Exists(_)
         | StoreError::NotFound(_)

@@ -16,7 +16,7 @@ use protocol::ids::{JobName, UnixMillis};
 use tokio::sync::mpsc;
 use tracing::{error, warn};
 
-use super::{JobRecord, JobStore, SET_ASIDE, StoreError, StoreEvent, Stored, Version, delete_command};
+use super::{JobRecord, JobStore, NotRead, StoreError, StoreEvent, Stored, Version, delete_command, set_aside};
 use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
 use crate::kube::api::{
@@ -204,7 +204,12 @@ impl Told {
                 if self.set_aside.insert(map.name_any(), version.clone()) == Some(version) {
                     return vec![];
                 }
-                error!(config_map = map.name_any(), error = error_chain(error.as_ref()), "{SET_ASIDE}");
+                error!(
+                    config_map = map.name_any(),
+                    error = error_chain(error.as_ref()),
+                    "{}",
+                    set_aside(error.as_ref())
+                );
                 // A copy under another name does not belong to the job.
                 let is_its =
                     |name: &JobName| self.versions.contains_key(name) && map.name_any() == record_name(name.as_str());
@@ -259,7 +264,7 @@ fn parse(name: &JobName, map: &ConfigMap) -> Result<Stored, StoreError> {
     let record = if is_named_so {
         JobRecord::read(name, text.as_bytes())
     } else {
-        Err(format!("ConfigMap {config_map} is not named and labelled as a record"))
+        Err(NotRead::Invalid(format!("ConfigMap {config_map} is not named and labelled as a record")))
     };
     let removal = if is_named_so {
         delete_command(name)
@@ -270,7 +275,8 @@ fn parse(name: &JobName, map: &ConfigMap) -> Result<Stored, StoreError> {
     let version = Version(map.resource_version().unwrap_or_default());
     match record {
         Ok(record) => Ok(Stored { record: JobRecord { uid, ..record }, version }),
-        Err(reason) => {
+        Err(NotRead::LaterFormat(format)) => Err(StoreError::LaterFormat { job: name.clone(), format }),
+        Err(NotRead::Invalid(reason)) => {
             Err(StoreError::Unreadable { job: JobKey { name: name.clone(), uid }, reason, removal, version })
         }
     }

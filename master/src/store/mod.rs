@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 pub use self::bounds::{SPEC_BYTES_MAX, json_bytes_of};
+pub use self::reading::NotRead;
 
 use crate::job::key::JobKey;
 
@@ -164,6 +165,17 @@ pub enum StoreError {
         /// The version to pass to [`JobStore::update`] to write the record again.
         version: Version,
     },
+    /// A later version of the master wrote the record. This version leaves it alone.
+    #[error(
+        "a later version of the master wrote the record of job \"{job}\", in format {format}; this version knows format \
+         {FORMAT}"
+    )]
+    LaterFormat {
+        /// The job.
+        job: JobName,
+        /// The format of the record.
+        format: u32,
+    },
     /// The database or the API refuses the record. A retry would be refused too.
     #[error("the record was refused: {0}")]
     Refused(String),
@@ -183,8 +195,13 @@ fn delete_command(job: &JobName) -> String {
     format!("client delete {job}")
 }
 
-/// The log message about an unreadable record.
-const SET_ASIDE: &str = "set aside an unreadable record; its pods are left alone, and client delete NAME removes it";
+/// The log message about a record that was not read.
+fn set_aside(error: &(dyn std::error::Error + 'static)) -> &'static str {
+    match error.downcast_ref() {
+        Some(StoreError::LaterFormat { .. }) => "left a record to a later version of the master",
+        Some(_) | None => "set aside an unreadable record; its pods are left alone, and client delete NAME removes it",
+    }
+}
 
 /// A store of records.
 #[async_trait]
@@ -245,8 +262,7 @@ pub trait JobStore: Send + Sync {
 /// `change` returns whether there is anything to write.
 ///
 /// # Errors
-/// All of [`JobStore::get`] and [`JobStore::update`] except [`StoreError::Conflict`]; [`StoreError::Refused`] also for
-/// a record of a later format.
+/// All of [`JobStore::get`] and [`JobStore::update`] except [`StoreError::Conflict`].
 pub async fn amend(
     store: &dyn JobStore,
     name: &JobName,
@@ -258,9 +274,6 @@ pub async fn amend(
         match change(&mut record) {
             Change::Nothing => return Ok(stored),
             Change::Write => {}
-        }
-        if let Some(reason) = record.later_format() {
-            return Err(StoreError::Refused(reason));
         }
         match store.update(record.changed(), &stored.version).await {
             Err(StoreError::Conflict(_)) => {}

@@ -11,22 +11,35 @@ const REASON_CHARS_MAX: usize = 200;
 /// Maximum characters of a uid.
 const UID_MAX: usize = 64;
 
-impl JobRecord {
-    /// Why this master must not change the record, if a later version of the master has written it.
-    pub fn later_format(&self) -> Option<String> {
-        let Self { format, .. } = self;
-        (*format > FORMAT).then(|| {
-            format!(
-                "a later version of the master wrote the record in format {format}; this version knows format {FORMAT}"
-            )
-        })
-    }
+/// Why a text was not read as a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotRead {
+    /// It is not a record, for this reason.
+    Invalid(String),
+    /// A later version of the master wrote it, in this format.
+    LaterFormat(u32),
+}
 
+#[derive(Deserialize)]
+struct FormatAlone {
+    #[serde(default)]
+    format: u32,
+}
+
+impl JobRecord {
     /// Reads the record of the job with this name. It ignores fields that a newer master has added.
     ///
     /// # Errors
-    /// A sentence that tells why the text is not a record.
-    pub fn read(name: &JobName, text: &[u8]) -> Result<Self, String> {
+    /// [`NotRead`].
+    pub fn read(name: &JobName, text: &[u8]) -> Result<Self, NotRead> {
+        // A later format may differ in everything else.
+        match serde_json::from_slice(text) {
+            Ok(FormatAlone { format }) if format > FORMAT => Err(NotRead::LaterFormat(format)),
+            Ok(_) | Err(_) => Self::read_known(name, text).map_err(NotRead::Invalid),
+        }
+    }
+
+    fn read_known(name: &JobName, text: &[u8]) -> Result<Self, String> {
         let record: Self = serde_json::from_slice(text).map_err(|error| shortened(&error.to_string()))?;
         let JobRecord { uid, spec, epoch, .. } = &record;
         if spec.name != *name {

@@ -12,7 +12,7 @@ use tracing::error;
 
 use super::reading::uid_in;
 use super::watchers::Watchers;
-use super::{JobRecord, JobStore, SET_ASIDE, StoreError, StoreEvent, Stored, Version, delete_command};
+use super::{JobRecord, JobStore, NotRead, StoreError, StoreEvent, Stored, Version, delete_command, set_aside};
 use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
 
@@ -72,16 +72,16 @@ impl Inner {
         let mut query =
             self.connection.prepare("SELECT name, version, record FROM jobs ORDER BY name").map_err(unavailable)?;
         let rows = query.query_map([], columns).map_err(unavailable)?;
-        let (mut records, mut unreadable) = (vec![], 0);
+        let (mut records, mut skipped) = (vec![], 0);
         for row in rows {
             let row = row.map_err(unavailable)?;
             match row.name.parse().map(|name| parse(&name, &row)) {
                 Ok(Ok(stored)) => records.push(stored),
-                Ok(Err(error)) => set_aside(&error, &mut unreadable),
-                Err(error) => set_aside(&error, &mut unreadable),
+                Ok(Err(error)) => skip(&error, &mut skipped),
+                Err(error) => skip(&error, &mut skipped),
             }
         }
-        Ok((records, unreadable == 0))
+        Ok((records, skipped == 0))
     }
 
     fn write(&mut self, record: JobRecord, version: i64) -> Stored {
@@ -177,9 +177,9 @@ impl JobStore for SqliteStore {
     }
 }
 
-fn set_aside(error: &dyn Error, unreadable: &mut usize) {
-    error!(error = error_chain(error), "{SET_ASIDE}");
-    *unreadable += 1;
+fn skip(error: &(dyn Error + 'static), skipped: &mut usize) {
+    error!(error = error_chain(error), "{}", set_aside(error));
+    *skipped += 1;
 }
 
 /// A row as it is in the file. SQLite does not verify that its text is UTF-8.
@@ -198,7 +198,8 @@ fn parse(name: &JobName, found: &Found) -> Result<Stored, StoreError> {
     let version = Version(found.version.to_string());
     match JobRecord::read(name, &found.record) {
         Ok(record) => Ok(Stored { record, version }),
-        Err(reason) => {
+        Err(NotRead::LaterFormat(format)) => Err(StoreError::LaterFormat { job: name.clone(), format }),
+        Err(NotRead::Invalid(reason)) => {
             let job = JobKey { name: name.clone(), uid: uid_in(&found.record) };
             let removal = delete_command(name);
             Err(StoreError::Unreadable { job, reason, removal, version })

@@ -1,4 +1,4 @@
-//! The log of this test process. All its threads share it, because tracing has one subscriber for a process.
+//! The log of this test process. All threads share the log, because tracing has one global subscriber per process.
 
 use std::io::Write;
 use std::sync::{Mutex, OnceLock};

@@ -52,7 +52,7 @@ async fn a_damaged_record_is_unreadable_and_does_not_hide_the_others() {
     let record = testkit::conformance::store::record("damaged");
     let name = record.spec.name.clone();
     store.create(record).await.expect("create");
-    let file = rusqlite::Connection::open(&path).expect("open beside");
+    let file = rusqlite::Connection::open(&path).expect("a second connection");
     file.execute("UPDATE jobs SET record = substr(record, 1, 40)", []).expect("damage");
 
     store.create(testkit::conformance::store::record("whole")).await.expect("create");
@@ -80,7 +80,7 @@ async fn the_process_back_end_conforms() {
 }
 
 #[test]
-fn the_recorded_end_of_very_many_replicas_fits_into_every_store() {
+fn the_recorded_end_of_a_job_with_thousands_of_replicas_fits_into_256_kib() {
     use master::store::Ended;
     use protocol::view::{JobResult, JobTimes, ReplicaState, ReplicaView};
     let replica = |index: u32| ReplicaView {

@@ -1,4 +1,4 @@
-//! An unreadable record is set aside: somebody must delete it by hand, and all other jobs run on.
+//! An unreadable record is set aside until a user deletes it, and other jobs are not affected.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use master::job::key::JobKey;
 use master::job::plan;
 use master::registry::{Jobs, Submitted};
 use master::store::sqlite::SqliteStore;
-use master::store::{Ended, FORMAT, JobRecord, JobStore, StoreError, StoreEvent, Wish};
+use master::store::{Ended, FORMAT, JobRecord, JobStore, NotRead, StoreError, StoreEvent, Wish};
 use protocol::agent::ExitOutcome;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
@@ -95,7 +95,7 @@ fn whole(name: &str, has_ended: bool) -> JobRecord {
     JobRecord { ended: has_ended.then(|| end(&record)), ..record }
 }
 
-/// Replaces the stored text of a record by any text.
+/// Replaces the stored text of a record by these bytes.
 fn overwrite(file: &rusqlite::Connection, name: &JobName, text: &[u8]) {
     let update = "UPDATE jobs SET record = CAST(?2 AS TEXT) WHERE name = ?1";
     assert_eq!(file.execute(update, rusqlite::params![name.as_str(), text]).expect("write"), 1);
@@ -104,7 +104,7 @@ fn overwrite(file: &rusqlite::Connection, name: &JobName, text: &[u8]) {
 fn open(dir: &Path) -> (SqliteStore, rusqlite::Connection) {
     let path = dir.join("jobs.sqlite");
     let store = SqliteStore::open(&path).expect("open");
-    (store, rusqlite::Connection::open(&path).expect("open beside"))
+    (store, rusqlite::Connection::open(&path).expect("a second connection"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -121,6 +121,7 @@ async fn damaged_records_are_logged_once_each_and_do_not_disturb_a_healthy_job()
         match store.get(&name).await {
             Ok(Some(_)) => readable += 1,
             Err(StoreError::Unreadable { job, .. }) if job.name == name => unreadable.push(name),
+            Err(StoreError::LaterFormat { .. }) => {}
             other => panic!("seed {seed}: {other:?}"),
         }
     }
@@ -146,7 +147,7 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
     store.create(record.clone()).await.expect("create");
     overwrite(&file, &key.name, b"{\"uid\": \"uid-of-taken\"}");
     let replayed = store.watch().await.expect("a watch").recv().await;
-    assert_eq!(replayed, Some(StoreEvent::Replayed { all_readable: false }), "a store with unreadable records says so");
+    assert_eq!(replayed, Some(StoreEvent::Replayed { all_readable: false }), "the store reports the unreadable record");
     let backend = FakeBackend::new(Arrival::AtOnce);
     for replica in plan::replicas(&record.spec) {
         backend.create(PodSpec::new(key.clone(), &record.spec, replica, String::new())).await.expect("a pod");
@@ -180,22 +181,44 @@ async fn an_unreadable_record_blocks_its_name_until_it_is_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_of_a_later_format_is_shown_and_left_alone() {
+async fn a_record_of_a_later_format_is_left_alone_even_if_it_cannot_be_read() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (store, _file) = open(dir.path());
-    let record = JobRecord { format: FORMAT + 1, ..conformance::record("later") };
-    let stored = store.create(record).await.expect("create");
+    let (store, file) = open(dir.path());
+    let stored = store.create(conformance::record("later")).await.expect("create");
+    let text = json!({ "format": FORMAT + 1, "uid": stored.record.uid, "spec": "in another form" }).to_string();
+    overwrite(&file, stored.name(), text.as_bytes());
     let master = Master::over(&store, FakeBackend::new(Arrival::AtOnce)).await;
-    let mut view = master.jobs.find(stored.name()).expect("the registry lists the job").view;
-    let says_why =
-        |view: &JobView| view.replicas[0].reason.as_deref().is_some_and(|reason| reason.contains("format 2"));
-    timeout(DEADLINE, view.wait_for(says_why)).await.expect("in time").expect("the job stays");
+    assert!(master.jobs.find(stored.name()).is_none(), "no driver begins");
     for wish in [Wish::Cancel, Wish::Delete] {
-        let refused = master.jobs.wish(stored.name(), wish).await.expect_err("the record is of a later format");
-        assert!(refused.to_string().contains("this version knows format 1"), "{refused}");
+        let refused = master.jobs.wish(stored.name(), wish).await.expect_err("the record has a later format");
+        assert!(refused.to_string().ends_with("in format 2; this version knows format 1"), "{refused}");
     }
-    assert_eq!(store.get(stored.name()).await.expect("get"), Some(stored.clone()), "the record is as it was");
-    assert!(master.backend.table(stored.name()).borrow().is_empty(), "no pod is created");
+    let taken = json!({ "name": "later", "strategy": "AllReduce", "worker_num": 2 });
+    assert_eq!(master.ask("POST", "/v1/jobs", &taken).await.0, 409, "the name is taken");
+    let after = file.query_row("SELECT record FROM jobs WHERE name = 'later'", [], |row| row.get::<_, String>(0));
+    assert_eq!(after.expect("the record"), text, "the record is as it was");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_stops_driving_a_job_whose_record_gets_a_later_format() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (store, file) = open(dir.path());
+    let master = Master::over(&store, FakeBackend::new(Arrival::AtOnce)).await;
+    let spec = conformance::record("handed-over").spec;
+    let Ok(Submitted::Created(_)) = master.jobs.submit(spec.clone()).await else { panic!("the job is new") };
+    let replicas = plan::replicas(&spec);
+    let agent = master.backend.agent(&spec.name, replicas[0]).await;
+    timeout(DEADLINE, agent.started()).await.expect("it starts in time");
+    let text = json!({ "format": FORMAT + 1 }).to_string();
+    overwrite(&file, &spec.name, text.as_bytes());
+    // The driver wants to record this failure, and finds the other record.
+    agent.exit(ExitOutcome::Code(1));
+    let mut view = master.jobs.find(&spec.name).expect("the job").view;
+    let is_waiting = |view: &JobView| view.replicas.iter().any(|replica| replica.reason.is_some());
+    let _ = timeout(DEADLINE, view.wait_for(is_waiting)).await;
+    let after = file.query_row("SELECT record FROM jobs WHERE name = 'handed-over'", [], |row| row.get::<_, String>(0));
+    assert_eq!(after.expect("the record"), text, "the record is as it was");
+    assert_eq!(master.backend.table(&spec.name).borrow().len(), replicas.len(), "no pod is deleted");
 }
 
 #[test]
@@ -221,17 +244,17 @@ fn the_seeds_of_the_record_fuzzer_are_valid_records() {
 }
 
 #[test]
-fn a_record_with_a_wrong_uid_epoch_or_name_is_refused() {
+fn a_record_with_an_invalid_uid_an_exhausted_epoch_or_another_name_is_refused() {
     let record = whole("digits", true);
     let name = record.spec.name.clone();
     let read = |record: &JobRecord| JobRecord::read(&name, &serde_json::to_vec(record).expect("JSON"));
     assert_eq!(read(&record), Ok(record.clone()));
     for uid in ["", "..", "../../etc", "/etc", "a b", &"x".repeat(65)] {
         let refused = read(&JobRecord { uid: uid.to_owned(), ..record.clone() }).expect_err("an invalid uid");
-        assert!(refused.ends_with("is not a uid"), "{refused}");
+        assert!(matches!(&refused, NotRead::Invalid(reason) if reason.ends_with("is not a uid")), "{refused:?}");
     }
     let refused = read(&JobRecord { epoch: u32::MAX, ..record.clone() }).expect_err("an exhausted epoch");
-    assert_eq!(refused, "its epoch cannot be raised any more");
+    assert_eq!(refused, NotRead::Invalid("its epoch cannot be raised any more".to_owned()));
     let refused = read(&whole("letters", true)).expect_err("the record of another job");
-    assert_eq!(refused, "it is the record of a job named \"letters\"");
+    assert_eq!(refused, NotRead::Invalid("it is the record of a job named \"letters\"".to_owned()));
 }

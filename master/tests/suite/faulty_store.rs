@@ -1,4 +1,4 @@
-//! A store with a bug, to test what the bug leads to.
+//! A store with a bug. Tests check how the master reacts to the bug, or that the chaos checker finds it.
 
 use async_trait::async_trait;
 use master::store::{JobRecord, JobStore, StoreError, StoreEvent, Stored, Version};
@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 pub(crate) enum Bug {
     /// `get` panics.
     PanicInGet,
-    /// `update` writes whatever the version is.
+    /// `update` writes the record even if the version is outdated.
     UpdateIgnoresVersion,
 }
 

@@ -1,4 +1,4 @@
-//! The tests of the master, in one program: linking it is most of what building tests costs.
+//! All tests of the master, in one program. Linking takes most of the build time of tests, so it happens only once.
 
 mod captured_log;
 mod chaos;

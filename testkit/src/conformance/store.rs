@@ -77,7 +77,7 @@ async fn an_update_needs_the_version_that_was_read(store: &dyn JobStore) {
 
 async fn two_concurrent_amendments_both_take_effect(store: &dyn JobStore) {
     let name = record("first").spec.name;
-    let before = store.get(&name).await.expect("get").expect("it is there").record.epoch;
+    let before = store.get(&name).await.expect("get").expect("it is there").record;
     let raise = || {
         amend(store, &name, |record| {
             record.epoch += 1;
@@ -86,7 +86,8 @@ async fn two_concurrent_amendments_both_take_effect(store: &dyn JobStore) {
     };
     let (one, two) = tokio::join!(raise(), raise());
     assert_eq!((one.is_ok(), two.is_ok()), (true, true));
-    assert_eq!(store.get(&name).await.expect("get").expect("it is there").record.epoch, before + 2);
+    let after = store.get(&name).await.expect("get").expect("it is there").record;
+    assert_eq!((after.epoch, after.revision), (before.epoch + 2, before.revision + 2));
 }
 
 async fn a_watch_sends_all_records_and_then_each_change(store: &dyn JobStore) {

@@ -145,6 +145,38 @@ impl FakeBackend {
         self.lock().values().map(|pods| pods.table.borrow().len()).sum()
     }
 
+    /// Replaces a pod by another one, in one change of the table.
+    ///
+    /// # Panics
+    /// If the job has no pods.
+    pub async fn replace(&self, job: &JobName, replica: ReplicaId) {
+        let (state, agent) = self.arrive().await;
+        let mut jobs = self.lock();
+        let pods = jobs.get_mut(job).expect("the job has pods");
+        if let Some(before) = pods.agents.remove(&replica) {
+            before.vanish();
+        }
+        pods.agents.extend(agent.clone().map(|agent| (replica, agent)));
+        pods.table.send_modify(|table| drop(table.insert(replica, Pod { incarnation: new_incarnation(), state })));
+        self.note(job, replica, PodChange::Deleted);
+        self.note(job, replica, PodChange::Created(agent));
+    }
+
+    /// The state of a new pod, and its agent.
+    async fn arrive(&self) -> (PodState, Option<FakeAgent>) {
+        let ip = Ipv4Addr::from_bits(NEXT_ADDRESS.fetch_add(1, Ordering::Relaxed));
+        match self.0.arrival {
+            Arrival::Never(reason) => (PodState::Pending { reason: Some(reason.to_owned()) }, None),
+            Arrival::AtOnce | Arrival::Prototypes => {
+                let is_ours = self.0.arrival == Arrival::AtOnce;
+                let kind = if is_ours { AgentKind::Ours } else { AgentKind::Prototype };
+                let agent = routes::serve(SocketAddr::from((ip, 0)), kind).await;
+                let tensorflow = SocketAddr::from((ip, TENSORFLOW_PORT));
+                (PodState::Running(Addresses { agent: agent.address(), tensorflow }), Some(agent))
+            }
+        }
+    }
+
     /// Ends the pod when its agent finishes.
     fn end_with(&self, agent: FakeAgent, job: JobName, replica: ReplicaId) {
         let backend = self.clone();
@@ -187,17 +219,7 @@ impl PodBackend for FakeBackend {
         if self.table(&job).borrow().contains_key(&replica) {
             return Ok(());
         }
-        let ip = Ipv4Addr::from_bits(NEXT_ADDRESS.fetch_add(1, Ordering::Relaxed));
-        let (state, agent) = match self.0.arrival {
-            Arrival::Never(reason) => (PodState::Pending { reason: Some(reason.to_owned()) }, None),
-            Arrival::AtOnce | Arrival::Prototypes => {
-                let is_ours = self.0.arrival == Arrival::AtOnce;
-                let kind = if is_ours { AgentKind::Ours } else { AgentKind::Prototype };
-                let agent = routes::serve(SocketAddr::from((ip, 0)), kind).await;
-                let tensorflow = SocketAddr::from((ip, TENSORFLOW_PORT));
-                (PodState::Running(Addresses { agent: agent.address(), tensorflow }), Some(agent))
-            }
-        };
+        let (state, agent) = self.arrive().await;
         if let Some(agent) = &agent {
             self.end_with(agent.clone(), job.clone(), replica);
         }

@@ -115,7 +115,7 @@ fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
         *failed.entry(generation).or_default() += 1;
     }
     found.extend(failed.iter().filter(|(_, count)| **count > 1).map(|(one, _)| format!("start {one} failed twice")));
-    // A master may be replaced while it launches a start. If only a few replicas ran, the start need not be on record.
+    // A master may be replaced during a launch. A start in which only some replicas ran need not be on record.
     let is_whole =
         |one: &Generation| runs.iter().filter(|run| run.generation == *one).count() == evidence.replicas.len();
     let launched: BTreeSet<Generation> = runs.iter().map(|run| run.generation).filter(is_whole).collect();
@@ -178,8 +178,8 @@ fn agent(pod: &PodLife) -> Vec<String> {
     found
 }
 
-/// No replica runs before all have the environment of that start, and all see the same cluster. By then, no run of an
-/// older start is alive.
+/// In each start, no replica runs before all replicas have their environment. All environments have the same cluster.
+/// When a run begins, no run of an older start is alive.
 fn gangs(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     let mut found = vec![];
     let launched: BTreeSet<Generation> = runs.iter().map(|run| run.generation).collect();
@@ -227,7 +227,7 @@ fn configured(evidence: &Evidence, wanted: Generation) -> impl Iterator<Item = (
     })
 }
 
-/// An environment names its own replica, and one distinct address for each member.
+/// An environment has its replica's index, the generation, and a distinct address for each member.
 fn environment(evidence: &Evidence, (replica, generation): (ReplicaId, Generation), env: &Value) -> Option<String> {
     let addresses: Vec<&str> =
         env["TF_CONFIG"]["cluster"]["worker"].as_array()?.iter().filter_map(Value::as_str).collect();
@@ -262,7 +262,7 @@ fn epochs(evidence: &Evidence) -> Vec<String> {
     found
 }
 
-/// The recorded result is what happened in the last start, and what the client was shown.
+/// The recorded result agrees with the outcome of the last start, and with the result that the client was shown.
 fn result(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     let Some((_, last)) = versions(evidence).last() else { return vec![] };
     let mut found = vec![];
@@ -271,14 +271,14 @@ fn result(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     let ended_well = |run: &Run| matches!(&run.ended, Some((_, Some(ExitOutcome::Code(0)))));
     let has_succeeded = of_newest().count() == evidence.replicas.len() && of_newest().all(ended_well);
     let result = last.ended.as_ref().map(|ended| &ended.result);
-    let is_true = match result {
+    let agrees = match result {
         Some(JobResult::Succeeded) => has_succeeded,
         Some(JobResult::Cancelled) => {
             !has_succeeded && versions(evidence).any(|(_, record)| record.wish >= Wish::Cancel)
         }
         Some(JobResult::Failed { .. }) | None => false,
     };
-    if !is_true {
+    if !agrees {
         found.push(format!(
             "the record says {result:?}, but {} replicas succeeded",
             if has_succeeded { "all" } else { "not all" }
@@ -289,7 +289,7 @@ fn result(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     found
 }
 
-/// A replaced master does no harm when it thaws: it changes neither the record nor an agent.
+/// A master that was replaced while it was frozen changes neither the record nor an agent when it continues.
 fn calm(evidence: &Evidence) -> Vec<String> {
     let is_amid = |at: Instant| evidence.calm.iter().any(|(from, to)| *from <= at && at < *to);
     let mut found = vec![];

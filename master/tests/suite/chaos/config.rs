@@ -1,7 +1,7 @@
-//! How many rounds of the matrix run. Only this file reads the environment.
+//! The number of rounds of the matrix. Of the matrix's files, only this file reads environment variables.
 
-/// `CHAOS_ROUNDS`, by default 1. In round n, a fault strikes at the n-th passing of its point.
-/// Mixed pairs always strike at the first passing.
+/// `CHAOS_ROUNDS`, by default 1. In round n, a fault strikes when a master passes the fault's point for the n-th time.
+/// For mixed pairs, n is always 1.
 pub(crate) fn rounds() -> u32 {
     #[expect(clippy::disallowed_methods, reason = "this is the file that reads the environment")]
     let rounds = std::env::var("CHAOS_ROUNDS");

@@ -20,22 +20,22 @@ pub(crate) struct Evidence {
     pub(crate) budget: u32,
     /// The failures and evictions of the scenario.
     pub(crate) mishaps: Mishaps,
-    /// How many pods were created although the answer to the master was lost, so that it got an error. The master
-    /// replaces such a pod. If the other pods are already up when the error comes, the gang also restarts, uncounted.
+    /// How many pods were created although the master got an error, because the answer was lost. The master replaces
+    /// such a pod. If the other pods are already up when the error comes, the gang also restarts, uncounted.
     pub(crate) unconfirmed_pods: u32,
     /// Whether two masters drove the job for a moment. Late messages of the first master may then still have an effect:
     /// an agent that the second has not yet contacted accepts an environment, or a newer pod of the same name is ended.
     pub(crate) is_overlapping: bool,
     /// The answers to the client.
     pub(crate) answers: Answers,
-    /// Every version of every record.
+    /// Every write and every deletion of a record.
     pub(crate) records: Vec<(Instant, Written)>,
     /// Every pod that was created.
     pub(crate) pods: Vec<PodLife>,
     /// The periods in which nothing may change. Each begins after the job's end, when frozen masters that were replaced
     /// thaw, and lasts until no more events come.
     pub(crate) calm: Vec<(Instant, Instant)>,
-    /// How much is left at the end of the run.
+    /// What is left at the end of the run.
     pub(crate) left: Left,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct PodLife {
     pub(crate) journal: Vec<(Instant, AgentEvent)>,
 }
 
-/// How much is left at the end of a run.
+/// The numbers of pods, records, and files or folders of output that are left at the end of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Left {
     pub(crate) pods: usize,
@@ -77,7 +77,8 @@ pub(crate) struct Left {
 }
 
 impl Evidence {
-    /// Reads what the place has recorded. The caller sets the remaining fields, such as `answers` and `calm`.
+    /// Reads what the store and the pods of `place` have recorded. The caller sets the remaining fields, such as
+    /// `answers` and `calm`.
     pub(crate) async fn gather(place: &Place, mishaps: Mishaps) -> Self {
         let records = place.store.history().await;
         let is_there = matches!(records.last(), Some((_, Written::Record(_))));
@@ -95,7 +96,7 @@ impl Evidence {
         }
     }
 
-    /// All events, ordered by time, one a line.
+    /// All events, ordered by time, one per line.
     pub(crate) fn history(&self) -> String {
         let mut lines: Vec<(Instant, String)> = vec![];
         for (at, written) in &self.records {

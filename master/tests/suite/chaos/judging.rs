@@ -1,4 +1,4 @@
-//! The checker finds violations: in the evidence of a faultless run with one change, and in a run over a store that
+//! Tests of the checker. It must find a violation in evidence that a test has changed, and in a run over a store that
 //! ignores versions.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::chaos::place::Scenario;
 use crate::chaos::play::{Play, Played, Thaw};
 use crate::faulty_store::{Bug, FaultyStore};
 
-/// A part of the violation that the checker must report, and the change to the evidence that causes it.
+/// A part of the violation that the checker must report, and the change to the evidence that causes this violation.
 type Tampering = (&'static str, fn(&mut Evidence));
 
 /// The last version of the record.
@@ -99,11 +99,11 @@ async fn the_checker_finds_each_broken_promise() {
     }
 }
 
-/// The deadline of a run over a store that ignores versions. Its masters may never finish.
+/// The deadline of a run over a store that ignores versions. The masters of such a run may never finish.
 const LONG_ENOUGH: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_checker_finds_a_store_that_ignores_versions() {
+async fn the_checker_finds_violations_in_a_run_over_a_store_that_ignores_versions() {
     let strike = Strike { point: Point::Before(Deed::MakeUp), fault: Fault::Freeze, passing: 1 };
     let play = Play { scenario: Scenario::Completes, strikes: vec![strike], thaw: Thaw::AtTheEnd };
     let faulty = |store| FaultyStore { store, bug: Bug::UpdateIgnoresVersion };

@@ -10,9 +10,9 @@ use testkit::chaos::{Deed, Fault, Point, Strike};
 use crate::chaos::place::Scenario;
 use crate::chaos::play::{Play, Played, Thaw};
 
-/// How many runs are concurrent. A run mostly waits.
+/// How many runs are played at the same time. A run mostly waits.
 const AT_ONCE: usize = 24;
-/// How many long stalls are concurrent. Each waits for half a minute.
+/// How many long stalls are played at the same time. Each waits for half a minute.
 const STALLS_AT_ONCE: usize = 96;
 /// The faults that can strike a master inside this process.
 const FAULTS: [Fault; 6] = [Fault::Crash, Fault::Panic, Fault::Error, Fault::AnswerLost, Fault::Freeze, Fault::Delay];
@@ -42,8 +42,8 @@ pub(crate) fn overlaps(passing: u32) -> Vec<(Kind, Play)> {
     freezes.flat_map(|at| single_fault(at, passing).map(at_once)).collect()
 }
 
-/// At every point, one run that freezes the whole master and one that delays only the action there. Both last longer
-/// than every timeout.
+/// Two runs for every point and scenario: one freezes the whole master there, and one delays only the action.
+/// The freeze and the delay last longer than every timeout.
 pub(crate) fn long_stalls(passing: u32) -> Vec<(Kind, Play)> {
     let stalls = faults().filter(|(_, fault)| matches!(fault, Fault::Freeze | Fault::Delay));
     let late = |play| (Kind::LongStall, Play { thaw: Thaw::Late, ..play });
@@ -58,7 +58,8 @@ fn single_fault((point, fault): (Point, Fault), passing: u32) -> impl Iterator<I
     Scenario::ALL.into_iter().map(play)
 }
 
-/// Every pair of points: the master crashes at the first, its successor at the second, each at the `passing`-th time.
+/// Every ordered pair of points. The first master crashes at the first point and its successor at the second point,
+/// each when it passes that point for the `passing`-th time.
 pub(crate) fn crashed_pairs(passing: u32) -> Vec<(Kind, Play)> {
     let crash = move |point| Strike { point, fault: Fault::Crash, passing };
     let pairs = Point::all().flat_map(|first| Point::all().map(move |second| vec![crash(first), crash(second)]));
@@ -67,8 +68,8 @@ pub(crate) fn crashed_pairs(passing: u32) -> Vec<(Kind, Play)> {
     pairs.map(|strikes| (Kind::CrashPair, play(strikes))).collect()
 }
 
-/// One in `rounds` of all ordered pairs of faults, without the pairs of two crashes. Each of `rounds` consecutive rounds
-/// takes other pairs.
+/// One in `rounds` of the ordered pairs of faults, without the pairs of two crashes. No pair is taken twice in `rounds`
+/// consecutive rounds.
 pub(crate) fn mixed_pairs(round: u32, rounds: usize) -> Vec<(Kind, Play)> {
     let strike = |(point, fault)| Strike { point, fault, passing: 1 };
     let pairs = faults().flat_map(|first| faults().map(move |second| vec![strike(first), strike(second)]));
@@ -117,7 +118,7 @@ pub(crate) struct Report {
     slowest: Option<(Duration, Play)>,
 }
 
-/// Plays all runs. The long stalls run beside the others.
+/// Plays all runs. The long stalls are played at the same time as the other runs.
 pub(crate) async fn play(plays: Vec<(Kind, Play)>) -> Report {
     let run = async |(kind, play): (Kind, Play)| (kind, play.run().await);
     let (long, short): (Vec<_>, Vec<_>) = plays.into_iter().partition(|(kind, _)| *kind == Kind::LongStall);

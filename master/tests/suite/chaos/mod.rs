@@ -24,8 +24,13 @@ async fn without_a_fault_every_scenario_keeps_every_promise() {
 async fn a_fault_at_any_point_breaks_no_promise() {
     let mut plays = matrix::single_faults(1);
     plays.extend(matrix::overlaps(1));
-    // Only `Evicted` passes every point, so one scenario is enough here. `make chaos` plays all scenarios.
-    plays.retain(|(_, play)| play.scenario == Scenario::Evicted);
+    // One scenario passes every point, so every fault is played there, and one in five in the other scenarios.
+    // `make chaos` plays all.
+    let mut index = 0;
+    plays.retain(|(_, play)| {
+        index += 1;
+        play.scenario == Scenario::Evicted || index % 5 == 0
+    });
     plays.extend(matrix::crashed_pairs(1).into_iter().step_by(11));
     let report = matrix::play(plays).await;
     println!("{report}");
@@ -33,7 +38,7 @@ async fn a_fault_at_any_point_breaks_no_promise() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "minutes: make chaos"]
+#[ignore = "takes minutes: use make chaos"]
 async fn the_whole_matrix_breaks_no_promise() {
     let rounds: u32 = config::rounds();
     let mut plays = vec![];

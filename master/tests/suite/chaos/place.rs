@@ -119,7 +119,7 @@ impl Place {
         self.store.history().await.len() + self.backend.history().len() + of_agents.sum::<usize>()
     }
 
-    /// Waits until the record names this holder, tells that the job has ended, or is deleted.
+    /// Waits until the record has this holder or a result, or until it is deleted.
     pub(crate) async fn held_by(&self, boot_id: &str) {
         let mut ticks = ticks();
         loop {
@@ -150,8 +150,8 @@ impl Place {
         }
     }
 
-    /// Plays the training script in every start, forever. As in TensorFlow, a start waits until all replicas run.
-    /// Then the next mishap ends it. Without a mishap, it succeeds, or runs until the job is cancelled.
+    /// Simulates the training script in every start, forever. As in TensorFlow, training begins when all replicas run.
+    /// Then the next mishap ends the start. After the last mishap, a start succeeds, or runs until a cancel.
     pub(crate) async fn train(&self, scenario: Scenario) {
         let (mut mishaps, mut decided, mut ticks) = (scenario.mishaps(), BTreeSet::new(), ticks());
         loop {
@@ -177,7 +177,7 @@ impl Place {
     }
 }
 
-/// One simulated process of the master.
+/// One simulated master process.
 pub(crate) struct Master {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) chaos: Arc<Chaos>,
@@ -215,7 +215,7 @@ pub(crate) fn ticks() -> Interval {
     ticks
 }
 
-/// How many log files and folders of jobs the masters have kept.
+/// How many files and folders of output the masters still have.
 pub(crate) fn kept_output(logs: &TempDir) -> usize {
     let folders = std::fs::read_dir(logs.path()).expect("the folder of logs exists").flatten();
     folders.map(|folder| entries_below(&folder.path())).sum()

@@ -20,7 +20,7 @@ use crate::chaos::place::{Master, Place, Scenario, ticks};
 /// that ends late.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The minimum time that a master stays frozen with [`Thaw::Late`]. It is longer than any timeout.
+/// The minimum time that a freeze or a delay lasts with [`Thaw::Late`]. It is longer than any timeout.
 const LONG: Duration = Duration::from_secs(31);
 
 /// How long the masters may take to remove the job's output.
@@ -196,7 +196,7 @@ impl Stage {
         let master = self.current.borrow().clone();
         master.chaos.undelayed().await;
         self.place.quiet().await;
-        // A master that has just thawed learns of the delete last. Only then does it remove its output.
+        // A master that has just thawed learns of the delete last, and removes its output only then.
         let _ = timeout(CLEANUP, self.place.cleared()).await;
     }
 
@@ -208,7 +208,7 @@ impl Stage {
         self.place.quiet().await;
     }
 
-    /// Thaws the frozen masters and waits until no new event is recorded.
+    /// Thaws the frozen masters, unless `supervise` has thawed them, and then waits until no new event is recorded.
     async fn thaw(&self) {
         let frozen = std::mem::take(&mut *self.frozen.lock().unwrap_or_else(PoisonError::into_inner));
         if frozen.is_empty() {

@@ -1,4 +1,5 @@
-//! The diagnosis of a failed start: its time, whether it counts, the last lines of its cause, and its consequences.
+//! The diagnosis of a failed start: the time of the failure, whether it counts, the last lines of the replica that
+//! caused it, and its consequences.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,7 +30,7 @@ fn consequence(replica: &str, how: &str, stopped: bool) -> Consequence {
 }
 
 #[test]
-fn consequences_list_later_failures_first_and_stopped_runs_last() {
+fn consequences_list_failed_and_lost_replicas_first_and_stopped_runs_last() {
     let gang = workers(&[
         Exited(FIRST, stopped(9)),
         Exited(FIRST, exit(3, 5)),
@@ -56,7 +57,7 @@ fn a_stopped_run_with_exit_code_0_is_a_consequence() {
 }
 
 #[test]
-fn too_many_consequences_drop_stopped_runs_first() {
+fn stopped_runs_are_dropped_first_if_there_are_too_many_consequences() {
     let mut phases = vec![Exited(FIRST, exit(3, 1))];
     phases.extend(vec![Exited(FIRST, stopped(9)); 50]);
     phases.extend(vec![Exited(FIRST, exit(134, 6)); 3]);
@@ -74,7 +75,7 @@ fn a_start_timeout_has_no_consequences() {
 }
 
 #[test]
-fn a_deadline_lists_the_longest_silent_runs_first_and_replicas_that_did_not_run_last() {
+fn after_a_deadline_the_run_that_was_silent_longest_is_listed_first_and_replicas_without_a_run_last() {
     let stopped = || Exited(FIRST, stopped(9));
     let gang = workers(&[Exited(FIRST, exit(0, 4)), stopped(), stopped(), stopped(), lost(), Joined]);
     let silence: BTreeMap<ReplicaId, Duration> =

@@ -63,7 +63,7 @@ fn the_success_of_an_evaluator_is_not_enough() {
 }
 
 #[test]
-fn a_parameter_server_job_succeeds_with_its_decider_alone() {
+fn a_parameter_server_job_succeeds_as_soon_as_its_decider_has_succeeded() {
     for decider in ["chief-0", "worker-0"] {
         let seen =
             gang(&[(decider, Exited(FIRST, exit(0, 1))), ("worker-1", Running(FIRST)), ("ps-0", Running(FIRST))]);

@@ -25,7 +25,7 @@ fn conclusion(ending: Ending, phases: &[ReplicaPhase]) -> JobResult {
 }
 
 #[test]
-fn a_pod_lost_before_the_gang_is_complete_fails_the_job_at_once() {
+fn a_pod_that_is_lost_before_the_gang_is_complete_fails_the_job_at_once() {
     let ending = Ending::Failed(was_lost("worker-1"));
     let expected = JobPhase::Stopping { generation: None, horizon: None, next: FIRST, ending, since: SOON };
     let stop = vec![Action::StopRuns { grace: Duration::ZERO }];
@@ -33,7 +33,7 @@ fn a_pod_lost_before_the_gang_is_complete_fails_the_job_at_once() {
 }
 
 #[test]
-fn a_pod_lost_while_the_gang_is_started_fails_the_job_at_once() {
+fn a_pod_that_is_lost_while_the_gang_is_started_fails_the_job_at_once() {
     for stage in [StartStage::Configuring, StartStage::Launching] {
         let moved = look(starting(stage), &workers(&[Configured(FIRST), lost()]));
         assert_eq!(moved, failed(was_lost("worker-1")), "{stage:?}");
@@ -47,7 +47,7 @@ fn a_run_that_fails_before_all_have_started_fails_the_job_at_once() {
 }
 
 #[test]
-fn a_failure_seen_together_with_the_last_launch_fails_the_job_at_once() {
+fn a_failure_that_is_seen_together_with_the_last_launch_fails_the_job_at_once() {
     let moved = look(starting(StartStage::Launching), &workers(&[Exited(FIRST, exit(3, 9)), Running(FIRST)]));
     assert_eq!(moved, failed(exited("worker-0", exit(3, 9))));
 }

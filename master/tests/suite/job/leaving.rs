@@ -112,6 +112,7 @@ fn ended(exit: ExitReport) -> AgentState {
     AgentState::Status(Box::new(run))
 }
 
+/// The same exit of a run that the agent stopped because its pod was being removed.
 fn with_its_pod(exit: ExitReport) -> ExitReport {
     ExitReport { stopped: true, terminated: true, ..exit }
 }

@@ -230,7 +230,7 @@ fn result_of(phase: &JobPhase) -> Option<&JobResult> {
     }
 }
 
-/// Whether the diagram of phases allows this transition. A phase may also stay the same.
+/// Whether a job may change from the phase `before` to the phase `after`. A phase may also stay the same.
 fn is_allowed(before: &JobPhase, after: &JobPhase) -> bool {
     use JobPhase::{Finished, Pending, Releasing, Restarting, Running, Starting, Stopping};
     use StartStage::{Configuring, Launching};
@@ -289,14 +289,14 @@ proptest! {
     #![proptest_config(cases(300))]
 
     #[test]
-    fn phases_move_only_as_the_diagram_says(script in any_script()) {
+    fn a_phase_changes_only_to_phases_that_may_follow_it(script in any_script()) {
         for moved in script.play() {
             prop_assert!(is_allowed(&moved.before, &moved.after), "{moved:?}");
         }
     }
 
     #[test]
-    fn after_the_end_only_late_pods_are_deleted(script in any_script()) {
+    fn a_finished_job_stays_finished_and_only_deletes_the_pods_that_its_policy_names(script in any_script()) {
         for moved in script.play() {
             if matches!(moved.before, JobPhase::Finished { .. }) {
                 let expected = late(script.policy.clean_pods, &moved.gang);

@@ -113,7 +113,7 @@ fn the_pause_doubles_with_each_counted_restart_up_to_five_minutes() {
     let dead = workers(&[Exited(FIRST, exit(1, 9))]);
     for (counted, pause) in [(0, 5), (1, 10), (2, 20), (5, 160), (6, 300), (7, 300), (40, 300), (4_000_000, 300)] {
         let moved = look(stopping(Ending::Failed(failure.clone())), &dead, &generous, counted);
-        assert_eq!(moved, restarted_after(failure.clone(), seconds(pause)), "after {counted}");
+        assert_eq!(moved, restarted_after(failure.clone(), seconds(pause)), "after {counted} restarts");
     }
 }
 
@@ -158,7 +158,7 @@ fn a_restart_waits_until_every_run_of_the_old_start_is_dead() {
 }
 
 #[test]
-fn a_run_of_an_old_start_that_still_lives_makes_its_pod_unfit() {
+fn a_pod_is_unfit_while_a_run_of_an_old_start_is_alive_in_it() {
     use protocol::agent::{Features, RunState, RunStatus};
     let (boot_id, pid, started_at, exit) = ("boot".to_owned(), None, None, None);
     for state in [RunState::Running, RunState::Stopping] {
@@ -191,7 +191,7 @@ fn nothing_is_created_before_the_pause_is_over() {
 }
 
 #[test]
-fn nothing_is_created_before_the_lost_pods_are_gone() {
+fn nothing_is_created_before_the_unfit_pods_are_gone() {
     let until = SINCE + POLICY.backoff;
     for unfit in [(lost(), Live), (lost(), Ended), (Exited(FIRST, exit(1, 1)), Ended)] {
         let seen = with_pods(&[(Joined, Live), unfit.clone()]);
@@ -204,7 +204,7 @@ fn nothing_is_created_before_the_lost_pods_are_gone() {
 }
 
 #[test]
-fn a_lost_pod_that_still_exists_after_the_pause_is_deleted_and_named_at_the_start_timeout() {
+fn a_lost_pod_that_still_exists_after_the_pause_is_deleted_again_and_the_start_timeout_names_it() {
     let until = SINCE + POLICY.backoff;
     let seen = with_pods(&[(Joined, Live), (lost(), Live)]);
     let waiting = look_at(until - Duration::from_nanos(1), restarting(), &seen, (&THREE, 1));
@@ -284,7 +284,7 @@ fn a_requeue_deletes_all_pods_and_creates_them_again_after_a_pause() {
 }
 
 #[test]
-fn a_job_that_is_not_done_by_its_deadline_fails_in_every_phase() {
+fn a_job_fails_at_its_deadline_whatever_its_phase_is() {
     let deadline = Deadline { at: seconds(102), given: seconds(3600) };
     let hurried = Policy { deadline: Some(deadline), ..THREE };
     let launching = workers(&[Running(FIRST), Configured(FIRST)]);
@@ -314,7 +314,7 @@ fn a_job_beyond_its_deadline_is_not_restarted_and_the_deadline_stays_the_cause()
 }
 
 #[test]
-fn a_success_that_is_seen_while_stopping_overrides_a_stopped_run() {
+fn a_success_that_is_seen_while_stopping_overrides_the_failure_of_a_stopped_run() {
     let known = Ending::Failed(exited("worker-1", stopped(9)));
     let (phase, actions) = look(stopping(known), &workers(&[Exited(FIRST, exit(0, 1))]), &THREE, 0);
     assert_eq!(phase, JobPhase::Releasing { result: JobResult::Succeeded, since: SOON });
@@ -351,7 +351,7 @@ fn a_job_that_keeps_its_pods_is_finished_when_its_last_run_has_ended() {
     assert_eq!(actions, [Action::Conclude(JobResult::Cancelled), idle.clone()]);
     assert_eq!(look(releasing, &dead, &keep, 0), (finished.clone(), vec![]));
     assert_eq!(look(finished.clone(), &dead, &keep, 0), (finished.clone(), vec![]));
-    // An agent that was never told to run does not end by itself.
+    // An agent that never got a run does not end by itself, so its pod is deleted.
     assert_eq!(look(finished.clone(), &workers(&[Joined]), &keep, 0), (finished, vec![idle]));
 }
 
@@ -369,7 +369,7 @@ fn clean_pods_all_deletes_every_pod() {
 }
 
 #[test]
-fn a_restart_for_a_pod_that_broke_before_the_start_counts() {
+fn a_restart_is_counted_if_a_pod_broke_before_the_start() {
     let failure = was_lost("worker-1");
     let failing = JobPhase::Stopping {
         generation: None,

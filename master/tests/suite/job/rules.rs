@@ -17,6 +17,7 @@ fn spec(strategy: Strategy, chief_num: Option<u32>, run_policy: RunPolicy) -> Jo
     JobSpec::try_from(request).expect("a valid request")
 }
 
+/// The policy of a job that was accepted `age` seconds ago. `share` varies its requeue pause.
 fn of(run_policy: RunPolicy, age: u64, share: u8) -> Policy {
     Policy::of(&spec(Strategy::AllReduce, None, run_policy), Duration::from_secs(age), share)
 }
@@ -68,7 +69,7 @@ fn the_requeue_pauses_of_two_jobs_differ() {
         of(RunPolicy { start_timeout_seconds, ..RunPolicy::default() }, 0, share).requeue_pause.as_millis()
     };
     assert_eq!((pause(100, 0), pause(100, 128), pause(100, 255)), (50_000, 100_000, 149_609));
-    assert_eq!((pause(3600, 0), pause(3600, 128)), (150_000, 300_000), "at most 300 s, plus or minus one half");
+    assert_eq!((pause(3600, 0), pause(3600, 128)), (150_000, 300_000), "at most 300 s, times a factor from 0.5 to 1.5");
 }
 
 #[test]
@@ -112,17 +113,17 @@ fn each_failure_has_its_verdict() {
     let run_policy = RunPolicy { backoff_seconds: 4, no_retry_exit_codes: [2, 200].into(), ..RunPolicy::default() };
     let policy = of(run_policy, 0, 0);
     let restart = |budget| Verdict::Restart { budget, pause: Duration::from_secs(4) };
-    let cancelled = ExitReport { outcome: ExitOutcome::NotStarted("stopped".to_owned()), ..stopped(1) };
+    let stopped_first = ExitReport { outcome: ExitOutcome::NotStarted("stopped".to_owned()), ..stopped(1) };
     let verdicts = [
         (ended(ExitOutcome::Code(1)), restart(Counted)),
         (ended(ExitOutcome::Code(2)), Verdict::GiveUp),
         (ended(ExitOutcome::Code(200)), Verdict::GiveUp),
-        // -56 is 200 as a signed byte. It is no exit code of a process, and not in the list.
+        // -56 is 200 as a signed byte. No process exits with -56, and -56 is not in the list.
         (ended(ExitOutcome::Code(-56)), restart(Counted)),
         (ended(ExitOutcome::Signal(2)), restart(Counted)),
         (ended(ExitOutcome::OutOfMemory { limit: None }), restart(Counted)),
         (ended(ExitOutcome::NotStarted("there is no python3".to_owned())), Verdict::GiveUp),
-        (exited("worker-0", cancelled), restart(Counted)),
+        (exited("worker-0", stopped_first), restart(Counted)),
         (lost(Loss::Disrupted), restart(Free)),
         (lost(Loss::Broken), restart(Counted)),
         (lost(Loss::Hopeless), Verdict::GiveUp),

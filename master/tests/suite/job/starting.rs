@@ -57,7 +57,7 @@ fn nothing_is_launched_before_all_have_acknowledged_their_environment() {
 }
 
 #[test]
-fn when_all_have_acknowledged_all_are_launched() {
+fn all_replicas_are_launched_when_all_have_acknowledged() {
     let moved = look(starting(StartStage::Configuring), &workers(&[Configured(FIRST), Configured(FIRST)]));
     assert_eq!(moved, (starting_since(SOON, StartStage::Launching), vec![Action::Launch(FIRST)]));
 }
@@ -70,7 +70,7 @@ fn a_launch_is_ordered_once() {
 }
 
 #[test]
-fn when_all_run_the_job_runs() {
+fn the_job_runs_when_all_replicas_run() {
     let moved = look(starting(StartStage::Launching), &workers(&[Running(FIRST), Running(FIRST)]));
     assert_eq!(moved, (running(), vec![]));
 }
@@ -91,7 +91,7 @@ fn a_gang_that_succeeds_before_it_was_seen_running_has_succeeded() {
 }
 
 #[test]
-fn a_gang_that_is_not_complete_in_time_fails_and_names_the_missing() {
+fn a_gang_that_is_not_complete_in_time_fails_and_names_the_missing_replicas() {
     let seen = workers(&[Joined, Scheduled, Requested]);
     let deadline = SINCE + POLICY.start_timeout;
     assert_eq!(look_at(deadline - Duration::from_nanos(1), pending(), &seen), (pending(), vec![]));
@@ -138,7 +138,7 @@ fn each_phase_has_its_state_for_users() {
 }
 
 #[test]
-fn each_phase_of_a_replica_tells_what_it_has_reached() {
+fn the_phase_of_a_replica_tells_what_the_replica_has_reached() {
     // joined, configured, launched, dead
     let reached: [(ReplicaPhase, [bool; 4]); 7] = [
         (Requested, [false, false, false, false]),

@@ -74,12 +74,12 @@ pub(crate) fn gang(members: &[(&str, ReplicaPhase)]) -> Gang {
     Gang::new(members.iter().map(member).collect())
 }
 
-/// The exit of a run that nobody stopped, at this time.
+/// The exit at `ended_at` of a run that nobody stopped.
 pub(crate) fn exit(code: i32, ended_at: u64) -> ExitReport {
     ExitReport::new(ExitOutcome::Code(code), UnixMillis(ended_at))
 }
 
-/// The exit of a run that was stopped, at this time.
+/// The exit at `ended_at` of a run that was stopped.
 pub(crate) fn stopped(ended_at: u64) -> ExitReport {
     ExitReport { outcome: ExitOutcome::Signal(9), stopped: true, ..exit(0, ended_at) }
 }
@@ -118,7 +118,7 @@ pub(crate) fn running() -> JobPhase {
     JobPhase::Running { generation: FIRST }
 }
 
-/// The phase after the first start has failed, with the second start [`Policy::backoff`] away.
+/// The phase after the first start has failed. The second start follows after [`Policy::backoff`].
 pub(crate) fn restarting() -> JobPhase {
     let until = SINCE + POLICY.backoff;
     JobPhase::Restarting { next: FIRST.next(), without: PodSelection::Unfit, until, since: until }
@@ -129,7 +129,7 @@ pub(crate) fn stopping(ending: Ending) -> JobPhase {
     JobPhase::Stopping { generation: Some(FIRST), horizon: Some(FIRST), next: FIRST.next(), ending, since: SOON }
 }
 
-/// The action of a phase that is stopping.
+/// The actions of the phase `Stopping`, which gives runs this grace.
 pub(crate) fn stop_with(grace: Duration) -> Vec<Action> {
     vec![Action::StopRuns { grace }]
 }

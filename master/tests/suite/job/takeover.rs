@@ -76,7 +76,7 @@ fn a_gang_that_was_only_configured_is_configured_again() {
 }
 
 #[test]
-fn an_environment_of_an_older_generation_does_not_count() {
+fn an_agent_whose_environment_is_of_an_older_generation_has_only_joined() {
     let status = |generation| status(RunState::Configured, generation);
     let AgentState::Status(idle) = status(FIRST) else { panic!("not a status") };
     let idle = AgentState::Status(Box::new(RunStatus { generation: None, ..*idle }));
@@ -177,7 +177,7 @@ fn an_out_of_memory_kill_of_a_container_ends_the_run_that_was_seen_in_it() {
 }
 
 #[test]
-fn a_killed_agent_is_named_instead_of_its_script() {
+fn the_kill_of_an_agent_is_reported_instead_of_an_exit_of_its_script() {
     let words = LastWords {
         generation: None,
         exit: ExitReport { outcome: ExitOutcome::Signal(9), ..exit(0, 1) },
@@ -235,7 +235,7 @@ fn a_gang_fails_if_an_agent_does_not_know_its_start() {
     for forgetful in [Joined, Configured(SECOND)] {
         let moved = look(pending(), &workers(&[Running(FIRST), forgetful, Exited(FIRST, exit(0, 1))]));
         let (JobPhase::Stopping { generation, ending: Ending::Failed(failure), .. }, actions) = moved else {
-            panic!("a launch would be refused: {moved:?}")
+            panic!("not stopping, although the agent would refuse a launch: {moved:?}")
         };
         let reason = "its agent knows nothing of start 1.1, in which others run".to_owned();
         assert_eq!(failure, Failure::ReplicaLost { replica: id("worker-1"), reason, loss: Loss::Disrupted });
@@ -331,13 +331,13 @@ fn a_start_that_is_newer_than_the_failed_one_on_record_continues() {
 }
 
 #[test]
-fn a_start_that_was_cancelled_before_any_run_is_no_failure() {
-    let cancelled = || {
+fn a_start_that_was_stopped_before_any_run_is_no_failure() {
+    let not_started = || {
         let outcome = ExitOutcome::NotStarted("stopped before it started".to_owned());
         Exited(FIRST, ExitReport { outcome, ..stopped(1) })
     };
-    assert_eq!(look(pending(), &workers(&[cancelled(), Scheduled])), (pending(), vec![]));
-    let moved = look(pending(), &workers(&[cancelled(), Joined]));
+    assert_eq!(look(pending(), &workers(&[not_started(), Scheduled])), (pending(), vec![]));
+    let moved = look(pending(), &workers(&[not_started(), Joined]));
     let configuring = JobPhase::Starting { generation: SECOND, stage: StartStage::Configuring, since: SOON };
     assert_eq!(moved, (configuring, vec![Action::Configure(SECOND)]));
 }
@@ -356,7 +356,7 @@ fn a_new_master_numbers_its_starts_higher_than_all_earlier_starts() {
 }
 
 #[test]
-fn a_start_that_becomes_known_while_stopping_is_the_one_that_ends() {
+fn the_generation_of_a_start_is_noted_when_it_becomes_known_while_stopping() {
     let ending = || Ending::Failed(was_lost("worker-1"));
     let moved = look(stopping(None, ending()), &workers(&[Exited(FIRST, exit(0, 1)), lost()]));
     assert_eq!(moved, (stopping(Some(FIRST), ending()), stop_with(Duration::ZERO)));

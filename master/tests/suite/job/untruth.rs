@@ -9,7 +9,7 @@ use crate::job::world_pods::{Fate, Pod};
 
 /// Returns a message if the failure that a master found in this gang has not happened.
 pub(crate) fn untruth(world: &World, failure: &Failure, gang: &Gang) -> Option<String> {
-    let is_true = match failure {
+    let has_happened = match failure {
         Failure::ReplicaExited { replica, exit } => {
             let truly = world.pods.iter().find(|pod| pod.id == *replica).and_then(|pod| pod.run().exit.as_ref());
             // A stopped run can be a cause only if an earlier master stopped it and has died.
@@ -22,7 +22,7 @@ pub(crate) fn untruth(world: &World, failure: &Failure, gang: &Gang) -> Option<S
         Failure::StartTimeout { missing, .. } => !missing.is_empty() && world.now >= world.policy.start_timeout,
         Failure::DeadlineExceeded { .. } => world.policy.deadline.is_some_and(|deadline| deadline.at <= world.now),
     };
-    (!is_true).then(|| format!("untrue: {failure:?} in {gang:?}"))
+    (!has_happened).then(|| format!("this failure has not happened: {failure:?} in {gang:?}"))
 }
 
 /// Whether the record already has an earlier start with this very failure.
@@ -38,7 +38,7 @@ fn earliest_in(gang: &Gang) -> Option<&ExitReport> {
 fn was_lost_so(pod: &Pod, (loss, reason): (Loss, &str), deaths: u32) -> bool {
     match loss {
         Loss::Disrupted if reason.contains("knows nothing of start") => pod.is_new(),
-        // A pod that an earlier master deleted looks like an evicted one.
+        // A pod that an earlier master deleted looks like an evicted pod.
         Loss::Disrupted => pod.had(Fate::Disrupted) || deaths > 0 && pod.had(Fate::Deleted),
         Loss::Broken => pod.had(Fate::NodeDied) || pod.had(Fate::Deleted),
         Loss::Hopeless => false,

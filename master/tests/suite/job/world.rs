@@ -1,5 +1,5 @@
 //! A simulated world in which actions have effects: pods start and end, agents acknowledge, runs end, and masters die.
-//! The master's observations lag behind, and every order may arrive late. The world asserts what must never happen.
+//! The master's observations lag behind, and every order may arrive late. Assertions check what must always be true.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -128,7 +128,7 @@ impl World {
         assert!(self.launched.insert((id, generation)), "{id} is started twice in start {generation}");
         assert_eq!(self.record.result, None, "{id} is started after the end");
         for pod in self.pods.iter().filter(|pod| pod.runs()) {
-            assert_eq!(pod.run().generation, Some(generation), "{} still runs as {id} is started", pod.id);
+            assert_eq!(pod.run().generation, Some(generation), "{} still runs while {id} is started", pod.id);
         }
     }
 
@@ -142,8 +142,8 @@ impl World {
         }
     }
 
-    /// The cluster begins to evict a pod that the master has seen live. A master does not create a pod
-    /// again that it has never seen, so the start would only time out.
+    /// The cluster begins to evict a pod, if the master has seen that it is alive. The master never
+    /// re-creates a pod that it has not seen, so without this condition the start would only time out.
     pub(crate) fn disrupt(&mut self, place: usize) {
         let pod = &mut self.pods[place];
         if pod.seen.presence() == Presence::Live {
@@ -195,7 +195,7 @@ impl World {
             }
             let pause = match &self.phase {
                 JobPhase::Restarting { until, .. } if *until > self.now => *until - self.now,
-                // The master deletes a leaving pod again only after a time.
+                // The master deletes a leaving pod again only after this time.
                 JobPhase::Restarting { .. } => self.policy.release_timeout,
                 JobPhase::Pending { .. }
                 | JobPhase::Starting { .. }

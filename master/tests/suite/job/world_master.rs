@@ -1,5 +1,5 @@
 //! The master of the simulated world: like a driver, it feeds `step` with observations and carries out the actions.
-//! Each action asserts what must never happen.
+//! Each action asserts the rules that must always hold.
 
 use std::mem;
 
@@ -106,11 +106,11 @@ impl World {
         Next::GoOn
     }
 
-    /// Begins a step of the start. Orders of an earlier step that are still on their way are cancelled.
+    /// Begins a step of the start. Orders of an earlier step that are still on their way are withdrawn.
     fn begin_start(&mut self, order: impl Fn(&Pod) -> Order, test: impl Fn(&Pod) -> bool) {
-        assert_eq!(self.record.result, None, "a start after the end");
+        assert_eq!(self.record.result, None, "a start begins after the result was recorded");
         for pod in &mut self.pods {
-            pod.cancel_start_orders();
+            pod.withdraw_start_orders();
             if test(pod) {
                 let order = order(pod);
                 pod.order(order);
@@ -136,11 +136,11 @@ impl World {
         self.begin_start(|_| Order::Launch(generation), |pod| !was_launched(pod));
     }
 
-    /// Stops all configured runs, and cancels orders of the start that are still on their way.
+    /// Stops all configured runs, and withdraws orders of the start that are still on their way.
     fn stop(&mut self) {
         let (horizon, generation) = (self.phase.horizon(), self.phase.generation());
         for pod in &mut self.pods {
-            pod.cancel_start_orders();
+            pod.withdraw_start_orders();
             let phase = ReplicaPhase::of(&pod.seen, horizon);
             let is_target = phase.was_configured() && !phase.is_dead() && pod.seen.addresses().is_some();
             if is_target && !mem::replace(&mut pod.is_stopped, true) {
@@ -151,7 +151,7 @@ impl World {
 
     fn release(&mut self) {
         for pod in &mut self.pods {
-            pod.cancel_start_orders();
+            pod.withdraw_start_orders();
             if pod.seen.presence() != Presence::Live || mem::replace(&mut pod.is_released, true) {
                 continue;
             }
@@ -177,7 +177,7 @@ impl World {
         self.used_force |= is_force && !matches!(self.phase, JobPhase::Finished { .. });
         let horizon = self.phase.horizon();
         for pod in &mut self.pods {
-            pod.cancel_start_orders();
+            pod.withdraw_start_orders();
             let member = Member::of(pod.id, &pod.seen, horizon);
             let is_leaving = matches!(pod.seen.pod, Some(PodState::Leaving { .. }));
             let is_chosen = match which {
@@ -200,7 +200,7 @@ impl World {
         assert_eq!(untruth(self, &failure, gang), None, "{:?}", self.pods);
         self.check_all_dead(gang);
         let verdict = self.policy.verdict(&failure, &self.record.restarts);
-        assert_ne!(verdict, Verdict::GiveUp, "{failure} leads to a restart");
+        assert_ne!(verdict, Verdict::GiveUp, "a restart is recorded, but this failure is final: {failure}");
         let (generation, now, budget) = (self.current_start, UnixMillis(0), self.policy.budget_of(&failure));
         let failed = diagnose(
             failure,
@@ -250,6 +250,6 @@ impl World {
             SuccessRule::AllThatTrain => pod.id.role.trains(),
             SuccessRule::Decider(decider) => pod.id == decider,
         });
-        assert!(deciding.all(succeeded), "a false success");
+        assert!(deciding.all(succeeded), "the job is said to succeed, but a deciding replica has not succeeded");
     }
 }

@@ -29,7 +29,7 @@ enum Chance {
     Lose(usize),
     /// The cluster begins to evict the pod.
     Disrupt(usize),
-    /// A leaving pod is gone.
+    /// A leaving pod is removed.
     Go(usize, Remains),
     Wait(u64),
     Cancel,
@@ -152,7 +152,7 @@ fn check(story: &Story) -> Result<World, proptest::test_runner::TestCaseError> {
     Ok(world)
 }
 
-/// The master deletes a pod by force. When the next start begins, it has not yet observed the end of that pod.
+/// The master deletes a pod by force. When the next start begins, the master has not yet observed the end of that pod.
 #[test]
 fn a_pod_that_the_master_deletes_does_not_count_as_an_eviction_in_the_next_start() {
     let members = ["chief-0", "worker-0", "ps-0"].map(|name| (id(name), None));
@@ -259,7 +259,7 @@ proptest! {
     }
 
     #[test]
-    fn evictions_never_count_as_restarts(story in any_story(150)) {
+    fn restarts_after_evictions_are_never_counted(story in any_story(150)) {
         let mut left = 4;
         let chances = story.chances.into_iter().filter(|chance| match chance {
             Chance::Exit(_, code) => *code == 0,

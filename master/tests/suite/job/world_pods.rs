@@ -1,5 +1,5 @@
 //! The pods of the simulated world: their orders, their true state, and the state that the master sees. An agent
-//! refuses orders as a real agent does.
+//! refuses the same orders as a real agent.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use protocol::ids::{Generation, ReplicaId, UnixMillis};
 /// The addresses of all members of a start.
 pub(crate) type Cluster = Vec<SocketAddr>;
 
-/// A request of the master to a pod, or for a pod.
+/// A request of the master: to create a pod, or to the agent in a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Order {
     Create,
@@ -34,7 +34,7 @@ pub(crate) enum Effect {
     Defied,
 }
 
-/// Why a pod ended or has to go.
+/// Why a pod ended or is being removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     NodeDied,
@@ -196,8 +196,8 @@ impl Pod {
         self.orders.front().is_some_and(|(instance, order)| *order != Order::Create && !is_reached(*instance))
     }
 
-    /// Cancels the orders of a start that are still on their way.
-    pub(crate) fn cancel_start_orders(&mut self) {
+    /// Withdraws the orders of a start that are still on their way.
+    pub(crate) fn withdraw_start_orders(&mut self) {
         let is_of_start = |order: &Order| matches!(order, Order::Create | Order::Configure(..) | Order::Launch(_));
         self.orders.retain(|(_, order)| !is_of_start(order));
     }

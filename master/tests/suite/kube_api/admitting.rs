@@ -46,7 +46,7 @@ fn quota(hard: &Value) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gang_that_is_greater_than_a_quota_is_refused_with_both_numbers() {
+async fn a_gang_that_does_not_fit_into_a_quota_is_refused_with_both_numbers() {
     let pod = PodOptions { memory: Some("2Gi:4Gi".parse().expect("an amount")), ..PodOptions::default() };
     let spec = JobSpec { worker_num: 3, pod, ..spec("digits") };
     for (hard, sentence) in [
@@ -70,7 +70,7 @@ async fn a_gang_that_is_greater_than_a_quota_is_refused_with_both_numbers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gang_is_accepted_if_a_quota_is_in_use_or_cannot_be_read() {
+async fn a_gang_is_accepted_even_if_a_quota_is_used_up_or_cannot_be_read() {
     let full =
         "pods \"digits-worker-0\" is forbidden: exceeded quota: team, requested: pods=1, used: pods=8, limited: pods=8";
     let full = Reply::Instead(failure(403, "Forbidden", full));

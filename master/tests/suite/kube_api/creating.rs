@@ -39,7 +39,7 @@ async fn a_pod_that_ended_counts_as_created_and_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_create_waits_for_the_pod_of_an_earlier_job_and_ignores_other_pods() {
+async fn a_create_waits_until_the_pod_of_an_earlier_job_is_deleted_and_ignores_other_pods() {
     let server = ApiServer::new();
     server.put("pods", pod("old", 0, &running("10.0.0.1")));
     let pods = begin(&server).await;

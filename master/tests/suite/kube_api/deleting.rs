@@ -38,7 +38,7 @@ async fn a_newer_pod_of_the_same_name_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_gets_a_grace_of_1_s_or_of_0_s_if_no_container_has_started() {
+async fn a_deleted_pod_gets_1_s_of_grace_but_no_grace_if_no_container_has_started() {
     let waiting = json!([{ "name": "agent", "state": { "waiting": { "reason": "ImagePullBackOff" } } }]);
     let begun = json!([{ "name": "agent", "containerID": "docker://1", "state": { "waiting": {} } }]);
     let pending = |containers| json!({ "phase": "Pending", "containerStatuses": containers });
@@ -54,7 +54,7 @@ async fn a_pod_gets_a_grace_of_1_s_or_of_0_s_if_no_container_has_started() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deleting_all_pods_is_one_call_or_none_if_there_are_no_pods() {
+async fn deleting_all_pods_sends_one_request_and_no_request_if_there_are_no_pods() {
     let server = ApiServer::new();
     for index in 0..3 {
         server.put("pods", pod("new", index, &running("10.0.0.1")));
@@ -70,7 +70,7 @@ async fn deleting_all_pods_is_one_call_or_none_if_there_are_no_pods() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deleting_all_pods_of_an_earlier_job_keeps_those_of_its_successor() {
+async fn deleting_all_pods_of_an_earlier_job_keeps_the_pods_of_a_newer_job() {
     let server = ApiServer::new();
     server.put("pods", pod("old", 0, &running("10.0.0.1")));
     server.put("pods", pod("new", 1, &running("10.0.0.2")));

@@ -1,4 +1,4 @@
-//! The back end and the store of Kubernetes over an API server whose answers a test can script. The tests cover
+//! The Kubernetes back end and the Kubernetes store over an API server whose answers a test can script. The tests cover
 //! behaviour that a real cluster shows only rarely.
 
 mod admitting;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-/// Objects of one namespace, by their plural and their name.
+/// Objects of one namespace, by the plural of their kind (such as `pods`) and their name.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     version: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Change {
 /// An answer of the API.
 pub(crate) type Answer = (StatusCode, Value);
 
-/// A query for the objects of one plural.
+/// A query for the objects of one kind.
 pub(crate) struct Query<'a> {
     pub(crate) plural: &'a str,
     pub(crate) selector: Option<&'a str>,

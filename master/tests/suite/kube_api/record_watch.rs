@@ -1,4 +1,4 @@
-//! However the watch of the records ends, its reader gets each change once, and each deletion.
+//! However the watch of the records ends, its reader learns of each change once, and of each deletion.
 
 use master::store::kube::KubeStore;
 use master::store::{JobRecord, JobStore, StoreEvent};
@@ -68,7 +68,7 @@ async fn changes_while_the_watch_was_down_are_reported() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unreadable_record_is_reported_as_damaged_and_delays_no_other() {
+async fn an_unreadable_record_is_reported_as_damaged_and_does_not_delay_other_records() {
     let server = ApiServer::new();
     let (store, mut watch) = watched(&server, &["damaged"]).await;
     let mut object = server.object("configmaps", "muster-damaged").expect("the ConfigMap");
@@ -123,7 +123,7 @@ async fn a_slow_reader_misses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_of_a_record_under_another_name_is_no_record() {
+async fn a_copy_of_a_record_under_another_name_is_ignored() {
     let server = ApiServer::new();
     let (store, mut watch) = watched(&server, &["real"]).await;
     let mut copy = server.object("configmaps", "muster-real").expect("the ConfigMap");

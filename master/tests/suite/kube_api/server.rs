@@ -1,4 +1,4 @@
-//! An API server in this process. It keeps objects and serves watches. A test can script other answers, and read the
+//! An API server in this process. It keeps objects and serves watches. A test can script answers, and read the
 //! requests.
 
 use std::collections::VecDeque;
@@ -70,9 +70,9 @@ pub(crate) enum Kind {
 /// A scripted answer.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
-    /// Answers this, and does nothing.
+    /// Answers this, and does not carry out the request.
     Instead(Answer),
-    /// Answers this with a `Retry-After` of so many seconds, and does nothing.
+    /// Answers this with a `Retry-After` of so many seconds, and does not carry out the request.
     RetryAfter(Answer, u32),
     /// Carries out the request, but answers this.
     DoneAnd(Answer),
@@ -152,7 +152,7 @@ impl ApiServer {
         (status == StatusCode::OK).then_some(object)
     }
 
-    /// Ends every watch. `with` is its last event, if any.
+    /// Ends every watch. `with` is the last event of each watch, if any.
     pub(crate) fn end_watches(&self, with: Option<Value>) {
         self.0.ends.send_modify(|(count, event)| (*count, *event) = (*count + 1, with));
     }

@@ -1,4 +1,4 @@
-//! However the watch of the pods ends, the tables reach the true state.
+//! However the watch of the pods ends, the back end's tables of pods become correct again.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use super::objects::{failure, status_object};
 use super::server::{ApiServer, Asked, Kind, Reply, gone};
 use super::world::{begin, evicted, internal_error, ip, job, pod, running, until, worker};
 
-/// A back end that knows three workers' pods. [`change_all`] moves worker-1, removes worker-2 and adds worker-3.
+/// A back end that knows three workers' pods. [`change_all`] gives worker-1 another address, removes worker-2 and
+/// adds worker-3.
 async fn three_workers(server: &ApiServer) -> KubeBackend {
     server.put("pods", pod("new", 0, &evicted()));
     server.put("pods", pod("new", 1, &running("10.0.0.1")));
@@ -91,7 +92,7 @@ async fn the_tables_survive_errors_of_the_watch_and_of_lists() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_without_an_answer_does_not_stop_the_watch_forever() {
+async fn the_watch_continues_after_a_list_without_an_answer() {
     let server = ApiServer::new();
     let pods = three_workers(&server).await;
     server.script(Kind::List, Reply::Silence);
@@ -142,7 +143,7 @@ async fn a_server_whose_watches_always_expire_is_asked_with_pauses() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_another_job_replaces_between_two_watches_belongs_to_that_job() {
+async fn a_pod_that_another_job_creates_between_two_watches_belongs_to_that_job() {
     let server = ApiServer::new();
     let pods = three_workers(&server).await;
     server.remove("pods", "digits-worker-1");

@@ -116,7 +116,7 @@ async fn reach(job: &JobHandle, state: JobState) {
 }
 
 #[tokio::test]
-async fn a_job_of_n_pods_costs_a_dry_run_and_n_plus_2_writes_and_none_while_it_runs() {
+async fn a_job_of_n_pods_needs_a_dry_run_and_n_plus_2_writes_and_no_write_while_it_runs() {
     let (server, logs) = (ApiServer::new(), tempfile::tempdir().expect("a folder"));
     server.on_pod(run_at_once);
     let agents = agents().await;
@@ -153,7 +153,7 @@ async fn a_job_of_n_pods_costs_a_dry_run_and_n_plus_2_writes_and_none_while_it_r
 }
 
 #[tokio::test]
-async fn a_replaced_pod_waits_while_the_quota_is_full() {
+async fn the_replacement_of_a_pod_waits_while_the_quota_is_full() {
     let (server, logs) = (ApiServer::new(), tempfile::tempdir().expect("a folder"));
     server.on_pod(run_elsewhere_at_once);
     let _agents = agents_from(WORKERS).await;

@@ -61,7 +61,7 @@ async fn a_job_with_too_many_replicas_for_the_descriptor_limit_is_refused_with_t
 }
 
 #[tokio::test]
-async fn the_soft_limit_of_open_files_bounds_scripts_and_not_the_master() {
+async fn the_soft_limit_of_open_files_applies_to_scripts_but_not_to_the_master() {
     let folders = Folders::new("import resource\nprint(resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n");
     let master = folders.limited_master("ulimit -S -n 64");
     let mut job = job();
@@ -74,7 +74,7 @@ async fn the_soft_limit_of_open_files_bounds_scripts_and_not_the_master() {
 }
 
 #[tokio::test]
-async fn a_replica_whose_agent_cannot_be_started_fails_as_never_started() {
+async fn a_replica_whose_pod_cannot_be_created_fails_as_never_started() {
     let folders = Folders::new("print('hello')");
     let master = folders.master();
     let pods = folders.state.path().join("pods");

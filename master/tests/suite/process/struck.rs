@@ -34,7 +34,7 @@ const LOSES_ITS_JOB: Strike = Strike { point: Point::After(Deed::Accept), fault:
 /// A client of the current master. Each strike kills one master; the last master survives.
 struct Client<'a> {
     folders: &'a Folders,
-    /// The strikes for the coming masters, one each.
+    /// The strikes that are left, one for each of the next masters.
     strikes: VecDeque<Strike>,
     master: Option<Master>,
     killed: usize,
@@ -45,7 +45,8 @@ impl Client<'_> {
     async fn ask(&mut self, (method, path): (Method, &str), body: &Value, test: impl Fn(u16, &Value) -> bool) -> Value {
         let mut seq = 0;
         loop {
-            // A GET is a long poll. Each master numbers its views from 1, so a `seq` of an earlier master is only a hint.
+            // A GET is a long poll. Each master numbers its views from 1. With a `seq` of an earlier
+            // master, the answer comes at once, or at most 1 s late.
             let path = if method == Method::GET { format!("{path}?after={seq}&wait=1") } else { path.to_owned() };
             let answer = match &self.master {
                 Some(master) => master.ask(method.clone(), &path, body).await,
@@ -83,7 +84,7 @@ impl Client<'_> {
 async fn is_killed_and_the_job_ends_well(point: Point) -> bool {
     let folders = Folders::new(FAILS_TWICE);
     let strike = Strike { point, fault: Fault::Kill, passing: 1 };
-    // A successor takes a job over only if the first master has died.
+    // Only a successor passes these points, so the first master must die earlier.
     let strikes_the_successor = matches!(point, Point::Before(Deed::Adopt) | Point::After(Deed::Adopt));
     let strikes = if strikes_the_successor { vec![LOSES_ITS_JOB, strike] } else { vec![strike] };
     let mut client = Client { folders: &folders, strikes: strikes.clone().into(), master: None, killed: 0 };
@@ -99,7 +100,7 @@ async fn is_killed_and_the_job_ends_well(point: Point) -> bool {
         "{strike}: {view:#}"
     );
     client.ask((Method::DELETE, "/v1/jobs/struck"), &Value::Null, |status, _| status == 202 || status == 404).await;
-    // The client may learn of the delete before the strike kills the master.
+    // The client may learn of the delete before the strike kills the master, so it asks a second time.
     for _ in 0..2 {
         client.ask((Method::GET, "/v1/jobs/struck"), &Value::Null, |status, _| status == 404).await;
     }
@@ -115,14 +116,14 @@ async fn is_killed_and_the_job_ends_well(point: Point) -> bool {
 }
 
 #[tokio::test]
-async fn a_job_survives_kills_of_its_master_after_pod_creation_restart_and_deletion() {
+async fn a_job_ends_well_if_its_master_is_killed_after_creating_a_pod_recording_a_restart_or_deleting_the_record() {
     for deed in [Deed::CreatePod, Deed::MakeUp, Deed::Forget] {
         assert!(is_killed_and_the_job_ends_well(Point::After(deed)).await, "no master was killed after {deed:?}");
     }
 }
 
 #[tokio::test]
-#[ignore = "a minute: make chaos"]
+#[ignore = "takes a minute: use make chaos"]
 async fn a_job_outlives_a_master_that_is_killed_at_any_point() {
     let kill = async |point: Point| (!is_killed_and_the_job_ends_well(point).await).then(|| point.to_string());
     let outcomes = stream::iter(Point::all()).map(kill).buffer_unordered(AT_ONCE);

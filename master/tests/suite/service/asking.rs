@@ -93,7 +93,7 @@ async fn a_cancelled_job_ends_and_is_still_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deleted_job_is_unknown_once_it_is_gone() {
+async fn a_job_is_unknown_after_its_deletion() {
     let master = Master::serving(None).await;
     let view = master.succeed(&spec("deleted", 1)).await;
     assert_eq!(master.delete("/v1/jobs/deleted").await.status, 202);

@@ -132,7 +132,8 @@ async fn a_job_submitted_while_an_old_job_of_the_same_name_is_removed_gets_its_o
         let jobs = std::sync::Arc::clone(&master.jobs);
         tokio::spawn(async move { jobs.submit(spec("again", 1)).await })
     };
-    // Once the new record exists, and the submission has made progress, the registry learns of both changes.
+    // Once the new record exists, and the submission has made progress, the registry learns of the deletion
+    // and of the new record.
     let recorded = async {
         while master.store.get(&old.name).await.expect("get").is_none() {}
         for _ in 0..10 {

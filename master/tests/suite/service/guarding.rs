@@ -11,7 +11,7 @@ async fn has_no_jobs(master: &Master) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_token_requests_of_browsers_are_refused() {
+async fn a_master_without_a_token_refuses_requests_of_browsers() {
     let master = Master::serving(None).await;
     let headers = [
         ("origin", "http://evil.example"),
@@ -31,7 +31,7 @@ async fn without_a_token_requests_of_browsers_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_token_only_hosts_of_this_machine_are_accepted() {
+async fn a_master_without_a_token_accepts_only_host_headers_of_this_machine() {
     let master = Master::serving(None).await;
     let foreign = [
         "evil.example",
@@ -70,7 +70,7 @@ async fn without_a_token_only_hosts_of_this_machine_are_accepted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_or_repeated_host_is_refused() {
+async fn a_missing_or_repeated_host_header_is_refused() {
     let master = Master::serving(None).await;
     for version in ["HTTP/1.1", "HTTP/1.0"] {
         for hosts in ["Host: 127.0.0.1\r\nHost: evil.example\r\n", "Host: 127.0.0.1\r\nhost: 127.0.0.1\r\n", ""] {
@@ -98,7 +98,7 @@ async fn a_request_target_with_a_foreign_host_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_a_token_requests_without_it_are_refused() {
+async fn a_master_with_a_token_refuses_requests_without_it() {
     let master = Master::serving(Some("the-token")).await;
     let twice = client().get(master.url(CREATE)).header("authorization", "Bearer the-token");
     let twice = twice.header("authorization", "Bearer the-token");
@@ -112,7 +112,7 @@ async fn with_a_token_requests_without_it_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_a_token_requests_with_it_are_accepted_from_anywhere() {
+async fn a_master_with_a_token_accepts_requests_with_it_from_anywhere() {
     let master = Master::serving(Some("the-token")).await;
     let request = client().get(master.url("/v1/jobs")).bearer_auth("the-token");
     let answer = Answer::of(request.header("host", "muster.example").header("origin", "http://muster.example")).await;

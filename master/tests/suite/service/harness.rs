@@ -63,10 +63,10 @@ impl Master {
         (boot_id, agent_key): (&str, AgentKey),
         backend: FakeBackend,
         store: FakeStore,
-        asked: Arc<dyn JobStore>,
+        seen_store: Arc<dyn JobStore>,
     ) -> Self {
         let context = Context {
-            store: asked,
+            store: seen_store,
             backend: Arc::new(backend.clone()),
             agents: AgentClient::new(),
             agent_key,
@@ -83,10 +83,10 @@ impl Master {
         Self::new().serve(token).await
     }
 
-    /// A master that serves HTTP over the store `asked`.
-    pub(crate) async fn serving_over(asked: Arc<dyn JobStore>) -> Self {
+    /// A master that serves HTTP and uses the store `seen_store`.
+    pub(crate) async fn serving_over(seen_store: Arc<dyn JobStore>) -> Self {
         let backend = FakeBackend::new(Arrival::AtOnce);
-        Self::with(("first", AgentKey::random()), backend, FakeStore::default(), asked).serve(None).await
+        Self::with(("first", AgentKey::random()), backend, FakeStore::default(), seen_store).serve(None).await
     }
 
     async fn serve(self, token: Option<&str>) -> Self {
@@ -154,7 +154,7 @@ impl Master {
         self.jobs.wish(job, wish).await.expect("the job is on record");
     }
 
-    /// Waits until all agents of the job were told to run, and returns them.
+    /// Waits until the runs of all agents of the job have started, and returns the agents.
     pub(crate) async fn started(&self, spec: &JobSpec) -> Vec<FakeAgent> {
         let mut agents = Vec::new();
         for id in master::job::plan::replicas(spec) {

@@ -67,6 +67,37 @@ async fn a_failure_restarts_the_whole_gang_in_the_same_pods() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_is_replaced_between_two_looks_loses_its_run() {
+    let master = Master::new();
+    let spec = spec_with("replaced", 2, at_once(0));
+    let job = master.submit(spec.clone()).await;
+    running(&job, 1).await;
+    master.backend.replace(&spec.name, worker(1)).await;
+    let view = running(&job, 2).await;
+    assert_eq!((view.restarts.counted, view.restarts.uncounted), (0, 1));
+    let failure = view.restarts.failed_starts[0].failure.to_string();
+    assert!(failure.contains("its pod was deleted"), "{failure}");
+    agents(&master, &spec.name, 2).await.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
+    reach(&job, JobState::Succeeded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_is_replaced_after_its_success_does_not_undo_it() {
+    let master = Master::new();
+    let spec = spec_with("done-before", 2, at_once(0));
+    let job = master.submit(spec.clone()).await;
+    running(&job, 1).await;
+    let agents = agents(&master, &spec.name, 2).await;
+    agents[1].exit(ExitOutcome::Code(0));
+    let has_exited = |view: &JobView| view.replicas[1].exit.is_some();
+    in_time("worker-1 has exited", job.view.clone().wait_for(has_exited)).await.expect("the job stays");
+    master.backend.replace(&spec.name, worker(1)).await;
+    agents[0].exit(ExitOutcome::Code(0));
+    let view = reach(&job, JobState::Succeeded).await;
+    assert_eq!(view.restarts.total(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_job_without_restarts_left_fails_and_lists_the_failure_of_each_start() {
     let master = Master::new();
     let spec = spec_with("spent", 2, at_once(2));
@@ -183,7 +214,7 @@ async fn the_output_of_a_new_agent_begins_where_the_output_of_the_old_agent_ende
     assert_eq!(log.base_of("one").await.expect("the recorded base"), 0);
     assert_eq!(log.base_of("two").await.expect("record the base"), 7);
     log.append(7, "of two\n".into()).await.expect("append");
-    // Another master finds the files of the first.
+    // A second master reads the same files.
     let second = logs();
     let log = second.of(worker(0)).expect("the replica has a log");
     assert_eq!(log.base_of("two").await.expect("the recorded base"), 7);
@@ -191,7 +222,7 @@ async fn the_output_of_a_new_agent_begins_where_the_output_of_the_old_agent_ende
 }
 
 #[tokio::test]
-async fn the_last_lines_of_much_output_are_whole() {
+async fn the_last_lines_of_long_output_are_complete_lines() {
     let dir = tempfile::tempdir().expect("a folder");
     let logs = JobLogs::new(dir.path().to_owned(), &[worker(0)]);
     let log = logs.of(worker(0)).expect("the replica has a log");
@@ -296,7 +327,7 @@ async fn clean_pods_decides_which_pods_of_a_finished_job_stay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_master_counts_a_failed_start_once_and_numbers_its_own_starts_higher() {
+async fn a_second_master_counts_a_failed_start_once_and_numbers_its_starts_above_all_earlier_starts() {
     let first = Master::new();
     let spec = spec_with("counted", 2, RunPolicy { max_restarts: 1, backoff_seconds: 2, ..RunPolicy::default() });
     let job = first.submit(spec.clone()).await;

@@ -133,7 +133,7 @@ async fn an_image_named_in_create_may_run_as_root_unless_the_query_forbids_it() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn create_also_accepts_the_names_of_the_job_api() {
+async fn create_also_accepts_the_parameter_names_of_the_job_api() {
     let master = Master::serving(None).await;
     let seed = master.get("/create?strategy=ParameterServer&n_worker=3&n_ps=1&img=ubuntu&name=seed").await;
     let ours = master.get("/create?strategy=ps&worker_num=3&ps_num=1&image=ubuntu&task=seed").await;
@@ -149,7 +149,7 @@ async fn create_of_another_job_under_a_taken_name_conflicts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn missing_or_invalid_parameters_are_refused_with_a_message() {
+async fn missing_or_invalid_parameters_of_create_are_refused_with_a_message() {
     let master = Master::serving(None).await;
     let cases = [
         ("", "bad_task", "\"name\" is missing"),
@@ -178,7 +178,7 @@ async fn missing_or_invalid_parameters_are_refused_with_a_message() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn head_of_create_has_no_effect() {
+async fn a_head_request_for_create_has_no_effect() {
     let master = Master::serving(None).await;
     let answer = Answer::of(client().head(master.url("/create?strategy=AllReduce&name=a"))).await;
     assert_eq!(answer.status, 405);
@@ -186,7 +186,7 @@ async fn head_of_create_has_no_effect() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_create_submitted_runs() {
+async fn a_job_that_was_submitted_by_create_runs() {
     let master = Master::serving(None).await;
     master.get("/create?strategy=AllReduce&n_worker=2&name=curl1").await;
     let job = master.jobs.find(&"curl1".parse().expect("a name")).expect("the job");

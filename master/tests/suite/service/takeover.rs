@@ -13,7 +13,7 @@ use testkit::fake::{Arrival, FakeBackend};
 
 use crate::service::harness::{Master, in_time, reach, spec};
 
-/// A second master over the same pods and records.
+/// Starts a second master over the pods and records of `master`.
 fn successor(master: &Master) -> Master {
     Master::over("second", master.backend.clone(), master.store.clone())
 }
@@ -80,7 +80,7 @@ async fn a_cancel_at_a_master_with_another_key_is_carried_out_by_the_master_that
     reach(&shown, JobState::Cancelled).await;
 }
 
-/// A job that two masters know and that the first master then abandons. Its pods never start. Their grace is 1 s.
+/// A job that two masters know and that the first master then abandons. Its pods never start. Their grace is 1 s each.
 async fn abandoned(first: &Master, second: &Master) -> master::registry::JobHandle {
     let pod = PodOptions { termination_grace_seconds: NonZeroU32::new(1), ..PodOptions::default() };
     let spec = JobSpec { pod, ..spec("left", 2) };
@@ -117,6 +117,7 @@ async fn a_wish_is_carried_out_by_the_asked_master_if_the_newer_master_is_gone()
     }
 }
 
+/// Asserts that the asked master carries out the wish, and that no pod is left.
 async fn ends(asked: &Master, shown: &master::registry::JobHandle, wish: Wish) {
     let name = shown.view.borrow().name.clone();
     asked.wish(&name, wish).await;
@@ -244,7 +245,7 @@ async fn a_job_that_succeeded_while_no_master_ran_has_succeeded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_was_cancelled_while_no_master_ran_is_cancelled_by_the_next() {
+async fn a_cancel_that_was_recorded_while_no_master_ran_is_carried_out_by_the_next_master() {
     let first = Master::new();
     let spec = spec("cancelled", 2);
     let job = first.submit(spec.clone()).await;

@@ -25,7 +25,7 @@ fn a_job_whose_record_is_deleted_by_hand_ends_and_leaves_nothing() {
     let client = Running::of(&mut stage.submitting(&["--task", "struck"]));
     client.until_printed(2, "ready");
     stage.cluster().namespace.kubectl(&["delete", "configmap", "muster-struck"]);
-    client.ended().code(1).says(&["error: job struck was deleted before it had finished"]);
+    client.ended().code(1).says(&["error: job struck was deleted before it ended"]);
     let is_gone = || stage.cluster().objects().is_empty().then_some(());
     within("the pods are deleted after the record", is_gone, || stage.cluster().to_string());
 }
