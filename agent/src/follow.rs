@@ -15,7 +15,7 @@ const PIECE_BYTES: usize = 64 * 1024;
 /// Where a reader stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// At this offset.
+    /// At this offset, which the log has already reached.
     Offset(u64),
     /// At the end of the run's output.
     RunExited,

@@ -239,7 +239,7 @@ async fn follow_at(
     stop(master, Running { client, name, work }, interrupts, notes).await
 }
 
-/// Shows the master to the user's other commands. The job does not depend on it.
+/// Writes the file by which the user's other commands find the master. If that fails, the job still runs.
 fn announce(run_folders: &[PathBuf], master: &Announced, notes: &Notes) -> Option<Announcement> {
     let written = Announcement::write(run_folders, master);
     written.inspect_err(|error| notes.say(&format!("commands in other terminals cannot find this job: {error}"))).ok()
@@ -254,8 +254,8 @@ struct Running {
     work: JoinHandle<Result<Exit, Error>>,
 }
 
-/// Cancels the job and follows it to its end. A second interrupt, the timeout or the master's death ends this early.
-/// The last line then gives the reason.
+/// Cancels the job and follows it to its end. Ends early after a second interrupt, the timeout, a failed cancel or
+/// the master's death. The last line then says what happens to the job, or what failed.
 async fn stop(
     master: &mut LocalMaster,
     job: Running,

@@ -24,7 +24,8 @@ use crate::store::{Change, Ended, JobRecord};
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Driver {
-    /// Records that a start is about to begin. A later master cannot ask agents of the first prototype about it.
+    /// Records that a start is about to begin. Only gangs with agents of the first prototype need this: a later master
+    /// cannot ask these agents about the start.
     pub(super) async fn remember(&mut self, generation: Generation) -> Next {
         self.write(|record| {
             if record.launched == Some(generation) {

@@ -32,7 +32,7 @@ const ALLOW_ROOT: [&str; 1] = ["allow_root"];
 struct CreateQuery {
     /// The job's name. Alternative name: `task`.
     name: JobName,
-    /// `AllReduce` or `ParameterServer`, or `ps` for short, in any case.
+    /// `AllReduce`, or `ParameterServer` (short: `ps`). Upper and lower case are equal.
     #[param(
         pattern = "^([Aa][Ll][Ll][Rr][Ee][Dd][Uu][Cc][Ee]|[Pp][Aa][Rr][Aa][Mm][Ee][Tt][Ee][Rr][Ss][Ee][Rr][Vv][Ee][Rr]|[Pp][Ss])$"
     )]

@@ -1,5 +1,5 @@
-//! Rules for each change of a job's record, whoever writes the record and whatever happens to the writers. The two
-//! versions of the record are enough to check the rules.
+//! Rules for each change of a job's record, whoever writes the record and whatever happens to the writers. A rule compares
+//! only the record before the change with the record after it.
 
 use master::store::JobRecord;
 
@@ -12,7 +12,7 @@ pub fn broken_promises(before: &JobRecord, now: &JobRecord) -> Vec<String> {
         (before.spec != now.spec || before.accepted_at != now.accepted_at, "the request has changed"),
         (before.wish > now.wish, "a wish was lowered"),
         // The epoch also rises when a driver of the same master panics and another driver continues.
-        (now.epoch < before.epoch + u32::from(is_other_holder), "the epoch does not count the holders"),
+        (now.epoch < before.epoch + u32::from(is_other_holder), "the epoch fell, or did not rise with a new holder"),
         (now.epoch > before.epoch + 1, "the epoch leaps"),
         (now.holder < before.holder, "a master has taken the job from a master that began later"),
         (has_ended_otherwise, "how the job ended has changed"),

@@ -24,8 +24,8 @@ async fn without_a_fault_every_scenario_keeps_every_promise() {
 async fn a_fault_at_any_point_breaks_no_promise() {
     let mut plays = matrix::single_faults(1);
     plays.extend(matrix::overlaps(1));
-    // One scenario passes every point, so every fault is played there, and one in five in the other scenarios.
-    // `make chaos` plays all.
+    // A run of `Evicted` reaches every point, so all its faults are played. Of the faults in the other scenarios, one in
+    // five is played. `make chaos` plays all of them.
     let mut index = 0;
     plays.retain(|(_, play)| {
         index += 1;
