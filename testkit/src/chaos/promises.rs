@@ -1,5 +1,5 @@
-//! Rules for each change of a job's record, whoever writes the record and whatever happens to the writers. A rule compares
-//! only the record before the change with the record after it.
+//! Rules for each change of a job's record, whoever writes the record and whatever happens to the writers. A rule
+//! compares only the record before the change with the record after it.
 
 use master::store::JobRecord;
 
