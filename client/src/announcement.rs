@@ -19,7 +19,9 @@ const ENDING: &str = "json";
 /// Changes with each start of a machine (proc_sys_kernel(5)).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The process's network namespace (network_namespaces(7)). Each container has its own.
-const NETWORK: &str = "/proc/self/ns/net";
+const NAMESPACE: &str = "/proc/self/ns/net";
+/// The machine's id, which stays over restarts.
+const MACHINE_ID: &str = "/etc/machine-id";
 
 /// A local master that runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +43,7 @@ struct Contents {
     pid: u32,
     job: JobName,
     /// The machine and its network. Machines and containers may share a home folder, but not the address.
-    network: String,
+    network: Network,
 }
 
 /// The file of a running master. Dropping this removes it.
@@ -69,7 +71,7 @@ impl Announcement {
         prepare(folder)?;
         let Announced { url, token, job } = master;
         let (url, token, pid) = (url.to_string(), token.text().to_owned(), std::process::id());
-        let contents = Contents { url, token, pid, job: job.clone(), network: own_network() };
+        let contents = Contents { url, token, pid, job: job.clone(), network: Network::own() };
         // tempfile creates files that only their owner can read.
         let mut file = tempfile::Builder::new().prefix(".").tempfile_in(folder)?;
         file.write_all(&serde_json::to_vec(&contents)?)?;
@@ -159,9 +161,9 @@ fn state_of(path: &Path) -> io::Result<State> {
     let mut file = File::open(path)?;
     let mut text = String::new();
     file.read_to_string(&mut text)?;
-    let state = parse(&text, &own_network());
+    let state = parse(&text, &Network::own());
     // Some file systems share no locks between machines.
-    if matches!(state, State::Elsewhere) {
+    if matches!(state, State::Elsewhere | State::Stale) {
         return Ok(state);
     }
     // Shared, so that two readers do not take each other for the master's client.
@@ -172,10 +174,13 @@ fn state_of(path: &Path) -> io::Result<State> {
     }
 }
 
-fn parse(text: &str, here: &str) -> State {
+fn parse(text: &str, here: &Network) -> State {
     let Ok(contents) = serde_json::from_str(text) else { return State::Ignored(NOT_UNDERSTOOD) };
     let Contents { url, token, pid: _, job, network } = contents;
-    if network != here {
+    if network.is_before_boot_of(here) {
+        return State::Stale;
+    }
+    if network != *here {
         return State::Elsewhere;
     }
     match (url.parse(), token.parse()) {
@@ -189,11 +194,28 @@ fn is_private(found: &Metadata, uid: u32) -> bool {
     found.uid() == uid && found.mode() & 0o077 == 0
 }
 
-/// This start of this machine, and the network namespace of this process.
-fn own_network() -> String {
-    let boot_id = fs::read_to_string(BOOT_ID).unwrap_or_default();
-    let namespace = fs::read_link(NETWORK).unwrap_or_default();
-    format!("{} {}", boot_id.trim(), namespace.display())
+/// Where an address on this machine is valid.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Network {
+    /// The machine (machine-id(5)); empty if it has no id.
+    machine: String,
+    /// This start of the machine.
+    boot_id: String,
+    /// The network namespace of the process.
+    namespace: String,
+}
+
+impl Network {
+    fn own() -> Self {
+        let text = |path| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+        let namespace = fs::read_link(NAMESPACE).unwrap_or_default().display().to_string();
+        Self { machine: text(MACHINE_ID), boot_id: text(BOOT_ID), namespace }
+    }
+
+    /// Whether it was a network of this machine before its last start.
+    fn is_before_boot_of(&self, here: &Self) -> bool {
+        !here.machine.is_empty() && self.machine == here.machine && self.boot_id != here.boot_id
+    }
 }
 
 /// The user of this process: the owner of its folder in proc(5).

@@ -58,7 +58,7 @@ fn a_file_without_a_lock_is_stale_and_removed() {
     let stale = folders[0].join("stale.json");
     let foreign = folders[0].join("foreign.json");
     fs::copy(&written.path, &stale).unwrap();
-    let text = fs::read_to_string(&written.path).unwrap().replace(&own_network(), "another");
+    let text = fs::read_to_string(&written.path).unwrap().replace(&Network::own().namespace, "another");
     fs::write(&foreign, text).unwrap();
     set_mode(&foreign, 0o600);
     assert_eq!(find(&folders).masters, [master(1)]);
@@ -91,11 +91,22 @@ fn another_users_file_is_not_private() {
 
 #[test]
 fn only_a_file_of_this_network_names_a_master() {
-    let text = |network: &str, token: &str| {
-        format!(r#"{{"url":"http://127.0.0.1:1","token":"{token}","pid":1,"job":"digits","network":"{network}"}}"#)
+    let network = |machine: &str, boot_id: &str, namespace: &str| Network {
+        machine: machine.to_owned(),
+        boot_id: boot_id.to_owned(),
+        namespace: namespace.to_owned(),
     };
-    assert!(matches!(parse(&text("here", "s3cret"), "here"), State::Living(found) if found == master(1)));
-    assert!(matches!(parse(&text("there", "s3cret"), "here"), State::Elsewhere));
-    assert!(matches!(parse(&text("here", "two words"), "here"), State::Ignored(NOT_UNDERSTOOD)));
-    assert!(matches!(parse("{}", "here"), State::Ignored(NOT_UNDERSTOOD)));
+    let here = network("m", "b", "n");
+    let read = |network: &Network, token: &str| {
+        let network = serde_json::to_string(network).unwrap();
+        let text =
+            format!(r#"{{"url":"http://127.0.0.1:1","token":"{token}","pid":1,"job":"digits","network":{network}}}"#);
+        parse(&text, &here)
+    };
+    assert!(matches!(read(&here, "s3cret"), State::Living(found) if found == master(1)));
+    assert!(matches!(read(&network("m", "b", "container"), "s3cret"), State::Elsewhere));
+    assert!(matches!(read(&network("other", "c", "n"), "s3cret"), State::Elsewhere));
+    assert!(matches!(read(&network("m", "earlier", "n"), "s3cret"), State::Stale));
+    assert!(matches!(read(&here, "two words"), State::Ignored(NOT_UNDERSTOOD)));
+    assert!(matches!(parse("{}", &here), State::Ignored(NOT_UNDERSTOOD)));
 }

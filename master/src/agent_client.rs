@@ -162,7 +162,8 @@ impl AgentClient {
     pub async fn configure(
         &self,
         agent: SocketAddr,
-        (generation, membership): (Generation, Option<Membership>),
+        generation: Generation,
+        membership: Option<Membership>,
         body: Bytes,
     ) -> Result<(), AgentError> {
         let membership = membership.map(|Membership { seat, of, start }| format!("&seat={seat}&of={of}&start={start}"));

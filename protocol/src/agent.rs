@@ -67,8 +67,8 @@ pub struct RunStatus {
     pub features: Features,
 }
 
-/// A replica's membership in one start. The master sends it with the environment, and the agent only repeats it. So a
-/// master that takes a job over learns the members of a start from the agents.
+/// A replica's membership in one start. The master sends it with the environment, and the agent only repeats it. From
+/// the agents, a master that takes a job over can learn the members of a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
     /// The member's index within its role in this start, from 0.

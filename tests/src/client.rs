@@ -52,7 +52,12 @@ impl Running {
     /// # Panics
     /// With the output, if the deadline passes.
     pub fn until_printed(&self, count: usize, text: &str) {
-        let has_come = || (self.stdout.text().matches(text).count() >= count).then_some(());
+        let has_come = || {
+            let is_last = self.stdout.has_ended();
+            let has_come = self.stdout.text().matches(text).count() >= count;
+            assert!(has_come || !is_last, "it ended without {count} times {text:?} on stdout\n{}", self.printed());
+            has_come.then_some(())
+        };
         within(&format!("{count} times {text:?} on stdout"), has_come, || self.printed());
     }
 
@@ -166,6 +171,11 @@ struct Printed {
 }
 
 impl Printed {
+    /// Whether the text is complete.
+    fn has_ended(&self) -> bool {
+        self.reader.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     fn by(mut pipe: impl Read + Send + 'static) -> Self {
         let bytes = Arc::new(Mutex::new(vec![]));
         let kept = Arc::clone(&bytes);

@@ -103,7 +103,7 @@ async fn configure_one(
     membership: Option<Membership>,
     body: &Bytes,
 ) -> Result<(), AgentError> {
-    let send = async || call.agents.configure(agent, (call.generation, membership), body.clone()).await;
+    let send = async || call.agents.configure(agent, call.generation, membership, body.clone()).await;
     match send.retry(patience()).when(is_unreachable).await {
         Err(AgentError::Refused { status: 409, .. }) => {}
         answer => return answer,

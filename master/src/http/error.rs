@@ -51,9 +51,10 @@ impl From<SpecError> for ApiError {
 impl From<JobsError> for ApiError {
     fn from(error: JobsError) -> Self {
         match error {
-            JobsError::Exists(_) | JobsError::Unreadable { .. } | JobsError::LaterFormat(_) => {
+            JobsError::Exists(_) | JobsError::Unreadable { .. } => {
                 Self::new(StatusCode::CONFLICT, ErrorCode::JobExists, error.to_string())
             }
+            JobsError::LaterFormat(_) => Self::new(StatusCode::CONFLICT, ErrorCode::Conflict, error.to_string()),
             JobsError::Unknown(_) => Self::new(StatusCode::NOT_FOUND, ErrorCode::UnknownJob, error.to_string()),
             JobsError::Refused(Refusal { code, sentence }) => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, sentence)

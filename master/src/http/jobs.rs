@@ -124,7 +124,9 @@ pub(super) async fn show(
     params(("name" = JobName, Path, description = "The job")),
     responses(
         (status = 202, description = "The job is being stopped"),
-        (status = 409, description = "The record is unreadable", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The record is unreadable, or a later version of the master wrote it", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The store refuses the change, for example by an admission policy", body = Problem,
+            content_type = "application/problem+json"),
         NotLetIn,
         NoSuchJob,
         Down,
@@ -144,7 +146,9 @@ pub(super) async fn cancel(
     params(("name" = JobName, Path, description = "The job")),
     responses(
         (status = 202, description = "The job is being stopped and deleted; afterwards its name is unknown"),
-        (status = 409, description = "The store's object for this name is not a record", body = Problem,
+        (status = 409, description = "The store's object for this name is not a record, or a later version of the master wrote it", body = Problem,
+            content_type = "application/problem+json"),
+        (status = 422, description = "The store refuses the change, for example by an admission policy", body = Problem,
             content_type = "application/problem+json"),
         NotLetIn,
         NoSuchJob,

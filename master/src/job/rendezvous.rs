@@ -75,7 +75,7 @@ impl<'a> Rendezvous<'a> {
         u32::try_from(place).ok().map(Rank)
     }
 
-    /// The membership of a replica in this start. An evaluator is no member, because it does not take part in the training.
+    /// The membership of a replica in this start. Evaluators have none: a job trains without them.
     pub fn membership(&self, replica: ReplicaId) -> Option<Membership> {
         let of = self.members.keys().filter(|id| is_member(id.role)).count();
         let of = u32::try_from(of).ok()?;

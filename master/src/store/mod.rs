@@ -176,7 +176,7 @@ pub enum StoreError {
         /// The format of the record.
         format: u32,
     },
-    /// The database or the API refuses the record. A retry would be refused too.
+    /// The database or the API refuses the record. A retry succeeds only if its rules change.
     #[error("the record was refused: {0}")]
     Refused(String),
     /// The database or the API does not answer, or answers with an error.

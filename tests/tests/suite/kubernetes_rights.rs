@@ -68,8 +68,12 @@ fn the_masters_rights_are_sufficient_and_minimal() {
 fn whole_run(account: &Account, image: &str, patience: Duration) -> Result<String, String> {
     let scene = Scene::new("");
     fs::write(scene.path().join("kubeconfig"), account.kubeconfig()).expect("write");
-    let log = || fs::read_to_string(scene.path().join("master.log")).unwrap_or_default();
-    run_in(&scene, account, (image, patience)).map(|()| log()).map_err(|error| format!("{error}\n{}", log()))
+    let outcome = run_in(&scene, account, (image, patience));
+    outcome.map(|()| log_of(&scene)).map_err(|error| format!("{error}\n{}", log_of(&scene)))
+}
+
+fn log_of(scene: &Scene) -> String {
+    fs::read_to_string(scene.path().join("master.log")).unwrap_or_default()
 }
 
 /// Runs a job that exceeds a quota, a job that succeeds and a job whose pods are deleted one by one. Then starts a new
@@ -88,19 +92,19 @@ fn run_in(scene: &Scene, account: &Account, (image, patience): (&str, Duration))
         let answer = scene.curl(&[&format!("{}/v1/jobs", master.url), "-d", &body.to_string()]);
         answer.contains("\"uid\"").then_some(()).ok_or(answer)?;
     }
-    until(patience, "both jobs end", || states(scene, &master) == ["failed", "succeeded"])?;
+    until(scene, patience, "both jobs end", || states(scene, &master) == ["failed", "succeeded"])?;
     let live = "--field-selector=status.phase!=Succeeded,status.phase!=Failed";
     let gone = || account.0.kubectl(&["get", "pods", "-l", JOB_LABEL, live, "-o", "name"]).is_empty();
-    until(patience, "the broken job's pods have ended", gone)?;
+    until(scene, patience, "the broken job's pods have ended", gone)?;
     drop(master);
     let master = Master::start(scene, account)?;
-    until(patience, "the next master shows both jobs", || states(scene, &master) == ["failed", "succeeded"])?;
+    until(scene, patience, "the next master shows both jobs", || states(scene, &master) == ["failed", "succeeded"])?;
     for name in ["good", "broken"] {
         scene.curl(&["-X", "DELETE", &format!("{}/v1/jobs/{name}", master.url)]);
     }
     let gone =
         || account.0.kubectl(&["get", "pods,configmaps,networkpolicies", "-l", JOB_LABEL, "-o", "name"]).is_empty();
-    until(patience, "nothing is left", gone)
+    until(scene, patience, "nothing is left", gone)
 }
 
 fn states(scene: &Scene, master: &Master) -> Vec<String> {
@@ -109,14 +113,16 @@ fn states(scene: &Scene, master: &Master) -> Vec<String> {
     jobs.iter().filter_map(|job| job["state"].as_str().map(str::to_owned)).collect()
 }
 
-fn until(patience: Duration, what: &str, test: impl Fn() -> bool) -> Result<(), String> {
+/// Waits until `test` holds. After a refusal, which most often means that it never will, waits a third as long.
+fn until(scene: &Scene, patience: Duration, what: &str, test: impl Fn() -> bool) -> Result<(), String> {
     let begin = Instant::now();
     loop {
         let look_began = Instant::now();
         if test() {
             return Ok(());
         }
-        if begin.elapsed() > patience {
+        let limit = if log_of(scene).contains(REFUSED) { patience / 3 } else { patience };
+        if begin.elapsed() > limit {
             return Err(format!("timeout, waiting until {what}"));
         }
         // The cluster and the master are other programs, so poll.

@@ -31,6 +31,9 @@ const HOPELESS: [&str; 7] = [
 const IMAGE_PULL_BACK_OFF: &str = "ImagePullBackOff";
 /// The kubelet has just failed to pull the image. Its message gives the cause.
 const ERR_IMAGE_PULL: &str = "ErrImagePull";
+/// The beginning of the message of a busy kubelet, such as `failed to sync secret cache: timed out waiting for the
+/// condition` (`kubernetes/pkg/kubelet/util/manager/watch_based_manager.go`).
+const CACHE_IS_LATE: &str = "failed to sync ";
 /// The container ran out of memory.
 const OOM_KILLED: &str = "OOMKilled";
 
@@ -119,7 +122,9 @@ fn waiting_reason(pod: &Pod, waiting: &ContainerStateWaiting) -> Option<String> 
 }
 
 fn is_hopeless(waiting: &ContainerStateWaiting) -> bool {
-    waiting.reason.as_deref().is_some_and(|reason| HOPELESS.contains(&reason))
+    // The kubelet was too slow to read a Secret or ConfigMap, and tries again.
+    let is_late = waiting.message.as_deref().is_some_and(|message| message.starts_with(CACHE_IS_LATE));
+    waiting.reason.as_deref().is_some_and(|reason| HOPELESS.contains(&reason)) && !is_late
 }
 
 fn hopeless(pod: &Pod, waiting: &ContainerStateWaiting, before: Option<&PodState>) -> String {

@@ -122,6 +122,14 @@ fn a_container_that_cannot_start_makes_its_pod_unusable() {
 }
 
 #[test]
+fn a_kubelet_that_is_late_to_read_a_secret_leaves_the_pod_pending() {
+    let (reason, message) =
+        ("CreateContainerConfigError", "failed to sync secret cache: timed out waiting for the condition");
+    let pending = PodState::Pending { reason: Some(format!("{reason}: {message}")) };
+    assert_eq!(state(&waiting(reason, message), None), pending);
+}
+
+#[test]
 fn a_create_container_error_leaves_the_pod_pending() {
     let message = "Error response from daemon: no space left on device";
     let cause = format!("CreateContainerError: {message}");

@@ -103,7 +103,7 @@ impl Script {
     }
 }
 
-/// Forgets a pod that is gone, as a driver does.
+/// Forgets a deleted pod, as a driver does.
 fn let_go(seen: &mut Observation) {
     if seen.pod.is_none() {
         *seen = Observation::NEW;

@@ -125,7 +125,7 @@ async fn bare_loop(agents: &[SocketAddr]) -> anyhow::Result<Duration> {
     let rendezvous = Rendezvous::new(&spec, FIRST, &members);
     for (replica, agent) in &members {
         let body = serde_json::to_vec(&rendezvous.environment(*replica))?;
-        client.configure(*agent, (FIRST, None), Bytes::from(body)).await?;
+        client.configure(*agent, FIRST, None, Bytes::from(body)).await?;
     }
     for agent in agents {
         client.run(*agent, FIRST).await?;
