@@ -47,12 +47,11 @@ fn choose(
 }
 
 fn only(mut masters: Vec<Announced>, because: LocalBecause, verb: &'static str) -> Result<Announced, Error> {
+    if masters.len() > 1 {
+        return Err(Error::SeveralLocalMasters(masters));
+    }
     match (masters.pop(), because) {
-        (Some(master), _) if masters.is_empty() => Ok(master),
-        (Some(master), _) => {
-            masters.push(master);
-            Err(Error::SeveralLocalMasters(masters))
-        }
+        (Some(master), _) => Ok(master),
         (None, LocalBecause::Default) => Err(Error::NeedsMaster { verb }),
         (None, LocalBecause::Asked) => Err(Error::NoLocalMaster),
     }

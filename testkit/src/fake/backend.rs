@@ -81,6 +81,13 @@ impl Default for JobPods {
 }
 
 impl JobPods {
+    /// Lists a new pod.
+    fn list(&mut self, replica: ReplicaId, state: PodState, agent: Option<FakeAgent>) {
+        self.agents.extend(agent.map(|agent| (replica, agent)));
+        let pod = Pod { incarnation: new_incarnation(), state };
+        self.table.send_modify(|table| drop(table.insert(replica, pod)));
+    }
+
     fn end(&self, replica: ReplicaId, state: PodState) {
         self.table.send_modify(|table| {
             table.entry(replica).and_modify(|pod| pod.state = state);
@@ -156,8 +163,7 @@ impl FakeBackend {
         if let Some(before) = pods.agents.remove(&replica) {
             before.vanish();
         }
-        pods.agents.extend(agent.clone().map(|agent| (replica, agent)));
-        pods.table.send_modify(|table| drop(table.insert(replica, Pod { incarnation: new_incarnation(), state })));
+        pods.list(replica, state, agent.clone());
         self.note(job, replica, PodChange::Deleted);
         self.note(job, replica, PodChange::Created(agent));
     }
@@ -231,9 +237,7 @@ impl PodBackend for FakeBackend {
             return Ok(());
         }
         pods.uid = uid;
-        pods.agents.extend(agent.clone().map(|agent| (replica, agent)));
-        let pod = Pod { incarnation: new_incarnation(), state };
-        pods.table.send_modify(|table| drop(table.insert(replica, pod)));
+        pods.list(replica, state, agent.clone());
         self.note(&job, replica, PodChange::Created(agent));
         Ok(())
     }
