@@ -12,18 +12,20 @@ use std::time::Duration;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use protocol::elastic::WorkerNum;
 use protocol::env::{EnvError, EnvName};
 use protocol::ids::{JobName, ReplicaId};
 use protocol::job::Strategy;
 
 pub(crate) use self::kubernetes::{ImageArgs, Loader, PodArgs, Registry};
 pub(crate) use self::policy::PolicyArgs;
-use self::values::{count, duration, lines};
+use self::values::{count, duration, lines, workers};
 use crate::usage::{self, UsageError};
 
 const EXAMPLES: &str = "\
 Examples:
   client --worker-num 4                   run ./exec.py with 4 workers on this machine
+  client --worker-num 2:8                 run it with 2 to 8 workers, which may come and go
   client --env BATCH=64 -- --epochs 3     give exec.py BATCH=64 and the arguments --epochs 3
   client --strategy ps --task digits --master http://127.0.0.1:7897
   client --image digits --memory 2Gi --master http://192.168.49.2:31898
@@ -76,9 +78,10 @@ pub(crate) struct SubmitArgs {
     /// (ParameterServerStrategy). Case does not matter
     #[arg(long, value_name = "NAME", default_value = "AllReduce")]
     pub(crate) strategy: Strategy,
-    /// Number of workers, at least 1 [default: 2]
-    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
-    pub(crate) worker_num: Option<u32>,
+    /// Number of workers, at least 1. MIN:MAX makes the job elastic: it runs with any number of workers from MIN to MAX
+    /// [default: 2]
+    #[arg(long, value_name = "N|MIN:MAX", value_parser = workers, allow_negative_numbers = true)]
+    pub(crate) worker_num: Option<WorkerNum>,
     /// Number of parameter servers [default: 1 with ParameterServer, else 0]
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(crate) ps_num: Option<u32>,
@@ -157,6 +160,9 @@ pub(crate) enum Verb {
     /// Wait until a job has ended; the exit status reflects its result
     #[command(after_help = "Example:\n  client wait digits --timeout 2h && ./evaluate")]
     Wait(WaitArgs),
+    /// Change the number of workers of an elastic job
+    #[command(after_help = "Examples:\n  client scale digits --worker-num 3:6\n  client scale digits --worker-num 4")]
+    Scale(ScaleArgs),
     /// Stop a job and keep its record and output
     #[command(after_help = "Example:\n  client cancel digits")]
     Cancel(NameArg),
@@ -230,6 +236,16 @@ pub(crate) struct WaitArgs {
     pub(crate) timeout: Option<Duration>,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
+}
+
+/// Arguments of `scale`.
+#[derive(Debug, Args)]
+pub(crate) struct ScaleArgs {
+    #[command(flatten)]
+    pub(crate) job: NameArg,
+    /// Minimum and maximum number of workers. N alone is the maximum; a minimum above N sinks to N
+    #[arg(long, value_name = "N|MIN:MAX", value_parser = workers, allow_negative_numbers = true)]
+    pub(crate) worker_num: WorkerNum,
 }
 
 /// Arguments of `env`.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use log::debug;
+use protocol::elastic::JobPatch;
 use protocol::error::Problem;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
@@ -145,6 +146,11 @@ impl MasterClient {
         let query = [("after", seq), ("wait", wait.as_secs())];
         let request = self.request(Method::GET, self.job(name, "")).query(&query).timeout(ANSWER_TIMEOUT + wait);
         self.json(request).await
+    }
+
+    /// Changes the number of workers of a job. Returns the job with its new number, which it may not have reached yet.
+    pub(crate) async fn patch(&self, name: &JobName, patch: JobPatch) -> Result<JobView, MasterError> {
+        self.json(self.request(Method::PATCH, self.job(name, "")).json(&patch)).await
     }
 
     /// Asks the master to cancel a job, and returns before the job has stopped.

@@ -42,6 +42,9 @@ pub(crate) fn composition(spec: &JobSpec) -> String {
             Role::Evaluator => ("evaluator", "evaluators"),
         };
         match spec.count(role) {
+            count if role == Role::Worker && spec.worker_min.is_some() => {
+                Some(format!("{} to {count} {many}", spec.worker_min.unwrap_or(count)))
+            }
             0 => None,
             1 => Some(format!("1 {one}")),
             count => Some(format!("{count} {many}")),
@@ -56,19 +59,29 @@ pub(crate) fn gang_size(spec: &JobSpec) -> u32 {
     Role::ALL.into_iter().map(|role| spec.count(role)).sum()
 }
 
+/// The number of replicas in the current start.
+fn members(view: &JobView) -> usize {
+    if view.workers.is_some() { view.roster.len() } else { gang_size(&view.spec) as usize }
+}
+
 /// One sentence for each difference from `before`. Without `before`, everything is new.
 pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     let times_before = before.map(|view| view.times.clone()).unwrap_or_default();
-    let total = gang_size(&now.spec);
+    let total = members(now);
     let mut sentences = waiting(before, now);
     if let (Some(old), Some(new)) = (before.and_then(|view| view.generation), now.generation)
         && old < new
     {
-        sentences.push(format!("--- start {new}, after {} ---", cause_of_start(now, old, new)));
+        let changes: Vec<_> = now.changes.iter().filter(|change| change.generation > old).collect();
+        sentences.extend(changes.iter().map(|change| format!("--- {change} ---")));
+        sentences.extend(
+            changes.is_empty().then(|| format!("--- start {new}, after {} ---", cause_of_start(now, old, new))),
+        );
     }
     if now.times.joined.is_some() && now.times.joined != times_before.joined {
         let took = between(now.times.accepted, now.times.joined);
-        sentences.push(format!("gang complete: {total} of {total}{}", took.map(after(" in ")).unwrap_or_default()));
+        let wanted = now.workers.map_or(total.to_string(), |workers| workers.to_string());
+        sentences.push(format!("gang complete: {total} of {wanted}{}", took.map(after(" in ")).unwrap_or_default()));
     }
     if has_started_again(before, now) {
         let generation = now.generation.map(|generation| format!(" generation {generation},")).unwrap_or_default();

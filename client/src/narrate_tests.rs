@@ -34,6 +34,9 @@ fn pending(workers: u32) -> JobView {
         result: None,
         restarts: Restarts::default(),
         spec: spec("AllReduce", workers),
+        workers: None,
+        roster: vec![],
+        changes: vec![],
         replicas: replicas.collect(),
         times: JobTimes { accepted: Some(UnixMillis(1_000)), ..JobTimes::default() },
     }

@@ -72,6 +72,8 @@ fn spec_hint(error: &SpecError) -> &'static str {
     match error {
         SpecError::Strategy(_) => "give --strategy AllReduce or --strategy ParameterServer",
         SpecError::NoWorkers => "give --worker-num 1 or more",
+        SpecError::MinAboveMax { .. } => "give --worker-num MIN:MAX, with the smaller number first",
+        SpecError::NotElastic => "submit it with --worker-num MIN:MAX",
         SpecError::TooManyWorkers { .. } => "give a smaller --worker-num",
         SpecError::TooManyPs { .. } => "give a smaller --ps-num",
         SpecError::PsWithAllReduce(_) => "leave out --ps-num, or give --strategy ParameterServer",
@@ -133,7 +135,8 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
     let request = JobRequest {
         name,
         strategy,
-        worker_num,
+        worker_num: worker_num.map(|workers| workers.max),
+        worker_min: worker_num.and_then(|workers| workers.min),
         ps_num,
         chief_num,
         evaluator_num,

@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use protocol::elastic::{JobPatch, Workers};
 use protocol::failure::Restarts;
 use protocol::ids::JobName;
-use protocol::job::JobSpec;
+use protocol::job::{JobSpec, SpecError};
 use protocol::view::{JobState, JobView};
 use tokio::sync::{Notify, watch};
 use tokio::task::{Id, JoinError, JoinSet};
@@ -21,10 +22,9 @@ pub use self::error::JobsError;
 use self::error::of_store;
 use crate::driver::{self, Channels, Context, Driven, Tenure};
 use crate::job::key::JobKey;
-use crate::job::plan;
 use crate::logs::{Archive, JobLogs};
 use crate::store::{
-    Change, FORMAT, JobRecord, SPEC_BYTES_MAX, StoreError, StoreEvent, Stored, Wish, amend, json_bytes_of,
+    Change, JobRecord, SPEC_BYTES_MAX, StoreError, StoreEvent, Stored, Wish, amend, format_of, json_bytes_of,
 };
 
 /// Maximum time for a recorded job to reach the registry.
@@ -166,7 +166,7 @@ impl Jobs {
                 Some(handle) if handle.uid() == stored.record.uid => drop(handle.record.send_replace(Some(*stored))),
                 Some(_) | None => {
                     let record = &stored.record;
-                    let logs = self.archive.job(&record.uid, &plan::replicas(&record.spec));
+                    let logs = self.archive.job(&record.uid, &record.replicas());
                     let (handle, channels) = Self::connect(&stored, driver::initial_view(record), logs);
                     self.lock().insert(stored.name().clone(), handle);
                     let tenure = self.tenure(record);
@@ -225,7 +225,7 @@ impl Jobs {
         }
         self.context.backend.admit(&spec).await?;
         let record = JobRecord {
-            format: FORMAT,
+            format: format_of(&spec),
             revision: 0,
             uid: uuid::Uuid::new_v4().to_string(),
             spec: spec.clone(),
@@ -236,11 +236,12 @@ impl Jobs {
             wish: Wish::Run,
             launched: None,
             restarts: Restarts::default(),
+            desired: None,
             ended: None,
         };
         match self.context.store.create(record).await {
             Ok(stored) => {
-                info!(job = %stored.name(), replicas = plan::replicas(&stored.record.spec).len(), "job accepted");
+                info!(job = %stored.name(), replicas = stored.record.replicas().len(), "job accepted");
                 Ok(Submitted::Created(self.arrived(&stored).await?))
             }
             // Another request has just created a job with this name.
@@ -296,6 +297,46 @@ impl Jobs {
             Ok(_) => Ok(()),
             Err(StoreError::NotFound(name)) => Err(JobsError::Unknown(name)),
             Err(StoreError::Unreadable { job, .. }) if wish == Wish::Delete => self.discard(&job).await,
+            Err(error) => Err(of_store(error)),
+        }
+    }
+
+    /// Changes the number of workers of an elastic job. The driver then follows it. Returns the new number.
+    ///
+    /// # Errors
+    /// [`JobsError::Spec`], [`JobsError::Over`], and those of [`Self::wish`].
+    pub async fn patch(&self, name: &JobName, patch: JobPatch) -> Result<Workers, JobsError> {
+        in_time(name, self.put_patch_on_record(name, patch)).await
+    }
+
+    async fn put_patch_on_record(&self, name: &JobName, patch: JobPatch) -> Result<Workers, JobsError> {
+        let refusal = Mutex::new(None);
+        let change = |record: &mut JobRecord| {
+            let is_over = record.ended.is_some() || record.wish > Wish::Run;
+            let patched = match record.spec.patched(record.desired, patch) {
+                Ok(_) if is_over => Err(JobsError::Over(name.clone())),
+                Ok(workers) => Ok(workers),
+                Err(error) => Err(JobsError::Spec(error)),
+            };
+            match patched {
+                Ok(workers) if record.workers() == Some(workers) => Change::Nothing,
+                Ok(workers) => {
+                    record.desired = Some(workers);
+                    Change::Write
+                }
+                Err(error) => {
+                    *refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    Change::Nothing
+                }
+            }
+        };
+        let amended = amend(self.context.store.as_ref(), name, change).await;
+        if let Some(error) = refusal.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(error);
+        }
+        match amended {
+            Ok(stored) => stored.record.workers().ok_or(JobsError::Spec(SpecError::NotElastic)),
+            Err(StoreError::NotFound(name)) => Err(JobsError::Unknown(name)),
             Err(error) => Err(of_store(error)),
         }
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::elastic::{JobPatch, Workers};
 use crate::env::{ENTRY_LIMIT, EnvName, INPUT_BYTES_MAX};
 use crate::ids::{JobName, Role};
 use crate::image::ImageRef;
@@ -27,10 +28,14 @@ pub struct JobRequest {
     pub name: JobName,
     /// How the replicas train together.
     pub strategy: Strategy,
-    /// Number of workers; default 2.
+    /// Number of workers; default 2. With `worker_min`, the maximum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 5457))]
     pub worker_num: Option<u32>,
+    /// Minimum number of workers, which makes the job elastic. Absent: the job runs with `worker_num` workers only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 5457))]
+    pub worker_min: Option<u32>,
     /// Number of parameter servers; default 1 with ParameterServer, else 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 5457))]
@@ -84,6 +89,7 @@ impl JobRequest {
             name,
             strategy,
             worker_num: None,
+            worker_min: None,
             ps_num: None,
             chief_num: None,
             evaluator_num: None,
@@ -106,8 +112,11 @@ pub struct JobSpec {
     pub name: JobName,
     /// How the replicas train together.
     pub strategy: Strategy,
-    /// Number of workers, at least 1.
+    /// Number of workers, at least 1. Of an elastic job, the maximum that the request named.
     pub worker_num: u32,
+    /// Minimum number of workers of an elastic job, below `worker_num`. Absent: the job is not elastic.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker_min: Option<u32>,
     /// Number of parameter servers: 0 with AllReduce, at least 1 with ParameterServer.
     pub ps_num: u32,
     /// Number of chiefs, 0 or 1.
@@ -145,6 +154,7 @@ struct JobSpecWire {
     name: JobName,
     strategy: Strategy,
     worker_num: Option<u32>,
+    worker_min: Option<u32>,
     ps_num: Option<u32>,
     chief_num: Option<u32>,
     evaluator_num: Option<u32>,
@@ -188,6 +198,7 @@ impl JobSpec {
             name,
             strategy,
             worker_num,
+            worker_min,
             ps_num,
             chief_num,
             evaluator_num,
@@ -199,6 +210,7 @@ impl JobSpec {
             pod,
             run_policy,
         } = request;
+        let worker_num = worker_num.unwrap_or(DEFAULT_WORKER_NUM);
         let servers_by_default = match strategy {
             Strategy::AllReduce => 0,
             Strategy::ParameterServer => 1,
@@ -206,7 +218,9 @@ impl JobSpec {
         let spec = Self {
             name,
             strategy,
-            worker_num: worker_num.unwrap_or(DEFAULT_WORKER_NUM),
+            worker_num,
+            // A job with one possible number of workers is not elastic.
+            worker_min: worker_min.filter(|min| *min != worker_num),
             ps_num: ps_num.unwrap_or(servers_by_default),
             chief_num: chief_num.unwrap_or(servers_by_default),
             evaluator_num: evaluator_num.unwrap_or(0),
@@ -222,6 +236,21 @@ impl JobSpec {
         spec.check_run_policy()?;
         spec.check_inputs()?;
         Ok(spec)
+    }
+
+    /// How many workers an elastic job may have at first; `None` for other jobs.
+    pub fn workers(&self) -> Option<Workers> {
+        self.worker_min.map(|min| Workers { min, max: self.worker_num })
+    }
+
+    /// How many workers an elastic job may have after this change.
+    ///
+    /// # Errors
+    /// [`SpecError::NotElastic`], or any error of the counts.
+    pub fn patched(&self, now: Option<Workers>, patch: JobPatch) -> Result<Workers, SpecError> {
+        let workers = patch.applied_to(now.or(self.workers()).ok_or(SpecError::NotElastic)?);
+        Self { worker_num: workers.max, worker_min: Some(workers.min), ..self.clone() }.check_counts()?;
+        Ok(workers)
     }
 
     /// Number of replicas of this role.
@@ -248,6 +277,13 @@ impl JobSpec {
         }
         if self.worker_num == 0 {
             return Err(SpecError::NoWorkers);
+        }
+        match self.worker_min {
+            Some(0) => return Err(SpecError::NoWorkers),
+            Some(min) if min > self.worker_num => {
+                return Err(SpecError::MinAboveMax { min, max: self.worker_num });
+            }
+            Some(_) | None => {}
         }
         self.check_tf_config_fits()
     }

@@ -3,6 +3,7 @@
 //! No I/O, no async, no clock. Sender and reader share one definition of each message.
 
 pub mod agent;
+pub mod elastic;
 pub mod env;
 pub mod error;
 pub mod failure;

@@ -36,6 +36,18 @@ pub struct RunPolicy {
     /// Replicas whose exit decides about success. Absent: depends on strategy and roles.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub success_policy: Option<SuccessPolicy>,
+    /// Minimum time from a start of an elastic job to a restart that takes in new workers. When every wanted worker is
+    /// ready, the restart does not wait.
+    #[serde(skip_serializing_if = "is_default_grow_interval")]
+    pub grow_interval_seconds: u32,
+}
+
+/// Default of [`RunPolicy::grow_interval_seconds`]: a script loses its work since its last checkpoint.
+pub const GROW_INTERVAL_SECONDS: u32 = 300;
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_default_grow_interval(seconds: &u32) -> bool {
+    *seconds == GROW_INTERVAL_SECONDS
 }
 
 /// The fields of [`RunPolicy`] in a request. Unknown fields are refused.
@@ -51,6 +63,7 @@ struct Strict {
     ttl_after_finished_seconds: Option<u32>,
     clean_pods: CleanPods,
     success_policy: Option<SuccessPolicy>,
+    grow_interval_seconds: u32,
 }
 
 /// Maximum pause before a restart, as in Kubernetes for containers.
@@ -68,6 +81,7 @@ impl Default for RunPolicy {
             ttl_after_finished_seconds: None,
             clean_pods: CleanPods::Running,
             success_policy: None,
+            grow_interval_seconds: GROW_INTERVAL_SECONDS,
         }
     }
 }

@@ -15,6 +15,17 @@ pub enum SpecError {
     /// The job has no workers.
     #[error("worker-num is 0: a job needs at least one worker")]
     NoWorkers,
+    /// The minimum of workers is above the maximum.
+    #[error("the minimum of workers, {min}, is above the maximum, {max}")]
+    MinAboveMax {
+        /// The minimum.
+        min: u32,
+        /// The maximum.
+        max: u32,
+    },
+    /// The number of workers of a job that is not elastic cannot change.
+    #[error("the job is not elastic, so its number of workers cannot change: submit it with --worker-num MIN:MAX")]
+    NotElastic,
     /// The workers make TF_CONFIG too long for an environment variable.
     #[error(
         "worker-num {asked} is too large: TF_CONFIG would exceed Linux's limit for a variable; use at most {fits} workers"
@@ -92,7 +103,9 @@ impl SpecError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Strategy(_) => ErrorCode::BadStrategy,
-            Self::NoWorkers | Self::TooManyWorkers { .. } => ErrorCode::BadWorkerNum,
+            Self::NoWorkers | Self::MinAboveMax { .. } | Self::NotElastic | Self::TooManyWorkers { .. } => {
+                ErrorCode::BadWorkerNum
+            }
             Self::PsWithAllReduce(_) | Self::NoPs | Self::TooManyPs { .. } => ErrorCode::BadPsNum,
             Self::ChiefNum(_) => ErrorCode::BadChiefNum,
             Self::EvaluatorNum(_) => ErrorCode::BadEvaluatorNum,

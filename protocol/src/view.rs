@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::ExitReport;
+use crate::elastic::{GangChange, Workers};
 use crate::failure::{Failure, Restarts};
 use crate::ids::{Generation, JobName, ReplicaId, UnixMillis};
 use crate::job::JobSpec;
@@ -212,6 +213,15 @@ pub struct JobView {
     pub restarts: Restarts,
     /// The request with every default filled in.
     pub spec: JobSpec,
+    /// How many workers an elastic job may have now. Absent: the job is not elastic.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<Workers>,
+    /// Of an elastic job, the members of the current start by seat: chief, workers, parameter servers, evaluator.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roster: Vec<ReplicaId>,
+    /// The newest starts of an elastic job under this master, oldest first, each with its cause; at most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<GangChange>,
     /// All replicas, ordered by role and index.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<ReplicaView>))]
     pub replicas: Arc<[ReplicaView]>,

@@ -42,6 +42,10 @@ pub(crate) struct PolicyArgs {
     /// [default: the chief if there is one; else all with AllReduce, worker-0 with ParameterServer]
     #[arg(long, value_name = "WHO")]
     pub(crate) success_policy: Option<SuccessPolicy>,
+    /// Minimum time from a start of an elastic job to a restart that takes in new workers. When all workers are ready,
+    /// the restart does not wait [default: 5m]
+    #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
+    pub(crate) grow_interval: Option<u32>,
 }
 
 impl PolicyArgs {
@@ -57,6 +61,7 @@ impl PolicyArgs {
             ttl_after_finished,
             clean_pods,
             success_policy,
+            grow_interval,
         } = self;
         let default = RunPolicy::default();
         RunPolicy {
@@ -69,6 +74,7 @@ impl PolicyArgs {
             ttl_after_finished_seconds: ttl_after_finished,
             clean_pods: clean_pods.unwrap_or(default.clean_pods),
             success_policy,
+            grow_interval_seconds: grow_interval.unwrap_or(default.grow_interval_seconds),
         }
     }
 }

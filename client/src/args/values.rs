@@ -3,11 +3,26 @@
 use std::num::{IntErrorKind, ParseIntError};
 use std::time::Duration;
 
+use protocol::elastic::{BadWorkerNum, WorkerNum};
 use protocol::tf_config::MEMBERS_MAX;
 
 /// A number of replicas of one role. `protocol` checks which numbers go together.
 pub(super) fn count(text: &str) -> Result<u32, String> {
     whole_number(text, "replicas", MEMBERS_MAX)
+}
+
+/// A number of workers, or a minimum and a maximum.
+pub(super) fn workers(text: &str) -> Result<WorkerNum, String> {
+    match text.parse() {
+        Ok(workers) => Ok(workers),
+        Err(BadWorkerNum::Shape) => {
+            Err(format!("invalid number of workers \"{}\": {}", shown(text), BadWorkerNum::Shape))
+        }
+        Err(BadWorkerNum::Number(_)) => {
+            let (min, max) = text.split_once(':').unwrap_or(("1", text));
+            Err(count(min).and(count(max)).err().unwrap_or_default())
+        }
+    }
 }
 
 pub(super) fn lines(text: &str) -> Result<u32, String> {

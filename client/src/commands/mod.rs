@@ -8,6 +8,7 @@ mod env;
 mod leaving;
 mod list;
 mod logs;
+mod scale;
 mod status;
 mod submit;
 mod wait;
@@ -42,6 +43,7 @@ pub(crate) async fn run(
         Some(Verb::Why(args)) => why::run(&client("why")?, &args, &mut data).await,
         Some(Verb::Logs(args)) => logs::run(client("logs")?, args, data, notes).await,
         Some(Verb::Wait(args)) => wait::run(client("wait")?, args, data, notes).await,
+        Some(Verb::Scale(args)) => scale::run(&client("scale")?, &args.job.name, args.worker_num, notes).await,
         Some(Verb::Cancel(args)) => cancel::run(&client("cancel")?, &args.name, notes).await,
         Some(Verb::Delete(args)) => delete::run(&client("delete")?, &args.name, notes).await,
         Some(Verb::Build(args)) => build::run(args, &config()?, &mut data, notes).await,

@@ -1,7 +1,8 @@
 //! The text of `list` and `status`. The time is an argument.
 
 use comfy_table::{ContentArrangement, Table};
-use protocol::ids::UnixMillis;
+use protocol::elastic::Workers;
+use protocol::ids::{Role, UnixMillis};
 use protocol::view::{JobResult, JobView, ReplicaView};
 
 use crate::narrate::{between, composition, gang_size};
@@ -32,6 +33,8 @@ pub(crate) fn status_text(view: &JobView, now: UnixMillis) -> String {
         ("time", time(view, now)),
     ];
     head.extend(view.generation.map(|generation| ("generation", generation.to_string())));
+    head.extend(view.workers.map(|workers| ("workers", workers_now(view, workers))));
+    head.extend(view.changes.last().map(|change| ("last start", one_line(&change.to_string()))));
     head.extend(view.result.as_ref().map(|ended| ("result", result(ended))));
     head.extend((view.restarts.total() > 0).then(|| ("restarts", restarts(view))));
     head.extend(view.restarts.failed_starts.last().map(|failed| ("failed", one_line(&failed.failure.to_string()))));
@@ -49,6 +52,12 @@ pub(crate) fn status_text(view: &JobView, now: UnixMillis) -> String {
         ]);
     }
     format!("{}\n\n{}", head.join("\n"), shown(&table))
+}
+
+/// How many workers of an elastic job take part, and how many it may have.
+fn workers_now(view: &JobView, wanted: Workers) -> String {
+    let members = view.roster.iter().filter(|id| id.role == Role::Worker).count();
+    format!("{members} take part, {wanted} wanted")
 }
 
 fn exit_or_reason(replica: &ReplicaView) -> String {

@@ -17,6 +17,9 @@ fn view(result: Option<JobResult>, failed_starts: Vec<FailedStart>) -> JobView {
         result,
         restarts: protocol::failure::Restarts::default(),
         spec: JobRequest::new("digits".parse().unwrap(), "allreduce".parse().unwrap()).try_into().unwrap(),
+        workers: None,
+        roster: vec![],
+        changes: vec![],
         replicas: [].into(),
         times: JobTimes { accepted: Some(UnixMillis(1_000)), ..JobTimes::default() },
     };

@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 
 use super::follower::Follower;
 use super::subject::Subject;
-use super::tasks::{self, Meeting};
+use super::tasks::{self, Meeting, Seat};
 use super::tracked::Replica;
 use super::{Driver, Next, Report};
 use crate::error_chain::error_chain;
@@ -29,7 +29,9 @@ pub(super) const PODS_AT_ONCE: usize = 32;
 impl Driver {
     pub(super) async fn act(&mut self, action: Action) -> Next {
         match action {
-            Action::CreatePods => self.create_pods(),
+            Action::CreatePods => self.create_missing(),
+            Action::Keep(upkeep) => self.keep(upkeep),
+            Action::Enrol { generation, roster } => self.enrol(generation, &roster),
             Action::Configure(generation) => self.configure(generation),
             Action::Launch(generation) => return self.launch(generation).await,
             Action::StopRuns { grace } => self.stop_runs(grace).await,
@@ -43,17 +45,29 @@ impl Driver {
     }
 
     fn configure(&mut self, generation: Generation) {
-        debug!(job = %self.stored.name(), %generation, joined = self.replicas.len(), "gang complete");
-        let tensorflow = |(id, replica): (&ReplicaId, &Replica)| Some((*id, replica.seen.addresses()?.tensorflow));
-        let members: BTreeMap<ReplicaId, SocketAddr> = self.replicas.iter().filter_map(tensorflow).collect();
+        let (gang, record) = (self.gang(), &self.stored.record);
+        debug!(job = %self.stored.name(), %generation, members = gang.members().count(), "gang complete");
         for (id, replica) in &mut self.replicas {
             replica.output_from = self.channels.logs.of(*id).map_or(0, |log| log.progress().end);
         }
-        let record = &self.stored.record;
         // After a takeover, an earlier start may have left no trace. So count at least one restart.
-        let restarts = record.restarts.total().max(u32::from(record.epoch > 1));
+        let mut restarts = record.restarts.total().max(u32::from(record.epoch > 1));
+        let (mut members, mut seats) = (BTreeMap::new(), vec![]);
+        for member in gang.members() {
+            let Some(replica) = self.replicas.get(&member.id) else { continue };
+            let Some(addresses) = replica.seen.addresses() else { continue };
+            let (seat, enrolled) = (gang.seat(member), replica.seen.enrolled);
+            restarts = enrolled.map_or(restarts, |enrolled| enrolled.membership.start);
+            members.insert(seat, addresses.tensorflow);
+            seats.push(Seat {
+                subject: replica.subject(member.id),
+                agent: addresses.agent,
+                seat,
+                membership: enrolled.map(|enrolled| enrolled.membership),
+            });
+        }
         let meeting = Meeting { spec: record.spec.clone(), members, restarts };
-        self.begin_start(tasks::configure(self.fanout(generation), self.agents(|_| true), meeting));
+        self.begin_start(tasks::configure(self.fanout(generation), seats, meeting));
     }
 
     async fn launch(&mut self, generation: Generation) -> Next {
@@ -131,7 +145,7 @@ impl Driver {
         for (id, replica) in &mut self.replicas {
             // Wait until its agent answers or the time limit passes.
             let is_unheard = replica.seen.agent == AgentState::Silent && replica.seen.addresses().is_some();
-            let Some(log) = self.channels.logs.of(*id).cloned().filter(|_| !is_unheard && !replica.is_released) else {
+            let Some(log) = self.channels.logs.of(*id).filter(|_| !is_unheard && !replica.is_released) else {
                 continue;
             };
             let copied = replica.follower.as_ref().map(Follower::caught_up);
@@ -155,15 +169,15 @@ impl Driver {
     /// report the deletion.
     pub(super) async fn delete_pods(&mut self, which: PodSelection) {
         self.call_start_back().await;
-        let (horizon, now) = (self.phase.horizon(), Instant::now());
         let soon = self.policy.release_timeout;
+        let gang = self.gang();
         let mut chosen = vec![];
-        for (id, replica) in &mut self.replicas {
-            let is_asked = replica.deletion_asked_at.is_some_and(|at| now < at + soon);
-            if !is_asked && is_chosen(which, &replica.seen, &Member::of(*id, &replica.seen, horizon)) {
-                replica.deletion_asked_at = Some(now);
+        for place in gang.places() {
+            let Some(replica) = self.replicas.get_mut(&place.id) else { continue };
+            if !replica.was_asked_to_go_within(soon) && is_chosen(which, place, gang.has(place), &replica.seen) {
+                replica.deletion_asked_at = Some(Instant::now());
                 replica.seen.deleted_by = DeletedBy::ThisMaster;
-                chosen.push(*id);
+                chosen.push(place.id);
             }
         }
         match which {
@@ -186,8 +200,13 @@ impl Driver {
         tasks::delete_all(self.context.backend.as_ref(), &self.stored.key()).await;
     }
 
-    /// Cancels the task of a start and waits for its end. A pod that the task requested may still appear later.
+    /// Cancels the tasks of a start and waits for their end. A pod that was requested may still appear later.
     async fn call_start_back(&mut self) {
+        for creation in self.creations.drain(..) {
+            creation.abort();
+            let _ = creation.await;
+        }
+        self.replicas.values_mut().for_each(Replica::give_up_request);
         if let Some(start) = self.start.take() {
             start.abort();
             // The task's result does not matter: the watch and the agents show what it did.
@@ -195,22 +214,27 @@ impl Driver {
         }
     }
 
-    /// The agents of the replicas whose phase passes `test`.
+    /// The agents of the members whose phase passes `test`.
     fn agents(&self, test: impl Fn(&ReplicaPhase) -> bool) -> Vec<(Subject, SocketAddr)> {
-        let horizon = self.phase.horizon();
-        let chosen = self.replicas.iter().filter(|(_, replica)| test(&ReplicaPhase::of(&replica.seen, horizon)));
-        chosen.filter_map(|(id, replica)| Some((replica.subject(*id), replica.seen.addresses()?.agent))).collect()
+        let gang = self.gang();
+        let chosen = gang.members().filter(|member| test(&member.phase));
+        chosen
+            .filter_map(|member| {
+                let replica = self.replicas.get(&member.id)?;
+                Some((replica.subject(member.id), replica.seen.addresses()?.agent))
+            })
+            .collect()
     }
 }
 
 /// Whether a selection includes this pod.
-fn is_chosen(which: PodSelection, seen: &Observation, member: &Member) -> bool {
+fn is_chosen(which: PodSelection, member: &Member, is_member: bool, seen: &Observation) -> bool {
     // A second deletion would shorten the grace of an evicted pod.
     let is_leaving = seen.is_leaving();
     match which {
         PodSelection::Live => member.pod == Presence::Live,
         PodSelection::Unfit => !is_leaving && !member.is_fit(),
-        PodSelection::Unended => !is_leaving && member.is_unended(),
+        PodSelection::Unended => !is_leaving && is_member && member.is_unended(),
         PodSelection::Idle => member.is_idle(),
         PodSelection::All => member.pod != Presence::Absent,
     }

@@ -12,7 +12,7 @@ use super::writing::{Written, amend_or_mend, persistently, show};
 use super::{Channels, Context, Driven, tasks};
 use crate::backend::PodTable;
 use crate::job::observation::Pod;
-use crate::store::{Change, Ended, FORMAT, JobRecord, StoreError, Stored, Wish};
+use crate::store::{Change, Ended, JobRecord, StoreError, Stored, Wish, format_of};
 
 /// When a user asks to end another master's job, that master has the pods' grace plus this time to act. Then this
 /// master ends the job.
@@ -155,7 +155,7 @@ pub(super) async fn adopt(
             return Change::Nothing;
         }
         record.holder.clone_from(boot_id);
-        record.format = FORMAT;
+        record.format = record.format.max(format_of(&record.spec));
         record.epoch += 1;
         Change::Write
     };

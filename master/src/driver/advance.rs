@@ -27,6 +27,7 @@ impl Driver {
             let seen = Seen { gang: &gang, policy: &self.policy, restarts, epoch, now };
             let (phase, actions) = phase::step(self.phase.clone(), self.wished(), seen);
             let has_moved = phase != self.phase;
+            let look_at = phase::next_look(&phase, seen);
             // The new phase drops the evidence of the failed start, so the diagnosis is stored first.
             if let Some(failure) = judged(&actions) {
                 self.failed = Some(self.failed_start(failure.clone(), &gang).await);
@@ -45,6 +46,7 @@ impl Driver {
                 }
             }
             if !has_moved {
+                self.look_at = look_at;
                 break;
             }
         }
@@ -60,6 +62,9 @@ impl Driver {
 
     /// Enters a phase. `gang` was observed in the previous phase.
     fn enter(&mut self, phase: JobPhase, gang: &Gang) {
+        if self.policy.elastic.is_some() {
+            self.note_starts(&phase, gang);
+        }
         let launches = Launches { are_complete: gang.all(ReplicaPhase::was_launched), last: self.last_launch() };
         times::reach(&mut self.times, (&self.phase, &phase), &launches, self.context.store.now());
         match &phase {
@@ -69,7 +74,10 @@ impl Driver {
             | JobPhase::Releasing { .. } => {}
             // Long polls begin only now, because they would slow down the start of a large gang.
             JobPhase::Running { .. } => self.replicas.values().for_each(|replica| replica.watch_run(true)),
-            JobPhase::Restarting { .. } => self.replicas.values_mut().for_each(Replica::begin_again),
+            JobPhase::Restarting { .. } => {
+                let is_elastic = self.policy.elastic.is_some();
+                self.replicas.values_mut().for_each(|replica| replica.begin_again(is_elastic));
+            }
             JobPhase::Finished { .. } => {
                 self.complete_logs();
                 if self.stored.record.ended.is_some() {
@@ -100,6 +108,8 @@ fn judged(actions: &[Action]) -> Option<&Failure> {
         Action::RecordRestart(failure) | Action::Conclude(JobResult::Failed { failure }) => Some(failure),
         Action::Conclude(JobResult::Succeeded | JobResult::Cancelled)
         | Action::CreatePods
+        | Action::Keep(_)
+        | Action::Enrol { .. }
         | Action::Configure(_)
         | Action::Launch(_)
         | Action::StopRuns { .. }

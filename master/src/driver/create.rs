@@ -22,16 +22,23 @@ const QUOTA_PAUSE: Duration = Duration::from_secs(5);
 
 impl Driver {
     /// Creates the missing pods.
-    pub(super) fn create_pods(&mut self) {
+    pub(super) fn create_missing(&mut self) {
+        let missing = self.replicas.iter().filter(|(_, replica)| replica.seen.pod.is_none());
+        let missing: Vec<ReplicaId> = missing.map(|(id, _)| *id).collect();
+        if !missing.is_empty() {
+            self.create_pods(&missing);
+        }
+    }
+
+    /// Creates the pods of these replicas.
+    pub(super) fn create_pods(&mut self, replicas: &[ReplicaId]) {
         let record = &self.stored.record;
         let pod = |id: ReplicaId| PodSpec::new(self.stored.key(), &record.spec, id, self.token.sha256());
-        let missing = self.replicas.iter().filter(|(_, replica)| replica.seen.pod.is_none());
-        let pods: Vec<_> = missing.map(|(id, replica)| (replica.subject(*id), pod(*id))).collect();
-        if pods.is_empty() {
-            return;
-        }
+        let known = replicas.iter().filter_map(|id| Some((self.replicas.get(id)?.subject(*id), pod(*id))));
+        let pods: Vec<_> = known.collect();
         let (backend, reporter, job) = (Arc::clone(&self.context.backend), self.reporter.clone(), self.stored.key());
-        self.begin_start(async move {
+        self.creations.retain(|creation| !creation.is_finished());
+        let creation = tasks::spawn(&self.reporter, async move {
             let all: Vec<Subject> = pods.iter().map(|(subject, _)| *subject).collect();
             if let Err(error) = within_quota(&reporter, &all, || backend.prepare(&job)).await {
                 warn!(job = %job.name, error = error_chain(&error), "could not create any pod");
@@ -48,6 +55,7 @@ impl Driver {
             };
             stream::iter(pods).for_each_concurrent(PODS_AT_ONCE, create).await;
         });
+        self.creations.push(creation);
     }
 }
 

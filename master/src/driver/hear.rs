@@ -8,7 +8,7 @@ use super::subject::Subject;
 use super::tracked::PodNews;
 use super::{Driver, Next, Report};
 use crate::job::observation::{AgentState, Pod, Presence};
-use crate::job::phase::{JobEvent, JobPhase, StartStage};
+use crate::job::phase::{self, JobEvent, JobPhase, StartStage};
 use crate::store::Wish;
 
 impl Driver {
@@ -30,6 +30,7 @@ impl Driver {
             return self.advance().await;
         }
         self.stored = newest;
+        self.follow_desired();
         self.advance().await
     }
 
@@ -45,17 +46,28 @@ impl Driver {
         let has_finished = matches!(self.phase, JobPhase::Finished { .. });
         let is_swept = matches!(self.phase, JobPhase::Restarting { .. });
         let launched = self.stored.record.launched;
-        let has_run = self.stored.record.restarts.newest_failed().is_some();
+        let has_run = self.stored.record.restarts.newest_failed().is_some() || !self.starts.roster().is_empty();
+        let horizon = self.phase.horizon();
+        let is_elastic = self.policy.elastic.is_some();
+        if is_elastic {
+            self.add_listed(&table);
+        }
         for (id, replica) in &mut self.replicas {
             let pod = table.get(id).cloned().map(|Pod { incarnation, state }| {
                 let state = if has_run { state.after_a_start() } else { state };
                 Pod { incarnation, state }
             });
             let news = replica.see(pod);
+            let is_forgotten = if is_elastic {
+                // No start depends on the pod of a replica that is not a member.
+                news != PodNews::Same && !replica.may_be_member(horizon)
+            } else {
+                is_swept && (news != PodNews::Same || replica.seen.pod.is_none())
+            };
             match news {
-                _ if is_swept && (news != PodNews::Same || replica.seen.pod.is_none()) => replica.lose_pod(),
-                PodNews::Replaced => replica.lose_run(),
-                PodNews::Deleted if is_coming_up => replica.lose_run(),
+                _ if is_forgotten => replica.lose_pod(),
+                PodNews::Replaced => replica.lose_run(horizon),
+                PodNews::Deleted if is_coming_up => replica.lose_run(horizon),
                 PodNews::Deleted | PodNews::Same => {}
             }
             replica.count_as_launched(launched);
@@ -65,9 +77,11 @@ impl Driver {
             if let (Some(address), Some(log), false) = (replica.to_follow(), self.channels.logs.of(*id), has_finished) {
                 let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
                 let subject = replica.subject(*id);
-                replica.follower =
-                    Some(Follower::begin(Followed { agents, subject, address, log: log.clone(), reporter }));
+                replica.follower = Some(Follower::begin(Followed { agents, subject, address, log, reporter }));
             }
+        }
+        if !has_finished {
+            self.drop_unwanted();
         }
     }
 
@@ -93,6 +107,7 @@ impl Driver {
         if self.is_being_configured_anew(&agent) {
             return;
         }
+        let agent = if self.policy.elastic.is_some() { able(agent) } else { agent };
         let launched = self.stored.record.launched;
         self.replicas.entry(subject.id).and_modify(|replica| replica.hear(subject, agent, launched));
     }
@@ -106,4 +121,14 @@ impl Driver {
         };
         agent.status().is_some_and(runs_earlier)
     }
+}
+
+/// The state of an agent of an elastic job. An agent of an earlier version cannot take part.
+fn able(agent: AgentState) -> AgentState {
+    let is_too_old = match &agent {
+        AgentState::SeedOnly => true,
+        AgentState::Status(status) => !status.features.seats,
+        AgentState::Silent | AgentState::Configured(_) | AgentState::Started(_) | AgentState::Failed(_) => false,
+    };
+    if is_too_old { AgentState::Failed(phase::too_old()) } else { agent }
 }

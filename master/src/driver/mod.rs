@@ -6,6 +6,7 @@ mod adopt;
 mod advance;
 mod context;
 mod create;
+mod elastic;
 mod follower;
 mod hear;
 mod record;
@@ -32,6 +33,7 @@ use tracing::error;
 
 pub use self::adopt::Tenure;
 pub use self::context::{Channels, Context};
+use self::elastic::Starts;
 use self::subject::Subject;
 use self::tracked::Replica;
 pub use self::view::initial as initial_view;
@@ -42,7 +44,6 @@ use crate::backend::PodTable;
 use crate::job::gang::{Gang, Member};
 use crate::job::observation::AgentState;
 use crate::job::phase::{self, Action, JobPhase, Known, Leftovers};
-use crate::job::plan;
 use crate::job::policy::Policy;
 use crate::store::{Ended, Stored};
 
@@ -107,8 +108,14 @@ struct Driver {
     reports: mpsc::Receiver<Report>,
     reporter: mpsc::Sender<Report>,
     tasks: JoinSet<()>,
-    /// The current task of the start: creating pods, configuring agents, or launching runs.
+    /// The current task of the start: configuring agents, or launching runs.
     start: Option<AbortOnDropHandle<()>>,
+    /// The tasks that create pods.
+    creations: Vec<AbortOnDropHandle<()>>,
+    /// The starts of an elastic job.
+    starts: Starts,
+    /// When the driver must look at an elastic job again, as the time since it began.
+    look_at: Option<Duration>,
     /// The newest start, also after its end; `None` while a gang gathers for the next start.
     current_start: Option<Generation>,
     /// The diagnosis of a failed start, until it is on record.
@@ -139,7 +146,8 @@ pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, channe
         leftovers: if record.restarts.is_empty() { Leftovers::None } else { Leftovers::Possible },
         result: record.ended.as_ref().map(|ended| ended.result.clone()),
     };
-    let policy = Policy::of(&record.spec, context.age(record.accepted_at), share_of(&record.uid));
+    let mut policy = Policy::of(&record.spec, context.age(record.accepted_at), share_of(&record.uid));
+    policy.elastic = elastic::rules(record);
     let (phase, actions) = phase::begin(known, &policy, Duration::ZERO);
     Driver::new(context, stored, channels, (phase, policy)).run(actions).await
 }
@@ -154,11 +162,14 @@ impl Driver {
             agents: context.agents.with_token(&token),
             token,
             pods: context.backend.watch(&stored.key()),
-            replicas: plan::replicas(&record.spec).into_iter().map(|id| (id, Replica::new())).collect(),
+            replicas: record.replicas().into_iter().map(|id| (id, Replica::first(record.epoch))).collect(),
             times: record.ended.as_ref().map_or(accepted, Ended::times_of_finished),
             began: Instant::now(),
             tasks: JoinSet::new(),
             start: None,
+            creations: vec![],
+            starts: Starts::new(record),
+            look_at: None,
             current_start: None,
             failed: None,
             silence: BTreeMap::new(),
@@ -230,8 +241,13 @@ impl Driver {
 
     fn gang(&self) -> Gang {
         let horizon = self.phase.horizon();
-        let member = |(id, replica): (&ReplicaId, &Replica)| Member::of(*id, &replica.seen, horizon);
-        Gang::new(self.replicas.iter().map(member).collect())
+        let member = |(id, replica): (&ReplicaId, &Replica)| {
+            let mut member = Member::of(*id, &replica.seen, horizon);
+            member.place.create_at = replica.replacements.next_at();
+            member
+        };
+        let members = self.replicas.iter().map(member).collect();
+        if self.policy.elastic.is_some() { Gang::elastic(members, horizon) } else { Gang::new(members) }
     }
 }
 

@@ -40,7 +40,11 @@ impl Driver {
     /// Records a start that may repeat a start of an earlier master. Does nothing for other starts.
     pub(super) async fn note_repeated(&mut self, generation: Generation) -> Next {
         let restarts = &self.stored.record.restarts;
-        let is_first = generation.epoch > 1 && generation.sequence == 1 && restarts.total() == self.restarts_before;
+        // The agents of an elastic job know how many starts there were.
+        let is_first = self.policy.elastic.is_none()
+            && generation.epoch > 1
+            && generation.sequence == 1
+            && restarts.total() == self.restarts_before;
         if !is_first || restarts.repeated_starts.last().is_some_and(|last| last.generation == generation) {
             return Next::GoOn;
         }

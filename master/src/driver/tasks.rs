@@ -37,10 +37,21 @@ const ATTEMPTS: usize = 6;
 #[derive(Debug)]
 pub(super) struct Meeting {
     pub(super) spec: JobSpec,
-    /// The address of each member's TensorFlow server.
+    /// The address of each seat's TensorFlow server.
     pub(super) members: BTreeMap<ReplicaId, SocketAddr>,
     /// How many times the gang has restarted.
     pub(super) restarts: u32,
+}
+
+/// A member of a start, and the address of its agent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seat {
+    pub(super) subject: Subject,
+    pub(super) agent: SocketAddr,
+    /// Its role and index in this start.
+    pub(super) seat: ReplicaId,
+    /// Its membership, if the driver chose the members; else the rendezvous computes it.
+    pub(super) membership: Option<Membership>,
 }
 
 /// What a request to every agent of a gang needs.
@@ -81,19 +92,18 @@ pub(super) fn spawn(
 }
 
 /// Sends every agent its environment.
-pub(super) async fn configure(call: Fanout, targets: Vec<(Subject, SocketAddr)>, meeting: Meeting) {
+pub(super) async fn configure(call: Fanout, seats: Vec<Seat>, meeting: Meeting) {
     let Meeting { spec, members, restarts } = meeting;
     let rendezvous = Rendezvous::new(&spec, call.generation, &members).after_restarts(restarts);
-    let configure = async |(subject, agent): (Subject, SocketAddr)| {
-        let body =
-            serde_json::to_vec(&rendezvous.environment(subject.id)).expect("strings and numbers always serialize");
+    let configure = async |Seat { subject, agent, seat, membership }: Seat| {
+        let body = serde_json::to_vec(&rendezvous.environment(seat)).expect("strings and numbers always serialize");
         let body = Bytes::from(body);
-        let membership = rendezvous.membership(subject.id);
+        let membership = membership.or_else(|| rendezvous.membership(seat));
         let answer = configure_one(&call, agent, membership, &body).await;
         let answer = answer.map(|()| AgentState::Configured(call.generation));
         call.report(subject, "its agent did not accept the environment", answer).await;
     };
-    stream::iter(targets).for_each_concurrent(AGENTS_AT_ONCE, configure).await;
+    stream::iter(seats).for_each_concurrent(AGENTS_AT_ONCE, configure).await;
 }
 
 /// Configures an agent. If the agent still has a run that an earlier master launched, stops that run first.

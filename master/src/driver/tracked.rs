@@ -1,14 +1,17 @@
 //! One replica of a driver's job: what the driver knows about it, and which work is in progress.
 
+use std::mem;
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use protocol::agent::RunState;
+use protocol::agent::{RunState, RunStatus};
 use protocol::ids::{Generation, ReplicaId};
 use tokio::time::Instant;
 
 use super::follower::Follower;
 use super::subject::Subject;
 use crate::job::observation::{AgentState, Incarnation, Observation, Pod, PodState};
+use crate::job::upkeep::Replacements;
 
 /// How a replica's pod has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +30,12 @@ pub(super) struct Replica {
     pods_before: u32,
     /// Its newest pod, which may be deleted by now.
     incarnation: Option<Incarnation>,
+    /// Whether an earlier master may have created its first pod.
+    may_be_found: bool,
+    /// When its pod was requested, until it is listed.
+    requested_at: Option<Instant>,
+    /// When its pod may be replaced; for elastic jobs only.
+    pub(super) replacements: Replacements,
     /// Whether the pod of its newest run was deleted. A later pod has nothing to say about that run.
     has_lost_run: bool,
     /// What the driver knows about it.
@@ -82,6 +91,10 @@ impl Replica {
             return;
         }
         self.is_seed_only |= agent == AgentState::SeedOnly;
+        if matches!(agent, AgentState::Failed(_)) {
+            // If there is no pod, it could not be created.
+            self.requested_at = None;
+        }
         // The record says that this agent was launched already; do not launch it again.
         let before = launched.filter(|_| agent == AgentState::SeedOnly).map(AgentState::Started);
         self.seen.hear(before.unwrap_or(agent));
@@ -103,17 +116,23 @@ impl Replica {
             return if was_listed { PodNews::Deleted } else { PodNews::Same };
         };
         self.seen.denied = None;
+        self.requested_at = None;
+        self.seen.is_found |= mem::take(&mut self.may_be_found);
         match self.incarnation.replace(incarnation) {
             known @ Some(_) if known != self.incarnation => PodNews::Replaced,
             Some(_) | None => PodNews::Same,
         }
     }
 
-    /// Counts its run as lost with its pod, unless the run's end is known. Ignores all further reports about that pod.
-    pub(super) fn lose_run(&mut self) {
+    /// Counts its run as lost with its pod, unless the end of that run is known. Runs of generations before `horizon` are
+    /// earlier ones. Ignores all further reports about that pod.
+    pub(super) fn lose_run(&mut self, horizon: Option<Generation>) {
         self.stop_hearing();
         self.has_lost_run = true;
-        if self.seen.agent.status().is_none_or(|status| status.exit.is_none()) {
+        self.deletion_asked_at = None;
+        let has_ended =
+            |status: &RunStatus| status.exit.is_some() && (horizon.is_none() || status.generation >= horizon);
+        if !self.seen.agent.status().is_some_and(has_ended) {
             self.seen.agent = AgentState::Failed(self.seen.lost("its pod was deleted"));
         }
     }
@@ -129,12 +148,42 @@ impl Replica {
         self.stop_hearing();
         let incarnation = self.incarnation.take().filter(|_| self.seen.pod.is_some());
         let seen = Observation { pod: self.seen.pod.take(), ..Observation::NEW };
-        *self = Self { pods_before: self.pods_before, incarnation, seen, ..Self::new() };
+        let (pods_before, replacements) = (self.pods_before, self.replacements);
+        *self = Self { pods_before, replacements, incarnation, seen, ..Self::new() };
     }
 
-    /// Prepares for the next start after a failed start. If its pod still exists, the pod may serve the next start.
-    pub(super) fn begin_again(&mut self) {
-        if self.seen.pod.is_none() {
+    /// Whether its pod may be a member of a start that is not older than `horizon`.
+    pub(super) fn may_be_member(&self, horizon: Option<Generation>) -> bool {
+        self.seen.enrolment().is_some_and(|enrolled| horizon.is_none_or(|horizon| enrolled.generation >= horizon))
+    }
+
+    /// Notes that its pod is requested. Forgets why the last request failed.
+    pub(super) fn request(&mut self) {
+        if matches!(self.seen.agent, AgentState::Failed(_)) {
+            self.lose_pod();
+        }
+        self.requested_at = Some(Instant::now());
+    }
+
+    /// When its pod was requested, until it is listed.
+    pub(super) fn requested_at(&self) -> Option<Instant> {
+        self.requested_at
+    }
+
+    /// Notes that the request for its pod was given up.
+    pub(super) fn give_up_request(&mut self) {
+        self.requested_at = None;
+    }
+
+    /// Whether the deletion of its pod was requested in this last period.
+    pub(super) fn was_asked_to_go_within(&self, period: Duration) -> bool {
+        self.deletion_asked_at.is_some_and(|at| at.elapsed() < period)
+    }
+
+    /// Prepares for the next start after a failed start. If its pod still exists, the pod may serve the next start. A
+    /// fixed job deletes a pod that somebody else has put in the place of a lost one; an elastic job uses it.
+    pub(super) fn begin_again(&mut self, is_elastic: bool) {
+        if self.seen.pod.is_none() || is_elastic && self.has_lost_run {
             return self.lose_pod();
         }
         self.has_lost_run = false;
@@ -162,11 +211,19 @@ impl Replica {
             };
     }
 
+    /// A replica when its driver begins. From the second epoch on, an earlier master may have created its pod.
+    pub(super) fn first(epoch: u32) -> Self {
+        Self { may_be_found: epoch > 1, ..Self::new() }
+    }
+
     /// A replica about which nothing is known yet.
     pub(super) fn new() -> Self {
         Self {
             pods_before: 0,
             incarnation: None,
+            may_be_found: false,
+            requested_at: None,
+            replacements: Replacements::default(),
             has_lost_run: false,
             seen: Observation::NEW,
             is_seed_only: false,

@@ -6,16 +6,16 @@ use protocol::ids::{Generation, PodName, ReplicaId};
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaView};
 
 use super::Driver;
+use super::elastic::Starts;
 use super::tracked::Replica;
 use crate::job::observation::Observation;
 use crate::job::phase::JobPhase;
-use crate::job::plan;
 use crate::job::replica::ReplicaPhase;
 use crate::store::{JobRecord, Stored};
 
 /// The view of a job before its driver has observed it.
 pub fn initial(record: &JobRecord) -> JobView {
-    let replicas = plan::replicas(&record.spec);
+    let replicas = record.replicas();
     let replica = |id: ReplicaId| of_replica(record, id, &Observation::NEW, None);
     JobView {
         name: record.spec.name.clone(),
@@ -26,13 +26,16 @@ pub fn initial(record: &JobRecord) -> JobView {
         result: None,
         restarts: record.restarts.clone(),
         spec: record.spec.clone(),
+        workers: record.workers(),
+        roster: vec![],
+        changes: vec![],
         replicas: replicas.into_iter().map(replica).collect(),
         times: JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() },
     }
 }
 
 /// The current view of a job, without its `seq`: see [`renew`].
-fn of(stored: &Stored, phase: &JobPhase, replicas: Arc<[ReplicaView]>, times: &JobTimes) -> JobView {
+fn of(stored: &Stored, phase: &JobPhase, replicas: Arc<[ReplicaView]>, times: &JobTimes, starts: &Starts) -> JobView {
     let record = &stored.record;
     JobView {
         name: record.spec.name.clone(),
@@ -43,6 +46,9 @@ fn of(stored: &Stored, phase: &JobPhase, replicas: Arc<[ReplicaView]>, times: &J
         result: result(phase),
         restarts: record.restarts.clone(),
         spec: record.spec.clone(),
+        workers: record.workers(),
+        roster: starts.roster().to_vec(),
+        changes: starts.changes().to_vec(),
         replicas,
         times: times.clone(),
     }
@@ -58,13 +64,14 @@ impl Driver {
                 let view = |(id, replica): (&ReplicaId, &Replica)| {
                     of_replica(&self.stored.record, *id, &replica.seen, horizon)
                 };
-                self.replicas.iter().map(view).collect()
+                let unwanted = self.unwanted();
+                self.replicas.iter().filter(|(id, _)| !unwanted.contains(*id)).map(view).collect()
             }
         }
     }
 
     pub(super) fn publish(&self) {
-        let shown = of(&self.stored, &self.phase, self.replica_views(), &self.times);
+        let shown = of(&self.stored, &self.phase, self.replica_views(), &self.times, &self.starts);
         self.channels.view.send_if_modified(|view| renew(view, shown));
     }
 }

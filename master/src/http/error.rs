@@ -54,6 +54,10 @@ impl From<JobsError> for ApiError {
             JobsError::Exists(_) | JobsError::Unreadable { .. } => {
                 Self::new(StatusCode::CONFLICT, ErrorCode::JobExists, error.to_string())
             }
+            JobsError::Spec(SpecError::NotElastic) | JobsError::Over(_) => {
+                Self::new(StatusCode::CONFLICT, ErrorCode::Conflict, error.to_string())
+            }
+            JobsError::Spec(error) => error.into(),
             JobsError::LaterFormat(_) => Self::new(StatusCode::CONFLICT, ErrorCode::Conflict, error.to_string()),
             JobsError::Unknown(_) => Self::new(StatusCode::NOT_FOUND, ErrorCode::UnknownJob, error.to_string()),
             JobsError::Refused(Refusal { code, sentence }) => {

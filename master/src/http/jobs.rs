@@ -1,4 +1,4 @@
-//! `/v1/jobs`: submit, list, show, cancel, delete.
+//! `/v1/jobs`: submit, list, show, scale, cancel, delete.
 
 use std::time::Duration;
 
@@ -7,6 +7,7 @@ use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{FromRequest, Path, Query, Request, State};
 use axum::http::StatusCode;
+use protocol::elastic::JobPatch;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
 use protocol::job::{JobRequest, JobSpec};
@@ -115,6 +116,43 @@ pub(super) async fn show(
     }
     let view = view.borrow().clone();
     Ok(Json(view))
+}
+
+/// Changes how many workers an elastic job may have. The job then grows or shrinks.
+#[utoipa::path(
+    patch,
+    path = routes::JOB,
+    params(("name" = JobName, Path, description = "The job")),
+    request_body(content = JobPatch, description = "At most 4 MiB, within 10 seconds"),
+    responses(
+        (status = 200, description = "The job, with its new number of workers", body = JobView),
+        (status = 400, description = "The body is cut off", body = Problem, content_type = "application/problem+json"),
+        (status = 408, description = "The body is too slow", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The job is not elastic or has ended, or its record cannot be changed",
+            body = Problem, content_type = "application/problem+json"),
+        (status = 413, description = "The body is too long", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The change is refused", body = Problem, content_type = "application/problem+json"),
+        NotLetIn,
+        NoSuchJob,
+        Down,
+    ),
+)]
+pub(super) async fn patch(
+    State(state): State<AppState>,
+    name: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Result<Json<JobView>, ApiError> {
+    let name = parse_name(name)?;
+    let body = whole_body(request).await?;
+    let patch: JobPatch = serde_json::from_slice(&body).map_err(|error| {
+        let detail = format!("the body is not a change of a job: {error}");
+        ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadRequest, detail)
+    })?;
+    let workers = state.jobs.patch(&name, patch).await?;
+    let handle = state.jobs.find(&name).ok_or(JobsError::Slow(name))?;
+    // The driver learns of the change from the record, a moment later.
+    let view = handle.view.borrow().clone();
+    Ok(Json(JobView { workers: Some(workers), ..view }))
 }
 
 /// Cancels a job, and keeps its record and output. A job that has ended stays as it is.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::ready;
+use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -99,7 +100,7 @@ async fn one(
         ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownReplica, detail)
     };
     let log = job.logs.of(replica).ok_or_else(unknown)?;
-    let asked = start(log, query.offset, query.tail).await?;
+    let asked = start(&log, query.offset, query.tail).await?;
     let first = log.read(asked).await.map_err(unreadable)?.offset;
     let bytes = unbroken(log.clone(), first, query.follow).take_until(Box::pin(ended));
     let mut response = Body::from_stream(bytes).into_response();
@@ -122,17 +123,29 @@ async fn merged(
         return Err(bad("\"unfinished\" is only for followed output: add follow=true"));
     }
     let offsets = parse_from(query.from.as_deref().unwrap_or_default())?;
-    let begin = async |(replica, log): (ReplicaId, &ReplicaLog)| {
-        let first = start(log, offsets.get(&replica).copied(), query.tail).await?;
-        let log = log.clone();
-        Ok::<_, ApiError>(if query.unfinished {
+    let unfinished = query.unfinished;
+    let from = move |replica: ReplicaId, log: ReplicaLog, first: u64, follow: bool| {
+        if unfinished {
             encoded(growing_lines(replica, log, first)).boxed()
         } else {
-            encoded(lines(replica, log, first, query.follow)).boxed()
-        })
+            encoded(lines(replica, log, first, follow)).boxed()
+        }
     };
-    let streams = try_join_all(job.logs.all().map(begin)).await?;
-    let body = Body::from_stream(stream::select_all(streams).take_until(Box::pin(ended)));
+    let begin = async |(replica, log): (ReplicaId, ReplicaLog)| {
+        let first = start(&log, offsets.get(&replica).copied(), query.tail).await?;
+        Ok::<_, ApiError>(from(replica, log, first, query.follow))
+    };
+    let known = job.logs.all();
+    let ids = known.iter().map(|(id, _)| *id).collect();
+    let streams = stream::select_all(try_join_all(known.into_iter().map(begin)).await?);
+    let merged = if query.follow {
+        let added = Arc::clone(&job.logs).added_after(ids);
+        let added = added.flat_map_unordered(None, move |(replica, log)| from(replica, log, 0, true));
+        stream::select(streams, added).boxed()
+    } else {
+        streams.boxed()
+    };
+    let body = Body::from_stream(merged.take_until(Box::pin(ended)));
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
 

@@ -72,7 +72,7 @@ fn routes(guard: Guard) -> OpenApiRouter<AppState> {
     let guarded = OpenApiRouter::new()
         .routes(routes!(create::create))
         .routes(routes!(jobs::list, jobs::submit))
-        .routes(routes!(jobs::show, jobs::delete))
+        .routes(routes!(jobs::show, jobs::patch, jobs::delete))
         .routes(routes!(jobs::cancel))
         .routes(routes!(logs::logs))
         .routes(routes!(about::master))

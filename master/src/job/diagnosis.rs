@@ -58,7 +58,7 @@ pub fn longest_silent(silence: &BTreeMap<ReplicaId, Duration>) -> Option<Replica
 
 /// The state of each replica at the deadline. Running replicas come first, sorted by their silence, longest first.
 fn at_the_deadline(gang: &Gang, silence: &BTreeMap<ReplicaId, Duration>) -> Vec<Consequence> {
-    let mut members: Vec<&Member> = gang.members().iter().collect();
+    let mut members: Vec<&Member> = gang.members().collect();
     members.sort_by_key(|member| Reverse(silence.get(&member.id)));
     let stood = |member: &&Member| {
         let (how, stopped) = match (&member.phase, silence.get(&member.id)) {
@@ -85,7 +85,7 @@ fn consequences(failure: &Failure, gang: &Gang) -> Vec<Consequence> {
     let Some(first) = failure.replica().filter(|_| !matches!(failure, Failure::StartTimeout { .. })) else {
         return vec![];
     };
-    let others = gang.members().iter().filter(|member| member.id != first);
+    let others = gang.members().filter(|member| member.id != first);
     let mut consequences: Vec<Consequence> = others.filter_map(consequence).collect();
     consequences.sort_by_key(|consequence| consequence.stopped);
     consequences.truncate(CONSEQUENCES_MAX);

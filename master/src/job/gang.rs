@@ -5,7 +5,7 @@ use std::time::Duration;
 use protocol::failure::{Failure, Loss};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 
-use super::observation::{DeletedBy, LostRun, Observation, Presence};
+use super::observation::{DeletedBy, Enrolled, LostRun, Observation, Presence};
 use super::replica::ReplicaPhase;
 
 /// One replica: its phase, and what is known about its pod.
@@ -21,6 +21,21 @@ pub struct Member {
     pub waits_for: Option<String>,
     /// Whether this master has requested the pod's deletion.
     pub deleted_by: DeletedBy,
+    /// What only elastic jobs ask.
+    pub place: Place,
+}
+
+/// A replica as a place that a pod can take, of an elastic job.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The part of its pod in the newest start that the pod knows.
+    pub enrolled: Option<Enrolled>,
+    /// Whether exec.py may still run in its pod, of whatever start.
+    pub may_run: bool,
+    /// Whether the cluster is removing its pod.
+    pub is_leaving: bool,
+    /// When its next pod may be created, as the time since the driver began.
+    pub create_at: Duration,
 }
 
 impl Member {
@@ -29,7 +44,13 @@ impl Member {
     pub fn of(id: ReplicaId, seen: &Observation, horizon: Option<Generation>) -> Self {
         let phase = ReplicaPhase::of(seen, horizon);
         let waits_for = seen.waits_for().map(str::to_owned);
-        Self { id, phase, pod: seen.presence(), waits_for, deleted_by: seen.deleted_by }
+        let place = Place {
+            enrolled: seen.enrolment(),
+            may_run: seen.may_run(),
+            is_leaving: seen.is_leaving(),
+            create_at: Duration::ZERO,
+        };
+        Self { id, phase, pod: seen.presence(), waits_for, deleted_by: seen.deleted_by, place }
     }
 
     /// Whether its pod is alive and its agent was not configured in this start.
@@ -74,7 +95,7 @@ impl Member {
     }
 
     /// The failure that this replica causes, if any.
-    fn failure(&self) -> Option<Failure> {
+    pub fn failure(&self) -> Option<Failure> {
         let replica = self.id;
         match &self.phase {
             succeeded if succeeded.has_succeeded() => None,
@@ -91,29 +112,79 @@ impl Member {
     }
 }
 
-/// Every replica of a job, in the plan's order.
+/// The replicas of a job, in the plan's order. All replicas of a fixed job are members of its gang. Of an elastic job,
+/// only the replicas with a seat in the current start are members.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gang(Vec<Member>);
+pub struct Gang {
+    places: Vec<Member>,
+    membership: GangMembership,
+}
+
+/// Which replicas are members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum GangMembership {
+    All,
+    /// Those with a seat in this start; nobody if there is none.
+    EnrolledIn(Option<Generation>),
+}
 
 impl Gang {
-    /// A gang of these members, in the plan's order.
+    /// The gang of a fixed job.
     pub fn new(members: Vec<Member>) -> Self {
-        Self(members)
+        Self { places: members, membership: GangMembership::All }
     }
 
-    /// All members, in the plan's order.
-    pub fn members(&self) -> &[Member] {
-        &self.0
+    /// The gang of an elastic job: its members are enrolled in the newest start that any replica knows. Starts before
+    /// `horizon` have ended.
+    pub fn elastic(places: Vec<Member>, horizon: Option<Generation>) -> Self {
+        let known = places.iter().filter_map(|place| Some(place.place.enrolled?.generation));
+        let start = known.max().filter(|start| horizon.is_none_or(|horizon| *start >= horizon));
+        Self { places, membership: GangMembership::EnrolledIn(start) }
     }
 
-    /// Whether `test` holds for every replica's phase.
+    /// Every replica, whether or not it is a member.
+    pub fn places(&self) -> &[Member] {
+        &self.places
+    }
+
+    /// The members.
+    pub fn members(&self) -> impl Iterator<Item = &Member> {
+        self.places.iter().filter(|place| self.has(place))
+    }
+
+    /// Whether this replica is a member.
+    pub fn has(&self, place: &Member) -> bool {
+        match self.membership {
+            GangMembership::All => true,
+            GangMembership::EnrolledIn(start) => {
+                start.is_some() && place.place.enrolled.map(|enrolled| enrolled.generation) == start
+            }
+        }
+    }
+
+    /// The role and index of a member in the current start.
+    pub fn seat(&self, member: &Member) -> ReplicaId {
+        match (self.membership, member.place.enrolled) {
+            (GangMembership::EnrolledIn(_), Some(Enrolled { membership, .. })) => {
+                ReplicaId { role: member.id.role, index: membership.seat }
+            }
+            (GangMembership::EnrolledIn(_), None) | (GangMembership::All, _) => member.id,
+        }
+    }
+
+    /// Whether `test` holds for every member's phase.
     pub fn all(&self, test: impl Fn(&ReplicaPhase) -> bool) -> bool {
-        self.0.iter().all(|member| test(&member.phase))
+        self.members().all(|member| test(&member.phase))
     }
 
     /// Whether `test` holds for at least one member.
     pub fn any(&self, test: impl Fn(&Member) -> bool) -> bool {
-        self.0.iter().any(test)
+        self.members().any(test)
+    }
+
+    /// Whether `test` holds for at least one replica.
+    pub fn any_place(&self, test: impl Fn(&Member) -> bool) -> bool {
+        self.places.iter().any(test)
     }
 
     /// The first failure. Call this only before this master stops a run. A pod that the cluster removed comes first,
@@ -134,28 +205,28 @@ impl Gang {
     }
 
     fn failures(&self) -> impl Iterator<Item = Failure> {
-        self.0.iter().filter_map(Member::failure)
+        self.members().filter_map(Member::failure)
     }
 
     /// The newest generation in which an exec.py was started.
     pub fn newest_launch(&self) -> Option<Generation> {
-        let launched = self.0.iter().filter(|member| member.phase.was_launched() && !member.phase.was_called_back());
+        let launched = self.members().filter(|member| member.phase.was_launched() && !member.phase.was_called_back());
         launched.filter_map(|member| member.phase.generation()).max()
     }
 
     /// The newest generation that an agent knows.
     pub fn newest_generation(&self) -> Option<Generation> {
-        self.0.iter().filter_map(|member| member.phase.generation()).max()
+        self.members().filter_map(|member| member.phase.generation()).max()
     }
 
     /// A member whose agent does not know this generation.
     pub fn outside(&self, generation: Generation) -> Option<ReplicaId> {
-        self.0.iter().find(|member| member.phase.generation() != Some(generation)).map(|member| member.id)
+        self.members().find(|member| member.phase.generation() != Some(generation)).map(|member| member.id)
     }
 
     /// The failure of a gang that exceeded this start timeout. It names the members for which `has_come` is false.
     pub fn start_timeout(&self, timeout: Duration, has_come: impl Fn(&Member) -> bool) -> Failure {
-        let missing = || self.0.iter().filter(|member| !has_come(member));
+        let missing = || self.places.iter().filter(|member| !has_come(member));
         Failure::StartTimeout {
             missing: missing().map(|member| member.id).collect(),
             after_seconds: timeout.as_secs(),
@@ -176,7 +247,8 @@ fn time_of(failure: &Failure) -> UnixMillis {
     }
 }
 
-fn was_stopped(failure: &Failure) -> bool {
+/// Whether somebody stopped the run that failed.
+pub fn was_stopped(failure: &Failure) -> bool {
     match failure {
         Failure::ReplicaExited { exit, .. } => exit.stopped,
         Failure::ReplicaLost { .. } | Failure::StartTimeout { .. } | Failure::DeadlineExceeded { .. } => false,

@@ -10,3 +10,5 @@ pub mod plan;
 pub mod policy;
 pub mod rendezvous;
 pub mod replica;
+pub mod roster;
+pub mod upkeep;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use protocol::agent::{LastWords, RunState, RunStatus};
+use protocol::agent::{LastWords, Membership, RunState, RunStatus};
 use protocol::failure::Loss;
 use protocol::ids::Generation;
 
@@ -172,6 +172,19 @@ pub struct Observation {
     pub agent: AgentState,
     /// Whether this master has requested the pod's deletion.
     pub deleted_by: DeletedBy,
+    /// The seat that this master gave its pod last, if any.
+    pub enrolled: Option<Enrolled>,
+    /// Whether an earlier master may have created its pod, and started exec.py in it.
+    pub is_found: bool,
+}
+
+/// A pod's part in one start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Enrolled {
+    /// The start.
+    pub generation: Generation,
+    /// The pod's seat in it.
+    pub membership: Membership,
 }
 
 /// The origin of a pod's deletion.
@@ -185,7 +198,14 @@ pub enum DeletedBy {
 
 impl Observation {
     /// A replica about which nothing is known yet.
-    pub const NEW: Self = Self { pod: None, denied: None, agent: AgentState::Silent, deleted_by: DeletedBy::Others };
+    pub const NEW: Self = Self {
+        pod: None,
+        denied: None,
+        agent: AgentState::Silent,
+        deleted_by: DeletedBy::Others,
+        enrolled: None,
+        is_found: false,
+    };
 
     /// Applies a report about its agent. Acknowledgements and statuses may arrive out of order. A late report is
     /// ignored.
@@ -205,6 +225,39 @@ impl Observation {
         if !is_late {
             self.agent = heard;
         }
+    }
+
+    /// Its pod's part in the newest start that the pod knows. An earlier master may have given it.
+    pub fn enrolment(&self) -> Option<Enrolled> {
+        let enrolled = |generation: Option<Generation>, membership: Option<Membership>| {
+            Some(Enrolled { generation: generation?, membership: membership? })
+        };
+        let reported = self.agent.status().and_then(|status| enrolled(status.generation, status.membership));
+        let last = match &self.pod {
+            Some(PodState::Terminated { exit: Some(words), .. }) => enrolled(words.generation, words.membership),
+            Some(
+                PodState::Terminated { exit: None, .. }
+                | PodState::Pending { .. }
+                | PodState::Running(_)
+                | PodState::Unusable { .. }
+                | PodState::Leaving { .. }
+                | PodState::Disrupted { .. },
+            )
+            | None => None,
+        };
+        [self.enrolled, reported, last].into_iter().flatten().max_by_key(|enrolled| enrolled.generation)
+    }
+
+    /// Whether exec.py may still run in its pod, of whatever start.
+    pub fn may_run(&self) -> bool {
+        let may_run = match &self.agent {
+            AgentState::Silent => self.is_found,
+            AgentState::SeedOnly | AgentState::Configured(_) => false,
+            AgentState::Started(_) => true,
+            AgentState::Status(status) => matches!(status.state, RunState::Running | RunState::Stopping),
+            AgentState::Failed(_) => self.is_found || self.enrolled.is_some(),
+        };
+        may_run && self.presence() == Presence::Live
     }
 
     /// Its addresses, while its pod runs.

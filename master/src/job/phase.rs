@@ -10,6 +10,7 @@
 //!                                                  Finished ◀──every pod has ended── Releasing
 //! ```
 
+mod elastic;
 mod ending;
 mod gathering;
 
@@ -20,10 +21,13 @@ use protocol::ids::Generation;
 use protocol::run_policy::CleanPods;
 use protocol::view::{JobResult, JobState};
 
+pub use self::elastic::too_old;
 use self::ending::{Stop, fail, finished, releasing, stop, stopping};
 use self::gathering::{Restart, pending, restarting, starting};
-use super::gang::Gang;
+use super::gang::{Gang, was_stopped};
 use super::policy::{Deadline, Policy};
+use super::roster::{Roster, resize};
+use super::upkeep::Upkeep;
 
 /// The phase of a job. All times are durations since the job's driver began.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +52,8 @@ pub enum JobPhase {
     Running {
         /// The number of this start.
         generation: Generation,
+        /// When this master learned that every exec.py runs.
+        since: Duration,
     },
     /// The outcome of this start is decided. The driver stops every run that is still alive.
     Stopping {
@@ -96,6 +102,8 @@ pub struct Gathering {
     pub horizon: Option<Generation>,
     /// Whether an earlier master may have left pods of a failed start that cannot serve another start.
     pub leftovers: Leftovers,
+    /// Since when an elastic job has enough workers for a start; `None` if it has too few.
+    pub ready_since: Option<Duration>,
 }
 
 /// See [`Gathering::leftovers`].
@@ -125,6 +133,8 @@ pub enum Ending {
     Failed(Failure),
     /// A user cancelled the job.
     Cancelled,
+    /// Nothing failed: the gang of an elastic job starts again with other members.
+    Regroup,
 }
 
 /// An input of [`step`].
@@ -178,9 +188,18 @@ pub enum PodSelection {
 pub enum Action {
     /// Create every missing pod.
     CreatePods,
-    /// Send every agent its environment.
+    /// Create and delete these pods of an elastic job.
+    Keep(Upkeep),
+    /// Give these replicas of an elastic job their seats in this start.
+    Enrol {
+        /// The start.
+        generation: Generation,
+        /// Its members.
+        roster: Roster,
+    },
+    /// Send every member its environment.
     Configure(Generation),
-    /// Ask every agent to run exec.py.
+    /// Ask every member to run exec.py.
     Launch(Generation),
     /// Ask every live run to stop, unless this master has already asked.
     StopRuns {
@@ -217,8 +236,10 @@ pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Act
     match result {
         None => {
             let horizon = newest_failed.map(Generation::next);
-            let gathering = Gathering { next: first, horizon, leftovers };
-            (JobPhase::Pending { gathering, since: now }, vec![Action::CreatePods])
+            let gathering = Gathering { next: first, horizon, leftovers, ready_since: None };
+            // The first `step` creates the pods of an elastic job.
+            let actions = if policy.elastic.is_some() { vec![] } else { vec![Action::CreatePods] };
+            (JobPhase::Pending { gathering, since: now }, actions)
         }
         Some(result) => match policy.clean_pods {
             CleanPods::None => (JobPhase::Releasing { result, since: now }, vec![]),
@@ -231,6 +252,20 @@ pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Act
 
 /// Moves a job to its next phase. Pure and total: an event that changes nothing returns the same phase and no action.
 pub fn step(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let (phase, mut actions) = next(phase, event, seen);
+    let upkeep = elastic::upkeep_in(&phase, seen);
+    if !upkeep.create.is_empty() || !upkeep.delete.is_empty() {
+        actions.push(Action::Keep(upkeep));
+    }
+    (phase, actions)
+}
+
+/// When the driver must send [`JobEvent::Observed`] besides [`JobPhase::deadline`], even if nothing else happens.
+pub fn next_look(phase: &JobPhase, seen: Seen<'_>) -> Option<Duration> {
+    elastic::next_look(phase, seen)
+}
+
+fn next(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     match (event, phase) {
         (
             JobEvent::CancelWished,
@@ -243,7 +278,7 @@ pub fn step(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<
         (JobEvent::Observed, JobPhase::Starting { generation, stage, since }) => {
             starting(generation, stage, since, seen)
         }
-        (JobEvent::Observed, JobPhase::Running { generation }) => running(generation, seen),
+        (JobEvent::Observed, JobPhase::Running { generation, since }) => running(generation, since, seen),
         (JobEvent::Observed, JobPhase::Restarting { next, without, until, since }) => {
             restarting(Restart { next, without, until, since }, seen)
         }
@@ -256,14 +291,20 @@ pub fn step(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<
     }
 }
 
-fn running(generation: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
-    let phase = JobPhase::Running { generation };
+fn running(generation: Generation, since: Duration, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let phase = JobPhase::Running { generation, since };
     if seen.policy.success.is_met(seen.gang) {
         return stop(&phase, Ending::Succeeded, seen);
     }
-    match seen.gang.first_failure().or_else(|| overdue(seen)) {
-        Some(failure) => fail(&phase, failure, seen),
-        None => (phase, vec![]),
+    let failure = seen.gang.first_failure().or_else(|| overdue(seen));
+    match (failure, &seen.policy.elastic) {
+        // An earlier master was about to start the gang again.
+        (Some(failure), Some(_)) if was_stopped(&failure) => stop(&phase, Ending::Regroup, seen),
+        (Some(failure), _) => fail(&phase, failure, seen),
+        (None, Some(elastic)) if resize(seen.gang, elastic, since, seen.now).is_some() => {
+            stop(&phase, Ending::Regroup, seen)
+        }
+        (None, _) => (phase, vec![]),
     }
 }
 
@@ -296,7 +337,7 @@ impl JobPhase {
     /// The number of the current start.
     pub fn generation(&self) -> Option<Generation> {
         match self {
-            Self::Starting { generation, .. } | Self::Running { generation } => Some(*generation),
+            Self::Starting { generation, .. } | Self::Running { generation, .. } => Some(*generation),
             Self::Stopping { generation, .. } => *generation,
             Self::Pending { .. } | Self::Restarting { .. } | Self::Releasing { .. } | Self::Finished { .. } => None,
         }

@@ -1,10 +1,21 @@
 //! Expands a job's counts, such as `worker_num`, into a list of replicas.
 
+use protocol::elastic::Workers;
 use protocol::ids::{ReplicaId, Role};
 use protocol::job::JobSpec;
 
 /// All replicas of the job, ordered by role and index.
 pub fn replicas(spec: &JobSpec) -> Vec<ReplicaId> {
-    let of_role = |role: Role| (0..spec.count(role)).map(move |index| ReplicaId { role, index });
+    with_workers(spec, spec.worker_num)
+}
+
+/// All replicas that the job has while it may have this many workers.
+pub fn replicas_now(spec: &JobSpec, workers: Option<Workers>) -> Vec<ReplicaId> {
+    with_workers(spec, workers.map_or(spec.worker_num, |workers| workers.max))
+}
+
+fn with_workers(spec: &JobSpec, workers: u32) -> Vec<ReplicaId> {
+    let count = |role: Role| if role == Role::Worker { workers } else { spec.count(role) };
+    let of_role = |role: Role| (0..count(role)).map(move |index| ReplicaId { role, index });
     Role::ALL.into_iter().flat_map(of_role).collect()
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use protocol::agent::{ExitOutcome, ExitReport};
+use protocol::elastic::Workers;
 use protocol::failure::{Failure, Loss, Restarts};
 use protocol::ids::{ReplicaId, Role};
 use protocol::job::{JobSpec, Strategy};
@@ -19,6 +20,10 @@ pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum time between SIGTERM and SIGKILL for the other members when a pod is evicted. It is shorter than
 /// [`RELEASE_TIMEOUT`], so that these members can still report their end.
 pub const LEAVING_GRACE_MAX: Duration = Duration::from_secs(10);
+/// See [`Elastic::gather`].
+const GATHER: Duration = Duration::from_secs(10);
+/// See [`Elastic::settle`].
+const SETTLE: Duration = Duration::from_millis(200);
 /// Maximum pause before a restart that does not count. A job on preemptible machines has many such restarts.
 const FREE_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Maximum pause until the pods of a requeued gang are created again. [`Policy::of`] then scales it by the `share`.
@@ -53,6 +58,28 @@ pub struct Policy {
     pub deadline: Option<Deadline>,
     /// Which pods are deleted at the end.
     pub clean_pods: CleanPods,
+    /// The rules of an elastic job; `None` for a fixed job.
+    pub elastic: Option<Elastic>,
+}
+
+/// The rules of an elastic job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Elastic {
+    /// How many workers the gang may have.
+    pub workers: Workers,
+    /// Maximum time that a gang waits for further workers before the job's first start, when it has enough.
+    pub gather: Duration,
+    /// The same before later starts.
+    pub settle: Duration,
+    /// Minimum time from a start to a restart that takes in new workers, unless every wanted worker is ready.
+    pub grow_interval: Duration,
+}
+
+impl Elastic {
+    /// The rules for this number of workers.
+    pub fn of(workers: Workers, policy: &RunPolicy) -> Self {
+        Self { workers, gather: GATHER, settle: SETTLE, grow_interval: seconds(policy.grow_interval_seconds) }
+    }
 }
 
 /// The deadline of a job.
@@ -115,6 +142,7 @@ impl Policy {
             ttl_after_finished_seconds: _, // the driver applies it after the last phase change
             clean_pods,
             success_policy,
+            grow_interval_seconds: _, // see `Elastic::of`
         } = &spec.run_policy;
         let start_timeout = seconds(*start_timeout_seconds);
         let deadline = deadline_seconds.map(seconds).map(|given| Deadline { at: given.saturating_sub(age), given });
@@ -132,6 +160,7 @@ impl Policy {
             requeue_pause: start_timeout.min(REQUEUE_PAUSE_MAX) * (128 + u32::from(share)) / 256,
             deadline,
             clean_pods: *clean_pods,
+            elastic: spec.workers().map(|workers| Elastic::of(workers, &spec.run_policy)),
         }
     }
 
@@ -206,12 +235,11 @@ impl SuccessRule {
     /// Whether the gang meets this rule.
     pub fn is_met(self, gang: &Gang) -> bool {
         match self {
-            Self::AllThatTrain => gang
-                .members()
-                .iter()
-                .filter(|member| member.id.role.trains())
-                .all(|member| member.phase.has_succeeded()),
-            Self::Decider(decider) => gang.any(|member| member.id == decider && member.phase.has_succeeded()),
+            Self::AllThatTrain => {
+                let mut training = gang.members().filter(|member| member.id.role.trains()).peekable();
+                training.peek().is_some() && training.all(|member| member.phase.has_succeeded())
+            }
+            Self::Decider(decider) => gang.any(|member| gang.seat(member) == decider && member.phase.has_succeeded()),
         }
     }
 }

@@ -8,15 +8,17 @@ mod pace;
 mod read;
 mod tail;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use bounded_log::Tail;
 use bytes::Bytes;
+use futures_util::{Stream, stream};
 use protocol::ids::ReplicaId;
 use tokio::sync::Notify;
 
@@ -35,9 +37,12 @@ const CHUNK_BYTES: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct JobLogs {
     dir: PathBuf,
-    replicas: BTreeMap<ReplicaId, ReplicaLog>,
+    /// A change of the number of workers adds replicas.
+    replicas: Mutex<BTreeMap<ReplicaId, ReplicaLog>>,
     /// Notified when the output is complete.
     completed: Arc<Notify>,
+    /// Notified when a replica is added, and when the output is complete.
+    changed: Notify,
 }
 
 /// The output of one replica. All clones refer to the same output.
@@ -76,26 +81,62 @@ pub struct Chunk {
 impl JobLogs {
     /// The logs of a job with these replicas. The folder is created when there is output to keep. Touches no file.
     pub fn new(dir: PathBuf, replicas: &[ReplicaId]) -> Self {
-        let log = |id: &ReplicaId| (*id, ReplicaLog::new(dir.join(format!("{id}.log"))));
-        Self { replicas: replicas.iter().map(log).collect(), dir, completed: Arc::default() }
+        let logs = Self { replicas: Mutex::default(), dir, completed: Arc::default(), changed: Notify::new() };
+        logs.add(replicas);
+        logs
+    }
+
+    /// Adds the logs of further replicas. Known replicas keep theirs.
+    pub fn add(&self, replicas: &[ReplicaId]) {
+        let mut known = self.lock();
+        for id in replicas {
+            known.entry(*id).or_insert_with(|| ReplicaLog::new(self.dir.join(format!("{id}.log"))));
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// The logs of the replicas that are added after these, until the output is complete.
+    pub fn added_after(
+        self: Arc<Self>,
+        known: BTreeSet<ReplicaId>,
+    ) -> impl Stream<Item = (ReplicaId, ReplicaLog)> + Send {
+        stream::unfold((self, known), async |(logs, mut known)| {
+            loop {
+                let mut changed = pin!(logs.changed.notified());
+                changed.as_mut().enable();
+                let added = logs.all().into_iter().find(|(id, _)| !known.contains(id));
+                if let Some((id, log)) = added {
+                    known.insert(id);
+                    return Some(((id, log), (Arc::clone(&logs), known)));
+                }
+                if logs.is_complete() {
+                    return None;
+                }
+                changed.await;
+            }
+        })
     }
 
     /// Reads the progress of an earlier master from the files.
     pub async fn load(&self) {
-        for log in self.replicas.values() {
+        for (_, log) in self.all() {
             // If a file cannot be opened, its readers and writers get the error later.
             let _ = log.on_file(|file, _| file.end(Then::Close)).await.map(|end| log.reach(end));
         }
     }
 
     /// The log of one replica.
-    pub fn of(&self, replica: ReplicaId) -> Option<&ReplicaLog> {
-        self.replicas.get(&replica)
+    pub fn of(&self, replica: ReplicaId) -> Option<ReplicaLog> {
+        self.lock().get(&replica).cloned()
     }
 
     /// The logs of all replicas, in their order.
-    pub fn all(&self) -> impl Iterator<Item = (ReplicaId, &ReplicaLog)> {
-        self.replicas.iter().map(|(id, log)| (*id, log))
+    pub fn all(&self) -> Vec<(ReplicaId, ReplicaLog)> {
+        self.lock().iter().map(|(id, log)| (*id, log.clone())).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ReplicaId, ReplicaLog>> {
+        self.replicas.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// When the newest byte of a replica's output was kept; `None` if there is none.
@@ -107,14 +148,15 @@ impl JobLogs {
     /// Marks all output as complete and closes the files. A master keeps the output of more jobs than it can have open
     /// files.
     pub async fn complete(&self) {
-        self.replicas.values().for_each(ReplicaLog::complete);
+        self.all().iter().for_each(|(_, log)| log.complete());
         self.with_each(LogFile::close).await;
         self.completed.notify_one();
+        self.changed.notify_waiters();
     }
 
     /// Whether no further output follows.
     fn is_complete(&self) -> bool {
-        self.replicas.values().all(|log| log.progress().is_complete)
+        self.lock().values().all(|log| log.progress().is_complete)
     }
 
     /// The disk space of the job's files.
@@ -125,7 +167,7 @@ impl JobLogs {
 
     /// Drops all output but not its offsets, so that readers learn how much is no longer kept.
     async fn drop_output(&self) -> io::Result<()> {
-        for log in self.replicas.values() {
+        for (_, log) in self.all() {
             log.on_file(|file, _| file.drop_output()).await?;
         }
         Ok(())
@@ -147,10 +189,10 @@ impl JobLogs {
     }
 
     async fn with_each(&self, change: fn(&mut LogFile)) {
-        let logs: Vec<ReplicaLog> = self.replicas.values().cloned().collect();
+        let logs = self.all();
         // This only fails while the runtime shuts down, which closes every file.
         let _ = disk::run(move || {
-            logs.iter().for_each(|log| change(&mut log.0.file()));
+            logs.iter().for_each(|(_, log)| change(&mut log.0.file()));
             Ok(())
         })
         .await;

@@ -1,8 +1,9 @@
-//! Errors of a submit, a cancel or a delete.
+//! Errors of a submit, and of a change of a job.
 
 use std::time::Duration;
 
 use protocol::ids::JobName;
+use protocol::job::SpecError;
 
 use crate::backend::{BackendError, Refusal};
 use crate::job::key::JobKey;
@@ -36,6 +37,12 @@ pub enum JobsError {
     /// The back end refuses the job.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// The change does not fit the job.
+    #[error(transparent)]
+    Spec(SpecError),
+    /// The job has ended, or is being ended.
+    #[error("job \"{0}\" has ended, or is being stopped: its number of workers cannot change")]
+    Over(JobName),
     /// The store refuses the job's record.
     #[error("the job's record was refused: {0}")]
     NotKept(String),

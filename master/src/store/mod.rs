@@ -10,8 +10,9 @@ pub mod watchers;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use protocol::elastic::Workers;
 use protocol::failure::Restarts;
-use protocol::ids::{Generation, JobName, UnixMillis};
+use protocol::ids::{Generation, JobName, ReplicaId, UnixMillis};
 use protocol::job::JobSpec;
 use protocol::view::{JobResult, JobTimes, ReplicaView};
 use serde::{Deserialize, Serialize};
@@ -21,10 +22,14 @@ pub use self::bounds::{SPEC_BYTES_MAX, json_bytes_of};
 pub use self::reading::NotRead;
 
 use crate::job::key::JobKey;
+use crate::job::plan;
 
 /// The newest format of records that this version of the master can change. A later format may hold fields that this
 /// version would drop.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
+
+/// The first format. Only elastic jobs need a later one, so that an earlier version of the master leaves them alone.
+const FIRST_FORMAT: u32 = 1;
 
 /// The record of one job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,13 +64,33 @@ pub struct JobRecord {
     /// The failed starts of its gang, and the number of its restarts.
     #[serde(default, skip_serializing_if = "Restarts::is_empty")]
     pub restarts: Restarts,
+    /// How many workers a user last asked for. Absent: as many as the spec says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub desired: Option<Workers>,
     /// How the job ended; written once.
     pub ended: Option<Ended>,
 }
 
 /// The format of a record without the field `format`.
 fn first_format() -> u32 {
-    1
+    FIRST_FORMAT
+}
+
+impl JobRecord {
+    /// How many workers an elastic job may have now; `None` for a fixed job.
+    pub fn workers(&self) -> Option<Workers> {
+        self.desired.or(self.spec.workers())
+    }
+
+    /// The replicas that the job has now.
+    pub fn replicas(&self) -> Vec<ReplicaId> {
+        plan::replicas_now(&self.spec, self.workers())
+    }
+}
+
+/// The format of the record of this job.
+pub fn format_of(spec: &JobSpec) -> u32 {
+    if spec.workers().is_some() { FORMAT } else { FIRST_FORMAT }
 }
 
 /// What a user wants of a job. A wish can change only to a later wish in this list.

@@ -40,6 +40,9 @@ fn pending_view() -> JobView {
         result: None,
         restarts: Restarts::default(),
         spec: read(&spec_json()).expect("a spec"),
+        workers: None,
+        roster: vec![],
+        changes: vec![],
         replicas: [ReplicaView {
             replica: replica("worker-0"),
             state: ReplicaState::Requested,

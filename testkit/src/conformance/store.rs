@@ -40,6 +40,7 @@ pub fn record(name: &str) -> JobRecord {
         wish: Wish::Run,
         launched: None,
         restarts: Restarts::default(),
+        desired: None,
         ended: None,
     }
 }

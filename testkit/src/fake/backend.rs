@@ -40,6 +40,8 @@ struct Shared {
     arrival: Arrival,
     jobs: Mutex<HashMap<JobName, JobPods>>,
     history: Mutex<Vec<PodEvent>>,
+    /// The replicas whose next pods stay pending, and why.
+    pending: Mutex<(Vec<ReplicaId>, String)>,
 }
 
 /// A change of a pod.
@@ -101,7 +103,7 @@ static NEXT_ADDRESS: AtomicU32 = AtomicU32::new(u32::from_be_bytes([127, 1, 0, 1
 impl FakeBackend {
     /// A back end without pods.
     pub fn new(arrival: Arrival) -> Self {
-        Self(Arc::new(Shared { arrival, jobs: Mutex::default(), history: Mutex::default() }))
+        Self(Arc::new(Shared { arrival, jobs: Mutex::default(), history: Mutex::default(), pending: Mutex::default() }))
     }
 
     /// Waits until a pod runs, and returns its agent.
@@ -110,6 +112,15 @@ impl FakeBackend {
         let is_up = |table: &PodTable| matches!(table.get(&replica), Some(Pod { state: PodState::Running(_), .. }));
         table.wait_for(is_up).await.expect("the table lives as long as the back end");
         self.lock()[job].agents[&replica].clone()
+    }
+
+    /// From now on, pods of these replicas stay pending for this reason.
+    pub fn keep_pending(&self, replicas: &[ReplicaId], reason: &str) {
+        *self.pending() = (replicas.to_vec(), reason.to_owned());
+    }
+
+    fn pending(&self) -> MutexGuard<'_, (Vec<ReplicaId>, String)> {
+        self.0.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes a pod fail.
@@ -225,7 +236,11 @@ impl PodBackend for FakeBackend {
         if self.table(&job).borrow().contains_key(&replica) {
             return Ok(());
         }
-        let (state, agent) = self.arrive().await;
+        let waits = Some(self.pending().clone()).filter(|(replicas, _)| replicas.contains(&replica));
+        let (state, agent) = match waits {
+            Some((_, reason)) => (PodState::Pending { reason: Some(reason) }, None),
+            None => self.arrive().await,
+        };
         if let Some(agent) = &agent {
             self.end_with(agent.clone(), job.clone(), replica);
         }

@@ -36,6 +36,9 @@ pub(crate) fn pending(name: &str) -> JobView {
         result: None,
         restarts: Restarts::default(),
         spec: spec(name),
+        workers: None,
+        roster: vec![],
+        changes: vec![],
         replicas: replicas.collect(),
         times: JobTimes { accepted: Some(UnixMillis(1_000)), ..JobTimes::default() },
     }

@@ -7,11 +7,12 @@ use protocol::ids::Generation;
 use protocol::run_policy::CleanPods;
 use protocol::view::JobResult;
 
+use super::elastic::regroup;
 use super::gathering::Restart;
 use super::{Action, Ending, JobPhase, PodSelection, Seen};
 use crate::job::gang::Member;
 use crate::job::observation::Presence;
-use crate::job::policy::Verdict;
+use crate::job::policy::{Budget, Verdict};
 
 /// See [`JobPhase::Stopping`].
 #[derive(Debug, Clone)]
@@ -60,9 +61,9 @@ fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> G
 /// TensorFlow processes only hang or end slowly.
 fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
     match ending {
-        Ending::Failed(_) if seen.gang.any(Member::is_leaving) => seen.policy.leaving_grace,
+        Ending::Failed(_) | Ending::Regroup if seen.gang.any(Member::is_leaving) => seen.policy.leaving_grace,
         Ending::Failed(_) => Duration::ZERO,
-        Ending::Succeeded | Ending::Cancelled => seen.policy.stop_grace,
+        Ending::Succeeded | Ending::Cancelled | Ending::Regroup => seen.policy.stop_grace,
     }
 }
 
@@ -84,7 +85,8 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
         Ending::Succeeded => conclude(JobResult::Succeeded, seen),
         Ending::Cancelled => conclude(JobResult::Cancelled, seen),
         // When one replica succeeds, others may fail. A master that takes over may see such a failure first.
-        Ending::Failed(_) if policy.success.is_met(gang) => conclude(JobResult::Succeeded, seen),
+        Ending::Failed(_) | Ending::Regroup if policy.success.is_met(gang) => conclude(JobResult::Succeeded, seen),
+        Ending::Regroup => regroup(stop.next, seen),
         Ending::Failed(known) => judge(gang.cause(known), stop.next, seen),
     }
 }
@@ -94,19 +96,30 @@ fn has_unended_run(generation: Option<Generation>, seen: Seen<'_>) -> bool {
     let may_run = seen.gang.any(|member| member.phase.was_configured() && !member.phase.is_dead());
     // A silent agent may have a run, and may know the first failure.
     // If this job may have runs at all, wait for the agent's report.
-    may_run || (generation.is_some() || seen.is_taken_over()) && seen.gang.any(Member::is_silent)
+    let may_be_told = match seen.policy.elastic {
+        // A replica that is not a member does not delay the end of a start.
+        Some(_) => seen.is_taken_over() && seen.gang.any_place(|place| place.is_silent() && place.place.may_run),
+        None => (generation.is_some() || seen.is_taken_over()) && seen.gang.any(Member::is_silent),
+    };
+    may_run || may_be_told
 }
 
 /// Every run of a failed start is dead: the job restarts or fails.
 fn judge(failure: Failure, next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let (without, pause) = match seen.policy.verdict(&failure, seen.restarts) {
+        Verdict::Restart { budget: Budget::Free, .. } if seen.policy.elastic.is_some() => return regroup(next, seen),
         Verdict::Restart { pause, .. } => (PodSelection::Unfit, pause),
         Verdict::Requeue { pause } => (PodSelection::All, pause),
         Verdict::GiveUp => return conclude(JobResult::Failed { failure }, seen),
     };
     let until = seen.now + pause;
     let restart = Restart { next, without, until, since: until };
-    (restart.into(), vec![Action::RecordRestart(failure), Action::DeletePods(without)])
+    let mut actions = vec![Action::RecordRestart(failure)];
+    // `Action::Keep` replaces the pods of an elastic job.
+    if seen.policy.elastic.is_none() || without == PodSelection::All {
+        actions.push(Action::DeletePods(without));
+    }
+    (restart.into(), actions)
 }
 
 fn conclude(result: JobResult, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
@@ -120,7 +133,7 @@ fn conclude(result: JobResult, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
 
 pub(super) fn releasing(result: JobResult, since: Duration, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Seen { gang, policy, now, .. } = seen;
-    if policy.clean_pods == CleanPods::None || !gang.any(|member| member.pod == Presence::Live) {
+    if policy.clean_pods == CleanPods::None || !gang.any_place(|place| place.pod == Presence::Live) {
         return (JobPhase::Finished { result }, vec![]);
     }
     let overdue = now >= since + policy.release_timeout;
@@ -131,11 +144,11 @@ pub(super) fn releasing(result: JobResult, since: Duration, seen: Seen<'_>) -> (
 
 /// A pod that was requested earlier may appear after the job's end, so every event checks for pods again.
 pub(super) fn finished(result: JobResult, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
-    let has = |presence: Presence| seen.gang.any(|member| member.pod == presence);
+    let has = |presence: Presence| seen.gang.any_place(|place| place.pod == presence);
     let actions = match seen.policy.clean_pods {
         CleanPods::All if has(Presence::Live) || has(Presence::Ended) => vec![Action::DeletePods(PodSelection::All)],
         CleanPods::Running if has(Presence::Live) => vec![Action::DeletePods(PodSelection::Live)],
-        CleanPods::None if seen.gang.any(Member::is_idle) => vec![Action::DeletePods(PodSelection::Idle)],
+        CleanPods::None if seen.gang.any_place(Member::is_idle) => vec![Action::DeletePods(PodSelection::Idle)],
         CleanPods::All | CleanPods::Running | CleanPods::None => vec![],
     };
     (JobPhase::Finished { result }, actions)

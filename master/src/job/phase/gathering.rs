@@ -5,6 +5,7 @@ use std::time::Duration;
 use protocol::failure::{Failure, Loss};
 use protocol::ids::Generation;
 
+use super::elastic::{self, is_replaceable, regroup};
 use super::ending::stop;
 use super::{Action, Ending, Gathering, JobPhase, Leftovers, PodSelection, Seen, StartStage, fail, overdue, running};
 use crate::job::gang::{Gang, Member};
@@ -13,11 +14,14 @@ use crate::job::replica::ReplicaPhase;
 
 pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let Seen { gang, policy, now, .. } = seen;
+    if let Some(elastic) = &policy.elastic {
+        return elastic::pending(gathering, since, elastic, seen);
+    }
     let phase = JobPhase::Pending { gathering, since };
     if let Some(failure) = overdue(seen) {
         return fail(&phase, failure, seen);
     }
-    if gang.members().iter().all(Member::has_joined) {
+    if gang.members().all(Member::has_joined) {
         return resume_or_start(gathering, seen);
     }
     let failure = gang.first_failure().filter(|_| !has_only_called_back(gang));
@@ -45,7 +49,7 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
 /// running; perhaps only this master cannot reach the agents.
 fn may_run_without_us(gang: &Gang, seen: Seen<'_>) -> bool {
     let is_known_or_silent = |member: &Member| member.has_joined() || member.is_silent();
-    seen.is_taken_over() && gang.newest_launch().is_some() && gang.members().iter().all(is_known_or_silent)
+    seen.is_taken_over() && gang.newest_launch().is_some() && gang.members().all(is_known_or_silent)
 }
 
 /// Whether no exec.py was started, and every dead replica got a stop request before its exec.py could start. The agent
@@ -73,16 +77,16 @@ fn resume_or_start(gathering: Gathering, seen: Seen<'_>) -> (JobPhase, Vec<Actio
     if let Some(replica) = seen.gang.outside(generation) {
         let lost = LostRun::disrupted(format!("its agent knows nothing of start {generation}, in which others run"));
         let LostRun { reason, loss } = lost;
-        let phase = JobPhase::Running { generation };
+        let phase = JobPhase::Running { generation, since: seen.now };
         return fail(&phase, Failure::ReplicaLost { replica, reason, loss }, seen);
     }
     if seen.gang.all(ReplicaPhase::was_launched) {
-        return running(generation, seen);
+        return running(generation, seen.now, seen);
     }
     start(generation, StartStage::Launching, seen)
 }
 
-fn start(generation: Generation, stage: StartStage, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+pub(super) fn start(generation: Generation, stage: StartStage, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let action = match stage {
         StartStage::Configuring => Action::Configure(generation),
         StartStage::Launching => Action::Launch(generation),
@@ -99,9 +103,12 @@ pub(super) fn starting(
     let Seen { gang, policy, now, .. } = seen;
     let phase = JobPhase::Starting { generation, stage, since };
     if stage == StartStage::Launching && gang.all(ReplicaPhase::was_launched) {
-        return running(generation, seen);
+        return running(generation, seen.now, seen);
     }
     if let Some(failure) = gang.first_failure().or_else(|| overdue(seen)) {
+        if is_replaceable(stage, &failure, seen) {
+            return regroup(generation.next(), seen);
+        }
         return fail(&phase, failure, seen);
     }
     if stage == StartStage::Configuring && gang.all(ReplicaPhase::was_configured) {
@@ -141,10 +148,11 @@ pub(super) fn restarting(restart: Restart, seen: Seen<'_>) -> (JobPhase, Vec<Act
         PodSelection::All => member.pod == Presence::Absent,
         PodSelection::Unfit | PodSelection::Unended | PodSelection::Idle | PodSelection::Live => member.is_fit(),
     };
-    let is_swept = seen.gang.members().iter().all(is_gone);
+    let is_swept = seen.gang.members().all(is_gone);
     if is_swept && seen.now >= until {
-        let gathering = Gathering { next, horizon: Some(next), leftovers: Leftovers::None };
-        return (JobPhase::Pending { gathering, since }, vec![Action::CreatePods]);
+        let gathering = Gathering { next, horizon: Some(next), leftovers: Leftovers::None, ready_since: None };
+        let actions = if seen.policy.elastic.is_some() { vec![] } else { vec![Action::CreatePods] };
+        return (JobPhase::Pending { gathering, since }, actions);
     }
     // A pod on a dead node may stay listed forever.
     if !is_swept && seen.now >= since + seen.policy.start_timeout {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use master::job::gang::{Gang, Member};
+use master::job::gang::{Gang, Member, Place};
 use master::job::observation::DeletedBy::Others;
 use master::job::observation::Presence::{self, Ended, Live};
 use master::job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, step};
@@ -34,6 +34,7 @@ fn with_pods(pods: &[Presence]) -> Gang {
         pod: *pod,
         waits_for: None,
         deleted_by: Others,
+        place: Place::default(),
     };
     Gang::new(pods.iter().enumerate().map(member).collect())
 }
@@ -166,6 +167,7 @@ fn a_finished_job_does_not_change() {
         pod: Ended,
         waits_for: None,
         deleted_by: Others,
+        place: Place::default(),
     };
     for seen in [workers(&[lost()]), Gang::new(vec![failed]), with_pods(&[Ended, Ended])] {
         assert_eq!(look_at(SINCE * 1000, finished.clone(), &seen), (finished.clone(), vec![]));

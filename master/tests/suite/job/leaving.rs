@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
-use master::job::gang::{Gang, Member};
+use master::job::gang::{Gang, Member, Place};
 use master::job::observation::Presence::{Absent, Ended, Live};
 use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState};
 use master::job::replica::ReplicaPhase::{self, Exited, Running};
@@ -84,7 +84,14 @@ fn a_pod_that_this_master_deleted_does_not_serve_another_start_while_it_still_ex
 
 #[test]
 fn the_other_runs_get_the_leaving_grace_only_while_the_evicted_pod_still_lives() {
-    let member = |name, phase, pod| Member { id: id(name), phase, pod, waits_for: None, deleted_by: DeletedBy::Others };
+    let member = |name, phase, pod| Member {
+        id: id(name),
+        phase,
+        pod,
+        waits_for: None,
+        deleted_by: DeletedBy::Others,
+        place: Place::default(),
+    };
     let with_pod = |pod| {
         let drained = ReplicaPhase::Lost(LostRun::disrupted("its node is drained"));
         let gang = Gang::new(vec![member("worker-0", drained, pod), member("worker-1", Running(FIRST), Live)]);

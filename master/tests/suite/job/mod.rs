@@ -1,5 +1,6 @@
 //! The pure part of the master: table and property tests of the job's state machine, and the rendezvous.
 
+mod churn;
 mod diagnosing;
 mod ending;
 mod failing;

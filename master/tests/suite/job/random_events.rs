@@ -310,7 +310,7 @@ proptest! {
         let moves = script.play();
         let concluded: Vec<_> = moves.iter().flat_map(|moved| &moved.actions).filter_map(|action| match action {
             Action::Conclude(result) => Some(result.clone()),
-            Action::CreatePods | Action::Configure(_) | Action::Launch(_) | Action::StopRuns { .. }
+            Action::CreatePods | Action::Keep(_) | Action::Enrol { .. } | Action::Configure(_) | Action::Launch(_) | Action::StopRuns { .. }
             | Action::RecordRestart(_) | Action::ReleasePods | Action::DeletePods(_) => None,
         }).collect();
         let reached: Vec<_> = moves.iter().filter_map(|moved| result_of(&moved.after)).collect();
@@ -324,7 +324,7 @@ proptest! {
             for generation in moved.actions.iter().filter_map(launched) {
                 // A member with a newer generation is harmless, because its agent refuses this launch.
                 let ready = |member: &Member| member.phase.generation() >= Some(generation);
-                prop_assert!(moved.gang.members().iter().all(ready), "{generation} for {:?}", moved.gang);
+                prop_assert!(moved.gang.members().all(ready), "{generation} for {:?}", moved.gang);
             }
         }
     }
@@ -366,7 +366,7 @@ proptest! {
                     PodSelection::All => member.pod == Presence::Absent,
                     PodSelection::Unfit | PodSelection::Unended | PodSelection::Idle | PodSelection::Live => member.is_fit(),
                 };
-                prop_assert!(moved.now >= *until && moved.gang.members().iter().all(is_gone), "{moved:?}");
+                prop_assert!(moved.now >= *until && moved.gang.members().all(is_gone), "{moved:?}");
             }
         }
     }

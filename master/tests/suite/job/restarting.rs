@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use master::job::gang::{Gang, Member};
+use master::job::gang::{Gang, Member, Place};
 use master::job::observation::Presence::{self, Absent, Ended, Live};
 use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState};
 use master::job::phase::{Action, Ending, Gathering, JobEvent, JobPhase, PodSelection, Seen, StartStage, step};
@@ -65,6 +65,7 @@ fn with_pods(members: &[(ReplicaPhase, Presence)]) -> Gang {
         pod: *pod,
         waits_for: None,
         deleted_by: DeletedBy::Others,
+        place: Place::default(),
     };
     Gang::new(members.iter().enumerate().map(member).collect())
 }

@@ -34,6 +34,7 @@ fn the_policy_of_a_job_follows_its_spec() {
         ttl_after_finished_seconds: Some(5),
         clean_pods: CleanPods::All,
         success_policy: Some(SuccessPolicy::Worker0),
+        grow_interval_seconds: 60,
     };
     let expected = Policy {
         start_timeout: Duration::from_secs(60),
@@ -48,6 +49,7 @@ fn the_policy_of_a_job_follows_its_spec() {
         requeue_pause: Duration::from_secs(60),
         deadline: Some(Deadline { at: Duration::from_secs(3600), given: Duration::from_secs(3600) }),
         clean_pods: CleanPods::All,
+        elastic: None,
     };
     assert_eq!(of(chosen, 0, 128), expected);
 }

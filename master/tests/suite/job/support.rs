@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use master::job::gang::{Gang, Member};
+use master::job::gang::{Gang, Member, Place};
 use master::job::observation::{DeletedBy, LostRun, Presence};
 use master::job::phase::{
     Action, Ending, Gathering, JobEvent, JobPhase, Known, Leftovers, PodSelection, Seen, StartStage, begin, step,
@@ -44,6 +44,7 @@ pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
         requeue_pause: Duration::from_secs(50),
         deadline: None,
         clean_pods: CleanPods::Running,
+        elastic: None,
     }
 }
 
@@ -70,6 +71,7 @@ pub(crate) fn gang(members: &[(&str, ReplicaPhase)]) -> Gang {
         pod: if matches!(phase, ReplicaPhase::Lost(_)) { Presence::Ended } else { Presence::Live },
         waits_for: None,
         deleted_by: DeletedBy::Others,
+        place: Place::default(),
     };
     Gang::new(members.iter().map(member).collect())
 }
@@ -99,7 +101,8 @@ pub(crate) fn was_lost(replica: &str) -> Failure {
 }
 
 /// The gathering of a gang for its first start.
-pub(crate) const GATHERING: Gathering = Gathering { next: FIRST, horizon: None, leftovers: Leftovers::None };
+pub(crate) const GATHERING: Gathering =
+    Gathering { next: FIRST, horizon: None, leftovers: Leftovers::None, ready_since: None };
 
 /// The first phase and actions of a master that numbers its first start `first`.
 pub(crate) fn begun(first: Generation, result: Option<JobResult>, now: Duration) -> (JobPhase, Vec<Action>) {
@@ -115,7 +118,7 @@ pub(crate) fn starting(stage: StartStage) -> JobPhase {
 }
 
 pub(crate) fn running() -> JobPhase {
-    JobPhase::Running { generation: FIRST }
+    JobPhase::Running { generation: FIRST, since: SOON }
 }
 
 /// The phase after the first start has failed. The second start follows after [`Policy::backoff`].

@@ -58,7 +58,7 @@ fn an_unreachable_agent_does_not_fail_a_running_job_at_the_start_timeout() {
 #[test]
 fn a_running_gang_continues_in_its_generation() {
     let moved = look(pending(), &workers(&[Running(FIRST), Running(FIRST)]));
-    assert_eq!(moved, (JobPhase::Running { generation: FIRST }, vec![]));
+    assert_eq!(moved, (JobPhase::Running { generation: FIRST, since: SOON }, vec![]));
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn begun_after_a_failure() -> (JobPhase, Vec<Action>) {
 const AGAIN: Generation = Generation { epoch: 1, sequence: 2 };
 
 fn gathering_after_a_failure(leftovers: Leftovers) -> JobPhase {
-    let gathering = Gathering { next: SECOND, horizon: Some(AGAIN), leftovers };
+    let gathering = Gathering { next: SECOND, horizon: Some(AGAIN), leftovers, ready_since: None };
     JobPhase::Pending { gathering, since: SINCE }
 }
 
@@ -327,7 +327,7 @@ fn no_pod_is_deleted_before_every_agent_has_answered() {
 #[test]
 fn a_start_that_is_newer_than_the_failed_one_on_record_continues() {
     let moved = look(gathering_after_a_failure(Leftovers::Possible), &workers(&[Running(AGAIN), Running(AGAIN)]));
-    assert_eq!(moved, (JobPhase::Running { generation: AGAIN }, vec![]));
+    assert_eq!(moved, (JobPhase::Running { generation: AGAIN, since: SOON }, vec![]));
 }
 
 #[test]
@@ -351,8 +351,14 @@ fn a_new_master_numbers_its_starts_higher_than_all_earlier_starts() {
     let old = Generation { epoch: 1, sequence: 7 };
     let own = Generation { epoch: 2, sequence: 4 };
     assert_eq!(numbered(pending(), &workers(&[Running(old), lost()])), SECOND);
-    assert_eq!(numbered(JobPhase::Running { generation: old }, &workers(&[Running(old), lost()])), SECOND);
-    assert_eq!(numbered(JobPhase::Running { generation: own }, &workers(&[Running(own), lost()])), own.next());
+    assert_eq!(
+        numbered(JobPhase::Running { generation: old, since: Duration::ZERO }, &workers(&[Running(old), lost()])),
+        SECOND
+    );
+    assert_eq!(
+        numbered(JobPhase::Running { generation: own, since: Duration::ZERO }, &workers(&[Running(own), lost()])),
+        own.next()
+    );
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn is_on_record(world: &World, failure: &Failure) -> bool {
 }
 
 fn earliest_in(gang: &Gang) -> Option<&ExitReport> {
-    let exits = gang.members().iter().filter_map(|member| member.phase.exit());
+    let exits = gang.members().filter_map(|member| member.phase.exit());
     exits.filter(|exit| !exit.is_success() && !exit.stopped).min_by_key(|exit| exit.ended_at)
 }
 

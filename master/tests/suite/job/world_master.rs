@@ -95,6 +95,7 @@ impl World {
             Action::CreatePods => {
                 self.begin_start(|_| Order::Create, |pod| pod.seen.presence() == Presence::Absent);
             }
+            Action::Keep(_) | Action::Enrol { .. } => panic!("the job of this world is fixed"),
             Action::Configure(generation) => self.configure(generation),
             Action::Launch(generation) => self.launch(generation),
             Action::StopRuns { .. } => self.stop(),

@@ -127,6 +127,10 @@ impl Master {
         Answer::of(client().post(self.url(path)).json(body)).await
     }
 
+    pub(crate) async fn patch(&self, path: &str, body: &Value) -> Answer {
+        Answer::of(client().patch(self.url(path)).json(body)).await
+    }
+
     pub(crate) async fn delete(&self, path: &str) -> Answer {
         Answer::of(client().delete(self.url(path))).await
     }

@@ -4,6 +4,7 @@ mod asking;
 mod breaking;
 mod describing;
 mod driving;
+mod elastic;
 mod endings;
 mod framing;
 mod guarding;

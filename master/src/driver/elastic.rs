@@ -1,0 +1,223 @@
+//! What only the driver of an elastic job does: it gives replicas their seats, keeps their pods, and follows changes of
+//! the number of workers.
+
+use std::collections::BTreeSet;
+use std::mem;
+use std::sync::Arc;
+
+use futures_util::future::OptionFuture;
+use protocol::agent::Membership;
+use protocol::elastic::{CHANGES_MAX, ChangeCause, GangChange};
+use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
+use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::follower::Follower;
+use super::tracked::Replica;
+use super::{Driver, tasks};
+use crate::backend::PodTable;
+use crate::job::gang::Gang;
+use crate::job::observation::{AgentState, DeletedBy, Enrolled, Presence};
+use crate::job::phase::{Ending, JobPhase};
+use crate::job::policy::Elastic;
+use crate::job::roster::{Roster, last_start, wanted};
+use crate::job::upkeep::Upkeep;
+use crate::store::JobRecord;
+
+/// The rules of the job while its record says this; `None` for a fixed job.
+pub(super) fn rules(record: &JobRecord) -> Option<Elastic> {
+    record.workers().map(|workers| Elastic::of(workers, &record.spec.run_policy))
+}
+
+/// The starts of an elastic job under this master.
+#[derive(Debug, Default)]
+pub(super) struct Starts {
+    /// How many starts there were before the next one, as far as this master knows.
+    before: u32,
+    /// The members of the newest start.
+    roster: Vec<ReplicaId>,
+    /// Why the next start begins.
+    cause: Option<ChangeCause>,
+    /// The newest starts.
+    changes: Vec<GangChange>,
+}
+
+impl Starts {
+    pub(super) fn new(record: &JobRecord) -> Self {
+        Self { before: record.restarts.total(), ..Self::default() }
+    }
+
+    /// The members of the newest start, by seat.
+    pub(super) fn roster(&self) -> &[ReplicaId] {
+        &self.roster
+    }
+
+    /// The newest starts, oldest first.
+    pub(super) fn changes(&self) -> &[GangChange] {
+        &self.changes
+    }
+
+    /// Notes why a start ends, which is why the next one begins. The first reason counts.
+    pub(super) fn note_end(&mut self, ending: &Ending) {
+        let cause = match ending {
+            Ending::Failed(failure) => ChangeCause::Left { failure: failure.clone() },
+            Ending::Regroup | Ending::Succeeded | Ending::Cancelled => return,
+        };
+        self.cause.get_or_insert(cause);
+    }
+
+    /// The members of a start that an earlier master began.
+    fn adopt(&mut self, gang: &Gang) {
+        let mut members: Vec<_> = gang.members().map(|member| (gang.seat(member), member.id)).collect();
+        members.sort_unstable();
+        self.roster = members.into_iter().map(|(_, id)| id).collect();
+    }
+
+    fn begin(&mut self, generation: Generation, roster: &Roster, is_first: bool, now: UnixMillis) {
+        let earlier = mem::replace(&mut self.roster, roster.members().to_vec());
+        let joined: Vec<ReplicaId> = roster.members().iter().filter(|id| !earlier.contains(id)).copied().collect();
+        let cause = match self.cause.take() {
+            Some(cause) => cause,
+            None if is_first => ChangeCause::First,
+            None if earlier.is_empty() => ChangeCause::TakenOver,
+            None if joined.is_empty() => ChangeCause::Shrunk,
+            None => ChangeCause::Joined { replicas: joined },
+        };
+        self.changes.push(GangChange { generation, at: now, workers: roster.workers(), cause });
+        if self.changes.len() > CHANGES_MAX {
+            self.changes.remove(0);
+        }
+    }
+}
+
+impl Driver {
+    /// Gives these replicas their seats in a start.
+    pub(super) fn enrol(&mut self, generation: Generation, roster: &Roster) {
+        let gang = self.gang();
+        let known = gang.places().iter().filter_map(|place| Some(place.place.enrolled?.membership.start + 1)).max();
+        let of_record = self.stored.record.restarts.total();
+        let start = self.starts.before.max(known.unwrap_or_default()).max(of_record);
+        for (id, seat) in roster.seats() {
+            let membership = Membership { seat: seat.index, of: roster.len(), start };
+            self.replicas.entry(id).and_modify(|replica| {
+                replica.seen.enrolled = Some(Enrolled { generation, membership });
+            });
+        }
+        self.starts.before = start + 1;
+        self.starts.begin(generation, roster, last_start(&gang).is_none(), self.context.store.now());
+    }
+
+    /// Notes the members of the gang when this phase begins.
+    pub(super) fn note_starts(&mut self, phase: &JobPhase, gang: &Gang) {
+        match phase {
+            JobPhase::Starting { .. } | JobPhase::Running { .. } if self.starts.roster.is_empty() => {
+                self.starts.adopt(gang);
+            }
+            JobPhase::Stopping { ending, .. } => self.starts.note_end(ending),
+            // A member was lost before any member was told to run.
+            JobPhase::Restarting { .. } if matches!(self.phase, JobPhase::Starting { .. }) => {
+                gang.first_failure().into_iter().for_each(|failure| self.starts.note_end(&Ending::Failed(failure)));
+            }
+            JobPhase::Starting { .. }
+            | JobPhase::Running { .. }
+            | JobPhase::Pending { .. }
+            | JobPhase::Restarting { .. }
+            | JobPhase::Releasing { .. }
+            | JobPhase::Finished { .. } => {}
+        }
+    }
+
+    /// Creates and deletes pods. Repeated calls change nothing while the earlier requests take effect.
+    pub(super) fn keep(&mut self, Upkeep { create, delete, next: _ }: Upkeep) {
+        let now = self.began.elapsed();
+        let create: Vec<ReplicaId> = create.into_iter().filter(|id| self.is_to_be_requested(*id)).collect();
+        for id in &create {
+            self.replicas.entry(*id).and_modify(|replica| {
+                replica.request();
+                replica.replacements.note(now);
+            });
+        }
+        if !create.is_empty() {
+            self.create_pods(&create);
+        }
+        for id in delete {
+            self.replace(id);
+        }
+    }
+
+    /// Whether its pod was not requested yet, or was requested some time ago and has not appeared.
+    fn is_to_be_requested(&self, id: ReplicaId) -> bool {
+        let is_late = |at: Instant| {
+            at.elapsed() >= self.policy.release_timeout && self.creations.iter().all(AbortOnDropHandle::is_finished)
+        };
+        self.replicas.get(&id).is_some_and(|replica| replica.requested_at().is_none_or(is_late))
+    }
+
+    /// Deletes one pod after its output is copied.
+    fn replace(&mut self, id: ReplicaId) {
+        let soon = self.policy.release_timeout;
+        let Some(replica) = self.replicas.get_mut(&id).filter(|replica| !replica.was_asked_to_go_within(soon)) else {
+            return;
+        };
+        replica.deletion_asked_at = Some(Instant::now());
+        if replica.seen.presence() == Presence::Live {
+            replica.seen.deleted_by = DeletedBy::ThisMaster;
+        }
+        // An agent that does not answer has no further output.
+        let follower = replica.follower.as_ref().filter(|_| !matches!(replica.seen.agent, AgentState::Failed(_)));
+        let copied = OptionFuture::from(follower.map(Follower::caught_up));
+        let (context, job) = (Arc::clone(&self.context), self.stored.key());
+        self.tasks.spawn(async move {
+            // What is not copied by then is lost with the pod.
+            let _ = timeout(tasks::COPY_TIMEOUT, copied).await;
+            tasks::delete(context.backend.as_ref(), &job, id).await;
+        });
+    }
+
+    /// Adds the replicas that have a pod although fewer workers are wanted by now.
+    pub(super) fn add_listed(&mut self, table: &PodTable) {
+        let unknown: Vec<ReplicaId> = table.keys().filter(|id| !self.replicas.contains_key(id)).copied().collect();
+        self.add(&unknown);
+    }
+
+    fn add(&mut self, replicas: &[ReplicaId]) {
+        self.channels.logs.add(replicas);
+        let epoch = self.stored.record.epoch;
+        for id in replicas {
+            self.replicas.entry(*id).or_insert_with(|| Replica::first(epoch));
+        }
+    }
+
+    /// The replicas that have no pod and need none, because others have taken their place.
+    pub(super) fn unwanted(&self) -> BTreeSet<ReplicaId> {
+        let Some(elastic) = self.policy.elastic else { return BTreeSet::new() };
+        let gang = self.gang();
+        let absent = gang.places().iter().filter(|place| place.pod == Presence::Absent && !gang.has(place));
+        let mut unwanted: BTreeSet<ReplicaId> = absent.map(|place| place.id).collect();
+        for place in wanted(&gang, elastic.workers) {
+            unwanted.remove(&place.id);
+        }
+        unwanted
+    }
+
+    /// Follows the number of workers in the record.
+    pub(super) fn follow_desired(&mut self) {
+        self.policy.elastic = rules(&self.stored.record);
+        if self.policy.elastic.is_none() || self.stored.record.ended.is_some() {
+            return;
+        }
+        self.add(&self.stored.record.replicas());
+        self.drop_unwanted();
+    }
+
+    /// Drops the replicas beyond the number of workers that have no pod and are not members of the current start.
+    pub(super) fn drop_unwanted(&mut self) {
+        let (Some(elastic), horizon) = (self.policy.elastic, self.phase.horizon()) else { return };
+        let is_wanted = |id: &ReplicaId| id.role != Role::Worker || id.index < elastic.workers.max;
+        self.replicas.retain(|id, replica| {
+            let is_used =
+                replica.seen.pod.is_some() || replica.requested_at().is_some() || replica.may_be_member(horizon);
+            is_used || is_wanted(id)
+        });
+    }
+}

@@ -1,0 +1,139 @@
+//! How the gang of an elastic job gathers, changes its size, and starts again.
+
+use std::time::Duration;
+
+use protocol::failure::{Failure, Loss};
+use protocol::ids::Generation;
+
+use super::ending::{fail, stop};
+use super::gathering::{Restart, start};
+use super::{Action, Ending, Gathering, JobPhase, PodSelection, Seen, StartStage, overdue, running};
+use crate::job::gang::Member;
+use crate::job::observation::LostRun;
+use crate::job::policy::Elastic;
+use crate::job::replica::ReplicaPhase;
+use crate::job::roster::{self, Choice};
+use crate::job::upkeep::{Upkeep, upkeep};
+
+pub(super) fn pending(
+    gathering: Gathering,
+    since: Duration,
+    elastic: &Elastic,
+    seen: Seen<'_>,
+) -> (JobPhase, Vec<Action>) {
+    let phase = JobPhase::Pending { gathering, since };
+    if let Some(failure) = overdue(seen) {
+        return fail(&phase, failure, seen);
+    }
+    // Only after a takeover, a start that is not over is known here.
+    if let Some(generation) = seen.gang.newest_launch() {
+        return resume(generation, phase, seen);
+    }
+    match roster::choose(seen.gang, elastic, gathering.ready_since, seen.now) {
+        Choice::Start(roster) => {
+            let generation = gathering.next;
+            let (phase, mut actions) = start(generation, StartStage::Configuring, seen);
+            actions.insert(0, Action::Enrol { generation, roster });
+            (phase, actions)
+        }
+        Choice::Wait { ready_since } => {
+            if let Some(failure) = why_it_cannot_start(since, seen) {
+                return fail(&phase, failure, seen);
+            }
+            (JobPhase::Pending { gathering: Gathering { ready_since, ..gathering }, since }, vec![])
+        }
+    }
+}
+
+/// Goes on with the start that an earlier master left, if all its members are known.
+fn resume(generation: Generation, phase: JobPhase, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let gang = seen.gang;
+    let seats = gang.members().filter_map(|member| member.place.enrolled);
+    let of = seats.map(|enrolled| enrolled.membership.of).max().unwrap_or_default();
+    let is_whole = gang.members().count() >= of as usize;
+    if is_whole && !gang.all(ReplicaPhase::was_launched) && gang.first_failure().is_none() {
+        return start(generation, StartStage::Launching, seen);
+    }
+    if is_whole || seen.policy.success.is_met(gang) {
+        return running(generation, seen.now, seen);
+    }
+    // A silent agent may be the missing member.
+    if gang.any_place(|place| !gang.has(place) && place.place.may_run) {
+        return (phase, vec![]);
+    }
+    stop(&JobPhase::Running { generation, since: seen.now }, Ending::Regroup, seen)
+}
+
+/// Why the gang will not become large enough, if so.
+fn why_it_cannot_start(since: Duration, seen: Seen<'_>) -> Option<Failure> {
+    let Seen { gang, policy, now, .. } = seen;
+    let is_first = roster::last_start(gang).is_none();
+    if is_first && !gang.any_place(Member::has_joined) {
+        let broken = gang.places().iter().filter_map(Member::failure).find(|failure| !is_disruption(failure));
+        if broken.is_some() {
+            return broken;
+        }
+    }
+    // Where a run may be left over, nothing but its end lets the job go on.
+    let is_late = now >= since + policy.start_timeout && !gang.any_place(|place| place.place.may_run);
+    is_late.then(|| gang.start_timeout(policy.start_timeout, Member::has_joined))
+}
+
+/// Whether the cluster removed a pod.
+pub(super) fn is_disruption(failure: &Failure) -> bool {
+    matches!(failure, Failure::ReplicaLost { loss: Loss::Disrupted, .. })
+}
+
+/// Gathers the next gang at once. Nothing is recorded: the agents know the starts.
+pub(super) fn regroup(next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let restart = Restart { next, without: PodSelection::Unfit, until: seen.now, since: seen.now };
+    (restart.into(), vec![])
+}
+
+/// The pods to create and to delete in this phase.
+pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
+    let Some(elastic) = &seen.policy.elastic else { return Upkeep::default() };
+    match phase {
+        JobPhase::Pending { .. }
+        | JobPhase::Starting { .. }
+        | JobPhase::Running { .. }
+        | JobPhase::Restarting { without: PodSelection::Unfit, .. } => upkeep(seen.gang, elastic.workers, seen.now),
+        JobPhase::Restarting { .. }
+        | JobPhase::Stopping { .. }
+        | JobPhase::Releasing { .. }
+        | JobPhase::Finished { .. } => Upkeep::default(),
+    }
+}
+
+/// When an elastic job must be looked at again, besides its time limits.
+pub(super) fn next_look(phase: &JobPhase, seen: Seen<'_>) -> Option<Duration> {
+    let elastic = seen.policy.elastic.as_ref()?;
+    let own = match phase {
+        JobPhase::Pending { gathering, .. } => {
+            gathering.ready_since.map(|since| since + roster::window(seen.gang, elastic))
+        }
+        JobPhase::Running { since, .. } => Some(*since + elastic.grow_interval),
+        JobPhase::Starting { .. }
+        | JobPhase::Restarting { .. }
+        | JobPhase::Stopping { .. }
+        | JobPhase::Releasing { .. }
+        | JobPhase::Finished { .. } => None,
+    };
+    let upkeep = upkeep_in(phase, seen);
+    // A request may have had no effect.
+    let is_busy = !upkeep.create.is_empty() || !upkeep.delete.is_empty();
+    let again = is_busy.then(|| seen.now + seen.policy.release_timeout);
+    own.into_iter().chain(upkeep.next).chain(again).filter(|at| *at > seen.now).min()
+}
+
+/// Whether another member can take the place of one that was lost before any member was told to run.
+pub(super) fn is_replaceable(stage: StartStage, failure: &Failure, seen: Seen<'_>) -> bool {
+    seen.policy.elastic.is_some() && stage == StartStage::Configuring && is_disruption(failure)
+}
+
+/// The loss of a replica whose agent cannot take part in an elastic job.
+pub fn too_old() -> LostRun {
+    LostRun::hopeless(
+        "the agent in its image is of an earlier version and cannot take part in an elastic job: build the image again",
+    )
+}

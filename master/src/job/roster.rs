@@ -1,0 +1,171 @@
+//! Chooses the members of the next start of an elastic job, and decides when the gang changes its size.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use protocol::elastic::Workers;
+use protocol::ids::{Generation, ReplicaId, Role};
+
+use super::gang::{Gang, Member};
+use super::observation::Presence;
+use super::policy::Elastic;
+use super::replica::ReplicaPhase;
+
+/// The replicas that take part in a start. Within a role, their order gives their seats.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Roster(Vec<ReplicaId>);
+
+impl Roster {
+    /// Each replica with its seat: its role, and its index within that role in this start.
+    pub fn seats(&self) -> impl Iterator<Item = (ReplicaId, ReplicaId)> {
+        let mut taken = [0_u32; Role::ALL.len()];
+        self.0.iter().map(move |id| {
+            let index = &mut taken[id.role as usize];
+            let seat = ReplicaId { role: id.role, index: *index };
+            *index += 1;
+            (*id, seat)
+        })
+    }
+
+    /// The number of its members.
+    pub fn len(&self) -> u32 {
+        u32::try_from(self.0.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether it has no members.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The number of its workers.
+    pub fn workers(&self) -> u32 {
+        u32::try_from(self.0.iter().filter(|id| id.role == Role::Worker).count()).unwrap_or(u32::MAX)
+    }
+
+    /// Its members.
+    pub fn members(&self) -> &[ReplicaId] {
+        &self.0
+    }
+}
+
+/// What a gathering gang does next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Choice {
+    /// It starts with these members.
+    Start(Roster),
+    /// It waits.
+    Wait {
+        /// Since when there are enough members; `None` if there are too few.
+        ready_since: Option<Duration>,
+    },
+}
+
+/// Chooses the members of the next start. `ready_since` is what the last call returned while the same gang gathers.
+/// Workers that join do not extend the time that the gang waits for others.
+pub fn choose(gang: &Gang, elastic: &Elastic, ready_since: Option<Duration>, now: Duration) -> Choice {
+    let (ready, missing): (Vec<&Member>, Vec<&Member>) =
+        wanted(gang, elastic.workers).into_iter().partition(|place| is_ready(place));
+    let roster = Roster(ready.iter().map(|place| place.id).collect());
+    let is_enough =
+        roster.workers() >= elastic.workers.min && missing.iter().all(|place| place.id.role == Role::Worker);
+    if !is_enough {
+        return Choice::Wait { ready_since: None };
+    }
+    let since = ready_since.unwrap_or(now);
+    let is_over = now >= since + window(gang, elastic) || !missing.iter().any(|place| is_coming(place, now));
+    // The runs of the earlier start must be dead, also those in pods that the cluster is removing.
+    if is_over && !gang.any_place(|place| place.place.may_run) {
+        return Choice::Start(roster);
+    }
+    Choice::Wait { ready_since: Some(since) }
+}
+
+/// How long a gang that is large enough waits for further workers.
+pub fn window(gang: &Gang, elastic: &Elastic) -> Duration {
+    if last_start(gang).is_none() { elastic.gather } else { elastic.settle }
+}
+
+/// The replicas that should have a pod: the chief, the parameter servers, the evaluator, and the maximum of workers. The
+/// members of the last start come first, in the order of their seats; then other replicas with a pod; then the rest by
+/// index.
+pub fn wanted(gang: &Gang, workers: Workers) -> Vec<&Member> {
+    let order = |place: &Member| {
+        let known = place.place.enrolled;
+        let seat = known.map_or(place.id.index, |enrolled| enrolled.membership.seat);
+        (place.id.role, !is_living(place), Reverse(known.map(|enrolled| enrolled.generation)), seat)
+    };
+    let mut wanted: Vec<&Member> =
+        gang.places().iter().filter(|place| is_living(place) || is_planned(place, workers)).collect();
+    wanted.sort_by_key(|place| order(place));
+    let mut room = workers.max;
+    wanted.retain(|place| {
+        let fits = place.id.role != Role::Worker || room > 0;
+        if place.id.role == Role::Worker {
+            room = room.saturating_sub(1);
+        }
+        fits
+    });
+    wanted
+}
+
+/// Why a running gang of an elastic job starts again although nothing failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resize {
+    /// It has more workers than wanted.
+    Shrink,
+    /// Further workers can take part.
+    Grow,
+}
+
+/// Whether a gang that has run since `since` must change its size. It does not once a member has succeeded.
+pub fn resize(gang: &Gang, elastic: &Elastic, since: Duration, now: Duration) -> Option<Resize> {
+    if gang.any(|member| member.phase.has_succeeded()) {
+        return None;
+    }
+    let members = gang.members().filter(|member| member.id.role == Role::Worker).count();
+    if members > elastic.workers.max as usize {
+        return Some(Resize::Shrink);
+    }
+    let wanted = wanted(gang, elastic.workers);
+    let is_due = now >= since + elastic.grow_interval || wanted.iter().all(|place| is_ready(place));
+    (is_due && wanted.iter().any(|place| is_ready(place) && !gang.has(place))).then_some(Resize::Grow)
+}
+
+/// The newest start that a replica's pod knows.
+pub fn last_start(gang: &Gang) -> Option<Generation> {
+    gang.places().iter().filter_map(|place| Some(place.place.enrolled?.generation)).max()
+}
+
+/// Whether it has a pod that can take part in a start now or soon.
+fn is_living(place: &Member) -> bool {
+    place.pod == Presence::Live && place.is_fit()
+}
+
+/// Whether the job's present number of workers includes it.
+fn is_planned(place: &Member, workers: Workers) -> bool {
+    place.id.role != Role::Worker || place.id.index < workers.max
+}
+
+/// Whether it can take part in a start now.
+fn is_ready(place: &Member) -> bool {
+    place.has_joined() && is_living(place)
+}
+
+/// Whether it may soon be ready. A pod that cannot be scheduled is not.
+fn is_coming(place: &Member, now: Duration) -> bool {
+    let is_unhindered = place.waits_for.is_none();
+    match (place.pod, &place.phase) {
+        (Presence::Absent, ReplicaPhase::Lost(_)) => false,
+        (Presence::Absent | Presence::Ended, _) => is_unhindered && place.place.create_at <= now,
+        (Presence::Live, ReplicaPhase::Scheduled) => true,
+        (Presence::Live, ReplicaPhase::Requested) => is_unhindered,
+        (
+            Presence::Live,
+            ReplicaPhase::Joined
+            | ReplicaPhase::Configured(_)
+            | ReplicaPhase::Running(_)
+            | ReplicaPhase::Exited(..)
+            | ReplicaPhase::Lost(_),
+        ) => false,
+    }
+}

@@ -1,0 +1,107 @@
+//! Which pods of an elastic job to create and to delete, independent of the starts of its gang.
+
+use std::time::Duration;
+
+use protocol::elastic::Workers;
+use protocol::failure::Loss;
+use protocol::ids::ReplicaId;
+
+use super::gang::{Gang, Member};
+use super::observation::{LostRun, Presence};
+use super::replica::ReplicaPhase;
+use super::roster::wanted;
+
+/// The pods to create and to delete now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Upkeep {
+    /// The replicas that need a pod.
+    pub create: Vec<ReplicaId>,
+    /// The replicas whose pod has ended, cannot serve a start, or is not wanted any more.
+    pub delete: Vec<ReplicaId>,
+    /// When the next pod may be created, as the time since the driver began.
+    pub next: Option<Duration>,
+}
+
+/// Decides which pods to create and to delete. The pods of the gang's members stay, whatever their state: they show how
+/// the start ended.
+pub fn upkeep(gang: &Gang, workers: Workers, now: Duration) -> Upkeep {
+    let wanted = wanted(gang, workers);
+    let (create, later): (Vec<&Member>, Vec<&Member>) =
+        wanted.iter().filter(|place| place.pod == Presence::Absent).partition(|place| place.place.create_at <= now);
+    let is_surplus = |place: &Member| !wanted.iter().any(|wanted| wanted.id == place.id);
+    let is_useless = |place: &Member| match place.pod {
+        Presence::Absent => false,
+        Presence::Ended => true,
+        Presence::Live => !may_recover(place) && (!place.is_fit() || is_surplus(place) && !place.place.may_run),
+    };
+    let delete = gang.places().iter().filter(|place| !gang.has(place) && !place.place.is_leaving && is_useless(place));
+    Upkeep {
+        create: create.into_iter().map(|place| place.id).collect(),
+        delete: delete.map(|place| place.id).collect(),
+        next: later.into_iter().map(|place| place.place.create_at).min(),
+    }
+}
+
+/// Whether its pod cannot start now, but the cluster keeps trying.
+fn may_recover(place: &Member) -> bool {
+    matches!(&place.phase, ReplicaPhase::Lost(LostRun { loss: Loss::Hopeless, .. }))
+}
+
+/// First pause between two replacements of one replica's pod.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause between two replacements of one replica's pod.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// After this time without a replacement, the next one is made at once.
+const FORGET_AFTER: Duration = Duration::from_secs(600);
+
+/// Spaces the replacements of one replica's pod.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Replacements {
+    /// Pods created so far, without those that are forgotten.
+    created: u32,
+    /// When the newest one was created, as the time since the driver began.
+    last: Duration,
+}
+
+impl Replacements {
+    /// Notes that a pod is created now.
+    pub fn note(&mut self, now: Duration) {
+        if now >= self.last + FORGET_AFTER {
+            self.created = self.created.min(1);
+        }
+        *self = Self { created: self.created.saturating_add(1), last: now };
+    }
+
+    /// When the next pod may be created. The first pod and its first replacement have no pause. Each further pause
+    /// doubles.
+    pub fn next_at(self) -> Duration {
+        match self.created.checked_sub(2) {
+            None => Duration::ZERO,
+            Some(doublings) => {
+                let factor = 2_u32.checked_pow(doublings).unwrap_or(u32::MAX);
+                self.last + FIRST_PAUSE.saturating_mul(factor).min(LONGEST_PAUSE)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pauses_between_replacements_double_up_to_a_limit_and_are_forgotten() {
+        let mut replacements = Replacements::default();
+        let mut now = Duration::from_secs(5);
+        let mut pauses = vec![];
+        for _ in 0..13 {
+            now = now.max(replacements.next_at());
+            replacements.note(now);
+            pauses.push(replacements.next_at().saturating_sub(now).as_secs());
+        }
+        assert_eq!(pauses, [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
+        now += FORGET_AFTER;
+        replacements.note(now);
+        assert_eq!(replacements.next_at() - now, FIRST_PAUSE, "as after the first replacement");
+    }
+}

@@ -1,0 +1,498 @@
+//! An elastic job keeps its promises while its workers come and go in random order, under one master or several.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use master::job::gang::{Gang, Member};
+use master::job::observation::{Addresses, AgentState, DeletedBy, Enrolled, Observation, PodState, Presence};
+use master::job::phase::{Action, JobEvent, JobPhase, Known, Leftovers, Seen, begin, step};
+use master::job::policy::{Elastic, Policy};
+use master::job::upkeep::Replacements;
+use proptest::collection::vec;
+use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
+use protocol::agent::{ExitOutcome, ExitReport, Features, Membership, RunState, RunStatus};
+use protocol::elastic::Workers;
+use protocol::failure::Restarts;
+use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
+
+use crate::job::support::{cases, with_restarts};
+
+/// Replicas of these tests: one more than the first maximum, so that a job can grow beyond it.
+const PLACES: u32 = 16;
+
+/// What happens between two looks of the master. A number chooses one of the pods that it can happen to.
+#[derive(Debug, Clone)]
+enum Happening {
+    /// A requested pod runs, and its agent answers.
+    Arrives(u8),
+    /// An agent heeds the newest request that it got.
+    Heeds(u8),
+    /// The cluster deletes a pod.
+    Evicted(u8),
+    /// An agent is killed.
+    Killed(u8),
+    /// A script fails by itself.
+    Fails(u8),
+    /// A script fails because its gang is being stopped.
+    FailsAmidStop(u8),
+    /// A user changes the number of workers.
+    Scaled(u8, u8),
+    /// Time passes.
+    Waits(u16),
+    /// Another master takes the job over.
+    TakenOver,
+}
+
+fn any_happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        8 => any::<u8>().prop_map(Happening::Arrives),
+        24 => any::<u8>().prop_map(Happening::Heeds),
+        2 => any::<u8>().prop_map(Happening::Evicted),
+        1 => any::<u8>().prop_map(Happening::Killed),
+        1 => any::<u8>().prop_map(Happening::Fails),
+        1 => any::<u8>().prop_map(Happening::FailsAmidStop),
+        2 => (any::<u8>(), any::<u8>()).prop_map(|(min, more)| Happening::Scaled(min, more)),
+        8 => any::<u16>().prop_map(Happening::Waits),
+        1 => Just(Happening::TakenOver),
+    ]
+}
+
+/// A request that is on its way to an agent.
+#[derive(Debug, Clone, Copy)]
+enum Order {
+    Configure(Generation, Membership),
+    Run(Generation),
+    Stop,
+}
+
+/// A replica: what the master knows, and what is true.
+#[derive(Debug)]
+struct Place {
+    id: ReplicaId,
+    seen: Observation,
+    replacements: Replacements,
+    order: Option<Order>,
+    /// The start that its exec.py runs in.
+    runs: Option<Generation>,
+}
+
+impl Place {
+    fn new(index: u32) -> Self {
+        let id = ReplicaId { role: Role::Worker, index };
+        Self { id, seen: Observation::NEW, replacements: Replacements::default(), order: None, runs: None }
+    }
+
+    fn status(&self) -> Option<RunStatus> {
+        self.seen.agent.status().cloned()
+    }
+
+    fn report(&mut self, change: impl FnOnce(&mut RunStatus)) {
+        if let Some(mut status) = self.status() {
+            status.seq += 1;
+            change(&mut status);
+            self.seen.hear(AgentState::Status(Box::new(status)));
+        }
+    }
+
+    fn end_run(&mut self, outcome: ExitOutcome, is_stopped: bool) {
+        self.runs = None;
+        let exit = ExitReport { stopped: is_stopped, ..ExitReport::new(outcome, UnixMillis(1)) };
+        self.report(|status| {
+            status.state = RunState::Exited;
+            status.exit = Some(exit);
+        });
+    }
+
+    /// The pod is gone with everything in it.
+    fn vanish(&mut self, is_member: bool) {
+        (self.order, self.runs) = (None, None);
+        self.seen.pod = None;
+        if is_member {
+            self.seen.agent = AgentState::Failed(self.seen.lost("its pod was deleted"));
+        } else {
+            self.seen = Observation::NEW;
+        }
+    }
+}
+
+/// The job, its pods and its master.
+struct World {
+    places: Vec<Place>,
+    policy: Policy,
+    phase: JobPhase,
+    restarts: Restarts,
+    newest_failed: Option<Generation>,
+    epoch: u32,
+    now: Duration,
+    /// The members of the newest start, by seat, and its number.
+    roster: Vec<ReplicaId>,
+    newest: Option<Generation>,
+    /// Whether all members of that start have run.
+    was_launched: bool,
+    /// How many starts there were.
+    starts: u32,
+}
+
+impl World {
+    fn new() -> Self {
+        let workers = Workers { min: 2, max: PLACES - 4 };
+        let elastic = Elastic {
+            workers,
+            gather: Duration::from_secs(10),
+            settle: Duration::from_millis(200),
+            grow_interval: Duration::from_secs(60),
+        };
+        let start_timeout = Duration::from_secs(1_000_000);
+        let policy = Policy { elastic: Some(elastic), start_timeout, ..with_restarts(u32::MAX) };
+        let phase = begun(&policy, 1, None, Duration::ZERO);
+        Self {
+            places: (0..PLACES).map(Place::new).collect(),
+            policy,
+            phase,
+            restarts: Restarts::default(),
+            newest_failed: None,
+            epoch: 1,
+            now: Duration::ZERO,
+            roster: vec![],
+            newest: None,
+            was_launched: false,
+            starts: 0,
+        }
+    }
+
+    fn elastic(&self) -> Elastic {
+        self.policy.elastic.expect("the job is elastic")
+    }
+
+    fn gang(&self) -> Gang {
+        let horizon = self.phase.horizon();
+        let members = self.places.iter().map(|place| {
+            let mut member = Member::of(place.id, &place.seen, horizon);
+            member.place.create_at = place.replacements.next_at();
+            member
+        });
+        let max = self.elastic().workers.max;
+        let exists = |member: &Member| {
+            member.id.index < max || member.pod != Presence::Absent || member.place.enrolled.is_some()
+        };
+        Gang::elastic(members.filter(exists).collect(), horizon)
+    }
+
+    fn look(&mut self) {
+        for looks in 0.. {
+            assert!(looks < 50, "the phase changes forever: {:?}", self.phase);
+            let gang = self.gang();
+            let seen =
+                Seen { gang: &gang, policy: &self.policy, restarts: &self.restarts, epoch: self.epoch, now: self.now };
+            let (after, actions) = step(self.phase.clone(), JobEvent::Observed, seen);
+            let has_moved = after != self.phase;
+            self.was_launched |= matches!(after, JobPhase::Running { .. });
+            self.check_move(&after, &gang);
+            if has_moved && matches!(after, JobPhase::Restarting { .. }) {
+                self.begin_again();
+            }
+            self.phase = after;
+            for action in actions {
+                self.act(action, &gang);
+            }
+            if !has_moved {
+                return;
+            }
+        }
+    }
+
+    fn check_move(&self, after: &JobPhase, gang: &Gang) {
+        assert!(!matches!(after, JobPhase::Finished { .. } | JobPhase::Releasing { .. }), "{after:?} of {gang:?}");
+        if let (JobPhase::Running { .. }, JobPhase::Starting { .. }) = (after, &self.phase) {
+            assert!(self.roster.iter().all(|id| self.place(*id).runs == self.newest), "a member does not run");
+        }
+    }
+
+    fn place(&self, id: ReplicaId) -> &Place {
+        &self.places[id.index as usize]
+    }
+
+    fn begin_again(&mut self) {
+        for place in &mut self.places {
+            if place.seen.pod.is_none() {
+                place.seen = Observation::NEW;
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action, gang: &Gang) {
+        match action {
+            Action::Keep(upkeep) => {
+                assert!(!matches!(self.phase, JobPhase::Stopping { .. }), "pods change while runs are stopped");
+                for id in upkeep.create {
+                    self.create(id);
+                }
+                for id in upkeep.delete {
+                    let is_member = gang.places().iter().any(|place| place.id == id && gang.has(place));
+                    assert!(!is_member, "{id} is deleted although it is a member");
+                    self.places[id.index as usize].vanish(false);
+                }
+            }
+            Action::Enrol { generation, roster } => {
+                self.check_roster(generation, roster.members());
+                for (id, seat) in roster.seats() {
+                    let membership = Membership { seat: seat.index, of: roster.len(), start: self.starts };
+                    self.places[id.index as usize].seen.enrolled = Some(Enrolled { generation, membership });
+                }
+                self.starts += 1;
+            }
+            Action::Configure(generation) => self.order(|place| {
+                let enrolled = place.seen.enrolled.filter(|enrolled| enrolled.generation == generation)?;
+                Some(Order::Configure(generation, enrolled.membership))
+            }),
+            Action::Launch(generation) => self.order(|place| {
+                let is_member = place.seen.enrolment().is_some_and(|enrolled| enrolled.generation == generation);
+                let waits = place.status().is_some_and(|status| status.state == RunState::Configured);
+                (is_member && waits).then_some(Order::Run(generation))
+            }),
+            Action::StopRuns { .. } => {
+                let generation = self.phase.generation();
+                self.order(|place| {
+                    let is_member = place.seen.enrolment().map(|enrolled| enrolled.generation) == generation;
+                    let has_run =
+                        place.status().is_some_and(|status| status.exit.is_none() && status.generation.is_some());
+                    (is_member && has_run).then_some(Order::Stop)
+                });
+            }
+            Action::RecordRestart(_) => {
+                self.newest_failed = self.newest.max(self.newest_failed);
+                self.restarts.counted += 1;
+            }
+            Action::DeletePods(_) => {
+                for place in &mut self.places {
+                    place.vanish(true);
+                }
+            }
+            Action::CreatePods | Action::Conclude(_) | Action::ReleasePods => {
+                panic!("{action:?} of a job that goes on")
+            }
+        }
+    }
+
+    fn create(&mut self, id: ReplicaId) {
+        let place = &mut self.places[id.index as usize];
+        assert!(place.seen.pod.is_none(), "{id} has a pod");
+        place.seen = Observation { pod: Some(PodState::Pending { reason: None }), ..Observation::NEW };
+        place.replacements.note(self.now);
+    }
+
+    /// What must hold at each start.
+    fn check_roster(&mut self, generation: Generation, members: &[ReplicaId]) {
+        let Workers { min, max } = self.elastic().workers;
+        assert!(Some(generation) > self.newest, "{generation} after {:?}", self.newest);
+        assert!(
+            (min..=max).contains(&u32::try_from(members.len()).expect("a small number")),
+            "{} of {min}:{max}",
+            members.len()
+        );
+        for place in &self.places {
+            assert_eq!(place.runs, None, "{} still runs when {generation} begins", place.id);
+        }
+        let survivors = |roster: &[ReplicaId], other: &[ReplicaId]| -> Vec<ReplicaId> {
+            roster.iter().filter(|id| other.contains(id)).copied().collect()
+        };
+        // A replica whose pod was replaced is a newcomer.
+        let known: Vec<ReplicaId> =
+            self.places.iter().filter(|place| place.seen.enrolment().is_some()).map(|place| place.id).collect();
+        let before = survivors(&survivors(&self.roster, &known), members);
+        assert_eq!(&members[..before.len()], before, "survivors keep their order: {:?}", self.roster);
+        (self.roster, self.newest, self.was_launched) = (members.to_vec(), Some(generation), false);
+    }
+
+    fn order(&mut self, order: impl Fn(&Place) -> Option<Order>) {
+        for place in &mut self.places {
+            if let Some(order) = order(place) {
+                place.order = Some(order);
+            }
+        }
+    }
+
+    fn happen(&mut self, happening: &Happening) {
+        let chosen = |number: u8, places: &[Place], test: &dyn Fn(&Place) -> bool| {
+            let possible: Vec<usize> = (0..places.len()).filter(|index| test(&places[*index])).collect();
+            possible.get(usize::from(number) % possible.len().max(1)).copied()
+        };
+        let is_up = |place: &Place| matches!(place.seen.pod, Some(PodState::Running(_)));
+        let has_pod = |place: &Place| place.seen.pod.is_some();
+        let waits = |place: &Place| matches!(place.seen.pod, Some(PodState::Pending { .. }));
+        let horizon = self.phase.horizon();
+        let is_member = |place: &Place| {
+            place.seen.enrolment().is_some_and(|enrolled| horizon.is_none_or(|horizon| enrolled.generation >= horizon))
+        };
+        let is_stopping = matches!(self.phase, JobPhase::Stopping { .. });
+        match *happening {
+            Happening::Arrives(number) => {
+                if let Some(index) = chosen(number, &self.places, &waits) {
+                    arrive(&mut self.places[index]);
+                }
+            }
+            Happening::Heeds(number) => {
+                if let Some(index) = chosen(number, &self.places, &|place| place.order.is_some()) {
+                    heed(&mut self.places[index]);
+                }
+            }
+            Happening::Evicted(number) => {
+                if let Some(index) = chosen(number, &self.places, &has_pod) {
+                    let member = is_member(&self.places[index]);
+                    self.places[index].vanish(member);
+                }
+            }
+            Happening::Killed(number) => {
+                if let Some(index) = chosen(number, &self.places, &is_up) {
+                    let place = &mut self.places[index];
+                    (place.order, place.runs) = (None, None);
+                    place.seen.pod = Some(PodState::Terminated { exit: None, reason: "killed".to_owned() });
+                }
+            }
+            Happening::Fails(number) if !is_stopping => self.fail_one(number),
+            Happening::FailsAmidStop(number) if is_stopping => self.fail_one(number),
+            Happening::Fails(_) | Happening::FailsAmidStop(_) => {}
+            Happening::Scaled(min, more) => {
+                let min = 1 + u32::from(min) % 4;
+                let workers = Workers { min, max: (min + u32::from(more) % PLACES).min(PLACES) };
+                self.policy.elastic = Some(Elastic { workers, ..self.elastic() });
+            }
+            Happening::Waits(milliseconds) => self.now += Duration::from_millis(u64::from(milliseconds)),
+            Happening::TakenOver => self.take_over(),
+        }
+    }
+
+    fn fail_one(&mut self, number: u8) {
+        let running: Vec<usize> = (0..self.places.len()).filter(|index| self.places[*index].runs.is_some()).collect();
+        if let Some(index) = running.get(usize::from(number) % running.len().max(1)) {
+            self.places[*index].end_run(ExitOutcome::Code(3), false);
+        }
+    }
+
+    /// A new master knows the record, the pods, and what the agents report.
+    fn take_over(&mut self) {
+        self.epoch += 1;
+        if !self.was_launched {
+            // Perhaps no agent knows the seats of this start.
+            self.roster.clear();
+        }
+        for place in &mut self.places {
+            place.order = None;
+            place.replacements = Replacements::default();
+            let pod = place.seen.pod.take();
+            let agent = match (&pod, place.status()) {
+                (Some(PodState::Running(_)), Some(status)) => AgentState::Status(Box::new(status)),
+                _ => AgentState::Silent,
+            };
+            let is_found = pod.is_some();
+            place.seen = Observation { pod, agent, is_found, deleted_by: DeletedBy::Others, ..Observation::NEW };
+        }
+        self.phase = begun(&self.policy, self.epoch, self.newest_failed, self.now);
+    }
+
+    /// Lets all that is under way come to its end, and returns whether the gang runs.
+    fn settle(&mut self) -> bool {
+        for _ in 0..400 {
+            self.now += Duration::from_secs(30);
+            for place in &mut self.places {
+                arrive(place);
+                heed(place);
+            }
+            self.look();
+        }
+        matches!(self.phase, JobPhase::Running { .. })
+    }
+}
+
+fn begun(policy: &Policy, epoch: u32, newest_failed: Option<Generation>, now: Duration) -> JobPhase {
+    let first = Generation { epoch, sequence: 1 };
+    let known = Known { first, newest_failed, leftovers: Leftovers::None, result: None };
+    begin(known, policy, now).0
+}
+
+fn arrive(place: &mut Place) {
+    if !matches!(place.seen.pod, Some(PodState::Pending { .. })) {
+        return;
+    }
+    let port = u16::try_from(20_000 + place.id.index).expect("a port");
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    place.seen.pod = Some(PodState::Running(Addresses { agent: address, tensorflow: address }));
+    place.seen.agent = AgentState::Status(Box::new(RunStatus {
+        seq: 1,
+        boot_id: "boot".to_owned(),
+        state: RunState::Idle,
+        generation: None,
+        pid: None,
+        started_at: None,
+        exit: None,
+        membership: None,
+        features: Features { seats: true },
+    }));
+}
+
+fn heed(place: &mut Place) {
+    match place.order.take() {
+        None => {}
+        Some(Order::Configure(generation, membership)) => place.report(|status| {
+            status.state = RunState::Configured;
+            (status.generation, status.membership, status.exit) = (Some(generation), Some(membership), None);
+        }),
+        Some(Order::Run(generation)) if place.status().is_some_and(|status| status.state == RunState::Configured) => {
+            place.runs = Some(generation);
+            place.report(|status| status.state = RunState::Running);
+        }
+        Some(Order::Run(_)) => {}
+        Some(Order::Stop) => {
+            let outcome = match place.runs {
+                Some(_) => ExitOutcome::Signal(9),
+                None => ExitOutcome::NotStarted("it was stopped".to_owned()),
+            };
+            place.end_run(outcome, true);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(256))]
+
+    #[test]
+    fn a_churning_job_starts_each_gang_alone_and_in_order_and_always_runs_in_the_end(
+        happenings in vec(any_happening(), 0..200)
+    ) {
+        let mut world = World::new();
+        world.look();
+        for happening in &happenings {
+            world.happen(happening);
+            world.look();
+        }
+        assert!(world.settle(), "the job does not run in the end: {:?}\n{:#?}", world.phase, world.gang());
+        let Workers { min, max } = world.elastic().workers;
+        let members = u32::try_from(world.gang().members().count()).expect("a small number");
+        assert_eq!(members, max, "all {min} to {max} workers take part in the end: {:?}", world.phase);
+    }
+}
+
+#[test]
+fn workers_that_join_in_one_window_make_one_start() {
+    let mut world = World::new();
+    world.look();
+    for place in &mut world.places {
+        arrive(place);
+    }
+    for _ in 0..8 {
+        world.look();
+        world.places.iter_mut().for_each(heed);
+    }
+    assert!(matches!(world.phase, JobPhase::Running { .. }), "{:?}", world.phase);
+    assert_eq!((world.roster.len(), world.starts), (PLACES as usize - 4, 1));
+    world.policy.elastic = Some(Elastic { workers: Workers { min: 2, max: PLACES }, ..world.elastic() });
+    for _ in 0..16 {
+        world.look();
+        world.places.iter_mut().for_each(arrive);
+        world.places.iter_mut().for_each(heed);
+    }
+    assert_eq!((world.roster.len(), world.starts), (PLACES as usize, 2));
+    let seats: BTreeMap<ReplicaId, usize> = world.roster.iter().copied().zip(0..).collect();
+    assert!(seats.iter().all(|(id, seat)| id.index as usize == *seat), "{seats:?}");
+}

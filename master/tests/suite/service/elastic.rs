@@ -1,0 +1,276 @@
+//! Elastic jobs: workers come and go while the job runs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use master::agent_token::AgentKey;
+use master::registry::JobHandle;
+use master::store::JobStore;
+use protocol::agent::ExitOutcome;
+use protocol::elastic::{ChangeCause, JobPatch, Workers};
+use protocol::ids::{Generation, ReplicaId};
+use protocol::job::{JobRequest, JobSpec, Strategy};
+use protocol::run_policy::RunPolicy;
+use protocol::view::{JobState, JobView};
+use serde_json::json;
+use testkit::fake::{Arrival, FakeAgent, FakeBackend, FakeStore};
+
+use crate::service::harness::{Master, client, in_time, reach, until, worker};
+
+/// An elastic job that never grows only because time has passed, and restarts without a pause.
+fn elastic(name: &str, min: u32, max: u32) -> JobSpec {
+    let request = JobRequest {
+        worker_min: Some(min),
+        worker_num: Some(max),
+        run_policy: RunPolicy { backoff_seconds: 0, ..RunPolicy::default() },
+        ..JobRequest::new(name.parse().expect("a job's name"), Strategy::AllReduce)
+    };
+    JobSpec::try_from(request).expect("a valid request")
+}
+
+fn workers(indexes: &[u32]) -> Vec<ReplicaId> {
+    indexes.iter().copied().map(worker).collect()
+}
+
+/// Waits until the job runs with these members, in the order of their seats.
+async fn running_with(job: &JobHandle, indexes: &[u32]) -> JobView {
+    let roster = workers(indexes);
+    until(job, |view| view.state == JobState::Running && view.roster == roster).await
+}
+
+async fn agents(master: &Master, spec: &JobSpec, indexes: &[u32]) -> BTreeMap<u32, FakeAgent> {
+    let mut agents = BTreeMap::new();
+    for index in indexes {
+        agents.insert(*index, master.backend.agent(&spec.name, worker(*index)).await);
+    }
+    agents
+}
+
+async fn scale(master: &Master, spec: &JobSpec, min: Option<u32>, max: u32) -> Workers {
+    let patch = JobPatch { worker_min: min, worker_num: Some(max) };
+    master.jobs.patch(&spec.name, patch).await.expect("the change is accepted")
+}
+
+/// The newest value of a variable that this agent got.
+fn newest(agent: &FakeAgent, variable: &str) -> serde_json::Value {
+    agent.history().configs.last().expect("it was configured").1[variable].clone()
+}
+
+fn succeed(agents: &BTreeMap<u32, FakeAgent>) {
+    agents.values().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_shrinks_and_grows_with_its_number_of_workers() {
+    let master = Master::new();
+    let spec = elastic("scaled", 2, 4);
+    let job = master.submit(spec.clone()).await;
+    running_with(&job, &[0, 1, 2, 3]).await;
+    assert_eq!(scale(&master, &spec, None, 2).await, Workers { min: 2, max: 2 });
+    let view = running_with(&job, &[0, 1]).await;
+    assert_eq!(view.changes.last().expect("a change").cause, ChangeCause::Shrunk);
+    until(&job, |view| view.replicas.len() == 2).await;
+    scale(&master, &spec, None, 5).await;
+    let view = running_with(&job, &[0, 1, 2, 3, 4]).await;
+    let cause = &view.changes.last().expect("a change").cause;
+    assert_eq!(*cause, ChangeCause::Joined { replicas: workers(&[2, 3, 4]) });
+    assert_eq!(view.generation, Some(Generation { epoch: 1, sequence: 3 }), "three joins need one start");
+    assert_eq!(view.restarts.total(), 0);
+    let agents = agents(&master, &spec, &[0, 1, 2, 3, 4]).await;
+    assert_eq!(newest(&agents[&0], "MUSTER_RESTART_COUNT"), json!(2));
+    assert_eq!(newest(&agents[&4], "WORLD_SIZE"), json!(5));
+    succeed(&agents);
+    reach(&job, JobState::Succeeded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_evicted_worker_costs_no_restart_and_its_replacement_gets_the_last_seat() {
+    let master = Master::new();
+    let spec = elastic("evicted", 2, 4);
+    let job = master.submit(spec.clone()).await;
+    running_with(&job, &[0, 1, 2, 3]).await;
+    let revision = revision(&master, &spec).await;
+    master.backend.evict(&spec.name, worker(0), "node drained");
+    let is_over = |view: &JobView| view.state == JobState::Running && view.roster.first() == Some(&worker(1));
+    let view = until(&job, is_over).await;
+    let cause = view.changes.iter().rev().find_map(|change| match &change.cause {
+        ChangeCause::Left { failure } => Some(failure.to_string()),
+        ChangeCause::First | ChangeCause::Joined { .. } | ChangeCause::Shrunk | ChangeCause::TakenOver => None,
+    });
+    assert_eq!(cause.expect("the cause is in the view"), "worker-0 was lost: node drained");
+    running_with(&job, &[1, 2, 3, 0]).await;
+    let agents = agents(&master, &spec, &[0, 1, 2, 3]).await;
+    assert_eq!(newest(&agents[&0], "RANK"), json!(3));
+    assert_eq!(newest(&agents[&1], "RANK"), json!(0));
+    assert_eq!(newest(&agents[&1], "TF_CONFIG")["task"], json!({"type": "worker", "index": 0}));
+    assert_eq!(self::revision(&master, &spec).await, revision, "nothing is recorded");
+    succeed(&agents);
+    assert_eq!(reach(&job, JobState::Succeeded).await.restarts.total(), 0);
+}
+
+async fn revision(master: &Master, spec: &JobSpec) -> u64 {
+    master.store.get(&spec.name).await.expect("the store answers").expect("the job is on record").record.revision
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_script_counts_and_the_gang_starts_again_with_everybody() {
+    let master = Master::new();
+    let spec = elastic("failed", 2, 3);
+    let job = master.submit(spec.clone()).await;
+    running_with(&job, &[0, 1, 2]).await;
+    agents(&master, &spec, &[1]).await[&1].exit(ExitOutcome::Code(3));
+    let view = until(&job, |view| view.state == JobState::Running && view.restarts.counted == 1).await;
+    assert_eq!(view.roster, workers(&[0, 1, 2]));
+    let agents = agents(&master, &spec, &[0, 1, 2]).await;
+    assert_eq!(newest(&agents[&2], "MUSTER_RESTART_COUNT"), json!(1));
+    succeed(&agents);
+    reach(&job, JobState::Succeeded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_master_goes_on_with_the_same_members() {
+    let first = Master::with_key("first", AgentKey::random(), FakeBackend::new(Arrival::AtOnce), FakeStore::default());
+    let spec = elastic("adopted", 2, 4);
+    let job = first.submit(spec.clone()).await;
+    running_with(&job, &[0, 1, 2, 3]).await;
+    first.backend.evict(&spec.name, worker(1), "node drained");
+    let seats = running_with(&job, &[0, 2, 3, 1]).await;
+    first.stop_following().await;
+    let second = Master::over("second", first.backend.clone(), first.store.clone());
+    second.jobs.complete().await;
+    let job = second.jobs.find(&spec.name).expect("the job is on record");
+    let view = running_with(&job, &[0, 2, 3, 1]).await;
+    assert_eq!(view.generation, seats.generation, "the start goes on");
+    scale(&second, &spec, None, 3).await;
+    let view = running_with(&job, &[0, 2, 3]).await;
+    assert_eq!(view.generation, Some(Generation { epoch: 2, sequence: 1 }));
+    let agents = agents(&second, &spec, &[0, 2, 3]).await;
+    assert_eq!(newest(&agents[&3], "MUSTER_RESTART_COUNT"), json!(seats.changes.len()));
+    succeed(&agents);
+    assert_eq!(reach(&job, JobState::Succeeded).await.restarts.total(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_left_without_a_master_is_missed_by_the_next_master() {
+    let first = Master::new();
+    let spec = elastic("missed", 2, 3);
+    let job = first.submit(spec.clone()).await;
+    running_with(&job, &[0, 1, 2]).await;
+    first.stop_following().await;
+    first.backend.replace(&spec.name, worker(1)).await;
+    let second = Master::over("second", first.backend.clone(), first.store.clone());
+    second.jobs.complete().await;
+    let job = second.jobs.find(&spec.name).expect("the job is on record");
+    let view = running_with(&job, &[0, 2, 1]).await;
+    assert_eq!((view.restarts.total(), view.generation.expect("a start").epoch), (0, 2));
+    succeed(&agents(&second, &spec, &[0, 1, 2]).await);
+    reach(&job, JobState::Succeeded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gang_that_is_large_enough_does_not_wait_for_pods_that_cannot_be_scheduled() {
+    let backend = FakeBackend::new(Arrival::AtOnce);
+    backend.keep_pending(&[worker(2), worker(3)], "0/3 nodes have room");
+    let master = Master::over("first", backend, FakeStore::default());
+    let spec = elastic("small", 2, 4);
+    let job = master.submit(spec.clone()).await;
+    let view = running_with(&job, &[0, 1]).await;
+    assert_eq!(view.replicas[3].reason.as_deref(), Some("0/3 nodes have room"));
+    succeed(&agents(&master, &spec, &[0, 1]).await);
+    reach(&job, JobState::Succeeded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_success_ends_the_job_although_a_worker_could_still_join() {
+    let master = Master::new();
+    let spec = elastic("done", 1, 2);
+    let job = master.submit(spec.clone()).await;
+    running_with(&job, &[0, 1]).await;
+    let agents = agents(&master, &spec, &[0, 1]).await;
+    agents[&0].exit(ExitOutcome::Code(0));
+    until(&job, |view| view.replicas[0].exit.is_some()).await;
+    scale(&master, &spec, None, 3).await;
+    until(&job, |view| view.replicas.len() == 3 && view.workers == Some(Workers { min: 1, max: 3 })).await;
+    agents[&1].exit(ExitOutcome::Code(0));
+    let view = reach(&job, JobState::Succeeded).await;
+    assert_eq!(view.generation, Some(Generation { epoch: 1, sequence: 1 }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_does_not_fit_the_job_is_refused() {
+    let master = Master::serving(None).await;
+    let spec = elastic("patched", 2, 3);
+    let job = master.submit(spec.clone()).await;
+    running_with(&job, &[0, 1, 2]).await;
+    master.submit(crate::service::harness::spec("fixed", 1)).await;
+    let cases = [
+        ("patched", json!({"worker_num": 0}), 422, "bad_worker_num"),
+        ("patched", json!({"worker_min": 4}), 422, "bad_worker_num"),
+        ("patched", json!({"worker_num": 100_000}), 422, "bad_worker_num"),
+        ("patched", json!({"workers": 4}), 422, "bad_request"),
+        ("patched", json!("4"), 422, "bad_request"),
+        ("fixed", json!({"worker_num": 3}), 409, "conflict"),
+        ("unknown", json!({"worker_num": 3}), 404, "unknown_job"),
+    ];
+    for (name, body, status, code) in cases {
+        let answer = master.patch(&format!("/v1/jobs/{name}"), &body).await;
+        assert_eq!(answer.status, status, "{body}: {answer:?}");
+        assert_eq!(answer.code(), code, "{body}: {answer:?}");
+    }
+    let before = revision(&master, &spec).await;
+    let answer = master.patch("/v1/jobs/patched", &json!({"worker_num": 3})).await;
+    assert_eq!((answer.status, &answer.json()["workers"]), (200, &json!({"min": 2, "max": 3})));
+    assert_eq!(revision(&master, &spec).await, before, "the same number is no change");
+    succeed(&agents(&master, &spec, &[0, 1, 2]).await);
+    reach(&job, JobState::Succeeded).await;
+    let answer = master.patch("/v1/jobs/patched", &json!({"worker_num": 4})).await;
+    assert_eq!((answer.status, answer.code().as_str()), (409, "conflict"), "the job has ended");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_output_of_a_worker_that_joins_later_reaches_a_reader_that_follows() {
+    let master = Master::serving(None).await;
+    let spec = elastic("printing", 1, 2);
+    let job = master.submit(spec.clone()).await;
+    running_with(&job, &[0, 1]).await;
+    let reader = client().get(master.url("/v1/jobs/printing/logs?follow=true")).send();
+    let mut lines = in_time("the stream begins", reader).await.expect("an answer").error_for_status().expect("200");
+    scale(&master, &spec, None, 3).await;
+    running_with(&job, &[0, 1, 2]).await;
+    let agents = agents(&master, &spec, &[0, 1, 2]).await;
+    agents[&2].print("hello of the third\n");
+    succeed(&agents);
+    let mut seen = String::new();
+    while !seen.contains("hello of the third") {
+        let piece = in_time("the line arrives", lines.chunk()).await.expect("no error").expect("the stream goes on");
+        seen.push_str(&String::from_utf8_lossy(&piece));
+    }
+    reach(&job, JobState::Succeeded).await;
+    in_time("the stream ends with the job", async { while lines.chunk().await.expect("no error").is_some() {} }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_that_come_and_go_in_any_order_leave_a_gang_that_succeeds() {
+    let master = Master::new();
+    let spec = elastic("churn", 2, 6);
+    let job = master.submit(spec.clone()).await;
+    running_with(&job, &[0, 1, 2, 3, 4, 5]).await;
+    for round in 0_u32..30 {
+        let index = round * 7 % 6;
+        match round % 3 {
+            0 => master.backend.evict(&spec.name, worker(index), "node drained"),
+            1 => master.backend.replace(&spec.name, worker(index)).await,
+            _ => drop(scale(&master, &spec, Some(2), 3 + round % 4).await),
+        }
+        tokio::time::sleep(Duration::from_millis(u64::from(round) * 3 % 40)).await;
+    }
+    scale(&master, &spec, Some(2), 4).await;
+    let is_settled =
+        |view: &JobView| view.state == JobState::Running && view.roster.len() == 4 && view.replicas.len() == 4;
+    let view = until(&job, is_settled).await;
+    assert_eq!(view.restarts.counted, 0, "{:#?}", view.restarts);
+    for id in view.roster.clone() {
+        master.backend.agent(&spec.name, id).await.exit(ExitOutcome::Code(0));
+    }
+    reach(&job, JobState::Succeeded).await;
+}

@@ -1,0 +1,145 @@
+//! Elastic jobs: how many workers a job may have, the change of that number, and what happened to the gang.
+
+use std::fmt;
+use std::num::ParseIntError;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+use crate::ids::{Generation, ReplicaId, UnixMillis};
+
+/// How many workers an elastic job may have. The job runs with any number from `min` to `max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Workers {
+    /// With fewer workers, the job waits.
+    pub min: u32,
+    /// The job creates this many pods for workers.
+    pub max: u32,
+}
+
+impl fmt::Display for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.min == self.max { write!(f, "{}", self.max) } else { write!(f, "{} to {}", self.min, self.max) }
+    }
+}
+
+/// A number of workers as a user writes it: `4`, or `2:8` for at least 2 and at most 8.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerNum {
+    /// The minimum, if the text names one.
+    pub min: Option<u32>,
+    /// The number of workers, or the maximum.
+    pub max: u32,
+}
+
+/// The text is neither a number nor a range.
+#[derive(Debug, thiserror::Error)]
+pub enum BadWorkerNum {
+    /// The text has more than one colon, or nothing before or after its colon.
+    #[error("use one number, such as 4, or a minimum and a maximum, such as 2:8")]
+    Shape,
+    /// A part is not a number.
+    #[error(transparent)]
+    Number(#[from] ParseIntError),
+}
+
+impl FromStr for WorkerNum {
+    type Err = BadWorkerNum;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once(':') {
+            None => Ok(Self { min: None, max: text.parse()? }),
+            Some((min, max)) if min.is_empty() || max.is_empty() || max.contains(':') => Err(BadWorkerNum::Shape),
+            Some((min, max)) => Ok(Self { min: Some(min.parse()?), max: max.parse()? }),
+        }
+    }
+}
+
+/// The body of `PATCH /v1/jobs/NAME`. Absent fields keep their values.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct JobPatch {
+    /// The new minimum of workers. Without it, the minimum stays, or sinks to `worker_num`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 5457))]
+    pub worker_min: Option<u32>,
+    /// The new maximum of workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 5457))]
+    pub worker_num: Option<u32>,
+}
+
+impl JobPatch {
+    /// The range after this change.
+    pub fn applied_to(self, now: Workers) -> Workers {
+        let max = self.worker_num.unwrap_or(now.max);
+        Workers { min: self.worker_min.unwrap_or(now.min.min(max)), max }
+    }
+}
+
+/// A start of the gang of an elastic job, and why it began.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct GangChange {
+    /// The number of the start.
+    pub generation: Generation,
+    /// When the start began, by the master's clock.
+    pub at: UnixMillis,
+    /// How many workers take part.
+    pub workers: u32,
+    /// Why the gang started.
+    pub cause: ChangeCause,
+}
+
+/// Why the gang of an elastic job started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(tag = "cause", rename_all = "snake_case")]
+pub enum ChangeCause {
+    /// It is the first start.
+    First,
+    /// Workers joined.
+    Joined {
+        /// The workers that joined.
+        replicas: Vec<ReplicaId>,
+    },
+    /// The maximum of workers was lowered.
+    Shrunk,
+    /// A replica left, or failed.
+    Left {
+        /// What happened to it.
+        failure: Failure,
+    },
+    /// A master took the job over during a start.
+    TakenOver,
+}
+
+/// Maximum number of [`GangChange`]s in a job's view. The newest are kept.
+pub const CHANGES_MAX: usize = 16;
+
+impl fmt::Display for GangChange {
+    /// A sentence without its end, such as `worker-3 was lost: node drained: going on with 3 workers (start 1.4)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { generation, at: _, workers, cause } = self;
+        match cause {
+            ChangeCause::First => {
+                return write!(f, "started with {} (start {generation})", counted(*workers));
+            }
+            ChangeCause::Joined { replicas } => {
+                let names: Vec<String> = replicas.iter().map(ReplicaId::to_string).collect();
+                write!(f, "{} joined", names.join(", "))?;
+            }
+            ChangeCause::Shrunk => f.write_str("fewer workers are wanted")?,
+            ChangeCause::Left { failure } => write!(f, "{failure}")?,
+            ChangeCause::TakenOver => f.write_str("another master took over")?,
+        }
+        write!(f, ": going on with {} (start {generation})", counted(*workers))
+    }
+}
+
+fn counted(workers: u32) -> String {
+    if workers == 1 { "1 worker".to_owned() } else { format!("{workers} workers") }
+}
