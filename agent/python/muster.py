@@ -1,0 +1,367 @@
+"""Helper for elastic training scripts: all ranks leave at the same step, and no sample is used twice in an epoch.
+
+docs/elastic-scripts.md shows how to use it. It needs only the standard library, and `sampler()` also needs numpy.
+Outside Muster it changes nothing: `step` returns False, and `done` returns.
+
+MUSTER_FD is the number of an inherited socket (AF_UNIX, SOCK_STREAM) to the agent. Each message is a JSON object on
+one line of at most 64 KiB. Both sides ignore unknown keys. From the helper:
+
+    {"hello": 1}    the first message, with the version of this protocol
+    {"progress": {"generation": "1.2", "step": 61, "split": 0, "steps": 59, "samples": 1888, "compute_us": 90000,
+                  "wall_us": 180000}}
+                    at most about four a second; only the newest is sent. `step` is null before the first step. The numbers
+                    after `split` count since the second step of this split, without short last batches; `compute_us` is
+                    the time inside `measure`.
+    {"leaving": {"step": 61, "agreed": true}}
+                    the script saves, and exits with code 75. Without `agreed`, it lost a peer, and does not save.
+
+To the helper, after `hello`:
+
+    {"notice": {"leave": true, "reason": "worker-2 joins", "split": {"version": 1, "sizes": [64, 32]}}}
+                    all that the master wants now. It replaces the previous notice, and each key is optional. `sizes` are
+                    batch sizes by rank. `version` increases from 1 within a start.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+
+RESTART_CODE = 75  # EX_TEMPFAIL in sysexits.h
+LINGER_SECONDS = 0.3  # a slower rank may still fetch its part of the last all-reduce from this process
+CHIEF_LINGER_SECONDS = 0.4  # the chief exits last, because TensorFlow in the other ranks needs the service in it
+PROGRESS_SECONDS = 0.25
+LINE_BYTES = 64 * 1024
+EXACT = 2**24  # up to here, a float32 holds every integer, so that a sum of versions is exact
+
+
+class Job:
+    """This process as a rank of the job. Create it before the strategy, once in a process."""
+
+    def __init__(self, global_batch, environ=os.environ):
+        self.rank = int(environ.get("RANK") or 0)
+        self.world = int(environ.get("WORLD_SIZE") or 1)
+        if not 0 <= self.rank < self.world:
+            raise ValueError(f"RANK {self.rank} is not less than WORLD_SIZE {self.world}")
+        self.is_chief = self.rank == 0 and environ.get("MUSTER_ROLE") not in ("ps", "evaluator")
+        self.generation = environ.get("MUSTER_GENERATION", "")
+        self.global_batch = global_batch
+        self.sizes = shares(global_batch, [1] * self.world)  # samples per step, by rank
+        self._split = 0  # the version of `sizes`
+        # Removed, so that a child process does not use the socket.
+        self._channel = Channel.inherited(environ.pop("MUSTER_FD", None))
+        self._got_sigterm = False
+        self._leave_reason = None  # None unless the newest notice says to leave
+        self._noticed = None  # version and sizes of the split in the newest notice
+        self._offered = None  # the same, if the last `signal` offered it to the other ranks
+        self._is_leaving = False
+        self._step = None
+        self._is_counted = False  # not in a split's first step, which traces, nor in a short last batch
+        self._compute_ns, self._began_ns = 0, 0  # of this step: `measure`, and the clock at its begin
+        self._totals = (0, 0, 0, 0)  # steps, samples, compute_ns, wall_ns of this split
+
+    @property
+    def batch(self):
+        """This rank's samples per step. Only `step` changes it, on all ranks at the same step."""
+        return self.sizes[self.rank]
+
+    def started(self):
+        """Call it after creating the strategy, because TensorFlow then replaces the handler of SIGTERM."""
+        self._began_ns = time.perf_counter_ns()
+        if self._channel is None:
+            return
+        owner = os.getpid()
+
+        def on_sigterm(number, _frame):
+            if os.getpid() == owner:
+                self._got_sigterm = True
+            else:  # A forked data loader must still end by SIGTERM.
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+
+        signal.signal(signal.SIGTERM, on_sigterm)
+        self._channel.write({"hello": 1})
+        self._channel.progress = self._progress()
+        threading.Thread(target=self._channel.talk, args=(self._on_notice,), daemon=True).start()
+
+    def signal(self):
+        """Two numbers for this step's all-reduce: whether this rank must leave, and the version of its new split."""
+        noticed = self._noticed  # the channel's thread may replace it
+        self._offered = noticed if noticed and noticed[0] > self._split else None
+        must_leave = self._got_sigterm or self._leave_reason is not None
+        return (float(must_leave), float(self._offered[0] if self._offered else 0))
+
+    def step(self, step, summed):
+        """Call it after each step, with the sum of all ranks' signals. True: save, and call `leave`."""
+        if self._step is not None and step < self._step:
+            raise ValueError(f"step {step} came after step {self._step}: steps must not go backwards in one start")
+        leave, versions = float(summed[0]), float(summed[1])
+        now = time.perf_counter_ns()
+        if self._is_counted:
+            steps, samples, compute_ns, wall_ns = self._totals
+            wall_ns += now - self._began_ns
+            self._totals = (steps + 1, samples + self.batch, compute_ns + self._compute_ns, wall_ns)
+        self._step, self._is_counted, self._compute_ns, self._began_ns = step, True, 0, now
+        # While two versions are on their way, the sum is not this multiple on any rank.
+        if self._offered and versions == self.world * self._offered[0]:
+            self._split, self.sizes = self._offered
+            self._offered, self._is_counted, self._totals = None, False, (0, 0, 0, 0)
+        if self._channel is not None:
+            self._channel.progress = self._progress()
+        if leave > 0:
+            self._announce_leaving(agreed=True)
+        return leave > 0
+
+    @contextlib.contextmanager
+    def measure(self):
+        """Wraps computation that waits for no other rank. Its time shows this rank's own speed."""
+        began_ns = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self._compute_ns += time.perf_counter_ns() - began_ns
+
+    def sampler(self, count, seed):
+        """Returns a sampler over the indexes 0 to `count` - 1."""
+        return Sampler(self, count, seed)
+
+    def leave(self):
+        """Exits with code 75, and Muster starts the script again."""
+        self._announce_leaving(agreed=False)
+        self._linger(self._began_ns)
+        self._exit(RESTART_CODE)
+
+    def done(self):
+        """Exits with code 0. Outside Muster it returns."""
+        self._linger(time.perf_counter_ns())
+        if self._channel is not None:
+            self._channel.send_progress()
+            self._exit(0)
+
+    def _linger(self, since_ns):
+        if self.world > 1:
+            seconds = CHIEF_LINGER_SECONDS if self.rank == 0 else LINGER_SECONDS
+            time.sleep(max(0, seconds - (time.perf_counter_ns() - since_ns) / 1e9))
+
+    def _exit(self, code):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # TensorFlow's own cleanup takes seconds.
+
+    def _announce_leaving(self, agreed):
+        if self._is_leaving or self._channel is None:
+            return
+        self._is_leaving = True
+        if agreed and self.is_chief:
+            warn(f"leaving at step {self._step}: {self._leave_reason or 'another rank must leave'}")
+        self._channel.send_progress()
+        self._channel.write({"leaving": {"step": self._step, "agreed": agreed}})
+
+    def _progress(self):
+        steps, samples, compute_ns, wall_ns = self._totals
+        times = {"compute_us": compute_ns // 1000, "wall_us": wall_ns // 1000}
+        counts = {"split": self._split, "steps": steps, "samples": samples, **times}
+        return {"progress": {"generation": self.generation, "step": self._step, **counts}}
+
+    def _on_notice(self, notice):
+        """Runs in the channel's thread."""
+        self._leave_reason = notice.get("reason", "") if notice.get("leave") else None
+        self._noticed = None
+        if notice.get("split"):
+            version, sizes = notice["split"]["version"], notice["split"]["sizes"]
+            are_counts = len(sizes) == self.world and all(type(size) is int and size >= 0 for size in sizes)
+            if not are_counts or sum(sizes) != self.global_batch or version * self.world >= EXACT:
+                raise ValueError(f"split {sizes} does not fit {self.world} ranks and a batch of {self.global_batch}")
+            self._noticed = (version, sizes)
+
+
+class Sampler:
+    """The samples of each step: one permutation per epoch, cut into global batches, and each batch into the ranks' parts.
+
+    The state does not depend on the number of ranks, so an epoch continues after a resize with its unused samples.
+    """
+
+    def __init__(self, job, count, seed):
+        import numpy
+
+        self._numpy, self._job, self._count, self._seed = numpy, job, count, seed
+        self.restore((0, 0))
+
+    def state(self):
+        """The epoch, and the position in it where the next batch begins. Save them with the model."""
+        return (self._epoch, self._position)
+
+    def restore(self, state):
+        """Continues at a saved state."""
+        epoch, position = (int(number) for number in state)
+        if not 0 <= position < self._count:
+            raise ValueError(f"position {position} is outside the data set of {self._count} samples")
+        self._epoch, self._position, self._order = epoch, position, None
+
+    def take(self):
+        """This rank's part of the next batch: indexes, and weights with a sum of 1 over all ranks.
+
+        The last batch of an epoch is shorter, in proportion on all ranks. An empty part is one sample with weight 0.
+        """
+        if self._order is None:
+            digest = hashlib.sha256(f"{self._seed} {self._epoch}".encode()).digest()
+            # All versions of numpy have the same RandomState.
+            random = self._numpy.random.RandomState(int.from_bytes(digest[:4], "big"))
+            self._order = random.permutation(self._count)
+        batch, sizes, rank = self._job.global_batch, self._job.sizes, self._job.rank
+        if batch > self._count - self._position:
+            batch = self._count - self._position
+            sizes, self._job._is_counted = shares(batch, sizes), False
+        begin = self._position + sum(sizes[:rank])
+        indexes = self._order[begin : begin + sizes[rank]]
+        weights = self._numpy.full(len(indexes), 1 / batch, "float32")
+        if sizes[rank] == 0:
+            indexes, weights = self._order[:1], self._numpy.zeros(1, "float32")
+        self._position += batch
+        if self._position == self._count:
+            self._epoch, self._position, self._order = self._epoch + 1, 0, None
+        return indexes, weights
+
+
+class Channel:
+    """The socket to the agent. Training continues if it breaks, or if the agent does not read."""
+
+    @classmethod
+    def inherited(cls, descriptor):
+        """The channel of MUSTER_FD, or None outside Muster."""
+        try:
+            return cls(socket.socket(fileno=int(descriptor))) if descriptor else None
+        except (ValueError, OSError) as error:
+            warn(f"cannot leave or report progress, because MUSTER_FD={descriptor} is no socket: {error}")
+            return None
+
+    def __init__(self, connection):
+        connection.set_inheritable(False)
+        connection.settimeout(PROGRESS_SECONDS)
+        self._connection, self._unsent, self._lock = connection, bytearray(), threading.Lock()
+        self.progress, self._sent = None, None  # the newest progress, and the newest one in `_unsent` or sent
+
+    def write(self, message):
+        """Sends a message. If the agent does not read, a later call sends it."""
+        with self._lock:
+            self._unsent += json.dumps(message).encode() + b"\n"
+            self._flush()
+
+    def send_progress(self):
+        """Sends unsent bytes, and then the newest progress unless it was sent."""
+        with self._lock:
+            self._flush()
+            newest = self.progress
+            if newest is not self._sent and not self._unsent:
+                self._unsent += json.dumps(newest).encode() + b"\n"
+                self._sent = newest
+                self._flush()
+
+    def _flush(self):
+        try:
+            while self._unsent:
+                del self._unsent[: self._connection.send(self._unsent, socket.MSG_NOSIGNAL)]
+        except OSError:  # a timeout, or the agent has closed its end
+            pass
+
+    def talk(self, on_notice):
+        """Sends progress and receives notices until the agent closes its end."""
+        received = b""
+        while True:
+            self.send_progress()
+            try:
+                part = self._connection.recv(LINE_BYTES)
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            *lines, received = (received + part).split(b"\n")
+            for line in lines:
+                try:
+                    message = json.loads(line)
+                    if "notice" in message:
+                        on_notice(message["notice"])
+                except (ValueError, TypeError, KeyError, AttributeError) as error:
+                    warn(f"ignored a message of the agent: {error}")
+            if not part or len(received) > LINE_BYTES:
+                return
+
+
+def KerasCallback(job, folder):
+    """A callback for `fit` of tf_keras, which restores from `folder`, saves there after each epoch, and leaves.
+
+    Pass `initial_epoch=callback.epoch` to `fit`. A restart repeats the epoch, with the weights of the last step.
+    """
+    import tensorflow as tf
+    import tf_keras
+
+    latest = tf.train.latest_checkpoint(folder)
+    saved_step, saved_epoch = tf.Variable(0, dtype=tf.int64), tf.Variable(0, dtype=tf.int64)
+    if latest:
+        tf.train.Checkpoint(step=saved_step, epoch=saved_epoch).restore(latest).expect_partial()
+
+    class Callback(tf_keras.callbacks.Callback):
+        step, epoch = int(saved_step), int(saved_epoch)
+
+        def on_train_begin(self, logs=None):
+            strategy = self.model.distribute_strategy
+            # All ranks must save, because some variables are summed for it. Only the chief's files are kept.
+            kept = folder if job.is_chief else tempfile.mkdtemp(prefix="muster-")
+            checkpoint = tf.train.Checkpoint(model=self.model, step=saved_step, epoch=saved_epoch)
+            self._manager = tf.train.CheckpointManager(checkpoint, kept, max_to_keep=3)
+            if latest:
+                checkpoint.restore(latest)
+            add = lambda numbers: strategy.reduce("sum", strategy.run(tf.identity, args=(numbers,)), axis=None)
+            self._add = tf.function(add, input_signature=[tf.TensorSpec([3])])
+            self._add(tf.zeros(3))  # traces
+            began = time.perf_counter()
+            self._add(tf.zeros(3))
+            self._checked = time.perf_counter()
+            self._cost, self._every, self._next = self._checked - began, 1, self.step + 1
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.step += 1
+            if job.step(self.step, (self._check() if self.step == self._next else 0.0, 0.0)):
+                self._save()
+                job.leave()
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.epoch = epoch + 1
+            self._save()
+
+        def _check(self):
+            """Sums the ranks' wishes to leave. From two more sums, all choose the same next step to check, so that
+            the checks take at most 1 % of the time."""
+            step_seconds = (time.perf_counter() - self._checked) / self._every
+            leave, cost, step_seconds = self._add(tf.constant([job.signal()[0], self._cost, step_seconds])).numpy()
+            self._checked = time.perf_counter()
+            self._every = math.ceil(100 * cost / step_seconds)
+            self._next = self.step + self._every
+            return leave
+
+        def _save(self):
+            saved_step.assign(self.step)
+            saved_epoch.assign(self.epoch)
+            self._manager.save(checkpoint_number=self.step)
+
+    return Callback()
+
+
+def shares(total, weights):
+    """Splits `total` in proportion to `weights`, as whole numbers: the largest remainders are rounded up."""
+    parts = [divmod(total * weight, sum(weights)) for weight in weights]
+    sizes = [whole for whole, _ in parts]
+    for rank in sorted(range(len(parts)), key=lambda rank: -parts[rank][1])[: total - sum(sizes)]:
+        sizes[rank] += 1
+    return sizes
+
+
+def warn(text):
+    print(f"muster: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,398 @@
+"""Tests of muster.py. `scripts/test` runs them; alone: python -m unittest discover agent/python/tests"""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import unittest
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(FOLDER))
+import muster
+
+DEADLINE_SECONDS = 60
+
+
+def ranks(world, global_batch=96):
+    """One Job for each rank, without a socket."""
+    return [muster.Job(global_batch, {"RANK": str(rank), "WORLD_SIZE": str(world)}) for rank in range(world)]
+
+
+def boundary(jobs, step):
+    """One step of all ranks, with the sum that the all-reduce gives them."""
+    signals = [job.signal() for job in jobs]
+    summed = [sum(numbers) for numbers in zip(*signals)]
+    return [job.step(step, summed) for job in jobs]
+
+
+class Script:
+    """A child process that runs Python code, and the agent's end of its socket."""
+
+    def __init__(self, test, code, **variables):
+        agent, inherited = socket.socketpair()
+        environment = {**os.environ, "PYTHONPATH": str(FOLDER), "MUSTER_FD": str(inherited.fileno()), **variables}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "import os, sys, muster\n" + textwrap.dedent(code)],
+            env=environment,
+            pass_fds=[inherited.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        inherited.close()
+        agent.settimeout(DEADLINE_SECONDS)
+        self.socket, self.lines = agent, agent.makefile("r")
+        test.addCleanup(self.close)
+
+    def close(self):
+        self.process.kill()
+        self.process.communicate()
+        self.lines.close()
+        self.socket.close()
+
+    def receive(self):
+        """The next message, or None at the end."""
+        line = self.lines.readline()
+        return json.loads(line) if line else None
+
+    def rest(self):
+        """All further messages."""
+        return list(iter(self.receive, None))
+
+    def send(self, line):
+        self.socket.sendall(line.encode() + b"\n")
+
+    def end(self):
+        """Exit code, stdout and stderr."""
+        out, err = self.process.communicate(timeout=DEADLINE_SECONDS)
+        return self.process.returncode, out, err
+
+
+TRAIN_UNTIL_LEAVING = """
+    job = muster.Job(global_batch=96)
+    job.started()
+    step = 0
+    while not job.step(step, job.signal()):
+        step += 1
+    print("saves at", step)
+    job.leave()
+"""
+
+
+class Agreement(unittest.TestCase):
+    def test_all_ranks_leave_at_the_first_step_that_any_rank_signals(self):
+        dice = random.Random(1)
+        for world in (1, 2, 3, 8):
+            for _ in range(50):
+                jobs = ranks(world)
+                told = [dice.randrange(30) for _ in jobs]
+                for step in range(31):
+                    for job, at in zip(jobs, told):
+                        if at == step:
+                            job._on_notice({"leave": True, "reason": "a worker joins"})
+                    left = boundary(jobs, step)
+                    self.assertEqual(left, [step >= min(told)] * world)
+
+    def test_a_later_notice_withdraws_an_earlier_one(self):
+        jobs = ranks(2)
+        jobs[1]._on_notice({"leave": True})
+        jobs[1]._on_notice({"leave": False, "split": None})
+        self.assertEqual(boundary(jobs, 1), [False, False])
+
+    def test_a_split_is_used_when_every_rank_has_it(self):
+        dice = random.Random(2)
+        for _ in range(200):
+            jobs = ranks(4)
+            told = [dice.randrange(10) for _ in jobs]
+            for step in range(10):
+                for job, at in zip(jobs, told):
+                    if at == step:
+                        job._on_notice({"split": {"version": 1, "sizes": [60, 20, 10, 6]}})
+                boundary(jobs, step)
+                expected = [60, 20, 10, 6] if step >= max(told) else [24] * 4
+                self.assertEqual([job.batch for job in jobs], expected)
+
+    def test_ranks_with_two_versions_of_a_split_wait_for_the_newer_one(self):
+        old, new = {"version": 1, "sizes": [50, 40, 6]}, {"version": 2, "sizes": [6, 50, 40]}
+        for holders in range(1, 2**3 - 1):
+            jobs = ranks(3)
+            for rank, job in enumerate(jobs):
+                job._on_notice({"split": new if holders >> rank & 1 else old})
+            boundary(jobs, 1)
+            self.assertEqual([job.sizes for job in jobs], [[32, 32, 32]] * 3)
+            for job in jobs:
+                job._on_notice({"split": new})
+            boundary(jobs, 2)
+            self.assertEqual([job.sizes for job in jobs], [[6, 50, 40]] * 3)
+
+    def test_a_split_between_signal_and_step_waits_for_the_next_step(self):
+        (job,) = ranks(1)
+        summed = job.signal()
+        job._on_notice({"split": {"version": 1, "sizes": [96]}})
+        job.step(1, (summed[0], 1.0))
+        self.assertEqual(job._split, 0)
+        boundary([job], 2)
+        self.assertEqual(job._split, 1)
+
+    def test_a_split_for_another_number_of_ranks_or_another_batch_is_refused(self):
+        (job,) = ranks(1)
+        for sizes in ([48, 48], [95], [96.0], [-1, 97]):
+            with self.assertRaisesRegex(ValueError, "does not fit 1 ranks and a batch of 96"):
+                job._on_notice({"split": {"version": 1, "sizes": sizes}})
+            self.assertEqual(job.signal(), (0.0, 0.0))
+
+    def test_a_step_that_goes_backwards_is_refused(self):
+        (job,) = ranks(1)
+        job.step(61, job.signal())
+        with self.assertRaisesRegex(ValueError, "step 60 came after step 61"):
+            job.step(60, job.signal())
+
+
+class Sampling(unittest.TestCase):
+    def consumed(self, seen):
+        return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
+
+    def test_an_epoch_has_every_sample_once_over_resizes(self):
+        count, state, epochs = 1500, (0, 0), {}
+        for world, steps in ((2, 7), (4, 5), (3, 30)):
+            samplers = [job.sampler(count, seed=1) for job in ranks(world)]
+            for sampler in samplers:
+                sampler.restore(state)
+            for _ in range(steps):
+                epoch = samplers[0].state()[0]
+                parts = [sampler.take() for sampler in samplers]
+                for indexes, weights in parts:
+                    epochs.setdefault(epoch, []).extend(int(i) for i, w in zip(indexes, weights) if w > 0)
+                self.assertAlmostEqual(sum(float(weights.sum()) for _, weights in parts), 1, places=6)
+            states = {sampler.state() for sampler in samplers}
+            self.assertEqual(len(states), 1)
+            state = states.pop()
+        self.assertEqual(state, (2, 960))
+        for epoch in (0, 1):
+            self.assertEqual(self.consumed(sorted(epochs[epoch])), self.consumed(list(range(count))))
+        self.assertNotEqual(epochs[0], epochs[1])
+
+    def test_the_global_batches_do_not_depend_on_the_number_of_ranks(self):
+        def batches(world):
+            samplers = [job.sampler(250, seed="a") for job in ranks(world)]
+            return [[int(i) for sampler in samplers for i in sampler.take()[0]] for _ in range(6)]
+
+        self.assertEqual(batches(1), batches(2))
+        self.assertEqual(batches(1), batches(3))
+
+    def test_the_last_batch_is_shrunk_in_proportion(self):
+        jobs = ranks(3)
+        for job in jobs:
+            job._on_notice({"split": {"version": 1, "sizes": [48, 36, 12]}})
+        boundary(jobs, 1)
+        samplers = [job.sampler(96 + 8, seed=1) for job in jobs]
+        self.assertEqual([len(sampler.take()[0]) for sampler in samplers], [48, 36, 12])
+        last = [sampler.take() for sampler in samplers]
+        self.assertEqual([len(indexes) for indexes, _ in last], [4, 3, 1])
+        self.assertEqual({float(weight) for _, weights in last for weight in weights}, {1 / 8})
+        self.assertEqual([sampler.state() for sampler in samplers], [(1, 0)] * 3)
+
+    def test_a_rank_without_samples_gets_one_of_weight_0(self):
+        samplers = [job.sampler(97, seed=1) for job in ranks(2)]
+        for sampler in samplers:
+            sampler.take()
+        (_, first), (indexes, second) = [sampler.take() for sampler in samplers]
+        self.assertEqual((first.tolist(), len(indexes), second.tolist()), ([1.0], 1, [0.0]))
+
+    def test_a_batch_larger_than_the_data_is_the_whole_data(self):
+        sampler = ranks(1)[0].sampler(10, seed=1)
+        self.assertEqual(sorted(sampler.take()[0].tolist()), list(range(10)))
+        self.assertEqual(sampler.state(), (1, 0))
+
+    def test_a_restored_sampler_continues(self):
+        first, second = (ranks(1)[0].sampler(500, seed=3) for _ in range(2))
+        for _ in range(8):
+            first.take()
+        second.restore(first.state())
+        self.assertEqual(second.take()[0].tolist(), first.take()[0].tolist())
+
+    def test_a_state_of_a_larger_data_set_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "position 960 is outside the data set of 500 samples"):
+            ranks(1)[0].sampler(500, seed=1).restore((0, 960))
+
+    def test_shares_add_up(self):
+        self.assertEqual(muster.shares(96, [1] * 5), [20, 19, 19, 19, 19])
+        self.assertEqual(muster.shares(2, [1] * 3), [1, 1, 0])
+        self.assertEqual(muster.shares(7, [48, 36, 12]), [3, 3, 1])
+
+
+class Counting(unittest.TestCase):
+    def counts(self, job):
+        progress = job._progress()["progress"]
+        return progress["split"], progress["steps"], progress["samples"]
+
+    def test_the_first_step_of_a_split_and_short_batches_do_not_count(self):
+        (job,) = ranks(1)
+        sampler = job.sampler(96 * 3 + 1, seed=1)
+        counts = []
+        for step in range(6):
+            if step == 4:
+                job._on_notice({"split": {"version": 1, "sizes": [96]}})
+            sampler.take()
+            boundary([job], step)
+            counts.append(self.counts(job))
+        self.assertEqual(counts, [(0, 0, 0), (0, 1, 96), (0, 2, 192), (0, 2, 192), (1, 0, 0), (1, 0, 0)])
+
+    def test_measure_counts_the_time_inside(self):
+        (job,) = ranks(1)
+        boundary([job], 0)
+        with job.measure():
+            sum(range(1000))
+        boundary([job], 1)
+        _, _, compute_ns, wall_ns = job._totals
+        self.assertTrue(0 < compute_ns < wall_ns)
+
+
+class Wire(unittest.TestCase):
+    def test_a_notice_ends_the_script_with_75(self):
+        script = Script(self, TRAIN_UNTIL_LEAVING, RANK="0", WORLD_SIZE="1", MUSTER_GENERATION="1.2")
+        self.assertEqual(script.receive(), {"hello": 1})
+        self.assertEqual(script.receive()["progress"]["generation"], "1.2")
+        script.send('{"later": 1}')
+        script.send('{"notice": {"leave": true, "reason": "worker-2 joins", "later": 1}}')
+        *_, progress, leaving = script.rest()
+        code, out, err = script.end()
+        step = leaving["leaving"]["step"]
+        self.assertEqual((code, leaving), (75, {"leaving": {"step": step, "agreed": True}}), err)
+        self.assertEqual(out, f"saves at {step}\n")
+        self.assertEqual(err, f"muster: leaving at step {step}: worker-2 joins\n")
+        self.assertEqual(progress["progress"]["step"], step)
+
+    def test_sigterm_ends_the_script_with_75(self):
+        script = Script(self, TRAIN_UNTIL_LEAVING)
+        script.receive()
+        script.process.send_signal(signal.SIGTERM)
+        code, out, err = script.end()
+        self.assertEqual((code, out[:9]), (75, "saves at "), err)
+
+    def test_done_sends_the_last_step_and_ends_with_0(self):
+        script = Script(self, "job = muster.Job(96); job.started(); job.step(300, job.signal()); job.done(); print('no')")
+        messages = script.rest()
+        self.assertEqual(script.end(), (0, "", ""))
+        self.assertEqual(messages[0], {"hello": 1})
+        self.assertEqual(messages[-1]["progress"]["step"], 300)
+
+    def test_a_lost_peer_ends_the_script_with_75_without_agreement(self):
+        script = Script(self, "job = muster.Job(96); job.started(); job.step(7, job.signal()); job.leave()")
+        self.assertEqual(script.rest()[-1], {"leaving": {"step": 7, "agreed": False}})
+        self.assertEqual(script.end()[0], 75)
+
+    def test_only_the_newest_progress_is_sent_a_few_times_a_second(self):
+        code = "job = muster.Job(96); job.started()\nfor s in range(100000): job.step(s, (0, 0))\njob.done()"
+        script = Script(self, code)
+        steps = [message["progress"]["step"] for message in script.rest()[1:]]
+        self.assertEqual(steps[-1], 99999)
+        self.assertLess(len(steps), 1000)
+
+    def test_training_continues_if_the_agent_does_not_read_or_has_ended(self):
+        code = """
+            muster.PROGRESS_SECONDS = 0.001
+            job = muster.Job(96)
+            job.started()
+            for step in range(2000):  # more messages than the socket holds
+                job.step(step, (0, 0))
+                job._channel.send_progress()
+            print("trained")
+            job.done()
+        """
+        script = Script(self, code)
+        self.assertEqual(script.end(), (0, "trained\n", ""))
+        closed = Script(self, code)
+        closed.lines.close()
+        closed.socket.close()
+        self.assertEqual(closed.end(), (0, "trained\n", ""))
+
+    def test_invalid_messages_are_ignored(self):
+        script = Script(self, TRAIN_UNTIL_LEAVING)
+        for line in ("{", '"notice"', '{"notice": 1}', '{"notice": {"split": {"version": 1, "sizes": [1]}}}'):
+            script.send(line)
+        script.send('{"notice": {"leave": true}}')
+        code, _, err = script.end()
+        self.assertEqual(code, 75)
+        self.assertEqual(err.count("muster: ignored a message of the agent"), 4, err)
+
+    def test_children_neither_get_the_socket_nor_the_handler_of_sigterm(self):
+        code = """
+            import signal, subprocess
+            job = muster.Job(96)
+            job.started()
+            child = "import os; print(os.environ.get('MUSTER_FD'), len(os.listdir('/proc/self/fd')))"
+            subprocess.run([sys.executable, "-c", child], close_fds=False)
+            reads, writes = os.pipe()
+            forked = os.fork()
+            if forked == 0:
+                os.write(writes, b"1")
+                while True: pass
+            os.read(reads, 1)  # Python drops signals that arrive during a fork
+            os.kill(forked, signal.SIGTERM)
+            print(os.WTERMSIG(os.waitpid(forked, 0)[1]), flush=True)
+        """
+        code, out, err = Script(self, code).end()
+        self.assertEqual((code, out), (0, "None 4\n15\n"), err)
+
+    def test_ranks_linger_after_their_last_step_and_the_chief_leaves_last(self):
+        code = """
+            now = 0
+            muster.time.sleep = lambda seconds: print(f"{seconds:.2f}")
+            muster.time.perf_counter_ns = lambda: now
+            job = muster.Job(96)
+            job.started()
+            now = int(0.1e9)
+            job.leave()
+        """
+        for rank, world, printed in (("0", "1", ""), ("0", "2", "0.30\n"), ("1", "2", "0.20\n")):
+            self.assertEqual(Script(self, code, RANK=rank, WORLD_SIZE=world).end(), (75, printed, ""))
+
+
+class Outside(unittest.TestCase):
+    def run_alone(self, code, **variables):
+        environment = {"PYTHONPATH": str(FOLDER), **variables}
+        ran = subprocess.run([sys.executable, "-c", "import muster\n" + code], env=environment, capture_output=True, text=True)
+        return ran.returncode, ran.stdout, ran.stderr
+
+    def test_without_muster_it_is_one_rank_that_never_leaves(self):
+        code = """
+job = muster.Job(global_batch=96)
+job.started()
+print(job.rank, job.world, job.is_chief, repr(job.generation), job.batch)
+print([job.step(s, job.signal()) for s in range(3)])
+job.done()
+print("returned")
+import signal
+print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
+"""
+        printed = "0 1 True '' 96\n[False, False, False]\nreturned\nTrue\n"
+        self.assertEqual(self.run_alone(code), (0, printed, ""))
+
+    def test_rank_and_world_come_from_the_environment(self):
+        jobs = ranks(5)
+        self.assertEqual([(job.rank, job.world, job.is_chief, job.batch) for job in jobs[:2]], [(0, 5, True, 20), (1, 5, False, 19)])
+        parameter_server = muster.Job(96, {"WORLD_SIZE": "5", "MUSTER_ROLE": "ps"})
+        self.assertFalse(parameter_server.is_chief)
+        with self.assertRaisesRegex(ValueError, "RANK 5 is not less than WORLD_SIZE 5"):
+            muster.Job(96, {"RANK": "5", "WORLD_SIZE": "5"})
+
+    def test_an_unusable_descriptor_is_said_once_and_changes_nothing(self):
+        code, out, err = self.run_alone("job = muster.Job(96); job.started(); print(job.step(1, job.signal()))", MUSTER_FD="77")
+        self.assertEqual((code, out), (0, "False\n"))
+        self.assertRegex(err, r"^muster: cannot leave or report progress, because MUSTER_FD=77 is no socket: .*\n$")
+
+    def test_the_import_needs_only_the_standard_library(self):
+        code = "import sys; print(sorted({'numpy', 'tensorflow', 'tf_keras'} & set(sys.modules)))"
+        self.assertEqual(self.run_alone(code), (0, "[]\n", ""))
+
+
+if __name__ == "__main__":
+    unittest.main()
