@@ -56,6 +56,8 @@ pub enum ErrorCode {
     Forbidden,
     /// The current state does not allow this request.
     Conflict,
+    /// The job's number of workers cannot change: the job is not elastic, or has ended.
+    CannotScale,
     /// The generation is older than the newest one that the agent has seen.
     StaleGeneration,
     /// The body is larger than allowed.

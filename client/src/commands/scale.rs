@@ -16,7 +16,8 @@ pub(super) async fn run(
 ) -> Result<Exit, Error> {
     let view = client.patch(name, JobPatch { worker_min: min, worker_num: Some(max) }).await?;
     if let Some(workers) = view.workers {
-        notes.say(&format!("job {name} may have {workers} workers from now on; client status {name} shows it"));
+        let noun = if workers.max == 1 { "worker" } else { "workers" };
+        notes.say(&format!("job {name} may have {workers} {noun} from now on; client status {name} shows it"));
     }
     Ok(Exit::Done)
 }

@@ -77,6 +77,7 @@ impl Driver {
             JobPhase::Restarting { .. } => {
                 let is_elastic = self.policy.elastic.is_some();
                 self.replicas.values_mut().for_each(|replica| replica.begin_again(is_elastic));
+                self.follow_pods();
             }
             JobPhase::Finished { .. } => {
                 self.complete_logs();

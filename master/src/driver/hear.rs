@@ -43,7 +43,6 @@ impl Driver {
     pub(super) fn take_pods(&mut self) {
         let table = self.pods.borrow_and_update().clone();
         let is_coming_up = matches!(self.phase, JobPhase::Pending { .. } | JobPhase::Starting { .. });
-        let has_finished = matches!(self.phase, JobPhase::Finished { .. });
         let is_swept = matches!(self.phase, JobPhase::Restarting { .. });
         let launched = self.stored.record.launched;
         let has_run = self.stored.record.restarts.newest_failed().is_some() || !self.starts.roster().is_empty();
@@ -74,14 +73,21 @@ impl Driver {
             if replica.seen.presence() != Presence::Live {
                 replica.follower.iter().for_each(Follower::pod_has_ended);
             }
-            if let (Some(address), Some(log), false) = (replica.to_follow(), self.channels.logs.of(*id), has_finished) {
+        }
+        if !matches!(self.phase, JobPhase::Finished { .. }) {
+            self.follow_pods();
+            self.drop_unwanted();
+        }
+    }
+
+    /// Begins to follow the pods that have an address and are not followed yet.
+    pub(super) fn follow_pods(&mut self) {
+        for (id, replica) in &mut self.replicas {
+            if let (Some(address), Some(log)) = (replica.to_follow(), self.channels.logs.of(*id)) {
                 let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
                 let subject = replica.subject(*id);
                 replica.follower = Some(Follower::begin(Followed { agents, subject, address, log, reporter }));
             }
-        }
-        if !has_finished {
-            self.drop_unwanted();
         }
     }
 

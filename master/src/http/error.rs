@@ -55,7 +55,7 @@ impl From<JobsError> for ApiError {
                 Self::new(StatusCode::CONFLICT, ErrorCode::JobExists, error.to_string())
             }
             JobsError::Spec(SpecError::NotElastic) | JobsError::Over(_) => {
-                Self::new(StatusCode::CONFLICT, ErrorCode::Conflict, error.to_string())
+                Self::new(StatusCode::CONFLICT, ErrorCode::CannotScale, error.to_string())
             }
             JobsError::Spec(error) => error.into(),
             JobsError::LaterFormat(_) => Self::new(StatusCode::CONFLICT, ErrorCode::Conflict, error.to_string()),

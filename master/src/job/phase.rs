@@ -10,6 +10,7 @@
 //!                                                  Finished ◀──every pod has ended── Releasing
 //! ```
 
+mod action;
 mod elastic;
 mod ending;
 mod gathering;
@@ -21,13 +22,13 @@ use protocol::ids::Generation;
 use protocol::run_policy::CleanPods;
 use protocol::view::{JobResult, JobState};
 
+pub use self::action::{Action, PodSelection};
 pub use self::elastic::too_old;
 use self::ending::{Stop, fail, finished, releasing, stop, stopping};
 use self::gathering::{Restart, pending, restarting, starting};
 use super::gang::{Gang, was_stopped};
 use super::policy::{Deadline, Policy};
-use super::roster::{Roster, resize};
-use super::upkeep::Upkeep;
+use super::roster::resize;
 
 /// The phase of a job. All times are durations since the job's driver began.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -166,54 +167,6 @@ impl Seen<'_> {
     fn is_taken_over(&self) -> bool {
         self.epoch > 1
     }
-}
-
-/// A subset of a job's pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PodSelection {
-    /// Pods that have not ended. Ended pods may stay, because `kubectl logs` still works for them.
-    Live,
-    /// Pods that cannot serve another start.
-    Unfit,
-    /// Pods whose agent has not reported the end of its run.
-    Unended,
-    /// Pods whose agent was not configured. Such pods do not end by themselves.
-    Idle,
-    /// All pods of the job.
-    All,
-}
-
-/// What the driver does next. Repeating an action is harmless.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// Create every missing pod.
-    CreatePods,
-    /// Create and delete these pods of an elastic job.
-    Keep(Upkeep),
-    /// Give these replicas of an elastic job their seats in this start.
-    Enrol {
-        /// The start.
-        generation: Generation,
-        /// Its members.
-        roster: Roster,
-    },
-    /// Send every member its environment.
-    Configure(Generation),
-    /// Ask every member to run exec.py.
-    Launch(Generation),
-    /// Ask every live run to stop, unless this master has already asked.
-    StopRuns {
-        /// Time between SIGTERM and SIGKILL.
-        grace: Duration,
-    },
-    /// Record that a start failed for this reason and that the job restarts.
-    RecordRestart(Failure),
-    /// Record the result of the job. It never changes afterwards.
-    Conclude(JobResult),
-    /// Ask every remaining pod to shut down, unless this master has already asked.
-    ReleasePods,
-    /// Delete these pods.
-    DeletePods(PodSelection),
 }
 
 /// What a driver knows about its job when the driver begins.

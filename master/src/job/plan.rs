@@ -14,6 +14,11 @@ pub fn replicas_now(spec: &JobSpec, workers: Option<Workers>) -> Vec<ReplicaId> 
     with_workers(spec, workers.map_or(spec.worker_num, |workers| workers.max))
 }
 
+/// The number of replicas that the job needs at least.
+pub fn least(spec: &JobSpec) -> usize {
+    with_workers(spec, spec.worker_min.unwrap_or(spec.worker_num)).len()
+}
+
 fn with_workers(spec: &JobSpec, workers: u32) -> Vec<ReplicaId> {
     let count = |role: Role| if role == Role::Worker { workers } else { spec.count(role) };
     let of_role = |role: Role| (0..count(role)).map(move |index| ReplicaId { role, index });

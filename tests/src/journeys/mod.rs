@@ -3,11 +3,13 @@
 mod at_a_master;
 mod by_one_command;
 mod causes;
+mod elastic;
 mod training;
 
 pub use at_a_master::*;
 pub use by_one_command::*;
 pub use causes::*;
+pub use elastic::*;
 pub use training::*;
 
 /// Defines a test for each journey of one command. The attribute, for example `#[ignore]`, applies to each test.
@@ -41,6 +43,7 @@ macro_rules! journeys_at_a_master {
             ctrl_c_does_not_stop_a_job_of_a_permanent_master,
             killing_an_agent_ends_its_run_and_fails_the_job_with_that_reason,
             a_name_is_free_again_when_its_job_is_deleted,
+            an_elastic_job_shrinks_heals_and_grows,
         }
     };
 }

@@ -171,7 +171,7 @@ impl KubeBackend {
                 return Ok(());
             }
         };
-        match quota::shortage(pod, plan::replicas(spec).len(), &quotas) {
+        match quota::shortage(pod, plan::least(spec), &quotas) {
             Some(sentence) => Err(Refusal { code: ErrorCode::BadPod, sentence }),
             None => Ok(()),
         }

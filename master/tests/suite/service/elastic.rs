@@ -209,7 +209,7 @@ async fn a_change_that_does_not_fit_the_job_is_refused() {
         ("patched", json!({"worker_num": 100_000}), 422, "bad_worker_num"),
         ("patched", json!({"workers": 4}), 422, "bad_request"),
         ("patched", json!("4"), 422, "bad_request"),
-        ("fixed", json!({"worker_num": 3}), 409, "conflict"),
+        ("fixed", json!({"worker_num": 3}), 409, "cannot_scale"),
         ("unknown", json!({"worker_num": 3}), 404, "unknown_job"),
     ];
     for (name, body, status, code) in cases {
@@ -224,7 +224,7 @@ async fn a_change_that_does_not_fit_the_job_is_refused() {
     succeed(&agents(&master, &spec, &[0, 1, 2]).await);
     reach(&job, JobState::Succeeded).await;
     let answer = master.patch("/v1/jobs/patched", &json!({"worker_num": 4})).await;
-    assert_eq!((answer.status, answer.code().as_str()), (409, "conflict"), "the job has ended");
+    assert_eq!((answer.status, answer.code().as_str()), (409, "cannot_scale"), "the job has ended");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,6 +2,7 @@
 //! master. `make test` runs them if there is a cluster.
 
 mod api_faults;
+mod elastic;
 mod journeys;
 mod options;
 mod prototype;

@@ -1,0 +1,58 @@
+//! What the driver does for the state machine.
+
+use std::time::Duration;
+
+use protocol::failure::Failure;
+use protocol::ids::Generation;
+use protocol::view::JobResult;
+
+use crate::job::roster::Roster;
+use crate::job::upkeep::Upkeep;
+
+/// A subset of a job's pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PodSelection {
+    /// Pods that have not ended. Ended pods may stay, because `kubectl logs` still works for them.
+    Live,
+    /// Pods that cannot serve another start.
+    Unfit,
+    /// Pods whose agent has not reported the end of its run.
+    Unended,
+    /// Pods whose agent was not configured. Such pods do not end by themselves.
+    Idle,
+    /// All pods of the job.
+    All,
+}
+
+/// What the driver does next. Repeating an action is harmless.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Create every missing pod.
+    CreatePods,
+    /// Create and delete these pods of an elastic job.
+    Keep(Upkeep),
+    /// Give these replicas of an elastic job their seats in this start.
+    Enrol {
+        /// The start.
+        generation: Generation,
+        /// Its members.
+        roster: Roster,
+    },
+    /// Send every member its environment.
+    Configure(Generation),
+    /// Ask every member to run exec.py.
+    Launch(Generation),
+    /// Ask every live run to stop, unless this master has already asked.
+    StopRuns {
+        /// Time between SIGTERM and SIGKILL.
+        grace: Duration,
+    },
+    /// Record that a start failed for this reason and that the job restarts.
+    RecordRestart(Failure),
+    /// Record the result of the job. It never changes afterwards.
+    Conclude(JobResult),
+    /// Ask every remaining pod to shut down, unless this master has already asked.
+    ReleasePods,
+    /// Delete these pods.
+    DeletePods(PodSelection),
+}

@@ -1,0 +1,183 @@
+//! What users ask of the registry: to accept a job, to change its number of workers, to end or delete it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use protocol::elastic::{JobPatch, Workers};
+use protocol::failure::Restarts;
+use protocol::ids::JobName;
+use protocol::job::{JobSpec, SpecError};
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use super::error::{JobsError, of_store};
+use super::{JobHandle, Jobs, Submitted};
+use crate::job::key::JobKey;
+use crate::logs::JobLogs;
+use crate::store::{Change, JobRecord, SPEC_BYTES_MAX, StoreError, Stored, Wish, amend, format_of, json_bytes_of};
+
+/// Maximum time for a recorded job to reach the registry.
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time for a request that writes a record, over all its calls. A client waits 30 s for an answer.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(25);
+
+impl Jobs {
+    /// Accepts a job. After this returns, the job is on record and survives a crash.
+    ///
+    /// # Errors
+    /// [`JobsError`].
+    pub async fn submit(&self, spec: JobSpec) -> Result<Submitted, JobsError> {
+        in_time(&spec.name.clone(), self.put_on_record(spec)).await
+    }
+
+    async fn put_on_record(&self, spec: JobSpec) -> Result<Submitted, JobsError> {
+        let name = spec.name.clone();
+        let bytes = json_bytes_of(&spec);
+        if bytes > SPEC_BYTES_MAX {
+            return Err(JobsError::NotKept(format!("it is {bytes} bytes long as JSON, above {SPEC_BYTES_MAX}")));
+        }
+        if let Some(stored) = self.context.store.get(&name).await.map_err(of_store)? {
+            return self.existing(stored, &spec).await;
+        }
+        self.context.backend.admit(&spec).await?;
+        let record = JobRecord {
+            format: format_of(&spec),
+            revision: 0,
+            uid: uuid::Uuid::new_v4().to_string(),
+            spec: spec.clone(),
+            accepted_at: self.context.store.now(),
+            epoch: 1,
+            holder: self.context.boot_id.clone(),
+            agent_key: self.context.agent_key.fingerprint().map(str::to_owned),
+            wish: Wish::Run,
+            launched: None,
+            restarts: Restarts::default(),
+            desired: None,
+            ended: None,
+        };
+        match self.context.store.create(record).await {
+            Ok(stored) => {
+                info!(job = %stored.name(), replicas = stored.record.replicas().len(), "job accepted");
+                Ok(Submitted::Created(self.arrived(&stored).await?))
+            }
+            // Another request has just created a job with this name.
+            Err(StoreError::Exists(_)) => {
+                let stored = self.context.store.get(&name).await.map_err(of_store)?;
+                self.existing(stored.ok_or(JobsError::Exists(name))?, &spec).await
+            }
+            Err(error) => Err(of_store(error)),
+        }
+    }
+
+    async fn existing(&self, stored: Stored, spec: &JobSpec) -> Result<Submitted, JobsError> {
+        if stored.record.spec != *spec || stored.record.wish == Wish::Delete {
+            return Err(JobsError::Exists(spec.name.clone()));
+        }
+        Ok(Submitted::Existing(self.arrived(&stored).await?))
+    }
+
+    /// Waits until a recorded job is in the registry. Until then, the registry may hold an earlier job with this name.
+    async fn arrived(&self, stored: &Stored) -> Result<JobHandle, JobsError> {
+        let (name, uid) = (stored.name(), &stored.record.uid);
+        let mut arrivals = self.arrivals.subscribe();
+        let arrival = async {
+            loop {
+                if let Some(handle) = self.find(name).filter(|handle| handle.uid() == *uid) {
+                    return Some(handle);
+                }
+                arrivals.changed().await.ok()?;
+            }
+        };
+        timeout(ARRIVAL_TIMEOUT, arrival).await.ok().flatten().ok_or_else(|| JobsError::Slow(name.clone()))
+    }
+
+    /// Records a user's wish, which the driver then follows. An unreadable record can only be deleted.
+    ///
+    /// # Errors
+    /// [`JobsError::Unknown`], [`JobsError::Unreadable`], [`JobsError::Pods`], [`JobsError::Store`] and
+    /// [`JobsError::Late`].
+    pub async fn wish(&self, name: &JobName, wish: Wish) -> Result<(), JobsError> {
+        in_time(name, self.put_wish_on_record(name, wish)).await
+    }
+
+    async fn put_wish_on_record(&self, name: &JobName, wish: Wish) -> Result<(), JobsError> {
+        let raise = |record: &mut JobRecord| {
+            let has_ended = record.ended.is_some() && wish == Wish::Cancel;
+            if record.wish >= wish || has_ended {
+                return Change::Nothing;
+            }
+            record.wish = wish;
+            Change::Write
+        };
+        match amend(self.context.store.as_ref(), name, raise).await {
+            Ok(_) => Ok(()),
+            Err(StoreError::NotFound(name)) => Err(JobsError::Unknown(name)),
+            Err(StoreError::Unreadable { job, .. }) if wish == Wish::Delete => self.discard(&job).await,
+            Err(error) => Err(of_store(error)),
+        }
+    }
+
+    /// Changes the number of workers of an elastic job. The driver then follows it. Returns the new number.
+    ///
+    /// # Errors
+    /// [`JobsError::Spec`], [`JobsError::Over`], and those of [`Self::wish`].
+    pub async fn patch(&self, name: &JobName, patch: JobPatch) -> Result<Workers, JobsError> {
+        in_time(name, self.put_patch_on_record(name, patch)).await
+    }
+
+    async fn put_patch_on_record(&self, name: &JobName, patch: JobPatch) -> Result<Workers, JobsError> {
+        let refusal = Mutex::new(None);
+        let change = |record: &mut JobRecord| {
+            let is_over = record.ended.is_some() || record.wish > Wish::Run;
+            let patched = match record.spec.patched(record.desired, patch) {
+                Ok(_) if is_over => Err(JobsError::Over(name.clone())),
+                Ok(workers) => Ok(workers),
+                Err(error) => Err(JobsError::Spec(error)),
+            };
+            match patched {
+                Ok(workers) if record.workers() == Some(workers) => Change::Nothing,
+                Ok(workers) => {
+                    record.desired = Some(workers);
+                    Change::Write
+                }
+                Err(error) => {
+                    *refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    Change::Nothing
+                }
+            }
+        };
+        let amended = amend(self.context.store.as_ref(), name, change).await;
+        if let Some(error) = refusal.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(error);
+        }
+        match amended {
+            Ok(stored) => stored.record.workers().ok_or(JobsError::Spec(SpecError::NotElastic)),
+            Err(StoreError::NotFound(name)) => Err(JobsError::Unknown(name)),
+            Err(error) => Err(of_store(error)),
+        }
+    }
+
+    /// Deletes the pods, the output and finally the record of a job whose record is unreadable.
+    async fn discard(&self, job: &JobKey) -> Result<(), JobsError> {
+        self.context.backend.delete_all(job).await.map_err(JobsError::Pods)?;
+        if !job.uid.is_empty() {
+            remove_output(job.name.clone(), self.archive.job(&job.uid, &[])).await;
+        }
+        self.context.store.discard(&job.name).await.map_err(of_store)?;
+        info!(job = %job.name, "deleted an unreadable record");
+        Ok(())
+    }
+}
+
+/// Removes a job's output.
+pub(super) async fn remove_output(job: JobName, logs: Arc<JobLogs>) {
+    if let Err(error) = logs.remove().await {
+        warn!(%job, %error, "could not remove the job's output");
+    }
+}
+
+async fn in_time<T>(name: &JobName, work: impl Future<Output = Result<T, JobsError>>) -> Result<T, JobsError> {
+    timeout(WRITE_TIMEOUT, work)
+        .await
+        .unwrap_or_else(|_| Err(JobsError::Late { name: name.clone(), limit: WRITE_TIMEOUT }))
+}

@@ -1,0 +1,52 @@
+//! Journeys of elastic jobs.
+#![expect(missing_docs, reason = "the name of a journey is its description")]
+
+use protocol::ids::ReplicaId;
+use protocol::view::{JobState, JobView};
+
+use crate::place::{Place, Stage};
+use crate::processes::within;
+use crate::scripts::{AWAITS_ITS_END, tell, with_peers};
+
+/// Waits until the job runs with these workers, in the order of their seats.
+///
+/// # Panics
+/// If that takes too long.
+pub fn runs_with(stage: &Stage, job: &str, indexes: &[u32]) -> JobView {
+    let roster: Vec<ReplicaId> =
+        indexes.iter().map(|index| format!("worker-{index}").parse().expect("a replica")).collect();
+    let look = || Some(stage.status(job)).filter(|view| view.state == JobState::Running && view.roster == roster);
+    within(&format!("{job} runs with {indexes:?}"), look, || format!("{:#?}", stage.status(job)))
+}
+
+/// Lets the script of each member end.
+///
+/// # Panics
+/// If a member does not listen.
+pub fn end_all(view: &JobView) {
+    for (place, replica) in view.replicas.iter().enumerate() {
+        if view.roster.contains(&replica.replica) {
+            assert_eq!(tell(view, place, "end"), "");
+        }
+    }
+}
+
+pub fn an_elastic_job_shrinks_heals_and_grows(place: Place) {
+    let stage = Stage::new(place, &with_peers(AWAITS_ITS_END));
+    stage.submit(&["-d", "--task", "heals", "--worker-num", "1:2", "--backoff", "0s"]).code(0);
+    runs_with(&stage, "heals", &[0, 1]);
+    stage.verb(&["scale", "heals", "--worker-num", "1"]).code(0).says(&["job heals may have 1 worker from"]);
+    let view = runs_with(&stage, "heals", &[0]);
+    assert_eq!(tell(&view, 0, "how are you"), "still here\n");
+    stage.kill_agent("heals");
+    let look = || Some(stage.status("heals")).filter(|view| view.restarts.counted == 1);
+    within("the killed agent counts", look, || format!("{:#?}", stage.status("heals")));
+    runs_with(&stage, "heals", &[0]);
+    stage.verb(&["scale", "heals", "--worker-num", "1:3"]).code(0).says(&["job heals may have 1 to 3 workers"]);
+    let view = runs_with(&stage, "heals", &[0, 1, 2]);
+    stage.verb(&["status", "heals"]).code(0);
+    end_all(&view);
+    assert_eq!(stage.finished("heals").state, JobState::Succeeded);
+    stage.verb(&["scale", "heals", "--worker-num", "2"]).code(2).says(&["has ended"]);
+    stage.assert_nothing_runs();
+}

@@ -1,0 +1,45 @@
+//! The workers of an elastic job come and go with their pods.
+
+use e2e::journeys::{end_all, runs_with};
+use e2e::scripts::{AWAITS_ITS_END, with_peers};
+use e2e::{Place, Stage, within};
+use protocol::view::JobState;
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn evicted_and_deleted_pods_cost_an_elastic_job_no_restart() {
+    let stage = Stage::new(Place::Cluster, &with_peers(AWAITS_ITS_END));
+    stage.submit(&["-d", "--task", "evicted", "--worker-num", "2:3", "--max-restarts", "0"]).code(0);
+    runs_with(&stage, "evicted", &[0, 1, 2]);
+    stage.cluster().evict("evicted-worker-0");
+    let view = runs_with(&stage, "evicted", &[1, 2, 0]);
+    let sentences: Vec<String> = view.changes.iter().map(ToString::to_string).collect();
+    assert!(sentences.iter().any(|sentence| sentence.starts_with("worker-0 was lost: ")), "{sentences:?}");
+    stage.cluster().namespace.kubectl(&["delete", "pod", "evicted-worker-2", "--wait=false"]);
+    let view = runs_with(&stage, "evicted", &[1, 0, 2]);
+    assert_eq!(view.restarts.total(), 0);
+    end_all(&view);
+    assert_eq!(stage.finished("evicted").state, JobState::Succeeded);
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn an_elastic_job_starts_with_the_pods_that_a_quota_allows_and_grows_when_there_is_room() {
+    let stage = Stage::new(Place::Cluster, &with_peers(AWAITS_ITS_END));
+    let quota = |hard: &str| {
+        let namespace = &stage.cluster().namespace;
+        namespace.try_kubectl(&["delete", "quota", "pods"]);
+        namespace.kubectl(&["create", "quota", "pods", &format!("--hard=pods={hard}")]);
+    };
+    quota("1");
+    let flags = ["-d", "--task", "bounded", "--worker-num"];
+    stage.submit(&[flags.as_slice(), &["2:3"]].concat()).code(2).says(&["quota"]);
+    stage.submit(&[flags.as_slice(), &["1:2"]].concat()).code(0);
+    let view = runs_with(&stage, "bounded", &[0]);
+    let waits = || stage.status("bounded").replicas[1].reason.clone().filter(|reason| reason.contains("quota"));
+    within("the other worker waits", waits, || format!("{view:#?}"));
+    quota("2");
+    let view = runs_with(&stage, "bounded", &[0, 1]);
+    end_all(&view);
+    assert_eq!(stage.finished("bounded").state, JobState::Succeeded);
+}
