@@ -19,3 +19,4 @@ mod strategy;
 pub mod text;
 pub mod tf_config;
 pub mod view;
+pub mod warm;
