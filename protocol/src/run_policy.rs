@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+pub use crate::warm::Preload;
+
 /// Rules of one job. Absent fields have their defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -36,6 +38,9 @@ pub struct RunPolicy {
     /// Replicas whose exit decides about success. Absent: depends on strategy and roles.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub success_policy: Option<SuccessPolicy>,
+    /// Whether agents keep a warm interpreter, and what it imports. Absent: Muster decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preload: Option<Preload>,
 }
 
 /// The fields of [`RunPolicy`] in a request. Unknown fields are refused.
@@ -51,6 +56,7 @@ struct Strict {
     ttl_after_finished_seconds: Option<u32>,
     clean_pods: CleanPods,
     success_policy: Option<SuccessPolicy>,
+    preload: Option<Preload>,
 }
 
 /// Maximum pause before a restart, as in Kubernetes for containers.
@@ -68,6 +74,7 @@ impl Default for RunPolicy {
             ttl_after_finished_seconds: None,
             clean_pods: CleanPods::Running,
             success_policy: None,
+            preload: None,
         }
     }
 }

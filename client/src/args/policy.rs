@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use clap::Args;
 use protocol::run_policy::{CleanPods, OnStartTimeout, RunPolicy, SuccessPolicy};
+use protocol::warm::{ModuleName, Preload};
 
 use super::values::{exit_code, restarts, seconds};
 
@@ -42,6 +43,14 @@ pub(crate) struct PolicyArgs {
     /// [default: the chief if there is one; else all with AllReduce, worker-0 with ParameterServer]
     #[arg(long, value_name = "WHO")]
     pub(crate) success_policy: Option<SuccessPolicy>,
+    /// Keep a warm interpreter in each pod, which starts exec.py with these modules already imported. Restarts are then
+    /// faster, and pods need more memory. Without MODULES: exec.py's own imports of tensorflow, numpy and other large
+    /// modules [default: --no-preload]
+    #[arg(long, value_name = "MODULES", num_args = 0..=1, value_delimiter = ',')]
+    pub(crate) preload: Option<Vec<ModuleName>>,
+    /// Start exec.py in a new interpreter each time
+    #[arg(long, conflicts_with = "preload")]
+    pub(crate) no_preload: bool,
 }
 
 impl PolicyArgs {
@@ -57,6 +66,8 @@ impl PolicyArgs {
             ttl_after_finished,
             clean_pods,
             success_policy,
+            preload,
+            no_preload,
         } = self;
         let default = RunPolicy::default();
         RunPolicy {
@@ -69,6 +80,7 @@ impl PolicyArgs {
             ttl_after_finished_seconds: ttl_after_finished,
             clean_pods: clean_pods.unwrap_or(default.clean_pods),
             success_policy,
+            preload: preload.map(Preload::Modules).or(no_preload.then_some(Preload::Never)),
         }
     }
 }

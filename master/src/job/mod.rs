@@ -10,3 +10,4 @@ pub mod plan;
 pub mod policy;
 pub mod rendezvous;
 pub mod replica;
+pub mod warm;

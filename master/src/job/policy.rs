@@ -115,6 +115,7 @@ impl Policy {
             ttl_after_finished_seconds: _, // the driver applies it after the last phase change
             clean_pods,
             success_policy,
+            preload: _, // see `job::warm`
         } = &spec.run_policy;
         let start_timeout = seconds(*start_timeout_seconds);
         let deadline = deadline_seconds.map(seconds).map(|given| Deadline { at: given.saturating_sub(age), given });

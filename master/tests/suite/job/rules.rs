@@ -34,6 +34,7 @@ fn the_policy_of_a_job_follows_its_spec() {
         ttl_after_finished_seconds: Some(5),
         clean_pods: CleanPods::All,
         success_policy: Some(SuccessPolicy::Worker0),
+        preload: None,
     };
     let expected = Policy {
         start_timeout: Duration::from_secs(60),

@@ -13,3 +13,4 @@ mod patience;
 mod restarting;
 mod submitting;
 mod takeover;
+mod warming;
