@@ -165,7 +165,6 @@ def begin(descriptors, score, imported):
     agent = socket.socket(fileno=descriptors[2])
     try:
         end_with_the_agent()
-        os.setpgid(0, 0)
         set_oom_score(score)
         for descriptor, target in zip(descriptors, (1, 2)):
             os.dup2(descriptor, target)
@@ -190,10 +189,12 @@ def begin(descriptors, score, imported):
 
 
 def end_with_the_agent():
-    """Asks the kernel to kill this process when the agent ends. A change of the parent after that would kill it too."""
+    """Leads a process group, and asks the kernel to kill this process when its parent changes or ends."""
     limit = time.monotonic() + PARENT_LIMIT
     while os.getppid() != AGENT and time.monotonic() < limit:
         time.sleep(0.001)
+    # This also waits until the kernel has completed the change of the parent: both need the same lock of the kernel.
+    os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != AGENT:
         os._exit(1)

@@ -11,7 +11,7 @@ use crate::support::warm::Folders;
 use crate::support::{Agent, children_of, process_state, signal, wait_until, wait_until_gone};
 
 const ENDLESS: &str =
-    "import os, standin, time\nprint(f'main={os.getpid()}', flush=True)\nwhile True: time.sleep(1000)";
+    "import os, standin, time\nos.write(1, f'main={os.getpid()}\\n'.encode())\nwhile True: time.sleep(1000)";
 
 /// An agent with a warm interpreter for this script.
 fn warm(folders: &Folders, script: &str) -> Agent {
@@ -230,8 +230,8 @@ fn a_run_waits_for_the_imports() {
 fn a_warm_run_is_stopped_and_reaped_with_its_descendants_and_its_interpreter_stays() {
     let folders = Folders::new();
     let script = "import os, signal, standin, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n\
-        if os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0:\n    print(f'detached={os.getpid()}', flush=True)\n    \
-        while True: time.sleep(1000)\n  os._exit(0)\nprint(f'main={os.getpid()}', flush=True)\nwhile True: time.sleep(1000)";
+        if os.fork() == 0:\n  os.setsid()\n  if os.fork() == 0:\n    os.write(1, f'detached={os.getpid()}\\n'.encode())\n    \
+        while True: time.sleep(1000)\n  os._exit(0)\nos.write(1, f'main={os.getpid()}\\n'.encode())\nwhile True: time.sleep(1000)";
     let (agent, env) = (warm(&folders, script), folders.env(&json!({})));
     let interpreter = interpreter_of(&agent);
     agent.start_with(&env);
