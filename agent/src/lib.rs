@@ -15,6 +15,7 @@ pub mod pump;
 pub mod reaper;
 pub mod run;
 pub mod shim;
+pub mod warm;
 mod wind_down;
 
 use std::io::{self, Write};

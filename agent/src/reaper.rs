@@ -24,22 +24,22 @@ pub struct Reaper {
     child_ended: unix::Signal,
 }
 
-/// Whether the agent has children.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Children {
-    /// The agent has no children, and so no descendants.
-    None,
-    /// The agent has at least one child.
-    Some,
+/// The children whose end matters.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Watched {
+    /// The main process of the run.
+    pub main: Option<Pid>,
+    /// The warm interpreter.
+    pub warm: Option<Pid>,
 }
 
 /// The result of [`Reaper::reap`].
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Reaped {
     /// How the main process ended, if it did.
     pub main: Option<ExitOutcome>,
-    /// Whether the agent has further children.
-    pub children: Children,
+    /// Whether the warm interpreter has ended.
+    pub is_warm_gone: bool,
 }
 
 impl Reaper {
@@ -60,31 +60,43 @@ impl Reaper {
         }
     }
 
-    /// Reaps every child that has ended. If `main` has ended, kills its process group first: no other group can have
-    /// this id before `main` is reaped.
-    pub fn reap(&self, main: Option<Pid>) -> Reaped {
-        if let Some(main) = main
-            && has_ended(main)
-        {
-            kill_group(main);
+    /// Reaps every child that has ended. If a watched child has ended, kills its process group first: no other group can
+    /// have this id before the child is reaped.
+    pub fn reap(&self, Watched { main, warm }: Watched) -> Reaped {
+        for leader in [main, warm].into_iter().flatten().filter(|leader| has_ended(*leader)) {
+            kill_group(leader);
         }
-        let mut outcome = None;
+        let mut reaped = Reaped::default();
         loop {
             match wait(WaitOptions::NOHANG) {
-                Ok(Some((pid, status))) if Some(pid) == main => outcome = outcome_of(status),
-                Ok(Some((_orphan, _status))) => {}
-                Ok(None) => return Reaped { main: outcome, children: Children::Some },
+                Ok(Some((pid, status))) if Some(pid) == main => reaped.main = outcome_of(status),
+                Ok(Some((pid, _status))) => reaped.is_warm_gone |= Some(pid) == warm,
                 Err(Errno::INTR) => {}
-                Err(_no_children) => return Reaped { main: outcome, children: Children::None },
+                Ok(None) | Err(_) => return reaped,
             }
         }
     }
 
-    /// Sends SIGKILL to every child of the agent. The children of a killed child become the agent's children, so repeat
-    /// this until [`Reaper::reap`] finds none. Grandchildren are not killed directly: a child keeps its process id
+    /// Whether the agent has children besides this one. A search through `/proc` is enough: every descendant has an
+    /// ancestor that is a child of the agent, and this child stays listed until it is reaped here.
+    pub fn has_children_besides(&self, warm: Option<Pid>) -> bool {
+        match warm {
+            Some(warm) => children_of(getpid()).iter().any(|child| *child != warm),
+            None => !matches!(waitid(WaitId::All, LOOK), Err(Errno::CHILD)),
+        }
+    }
+
+    /// Reaps every child that has ended, and returns whether others are left.
+    pub fn has_children_after_reaping(&self) -> bool {
+        self.reap(Watched::default());
+        self.has_children_besides(None)
+    }
+
+    /// Sends SIGKILL to every child of the agent besides this one. The children of a killed child become the agent's children, so repeat
+    /// this until [`Reaper::has_children_besides`] finds none. Grandchildren are not killed directly: a child keeps its process id
     /// until it is reaped here, but a grandchild's id may already belong to another process.
-    pub fn kill_children(&self) {
-        for child in children_of(getpid()) {
+    pub fn kill_children_besides(&self, warm: Option<Pid>) {
+        for child in children_of(getpid()).into_iter().filter(|child| Some(*child) != warm) {
             // The child may have ended meanwhile.
             let _ = kill_process(child, Signal::KILL);
         }
@@ -122,8 +134,15 @@ pub fn kill_group(main: Pid) {
 
 /// Whether a child has ended and waits to be reaped.
 fn has_ended(child: Pid) -> bool {
-    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    matches!(waitid(WaitId::Pid(child), look), Ok(Some(_)))
+    matches!(waitid(WaitId::Pid(child), LOOK), Ok(Some(_)))
+}
+
+/// Looks at children without reaping them.
+const LOOK: WaitIdOptions = WaitIdOptions::EXITED.union(WaitIdOptions::NOHANG).union(WaitIdOptions::NOWAIT);
+
+/// Whether a process is a child of the agent that has not been reaped.
+pub fn is_child(pid: Pid) -> bool {
+    parent_of(pid.as_raw_nonzero().get()) == Some(getpid())
 }
 
 fn outcome_of(status: WaitStatus) -> Option<ExitOutcome> {

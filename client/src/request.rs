@@ -83,6 +83,7 @@ fn spec_hint(error: &SpecError) -> &'static str {
         SpecError::NoTime(_) => "leave it out, or give a longer time, such as 10m",
         SpecError::NoChiefToDecide => "give --chief-num 1, or --success-policy worker-0",
         SpecError::ServersNeverEnd(_) => "leave out --success-policy, or give --chief-num 0",
+        SpecError::TooManyModules(_) => "give fewer modules to --preload; they import others by themselves",
         SpecError::ReservedEnv(_) => "leave it out of --env and --env-file",
         SpecError::RefusedEnv(_) => "if exec.py needs it, give --allow-env with its name too",
         SpecError::Env(_) => "change it in --env or --env-file",
@@ -289,6 +290,9 @@ mod tests {
             ("--clean-pods none", json!({"clean_pods": "none"})),
             ("--clean-pods all", json!({"clean_pods": "all"})),
             ("--success-policy chief", json!({"success_policy": "chief"})),
+            ("--preload", json!({"preload": {"modules": []}})),
+            ("--preload tensorflow.keras,numpy", json!({"preload": {"modules": ["tensorflow.keras", "numpy"]}})),
+            ("--no-preload", json!({"preload": "never"})),
             ("--success-policy worker-0", json!({"success_policy": "worker-0"})),
         ] {
             let line: Vec<&str> = ["--chief-num", "1"].into_iter().chain(flags.split_whitespace()).collect();

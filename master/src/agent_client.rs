@@ -19,6 +19,7 @@ use protocol::agent::{Membership, RunStatus};
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::Generation;
 use protocol::routes;
+use protocol::warm::WarmRequest;
 use tokio::time::timeout;
 
 use crate::agent_token::AgentToken;
@@ -169,6 +170,15 @@ impl AgentClient {
         let membership = membership.map(|Membership { seat, of, start }| format!("&seat={seat}&of={of}&start={start}"));
         let path = format!("{}?generation={generation}{}", routes::AGENT_CONFIG, membership.unwrap_or_default());
         self.call(post(agent, &path, body), CALL_TIMEOUT).await.map(drop)
+    }
+
+    /// `POST /warm`.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub async fn warm(&self, agent: SocketAddr, request: &WarmRequest) -> Result<(), AgentError> {
+        let body = serde_json::to_vec(request).expect("texts always serialize");
+        self.call(post(agent, routes::AGENT_WARM, body.into()), CALL_TIMEOUT).await.map(drop)
     }
 
     /// `GET /run`.

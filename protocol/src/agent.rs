@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{Generation, UnixMillis};
 use crate::text;
+use crate::warm::WarmState;
 
 /// Names of the Python interpreter, in the order of the search on PATH. Where only `python3` is installed, a command
 /// that begins with `python` runs `python3`.
@@ -65,6 +66,9 @@ pub struct RunStatus {
     /// What this agent supports.
     #[serde(default, skip_serializing_if = "Features::is_none")]
     pub features: Features,
+    /// The warm interpreter. Absent until `/warm` asks for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm: Option<WarmState>,
 }
 
 /// A replica's membership in one start. The master sends it with the environment, and the agent only repeats it. From
@@ -85,6 +89,9 @@ pub struct Features {
     /// The agent repeats the membership that `/config` gives it.
     #[serde(default)]
     pub seats: bool,
+    /// The agent has the route `/warm`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub warm: bool,
 }
 
 impl Features {

@@ -15,6 +15,7 @@ pub use crate::spec_error::SpecError;
 pub use crate::strategy::Strategy;
 use crate::text::json_length;
 use crate::tf_config;
+use crate::warm::{MODULES_MAX, Preload};
 
 /// Default number of workers.
 pub const DEFAULT_WORKER_NUM: u32 = 2;
@@ -306,12 +307,17 @@ impl JobSpec {
     }
 
     fn check_run_policy(&self) -> Result<(), SpecError> {
-        let RunPolicy { start_timeout_seconds, deadline_seconds, success_policy, .. } = &self.run_policy;
+        let RunPolicy { start_timeout_seconds, deadline_seconds, success_policy, preload, .. } = &self.run_policy;
         if *start_timeout_seconds == 0 {
             return Err(SpecError::NoTime("start-timeout"));
         }
         if *deadline_seconds == Some(0) {
             return Err(SpecError::NoTime("deadline"));
+        }
+        if let Some(Preload::Modules(modules)) = preload
+            && modules.len() > MODULES_MAX
+        {
+            return Err(SpecError::TooManyModules(modules.len()));
         }
         match success_policy {
             Some(SuccessPolicy::Chief) if self.chief_num == 0 => Err(SpecError::NoChiefToDecide),

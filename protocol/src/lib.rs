@@ -20,3 +20,4 @@ mod strategy;
 pub mod text;
 pub mod tf_config;
 pub mod view;
+pub mod warm;

@@ -9,6 +9,7 @@ use crate::env::EnvName;
 use crate::ids::{Generation, JobName, ReplicaId, UnixMillis};
 use crate::image::ImageRef;
 use crate::pod::{Amount, LabelKey, LabelValue, ObjectName, Toleration, Volume};
+use crate::warm::ModuleName;
 
 /// Describes types that JSON writes as strings: description, pattern and example.
 macro_rules! strings {
@@ -36,6 +37,8 @@ strings! {
     Generation: "A start of the gang, EPOCH.SEQUENCE. EPOCH counts the masters that have held the job",
         "^(0|[1-9][0-9]{0,9})\\.(0|[1-9][0-9]{0,9})$", "1.1";
     EnvName: "Name of an environment variable", "^[A-Za-z_][A-Za-z0-9_]{0,127}$", "BATCH";
+    ModuleName: "Name of a Python module, at most 128 characters",
+        "^[A-Za-z_][A-Za-z0-9_]{0,127}(\\.[A-Za-z_][A-Za-z0-9_]*)*$", "tensorflow.keras";
     ImageRef: "An image name, [HOST[:PORT]/]PATH[:TAG][@DIGEST]",
         "^[A-Za-z0-9][A-Za-z0-9._:/-]*(@sha256:[0-9a-f]{64})?$", "allreduce:1";
     Amount: "REQUEST:LIMIT in Kubernetes' notation, or one quantity for both. The limit is at least the request",

@@ -17,6 +17,8 @@ pub const AGENT_RUN: &str = "/run";
 pub const AGENT_STATUS: &str = "/status";
 /// Agent: the run's output, from a byte offset to the end or to the next gap.
 pub const AGENT_LOGS: &str = "/logs";
+/// Agent: starts a warm interpreter, which imports modules before the first run. See [`crate::warm::WarmRequest`].
+pub const AGENT_WARM: &str = "/warm";
 /// Agent: stops the run.
 pub const AGENT_STOP: &str = "/stop";
 /// Agent: shuts the agent down.

@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+pub use crate::warm::Preload;
+
 /// Rules of one job. Absent fields have their defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -40,6 +42,9 @@ pub struct RunPolicy {
     /// ready, the restart does not wait.
     #[serde(skip_serializing_if = "is_default_grow_interval")]
     pub grow_interval_seconds: u32,
+    /// Whether agents keep a warm interpreter, and what it imports. Absent: Muster decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preload: Option<Preload>,
 }
 
 /// Default of [`RunPolicy::grow_interval_seconds`]: a script loses its work since its last checkpoint.
@@ -64,6 +69,7 @@ struct Strict {
     clean_pods: CleanPods,
     success_policy: Option<SuccessPolicy>,
     grow_interval_seconds: u32,
+    preload: Option<Preload>,
 }
 
 /// Maximum pause before a restart, as in Kubernetes for containers.
@@ -82,6 +88,7 @@ impl Default for RunPolicy {
             clean_pods: CleanPods::Running,
             success_policy: None,
             grow_interval_seconds: GROW_INTERVAL_SECONDS,
+            preload: None,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::env::{ENTRY_LIMIT, EnvError, EnvName, INPUT_BYTES_MAX};
 use crate::error::ErrorCode;
 use crate::run_policy::SuccessPolicy;
+use crate::warm::MODULES_MAX;
 
 /// The request is not a valid job.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -69,6 +70,9 @@ pub enum SpecError {
         "success-policy {0} does not work in a ParameterServer job with a chief: its workers are servers, which never end"
     )]
     ServersNeverEnd(SuccessPolicy),
+    /// Too many modules are named.
+    #[error("preload names {0} modules: name at most {MODULES_MAX}")]
+    TooManyModules(usize),
     /// The variable is reserved for Muster.
     #[error("{0} is set by Muster itself and cannot be set by a job")]
     ReservedEnv(EnvName),
@@ -109,7 +113,9 @@ impl SpecError {
             Self::PsWithAllReduce(_) | Self::NoPs | Self::TooManyPs { .. } => ErrorCode::BadPsNum,
             Self::ChiefNum(_) => ErrorCode::BadChiefNum,
             Self::EvaluatorNum(_) => ErrorCode::BadEvaluatorNum,
-            Self::NoTime(_) | Self::NoChiefToDecide | Self::ServersNeverEnd(_) => ErrorCode::BadRunPolicy,
+            Self::NoTime(_) | Self::NoChiefToDecide | Self::ServersNeverEnd(_) | Self::TooManyModules(_) => {
+                ErrorCode::BadRunPolicy
+            }
             Self::ReservedEnv(_) | Self::RefusedEnv(_) | Self::Env(_) => ErrorCode::BadEnv,
             Self::NulInArgument(_) | Self::TooMuchInput { .. } => ErrorCode::BadArgs,
             Self::RelativeWorkDir(_) => ErrorCode::BadWorkDir,

@@ -16,7 +16,7 @@ use super::answer::{Answer, Failure};
 use super::query::Query;
 use crate::follow::{Follower, Until};
 use crate::run::Command;
-use crate::run::environment::parse_config;
+use crate::run::environment::{parse_config, parse_warm};
 use crate::run::event::{Event, Reply};
 use crate::run::phase::Assignment;
 
@@ -38,6 +38,13 @@ pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result 
     let body = read_body(request.into_body()).await?;
     let changes = parse_config(&body)?;
     ask_runner(agent, Event::Config(Assignment { generation, membership, changes })).await
+}
+
+/// Answers before the modules are imported.
+pub(super) async fn warm(request: Request<Incoming>, agent: &Agent) -> Result {
+    let body = read_body(request.into_body()).await?;
+    let request = parse_warm(&body)?;
+    ask(agent, |reply| Command::Warm { request, reply }).await
 }
 
 pub(super) async fn run(request: &Request<Incoming>, agent: &Agent) -> Result {
@@ -93,8 +100,12 @@ async fn read_body(body: Incoming) -> std::result::Result<Bytes, Failure> {
 
 /// Sends a request to the runner and returns its reply.
 async fn ask_runner(agent: &Agent, event: Event) -> Result {
+    ask(agent, |reply| Command::Request { event, reply }).await
+}
+
+async fn ask(agent: &Agent, command: impl FnOnce(oneshot::Sender<Reply>) -> Command) -> Result {
     let (reply, answer) = oneshot::channel();
-    agent.commands.send(Command::Request { event, reply }).await.map_err(|_| Failure::Ending)?;
+    agent.commands.send(command(reply)).await.map_err(|_| Failure::Ending)?;
     match answer.await.map_err(|_| Failure::Ending)? {
         Reply::Done => Ok(Answer::ok()),
         Reply::Underway => Ok(Answer::Text(StatusCode::ACCEPTED, "stopping")),

@@ -195,6 +195,7 @@ async fn answer(route: Route, request: Request<Incoming>, agent: &Agent) -> Resu
     match route {
         Route::Healthz => Ok(Answer::ok()),
         Route::Config => handlers::config(request, agent).await,
+        Route::Warm => handlers::warm(request, agent).await,
         Route::Run => handlers::run(&request, agent).await,
         Route::Stop => handlers::stop(&request, agent).await,
         Route::Finish => handlers::finish(agent).await,
@@ -231,6 +232,7 @@ impl Agent {
 enum Route {
     Healthz,
     Config,
+    Warm,
     Run,
     Stop,
     Finish,
@@ -243,6 +245,7 @@ fn route(request: &Request<Incoming>) -> Result<Route, Failure> {
     let (route, method) = match request.uri().path() {
         routes::HEALTHZ => (Route::Healthz, Method::GET),
         routes::AGENT_CONFIG => (Route::Config, Method::POST),
+        routes::AGENT_WARM => (Route::Warm, Method::POST),
         routes::AGENT_RUN => (Route::Run, Method::GET),
         routes::AGENT_STOP => (Route::Stop, Method::POST),
         routes::AGENT_FINISH => (Route::Finish, Method::POST),

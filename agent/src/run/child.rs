@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, getpid};
 use tokio::net::unix::pipe;
 
-use super::environment::{EnvChanges, Environment, child_environment};
+use super::environment::Environment;
 use crate::shim;
 
 /// What all runs of an agent have in common.
@@ -33,7 +33,7 @@ pub struct Pipes {
     pub stderr: pipe::Receiver,
 }
 
-/// Starts the command in a process group of its own, and returns the process id, which is also the group's id. The
+/// Starts the command with this environment in a process group of its own, and returns the process id, which is also the group's id. The
 /// started process is the agent's own program, which then becomes the command (see [`shim`]). So `spawn`
 /// succeeds even if the command does not exist: the exit code shows that error later.
 ///
@@ -42,16 +42,16 @@ pub struct Pipes {
 ///
 /// # Errors
 /// The kernel's error: no memory, too many processes, no such working directory, or an environment that is too large.
-pub fn spawn(template: &RunTemplate, changes: &EnvChanges) -> io::Result<(Pid, Pipes)> {
+pub fn spawn(template: &RunTemplate, environment: &Environment, stdin: Stdio) -> io::Result<(Pid, Pipes)> {
     let agent = getpid().as_raw_nonzero().to_string();
     let mut child = Command::new("/proc/self/exe")
         .args([shim::FLAG, &agent, "--"].map(OsString::from))
         .args(&template.command)
         .env_clear()
-        .envs(child_environment(&template.environment, changes))
+        .envs(environment)
         .current_dir(&template.work_dir)
         .process_group(0)
-        .stdin(Stdio::null())
+        .stdin(stdin)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;

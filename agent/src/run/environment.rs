@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use protocol::env::{EnvError, EnvName, MUSTER_NO_PROXY};
+use protocol::warm::WarmRequest;
 use serde_json::value::RawValue;
 
 /// The changes of a config: a variable's value, or `None` to remove it.
@@ -19,7 +20,7 @@ const PROXIES: [&str; 6] = ["http_proxy", "https_proxy", "grpc_proxy", "HTTP_PRO
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The body is not a JSON object.
-    #[error("the body is not a JSON object: {0}")]
+    #[error("the body is not the expected JSON object: {0}")]
     NotAnObject(#[source] serde_json::Error),
     /// A string is not valid text: it holds half a surrogate pair, for instance.
     #[error("the value of {name} is not text: {source}")]
@@ -42,6 +43,16 @@ pub enum ConfigError {
 pub fn parse_config(body: &[u8]) -> Result<EnvChanges, ConfigError> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(body).map_err(ConfigError::NotAnObject)?;
     members.into_iter().map(|(name, value)| parse_member(&name, value.get())).collect()
+}
+
+/// Reads the body of `/warm`.
+///
+/// # Errors
+/// [`ConfigError::NotAnObject`] and [`ConfigError::Env`].
+pub fn parse_warm(body: &[u8]) -> Result<WarmRequest, ConfigError> {
+    let request: WarmRequest = serde_json::from_slice(body).map_err(ConfigError::NotAnObject)?;
+    request.env.iter().try_for_each(|(name, value)| name.check_value(value))?;
+    Ok(request)
 }
 
 /// Reads one member of a config. `json` is valid JSON without surrounding space.

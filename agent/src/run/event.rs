@@ -116,6 +116,8 @@ pub enum Refusal {
 pub enum Action {
     /// Start the main process and report by [`Event::Started`] or [`Event::StartFailed`].
     Start(EnvChanges),
+    /// Abandon the start, before any line of the script runs.
+    AbandonStart,
     /// Send SIGTERM to the main process; to its process group if it is a shell.
     Terminate(Pid),
     /// Send SIGKILL to the main process and its process group.

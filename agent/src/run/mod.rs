@@ -17,6 +17,7 @@ pub mod unstartable;
 
 use std::time::{Duration, Instant};
 
+use protocol::warm::WarmRequest;
 use tokio::sync::oneshot;
 
 use event::{Event, Reply};
@@ -29,6 +30,13 @@ pub enum Command {
         /// What is requested.
         event: Event,
         /// The channel for the answer.
+        reply: oneshot::Sender<Reply>,
+    },
+    /// `POST /warm`.
+    Warm {
+        /// What is requested.
+        request: WarmRequest,
+        /// The channel for the answer, which comes at once.
         reply: oneshot::Sender<Reply>,
     },
     /// The agent got SIGTERM or SIGINT, and gets SIGKILL after this grace. A second `Terminate` changes nothing.

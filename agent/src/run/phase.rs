@@ -60,7 +60,7 @@ pub enum Phase {
         /// The environment for a start.
         assignment: Assignment,
     },
-    /// The runner starts the main process. Only the runner sees this phase.
+    /// The runner starts the main process. The start may wait for a warm interpreter. No line of the script has run.
     Starting {
         /// The environment of the start.
         assignment: Assignment,

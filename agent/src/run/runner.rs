@@ -2,6 +2,7 @@
 
 use std::future::pending;
 use std::mem;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -12,7 +13,7 @@ use tokio::time::sleep_until;
 use tracing::{info, warn};
 
 use super::child::{self, RunTemplate, describe_failure};
-use super::environment::EnvChanges;
+use super::environment::{EnvChanges, Environment, child_environment};
 use super::event::{Action, Event, Now, Reply};
 use super::memory::Memory;
 use super::output::RunOutput;
@@ -24,7 +25,8 @@ use super::step::{State, Step, step};
 use super::unstartable::Attempt;
 use super::{AgentEnd, Command, exception};
 use crate::log::{Output, stderr_tail};
-use crate::reaper::{Children, Reaper, kill_group, terminate};
+use crate::reaper::{Reaper, Watched, kill_group, terminate};
+use crate::warm::{News, Warm};
 
 /// The pause between two searches for processes that a run has left behind. The kernel reports the end of each process
 /// at once. The search finds processes that were started while others were being killed.
@@ -38,13 +40,13 @@ const LEFTOVERS_LIMIT: Duration = Duration::from_secs(10);
 const KILLED: u8 = 137;
 
 /// The owner of the run. It must live on the agent's main thread: see [`child::spawn`].
-#[derive(Debug)]
 pub struct Runner {
     template: RunTemplate,
     output: Arc<Output>,
     status: watch::Sender<RunStatus>,
     reaper: Reaper,
     memory: Memory,
+    warm: Warm,
     state: State,
     run_output: RunOutput,
     shutdown: Shutdown,
@@ -60,9 +62,9 @@ impl Runner {
         boot_id: String,
     ) -> (Self, watch::Receiver<RunStatus>) {
         let state = State::new();
-        let (status, news) = watch::channel(RunStatus { seq: 1, ..status_of(&state.phase, boot_id) });
-        let (run_output, shutdown) = (RunOutput::None, Shutdown::None);
-        (Self { template, output, status, reaper, memory, state, run_output, shutdown }, news)
+        let (status, news) = watch::channel(RunStatus { seq: 1, ..status_of(&state.phase, None, boot_id) });
+        let (warm, run_output, shutdown) = (Warm::default(), RunOutput::None, Shutdown::None);
+        (Self { template, output, status, reaper, memory, warm, state, run_output, shutdown }, news)
     }
 
     /// Executes `commands` until the agent must end. Then kills every process that the runs have left behind.
@@ -76,6 +78,7 @@ impl Runner {
                 },
                 () = self.reaper.child_ended() => {}
                 () = self.run_output.wait() => {}
+                news = self.warm.next() => self.take_news(news),
                 () = until(alarm) => {}
             }
             self.observe();
@@ -91,6 +94,11 @@ impl Runner {
                 let answer = self.apply(event);
                 // The caller may be gone. The request has been executed anyway.
                 let _ = reply.send(answer);
+            }
+            Command::Warm { request, reply } => {
+                self.warm.begin(&self.template, request);
+                self.publish();
+                let _ = reply.send(Reply::Done);
             }
             Command::Terminate { grace } => self.terminate(grace),
             Command::ParentGone => {
@@ -112,17 +120,23 @@ impl Runner {
 
     /// Finds out what has happened since the last call: ended processes, deadlines, the end of the output.
     fn observe(&mut self) {
-        let reaped = self.reaper.reap(self.state.phase.main_process());
+        let reaped = self.reaper.reap(Watched { main: self.state.phase.main_process(), warm: self.warm.pid() });
+        if reaped.is_warm_gone {
+            self.warm.has_ended();
+        }
         if let Some(outcome) = reaped.main {
             let outcome = self.memory.explain(outcome, self.state.phase.cause());
+            if matches!(outcome, ExitOutcome::OutOfMemory { .. }) {
+                self.warm.end("a run was killed because memory ran out");
+            }
             self.apply(Event::MainEnded(outcome));
         }
         self.apply(Event::Tick);
         if !matches!(self.state.phase, Phase::Ending { .. }) {
             return;
         }
-        if reaped.children == Children::Some {
-            self.reaper.kill_children();
+        if self.reaper.has_children_besides(self.warm.pid()) {
+            self.reaper.kill_children_besides(self.warm.pid());
         } else if let Some(stderr_from) = self.run_output.finish(Instant::now()) {
             self.conclude(stderr_from);
         }
@@ -147,6 +161,7 @@ impl Runner {
         self.state = state;
         match action {
             Some(Action::Start(changes)) => self.start(&changes),
+            Some(Action::AbandonStart) => self.warm.drop_run(),
             Some(Action::Terminate(pid)) => terminate(pid),
             Some(Action::Kill(pid)) => kill_group(pid),
             Some(Action::EndAgent) => self.shutdown = Shutdown::Now,
@@ -156,10 +171,33 @@ impl Runner {
         reply
     }
 
-    /// Starts the main process.
+    /// Starts the main process, or asks the warm interpreter for it.
     fn start(&mut self, changes: &EnvChanges) {
+        if let Some(warm) = self.warm.pid() {
+            // A start that was abandoned may have left a process, which is about to exit.
+            self.reaper.kill_children_besides(Some(warm));
+        }
         self.memory.begin();
-        let event = match child::spawn(&self.template, changes) {
+        if let Err(environment) = self.warm.take(child_environment(&self.template.environment, changes)) {
+            self.start_cold(&environment);
+        }
+    }
+
+    fn take_news(&mut self, news: News) {
+        match news {
+            News::Changed => self.publish(),
+            News::Forked(forked) => {
+                let pid = forked.pid;
+                self.run_output = RunOutput::read(forked.go(), &self.output);
+                self.apply(Event::Started(pid));
+            }
+            News::Cold(environment) => self.start_cold(&environment),
+        }
+    }
+
+    /// Starts the main process in a new interpreter.
+    fn start_cold(&mut self, environment: &Environment) {
+        let event = match child::spawn(&self.template, environment, Stdio::null()) {
             Ok((pid, pipes)) => {
                 self.run_output = RunOutput::read(pipes, &self.output);
                 Event::Started(pid)
@@ -173,7 +211,7 @@ impl Runner {
     fn publish(&self) {
         self.status.send_if_modified(|status| {
             let seq = status.seq;
-            let news = RunStatus { seq, ..status_of(&self.state.phase, status.boot_id.clone()) };
+            let news = RunStatus { seq, ..status_of(&self.state.phase, self.warm.state(), status.boot_id.clone()) };
             if *status == news {
                 return false;
             }
@@ -202,12 +240,12 @@ impl Runner {
     async fn kill_leftovers(&mut self) {
         let limit = Instant::now() + LEFTOVERS_LIMIT;
         let deadline = self.shutdown.signal_deadline().unwrap_or(limit);
-        while self.reaper.reap(None).children == Children::Some {
+        while self.reaper.has_children_after_reaping() {
             if deadline <= Instant::now() {
                 warn!("SIGKILL has not ended every process");
                 return;
             }
-            self.reaper.kill_children();
+            self.reaper.kill_children_besides(None);
             tokio::select! {
                 () = self.reaper.child_ended() => {}
                 () = until(Some(Instant::now() + SWEEP_INTERVAL)) => {}

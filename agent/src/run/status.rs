@@ -1,13 +1,14 @@
 //! The status of the run, for the wire and for the agent's log.
 
 use protocol::agent::{Features, RunStatus};
+use protocol::warm::WarmState;
 use tracing::field::display;
 use tracing::info;
 
 use super::phase::Phase;
 
-/// The phase as a message. The caller sets `seq`.
-pub(super) fn status_of(phase: &Phase, boot_id: String) -> RunStatus {
+/// The phase and the warm interpreter as a message. The caller sets `seq`.
+pub(super) fn status_of(phase: &Phase, warm: Option<WarmState>, boot_id: String) -> RunStatus {
     let (started_at, exit) = match phase {
         Phase::Idle | Phase::Configured { .. } | Phase::Starting { .. } => (None, None),
         Phase::Running { run } | Phase::Stopping { run, .. } | Phase::Ending { run, .. } => {
@@ -24,7 +25,8 @@ pub(super) fn status_of(phase: &Phase, boot_id: String) -> RunStatus {
         started_at,
         exit,
         membership: phase.assignment().and_then(|assignment| assignment.membership),
-        features: Features { seats: true },
+        features: Features { seats: true, warm: true },
+        warm,
     }
 }
 

@@ -140,7 +140,13 @@ fn stop(phase: Phase, grace: Duration, asked: Cause, now: Now) -> Moved {
             let report = not_started("stopped before it started".to_owned(), asked, now);
             to(Phase::Exited { assignment, started_at: None, report })
         }
-        Phase::Starting { .. } | Phase::Ending { .. } => Moved { phase, reply: Reply::Underway, action: None },
+        // The script begins only after `Started`, so no line of it has run.
+        Phase::Starting { assignment } => {
+            let report = not_started("stopped before it started".to_owned(), asked, now);
+            let phase = Phase::Exited { assignment, started_at: None, report };
+            Moved { phase, reply: Reply::Done, action: Some(Action::AbandonStart) }
+        }
+        Phase::Ending { .. } => Moved { phase, reply: Reply::Underway, action: None },
         Phase::Running { run } => {
             let (kill, action) = if grace.is_zero() {
                 (Kill::Sent, Action::Kill(run.pid))

@@ -14,3 +14,5 @@ mod support;
 mod terminating;
 mod tokens;
 mod unstartable;
+mod warm;
+mod warm_fidelity;

@@ -293,6 +293,22 @@ fn a_later_stop_can_shorten_the_grace_and_not_lengthen_it() {
 }
 
 #[test]
+fn a_stop_before_the_script_begins_abandons_the_start() {
+    let terminate = Event::Terminate { grace: Duration::from_secs(5) };
+    for (event, terminated) in [(stop("1.1", 5), false), (stop("", 0), false), (terminate, true)] {
+        let mut machine = Machine::after([config("1.1", "1"), run("1.1")]);
+        assert_eq!(machine.take(event), (Reply::Done, Some(Action::AbandonStart)));
+        let Phase::Exited { started_at: None, report, .. } = &machine.state.phase else {
+            panic!("{:?}", machine.state)
+        };
+        assert_eq!((report.stopped, report.terminated), (true, terminated));
+        let stopped = machine.state.clone();
+        assert_eq!(machine.take(Event::Started(pid())), (Reply::Done, None), "it came too late");
+        assert_eq!(machine.state, stopped);
+    }
+}
+
+#[test]
 fn a_start_that_fails_ends_the_run() {
     let mut machine = Machine::after([config("1.1", "1"), run("1.1")]);
     machine.take(Event::StartFailed("no memory".to_owned()));

@@ -46,7 +46,7 @@ fn each_generation_accepts_one_config() {
 #[test]
 fn the_status_contains_the_membership_that_the_config_named() {
     let agent = Agent::of_shell("exit 3");
-    assert!(agent.status().features.seats);
+    assert!(agent.status().features.seats && agent.status().features.warm);
     let config = |query: &str| agent.post(&format!("/config?generation=1.1{query}"), "{}").status;
     assert_eq!(config("&seat=2&of=4"), 400, "start is missing");
     assert_eq!(config("&seat=x&of=4&start=0"), 400);

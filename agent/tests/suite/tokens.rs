@@ -9,8 +9,9 @@ use hmac::{Hmac, KeyInit, Mac};
 use protocol::agent::RunState;
 use sha2::{Digest, Sha256};
 
-const ROUTES: [(&str, &str); 8] = [
+const ROUTES: [(&str, &str); 9] = [
     ("POST", "/config"),
+    ("POST", "/warm"),
     ("GET", "/run"),
     ("GET", "/status"),
     ("GET", "/logs"),
@@ -122,7 +123,13 @@ fn every_route_except_healthz_requires_and_accepts_the_token() {
     for (method, path) in ROUTES {
         assert_eq!(agent.request(method, path, "").status, 401, "{method} {path}");
     }
-    let allowed = [("POST", "/config", "{}"), ("GET", "/run", ""), ("GET", "/status", ""), ("GET", "/logs", "")];
+    let allowed = [
+        ("POST", "/config", "{}"),
+        ("POST", "/warm", r#"{"env":{}}"#),
+        ("GET", "/run", ""),
+        ("GET", "/status", ""),
+        ("GET", "/logs", ""),
+    ];
     for (method, path, body) in allowed.into_iter().chain([("POST", "/stop", "")]) {
         let status = agent.request_with(&bearer(&token), method, path, body).status;
         assert!([200, 202].contains(&status), "{method} {path}: {status}");

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use clap::Args;
 use protocol::run_policy::{CleanPods, OnStartTimeout, RunPolicy, SuccessPolicy};
+use protocol::warm::{ModuleName, Preload};
 
 use super::values::{exit_code, restarts, seconds};
 
@@ -46,6 +47,14 @@ pub(crate) struct PolicyArgs {
     /// the restart does not wait [default: 5m]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) grow_interval: Option<u32>,
+    /// Keep a warm interpreter in each pod, which starts exec.py with these modules already imported. Restarts are then
+    /// faster, and pods need more memory. Without MODULES: exec.py's own imports of tensorflow, numpy and other large
+    /// modules [default: --no-preload]
+    #[arg(long, value_name = "MODULES", num_args = 0..=1, value_delimiter = ',')]
+    pub(crate) preload: Option<Vec<ModuleName>>,
+    /// Start exec.py in a new interpreter each time
+    #[arg(long, conflicts_with = "preload")]
+    pub(crate) no_preload: bool,
 }
 
 impl PolicyArgs {
@@ -62,6 +71,8 @@ impl PolicyArgs {
             clean_pods,
             success_policy,
             grow_interval,
+            preload,
+            no_preload,
         } = self;
         let default = RunPolicy::default();
         RunPolicy {
@@ -75,6 +86,7 @@ impl PolicyArgs {
             clean_pods: clean_pods.unwrap_or(default.clean_pods),
             success_policy,
             grow_interval_seconds: grow_interval.unwrap_or(default.grow_interval_seconds),
+            preload: preload.map(Preload::Modules).or(no_preload.then_some(Preload::Never)),
         }
     }
 }

@@ -11,6 +11,7 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use protocol::agent::{RunState, RunStatus};
 use protocol::ids::Generation;
+use protocol::warm::WarmRequest;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -47,6 +48,8 @@ pub(super) struct Followed {
     pub(super) address: SocketAddr,
     pub(super) log: ReplicaLog,
     pub(super) reporter: mpsc::Sender<Report>,
+    /// The request for a warm interpreter, if the job is to have one.
+    pub(super) warm: Option<WarmRequest>,
 }
 
 /// The progress of the copy, in runs.
@@ -143,6 +146,7 @@ impl Pod {
     async fn report_changes(&self) {
         let mut heard: Option<Box<RunStatus>> = None;
         while let Some(state) = self.next_state(heard.as_deref()).await {
+            let is_first = heard.is_none();
             let is_last = match &state {
                 AgentState::Status(status) => {
                     self.note_started(status);
@@ -159,8 +163,22 @@ impl Pod {
             if is_last {
                 break;
             }
+            if is_first {
+                self.warm_up(heard.as_deref()).await;
+            }
         }
         self.news.send_modify(|copied| copied.is_last = true);
+    }
+
+    /// Asks for a warm interpreter after the agent's first answer, so that it imports modules while the gang gathers.
+    /// Nothing depends on the answer: the agent starts runs without one too.
+    async fn warm_up(&self, heard: Option<&RunStatus>) {
+        let Followed { agents, address, warm, .. } = &self.followed;
+        if let (Some(request), true) = (warm, heard.is_some_and(|heard| heard.features.warm))
+            && let Err(error) = agents.warm(*address, request).await
+        {
+            info!(agent = %address, error = error_chain(&error), "the agent keeps no warm interpreter");
+        }
     }
 
     /// Waits for a change of the agent's state. `None` if no change will follow.

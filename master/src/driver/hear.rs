@@ -9,6 +9,7 @@ use super::tracked::PodNews;
 use super::{Driver, Next, Report};
 use crate::job::observation::{AgentState, Pod, Presence};
 use crate::job::phase::{self, JobEvent, JobPhase, StartStage};
+use crate::job::warm;
 use crate::store::Wish;
 
 impl Driver {
@@ -86,7 +87,8 @@ impl Driver {
             if let (Some(address), Some(log)) = (replica.to_follow(), self.channels.logs.of(*id)) {
                 let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
                 let subject = replica.subject(*id);
-                replica.follower = Some(Follower::begin(Followed { agents, subject, address, log, reporter }));
+                let warm = warm::request(&self.stored.record.spec, id.role);
+                replica.follower = Some(Follower::begin(Followed { agents, subject, address, log, reporter, warm }));
             }
         }
     }

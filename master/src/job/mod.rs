@@ -12,3 +12,4 @@ pub mod rendezvous;
 pub mod replica;
 pub mod roster;
 pub mod upkeep;
+pub mod warm;

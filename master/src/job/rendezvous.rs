@@ -37,19 +37,9 @@ impl<'a> Rendezvous<'a> {
 
     /// The environment of one member.
     pub fn environment(&'a self, replica: ReplicaId) -> Environment<'a> {
-        let mut variables = BTreeMap::new();
-        // Later variables win: first defaults, then the job's own variables, then variables that no job may change.
-        variables.extend([
-            (env::PYTHONUNBUFFERED, Value::from("1")),
-            (env::TF_GRPC_WORKER_CACHE_THREADS, Value::from("1")),
-            (env::TF_GRPC_WORKER_CACHE_QUEUES, Value::from("1")),
-        ]);
-        if serves(self.spec, replica.role) {
-            variables.insert(env::GRPC_FAIL_FAST, Value::from("use_caller"));
-        }
-        let of_job = self.spec.env.iter().filter(|(name, _)| !name.is_reserved());
-        let of_job = of_job.map(|(name, value)| (name.as_str(), Value::from(value.as_str())));
-        variables.extend(of_job);
+        let constants = constants(self.spec, replica.role).into_iter();
+        let mut variables: BTreeMap<&str, Value> = constants.map(|(name, value)| (name, Value::from(value))).collect();
+        // These variables win: no job may change them.
         variables.extend([
             (env::NUM_WORKERS, Value::from(self.count(Role::Worker))),
             (env::TOT_WORKERS, Value::from(self.count(Role::Worker))),
@@ -104,6 +94,21 @@ impl Serialize for Environment<'_> {
         }
         map.end()
     }
+}
+
+/// The variables that are the same in every start: defaults, and the job's own variables, which win.
+pub(super) fn constants(spec: &JobSpec, role: Role) -> BTreeMap<&str, &str> {
+    let mut variables = BTreeMap::from([
+        (env::PYTHONUNBUFFERED, "1"),
+        (env::TF_GRPC_WORKER_CACHE_THREADS, "1"),
+        (env::TF_GRPC_WORKER_CACHE_QUEUES, "1"),
+    ]);
+    if serves(spec, role) {
+        variables.insert(env::GRPC_FAIL_FAST, "use_caller");
+    }
+    let of_job = spec.env.iter().filter(|(name, _)| !name.is_reserved());
+    variables.extend(of_job.map(|(name, value)| (name.as_str(), value.as_str())));
+    variables
 }
 
 /// Whether replicas of this role are members of a start.

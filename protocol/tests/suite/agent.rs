@@ -19,6 +19,7 @@ fn status(state: RunState) -> RunStatus {
         exit: None,
         membership: None,
         features: Features::default(),
+        warm: None,
     }
 }
 
@@ -41,7 +42,11 @@ fn a_configured_status_names_its_generation() {
 #[test]
 fn a_member_of_a_start_names_its_seat() {
     let membership = Some(Membership { seat: 2, of: 4, start: 1 });
-    let seated = RunStatus { membership, features: Features { seats: true }, ..status(RunState::Configured) };
+    let seated = RunStatus {
+        membership,
+        features: Features { seats: true, ..Features::default() },
+        ..status(RunState::Configured)
+    };
     let golden = json!({
         "seq": 3, "boot_id": "6f1c", "state": "configured", "generation": "2.1",
         "membership": {"seat": 2, "of": 4, "start": 1}, "features": {"seats": true},

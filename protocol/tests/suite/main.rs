@@ -8,3 +8,4 @@ mod job;
 mod pod;
 mod tf_config;
 mod view;
+mod warm;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use axum::http::StatusCode;
 use protocol::agent::{ExitOutcome, ExitReport, Features, LastWords, RunState, RunStatus};
 use protocol::ids::Generation;
+use protocol::warm::WarmRequest;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -49,6 +50,8 @@ pub(super) enum AgentKind {
 pub struct History {
     /// Each environment, with its generation.
     pub configs: Vec<(Generation, Value)>,
+    /// Each request for a warm interpreter.
+    pub warmed: Vec<WarmRequest>,
     /// When each environment was acknowledged.
     pub configured_at: Vec<Instant>,
     /// When each run was started.
@@ -95,7 +98,8 @@ impl FakeAgent {
             started_at: None,
             exit: None,
             membership: None,
-            features: Features { seats: true },
+            features: Features { seats: true, warm: true },
+            warm: None,
         };
         Self(Arc::new(Shared {
             address,

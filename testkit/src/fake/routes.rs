@@ -15,6 +15,7 @@ use futures_util::{StreamExt, stream};
 use protocol::agent::{ExitOutcome, Membership, RunState};
 use protocol::ids::{Generation, UnixMillis};
 use protocol::routes;
+use protocol::warm::WarmRequest;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -64,6 +65,7 @@ pub(super) async fn serve(address: SocketAddr, kind: AgentKind) -> FakeAgent {
             .route(routes::AGENT_STATUS, get(status))
             .route(routes::AGENT_LOGS, get(logs))
             .route(routes::AGENT_STOP, post(stop))
+            .route(routes::AGENT_WARM, post(warm))
             .route(routes::AGENT_FINISH, post(finish)),
     };
     let router = router.with_state(agent.clone());
@@ -108,6 +110,12 @@ async fn configure(
         status.membership = membership;
         status.exit = None;
     });
+    DONE
+}
+
+/// Keeps no interpreter.
+async fn warm(State(agent): State<FakeAgent>, Json(request): Json<WarmRequest>) -> (StatusCode, &'static str) {
+    agent.history_mut().warmed.push(request);
     DONE
 }
 

@@ -1,5 +1,7 @@
 //! A real agent as a child of the test, and a client for raw HTTP.
 
+pub(crate) mod warm;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};

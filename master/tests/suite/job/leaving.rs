@@ -115,6 +115,7 @@ fn ended(exit: ExitReport) -> AgentState {
         exit: Some(exit),
         membership: None,
         features: Features::default(),
+        warm: None,
     };
     AgentState::Status(Box::new(run))
 }

@@ -13,6 +13,7 @@ mod starting;
 mod support;
 mod takeover;
 mod untruth;
+mod warm;
 mod world;
 mod world_master;
 mod world_paths;

@@ -35,6 +35,7 @@ fn the_policy_of_a_job_follows_its_spec() {
         clean_pods: CleanPods::All,
         success_policy: Some(SuccessPolicy::Worker0),
         grow_interval_seconds: 60,
+        preload: None,
     };
     let expected = Policy {
         start_timeout: Duration::from_secs(60),

@@ -136,6 +136,7 @@ fn status(state: RunState, generation: Generation) -> AgentState {
         exit,
         membership: None,
         features: Features::default(),
+        warm: None,
     }))
 }
 

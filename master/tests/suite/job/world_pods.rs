@@ -73,6 +73,7 @@ fn idle() -> RunStatus {
         exit,
         membership: None,
         features: Features::default(),
+        warm: None,
     }
 }
 

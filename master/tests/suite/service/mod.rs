@@ -14,3 +14,4 @@ mod patience;
 mod restarting;
 mod submitting;
 mod takeover;
+mod warming;

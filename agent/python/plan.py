@@ -1,0 +1,187 @@
+"""What a script does before its heavy imports, which may depend on it. Part of the program in warm.py."""
+import sys
+
+# With `-c`, Python searches the working directory first. No file there may replace a module that this program imports.
+IS_SAFE_PATH = getattr(sys.flags, "safe_path", False)
+if not IS_SAFE_PATH:
+    sys.path.pop(0)
+
+import ast
+import importlib.machinery
+import importlib.util
+import json
+import os
+import warnings
+
+# Modules whose import takes most of a script's start.
+HEAVY = ("tensorflow", "numpy", "keras", "tf_keras", "pandas", "scipy", "h5py", "PIL")
+# Folders of installed modules.
+SITE_FOLDERS = ("site-packages", "dist-packages")
+# Methods of os.environ that change nothing.
+READING = ("get", "copy", "items", "keys", "values")
+# Other names by which a script changes its environment or its search for modules.
+CHANGING = ("putenv", "unsetenv", "environb", "addsitedir")
+
+# The names of the modules; an empty list for the script's own imports; None if the user has not asked for any.
+MODULES, SCRIPT = json.loads(sys.argv[1]), sys.argv[2]
+SCRIPT_PATH = os.path.abspath(SCRIPT)
+FOLDER = os.path.dirname(os.path.realpath(SCRIPT))
+
+
+class Cold(Exception):
+    """Why a new interpreter must run the script."""
+
+
+def is_sys_path(node):
+    return getattr(node, "attr", None) == "path" and getattr(node.value, "id", None) == "sys"
+
+
+def is_environ(node):
+    return getattr(node, "id", None) == "environ" or getattr(node, "attr", None) == "environ"
+
+
+class WithoutReads(ast.NodeTransformer):
+    """Removes the expressions that only read os.environ or sys.path."""
+
+    def visit_Subscript(self, node):
+        is_read = (is_environ(node.value) or is_sys_path(node.value)) and isinstance(node.ctx, ast.Load)
+        return self.visit(node.slice) if is_read else self.generic_visit(node)
+
+    def visit_Attribute(self, node):
+        is_read = is_environ(node.value) and node.attr in READING
+        return ast.Constant(None) if is_read else self.generic_visit(node)
+
+    def visit_Compare(self, node):
+        node.comparators = [each for each in node.comparators if not is_environ(each)]
+        return self.generic_visit(node)
+
+
+def may_change(node):
+    """Whether a node may change os.environ or sys.path."""
+    if isinstance(node, ast.ImportFrom):
+        names = [alias.name for alias in node.names if alias.name != "environ" or alias.asname]
+        return any(name in CHANGING + ("environ",) for name in names) or node.module == "sys" and "path" in names
+    names = (getattr(node, "id", None), getattr(node, "attr", None))
+    return is_sys_path(node) or is_environ(node) or any(name in CHANGING for name in names)
+
+
+def refuse_changes(statement):
+    line = statement.lineno
+    if any(map(may_change, ast.walk(WithoutReads().visit(statement)))):
+        raise Cold("line %d of %s may change os.environ or sys.path before a heavy import" % (line, SCRIPT))
+
+
+def text_pairs(pairs):
+    """Pairs of expressions as pairs of texts; None if one is not a literal text."""
+    texts = [[getattr(node, "value", None) for node in pair] for pair in pairs]
+    return texts if all(isinstance(text, str) for pair in texts for text in pair) else None
+
+
+def literal_changes(statement):
+    """The pairs that `os.environ["A"] = "1"`, `setdefault` or `update` sets, and whether only as defaults."""
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(target, ast.Subscript) and len(statement.targets) == 1 and is_environ(target.value):
+        return text_pairs([(target.slice, statement.value)]), False
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and is_environ(call.func.value):
+        kind, given = call.func.attr, call.args
+        if kind == "setdefault" and len(given) == 2 and not call.keywords:
+            return text_pairs([given]), True
+        if kind == "update" and len(given) == 1 and isinstance(given[0], ast.Dict) and not call.keywords:
+            return text_pairs(zip(given[0].keys, given[0].values)), False
+    return None, False
+
+
+def changes_of(statement):
+    pairs, is_default = literal_changes(statement)
+    if pairs is None:
+        refuse_changes(statement)
+    return [(name, value, is_default) for name, value in pairs or []]
+
+
+def top(module):
+    return module.partition(".")[0]
+
+
+def imports_of(statement):
+    """The top-level modules that a statement imports, apart from imports in functions."""
+    if isinstance(statement, ast.Import):
+        return [top(alias.name) for alias in statement.names]
+    if isinstance(statement, ast.ImportFrom):
+        return [top(statement.module or "")]
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        return []
+    return [name for child in ast.iter_child_nodes(statement) for name in imports_of(child)]
+
+
+def is_installed(module):
+    spec = importlib.util.find_spec(module)
+    return spec is not None and any("/%s/" % folder in (spec.origin or "") for folder in SITE_FOLDERS)
+
+
+def own_modules():
+    """The modules in the script's folder."""
+    found = set()
+    for entry in [] if IS_SAFE_PATH else os.scandir(FOLDER):
+        name, dot, _ = entry.name.partition(".")
+        is_file = any(entry.name == name + suffix for suffix in importlib.machinery.all_suffixes())
+        if is_file or not dot and os.path.exists(os.path.join(entry.path, "__init__.py")):
+            found.add(name)
+    return found
+
+
+def refuse_shadows():
+    """Raises Cold if the script's folder has a module of the same name as an imported one."""
+    shadows = own_modules() & {name for name in sys.modules if "." not in name and name != "__main__"}
+    if shadows:
+        raise Cold("the module %s beside %s would replace an imported one" % (min(shadows), SCRIPT))
+
+
+class Plan:
+    """The imports of the script's heavy modules, and its changes to the environment before them, in their order."""
+
+    def __init__(self):
+        with open(SCRIPT, "rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.source = file.read()
+            statements = ast.parse(self.source, SCRIPT_PATH).body
+            compile(self.source, SCRIPT_PATH, "exec", dont_inherit=True)
+        imported = dict.fromkeys(name for statement in statements for name in imports_of(statement))
+        modules = MODULES or [name for name in imported if name in HEAVY and is_installed(name)]
+        if not modules:
+            raise Cold("%s imports none of %s" % (SCRIPT, ", ".join(HEAVY)))
+        # Names of modules, and changes (name, value, whether it is only a default).
+        self.steps = []
+        try:
+            self.follow(statements, modules, {module for module in modules if top(module) in imported})
+        except Cold:
+            # The imports up to this statement can still be made.
+            if MODULES or not self.modules():
+                raise
+
+    def follow(self, statements, modules, expected):
+        """Collects the steps up to the last expected module. Raises Cold at a statement that may change anything else."""
+        for statement in statements:
+            names = set(imports_of(statement))
+            if names & own_modules():
+                if MODULES:
+                    break
+                raise Cold("%s imports its module %s before others" % (SCRIPT, min(names & own_modules())))
+            found = [module for module in modules if top(module) in names and module not in self.steps]
+            if found and not isinstance(statement, (ast.Import, ast.ImportFrom)):
+                refuse_changes(statement)
+            self.steps += found or changes_of(statement)
+            expected -= set(found)
+            if found and not expected:
+                break
+        self.steps += [module for module in modules if module not in self.steps]
+
+    def modules(self):
+        return [step for step in self.steps if isinstance(step, str)]
+
+    def checked_against(self, imported):
+        """The script's text, if its imports are those that were made."""
+        refuse_shadows()
+        if self.steps != imported.steps:
+            raise Cold("%s now has other imports, or sets other variables before them" % SCRIPT)
+        return self.source

@@ -1,0 +1,323 @@
+//! The warm interpreter: one process for each agent. It imports the heavy modules once and forks a process for each run,
+//! so that a restart need not import them again. Where it cannot be used, a run starts in a new interpreter.
+//!
+//! This module owns the interpreter and the run that waits for it. The runner starts, stops and reaps all processes.
+
+pub mod rules;
+mod wire;
+
+use std::future::pending;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream as StdStream;
+use std::pin::Pin;
+use std::time::Duration;
+
+use protocol::warm::{WarmRequest, WarmState};
+use rustix::process::Pid;
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio::time::timeout;
+use tracing::info;
+
+use crate::reaper::{is_child, kill_group};
+use crate::run::child::{self, Pipes, RunTemplate};
+use crate::run::environment::{EnvChanges, Environment, child_environment};
+use wire::{Answer, exchange, request_run};
+
+/// The interpreter's program.
+const SOURCE: &str = concat!(include_str!("../../python/plan.py"), "\n", include_str!("../../python/warm.py"));
+
+/// Maximum time of the imports. A run that is to start waits for them.
+const IMPORT_LIMIT: Duration = Duration::from_secs(60);
+
+/// Maximum time until a forked process answers. It usually takes 30 ms.
+const FORK_LIMIT: Duration = Duration::from_secs(2);
+
+/// Maximum characters of a reason. The text of a Python exception can be long.
+const REASON_CHARS_MAX: usize = 1024;
+
+/// The reason after the end of its process, for example because memory ran out.
+const ENDED: &str = "the warm interpreter has ended";
+
+/// An answer that has not arrived yet, and the stream on which it arrives.
+type Awaited = Pin<Box<dyn Future<Output = io::Result<(UnixStream, Answer)>> + Send>>;
+
+/// The interpreter of one agent, and the run that waits for it.
+#[derive(Default)]
+pub struct Warm {
+    interpreter: Interpreter,
+    run: Run,
+}
+
+#[derive(Default)]
+enum Interpreter {
+    /// Not requested.
+    #[default]
+    None,
+    Importing {
+        /// `None` when it has been reaped. Its last answer may not have been read yet.
+        pid: Option<Pid>,
+        environment: Environment,
+        ready: Awaited,
+    },
+    Ready {
+        pid: Pid,
+        environment: Environment,
+        requests: StdStream,
+    },
+    /// Ended, or never started.
+    Cold(String),
+}
+
+#[derive(Default)]
+enum Run {
+    #[default]
+    None,
+    /// It waits for the imports.
+    Waits(Environment),
+    /// It has been requested from the interpreter.
+    Requested { environment: Environment, pipes: Pipes, answer: Awaited },
+}
+
+/// What has happened to the interpreter or to the run.
+pub enum News {
+    /// The interpreter's state has changed.
+    Changed,
+    /// The run can start.
+    Forked(Forked),
+    /// The run must start in a new interpreter.
+    Cold(Environment),
+}
+
+/// A forked process that waits for the start of its script. It exits when this is dropped.
+pub struct Forked {
+    /// Its process id. It is a child of the agent, and it leads its process group.
+    pub pid: Pid,
+    /// Its output.
+    pub pipes: Pipes,
+    agent: UnixStream,
+}
+
+impl Forked {
+    /// Lets it execute the script.
+    pub fn go(self) -> Pipes {
+        // This fails only if the process has ended. The runner then reaps it.
+        let _ = self.agent.into_std().and_then(|stream| io::Write::write_all(&mut &stream, b"g"));
+        self.pipes
+    }
+}
+
+impl Warm {
+    /// Starts the interpreter, if this is the first request.
+    pub fn begin(&mut self, template: &RunTemplate, request: WarmRequest) {
+        if !matches!(self.interpreter, Interpreter::None) {
+            return;
+        }
+        let changes: EnvChanges = request.env.into_iter().map(|(name, value)| (name, Some(value))).collect();
+        let environment = child_environment(&template.environment, &changes);
+        let modules = serde_json::to_string(&request.modules).expect("names always serialize");
+        self.interpreter = match spawn(template, &environment, modules) {
+            Ok((pid, stream)) => {
+                let ready = within(IMPORT_LIMIT, exchange(stream, Vec::new()));
+                Interpreter::Importing { pid: Some(pid), environment, ready }
+            }
+            Err(reason) => cold(&reason),
+        };
+    }
+
+    /// Its state for the agent's status.
+    pub fn state(&self) -> Option<WarmState> {
+        match &self.interpreter {
+            Interpreter::None => None,
+            Interpreter::Importing { .. } => Some(WarmState::Importing),
+            Interpreter::Ready { .. } => Some(WarmState::Ready),
+            Interpreter::Cold(reason) => Some(WarmState::Cold { reason: reason.clone() }),
+        }
+    }
+
+    /// The interpreter's process, until [`Warm::has_ended`] or [`Warm::end`].
+    pub fn pid(&self) -> Option<Pid> {
+        match &self.interpreter {
+            Interpreter::Importing { pid, .. } => *pid,
+            Interpreter::Ready { pid, .. } => Some(*pid),
+            Interpreter::None | Interpreter::Cold(_) => None,
+        }
+    }
+
+    /// Takes a run, whose news [`Warm::next`] returns. Gives the environment back if the run must start cold at once.
+    pub fn take(&mut self, environment: Environment) -> Result<(), Environment> {
+        match &self.interpreter {
+            Interpreter::None | Interpreter::Cold(_) => Err(environment),
+            Interpreter::Importing { .. } => {
+                self.run = Run::Waits(environment);
+                Ok(())
+            }
+            Interpreter::Ready { environment: imported, requests, .. } => {
+                match request(requests, imported, &environment) {
+                    Ok((pipes, answer)) => {
+                        self.run = Run::Requested { environment, pipes, answer };
+                        Ok(())
+                    }
+                    Err(reason) => {
+                        info!(reason, "the run starts cold");
+                        Err(environment)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Drops the run that waits, if there is one. If it was forked, it exits.
+    pub fn drop_run(&mut self) {
+        self.run = Run::None;
+    }
+
+    /// Waits for news. A dropped call loses nothing.
+    pub async fn next(&mut self) -> News {
+        match (&mut self.interpreter, &mut self.run) {
+            (Interpreter::Importing { ready, .. }, _) => {
+                let answer = ready.await;
+                self.imported(answer)
+            }
+            (_, Run::Requested { answer, .. }) => {
+                let answer = answer.await;
+                self.forked(answer)
+            }
+            (_, Run::Waits(environment)) => {
+                let environment = std::mem::take(environment);
+                self.run = Run::None;
+                match self.take(environment) {
+                    Ok(()) => News::Changed,
+                    Err(environment) => News::Cold(environment),
+                }
+            }
+            (Interpreter::None | Interpreter::Ready { .. } | Interpreter::Cold(_), Run::None) => pending().await,
+        }
+    }
+
+    fn imported(&mut self, answer: io::Result<(UnixStream, Answer)>) -> News {
+        let Interpreter::Importing { pid, environment, .. } = std::mem::take(&mut self.interpreter) else {
+            return News::Changed;
+        };
+        let requests = answer.and_then(|(stream, answer)| match answer {
+            Answer::Ready { modules, rss_bytes } => {
+                info!(modules = modules.join(","), rss_bytes, "the interpreter is warm");
+                stream.into_std()
+            }
+            Answer::Cold(reason) => Err(io::Error::other(reason)),
+            Answer::Pid(_) => Err(io::Error::other("it answered with a process id")),
+        });
+        self.interpreter = match (pid, requests) {
+            (Some(pid), Ok(requests)) => Interpreter::Ready { pid, environment, requests },
+            (None, Ok(_)) => cold(ENDED),
+            (pid, Err(error)) => {
+                pid.into_iter().for_each(kill_group);
+                cold(&error.to_string())
+            }
+        };
+        News::Changed
+    }
+
+    fn forked(&mut self, answer: io::Result<(UnixStream, Answer)>) -> News {
+        let Run::Requested { environment, pipes, .. } = std::mem::take(&mut self.run) else { return News::Changed };
+        match answer {
+            Ok((agent, Answer::Pid(pid))) => {
+                // The process may have been killed and reaped meanwhile.
+                let pid = Pid::from_raw(pid).filter(|pid| is_child(*pid));
+                if let Some(pid) = pid {
+                    return News::Forked(Forked { pid, pipes, agent });
+                }
+                info!(reason = "the forked process has ended", "the run starts cold");
+            }
+            Ok((_, Answer::Cold(reason))) => info!(reason, "the run starts cold"),
+            Ok((_, Answer::Ready { .. })) => info!(reason = "the answer is not a process id", "the run starts cold"),
+            Err(error) => self.end(&format!("a run could not be forked: {error}")),
+        }
+        News::Cold(environment)
+    }
+
+    /// Call this when the interpreter's process has been reaped.
+    pub fn has_ended(&mut self) {
+        match &mut self.interpreter {
+            Interpreter::Importing { pid, .. } => *pid = None,
+            Interpreter::Ready { .. } => self.interpreter = cold(ENDED),
+            Interpreter::None | Interpreter::Cold(_) => {}
+        }
+    }
+
+    /// Ends the interpreter for good, if there is one.
+    pub fn end(&mut self, reason: &str) {
+        if let Some(pid) = self.pid() {
+            kill_group(pid);
+            self.interpreter = cold(reason);
+        }
+    }
+}
+
+fn cold(reason: &str) -> Interpreter {
+    let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
+    info!(reason, "runs start cold");
+    Interpreter::Cold(reason)
+}
+
+/// Starts the interpreter's process. Returns its id and the stream to it.
+fn spawn(template: &RunTemplate, environment: &Environment, modules: String) -> Result<(Pid, UnixStream), String> {
+    let script = rules::script_of(&template.command).ok_or("the command is not `python SCRIPT.py`")?;
+    let program = [template.command[0].clone(), "-c".into(), SOURCE.into(), modules.into()];
+    let command = [&program, script].concat();
+    let start = || {
+        let (ours, theirs) = StdStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let (pid, pipes) =
+            child::spawn(&RunTemplate { command, ..template.clone() }, environment, OwnedFd::from(theirs).into())?;
+        // What modules print while they are imported belongs to no run.
+        tokio::spawn(discard(pipes.stdout));
+        tokio::spawn(discard(pipes.stderr));
+        Ok((pid, UnixStream::from_std(ours)?))
+    };
+    start().map_err(|error: io::Error| error.to_string())
+}
+
+async fn discard(mut output: pipe::Receiver) {
+    // An error ends the output too.
+    let _ = tokio::io::copy(&mut output, &mut tokio::io::sink()).await;
+}
+
+/// Asks the interpreter for a run. Returns the run's output and the coming answer.
+fn request(
+    requests: &StdStream,
+    imported: &Environment,
+    environment: &Environment,
+) -> Result<(Pipes, Awaited), String> {
+    let changes = rules::changes(imported, environment)
+        .map_err(|name| format!("the variable {name} differs from that of the warm interpreter"))?;
+    let mut message = serde_json::to_vec(&changes).expect("texts always serialize");
+    message.push(b'\n');
+    let send = || {
+        let (stdout, stdout_end) = io::pipe()?;
+        let (stderr, stderr_end) = io::pipe()?;
+        let (agent, run) = StdStream::pair()?;
+        agent.set_nonblocking(true)?;
+        request_run(requests, &[stdout_end.as_fd(), stderr_end.as_fd(), run.as_fd()])?;
+        let pipes = Pipes {
+            stdout: pipe::Receiver::from_owned_fd(stdout.into())?,
+            stderr: pipe::Receiver::from_owned_fd(stderr.into())?,
+        };
+        Ok((pipes, within(FORK_LIMIT, exchange(UnixStream::from_std(agent)?, message))))
+    };
+    send().map_err(|error: io::Error| format!("the warm interpreter cannot be asked: {error}"))
+}
+
+/// Limits the time of an exchange.
+fn within(
+    limit: Duration,
+    exchange: impl Future<Output = io::Result<(UnixStream, Answer)>> + Send + 'static,
+) -> Awaited {
+    Box::pin(async move {
+        timeout(limit, exchange).await.unwrap_or_else(|_| {
+            let text = format!("no answer within {} s", limit.as_secs());
+            Err(io::Error::new(io::ErrorKind::TimedOut, text))
+        })
+    })
+}

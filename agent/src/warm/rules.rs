@@ -1,0 +1,45 @@
+//! Whether a run can start from a warm interpreter: pure functions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use protocol::env::EnvName;
+
+use crate::run::environment::Environment;
+
+/// Variables that the agent itself changes before a run. Python's libraries and gRPC read them at each connection.
+const READ_LATE: [&str; 3] = ["no_proxy", "NO_PROXY", "no_grpc_proxy"];
+
+/// The script and its arguments, if the command is `python SCRIPT.py …`. Another command may set up what Python needs.
+pub fn script_of(command: &[OsString]) -> Option<&[OsString]> {
+    let (program, arguments) = command.split_first()?;
+    let name = Path::new(program).file_name()?.to_str()?;
+    let script = Path::new(arguments.first()?);
+    let is_script =
+        script.extension() == Some(OsStr::new("py")) && !script.as_os_str().as_encoded_bytes().starts_with(b"-");
+    (name.starts_with("python") && is_script).then_some(arguments)
+}
+
+/// The changes from the interpreter's environment to that of a run; `None` removes a variable.
+pub type Changes<'a> = BTreeMap<&'a str, Option<&'a str>>;
+
+/// The changes that a run needs. Modules read many variables while they are imported. So only the variables that Muster
+/// computes for each start may differ.
+///
+/// # Errors
+/// The name of a variable that differs and must not.
+pub fn changes<'a>(imported: &'a Environment, run: &'a Environment) -> Result<Changes<'a>, String> {
+    let names: BTreeSet<&OsString> = imported.keys().chain(run.keys()).collect();
+    let differing = names.into_iter().filter(|name| imported.get(*name) != run.get(*name));
+    let change = |name: &'a OsString| {
+        let text = name.to_str().filter(|text| may_differ(text)).ok_or(name)?;
+        let value = run.get(name).map(|value| value.to_str().ok_or(name)).transpose()?;
+        Ok((text, value))
+    };
+    differing.map(change).collect::<Result<_, &OsString>>().map_err(|name| name.to_string_lossy().into_owned())
+}
+
+fn may_differ(name: &str) -> bool {
+    READ_LATE.contains(&name) || name.parse().is_ok_and(|name: EnvName| name.is_reserved())
+}

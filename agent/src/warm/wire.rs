@@ -1,0 +1,58 @@
+//! The messages between the agent and the warm interpreter: see `python/warm.py`.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream as StdStream;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use serde::Deserialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+/// Maximum bytes of an answer.
+const ANSWER_BYTES: usize = 64 * 1024;
+
+/// An answer of the interpreter, or of a process that it has forked.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Answer {
+    /// The modules are imported.
+    Ready {
+        /// Their names.
+        modules: Vec<String>,
+        /// The interpreter's resident memory.
+        rss_bytes: u64,
+    },
+    /// The process id of a run, which waits for its start.
+    Pid(i32),
+    /// No run can start, for this reason.
+    Cold(String),
+}
+
+/// Sends `message` and reads one answer. Returns the stream too, because the end of the stream ends a waiting run.
+pub(super) async fn exchange(mut stream: UnixStream, message: Vec<u8>) -> io::Result<(UnixStream, Answer)> {
+    stream.write_all(&message).await?;
+    let mut line = Vec::new();
+    while line.last() != Some(&b'\n') {
+        if line.len() > ANSWER_BYTES {
+            return Err(io::Error::new(ErrorKind::InvalidData, "its answer is too long"));
+        }
+        if stream.read_buf(&mut line).await? == 0 {
+            return Err(io::Error::new(ErrorKind::UnexpectedEof, "its Python ended without an answer"));
+        }
+    }
+    let answer = serde_json::from_slice(&line)?;
+    Ok((stream, answer))
+}
+
+/// Asks for a run with these descriptors. One byte always fits, because the interpreter answers one request at a time.
+pub(super) fn request_run(requests: &StdStream, descriptors: &[BorrowedFd<'_>; 3]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::other("three descriptors do not fit a message"));
+    }
+    sendmsg(requests, &[IoSlice::new(b"r")], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! The warm interpreter of an agent: the user's choice, the master's request, and its state.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::env::EnvName;
+use crate::ids::serde_as_string;
+
+/// Maximum number of modules that a job can name.
+pub const MODULES_MAX: usize = 64;
+
+/// Maximum characters of a module's name.
+const NAME_MAX: usize = 128;
+
+/// Whether agents keep a warm interpreter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Preload {
+    /// No. Every run starts in a new interpreter.
+    Never,
+    /// Yes. It imports these modules. If there are none, it imports exec.py's own imports of tensorflow, numpy and other
+    /// modules that take long.
+    Modules(Vec<ModuleName>),
+}
+
+/// The name of a Python module, such as `numpy` or `tensorflow.keras`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ModuleName(String);
+
+/// The text is not the name of a module.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("\"{0}\" is not the name of a Python module: use letters, digits, '_' and '.'")]
+pub struct BadModuleName(String);
+
+impl FromStr for ModuleName {
+    type Err = BadModuleName;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let is_identifier = |part: &str| {
+            let starts_well = part.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
+            starts_well && part.bytes().all(|letter| letter.is_ascii_alphanumeric() || letter == b'_')
+        };
+        if text.len() <= NAME_MAX && text.split('.').all(is_identifier) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(BadModuleName(text.chars().take(NAME_MAX).collect()))
+        }
+    }
+}
+
+impl fmt::Display for ModuleName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+serde_as_string!(ModuleName);
+
+/// The body of `POST /warm`: starts a warm interpreter for the runs to come. Only the first request has an effect.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WarmRequest {
+    /// The variables that all runs have in common: changes to the agent's own environment.
+    pub env: BTreeMap<EnvName, String>,
+    /// The modules to import, if the user asked for a warm interpreter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modules: Option<Vec<ModuleName>>,
+}
+
+/// The state of an agent's warm interpreter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum WarmState {
+    /// It imports modules. A run that is to start waits for it.
+    Importing,
+    /// Runs start from it.
+    Ready,
+    /// There is none any more, so every run starts in a new interpreter.
+    Cold {
+        /// The cause, in one line or more.
+        reason: String,
+    },
+}
