@@ -1,6 +1,6 @@
 """Helper for elastic training scripts: all ranks leave at the same step, and no sample is used twice in an epoch.
 
-docs/elastic-scripts.md shows how to use it. It needs only the standard library, and `sampler()` also needs numpy.
+docs/guides/elastic-scripts.md shows how to use it. It needs only the standard library, and `sampler()` also needs numpy.
 Outside Muster it changes nothing: `step` returns False, and `done` returns.
 
 MUSTER_FD is the number of an inherited socket (AF_UNIX, SOCK_STREAM) to the agent. Each message is a JSON object on
