@@ -143,7 +143,7 @@ impl Policy {
             clean_pods,
             success_policy,
             grow_interval_seconds: _, // see `Elastic::of`
-            preload: _, // see `job::warm`
+            preload: _,               // see `job::warm`
         } = &spec.run_policy;
         let start_timeout = seconds(*start_timeout_seconds);
         let deadline = deadline_seconds.map(seconds).map(|given| Deadline { at: given.saturating_sub(age), given });

@@ -427,7 +427,8 @@ fn arrive(place: &mut Place) {
         started_at: None,
         exit: None,
         membership: None,
-        features: Features { seats: true },
+        features: Features { seats: true, warm: false },
+        warm: None,
     }));
 }
 
