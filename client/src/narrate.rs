@@ -55,13 +55,18 @@ pub(crate) fn composition(spec: &JobSpec) -> String {
 }
 
 /// The number of replicas of a job.
-pub(crate) fn gang_size(spec: &JobSpec) -> u32 {
+fn gang_size(spec: &JobSpec) -> u32 {
     Role::ALL.into_iter().map(|role| spec.count(role)).sum()
 }
 
 /// The number of replicas in the current start.
-fn members(view: &JobView) -> usize {
+pub(crate) fn members(view: &JobView) -> usize {
     if view.workers.is_some() { view.roster.len() } else { gang_size(&view.spec) as usize }
+}
+
+/// The number of workers of an elastic job in the current start.
+pub(crate) fn workers_now(view: &JobView) -> usize {
+    view.roster.iter().filter(|id| id.role == Role::Worker).count()
 }
 
 /// One sentence for each difference from `before`. Without `before`, everything is new.
@@ -80,8 +85,11 @@ pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     }
     if now.times.joined.is_some() && now.times.joined != times_before.joined {
         let took = between(now.times.accepted, now.times.joined);
-        let wanted = now.workers.map_or(total.to_string(), |workers| workers.to_string());
-        sentences.push(format!("gang complete: {total} of {wanted}{}", took.map(after(" in ")).unwrap_or_default()));
+        let count = match now.workers {
+            Some(wanted) => format!("{} of {wanted} workers", workers_now(now)),
+            None => format!("{total} of {total}"),
+        };
+        sentences.push(format!("gang complete: {count}{}", took.map(after(" in ")).unwrap_or_default()));
     }
     if has_started_again(before, now) {
         let generation = now.generation.map(|generation| format!(" generation {generation},")).unwrap_or_default();
@@ -112,7 +120,8 @@ fn cause_of_start(view: &JobView, old: Generation, new: Generation) -> String {
 /// Whether the gang has just begun to run after a restart.
 fn has_started_again(before: Option<&JobView>, now: &JobView) -> bool {
     let runs_anew = before.is_some_and(|view| view.state != JobState::Running) && now.state == JobState::Running;
-    runs_anew && now.restarts.total() > 0
+    // The sentence about each start of an elastic job says so already.
+    runs_anew && now.restarts.total() > 0 && now.workers.is_none()
 }
 
 /// The sentence about a restart and its reason.

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::elastic::{JobPatch, Workers};
 use crate::env::{ENTRY_LIMIT, EnvName, INPUT_BYTES_MAX};
 use crate::ids::{JobName, Role};
 use crate::image::ImageRef;
@@ -239,21 +238,6 @@ impl JobSpec {
         Ok(spec)
     }
 
-    /// How many workers an elastic job may have at first; `None` for other jobs.
-    pub fn workers(&self) -> Option<Workers> {
-        self.worker_min.map(|min| Workers { min, max: self.worker_num })
-    }
-
-    /// How many workers an elastic job may have after this change.
-    ///
-    /// # Errors
-    /// [`SpecError::NotElastic`], or any error of the counts.
-    pub fn patched(&self, now: Option<Workers>, patch: JobPatch) -> Result<Workers, SpecError> {
-        let workers = patch.applied_to(now.or(self.workers()).ok_or(SpecError::NotElastic)?);
-        Self { worker_num: workers.max, worker_min: Some(workers.min), ..self.clone() }.check_counts()?;
-        Ok(workers)
-    }
-
     /// Number of replicas of this role.
     pub fn count(&self, role: Role) -> u32 {
         match role {
@@ -264,7 +248,7 @@ impl JobSpec {
         }
     }
 
-    fn check_counts(&self) -> Result<(), SpecError> {
+    pub(crate) fn check_counts(&self) -> Result<(), SpecError> {
         match (self.strategy, self.ps_num) {
             (Strategy::AllReduce, 1..) => return Err(SpecError::PsWithAllReduce(self.ps_num)),
             (Strategy::ParameterServer, 0) => return Err(SpecError::NoPs),

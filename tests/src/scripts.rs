@@ -6,6 +6,8 @@ use std::net::TcpStream;
 
 use protocol::view::JobView;
 
+use crate::processes::within;
+
 /// Prints `ready`, ignores SIGTERM and does not end.
 pub const STUBBORN: &str = r#"
 import signal, time
@@ -78,10 +80,11 @@ pub fn with_peers(script: &str) -> String {
 /// Sends a word to a worker, at the address of its TensorFlow server, and returns the answer.
 ///
 /// # Panics
-/// If the worker does not listen there.
+/// If the worker does not listen there in time.
 pub fn tell(job: &JobView, worker: usize, word: &str) -> String {
     let address = job.replicas[worker].address.as_deref().expect("it has an address");
-    let mut stream = TcpStream::connect(address).expect("exec.py listens");
+    // The job runs as soon as exec.py is started, which is before exec.py listens.
+    let mut stream = within("exec.py listens", || TcpStream::connect(address).ok(), || format!("{job:#?}"));
     writeln!(stream, "{word}").expect("exec.py reads");
     let mut answer = String::new();
     BufReader::new(stream).read_line(&mut answer).expect("exec.py answers");

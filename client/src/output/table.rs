@@ -1,11 +1,10 @@
 //! The text of `list` and `status`. The time is an argument.
 
 use comfy_table::{ContentArrangement, Table};
-use protocol::elastic::Workers;
-use protocol::ids::{Role, UnixMillis};
+use protocol::ids::UnixMillis;
 use protocol::view::{JobResult, JobView, ReplicaView};
 
-use crate::narrate::{between, composition, gang_size};
+use crate::narrate::{between, composition, members, workers_now};
 use crate::output::spelled;
 
 /// All jobs, one per line.
@@ -16,7 +15,7 @@ pub(crate) fn jobs_table(jobs: &[JobView], now: UnixMillis) -> String {
             view.name.to_string(),
             view.spec.strategy.to_string(),
             view.state.to_string(),
-            gang_size(&view.spec).to_string(),
+            members(view).to_string(),
             time(view, now),
             view.result.as_ref().map(result).unwrap_or_default(),
         ]);
@@ -33,7 +32,7 @@ pub(crate) fn status_text(view: &JobView, now: UnixMillis) -> String {
         ("time", time(view, now)),
     ];
     head.extend(view.generation.map(|generation| ("generation", generation.to_string())));
-    head.extend(view.workers.map(|workers| ("workers", workers_now(view, workers))));
+    head.extend(view.workers.map(|wanted| ("workers", format!("{} take part, {wanted} wanted", workers_now(view)))));
     head.extend(view.changes.last().map(|change| ("last start", one_line(&change.to_string()))));
     head.extend(view.result.as_ref().map(|ended| ("result", result(ended))));
     head.extend((view.restarts.total() > 0).then(|| ("restarts", restarts(view))));
@@ -52,12 +51,6 @@ pub(crate) fn status_text(view: &JobView, now: UnixMillis) -> String {
         ]);
     }
     format!("{}\n\n{}", head.join("\n"), shown(&table))
-}
-
-/// How many workers of an elastic job take part, and how many it may have.
-fn workers_now(view: &JobView, wanted: Workers) -> String {
-    let members = view.roster.iter().filter(|id| id.role == Role::Worker).count();
-    format!("{members} take part, {wanted} wanted")
 }
 
 fn exit_or_reason(replica: &ReplicaView) -> String {

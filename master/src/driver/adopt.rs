@@ -96,7 +96,7 @@ async fn end_for_another_master(context: &Context, stored: Stored, channels: &Ch
     let (uid, replicas) = (&stored.record.uid, channels.view.borrow().replicas.clone());
     let (accepted, ended) = (Some(stored.record.accepted_at), Some(context.store.now()));
     let times = JobTimes { accepted, ended, ..JobTimes::default() };
-    let ended = Ended { result: JobResult::Cancelled, times, generation: None, replicas };
+    let ended = Ended { result: JobResult::Cancelled, times, generation: None, roster: vec![], replicas };
     let end = |record: &mut JobRecord| {
         if record.uid != *uid || record.ended.is_some() {
             return Change::Nothing;

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::mem;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use protocol::agent::Membership;
@@ -24,6 +25,9 @@ use crate::job::roster::{Roster, last_start, wanted};
 use crate::job::upkeep::Upkeep;
 use crate::store::JobRecord;
 
+/// Maximum time to copy the last bytes from an agent that has ended.
+const LAST_BYTES_TIMEOUT: Duration = Duration::from_millis(50);
+
 /// The rules of the job while its record says this; `None` for a fixed job.
 pub(super) fn rules(record: &JobRecord) -> Option<Elastic> {
     record.workers().map(|workers| Elastic::of(workers, &record.spec.run_policy))
@@ -36,6 +40,8 @@ pub(super) struct Starts {
     before: u32,
     /// The members of the newest start.
     roster: Vec<ReplicaId>,
+    /// Whether no agent knew an earlier start when the newest one began.
+    is_blind: bool,
     /// Why the next start begins.
     cause: Option<ChangeCause>,
     /// The newest starts.
@@ -44,7 +50,13 @@ pub(super) struct Starts {
 
 impl Starts {
     pub(super) fn new(record: &JobRecord) -> Self {
-        Self { before: record.restarts.total(), ..Self::default() }
+        // After a takeover, an earlier start may have left no trace. So count at least one.
+        Self { before: record.restarts.total().max(u32::from(record.epoch > 1)), ..Self::default() }
+    }
+
+    /// Whether an earlier start may have been lost without a trace.
+    pub(super) fn is_blind(&self) -> bool {
+        self.is_blind
     }
 
     /// The members of the newest start, by seat.
@@ -73,12 +85,13 @@ impl Starts {
         self.roster = members.into_iter().map(|(_, id)| id).collect();
     }
 
-    fn begin(&mut self, generation: Generation, roster: &Roster, is_first: bool, now: UnixMillis) {
+    fn begin(&mut self, generation: Generation, roster: &Roster, is_blind: bool, now: UnixMillis) {
+        self.is_blind = is_blind;
         let earlier = mem::replace(&mut self.roster, roster.members().to_vec());
         let joined: Vec<ReplicaId> = roster.members().iter().filter(|id| !earlier.contains(id)).copied().collect();
         let cause = match self.cause.take() {
             Some(cause) => cause,
-            None if is_first => ChangeCause::First,
+            None if earlier.is_empty() && generation.epoch == 1 => ChangeCause::First,
             None if earlier.is_empty() => ChangeCause::TakenOver,
             None if joined.is_empty() => ChangeCause::Shrunk,
             None => ChangeCause::Joined { replicas: joined },
@@ -129,13 +142,9 @@ impl Driver {
 
     /// Creates and deletes pods. Repeated calls change nothing while the earlier requests take effect.
     pub(super) fn keep(&mut self, Upkeep { create, delete, next: _ }: Upkeep) {
-        let now = self.began.elapsed();
         let create: Vec<ReplicaId> = create.into_iter().filter(|id| self.is_to_be_requested(*id)).collect();
         for id in &create {
-            self.replicas.entry(*id).and_modify(|replica| {
-                replica.request();
-                replica.replacements.note(now);
-            });
+            self.replicas.entry(*id).and_modify(Replica::request);
         }
         if !create.is_empty() {
             self.create_pods(&create);
@@ -160,8 +169,11 @@ impl Driver {
             return;
         };
         replica.deletion_asked_at = Some(Instant::now());
-        if replica.seen.presence() == Presence::Live {
-            replica.seen.deleted_by = DeletedBy::ThisMaster;
+        let mut patience = tasks::COPY_TIMEOUT;
+        match replica.seen.presence() {
+            Presence::Live => replica.seen.deleted_by = DeletedBy::ThisMaster,
+            // Its agent is dead. Only bytes that are under way can still arrive.
+            Presence::Ended | Presence::Absent => patience = LAST_BYTES_TIMEOUT,
         }
         // An agent that does not answer has no further output.
         let follower = replica.follower.as_ref().filter(|_| !matches!(replica.seen.agent, AgentState::Failed(_)));
@@ -169,7 +181,7 @@ impl Driver {
         let (context, job) = (Arc::clone(&self.context), self.stored.key());
         self.tasks.spawn(async move {
             // What is not copied by then is lost with the pod.
-            let _ = timeout(tasks::COPY_TIMEOUT, copied).await;
+            let _ = timeout(patience, copied).await;
             tasks::delete(context.backend.as_ref(), &job, id).await;
         });
     }

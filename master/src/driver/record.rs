@@ -41,10 +41,9 @@ impl Driver {
     pub(super) async fn note_repeated(&mut self, generation: Generation) -> Next {
         let restarts = &self.stored.record.restarts;
         // The agents of an elastic job know how many starts there were.
-        let is_first = self.policy.elastic.is_none()
-            && generation.epoch > 1
-            && generation.sequence == 1
-            && restarts.total() == self.restarts_before;
+        let may_be_lost = self.policy.elastic.is_none() || self.starts.is_blind();
+        let is_first =
+            may_be_lost && generation.epoch > 1 && generation.sequence == 1 && restarts.total() == self.restarts_before;
         if !is_first || restarts.repeated_starts.last().is_some_and(|last| last.generation == generation) {
             return Next::GoOn;
         }
@@ -108,7 +107,8 @@ impl Driver {
         let failed = self.failed.take();
         let replicas = self.replica_views();
         info!(job = %self.stored.name(), result = %result.state(), "job ended");
-        let ended = Ended { result, times: self.times.clone(), generation, replicas }.bounded();
+        let roster = self.starts.roster().to_vec();
+        let ended = Ended { result, times: self.times.clone(), generation, roster, replicas }.bounded();
         self.write(|record| {
             if record.ended.is_some() {
                 return Change::Nothing;

@@ -47,7 +47,7 @@ fn of(stored: &Stored, phase: &JobPhase, replicas: Arc<[ReplicaView]>, times: &J
         restarts: record.restarts.clone(),
         spec: record.spec.clone(),
         workers: record.workers(),
-        roster: starts.roster().to_vec(),
+        roster: record.ended.as_ref().map_or_else(|| starts.roster().to_vec(), |ended| ended.roster.clone()),
         changes: starts.changes().to_vec(),
         replicas,
         times: times.clone(),
@@ -62,7 +62,11 @@ impl Driver {
             None => {
                 let horizon = self.phase.horizon();
                 let view = |(id, replica): (&ReplicaId, &Replica)| {
-                    of_replica(&self.stored.record, *id, &replica.seen, horizon)
+                    let mut view = of_replica(&self.stored.record, *id, &replica.seen, horizon);
+                    if self.policy.elastic.is_some() && matches!(self.phase, JobPhase::Pending { .. }) {
+                        view.reason = why_others_wait(&view, &replica.seen).or(view.reason);
+                    }
+                    view
                 };
                 let unwanted = self.unwanted();
                 self.replicas.iter().filter(|(id, _)| !unwanted.contains(*id)).map(view).collect()
@@ -114,6 +118,18 @@ fn of_replica(record: &JobRecord, id: ReplicaId, seen: &Observation, horizon: Op
         started_at: status.and_then(|status| status.started_at),
         exit: phase.exit().cloned(),
     }
+}
+
+/// Why the next start of an elastic job waits for this replica, although it is not a member: its exec.py may still run.
+fn why_others_wait(view: &ReplicaView, seen: &Observation) -> Option<String> {
+    let pod = &view.pod;
+    let known = view.reason.as_ref().map(|reason| format!("{reason}; ")).unwrap_or_default();
+    seen.may_run().then(|| {
+        format!(
+            "{known}the next start waits, because exec.py may still run in this pod; if its node is dead: \
+             kubectl delete pod {pod} --force"
+        )
+    })
 }
 
 fn reason(seen: &Observation, phase: &ReplicaPhase) -> Option<String> {

@@ -22,7 +22,7 @@ use super::AppState;
 use super::error::ApiError;
 use super::jobs::{bad_query, find};
 use super::openapi::{BadQuery, Down, NotLetIn, Octets};
-use crate::logs::{ReplicaLog, growing_lines, lines, reader};
+use crate::logs::{ReplicaLog, added_after, growing_lines, lines, reader};
 use crate::registry::JobHandle;
 
 /// The part of the output to send.
@@ -139,7 +139,7 @@ async fn merged(
     let ids = known.iter().map(|(id, _)| *id).collect();
     let streams = stream::select_all(try_join_all(known.into_iter().map(begin)).await?);
     let merged = if query.follow {
-        let added = Arc::clone(&job.logs).added_after(ids);
+        let added = added_after(Arc::clone(&job.logs), ids);
         let added = added.flat_map_unordered(None, move |(replica, log)| from(replica, log, 0, true));
         stream::select(streams, added).boxed()
     } else {

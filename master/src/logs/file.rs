@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use bounded_log::{BoundedLog, OpenError, Tail};
+use protocol::ids::ReplicaId;
 use tracing::warn;
 
 use super::{CHUNK_BYTES, Chunk, KEPT_BYTES, Kept};
@@ -181,6 +182,12 @@ pub(super) fn kept_below(dir: &Path) -> io::Result<Kept> {
         kept.newest = kept.newest.max(file.modified()?);
     }
     Ok(kept)
+}
+
+/// The replicas whose output a folder has.
+pub(super) fn replicas_in(dir: &Path) -> io::Result<Vec<ReplicaId>> {
+    let replica = |path: PathBuf| path.file_stem()?.to_str()?.parse().ok();
+    Ok(fs::read_dir(dir)?.flatten().filter_map(|entry| replica(entry.path())).collect())
 }
 
 fn removed() -> io::Error {

@@ -8,24 +8,22 @@ mod pace;
 mod read;
 mod tail;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use bounded_log::Tail;
 use bytes::Bytes;
-use futures_util::{Stream, stream};
 use protocol::ids::ReplicaId;
 use tokio::sync::Notify;
 
 use self::archive::Kept;
 pub use self::archive::{Archive, BUDGET};
 use self::file::{LogFile, Then};
-pub use self::read::{growing_lines, lines, reader};
+pub use self::read::{added_after, growing_lines, lines, reader};
 
 /// Maximum bytes kept of one replica's output: the newest ones.
 pub const KEPT_BYTES: NonZeroU64 = NonZeroU64::new(64 * 1024 * 1024).expect("not zero");
@@ -95,30 +93,11 @@ impl JobLogs {
         self.changed.notify_waiters();
     }
 
-    /// The logs of the replicas that are added after these, until the output is complete.
-    pub fn added_after(
-        self: Arc<Self>,
-        known: BTreeSet<ReplicaId>,
-    ) -> impl Stream<Item = (ReplicaId, ReplicaLog)> + Send {
-        stream::unfold((self, known), async |(logs, mut known)| {
-            loop {
-                let mut changed = pin!(logs.changed.notified());
-                changed.as_mut().enable();
-                let added = logs.all().into_iter().find(|(id, _)| !known.contains(id));
-                if let Some((id, log)) = added {
-                    known.insert(id);
-                    return Some(((id, log), (Arc::clone(&logs), known)));
-                }
-                if logs.is_complete() {
-                    return None;
-                }
-                changed.await;
-            }
-        })
-    }
-
-    /// Reads the progress of an earlier master from the files.
+    /// Reads the progress of an earlier master from the files. Adds the replicas that the job had in the meantime.
     pub async fn load(&self) {
+        let dir = self.dir.clone();
+        let found = disk::run(move || file::replicas_in(&dir)).await.unwrap_or_default();
+        self.add(&found);
         for (_, log) in self.all() {
             // If a file cannot be opened, its readers and writers get the error later.
             let _ = log.on_file(|file, _| file.end(Then::Close)).await.map(|end| log.reach(end));

@@ -1,13 +1,38 @@
 //! Reads kept output as streams: the bytes of one replica, or its lines.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::mem;
+use std::pin::pin;
+use std::sync::Arc;
 
 use futures_util::{Stream, StreamExt, stream};
 use protocol::ids::ReplicaId;
 use protocol::view::{LOG_LINE_BYTES, LogLine, UNFINISHED_BYTES};
 
-use super::{Chunk, ReplicaLog, pace};
+use super::{Chunk, JobLogs, ReplicaLog, pace};
+
+/// The logs of the replicas that are added after these, until the job's output is complete.
+pub fn added_after(
+    logs: Arc<JobLogs>,
+    known: BTreeSet<ReplicaId>,
+) -> impl Stream<Item = (ReplicaId, ReplicaLog)> + Send {
+    stream::unfold((logs, known), async |(logs, mut known)| {
+        loop {
+            let mut changed = pin!(logs.changed.notified());
+            changed.as_mut().enable();
+            let added = logs.all().into_iter().find(|(id, _)| !known.contains(id));
+            if let Some((id, log)) = added {
+                known.insert(id);
+                return Some(((id, log), (Arc::clone(&logs), known)));
+            }
+            if logs.is_complete() {
+                return None;
+            }
+            changed.await;
+        }
+    })
+}
 
 /// The output from `offset` on: the kept bytes, and with `follow` also new bytes until the output is complete.
 /// If a chunk begins after the end of the previous chunk, the bytes in between are not kept. If no kept bytes follow

@@ -125,7 +125,24 @@ impl Jobs {
         in_time(name, self.put_patch_on_record(name, patch)).await
     }
 
+    /// Checks whether the back end has room for the new number of workers. Errors of the change itself come later.
+    async fn admit_patched(&self, name: &JobName, patch: JobPatch) -> Result<(), JobsError> {
+        let Some(handle) = self.find(name) else { return Ok(()) };
+        let (spec, now) = {
+            let view = handle.view.borrow();
+            (view.spec.clone(), view.workers)
+        };
+        match spec.patched(now, patch) {
+            Ok(Workers { min, max }) => {
+                let spec = JobSpec { worker_num: max, worker_min: Some(min), ..spec };
+                Ok(self.context.backend.admit(&spec).await?)
+            }
+            Err(_) => Ok(()),
+        }
+    }
+
     async fn put_patch_on_record(&self, name: &JobName, patch: JobPatch) -> Result<Workers, JobsError> {
+        self.admit_patched(name, patch).await?;
         let refusal = Mutex::new(None);
         let change = |record: &mut JobRecord| {
             let is_over = record.ended.is_some() || record.wish > Wish::Run;

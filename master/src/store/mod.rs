@@ -114,6 +114,9 @@ pub struct Ended {
     pub times: JobTimes,
     /// The last start of its gang, if there was one.
     pub generation: Option<Generation>,
+    /// The members of an elastic job's last start, by seat.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roster: Vec<ReplicaId>,
     /// The state of every replica at the end.
     pub replicas: Arc<[ReplicaView]>,
 }

@@ -94,6 +94,7 @@ fn the_recorded_end_of_a_job_with_thousands_of_replicas_fits_into_256_kib() {
         exit: None,
     };
     let ended = |count: u32| Ended {
+        roster: vec![],
         result: JobResult::Cancelled,
         times: JobTimes::default(),
         generation: None,
@@ -155,12 +156,12 @@ async fn the_largest_record_fits_into_a_config_map() {
         started_at: None,
         exit: None,
     };
-    let replicas = vec![replica; 500];
     let ended = Ended {
+        roster: vec![],
         result: JobResult::Failed { failure },
         times: JobTimes::default(),
         generation: None,
-        replicas: replicas.into(),
+        replicas: vec![replica; 500].into(),
     };
     assert_eq!(ended.clone().bounded(), ended, "the end is within its limits");
     record.ended = Some(ended);

@@ -86,6 +86,7 @@ impl Master {
 /// An undamaged record of a job. `has_ended` tells whether the job has ended.
 fn whole(name: &str, has_ended: bool) -> JobRecord {
     let end = |record: &JobRecord| Ended {
+        roster: vec![],
         result: JobResult::Cancelled,
         times: JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() },
         generation: Some("1.1".parse().expect("a generation")),

@@ -211,7 +211,8 @@ fn record(name: &str) -> anyhow::Result<JobRecord> {
         exit: Some(exit.clone()),
     };
     let replicas = plan::replicas(&spec).into_iter().map(view).collect();
-    let ended = Ended { result: JobResult::Succeeded, times: JobTimes::default(), generation: None, replicas };
+    let ended =
+        Ended { result: JobResult::Succeeded, times: JobTimes::default(), generation: None, roster: vec![], replicas };
     let record = testkit::conformance::store::record(name);
     Ok(JobRecord { spec, ended: Some(ended), ..record })
 }

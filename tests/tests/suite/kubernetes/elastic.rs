@@ -3,7 +3,7 @@
 use e2e::journeys::{end_all, runs_with};
 use e2e::scripts::{AWAITS_ITS_END, with_peers};
 use e2e::{Place, Stage, within};
-use protocol::view::JobState;
+use protocol::view::{JobState, ReplicaView};
 
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
@@ -35,11 +35,17 @@ fn an_elastic_job_starts_with_the_pods_that_a_quota_allows_and_grows_when_there_
     let flags = ["-d", "--task", "bounded", "--worker-num"];
     stage.submit(&[flags.as_slice(), &["2:3"]].concat()).code(2).says(&["quota"]);
     stage.submit(&[flags.as_slice(), &["1:2"]].concat()).code(0);
-    let view = runs_with(&stage, "bounded", &[0]);
-    let waits = || stage.status("bounded").replicas[1].reason.clone().filter(|reason| reason.contains("quota"));
-    within("the other worker waits", waits, || format!("{view:#?}"));
+    let status = || stage.status("bounded");
+    let runs_with = |count: usize| {
+        let look = || Some(status()).filter(|view| view.state == JobState::Running && view.roster.len() == count);
+        within(&format!("{count} workers run"), look, || format!("{:#?}", status()))
+    };
+    runs_with(1);
+    let says_quota = |replica: &ReplicaView| replica.reason.as_ref().is_some_and(|reason| reason.contains("quota"));
+    let waits = || status().replicas.iter().any(says_quota).then_some(());
+    within("the other worker waits", waits, || format!("{:#?}", status()));
     quota("2");
-    let view = runs_with(&stage, "bounded", &[0, 1]);
+    let view = runs_with(2);
     end_all(&view);
     assert_eq!(stage.finished("bounded").state, JobState::Succeeded);
 }
