@@ -119,14 +119,18 @@ fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     let is_whole =
         |one: &Generation| runs.iter().filter(|run| run.generation == *one).count() == evidence.replicas.len();
     let launched: BTreeSet<Generation> = runs.iter().map(|run| run.generation).filter(is_whole).collect();
-    let over = launched.iter().rev().skip(1).filter(|generation| !failed.contains_key(generation));
+    let is_recorded = |generation: &&Generation| evidence.is_elastic || failed.contains_key(*generation);
+    let over = launched.iter().rev().skip(1).filter(|generation| !is_recorded(generation));
     found.extend(over.map(|generation| format!("start {generation} is over, but not on record as failed")));
     if restarts.counted > evidence.budget {
         found.push(format!("{} restarts exceed the budget of {}", restarts.counted, evidence.budget));
     }
     let Mishaps { failures, evictions } = evidence.mishaps;
     let free = evictions..=evictions + evidence.unconfirmed_pods;
-    let is_right = if evidence.is_overlapping {
+    let is_right = if evidence.is_elastic {
+        restarts.uncounted == 0
+            && (restarts.counted == failures || evidence.is_overlapping && restarts.counted < failures)
+    } else if evidence.is_overlapping {
         restarts.counted <= failures && restarts.total() >= failures + evictions
     } else {
         restarts.counted == failures && free.contains(&restarts.uncounted)
@@ -186,10 +190,19 @@ fn gangs(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     for generation in launched {
         let members: Vec<(ReplicaId, Instant, &Value)> = configured(evidence, generation).collect();
         let named: BTreeSet<ReplicaId> = members.iter().map(|(replica, ..)| *replica).collect();
-        if named != evidence.replicas.iter().copied().collect() || members.len() != evidence.replicas.len() {
+        let all: BTreeSet<ReplicaId> = evidence.replicas.iter().copied().collect();
+        let has_members = if evidence.is_elastic { named.len() + 1 >= all.len() } else { named == all };
+        if !has_members || members.len() != named.len() {
             found.push(format!("start {generation} has the members {named:?}"));
         }
-        found.extend(members.iter().flat_map(|(replica, _, env)| environment(evidence, (*replica, generation), env)));
+        found.extend(members.iter().flat_map(|(replica, _, env)| {
+            let index = (!evidence.is_elastic).then_some(replica.index);
+            environment((*replica, index), (generation, members.len()), env)
+        }));
+        let seats: BTreeSet<String> = members.iter().map(|(.., env)| env["TF_CONFIG"]["task"].to_string()).collect();
+        if seats.len() != members.len() {
+            found.push(format!("two members of {generation} have one seat: {seats:?}"));
+        }
         let clusters: BTreeSet<String> =
             members.iter().map(|(.., env)| env["TF_CONFIG"]["cluster"].to_string()).collect();
         if clusters.len() != 1 {
@@ -228,16 +241,21 @@ fn configured(evidence: &Evidence, wanted: Generation) -> impl Iterator<Item = (
 }
 
 /// An environment has its replica's index, the generation, and a distinct address for each member.
-fn environment(evidence: &Evidence, (replica, generation): (ReplicaId, Generation), env: &Value) -> Option<String> {
+fn environment(
+    (replica, index): (ReplicaId, Option<u32>),
+    (generation, members): (Generation, usize),
+    env: &Value,
+) -> Option<String> {
     let addresses: Vec<&str> =
         env["TF_CONFIG"]["cluster"]["worker"].as_array()?.iter().filter_map(Value::as_str).collect();
     let distinct: BTreeSet<&str> = addresses.iter().copied().collect();
     let roles = env["TF_CONFIG"]["cluster"].as_object().map_or(0, serde_json::Map::len);
     let task = &env["TF_CONFIG"]["task"];
     let is_right = roles == 1
-        && addresses.len() == evidence.replicas.len()
+        && addresses.len() == members
         && distinct.len() == addresses.len()
-        && task["index"] == replica.index
+        && index.is_none_or(|index| task["index"] == index)
+        && task["index"].as_u64().is_some_and(|index| index < members as u64)
         && env["MUSTER_GENERATION"] == generation.to_string();
     (!is_right).then(|| format!("{replica} has a wrong environment in {generation}: {env}"))
 }

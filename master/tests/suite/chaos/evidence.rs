@@ -16,6 +16,8 @@ use crate::chaos::place::{BUDGET, Place, kept_output};
 pub(crate) struct Evidence {
     /// All replicas of the job.
     pub(crate) replicas: Vec<ReplicaId>,
+    /// Whether the job is elastic. A start may then have fewer members, and an eviction is not on record.
+    pub(crate) is_elastic: bool,
     /// The job's `max_restarts`.
     pub(crate) budget: u32,
     /// The failures and evictions of the scenario.
@@ -84,6 +86,7 @@ impl Evidence {
         let is_there = matches!(records.last(), Some((_, Written::Record(_))));
         Self {
             replicas: place.replicas(),
+            is_elastic: place.spec.workers().is_some(),
             budget: BUDGET,
             mishaps,
             unconfirmed_pods: 0,

@@ -63,9 +63,13 @@ fn single_fault((point, fault): (Point, Fault), passing: u32) -> impl Iterator<I
 pub(crate) fn crashed_pairs(passing: u32) -> Vec<(Kind, Play)> {
     let crash = move |point| Strike { point, fault: Fault::Crash, passing };
     let pairs = Point::all().flat_map(|first| Point::all().map(move |second| vec![crash(first), crash(second)]));
-    // Only this scenario passes every point.
-    let play = |strikes| Play { scenario: Scenario::Evicted, strikes, thaw: Thaw::AtTheEnd };
-    pairs.map(|strikes| (Kind::CrashPair, play(strikes))).collect()
+    // Only these scenarios pass every point.
+    let scenarios = [Scenario::Evicted, Scenario::Elastic];
+    let play = |strikes: Vec<Strike>| {
+        let play = move |scenario| Play { scenario, strikes: strikes.clone(), thaw: Thaw::AtTheEnd };
+        scenarios.map(play).map(|play| (Kind::CrashPair, play))
+    };
+    pairs.flat_map(play).collect()
 }
 
 /// One in `rounds` of the ordered pairs of faults, without the pairs of two crashes. No pair is taken twice in `rounds`

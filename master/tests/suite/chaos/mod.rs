@@ -24,14 +24,14 @@ async fn without_a_fault_every_scenario_keeps_every_promise() {
 async fn a_fault_at_any_point_breaks_no_promise() {
     let mut plays = matrix::single_faults(1);
     plays.extend(matrix::overlaps(1));
-    // A run of `Evicted` reaches every point, so all its faults are played. Of the faults in the other scenarios, one in
-    // five is played. `make chaos` plays all of them.
+    // Runs of `Evicted` and `Elastic` reach every point, so all their faults are played. Of the faults in the other
+    // scenarios, one in five is played. `make chaos` plays all of them.
     let mut index = 0;
     plays.retain(|(_, play)| {
         index += 1;
-        play.scenario == Scenario::Evicted || index % 5 == 0
+        matches!(play.scenario, Scenario::Evicted | Scenario::Elastic) || index % 5 == 0
     });
-    plays.extend(matrix::crashed_pairs(1).into_iter().step_by(11));
+    plays.extend(matrix::crashed_pairs(1).into_iter().step_by(15));
     let report = matrix::play(plays).await;
     println!("{report}");
     report.judge();

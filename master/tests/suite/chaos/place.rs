@@ -38,16 +38,23 @@ pub(crate) enum Scenario {
     Cancelled,
     /// A pod of the first start is evicted, the second start fails, the third succeeds; then the job is deleted.
     Evicted,
+    /// Like [`Self::Evicted`], in an elastic job. It also starts with two workers.
+    Elastic,
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 3] = [Self::Completes, Self::Cancelled, Self::Evicted];
+    pub(crate) const ALL: [Self; 4] = [Self::Completes, Self::Cancelled, Self::Evicted, Self::Elastic];
+
+    /// Whether its job is elastic.
+    pub(crate) fn is_elastic(self) -> bool {
+        self == Self::Elastic
+    }
 
     /// What ends the first starts, in order.
     fn mishaps(self) -> VecDeque<Mishap> {
         match self {
             Self::Completes | Self::Cancelled => VecDeque::from([Mishap::Failure]),
-            Self::Evicted => VecDeque::from([Mishap::Eviction, Mishap::Failure]),
+            Self::Evicted | Self::Elastic => VecDeque::from([Mishap::Eviction, Mishap::Failure]),
         }
     }
 
@@ -77,10 +84,11 @@ pub(crate) struct Place {
 
 impl Place {
     /// A place without pods and records. `seen` may wrap the store for the masters.
-    pub(crate) fn new(seen: impl FnOnce(FakeStore) -> Arc<dyn JobStore>) -> Self {
+    pub(crate) fn new(scenario: Scenario, seen: impl FnOnce(FakeStore) -> Arc<dyn JobStore>) -> Self {
         let run_policy = RunPolicy { max_restarts: BUDGET, backoff_seconds: 0, ..RunPolicy::default() };
         let request = JobRequest {
             worker_num: Some(WORKERS),
+            worker_min: scenario.is_elastic().then_some(WORKERS - 1),
             run_policy,
             ..JobRequest::new("struck".parse().expect("a job's name"), Strategy::AllReduce)
         };

@@ -71,7 +71,7 @@ impl Play {
         seen: impl FnOnce(FakeStore) -> Arc<dyn JobStore>,
     ) -> Played {
         let began = Instant::now();
-        let stage = Stage::new(&self, Place::new(seen));
+        let stage = Stage::new(&self, Place::new(self.scenario, seen));
         let done = timeout(deadline, stage.play()).await;
         let mut evidence = Evidence::gather(&stage.place, self.scenario.expected()).await;
         evidence.answers = stage.answers();
