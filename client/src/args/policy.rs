@@ -49,7 +49,7 @@ pub(crate) struct PolicyArgs {
     pub(crate) grow_interval: Option<u32>,
     /// Keep a warm interpreter in each pod, which starts exec.py with these modules already imported. Restarts are then
     /// faster, and pods need more memory. Without MODULES: exec.py's own imports of tensorflow, numpy and other large
-    /// modules [default: --no-preload]
+    /// modules [default: only for elastic jobs]
     #[arg(long, value_name = "MODULES", num_args = 0..=1, value_delimiter = ',')]
     pub(crate) preload: Option<Vec<ModuleName>>,
     /// Start exec.py in a new interpreter each time

@@ -126,6 +126,10 @@ impl Driver {
             JobPhase::Starting { .. } | JobPhase::Running { .. } if self.starts.roster.is_empty() => {
                 self.starts.adopt(gang);
             }
+            JobPhase::Stopping { ending: Ending::Regroup, .. } => {
+                // Somebody has stopped a member, or nothing failed.
+                gang.first_failure().into_iter().for_each(|failure| self.starts.note_end(&Ending::Failed(failure)));
+            }
             JobPhase::Stopping { ending, .. } => self.starts.note_end(ending),
             // A member was lost before any member was told to run.
             JobPhase::Restarting { .. } if matches!(self.phase, JobPhase::Starting { .. }) => {
@@ -142,9 +146,10 @@ impl Driver {
 
     /// Creates and deletes pods. Repeated calls change nothing while the earlier requests take effect.
     pub(super) fn keep(&mut self, Upkeep { create, delete, next: _ }: Upkeep) {
+        let now = self.began.elapsed();
         let create: Vec<ReplicaId> = create.into_iter().filter(|id| self.is_to_be_requested(*id)).collect();
         for id in &create {
-            self.replicas.entry(*id).and_modify(Replica::request);
+            self.replicas.entry(*id).and_modify(|replica| replica.request(now));
         }
         if !create.is_empty() {
             self.create_pods(&create);
@@ -219,17 +224,5 @@ impl Driver {
             return;
         }
         self.add(&self.stored.record.replicas());
-        self.drop_unwanted();
-    }
-
-    /// Drops the replicas beyond the number of workers that have no pod and are not members of the current start.
-    pub(super) fn drop_unwanted(&mut self) {
-        let (Some(elastic), horizon) = (self.policy.elastic, self.phase.horizon()) else { return };
-        let is_wanted = |id: &ReplicaId| id.role != Role::Worker || id.index < elastic.workers.max;
-        self.replicas.retain(|id, replica| {
-            let is_used =
-                replica.seen.pod.is_some() || replica.requested_at().is_some() || replica.may_be_member(horizon);
-            is_used || is_wanted(id)
-        });
     }
 }

@@ -47,7 +47,7 @@ impl Driver {
         let is_swept = matches!(self.phase, JobPhase::Restarting { .. });
         let launched = self.stored.record.launched;
         let has_run = self.stored.record.restarts.newest_failed().is_some() || !self.starts.roster().is_empty();
-        let (horizon, now) = (self.phase.horizon(), self.began.elapsed());
+        let horizon = self.phase.horizon();
         let is_elastic = self.policy.elastic.is_some();
         if is_elastic {
             self.add_listed(&table);
@@ -57,10 +57,6 @@ impl Driver {
                 let state = if has_run { state.after_a_start() } else { state };
                 Pod { incarnation, state }
             });
-            let is_new = replica.seen.pod.is_none() && pod.is_some();
-            if is_new {
-                replica.replacements.note(now);
-            }
             let news = replica.see(pod);
             let is_forgotten = if is_elastic {
                 // No start depends on the pod of a replica that is not a member.
@@ -81,7 +77,6 @@ impl Driver {
         }
         if !matches!(self.phase, JobPhase::Finished { .. }) {
             self.follow_pods();
-            self.drop_unwanted();
         }
     }
 

@@ -34,6 +34,8 @@ pub(super) struct Replica {
     may_be_found: bool,
     /// When its pod was requested, until it is listed.
     requested_at: Option<Instant>,
+    /// Whether the last request was given up before its pod was listed.
+    is_given_up: bool,
     /// When its pod may be replaced; for elastic jobs only.
     pub(super) replacements: Replacements,
     /// Whether the pod of its newest run was deleted. A later pod has nothing to say about that run.
@@ -133,7 +135,7 @@ impl Replica {
         let has_ended =
             |status: &RunStatus| status.exit.is_some() && (horizon.is_none() || status.generation >= horizon);
         if !self.seen.agent.status().is_some_and(has_ended) {
-            self.seen.agent = AgentState::Failed(self.seen.lost("its pod was deleted"));
+            self.seen.agent_becomes(AgentState::Failed(self.seen.lost("its pod was deleted")));
         }
     }
 
@@ -148,8 +150,8 @@ impl Replica {
         self.stop_hearing();
         let incarnation = self.incarnation.take().filter(|_| self.seen.pod.is_some());
         let seen = Observation { pod: self.seen.pod.take(), ..Observation::NEW };
-        let (pods_before, replacements) = (self.pods_before, self.replacements);
-        *self = Self { pods_before, replacements, incarnation, seen, ..Self::new() };
+        let Self { pods_before, replacements, is_given_up, .. } = *self;
+        *self = Self { pods_before, replacements, is_given_up, incarnation, seen, ..Self::new() };
     }
 
     /// Whether its pod may be a member of a start that is not older than `horizon`.
@@ -157,12 +159,16 @@ impl Replica {
         self.seen.enrolment().is_some_and(|enrolled| horizon.is_none_or(|horizon| enrolled.generation >= horizon))
     }
 
-    /// Notes that its pod is requested. Forgets why the last request failed.
-    pub(super) fn request(&mut self) {
+    /// Notes that its pod is requested, `now` after the driver began. Forgets why the last request failed.
+    pub(super) fn request(&mut self, now: Duration) {
         if matches!(self.seen.agent, AgentState::Failed(_)) {
             self.lose_pod();
         }
         self.requested_at = Some(Instant::now());
+        // A request that is repeated after a stop is no further replacement.
+        if !mem::take(&mut self.is_given_up) {
+            self.replacements.note(now);
+        }
     }
 
     /// When its pod was requested, until it is listed.
@@ -172,7 +178,7 @@ impl Replica {
 
     /// Notes that the request for its pod was given up.
     pub(super) fn give_up_request(&mut self) {
-        self.requested_at = None;
+        self.is_given_up |= self.requested_at.take().is_some();
     }
 
     /// Whether the deletion of its pod was requested in this last period.
@@ -223,6 +229,7 @@ impl Replica {
             incarnation: None,
             may_be_found: false,
             requested_at: None,
+            is_given_up: false,
             replacements: Replacements::default(),
             has_lost_run: false,
             seen: Observation::NEW,

@@ -64,7 +64,7 @@ impl Driver {
                 let view = |(id, replica): (&ReplicaId, &Replica)| {
                     let mut view = of_replica(&self.stored.record, *id, &replica.seen, horizon);
                     if self.policy.elastic.is_some() && matches!(self.phase, JobPhase::Pending { .. }) {
-                        view.reason = why_others_wait(&view, &replica.seen).or(view.reason);
+                        view.reason = self.why_others_wait(&view, &replica.seen).or(view.reason);
                     }
                     view
                 };
@@ -72,6 +72,17 @@ impl Driver {
                 self.replicas.iter().filter(|(id, _)| !unwanted.contains(*id)).map(view).collect()
             }
         }
+    }
+
+    /// Why the next start of an elastic job waits for this replica, although it is not a member: its exec.py may still
+    /// run.
+    fn why_others_wait(&self, view: &ReplicaView, seen: &Observation) -> Option<String> {
+        let known = view.reason.as_ref().map(|reason| format!("{reason}; ")).unwrap_or_default();
+        // Only pods in Kubernetes have an image.
+        let advice = self.stored.record.spec.image.as_ref().map_or(String::new(), |_| {
+            format!("; if its node is dead: kubectl delete pod {} --force", view.pod)
+        });
+        seen.may_run().then(|| format!("{known}the next start waits, because exec.py may still run here{advice}"))
     }
 
     pub(super) fn publish(&self) {
@@ -118,18 +129,6 @@ fn of_replica(record: &JobRecord, id: ReplicaId, seen: &Observation, horizon: Op
         started_at: status.and_then(|status| status.started_at),
         exit: phase.exit().cloned(),
     }
-}
-
-/// Why the next start of an elastic job waits for this replica, although it is not a member: its exec.py may still run.
-fn why_others_wait(view: &ReplicaView, seen: &Observation) -> Option<String> {
-    let pod = &view.pod;
-    let known = view.reason.as_ref().map(|reason| format!("{reason}; ")).unwrap_or_default();
-    seen.may_run().then(|| {
-        format!(
-            "{known}the next start waits, because exec.py may still run in this pod; if its node is dead: \
-             kubectl delete pod {pod} --force"
-        )
-    })
 }
 
 fn reason(seen: &Observation, phase: &ReplicaPhase) -> Option<String> {

@@ -162,6 +162,15 @@ impl Gang {
         }
     }
 
+    /// Whether every member of the current start is known. After a takeover, some agents may not have answered yet.
+    pub fn is_whole(&self) -> bool {
+        let of = || self.members().filter_map(|member| Some(member.place.enrolled?.membership.of)).max();
+        match self.membership {
+            GangMembership::All => true,
+            GangMembership::EnrolledIn(_) => of().is_some_and(|of| self.members().count() >= of as usize),
+        }
+    }
+
     /// The role and index of a member in the current start.
     pub fn seat(&self, member: &Member) -> ReplicaId {
         match (self.membership, member.place.enrolled) {

@@ -223,8 +223,14 @@ impl Observation {
             _ => false,
         };
         if !is_late {
-            self.agent = heard;
+            self.agent_becomes(heard);
         }
+    }
+
+    /// Sets its agent's state, and keeps the enrolment that the last state reported.
+    pub fn agent_becomes(&mut self, agent: AgentState) {
+        self.enrolled = self.enrolment();
+        self.agent = agent;
     }
 
     /// Its pod's part in the newest start that the pod knows. An earlier master may have given it.
@@ -251,7 +257,8 @@ impl Observation {
     /// Whether exec.py may still run in its pod, of whatever start.
     pub fn may_run(&self) -> bool {
         let may_run = match &self.agent {
-            AgentState::Silent => self.is_found,
+            // A pod without an address was not told to run anything.
+            AgentState::Silent => self.is_found && !matches!(self.pod, Some(PodState::Pending { .. })),
             AgentState::SeedOnly | AgentState::Configured(_) => false,
             AgentState::Started(_) => true,
             AgentState::Status(status) => matches!(status.state, RunState::Running | RunState::Stopping),

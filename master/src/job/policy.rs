@@ -237,8 +237,8 @@ impl SuccessRule {
     pub fn is_met(self, gang: &Gang) -> bool {
         match self {
             Self::AllThatTrain => {
-                let mut training = gang.members().filter(|member| member.id.role.trains()).peekable();
-                training.peek().is_some() && training.all(|member| member.phase.has_succeeded())
+                let mut training = gang.members().filter(|member| member.id.role.trains());
+                gang.is_whole() && training.all(|member| member.phase.has_succeeded())
             }
             Self::Decider(decider) => gang.any(|member| gang.seat(member) == decider && member.phase.has_succeeded()),
         }

@@ -32,7 +32,7 @@ pub fn upkeep(gang: &Gang, workers: Workers, now: Duration) -> Upkeep {
     let is_useless = |place: &Member| match place.pod {
         Presence::Absent => false,
         Presence::Ended => true,
-        Presence::Live if is_surplus(place) => !place.place.may_run,
+        Presence::Live if is_surplus(place) => !place.place.may_run || !place.is_fit(),
         Presence::Live => !place.is_fit() && !may_recover(place),
     };
     let delete = gang.places().iter().filter(|place| !gang.has(place) && !place.place.is_leaving && is_useless(place));

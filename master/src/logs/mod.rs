@@ -87,8 +87,15 @@ impl JobLogs {
     /// Adds the logs of further replicas. Known replicas keep theirs.
     pub fn add(&self, replicas: &[ReplicaId]) {
         let mut known = self.lock();
+        let is_over = !known.is_empty() && known.values().all(|log| log.progress().is_complete);
         for id in replicas {
-            known.entry(*id).or_insert_with(|| ReplicaLog::new(self.dir.join(format!("{id}.log"))));
+            known.entry(*id).or_insert_with(|| {
+                let log = ReplicaLog::new(self.dir.join(format!("{id}.log")));
+                if is_over {
+                    log.complete();
+                }
+                log
+            });
         }
         self.changed.notify_waiters();
     }

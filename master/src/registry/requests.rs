@@ -125,19 +125,20 @@ impl Jobs {
         in_time(name, self.put_patch_on_record(name, patch)).await
     }
 
-    /// Checks whether the back end has room for the new number of workers. Errors of the change itself come later.
+    /// If the number of workers rises, checks whether the back end has room for them. Errors of the change itself come
+    /// later.
     async fn admit_patched(&self, name: &JobName, patch: JobPatch) -> Result<(), JobsError> {
         let Some(handle) = self.find(name) else { return Ok(()) };
         let (spec, now) = {
             let view = handle.view.borrow();
-            (view.spec.clone(), view.workers)
+            (view.spec.clone(), view.workers.filter(|_| view.result.is_none()))
         };
         match spec.patched(now, patch) {
-            Ok(Workers { min, max }) => {
+            Ok(Workers { min, max }) if now.is_some_and(|now| min > now.min || max > now.max) => {
                 let spec = JobSpec { worker_num: max, worker_min: Some(min), ..spec };
                 Ok(self.context.backend.admit(&spec).await?)
             }
-            Err(_) => Ok(()),
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 

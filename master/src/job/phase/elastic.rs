@@ -29,6 +29,10 @@ pub(super) fn pending(
     if let Some(generation) = seen.gang.newest_launch() {
         return resume(generation, phase, seen);
     }
+    // An earlier master may have asked these agents to start exec.py, which they have not done yet.
+    if seen.is_taken_over() && seen.gang.any(|member| member.phase.was_configured() && !member.phase.is_dead()) {
+        return stop(&phase, Ending::Regroup, seen);
+    }
     match roster::choose(seen.gang, elastic, gathering.ready_since, seen.now) {
         Choice::Start(roster) => {
             let generation = gathering.next;
@@ -37,7 +41,7 @@ pub(super) fn pending(
             (phase, actions)
         }
         Choice::Wait { ready_since } => {
-            if let Some(failure) = why_it_cannot_start(since, seen) {
+            if let Some(failure) = why_it_cannot_start(since, elastic, seen) {
                 return fail(&phase, failure, seen);
             }
             (JobPhase::Pending { gathering: Gathering { ready_since, ..gathering }, since }, vec![])
@@ -48,9 +52,7 @@ pub(super) fn pending(
 /// Goes on with the start that an earlier master left, if all its members are known.
 fn resume(generation: Generation, phase: JobPhase, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let gang = seen.gang;
-    let seats = gang.members().filter_map(|member| member.place.enrolled);
-    let of = seats.map(|enrolled| enrolled.membership.of).max().unwrap_or_default();
-    let is_whole = gang.members().count() >= of as usize;
+    let is_whole = gang.is_whole();
     if is_whole && !gang.all(ReplicaPhase::was_launched) && gang.first_failure().is_none() {
         return start(generation, StartStage::Launching, seen);
     }
@@ -65,7 +67,7 @@ fn resume(generation: Generation, phase: JobPhase, seen: Seen<'_>) -> (JobPhase,
 }
 
 /// Why the gang will not become large enough, if so.
-fn why_it_cannot_start(since: Duration, seen: Seen<'_>) -> Option<Failure> {
+fn why_it_cannot_start(since: Duration, elastic: &Elastic, seen: Seen<'_>) -> Option<Failure> {
     let Seen { gang, policy, now, .. } = seen;
     let is_first = roster::last_start(gang).is_none();
     if is_first && !gang.any_place(Member::has_joined) {
@@ -76,7 +78,11 @@ fn why_it_cannot_start(since: Duration, seen: Seen<'_>) -> Option<Failure> {
     }
     // Where a run may be left over, nothing but its end lets the job go on.
     let is_late = now >= since + policy.start_timeout && !gang.any_place(|place| place.place.may_run);
-    is_late.then(|| gang.start_timeout(policy.start_timeout, Member::has_joined))
+    is_late.then(|| {
+        let wanted = roster::wanted(gang, elastic.workers);
+        let is_needed = |place: &Member| wanted.iter().any(|wanted| wanted.id == place.id);
+        gang.start_timeout(policy.start_timeout, |place| place.has_joined() || !is_needed(place))
+    })
 }
 
 /// Whether the cluster removed a pod.

@@ -148,7 +148,9 @@ pub(super) fn restarting(restart: Restart, seen: Seen<'_>) -> (JobPhase, Vec<Act
         PodSelection::All => member.pod == Presence::Absent,
         PodSelection::Unfit | PodSelection::Unended | PodSelection::Idle | PodSelection::Live => member.is_fit(),
     };
-    let is_swept = seen.gang.members().all(is_gone);
+    // In an elastic job, the next gang does without the replicas that are not ready.
+    let is_elastic = seen.policy.elastic.is_some() && without == PodSelection::Unfit;
+    let is_swept = is_elastic || seen.gang.places().iter().all(is_gone);
     if is_swept && seen.now >= until {
         let gathering = Gathering { next, horizon: Some(next), leftovers: Leftovers::None, ready_since: None };
         let actions = if seen.policy.elastic.is_some() { vec![] } else { vec![Action::CreatePods] };
