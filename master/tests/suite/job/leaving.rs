@@ -116,6 +116,7 @@ fn ended(exit: ExitReport) -> AgentState {
         membership: None,
         features: Features::default(),
         warm: None,
+        helper: None,
     };
     AgentState::Status(Box::new(run))
 }
