@@ -63,10 +63,17 @@ fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> G
 fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
     match ending {
         Ending::Failed(_) | Ending::Regroup if seen.gang.any(Member::is_leaving) => seen.policy.leaving_grace,
+        // The first rank may still save.
+        Ending::Failed(failure) if is_free_leave(failure, seen) => seen.policy.leaving_grace,
         Ending::Failed(_) => Duration::ZERO,
         Ending::Regroup if !seen.gang.any(lacks_helper) => seen.policy.leaving_grace,
         Ending::Succeeded | Ending::Cancelled | Ending::Regroup => seen.policy.stop_grace,
     }
+}
+
+fn is_free_leave(failure: &Failure, seen: Seen<'_>) -> bool {
+    let first = failure.replica().and_then(|id| seen.gang.members().find(|member| member.id == id));
+    seen.policy.is_free_leave(failure, first.and_then(|member| member.place.helper))
 }
 
 /// Whether the member may run a script that does not leave by itself.
@@ -113,8 +120,7 @@ fn has_unended_run(generation: Option<Generation>, seen: Seen<'_>) -> bool {
 
 /// Every run of a failed start is dead: the job restarts or fails.
 fn judge(failure: Failure, next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
-    let culprit = failure.replica().and_then(|id| seen.gang.members().find(|member| member.id == id));
-    if seen.policy.is_free_leave(&failure, culprit.and_then(|member| member.place.helper)) {
+    if is_free_leave(&failure, seen) {
         return regroup(next, seen);
     }
     let (without, pause) = match seen.policy.verdict(&failure, seen.restarts) {

@@ -125,17 +125,30 @@ fn a_gang_that_regroups_has_time_to_leave_if_every_script_that_runs_uses_the_hel
     assert_eq!(beside(with_helper("worker-1", Running(FIRST), None)), stop_with(POLICY.stop_grace));
 }
 
+/// What an elastic gang does after worker-1 has left with exit code 75 after this step.
+fn after_leaving(step: Option<u64>, worker_0: ReplicaPhase) -> (JobPhase, Vec<Action>) {
+    let workers = Workers { min: 2, max: 2 };
+    let policy = Policy { elastic: Some(Elastic::of(workers, &RunPolicy::default())), ..POLICY };
+    let left = Exited(FIRST, exit(75, 9));
+    let members = [("worker-0", worker_0), ("worker-1", left)].map(|(name, phase)| {
+        let mut member = with_helper(name, phase, Some(HelperStatus { step }));
+        let membership = Membership { seat: member.id.index, of: 2, start: 0 };
+        member.place.enrolled = Some(Enrolled { generation: FIRST, membership });
+        member
+    });
+    let failed = Ending::Failed(exited("worker-1", exit(75, 9)));
+    step_of(stopping(failed), JobEvent::Observed, seen(&Gang::new(members.into()), &policy, SOON))
+}
+
+#[test]
+fn the_first_rank_has_time_to_save_when_another_has_left_after_a_step() {
+    assert_eq!(after_leaving(Some(7), Running(FIRST)).1, stop_with(POLICY.leaving_grace));
+    assert_eq!(after_leaving(None, Running(FIRST)).1, stop_with(Duration::ZERO));
+}
+
 #[test]
 fn an_elastic_gang_that_has_left_after_a_step_starts_again_at_once() {
-    let workers = Workers { min: 1, max: 1 };
-    let policy = Policy { elastic: Some(Elastic::of(workers, &RunPolicy::default())), ..POLICY };
-    let after = |step| {
-        let enrolled = Enrolled { generation: FIRST, membership: Membership { seat: 0, of: 1, start: 0 } };
-        let mut member = with_helper("worker-0", Exited(FIRST, exit(75, 9)), Some(HelperStatus { step }));
-        member.place.enrolled = Some(enrolled);
-        let failed = Ending::Failed(exited("worker-0", exit(75, 9)));
-        step_of(stopping(failed), JobEvent::Observed, seen(&Gang::new(vec![member]), &policy, SOON))
-    };
+    let after = |step| after_leaving(step, Exited(FIRST, exit(75, 10)));
     let next = FIRST.next();
     let again = JobPhase::Restarting { next, without: PodSelection::Unfit, until: SOON, since: SOON };
     let (phase, actions) = after(Some(7));
