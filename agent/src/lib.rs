@@ -148,6 +148,7 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
     let http = tokio::spawn(http::serve(listener, agent, ending));
     // Do not spawn the runner as a task: it starts processes, and only the main thread may do that.
     let end = runner.run(queue).await;
+    drop(helper);
 
     stops.abort();
     retire.abort();
