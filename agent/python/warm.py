@@ -2,9 +2,9 @@
 
 The agent starts it as `python -c SOURCE MODULES SCRIPT [ARGS]`, with a socket as stdin. This program writes one JSON
 line there: `ready`, or `cold` with the reason. From then on, each byte on the socket asks for a run. The byte carries
-three descriptors: stdout, stderr and a socket for the run alone. On that socket, the forked process receives the changes
-to the environment, and answers with its process id, or with `cold` and the reason. It executes the script when the agent
-has sent one more byte.
+four descriptors: stdout, stderr, a socket for the run alone, and the socket of MUSTER_FD. On the socket for the run, the
+forked process receives the changes to the environment, and answers with its process id, or with `cold` and the reason.
+It executes the script when the agent has sent one more byte.
 """
 # Python has executed plan.py, which comes first in SOURCE.
 import _io
@@ -142,7 +142,7 @@ def serve():
     set_title("warm interpreter of " + " ".join(sys.argv))
     send(requests, ready={"modules": plan.modules(), "rss_bytes": resident_bytes()})
     while True:
-        message, descriptors, _, _ = socket.recv_fds(requests, 1, 3, socket.MSG_CMSG_CLOEXEC)
+        message, descriptors, _, _ = socket.recv_fds(requests, 1, 4, socket.MSG_CMSG_CLOEXEC)
         if not message:
             os._exit(0)
         # The kernel gives the run to the agent when its parent, the first child, has ended.
@@ -171,6 +171,8 @@ def begin(descriptors, score, imported):
             os.close(descriptor)
         for name, value in receive(agent).items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        os.set_inheritable(descriptors[3], True)
+        os.environ["MUSTER_FD"] = str(descriptors[3])
         importlib.invalidate_caches()
         script = Plan().checked_against(imported)
         # Python itself seeds `random` after a fork.

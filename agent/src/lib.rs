@@ -7,6 +7,7 @@ pub mod config;
 pub mod diagnostics;
 mod ending;
 pub mod follow;
+pub mod helper;
 pub mod http;
 pub mod last_words;
 pub mod log;
@@ -28,11 +29,12 @@ use anyhow::{Context, anyhow};
 use rustix::process::setsid;
 use tokio::runtime;
 use tokio::sync::{mpsc, oneshot};
-use tracing::info;
+use tracing::{info, warn};
 
 use activity::Activity;
 use config::{Config, Invocation, Supervision};
 use ending::Stops;
+use helper::HelperFolder;
 use http::Agent;
 use log::{LogSize, Output};
 use reaper::Reaper;
@@ -121,7 +123,11 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
     let listener = http::listen(&addresses)?;
     let address = listener.local_addr().context("read the address of the listening socket")?;
 
-    let template = RunTemplate { command: [entrypoint, command].concat(), work_dir, environment };
+    let helper = HelperFolder::create(&folders)
+        .inspect_err(|error| warn!(%error, "scripts cannot import muster: its folder cannot be created"))
+        .ok();
+    let path = helper.as_ref().map(|folder| folder.path().to_owned());
+    let template = RunTemplate { command: [entrypoint, command].concat(), work_dir, environment, helper: path };
     let boot_id = uuid::Uuid::new_v4().to_string();
     let (runner, status) = Runner::new(template, Arc::clone(&output), reaper, Memory::of(CGROUP), boot_id);
     let (commands, queue) = mpsc::channel(COMMANDS_MAX);
@@ -142,6 +148,7 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
     let http = tokio::spawn(http::serve(listener, agent, ending));
     // Do not spawn the runner as a task: it starts processes, and only the main thread may do that.
     let end = runner.run(queue).await;
+    drop(helper);
 
     stops.abort();
     retire.abort();

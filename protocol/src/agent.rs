@@ -69,6 +69,17 @@ pub struct RunStatus {
     /// The warm interpreter. Absent until `/warm` asks for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm: Option<WarmState>,
+    /// The helper `muster.py`. Absent until the run's script reports that it uses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub helper: Option<HelperStatus>,
+}
+
+/// What a script that uses the helper has reported in this run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HelperStatus {
+    /// The last step by the script's own count. Absent before the first one. A new step does not wake a long poll.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
 }
 
 /// A replica's membership in one start. The master sends it with the environment, and the agent only repeats it. From

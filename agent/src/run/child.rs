@@ -2,15 +2,17 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use protocol::env::MUSTER_FD;
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, getpid};
 use tokio::net::unix::pipe;
 
-use super::environment::Environment;
+use super::environment::{EnvChanges, Environment, append_to_python_path, child_environment};
 use crate::shim;
 
 /// What all runs of an agent have in common.
@@ -22,6 +24,28 @@ pub struct RunTemplate {
     pub work_dir: PathBuf,
     /// The agent's environment without Muster's variables.
     pub environment: Environment,
+    /// The folder with `muster.py`, if it could be created.
+    pub helper: Option<PathBuf>,
+}
+
+impl RunTemplate {
+    /// The environment of a run with these changes.
+    pub fn environment_with(&self, changes: &EnvChanges) -> Environment {
+        let mut environment = child_environment(&self.environment, changes);
+        if let Some(folder) = &self.helper {
+            append_to_python_path(&mut environment, folder);
+        }
+        environment
+    }
+}
+
+/// What one run is started with.
+#[derive(Debug)]
+pub struct Start {
+    /// Its environment without `MUSTER_FD`.
+    pub environment: Environment,
+    /// Its end of the socket to the agent.
+    pub helper: OwnedFd,
 }
 
 /// The reading ends of a main process's output.
@@ -31,6 +55,18 @@ pub struct Pipes {
     pub stdout: pipe::Receiver,
     /// Its stderr.
     pub stderr: pipe::Receiver,
+}
+
+/// Starts a run in a new process.
+///
+/// # Errors
+/// See [`spawn`].
+pub fn start(template: &RunTemplate, start: Start) -> io::Result<(Pid, Pipes)> {
+    let Start { mut environment, helper } = start;
+    // No other process inherits the socket, because only this thread starts processes.
+    fcntl_setfd(&helper, FdFlags::empty())?;
+    environment.insert(MUSTER_FD.into(), helper.as_raw_fd().to_string().into());
+    spawn(template, &environment, Stdio::null())
 }
 
 /// Starts the command with this environment in a process group of its own, and returns the process id, which is also the group's id. The

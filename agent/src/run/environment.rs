@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 use protocol::env::{EnvError, EnvName, MUSTER_NO_PROXY};
 use protocol::warm::WarmRequest;
@@ -114,6 +115,16 @@ fn keep_peers_off_the_proxy(environment: &mut Environment) {
         added.push(("no_grpc_proxy", joined(Some(grpc), peers)));
     }
     environment.extend(added.into_iter().map(|(name, value)| (name.into(), value)));
+}
+
+/// Adds a folder to the end of `PYTHONPATH`, so that modules in other folders win. An empty entry would be the working
+/// directory.
+pub(super) fn append_to_python_path(environment: &mut Environment, folder: &Path) {
+    let path = environment.entry("PYTHONPATH".into()).or_default();
+    if !path.is_empty() {
+        path.push(":");
+    }
+    path.push(folder);
 }
 
 /// Joins two lists of hosts.

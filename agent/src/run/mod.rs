@@ -4,6 +4,7 @@ pub mod child;
 pub mod environment;
 pub mod event;
 pub mod exception;
+mod helper;
 pub mod memory;
 mod output;
 pub mod phase;

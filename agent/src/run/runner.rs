@@ -1,8 +1,8 @@
 //! The runner: the one task that starts, stops and reaps the run, and publishes its status.
 
 use std::future::pending;
+use std::io;
 use std::mem;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -12,15 +12,16 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 use tracing::{info, warn};
 
-use super::child::{self, RunTemplate, describe_failure};
-use super::environment::{EnvChanges, Environment, child_environment};
+use super::child::{self, RunTemplate, Start, describe_failure};
+use super::environment::EnvChanges;
 use super::event::{Action, Event, Now, Reply};
+use super::helper::Helper;
 use super::memory::Memory;
 use super::output::RunOutput;
 use super::phase::{Cause, Kill, Phase};
 use super::shares::Shares;
 use super::shutdown::Shutdown;
-use super::status::{log_change, status_of};
+use super::status::{is_news, log_change, status_of};
 use super::step::{State, Step, step};
 use super::unstartable::Attempt;
 use super::{AgentEnd, Command, exception};
@@ -49,6 +50,7 @@ pub struct Runner {
     warm: Warm,
     state: State,
     run_output: RunOutput,
+    helper: Helper,
     shutdown: Shutdown,
 }
 
@@ -62,9 +64,10 @@ impl Runner {
         boot_id: String,
     ) -> (Self, watch::Receiver<RunStatus>) {
         let state = State::new();
-        let (status, news) = watch::channel(RunStatus { seq: 1, ..status_of(&state.phase, None, boot_id) });
+        let (status, news) = watch::channel(RunStatus { seq: 1, ..status_of(&state.phase, None, None, boot_id) });
         let (warm, run_output, shutdown) = (Warm::default(), RunOutput::None, Shutdown::None);
-        (Self { template, output, status, reaper, memory, warm, state, run_output, shutdown }, news)
+        let helper = Helper::default();
+        (Self { template, output, status, reaper, memory, warm, state, run_output, helper, shutdown }, news)
     }
 
     /// Executes `commands` until the agent must end. Then kills every process that the runs have left behind.
@@ -78,6 +81,7 @@ impl Runner {
                 },
                 () = self.reaper.child_ended() => {}
                 () = self.run_output.wait() => {}
+                () = self.helper.read() => {}
                 news = self.warm.next() => self.take_news(news),
                 () = until(alarm) => {}
             }
@@ -145,6 +149,7 @@ impl Runner {
     /// Ends a run that has no processes left. Its stderr begins at `stderr_from`.
     fn conclude(&mut self, stderr_from: u64) {
         let Phase::Ending { run, outcome, cause, ended_at } = &self.state.phase else { return };
+        self.helper.finish();
         let stderr = self.output.stderr_from(stderr_from);
         let tail = stderr_tail(&stderr);
         let lasted = Duration::from_millis(ended_at.0.saturating_sub(run.started_at.0));
@@ -178,8 +183,15 @@ impl Runner {
             self.reaper.kill_children_besides(Some(warm));
         }
         self.memory.begin();
-        if let Err(environment) = self.warm.take(child_environment(&self.template.environment, changes)) {
-            self.start_cold(&environment);
+        let environment = self.template.environment_with(changes);
+        match Helper::open() {
+            Ok((ours, helper)) => {
+                self.helper = ours;
+                if let Err(start) = self.warm.take(Start { environment, helper }) {
+                    self.start_cold(start);
+                }
+            }
+            Err(error) => self.fail_to_start(&error),
         }
     }
 
@@ -191,31 +203,36 @@ impl Runner {
                 self.run_output = RunOutput::read(forked.go(), &self.output);
                 self.apply(Event::Started(pid));
             }
-            News::Cold(environment) => self.start_cold(&environment),
+            News::Cold(start) => self.start_cold(start),
         }
     }
 
     /// Starts the main process in a new interpreter.
-    fn start_cold(&mut self, environment: &Environment) {
-        let event = match child::spawn(&self.template, environment, Stdio::null()) {
+    fn start_cold(&mut self, start: Start) {
+        match child::start(&self.template, start) {
             Ok((pid, pipes)) => {
                 self.run_output = RunOutput::read(pipes, &self.output);
-                Event::Started(pid)
+                self.apply(Event::Started(pid));
             }
-            Err(error) => Event::StartFailed(describe_failure(&self.template, &error)),
-        };
-        self.apply(event);
+            Err(error) => self.fail_to_start(&error),
+        }
     }
 
-    /// Publishes the status if it has changed.
+    fn fail_to_start(&mut self, error: &io::Error) {
+        self.apply(Event::StartFailed(describe_failure(&self.template, error)));
+    }
+
+    /// Publishes the status. Wakes those who wait if it has news.
     fn publish(&self) {
         self.status.send_if_modified(|status| {
             let seq = status.seq;
-            let news = RunStatus { seq, ..status_of(&self.state.phase, self.warm.state(), status.boot_id.clone()) };
-            if *status == news {
+            let (warm, helper) = (self.warm.state(), self.helper.status());
+            let new = RunStatus { seq, ..status_of(&self.state.phase, warm, helper, status.boot_id.clone()) };
+            if !is_news(status, &new) {
+                *status = new;
                 return false;
             }
-            *status = RunStatus { seq: seq + 1, ..news };
+            *status = RunStatus { seq: seq + 1, ..new };
             log_change(status);
             true
         });

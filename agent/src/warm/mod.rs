@@ -21,8 +21,8 @@ use tokio::time::timeout;
 use tracing::info;
 
 use crate::reaper::{is_child, kill_group};
-use crate::run::child::{self, Pipes, RunTemplate};
-use crate::run::environment::{EnvChanges, Environment, child_environment};
+use crate::run::child::{self, Pipes, RunTemplate, Start};
+use crate::run::environment::{EnvChanges, Environment};
 use wire::{Answer, exchange, request_run};
 
 /// The interpreter's program.
@@ -75,9 +75,9 @@ enum Run {
     #[default]
     None,
     /// It waits for the imports.
-    Waits(Environment),
+    Waits(Start),
     /// It has been requested from the interpreter.
-    Requested { environment: Environment, pipes: Pipes, answer: Awaited },
+    Requested { start: Start, pipes: Pipes, answer: Awaited },
 }
 
 /// What has happened to the interpreter or to the run.
@@ -87,7 +87,7 @@ pub enum News {
     /// The run can start.
     Forked(Forked),
     /// The run must start in a new interpreter.
-    Cold(Environment),
+    Cold(Start),
 }
 
 /// A forked process that waits for the start of its script. It exits when this is dropped.
@@ -115,7 +115,7 @@ impl Warm {
             return;
         }
         let changes: EnvChanges = request.env.into_iter().map(|(name, value)| (name, Some(value))).collect();
-        let environment = child_environment(&template.environment, &changes);
+        let environment = template.environment_with(&changes);
         let modules = serde_json::to_string(&request.modules).expect("names always serialize");
         self.interpreter = match spawn(template, &environment, modules) {
             Ok((pid, stream)) => {
@@ -145,26 +145,24 @@ impl Warm {
         }
     }
 
-    /// Takes a run, whose news [`Warm::next`] returns. Gives the environment back if the run must start cold at once.
-    pub fn take(&mut self, environment: Environment) -> Result<(), Environment> {
+    /// Takes a run, whose news [`Warm::next`] returns. Gives it back if it must start cold at once.
+    pub fn take(&mut self, start: Start) -> Result<(), Start> {
         match &self.interpreter {
-            Interpreter::None | Interpreter::Cold(_) => Err(environment),
+            Interpreter::None | Interpreter::Cold(_) => Err(start),
             Interpreter::Importing { .. } => {
-                self.run = Run::Waits(environment);
+                self.run = Run::Waits(start);
                 Ok(())
             }
-            Interpreter::Ready { environment: imported, requests, .. } => {
-                match request(requests, imported, &environment) {
-                    Ok((pipes, answer)) => {
-                        self.run = Run::Requested { environment, pipes, answer };
-                        Ok(())
-                    }
-                    Err(reason) => {
-                        info!(reason, "the run starts cold");
-                        Err(environment)
-                    }
+            Interpreter::Ready { environment: imported, requests, .. } => match request(requests, imported, &start) {
+                Ok((pipes, answer)) => {
+                    self.run = Run::Requested { start, pipes, answer };
+                    Ok(())
                 }
-            }
+                Err(reason) => {
+                    info!(reason, "the run starts cold");
+                    Err(start)
+                }
+            },
         }
     }
 
@@ -184,14 +182,7 @@ impl Warm {
                 let answer = answer.await;
                 self.forked(answer)
             }
-            (_, Run::Waits(environment)) => {
-                let environment = std::mem::take(environment);
-                self.run = Run::None;
-                match self.take(environment) {
-                    Ok(()) => News::Changed,
-                    Err(environment) => News::Cold(environment),
-                }
-            }
+            (_, Run::Waits(_)) => self.waited(),
             (Interpreter::None | Interpreter::Ready { .. } | Interpreter::Cold(_), Run::None) => pending().await,
         }
     }
@@ -219,8 +210,16 @@ impl Warm {
         News::Changed
     }
 
+    fn waited(&mut self) -> News {
+        let Run::Waits(start) = std::mem::take(&mut self.run) else { return News::Changed };
+        match self.take(start) {
+            Ok(()) => News::Changed,
+            Err(start) => News::Cold(start),
+        }
+    }
+
     fn forked(&mut self, answer: io::Result<(UnixStream, Answer)>) -> News {
-        let Run::Requested { environment, pipes, .. } = std::mem::take(&mut self.run) else { return News::Changed };
+        let Run::Requested { start, pipes, .. } = std::mem::take(&mut self.run) else { return News::Changed };
         match answer {
             Ok((agent, Answer::Pid(pid))) => {
                 // The process may have been killed and reaped meanwhile.
@@ -234,7 +233,7 @@ impl Warm {
             Ok((_, Answer::Ready { .. })) => info!(reason = "the answer is not a process id", "the run starts cold"),
             Err(error) => self.end(&format!("a run could not be forked: {error}")),
         }
-        News::Cold(environment)
+        News::Cold(start)
     }
 
     /// Call this when the interpreter's process has been reaped.
@@ -285,12 +284,8 @@ async fn discard(mut output: pipe::Receiver) {
 }
 
 /// Asks the interpreter for a run. Returns the run's output and the coming answer.
-fn request(
-    requests: &StdStream,
-    imported: &Environment,
-    environment: &Environment,
-) -> Result<(Pipes, Awaited), String> {
-    let changes = rules::changes(imported, environment)
+fn request(requests: &StdStream, imported: &Environment, start: &Start) -> Result<(Pipes, Awaited), String> {
+    let changes = rules::changes(imported, &start.environment)
         .map_err(|name| format!("the variable {name} differs from that of the warm interpreter"))?;
     let mut message = serde_json::to_vec(&changes).expect("texts always serialize");
     message.push(b'\n');
@@ -299,7 +294,7 @@ fn request(
         let (stderr, stderr_end) = io::pipe()?;
         let (agent, run) = StdStream::pair()?;
         agent.set_nonblocking(true)?;
-        request_run(requests, &[stdout_end.as_fd(), stderr_end.as_fd(), run.as_fd()])?;
+        request_run(requests, &[stdout_end.as_fd(), stderr_end.as_fd(), run.as_fd(), start.helper.as_fd()])?;
         let pipes = Pipes {
             stdout: pipe::Receiver::from_owned_fd(stdout.into())?,
             stderr: pipe::Receiver::from_owned_fd(stderr.into())?,

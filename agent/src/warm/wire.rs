@@ -47,11 +47,11 @@ pub(super) async fn exchange(mut stream: UnixStream, message: Vec<u8>) -> io::Re
 }
 
 /// Asks for a run with these descriptors. One byte always fits, because the interpreter answers one request at a time.
-pub(super) fn request_run(requests: &StdStream, descriptors: &[BorrowedFd<'_>; 3]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+pub(super) fn request_run(requests: &StdStream, descriptors: &[BorrowedFd<'_>; 4]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::Error::other("three descriptors do not fit a message"));
+        return Err(io::Error::other("four descriptors do not fit a message"));
     }
     sendmsg(requests, &[IoSlice::new(b"r")], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())

@@ -5,6 +5,7 @@
 mod abuse;
 mod ending;
 mod environments;
+mod helper;
 mod logs;
 mod memory;
 mod phase_tables;

@@ -130,17 +130,25 @@ fn the_main_module_has_the_attributes_of_a_script() {
 fn the_interpreter_looks_as_if_it_had_been_started_for_the_script() {
     for env in [json!({}), json!({"LC_ALL": "C"}), json!({"LANG": "C", "PYTHONUNBUFFERED": "1"})] {
         let pair = Pair::with(&env);
-        let printed =
-            pair.prints("import standin, sys\nprint(sys.argv, sys.orig_argv, sys.path, sys.flags, sys.executable)");
+        // Each agent has its own folder of the helper.
+        let printed = pair.prints(
+            "import standin, sys\nprint(sys.argv, sys.orig_argv, ['/muster-' in each or each for each in sys.path], \
+             sys.flags, sys.executable)",
+        );
+        assert!(printed.contains(", True, "), "{printed}");
         assert!(printed.starts_with("['exec.py', '-x', '1'] ['python3', 'exec.py', '-x', '1'] ['/"), "{printed}");
         pair.prints(
             "import locale, os, standin, sys\nprint(locale.getlocale(), sys.getfilesystemencoding())\n\
              for each in sys.stdin, sys.stdout, sys.stderr:\n  print(each, each.errors, each.seekable(), each.line_buffering, \
              each.write_through if each.name != '<stdin>' else repr(each.read()))\n\
-             print(os.path.realpath('/proc/self/fd/0'), sorted(os.listdir('/proc/self/fd')))",
+             print(os.path.realpath('/proc/self/fd/0'), len(os.listdir('/proc/self/fd')))",
         );
         // Python sets `_` nowhere; shells do.
-        pair.prints("import os, standin\nprint(sorted(item for item in os.environ.items() if item[0] != '_'))");
+        pair.prints(
+            "import os, standin\nos.environ['PYTHONPATH'] = os.environ['PYTHONPATH'].rpartition(':')[0]\n\
+             os.environ['MUSTER_FD'] = str(os.get_inheritable(int(os.environ['MUSTER_FD'])))\n\
+             print(sorted(item for item in os.environ.items() if item[0] != '_'))",
+        );
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use protocol::agent::HelperStatus;
 use protocol::failure::{Failure, Loss};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 
@@ -34,6 +35,8 @@ pub struct Place {
     pub may_run: bool,
     /// Whether the cluster is removing its pod.
     pub is_leaving: bool,
+    /// What the script of its newest run has reported with the helper.
+    pub helper: Option<HelperStatus>,
     /// When its next pod may be created, as the time since the driver began.
     pub create_at: Duration,
 }
@@ -48,6 +51,7 @@ impl Member {
             enrolled: seen.enrolment(),
             may_run: seen.may_run(),
             is_leaving: seen.is_leaving(),
+            helper: seen.agent.status().and_then(|status| status.helper),
             create_at: Duration::ZERO,
         };
         Self { id, phase, pod: seen.presence(), waits_for, deleted_by: seen.deleted_by, place }

@@ -1,7 +1,7 @@
 //! Golden JSON of the agent's messages.
 
 use crate::common::{assert_golden, assert_tolerates_new_fields, read};
-use protocol::agent::{ExitOutcome, ExitReport, Features, LastWords, Membership, RunState, RunStatus};
+use protocol::agent::{ExitOutcome, ExitReport, Features, HelperStatus, LastWords, Membership, RunState, RunStatus};
 use protocol::ids::{Generation, UnixMillis};
 use serde_json::{Value, json};
 
@@ -20,6 +20,7 @@ fn status(state: RunState) -> RunStatus {
         membership: None,
         features: Features::default(),
         warm: None,
+        helper: None,
     }
 }
 
@@ -52,6 +53,17 @@ fn a_member_of_a_start_names_its_seat() {
         "membership": {"seat": 2, "of": 4, "start": 1}, "features": {"seats": true},
     });
     assert_golden(&seated, &golden);
+}
+
+#[test]
+fn a_script_with_the_helper_shows_its_step() {
+    for (step, golden) in [(None, json!({})), (Some(7), json!({"step": 7}))] {
+        let status = RunStatus { helper: Some(HelperStatus { step }), ..status(RunState::Configured) };
+        let golden = json!({
+            "seq": 3, "boot_id": "6f1c", "state": "configured", "generation": "2.1", "helper": golden,
+        });
+        assert_golden(&status, &golden);
+    }
 }
 
 #[test]

@@ -100,6 +100,7 @@ impl FakeAgent {
             membership: None,
             features: Features { seats: true, warm: true },
             warm: None,
+            helper: None,
         };
         Self(Arc::new(Shared {
             address,

@@ -104,8 +104,8 @@ pub fn variables_and_arguments_reach_exec_py(place: Place) {
 pub fn exec_py_sees_its_own_variables_and_none_of_its_agent(place: Place) {
     let stage =
         Stage::new(place, "import os; print(sorted(name for name in os.environ if name.startswith('MUSTER_')))");
-    let names =
-        ["GENERATION", "INDEX", "JOB", "NO_PROXY", "RESTART_COUNT", "ROLE"].map(|name| format!("'MUSTER_{name}'"));
+    let names = ["FD", "GENERATION", "INDEX", "JOB", "NO_PROXY", "RESTART_COUNT", "ROLE"]
+        .map(|name| format!("'MUSTER_{name}'"));
     let run = stage.submit(&["--worker-num", "1"]).code(0);
     assert_eq!(run.stdout, format!("worker-0 │ [{}]\n", names.join(", ")));
 }

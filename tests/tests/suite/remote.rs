@@ -61,8 +61,8 @@ fn variables_that_configure_the_master_do_not_configure_its_agents() {
     let run =
         Finished::of(command.env("MUSTER_LINGER", "no number").env("MUSTER_TERMINATION_GRACE_SECONDS", "none either"))
             .code(0);
-    let names =
-        ["GENERATION", "INDEX", "JOB", "NO_PROXY", "RESTART_COUNT", "ROLE"].map(|name| format!("'MUSTER_{name}'"));
+    let names = ["FD", "GENERATION", "INDEX", "JOB", "NO_PROXY", "RESTART_COUNT", "ROLE"]
+        .map(|name| format!("'MUSTER_{name}'"));
     assert_eq!(run.stdout, format!("worker-0 │ [{}]\n", names.join(", ")));
 
     let master = scene.master_with(&[("MUSTER_LINGER", "no number")]);

@@ -57,14 +57,28 @@ fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> G
 }
 
 /// Time between SIGTERM and SIGKILL. During an eviction, the other members have time to save their state, because the
-/// next start waits for the evicted pod anyway. After other failures the grace is 0: without one member, the other
+/// next start waits for the evicted pod anyway. A gang that regroups has this time too if each of its scripts uses the
+/// helper: they leave together after a step. After other failures the grace is 0: without one member, the other
 /// TensorFlow processes only hang or end slowly.
 fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
     match ending {
         Ending::Failed(_) | Ending::Regroup if seen.gang.any(Member::is_leaving) => seen.policy.leaving_grace,
+        // The first rank may still save.
+        Ending::Failed(failure) if is_free_leave(failure, seen) => seen.policy.leaving_grace,
         Ending::Failed(_) => Duration::ZERO,
+        Ending::Regroup if !seen.gang.any(lacks_helper) => seen.policy.leaving_grace,
         Ending::Succeeded | Ending::Cancelled | Ending::Regroup => seen.policy.stop_grace,
     }
+}
+
+fn is_free_leave(failure: &Failure, seen: Seen<'_>) -> bool {
+    let first = failure.replica().and_then(|id| seen.gang.members().find(|member| member.id == id));
+    seen.policy.is_free_leave(failure, first.and_then(|member| member.place.helper))
+}
+
+/// Whether the member may run a script that does not leave by itself.
+fn lacks_helper(member: &Member) -> bool {
+    !member.phase.is_dead() && member.place.helper.is_none()
 }
 
 pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
@@ -106,6 +120,9 @@ fn has_unended_run(generation: Option<Generation>, seen: Seen<'_>) -> bool {
 
 /// Every run of a failed start is dead: the job restarts or fails.
 fn judge(failure: Failure, next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    if is_free_leave(&failure, seen) {
+        return regroup(next, seen);
+    }
     let (without, pause) = match seen.policy.verdict(&failure, seen.restarts) {
         Verdict::Restart { budget: Budget::Free, .. } if seen.policy.elastic.is_some() => return regroup(next, seen),
         Verdict::Restart { pause, .. } => (PodSelection::Unfit, pause),

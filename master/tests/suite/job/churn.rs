@@ -429,6 +429,7 @@ fn arrive(place: &mut Place) {
         membership: None,
         features: Features { seats: true, warm: false },
         warm: None,
+        helper: None,
     }));
 }
 

@@ -5,11 +5,15 @@ use std::time::Duration;
 
 use master::job::gang::{Gang, Member, Place};
 use master::job::observation::Presence::{Absent, Ended, Live};
-use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState};
+use master::job::observation::{Addresses, AgentState, DeletedBy, Enrolled, LostRun, Observation, PodState};
+use master::job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, step as step_of};
+use master::job::policy::{Elastic, Policy};
 use master::job::replica::ReplicaPhase::{self, Exited, Running};
-use protocol::agent::{ExitReport, Features, RunState, RunStatus};
+use protocol::agent::{ExitReport, Features, HelperStatus, Membership, RunState, RunStatus};
+use protocol::elastic::Workers;
+use protocol::run_policy::RunPolicy;
 
-use crate::job::support::{FIRST, POLICY, exit, id, look, running, stop_with, stopped};
+use crate::job::support::{FIRST, POLICY, SOON, exit, exited, id, look, running, seen, stop_with, stopped, stopping};
 
 const AGENT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 1));
 const ADDRESSES: Addresses = Addresses { agent: AGENT, tensorflow: AGENT };
@@ -102,6 +106,57 @@ fn the_other_runs_get_the_leaving_grace_only_while_the_evicted_pod_still_lives()
     assert_eq!(with_pod(Absent), stop_with(Duration::ZERO));
 }
 
+/// A worker with a live pod, whose script has reported this with the helper.
+fn with_helper(name: &str, phase: ReplicaPhase, helper: Option<HelperStatus>) -> Member {
+    let place = Place { helper, ..Place::default() };
+    Member { id: id(name), phase, pod: Live, waits_for: None, deleted_by: DeletedBy::Others, place }
+}
+
+#[test]
+fn a_gang_that_regroups_has_time_to_leave_if_every_script_that_runs_uses_the_helper() {
+    let used = Some(HelperStatus { step: None });
+    let beside = |other| {
+        let gang = Gang::new(vec![with_helper("worker-0", Running(FIRST), used), other]);
+        look(stopping(Ending::Regroup), &gang).1
+    };
+    let has_left = with_helper("worker-1", Exited(FIRST, exit(75, 9)), None);
+    assert_eq!(beside(with_helper("worker-1", Running(FIRST), used)), stop_with(POLICY.leaving_grace));
+    assert_eq!(beside(has_left), stop_with(POLICY.leaving_grace));
+    assert_eq!(beside(with_helper("worker-1", Running(FIRST), None)), stop_with(POLICY.stop_grace));
+}
+
+/// What an elastic gang does after worker-1 has left with exit code 75 after this step.
+fn after_leaving(step: Option<u64>, worker_0: ReplicaPhase) -> (JobPhase, Vec<Action>) {
+    let workers = Workers { min: 2, max: 2 };
+    let policy = Policy { elastic: Some(Elastic::of(workers, &RunPolicy::default())), ..POLICY };
+    let left = Exited(FIRST, exit(75, 9));
+    let members = [("worker-0", worker_0), ("worker-1", left)].map(|(name, phase)| {
+        let mut member = with_helper(name, phase, Some(HelperStatus { step }));
+        let membership = Membership { seat: member.id.index, of: 2, start: 0 };
+        member.place.enrolled = Some(Enrolled { generation: FIRST, membership });
+        member
+    });
+    let failed = Ending::Failed(exited("worker-1", exit(75, 9)));
+    step_of(stopping(failed), JobEvent::Observed, seen(&Gang::new(members.into()), &policy, SOON))
+}
+
+#[test]
+fn the_first_rank_has_time_to_save_when_another_has_left_after_a_step() {
+    assert_eq!(after_leaving(Some(7), Running(FIRST)).1, stop_with(POLICY.leaving_grace));
+    assert_eq!(after_leaving(None, Running(FIRST)).1, stop_with(Duration::ZERO));
+}
+
+#[test]
+fn an_elastic_gang_that_has_left_after_a_step_starts_again_at_once() {
+    let after = |step| after_leaving(step, Exited(FIRST, exit(75, 10)));
+    let next = FIRST.next();
+    let again = JobPhase::Restarting { next, without: PodSelection::Unfit, until: SOON, since: SOON };
+    let (phase, actions) = after(Some(7));
+    assert_eq!(phase, again);
+    assert!(!actions.iter().any(|action| matches!(action, Action::RecordRestart(_))), "{actions:?}");
+    assert!(matches!(after(None).0, JobPhase::Releasing { .. }), "the policy allows no restart that counts");
+}
+
 /// The state of an agent whose run in the first start ended with `exit`.
 fn ended(exit: ExitReport) -> AgentState {
     let (boot_id, state, generation) = ("boot".to_owned(), RunState::Exited, Some(FIRST));
@@ -116,6 +171,7 @@ fn ended(exit: ExitReport) -> AgentState {
         membership: None,
         features: Features::default(),
         warm: None,
+        helper: None,
     };
     AgentState::Status(Box::new(run))
 }

@@ -175,6 +175,7 @@ fn a_pod_is_unfit_while_a_run_of_an_old_start_is_alive_in_it() {
             membership: None,
             features: Features::default(),
             warm: None,
+            helper: None,
         };
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
         let pod = Some(PodState::Running(Addresses { agent: address, tensorflow: address }));

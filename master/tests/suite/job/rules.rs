@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use master::job::policy::Budget::{Counted, Free};
-use master::job::policy::{Deadline, LEAVING_GRACE_MAX, Policy, RELEASE_TIMEOUT, STOP_GRACE, SuccessRule, Verdict};
-use protocol::agent::{ExitOutcome, ExitReport};
+use master::job::policy::{
+    Deadline, Elastic, LEAVING_GRACE_MAX, Policy, RELEASE_TIMEOUT, STOP_GRACE, SuccessRule, Verdict,
+};
+use protocol::agent::{ExitOutcome, ExitReport, HelperStatus};
+use protocol::elastic::Workers;
 use protocol::failure::{Failure, Loss, Restarts};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::run_policy::{CleanPods, OnStartTimeout, RunPolicy, SuccessPolicy};
@@ -155,4 +158,25 @@ fn with_max_restarts_0_a_failure_is_final_but_an_eviction_is_not() {
     assert_eq!(policy.verdict(&ended(ExitOutcome::Code(1)), &NO_RESTARTS), Verdict::GiveUp);
     let free = Verdict::Restart { budget: Free, pause: Duration::from_secs(1) };
     assert_eq!(policy.verdict(&lost(Loss::Disrupted), &NO_RESTARTS), free);
+}
+
+#[test]
+fn a_script_that_leaves_after_a_step_of_an_elastic_job_costs_no_restart() {
+    let workers = Workers { min: 1, max: 2 };
+    let fixed = of(RunPolicy::default(), 0, 0);
+    let elastic = Policy { elastic: Some(Elastic::of(workers, &RunPolicy::default())), ..fixed.clone() };
+    let forbidden = Policy { no_retry_exit_codes: [75].into(), ..elastic.clone() };
+    let (left, failed) = (ended(ExitOutcome::Code(75)), ended(ExitOutcome::Code(1)));
+    let (stepped, began) = (Some(HelperStatus { step: Some(7) }), Some(HelperStatus { step: None }));
+    assert!(elastic.is_free_leave(&left, stepped));
+    for (policy, failure, helper) in [
+        (&elastic, &left, began),
+        (&elastic, &left, None),
+        (&elastic, &failed, stepped),
+        (&elastic, &lost(Loss::Broken), stepped),
+        (&forbidden, &left, stepped),
+        (&fixed, &left, stepped),
+    ] {
+        assert!(!policy.is_free_leave(failure, helper), "{failure} {helper:?}");
+    }
 }

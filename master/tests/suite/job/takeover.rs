@@ -137,6 +137,7 @@ fn status(state: RunState, generation: Generation) -> AgentState {
         membership: None,
         features: Features::default(),
         warm: None,
+        helper: None,
     }))
 }
 

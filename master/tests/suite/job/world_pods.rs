@@ -74,6 +74,7 @@ fn idle() -> RunStatus {
         membership: None,
         features: Features::default(),
         warm: None,
+        helper: None,
     }
 }
 

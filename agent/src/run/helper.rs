@@ -1,0 +1,106 @@
+//! The socket to the helper `muster.py` in a run: see `python/README.md`.
+
+use std::future::pending;
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+
+use protocol::agent::HelperStatus;
+use serde_json::{Map, Value};
+use tokio::net::UnixStream;
+use tracing::warn;
+
+/// Maximum bytes of a line, newline included.
+const LINE_BYTES: usize = 64 * 1024;
+
+/// Bytes that one read takes.
+const PIECE_BYTES: usize = 8 * 1024;
+
+/// Maximum number of reads after the end of a run. A process that received the socket may still write to it.
+const LAST_READS: usize = 64;
+
+/// The agent's end of the socket of one run, and what the helper has reported.
+#[derive(Debug, Default)]
+pub(super) struct Helper {
+    /// `None` when it is closed.
+    stream: Option<UnixStream>,
+    /// The beginning of a line.
+    received: Vec<u8>,
+    status: Option<HelperStatus>,
+}
+
+impl Helper {
+    /// Creates the socket of a run. Returns the run's end too.
+    pub(super) fn open() -> io::Result<(Self, OwnedFd)> {
+        let (ours, theirs) = StdStream::pair()?;
+        ours.set_nonblocking(true)?;
+        Ok((Self { stream: Some(UnixStream::from_std(ours)?), ..Self::default() }, theirs.into()))
+    }
+
+    /// What the helper has reported; `None` before its first message.
+    pub(super) fn status(&self) -> Option<HelperStatus> {
+        self.status
+    }
+
+    /// Waits for messages, and takes them. A dropped call loses nothing.
+    pub(super) async fn read(&mut self) {
+        let Some(stream) = &self.stream else { return pending().await };
+        match stream.readable().await {
+            Ok(()) => self.take_piece(),
+            Err(error) => self.close(&error.to_string()),
+        }
+    }
+
+    /// Takes the messages that have arrived, and closes the socket. Call this when every process of the run is dead.
+    pub(super) fn finish(&mut self) {
+        (0..LAST_READS).for_each(|_| self.take_piece());
+        self.stream = None;
+    }
+
+    fn take_piece(&mut self) {
+        let Some(stream) = &self.stream else { return };
+        let mut piece = [0; PIECE_BYTES];
+        match stream.try_read(&mut piece) {
+            Ok(0) => self.stream = None,
+            Ok(n) => {
+                self.received.extend_from_slice(&piece[..n]);
+                self.take_lines();
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => self.close(&error.to_string()),
+        }
+    }
+
+    fn take_lines(&mut self) {
+        while let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.received.drain(..=end).collect();
+            if line.len() > LINE_BYTES {
+                return self.close("a line is too long");
+            }
+            match serde_json::from_slice(&line) {
+                Ok(message) => self.take(&message),
+                Err(error) => return self.close(&format!("a line is not a JSON object: {error}")),
+            }
+        }
+        if self.received.len() >= LINE_BYTES {
+            self.close("a line is too long");
+        }
+    }
+
+    fn take(&mut self, message: &Map<String, Value>) {
+        if message.contains_key("hello") {
+            self.status.get_or_insert_default();
+        }
+        let step = message.get("progress").and_then(|progress| progress.get("step")?.as_u64());
+        if let (Some(status), Some(step)) = (&mut self.status, step) {
+            status.step = Some(step);
+        }
+    }
+
+    /// Closes the socket. The run continues.
+    fn close(&mut self, reason: &str) {
+        warn!(reason, "closed the socket to the helper of the run");
+        self.stream = None;
+        self.received = Vec::new();
+    }
+}
