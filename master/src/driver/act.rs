@@ -56,7 +56,9 @@ impl Driver {
         for member in gang.members() {
             let Some(replica) = self.replicas.get(&member.id) else { continue };
             let Some(addresses) = replica.seen.addresses() else { continue };
-            let (seat, enrolled) = (gang.seat(member), replica.seen.enrolled);
+            // Agents of fixed jobs report the membership of their last start.
+            let enrolled = replica.seen.enrolled.filter(|_| self.policy.elastic.is_some());
+            let seat = gang.seat(member);
             restarts = enrolled.map_or(restarts, |enrolled| enrolled.membership.start);
             members.insert(seat, addresses.tensorflow);
             seats.push(Seat {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::OptionFuture;
 use protocol::agent::Membership;
 use protocol::elastic::{CHANGES_MAX, ChangeCause, GangChange};
-use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
+use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
