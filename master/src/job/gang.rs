@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use protocol::agent::HelperStatus;
+use protocol::agent::{ExitOutcome, HelperStatus};
 use protocol::failure::{Failure, Loss};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 
@@ -208,12 +208,15 @@ impl Gang {
     }
 
     /// The cause of a failed start. `known` was found first, but an agent may have reported an earlier exit since.
-    /// Stopped runs and pods that this master deleted are not causes.
+    /// Stopped runs and pods that this master deleted are not causes. In an elastic job, a script that left with code
+    /// [`LEFT`] is the cause only if nothing else failed: it leaves when another member is lost.
     pub fn cause(&self, known: Failure) -> Failure {
         if matches!(known, Failure::DeadlineExceeded { .. }) {
             return known;
         }
-        let earlier = |one: Failure, other: Failure| if time_of(&other) < time_of(&one) { other } else { one };
+        let is_elastic = self.membership != GangMembership::All;
+        let order = |failure: &Failure| (is_elastic && has_left(failure), time_of(failure));
+        let earlier = |one: Failure, other: Failure| if order(&other) < order(&one) { other } else { one };
         self.failures().filter(|failure| !was_stopped(failure)).fold(known, earlier)
     }
 
@@ -258,6 +261,14 @@ fn time_of(failure: &Failure) -> UnixMillis {
         | Failure::StartTimeout { .. }
         | Failure::DeadlineExceeded { .. } => UnixMillis(u64::MAX),
     }
+}
+
+/// The exit code of a script that asks to be started again (EX_TEMPFAIL of sysexits.h). `muster.py` uses it.
+pub const LEFT: u8 = 75;
+
+/// Whether a script asked to be started again.
+pub fn has_left(failure: &Failure) -> bool {
+    matches!(failure, Failure::ReplicaExited { exit, .. } if exit.outcome == ExitOutcome::Code(LEFT.into()))
 }
 
 /// Whether somebody stopped the run that failed.

@@ -10,7 +10,7 @@ use protocol::ids::{ReplicaId, Role};
 use protocol::job::{JobSpec, Strategy};
 use protocol::run_policy::{BACKOFF_MAX_SECONDS, CleanPods, OnStartTimeout, RunPolicy, SuccessPolicy};
 
-use super::gang::Gang;
+use super::gang::{Gang, LEFT, has_left};
 
 /// Time between SIGTERM and SIGKILL when a run is stopped after a success or a cancel. TensorFlow ignores SIGTERM,
 /// so a script that does not handle SIGTERM always takes this long.
@@ -20,8 +20,6 @@ pub const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum time between SIGTERM and SIGKILL for the other members when a pod is evicted. It is shorter than
 /// [`RELEASE_TIMEOUT`], so that these members can still report their end.
 pub const LEAVING_GRACE_MAX: Duration = Duration::from_secs(10);
-/// Exit code with which the helper `muster.py` asks for a restart.
-const LEFT: u8 = 75;
 /// See [`Elastic::gather`].
 const GATHER: Duration = Duration::from_secs(10);
 /// See [`Elastic::settle`].
@@ -202,10 +200,8 @@ impl Policy {
     /// Whether a script of an elastic job has asked for a restart that does not count. `helper` is what the replica that
     /// failed has reported. A script that leaves before its first step could do so in every start, so this counts.
     pub fn is_free_leave(&self, failure: &Failure, helper: Option<HelperStatus>) -> bool {
-        let has_left =
-            matches!(failure, Failure::ReplicaExited { exit, .. } if exit.outcome == ExitOutcome::Code(LEFT.into()));
         let has_stepped = helper.is_some_and(|helper| helper.step.is_some());
-        self.elastic.is_some() && has_left && has_stepped && !self.no_retry_exit_codes.contains(&LEFT)
+        self.elastic.is_some() && has_left(failure) && has_stepped && !self.no_retry_exit_codes.contains(&LEFT)
     }
 
     fn budget_of_exit(&self, exit: &ExitReport) -> Option<Budget> {

@@ -2,6 +2,7 @@
 
 mod churn;
 mod diagnosing;
+mod elastic;
 mod ending;
 mod failing;
 mod leaving;

@@ -1,0 +1,153 @@
+//! Elastic jobs: what holds a start back, and what does not.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use master::job::gang::{Gang, Member};
+use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState};
+use master::job::phase::{Action, JobEvent, JobPhase, Seen, StartStage, step};
+use master::job::policy::{Elastic, Policy};
+use master::job::roster::Roster;
+use master::job::upkeep::upkeep;
+use protocol::agent::{ExitReport, Features, Membership, RunState, RunStatus};
+use protocol::elastic::Workers;
+use protocol::ids::{Generation, ReplicaId};
+
+use crate::job::support::{FIRST, NO_RESTARTS, POLICY, SECOND, SINCE, SOON, exit, id, pending, stopped};
+
+/// The policy of a job of 2 to 4 workers.
+fn policy() -> Policy {
+    let elastic = Elastic {
+        workers: Workers { min: 2, max: 4 },
+        gather: Duration::from_secs(10),
+        settle: Duration::from_millis(200),
+        grow_interval: Duration::from_secs(60),
+    };
+    Policy { elastic: Some(elastic), ..POLICY }
+}
+
+fn running_pod() -> Option<PodState> {
+    let address = SocketAddr::from(([127, 0, 0, 1], 1));
+    Some(PodState::Running(Addresses { agent: address, tensorflow: address }))
+}
+
+/// A worker whose agent has not answered, in a pod that an earlier master may have created.
+fn found(pod: Option<PodState>) -> Observation {
+    Observation { pod, is_found: true, ..Observation::NEW }
+}
+
+/// A worker whose agent reports this run of the first start, in this seat of three.
+fn member(seat: u32, state: RunState, exit: Option<ExitReport>) -> Observation {
+    let status = RunStatus {
+        seq: 1,
+        boot_id: "boot".to_owned(),
+        state,
+        generation: Some(FIRST),
+        pid: None,
+        started_at: None,
+        exit,
+        membership: Some(Membership { seat, of: 3, start: 0 }),
+        features: Features { seats: true, warm: false },
+        warm: None,
+        helper: None,
+    };
+    Observation { agent: AgentState::Status(Box::new(status)), ..found(running_pod()) }
+}
+
+/// A worker whose agent is idle.
+fn joined() -> Observation {
+    let mut seen = member(0, RunState::Idle, None);
+    if let AgentState::Status(status) = &mut seen.agent {
+        (status.generation, status.membership) = (None, None);
+    }
+    seen
+}
+
+fn gang(workers: &[Observation], horizon: Option<Generation>) -> Gang {
+    let member = |(index, seen): (usize, &Observation)| Member::of(id(&format!("worker-{index}")), seen, horizon);
+    Gang::elastic(workers.iter().enumerate().map(member).collect(), horizon)
+}
+
+/// One look of a master that has taken the job over.
+fn look(workers: &[Observation]) -> (JobPhase, Vec<Action>) {
+    let (gang, policy) = (gang(workers, None), policy());
+    let seen = Seen { gang: &gang, policy: &policy, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now: SOON };
+    step(pending(), JobEvent::Observed, seen)
+}
+
+fn roster(actions: &[Action]) -> Option<&Roster> {
+    actions.iter().find_map(|action| if let Action::Enrol { roster, .. } = action { Some(roster) } else { None })
+}
+
+#[test]
+fn a_new_master_does_not_call_a_job_successful_before_all_members_are_known() {
+    let done = |seat| member(seat, RunState::Exited, Some(exit(0, 1)));
+    let (phase, _) = look(&[found(running_pod()), done(1), done(2)]);
+    assert_eq!(phase, pending(), "worker-0 may still train");
+    let (phase, _) = look(&[done(0), done(1), done(2)]);
+    assert!(matches!(phase, JobPhase::Stopping { .. }), "{phase:?}");
+}
+
+#[test]
+fn a_new_master_goes_on_with_a_launch_and_keeps_each_member_when_its_acknowledgement_comes() {
+    let mut workers = [0, 1].map(|seat| member(seat, RunState::Running, None)).to_vec();
+    workers.push(member(2, RunState::Configured, None));
+    let (phase, _) = look(&workers);
+    assert!(matches!(phase, JobPhase::Starting { stage: StartStage::Launching, .. }), "{phase:?}");
+    workers[2].hear(AgentState::Started(FIRST));
+    assert_eq!(gang(&workers, None).members().count(), 3);
+    workers[2].hear(AgentState::Failed(LostRun::broken("it does not answer")));
+    assert_eq!(gang(&workers, None).first_failure().and_then(|failure| failure.replica()), Some(id("worker-2")));
+}
+
+#[test]
+fn agents_that_may_have_been_asked_to_start_are_stopped_before_a_new_master_starts_the_gang() {
+    let configured = |seat| member(seat, RunState::Configured, None);
+    let (phase, actions) = look(&[configured(0), configured(1), configured(2)]);
+    assert!(matches!(phase, JobPhase::Stopping { .. }), "{phase:?}");
+    assert!(actions.iter().any(|action| matches!(action, Action::StopRuns { .. })), "{actions:?}");
+}
+
+#[test]
+fn a_pod_that_cannot_be_scheduled_does_not_hold_up_a_start_after_a_takeover() {
+    let waits = found(Some(PodState::Pending { reason: Some("0/3 nodes have room".to_owned()) }));
+    let (_, actions) = look(&[joined(), joined(), waits.clone(), waits]);
+    let members: Option<&[ReplicaId]> = roster(&actions).map(Roster::members);
+    assert_eq!(members, Some(&[id("worker-0"), id("worker-1")][..]), "{actions:?}");
+}
+
+#[test]
+fn a_silent_pod_that_may_run_exec_py_holds_up_a_start_after_a_takeover() {
+    let (phase, actions) = look(&[joined(), joined(), joined(), found(running_pod())]);
+    assert!(matches!(phase, JobPhase::Pending { .. }), "{phase:?}");
+    assert_eq!(roster(&actions), None);
+}
+
+#[test]
+fn a_surplus_pod_whose_agent_has_failed_is_deleted() {
+    let mut failed = member(2, RunState::Running, None);
+    failed.hear(AgentState::Failed(LostRun::broken("it does not answer")));
+    let surplus = Observation { deleted_by: DeletedBy::Others, ..failed };
+    let gang = gang(&[joined(), joined(), surplus], Some(SECOND));
+    let kept = upkeep(&gang, Workers { min: 1, max: 2 }, SINCE);
+    assert_eq!(kept.delete, [id("worker-2")]);
+}
+
+#[test]
+fn a_gang_that_an_earlier_master_was_stopping_starts_again_without_a_failure() {
+    let halted = |seat| member(seat, RunState::Exited, Some(stopped(1)));
+    let (phase, actions) = look(&[halted(0), halted(1), halted(2)]);
+    assert!(matches!(phase, JobPhase::Stopping { .. }), "{phase:?}");
+    assert!(!actions.iter().any(|action| matches!(action, Action::RecordRestart(_))), "{actions:?}");
+}
+
+#[test]
+fn a_script_that_leaves_because_another_member_was_lost_is_not_the_cause() {
+    let left = |seat| member(seat, RunState::Exited, Some(exit(75, 1)));
+    let mut killed = member(1, RunState::Running, None);
+    killed.pod = Some(PodState::Terminated { exit: None, reason: "its agent was killed".to_owned() });
+    let gang = gang(&[left(0), killed, left(2)], None);
+    let first = gang.first_failure().expect("a failure");
+    assert_eq!(first.replica(), Some(id("worker-0")), "it was reported first");
+    assert_eq!(gang.cause(first).replica(), Some(id("worker-1")));
+}
