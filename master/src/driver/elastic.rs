@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures_util::future::OptionFuture;
 use protocol::agent::Membership;
 use protocol::elastic::{CHANGES_MAX, ChangeCause, GangChange};
+use protocol::failure::Failure;
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -69,13 +70,9 @@ impl Starts {
         &self.changes
     }
 
-    /// Notes why a start ends, which is why the next one begins. The first reason counts.
-    pub(super) fn note_end(&mut self, ending: &Ending) {
-        let cause = match ending {
-            Ending::Failed(failure) => ChangeCause::Left { failure: failure.clone() },
-            Ending::Regroup | Ending::Succeeded | Ending::Cancelled => return,
-        };
-        self.cause.get_or_insert(cause);
+    /// Notes the failure that ends a start, which is why the next one begins. The first failure counts.
+    fn note_failure(&mut self, failure: Failure) {
+        self.cause.get_or_insert(ChangeCause::Left { failure });
     }
 
     /// The members of a start that an earlier master began.
@@ -126,16 +123,17 @@ impl Driver {
             JobPhase::Starting { .. } | JobPhase::Running { .. } if self.starts.roster.is_empty() => {
                 self.starts.adopt(gang);
             }
+            JobPhase::Stopping { ending: Ending::Failed(failure), .. } => self.starts.note_failure(failure.clone()),
+            // Somebody has stopped a member, or nothing failed.
             JobPhase::Stopping { ending: Ending::Regroup, .. } => {
-                // Somebody has stopped a member, or nothing failed.
-                gang.first_failure().into_iter().for_each(|failure| self.starts.note_end(&Ending::Failed(failure)));
+                gang.first_failure().into_iter().for_each(|failure| self.starts.note_failure(failure));
             }
-            JobPhase::Stopping { ending, .. } => self.starts.note_end(ending),
             // A member was lost before any member was told to run.
             JobPhase::Restarting { .. } if matches!(self.phase, JobPhase::Starting { .. }) => {
-                gang.first_failure().into_iter().for_each(|failure| self.starts.note_end(&Ending::Failed(failure)));
+                gang.first_failure().into_iter().for_each(|failure| self.starts.note_failure(failure));
             }
-            JobPhase::Starting { .. }
+            JobPhase::Stopping { ending: Ending::Succeeded | Ending::Cancelled, .. }
+            | JobPhase::Starting { .. }
             | JobPhase::Running { .. }
             | JobPhase::Pending { .. }
             | JobPhase::Restarting { .. }

@@ -14,12 +14,13 @@ use protocol::job::{JobRequest, JobSpec};
 use protocol::routes::{self, LONG_POLL_MAX_SECONDS};
 use protocol::view::{JobList, JobView};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::AppState;
 use super::connections::Caller;
 use super::error::ApiError;
-use super::openapi::{BadQuery, Down, NoSuchJob, NotLetIn};
+use super::openapi::{BadBody, BadQuery, Down, NoSuchJob, NotLetIn};
 use crate::registry::{JobHandle, JobsError, Submitted};
 use crate::store::Wish;
 
@@ -45,11 +46,9 @@ pub(super) struct Poll {
     responses(
         (status = 201, description = "The job is on record", body = JobView),
         (status = 200, description = "This job was already on record", body = JobView),
-        (status = 400, description = "The body is cut off", body = Problem, content_type = "application/problem+json"),
-        (status = 408, description = "The body is too slow", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "Another job has this name", body = Problem, content_type = "application/problem+json"),
-        (status = 413, description = "The body is too long", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The job is refused", body = Problem, content_type = "application/problem+json"),
+        BadBody,
         NotLetIn,
         Down,
     ),
@@ -58,11 +57,7 @@ pub(super) async fn submit(
     State(state): State<AppState>,
     request: Request,
 ) -> Result<(StatusCode, Json<JobView>), ApiError> {
-    let body = whole_body(request).await?;
-    let request: JobRequest = serde_json::from_slice(&body).map_err(|error| {
-        let detail = format!("the body is not a job: {error}");
-        ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadRequest, detail)
-    })?;
+    let request: JobRequest = parsed_body(request, "a job").await?;
     accept(&state, JobSpec::try_from(request)?).await
 }
 
@@ -74,6 +69,15 @@ pub(super) async fn accept(state: &AppState, spec: JobSpec) -> Result<(StatusCod
     };
     let view = handle.view.borrow().clone();
     Ok((status, Json(view)))
+}
+
+/// Reads the body as JSON. `what` names the expected content in the error.
+async fn parsed_body<T: DeserializeOwned>(request: Request, what: &str) -> Result<T, ApiError> {
+    let body = whole_body(request).await?;
+    serde_json::from_slice(&body).map_err(|error| {
+        let detail = format!("the body is not {what}: {error}");
+        ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadRequest, detail)
+    })
 }
 
 async fn whole_body(request: Request) -> Result<Bytes, ApiError> {
@@ -126,12 +130,10 @@ pub(super) async fn show(
     request_body(content = JobPatch, description = "At most 4 MiB, within 10 seconds"),
     responses(
         (status = 200, description = "The job, with its new number of workers", body = JobView),
-        (status = 400, description = "The body is cut off", body = Problem, content_type = "application/problem+json"),
-        (status = 408, description = "The body is too slow", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "The job is not elastic or has ended, or its record cannot be changed",
             body = Problem, content_type = "application/problem+json"),
-        (status = 413, description = "The body is too long", body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The change is refused", body = Problem, content_type = "application/problem+json"),
+        BadBody,
         NotLetIn,
         NoSuchJob,
         Down,
@@ -143,11 +145,7 @@ pub(super) async fn patch(
     request: Request,
 ) -> Result<Json<JobView>, ApiError> {
     let name = parse_name(name)?;
-    let body = whole_body(request).await?;
-    let patch: JobPatch = serde_json::from_slice(&body).map_err(|error| {
-        let detail = format!("the body is not a change of a job: {error}");
-        ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadRequest, detail)
-    })?;
+    let patch: JobPatch = parsed_body(request, "a change of a job").await?;
     let workers = state.jobs.patch(&name, patch).await?;
     let handle = state.jobs.find(&name).ok_or(JobsError::Slow(name))?;
     // The driver learns of the change from the record, a moment later.

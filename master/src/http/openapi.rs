@@ -66,6 +66,21 @@ pub(super) enum NotLetIn {
 #[expect(dead_code, reason = "read by the derive alone")]
 pub(super) struct NoSuchJob(Problem);
 
+/// The errors of a request's body.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "read by the derive alone")]
+pub(super) enum BadBody {
+    /// The body is cut off.
+    #[response(status = 400, content_type = "application/problem+json")]
+    CutOff(Problem),
+    /// The body is too slow.
+    #[response(status = 408, content_type = "application/problem+json")]
+    Slow(Problem),
+    /// The body is too long.
+    #[response(status = 413, content_type = "application/problem+json")]
+    Long(Problem),
+}
+
 /// A parameter is unknown or malformed.
 #[derive(IntoResponses)]
 #[response(status = 400, content_type = "application/problem+json")]

@@ -1,5 +1,6 @@
 //! Which pods of an elastic job to create and to delete, independent of the starts of its gang.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use protocol::elastic::Workers;
@@ -28,7 +29,8 @@ pub fn upkeep(gang: &Gang, workers: Workers, now: Duration) -> Upkeep {
     let wanted = wanted(gang, workers);
     let (create, later): (Vec<&Member>, Vec<&Member>) =
         wanted.iter().filter(|place| place.pod == Presence::Absent).partition(|place| place.place.create_at <= now);
-    let is_surplus = |place: &Member| !wanted.iter().any(|wanted| wanted.id == place.id);
+    let ids: BTreeSet<ReplicaId> = wanted.iter().map(|place| place.id).collect();
+    let is_surplus = |place: &Member| !ids.contains(&place.id);
     let is_useless = |place: &Member| match place.pod {
         Presence::Absent => false,
         Presence::Ended => true,

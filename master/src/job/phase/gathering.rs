@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use protocol::failure::{Failure, Loss};
+use protocol::failure::Failure;
 use protocol::ids::Generation;
 
-use super::elastic::{self, is_replaceable, regroup};
+use super::elastic::{self, is_disruption, is_replaceable, regroup};
 use super::ending::stop;
 use super::{Action, Ending, Gathering, JobPhase, Leftovers, PodSelection, Seen, StartStage, fail, overdue, running};
 use crate::job::gang::{Gang, Member};
@@ -62,9 +62,8 @@ fn has_only_called_back(gang: &Gang) -> bool {
 /// Whether to replace a lost pod without recording a failure. This is correct only before the first launch, and only
 /// for an evicted pod or a pod left from a start whose failure is already on record.
 fn is_to_be_swept(gathering: Gathering, gang: &Gang, failure: &Failure) -> bool {
-    let is_disruption = matches!(failure, Failure::ReplicaLost { loss: Loss::Disrupted, .. });
     let is_leftover = gathering.leftovers == Leftovers::Possible;
-    (is_disruption || is_leftover) && gang.newest_launch().is_none()
+    (is_disruption(failure) || is_leftover) && gang.newest_launch().is_none()
 }
 
 /// Continues with a complete gang. After a takeover, the gang may be in the middle of a start or a run.
