@@ -12,6 +12,7 @@ use super::{Driver, Next};
 use crate::job::gang::Gang;
 use crate::job::phase::{self, Action, JobPhase, Seen};
 use crate::job::replica::ReplicaPhase;
+use crate::job::upkeep::Replacements;
 
 impl Driver {
     /// Moves the phase as far as possible, carries out the actions, and publishes the view.
@@ -72,6 +73,10 @@ impl Driver {
             | JobPhase::Starting { .. }
             | JobPhase::Stopping { .. }
             | JobPhase::Releasing { .. } => {}
+            // The pods of a resumed job replace no lost ones.
+            JobPhase::Suspended { .. } => {
+                self.replicas.values_mut().for_each(|replica| replica.replacements = Replacements::default());
+            }
             // Long polls begin only now, because they would slow down the start of a large gang.
             JobPhase::Running { .. } => self.replicas.values().for_each(|replica| replica.watch_run(true)),
             JobPhase::Restarting { .. } => {
@@ -109,6 +114,7 @@ fn judged(actions: &[Action]) -> Option<&Failure> {
         Action::RecordRestart(failure) | Action::Conclude(JobResult::Failed { failure }) => Some(failure),
         Action::Conclude(JobResult::Succeeded | JobResult::Cancelled)
         | Action::CreatePods
+        | Action::RecordSuspension
         | Action::Keep(_)
         | Action::Enrol { .. }
         | Action::Configure(_)

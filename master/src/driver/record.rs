@@ -101,6 +101,21 @@ impl Driver {
         .await
     }
 
+    /// Records which start a suspension has ended, before its pods are deleted. A later master then knows that this
+    /// start is over, and how many starts there were.
+    pub(super) async fn record_suspension(&mut self) -> Next {
+        let Some(ended) = self.current_start.filter(|start| Some(*start) > self.stored.record.newest_ended()) else {
+            return Next::GoOn;
+        };
+        let starts = if self.policy.elastic.is_some() { self.starts.count() } else { self.stored.record.starts() + 1 };
+        self.write(|record| {
+            record.suspension.ended = Some(ended);
+            record.suspension.starts = starts.saturating_sub(record.restarts.total());
+            Change::Write
+        })
+        .await
+    }
+
     /// Records the result before the pods and their evidence are deleted. The driver does nothing else meanwhile.
     pub(super) async fn conclude(&mut self, result: JobResult) -> Next {
         let generation = self.channels.view.borrow().generation;

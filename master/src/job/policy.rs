@@ -54,6 +54,8 @@ pub struct Policy {
     /// Pause before the pods of a requeued gang are created again. It differs between jobs, so that two jobs that need
     /// each other's resources do not create their pods at the same time.
     pub requeue_pause: Duration,
+    /// Whether a user has suspended the job.
+    pub is_suspended: bool,
     /// The deadline of the job, if it has one.
     pub deadline: Option<Deadline>,
     /// Which pods are deleted at the end.
@@ -159,6 +161,7 @@ impl Policy {
             on_start_timeout: *on_start_timeout,
             // The share gives a factor from 0.5 to 1.5.
             requeue_pause: start_timeout.min(REQUEUE_PAUSE_MAX) * (128 + u32::from(share)) / 256,
+            is_suspended: false,
             deadline,
             clean_pods: *clean_pods,
             elastic: spec.workers().map(|workers| Elastic::of(workers, &spec.run_policy)),

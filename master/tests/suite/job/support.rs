@@ -42,6 +42,7 @@ pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
         no_retry_exit_codes: BTreeSet::new(),
         on_start_timeout: OnStartTimeout::Fail,
         requeue_pause: Duration::from_secs(50),
+        is_suspended: false,
         deadline: None,
         clean_pods: CleanPods::Running,
         elastic: None,

@@ -18,7 +18,7 @@ use testkit::fake::{Arrival, FakeAgent, FakeBackend, FakeStore};
 use crate::service::harness::{Master, client, in_time, reach, until, worker};
 
 /// An elastic job that never grows only because time has passed, and restarts without a pause.
-fn elastic(name: &str, min: u32, max: u32) -> JobSpec {
+pub(crate) fn elastic(name: &str, min: u32, max: u32) -> JobSpec {
     let request = JobRequest {
         worker_min: Some(min),
         worker_num: Some(max),
@@ -38,7 +38,7 @@ async fn running_with(job: &JobHandle, indexes: &[u32]) -> JobView {
     until(job, |view| view.state == JobState::Running && view.roster == roster).await
 }
 
-async fn agents(master: &Master, spec: &JobSpec, indexes: &[u32]) -> BTreeMap<u32, FakeAgent> {
+pub(crate) async fn agents(master: &Master, spec: &JobSpec, indexes: &[u32]) -> BTreeMap<u32, FakeAgent> {
     let mut agents = BTreeMap::new();
     for index in indexes {
         agents.insert(*index, master.backend.agent(&spec.name, worker(*index)).await);
@@ -47,16 +47,17 @@ async fn agents(master: &Master, spec: &JobSpec, indexes: &[u32]) -> BTreeMap<u3
 }
 
 async fn scale(master: &Master, spec: &JobSpec, min: Option<u32>, max: u32) -> Workers {
-    let patch = JobPatch { worker_min: min, worker_num: Some(max) };
-    master.jobs.patch(&spec.name, patch).await.expect("the change is accepted")
+    let patch = JobPatch { worker_min: min, worker_num: Some(max), suspended: None };
+    let record = master.jobs.patch(&spec.name, patch).await.expect("the change is accepted");
+    record.workers().expect("the job is elastic")
 }
 
 /// The newest value of a variable that this agent got.
-fn newest(agent: &FakeAgent, variable: &str) -> serde_json::Value {
+pub(crate) fn newest(agent: &FakeAgent, variable: &str) -> serde_json::Value {
     agent.history().configs.last().expect("it was configured").1[variable].clone()
 }
 
-fn succeed(agents: &BTreeMap<u32, FakeAgent>) {
+pub(crate) fn succeed(agents: &BTreeMap<u32, FakeAgent>) {
     agents.values().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
 }
 
@@ -95,7 +96,11 @@ async fn an_evicted_worker_costs_no_restart_and_its_replacement_gets_the_last_se
     let view = until(&job, is_over).await;
     let cause = view.changes.iter().rev().find_map(|change| match &change.cause {
         ChangeCause::Left { failure } => Some(failure.to_string()),
-        ChangeCause::First | ChangeCause::Joined { .. } | ChangeCause::Shrunk | ChangeCause::TakenOver => None,
+        ChangeCause::First
+        | ChangeCause::Joined { .. }
+        | ChangeCause::Shrunk
+        | ChangeCause::Resumed
+        | ChangeCause::TakenOver => None,
     });
     assert_eq!(cause.expect("the cause is in the view"), "worker-0 was lost: node drained");
     running_with(&job, &[1, 2, 3, 0]).await;
