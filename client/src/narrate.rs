@@ -131,7 +131,7 @@ fn restart(before: Option<&JobView>, now: &JobView) -> Option<String> {
     let is_new = before.is_some_and(|view| view.restarts.total() < now.restarts.total());
     let failed = now.restarts.failed_starts.last().filter(|_| is_new)?;
     let number = if failed.counted {
-        format!("restart {} of {}", now.restarts.counted, now.spec.run_policy.max_restarts)
+        format!("restart {} of {}", now.restarts.spent(), now.spec.run_policy.max_restarts)
     } else {
         "restart (not counted)".to_owned()
     };

@@ -24,8 +24,8 @@ impl Driver {
             }
             let gang = self.gang();
             let record = &self.stored.record;
-            let (restarts, epoch, now) = (&record.restarts, record.epoch, self.began.elapsed());
-            let seen = Seen { gang: &gang, policy: &self.policy, restarts, epoch, now };
+            let (restarts, epoch, now) = (self.restarts(), record.epoch, self.began.elapsed());
+            let seen = Seen { gang: &gang, policy: &self.policy, restarts: &restarts, epoch, now };
             let (phase, actions) = phase::step(self.phase.clone(), self.wished(), seen);
             let has_moved = phase != self.phase;
             let look_at = phase::next_look(&phase, seen);

@@ -1,6 +1,7 @@
 //! What only the driver of an elastic job does: it gives replicas their seats, keeps their pods, and follows changes of
 //! the number of workers.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::mem;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::OptionFuture;
 use protocol::agent::Membership;
 use protocol::elastic::{CHANGES_MAX, ChangeCause, GangChange};
-use protocol::failure::Failure;
+use protocol::failure::{Failure, Restarts};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -21,7 +22,7 @@ use crate::backend::PodTable;
 use crate::job::gang::Gang;
 use crate::job::observation::{AgentState, DeletedBy, Enrolled, Presence};
 use crate::job::phase::{Ending, JobPhase};
-use crate::job::policy::{Deadline, Elastic, Policy};
+use crate::job::policy::{Deadline, Elastic, FORGIVE_AFTER, Policy};
 use crate::job::roster::{Roster, last_start, wanted};
 use crate::job::upkeep::Upkeep;
 use crate::store::JobRecord;
@@ -117,6 +118,18 @@ impl Starts {
 }
 
 impl Driver {
+    /// The job's restarts. If an elastic job had no counted failure for some time, its earlier ones are forgiven.
+    pub(super) fn restarts(&self) -> Cow<'_, Restarts> {
+        let restarts = &self.stored.record.restarts;
+        let is_forgiven = |at: UnixMillis| self.context.age(at) >= FORGIVE_AFTER;
+        if self.policy.elastic.is_some() && restarts.last_counted().is_some_and(is_forgiven) {
+            // `step` reads only the numbers.
+            let Restarts { counted, uncounted, .. } = *restarts;
+            return Cow::Owned(Restarts { counted, uncounted, forgiven: counted, ..Restarts::default() });
+        }
+        Cow::Borrowed(restarts)
+    }
+
     /// Gives these replicas their seats in a start.
     pub(super) fn enrol(&mut self, generation: Generation, roster: &Roster) {
         let gang = self.gang();

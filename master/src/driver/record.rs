@@ -88,12 +88,14 @@ impl Driver {
         let Some(failed) = self.failed.take() else { return Next::GoOn };
         let (restarts, failure) = (self.stored.record.restarts.total() + 1, &failed.failure);
         info!(job = %self.stored.name(), %failure, counted = failed.counted, restarts, "restarting the gang");
+        let forgiven = self.restarts().forgiven;
         self.write(|record| {
             // An earlier attempt may have succeeded although its answer was lost.
             let is_noted = |last: &FailedStart| (last.generation, last.at) == (failed.generation, failed.at);
             if record.restarts.failed_starts.last().is_some_and(is_noted) {
                 return Change::Nothing;
             }
+            record.restarts.forgiven = forgiven;
             record.restarts.note(failed.clone());
             record.restarts.count_restart();
             Change::Write

@@ -29,6 +29,9 @@ const FREE_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Maximum pause until the pods of a requeued gang are created again. [`Policy::of`] then scales it by the `share`.
 const REQUEUE_PAUSE_MAX: Duration = Duration::from_secs(300);
 
+/// After this time without a counted failure, an elastic job's earlier restarts do not use up `max_restarts` any more.
+pub const FORGIVE_AFTER: Duration = Duration::from_secs(600);
+
 /// The rules of one job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
@@ -175,8 +178,8 @@ impl Policy {
                 let pause = self.pause_after(restarts.uncounted).min(FREE_PAUSE_MAX.max(self.backoff));
                 Verdict::Restart { budget: Budget::Free, pause }
             }
-            Some(Budget::Counted) if restarts.counted < self.max_restarts => {
-                Verdict::Restart { budget: Budget::Counted, pause: self.pause_after(restarts.counted) }
+            Some(Budget::Counted) if restarts.spent() < self.max_restarts => {
+                Verdict::Restart { budget: Budget::Counted, pause: self.pause_after(restarts.spent()) }
             }
             Some(Budget::Counted) => Verdict::GiveUp,
             None => match (failure, self.on_start_timeout) {

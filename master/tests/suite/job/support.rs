@@ -51,7 +51,7 @@ pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
 
 /// No start has failed before.
 pub(crate) static NO_RESTARTS: Restarts =
-    Restarts { counted: 0, uncounted: 0, failed_starts: vec![], repeated_starts: vec![] };
+    Restarts { counted: 0, uncounted: 0, forgiven: 0, failed_starts: vec![], repeated_starts: vec![] };
 
 pub(crate) fn id(text: &str) -> ReplicaId {
     text.parse().expect("the tests write replicas as role-index")

@@ -8,7 +8,7 @@ use master::registry::JobHandle;
 use master::store::JobStore;
 use protocol::agent::ExitOutcome;
 use protocol::elastic::{ChangeCause, JobPatch, Workers};
-use protocol::ids::{Generation, ReplicaId};
+use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::run_policy::RunPolicy;
 use protocol::view::{JobState, JobView};
@@ -277,5 +277,27 @@ async fn workers_that_come_and_go_in_any_order_leave_a_gang_that_succeeds() {
     for id in view.roster.clone() {
         master.backend.agent(&spec.name, id).await.exit(ExitOutcome::Code(0));
     }
+    reach(&job, JobState::Succeeded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_ten_minutes_without_a_failure_the_earlier_ones_use_up_no_restart() {
+    let master = Master::new();
+    let elastic = elastic("forgiven", 1, 2);
+    let spec = JobSpec { run_policy: RunPolicy { max_restarts: 1, ..elastic.run_policy.clone() }, ..elastic };
+    let job = master.submit(spec.clone()).await;
+    for failures in 1..=2 {
+        running_with(&job, &[0, 1]).await;
+        agents(&master, &spec, &[1]).await[&1].exit(ExitOutcome::Code(3));
+        until(&job, |view| view.state == JobState::Running && view.restarts.counted == failures).await;
+        let stored = master.store.get(&spec.name).await.expect("the store answers").expect("the job is on record");
+        let mut record = stored.record.clone();
+        record.restarts.failed_starts.iter_mut().for_each(|failed| failed.at = UnixMillis(1));
+        master.store.update(record.changed(), &stored.version).await.expect("nobody else writes");
+        until(&job, |view| view.restarts.failed_starts.iter().all(|failed| failed.at == UnixMillis(1))).await;
+    }
+    let view = running_with(&job, &[0, 1]).await;
+    assert_eq!((view.restarts.counted, view.restarts.spent()), (2, 1));
+    succeed(&agents(&master, &spec, &[0, 1]).await);
     reach(&job, JobState::Succeeded).await;
 }
