@@ -9,6 +9,7 @@ use protocol::elastic::JobPatch;
 use protocol::error::Problem;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
+use protocol::progress::JobSeries;
 use protocol::routes::{AGENT_PROGRAM, JOBS, LONG_POLL_MAX_SECONDS, MASTER};
 use protocol::view::{JobList, JobView, MasterView};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
@@ -133,6 +134,11 @@ impl MasterClient {
     /// All jobs.
     pub(crate) async fn list(&self) -> Result<JobList, MasterError> {
         self.json(self.request(Method::GET, self.url.join(JOBS))).await
+    }
+
+    /// The newest report of each of a job's scripts.
+    pub(crate) async fn newest_progress(&self, name: &JobName) -> Result<JobSeries, MasterError> {
+        self.json(self.request(Method::GET, self.job(name, "/series")).query(&[("tail", 1)])).await
     }
 
     /// One job now.

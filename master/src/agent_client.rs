@@ -36,8 +36,17 @@ const ANSWER_BYTES: usize = 1024 * 1024;
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_PROBE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_PROBES: u32 = 3;
-/// Duration of one long poll. Network devices may cut a connection that is idle for a minute.
-const POLL_WAIT: Duration = Duration::from_secs(30);
+/// Maximum duration of one long poll. Network devices may cut a connection that is idle for a minute.
+pub const POLL_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// A long poll of an agent's status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Poll {
+    /// The answer comes when the status has another number than this.
+    pub after: u64,
+    /// Or after this time, in whole seconds, at most [`POLL_WAIT_MAX`].
+    pub wait: Duration,
+}
 
 /// Why a call to an agent failed.
 #[derive(Debug, thiserror::Error)]
@@ -131,17 +140,17 @@ impl AgentClient {
         Self { authorization: Some(authorization), ..self.clone() }
     }
 
-    /// `GET /status`; with `after`, a long poll that answers when the status is newer than `after`.
+    /// `GET /status`, as a long poll if one is given.
     ///
     /// # Errors
     /// [`AgentError`].
-    pub async fn status(&self, agent: SocketAddr, after: Option<u64>) -> Result<AgentAnswer, AgentError> {
+    pub async fn status(&self, agent: SocketAddr, poll: Option<Poll>) -> Result<AgentAnswer, AgentError> {
         let path = routes::AGENT_STATUS;
-        let answer = match after {
+        let answer = match poll {
             None => self.call(get(agent, path), CALL_TIMEOUT).await,
-            Some(after) => {
-                let path = format!("{path}?after={after}&wait={}", POLL_WAIT.as_secs());
-                self.call(get(agent, &path), POLL_WAIT + CALL_TIMEOUT).await
+            Some(Poll { after, wait }) => {
+                let path = format!("{path}?after={after}&wait={}", wait.as_secs());
+                self.call(get(agent, &path), wait + CALL_TIMEOUT).await
             }
         };
         match answer {

@@ -13,6 +13,7 @@ pub mod job;
 pub mod kube;
 pub mod logs;
 pub mod registry;
+pub mod series;
 mod signals;
 mod state_dir;
 pub mod store;

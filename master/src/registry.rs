@@ -21,6 +21,7 @@ use self::requests::remove_output;
 use crate::driver::{self, Channels, Context, Driven, Tenure};
 use crate::job::key::JobKey;
 use crate::logs::{Archive, JobLogs};
+use crate::series::SeriesOfJob;
 use crate::store::{JobRecord, StoreError, StoreEvent, Stored};
 
 /// Pause before a job gets a new driver after its first driver broke. The pause doubles each time a driver breaks,
@@ -36,6 +37,8 @@ pub struct JobHandle {
     pub view: watch::Receiver<JobView>,
     /// The job's output.
     pub logs: Arc<JobLogs>,
+    /// What its scripts have reported to this master.
+    pub series: Arc<SeriesOfJob>,
     record: watch::Sender<Option<Stored>>,
     damaged: Arc<Notify>,
     /// How many drivers of the job have broken.
@@ -128,7 +131,7 @@ impl Jobs {
             }
         };
         let shown = before.view.borrow().clone();
-        let (handle, channels) = Self::connect(&stored, shown, before.logs);
+        let (handle, channels) = Self::connect(&stored, shown, (before.logs, before.series));
         self.lock().insert(stored.name().clone(), JobHandle { broken, ..handle });
         self.drive(stored, (tenure, pause), channels, drivers);
     }
@@ -158,7 +161,8 @@ impl Jobs {
                 Some(_) | None => {
                     let record = &stored.record;
                     let logs = self.archive.job(&record.uid, &record.replicas());
-                    let (handle, channels) = Self::connect(&stored, driver::initial_view(record), logs);
+                    let kept = (logs, Arc::default());
+                    let (handle, channels) = Self::connect(&stored, driver::initial_view(record), kept);
                     self.lock().insert(stored.name().clone(), handle);
                     let tenure = self.tenure(record);
                     self.drive(*stored, (tenure, Duration::ZERO), channels, drivers);
@@ -189,12 +193,22 @@ impl Jobs {
         self.arrivals.send_replace(());
     }
 
-    fn connect(stored: &Stored, shown: JobView, logs: Arc<JobLogs>) -> (JobHandle, Channels) {
+    fn connect(
+        stored: &Stored,
+        shown: JobView,
+        (logs, series): (Arc<JobLogs>, Arc<SeriesOfJob>),
+    ) -> (JobHandle, Channels) {
         let (view_sender, view) = watch::channel(shown);
         let (record_sender, record) = watch::channel(Some(stored.clone()));
         let damaged = Arc::new(Notify::new());
-        let channels = Channels { record, damaged: Arc::clone(&damaged), view: view_sender, logs: Arc::clone(&logs) };
-        (JobHandle { view, logs, record: record_sender, damaged, broken: 0 }, channels)
+        let channels = Channels {
+            record,
+            damaged: Arc::clone(&damaged),
+            view: view_sender,
+            logs: Arc::clone(&logs),
+            series: Arc::clone(&series),
+        };
+        (JobHandle { view, logs, series, record: record_sender, damaged, broken: 0 }, channels)
     }
 
     /// Finds a job by its name.

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Generation, UnixMillis};
+use crate::progress::Progress;
 use crate::text;
 use crate::warm::WarmState;
 
@@ -69,17 +70,18 @@ pub struct RunStatus {
     /// The warm interpreter. Absent until `/warm` asks for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm: Option<WarmState>,
-    /// The helper `muster.py`. Absent until the run's script reports that it uses it.
+    /// The newest report of the helper `muster.py`. Absent until the run's script says that it uses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub helper: Option<HelperStatus>,
+    pub helper: Option<Progress>,
 }
 
-/// What a script that uses the helper has reported in this run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HelperStatus {
-    /// The last step by the script's own count. Absent before the first one. A new step does not wake a long poll.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step: Option<u64>,
+impl RunStatus {
+    /// Whether it differs from an earlier status in more than the progress of the script. The first step of a run is news,
+    /// later ones are not.
+    pub fn is_news_after(&self, known: &Self) -> bool {
+        let stage = |status: &Self| status.helper.as_ref().map(Progress::has_stepped);
+        stage(self) != stage(known) || Self { helper: known.helper.clone(), ..self.clone() } != *known
+    }
 }
 
 /// A replica's membership in one start. The master sends it with the environment, and the agent only repeats it. From

@@ -13,6 +13,7 @@ pub mod job;
 #[cfg(feature = "openapi")]
 mod openapi;
 pub mod pod;
+pub mod progress;
 pub mod routes;
 pub mod run_policy;
 mod spec_error;

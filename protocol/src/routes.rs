@@ -38,6 +38,8 @@ pub const JOB: &str = "/v1/jobs/{name}";
 pub const JOB_CANCEL: &str = "/v1/jobs/{name}/cancel";
 /// Master: a job's output.
 pub const JOB_LOGS: &str = "/v1/jobs/{name}/logs";
+/// Master: what a job's scripts have reported; see [`crate::progress::JobSeries`].
+pub const JOB_SERIES: &str = "/v1/jobs/{name}/series";
 /// Master: answers with a [`crate::view::MasterView`].
 pub const MASTER: &str = "/v1/master";
 /// Master: the agent's program, for a client that wraps an image and has no agent.

@@ -39,9 +39,9 @@ pub struct RunPolicy {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub success_policy: Option<SuccessPolicy>,
     /// Minimum time from a start of an elastic job to a restart that takes in new workers. When every wanted worker is
-    /// ready, the restart does not wait.
-    #[serde(skip_serializing_if = "is_default_grow_interval")]
-    pub grow_interval_seconds: u32,
+    /// ready, the restart does not wait. Absent: 30 s if the scripts report their steps with `muster.py`, else 300 s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grow_interval_seconds: Option<u32>,
     /// Whether agents keep a warm interpreter, and what it imports. Absent: Muster decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preload: Option<Preload>,
@@ -49,11 +49,8 @@ pub struct RunPolicy {
 
 /// Default of [`RunPolicy::grow_interval_seconds`]: a script loses its work since its last checkpoint.
 pub const GROW_INTERVAL_SECONDS: u32 = 300;
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_default_grow_interval(seconds: &u32) -> bool {
-    *seconds == GROW_INTERVAL_SECONDS
-}
+/// The same for scripts with the helper `muster.py`, which save before they stop.
+pub const GROW_INTERVAL_OF_HELPER_SECONDS: u32 = 30;
 
 /// The fields of [`RunPolicy`] in a request. Unknown fields are refused.
 #[derive(Deserialize)]
@@ -68,7 +65,7 @@ struct Strict {
     ttl_after_finished_seconds: Option<u32>,
     clean_pods: CleanPods,
     success_policy: Option<SuccessPolicy>,
-    grow_interval_seconds: u32,
+    grow_interval_seconds: Option<u32>,
     preload: Option<Preload>,
 }
 
@@ -87,7 +84,7 @@ impl Default for RunPolicy {
             ttl_after_finished_seconds: None,
             clean_pods: CleanPods::Running,
             success_policy: None,
-            grow_interval_seconds: GROW_INTERVAL_SECONDS,
+            grow_interval_seconds: None,
             preload: None,
         }
     }

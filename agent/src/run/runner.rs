@@ -21,7 +21,7 @@ use super::output::RunOutput;
 use super::phase::{Cause, Kill, Phase};
 use super::shares::Shares;
 use super::shutdown::Shutdown;
-use super::status::{is_news, log_change, status_of};
+use super::status::{log_change, status_of};
 use super::step::{State, Step, step};
 use super::unstartable::Attempt;
 use super::{AgentEnd, Command, exception};
@@ -228,7 +228,8 @@ impl Runner {
             let seq = status.seq;
             let (warm, helper) = (self.warm.state(), self.helper.status());
             let new = RunStatus { seq, ..status_of(&self.state.phase, warm, helper, status.boot_id.clone()) };
-            if !is_news(status, &new) {
+            // Long polls get a new step with their next answer.
+            if !new.is_news_after(status) {
                 *status = new;
                 return false;
             }

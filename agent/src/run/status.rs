@@ -1,6 +1,7 @@
 //! The status of the run, for the wire and for the agent's log.
 
-use protocol::agent::{Features, HelperStatus, RunStatus};
+use protocol::agent::{Features, RunStatus};
+use protocol::progress::Progress;
 use protocol::warm::WarmState;
 use tracing::field::display;
 use tracing::info;
@@ -11,7 +12,7 @@ use super::phase::Phase;
 pub(super) fn status_of(
     phase: &Phase,
     warm: Option<WarmState>,
-    helper: Option<HelperStatus>,
+    helper: Option<Progress>,
     boot_id: String,
 ) -> RunStatus {
     let (started_at, exit) = match phase {
@@ -35,12 +36,6 @@ pub(super) fn status_of(
         // Before its start, the newest run is an earlier one.
         helper: started_at.and(helper),
     }
-}
-
-/// Whether long polls get the new status at once. They get a new step with their next answer.
-pub(super) fn is_news(known: &RunStatus, new: &RunStatus) -> bool {
-    let differs_besides_step = RunStatus { helper: new.helper, ..known.clone() } != *new;
-    differs_besides_step || known.helper.is_some() != new.helper.is_some()
 }
 
 /// Writes a new status to the agent's log.

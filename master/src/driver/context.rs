@@ -11,6 +11,7 @@ use crate::agent_client::AgentClient;
 use crate::agent_token::AgentKey;
 use crate::backend::PodBackend;
 use crate::logs::JobLogs;
+use crate::series::SeriesOfJob;
 use crate::store::{JobStore, Stored};
 
 /// What all drivers of one master share.
@@ -45,4 +46,6 @@ pub struct Channels {
     pub view: watch::Sender<JobView>,
     /// The job's kept output.
     pub logs: Arc<JobLogs>,
+    /// What the job's scripts have reported.
+    pub series: Arc<SeriesOfJob>,
 }

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
@@ -20,11 +21,13 @@ use tracing::{info, warn};
 
 use super::Report;
 use super::subject::Subject;
-use super::tasks::{COPY_TIMEOUT, is_unreachable, patience, refused, report, spawn};
-use crate::agent_client::{AgentAnswer, AgentClient, AgentError};
+use super::tasks::{COPY_TIMEOUT, is_unreachable, patience, report, spawn, state_of};
+use crate::agent_client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
 use crate::error_chain::error_chain;
 use crate::job::observation::AgentState;
 use crate::logs::ReplicaLog;
+use crate::series::SeriesOfJob;
+use crate::store::wall_clock;
 
 /// Maximum pause, without jitter, before a silent agent is asked again. The whole gang waits for the last agent.
 const JOIN_DELAY_MAX: Duration = Duration::from_millis(200);
@@ -47,6 +50,8 @@ pub(super) struct Followed {
     pub(super) subject: Subject,
     pub(super) address: SocketAddr,
     pub(super) log: ReplicaLog,
+    /// Where to keep what the script reports.
+    pub(super) series: Arc<SeriesOfJob>,
     pub(super) reporter: mpsc::Sender<Report>,
     /// The request for a warm interpreter, if the job is to have one.
     pub(super) warm: Option<WarmRequest>,
@@ -187,8 +192,15 @@ impl Pod {
             self.until_it_may_change(heard).await;
             let answer = match self.ask(heard).await {
                 Err(AgentError::Unreachable { .. }) => return None,
-                // The long poll timed out without a change.
-                Ok(AgentAnswer::Status(status)) if heard == Some(&*status) => continue,
+                Ok(AgentAnswer::Status(status)) => {
+                    let Followed { series, subject, .. } = &self.followed;
+                    series.note(subject.id, &status, wall_clock());
+                    // The long poll timed out. The driver needs no news about progress.
+                    if heard.is_some_and(|heard| !status.is_news_after(heard)) {
+                        continue;
+                    }
+                    Ok(AgentAnswer::Status(status))
+                }
                 answer => answer,
             };
             let state = state_of(answer, heard);
@@ -213,8 +225,10 @@ impl Pod {
     /// Asks for the agent's status. Retries an unreachable agent until its pod has ended, because only the pod's state
     /// proves that the agent is dead.
     async fn ask(&self, heard: Option<&RunStatus>) -> Result<AgentAnswer, AgentError> {
-        let Followed { agents, address, .. } = &self.followed;
-        let ask = async || agents.status(*address, heard.map(|heard| heard.seq)).await;
+        let Followed { agents, address, series, .. } = &self.followed;
+        let reports = |heard: &RunStatus| heard.helper.is_some() && heard.exit.is_none();
+        let wait = if heard.is_some_and(reports) { series.interval() } else { POLL_WAIT_MAX };
+        let ask = async || agents.status(*address, heard.map(|heard| Poll { after: heard.seq, wait })).await;
         let pauses = match heard {
             None => persistent().with_max_delay(JOIN_DELAY_MAX),
             Some(_) => persistent(),
@@ -321,20 +335,6 @@ impl Pod {
         }
         self.news.send_if_modified(|copied| std::mem::replace(&mut copied.is_stuck, is_stuck) != is_stuck);
         done.map_err(CopyError::File)
-    }
-}
-
-/// The agent's state after this answer. `heard` is the agent's newest status before it.
-fn state_of(answer: Result<AgentAnswer, AgentError>, heard: Option<&RunStatus>) -> AgentState {
-    match answer {
-        Ok(AgentAnswer::SeedOnly) if heard.is_none() => AgentState::SeedOnly,
-        Ok(AgentAnswer::Status(status)) if heard.is_none_or(|heard| heard.boot_id == status.boot_id) => {
-            AgentState::Status(status)
-        }
-        Ok(AgentAnswer::SeedOnly | AgentAnswer::Status(_)) => {
-            refused("its agent was restarted, and its run is lost".to_owned())
-        }
-        Err(error) => refused(format!("its agent did not report its status: {}", error_chain(&error))),
     }
 }
 

@@ -1,5 +1,7 @@
 //! The driver's inputs: its record, its pods, and the reports of its tasks.
 
+use std::sync::Arc;
+
 use protocol::agent::{RunState, RunStatus};
 use tracing::info;
 
@@ -87,7 +89,9 @@ impl Driver {
                 let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
                 let subject = replica.subject(*id);
                 let warm = warm::request(&self.stored.record.spec, id.role);
-                replica.follower = Some(Follower::begin(Followed { agents, subject, address, log, reporter, warm }));
+                let series = Arc::clone(&self.channels.series);
+                let followed = Followed { agents, subject, address, log, series, reporter, warm };
+                replica.follower = Some(Follower::begin(followed));
             }
         }
     }

@@ -150,7 +150,7 @@ impl Driver {
             }
             last_lines = log.last_lines(LAST_LINES_MAX, replica.output_from).await;
         }
-        let budget = self.policy.budget_of(&failure);
+        let budget = self.policy.budget_of(&failure, gang.helper_of(&failure));
         let evidence =
             Evidence { generation: self.current_start, now: self.context.store.now(), budget, last_lines, silence };
         diagnose(failure, gang, evidence)

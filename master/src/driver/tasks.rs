@@ -8,7 +8,7 @@ use std::time::Duration;
 use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
-use protocol::agent::{Membership, RunState};
+use protocol::agent::{Membership, RunState, RunStatus};
 use protocol::ids::{Generation, ReplicaId};
 use protocol::job::JobSpec;
 use tokio::sync::mpsc;
@@ -18,7 +18,7 @@ use tracing::warn;
 
 use super::Report;
 use super::subject::Subject;
-use crate::agent_client::{AgentAnswer, AgentClient, AgentError};
+use crate::agent_client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
 use crate::backend::PodBackend;
 use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
@@ -119,11 +119,11 @@ async fn configure_one(
         answer => return answer,
     }
     stop(&call.agents, agent, Some(call.generation), Duration::ZERO).await?;
-    let mut after = None;
-    while let AgentAnswer::Status(status) = call.agents.status(agent, after).await?
+    let mut poll = None;
+    while let AgentAnswer::Status(status) = call.agents.status(agent, poll).await?
         && !matches!(status.state, RunState::Exited | RunState::Idle)
     {
-        after = Some(status.seq);
+        poll = Some(Poll { after: status.seq, wait: POLL_WAIT_MAX });
     }
     send.retry(patience()).when(is_unreachable).await
 }
@@ -191,7 +191,21 @@ pub(super) async fn report(reporter: &mpsc::Sender<Report>, subject: Subject, st
     let _ = reporter.send(Report::Agent(subject, state)).await;
 }
 
-pub(super) fn refused(reason: String) -> AgentState {
+/// The agent's state after this answer. `heard` is the agent's newest status before it.
+pub(super) fn state_of(answer: Result<AgentAnswer, AgentError>, heard: Option<&RunStatus>) -> AgentState {
+    match answer {
+        Ok(AgentAnswer::SeedOnly) if heard.is_none() => AgentState::SeedOnly,
+        Ok(AgentAnswer::Status(status)) if heard.is_none_or(|heard| heard.boot_id == status.boot_id) => {
+            AgentState::Status(status)
+        }
+        Ok(AgentAnswer::SeedOnly | AgentAnswer::Status(_)) => {
+            refused("its agent was restarted, and its run is lost".to_owned())
+        }
+        Err(error) => refused(format!("its agent did not report its status: {}", error_chain(&error))),
+    }
+}
+
+fn refused(reason: String) -> AgentState {
     AgentState::Failed(LostRun::broken(reason))
 }
 

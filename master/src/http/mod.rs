@@ -11,6 +11,7 @@ mod jobs;
 mod logs;
 mod metrics;
 mod openapi;
+mod series;
 
 use std::io;
 use std::net::SocketAddr;
@@ -75,6 +76,7 @@ fn routes(guard: Guard) -> OpenApiRouter<AppState> {
         .routes(routes!(jobs::show, jobs::patch, jobs::delete))
         .routes(routes!(jobs::cancel))
         .routes(routes!(logs::logs))
+        .routes(routes!(series::series))
         .routes(routes!(about::master))
         .routes(routes!(about::agent_program))
         .route_layer(middleware::from_fn_with_state(Arc::new(guard), guard::check));

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use axum::http::StatusCode;
 use protocol::agent::{ExitOutcome, ExitReport, Features, LastWords, RunState, RunStatus};
 use protocol::ids::Generation;
+use protocol::progress::Progress;
 use protocol::warm::WarmRequest;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -171,6 +172,11 @@ impl FakeAgent {
         if self.0.kind == AgentKind::Prototype {
             self.0.finished.cancel();
         }
+    }
+
+    /// Makes its script report this with the helper.
+    pub fn report(&self, progress: Progress) {
+        self.change(|status| status.helper = Some(progress));
     }
 
     /// The status of its run.

@@ -144,7 +144,7 @@ impl World {
             workers,
             gather: Duration::from_secs(10),
             settle: Duration::from_millis(200),
-            grow_interval: Duration::from_secs(60),
+            grow_interval: Some(Duration::from_secs(60)),
         };
         let start_timeout = Duration::from_secs(1_000_000);
         let policy = Policy { elastic: Some(elastic), start_timeout, ..with_restarts(u32::MAX) };

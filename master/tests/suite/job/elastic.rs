@@ -21,7 +21,7 @@ fn policy() -> Policy {
         workers: Workers { min: 2, max: 4 },
         gather: Duration::from_secs(10),
         settle: Duration::from_millis(200),
-        grow_interval: Duration::from_secs(60),
+        grow_interval: Some(Duration::from_secs(60)),
     };
     Policy { elastic: Some(elastic), ..POLICY }
 }

@@ -83,7 +83,7 @@ impl Script {
     fn note(&self, actions: &[Action], gang: &Gang, restarts: &mut Restarts) {
         for action in actions {
             if let Action::RecordRestart(failure) = action {
-                let budget = self.policy.budget_of(failure);
+                let budget = self.policy.budget_of(failure, gang.helper_of(failure));
                 let evidence = Evidence {
                     generation: None,
                     now: UnixMillis(0),

@@ -11,6 +11,7 @@ mod guarding;
 mod harness;
 mod logs;
 mod patience;
+mod reporting;
 mod restarting;
 mod submitting;
 mod suspending;
