@@ -196,8 +196,8 @@ abuse: ## Send a master 1,000 browser requests, 10,000 malformed requests and 10
 	cargo test --locked -p e2e --test suite -- abuse:: --ignored --nocapture --test-threads 1
 
 .PHONY: chaos
-chaos: ## Break masters at every point, kill workers and pods at random, and check that nothing is lost; ROUNDS=n for more
-	scripts/chaos $(or $(ROUNDS),1)
+chaos: venv ## Break masters at every point, kill workers and pods at random, and check that nothing is lost; ROUNDS=n for more
+	$(WITH_VENV) scripts/chaos $(or $(ROUNDS),1)
 
 .PHONY: bench
 bench: build ## Measure Muster's overhead, such as the time to start a job
