@@ -24,7 +24,7 @@ use crate::job::observation::{AgentState, DeletedBy, Enrolled, Presence};
 use crate::job::phase::{Ending, JobPhase};
 use crate::job::policy::{Deadline, Elastic, FORGIVE_AFTER, Policy};
 use crate::job::roster::{Roster, last_start, wanted};
-use crate::job::upkeep::Upkeep;
+use crate::job::upkeep::{Replacements, Upkeep};
 use crate::store::JobRecord;
 
 /// Maximum time to copy the last bytes from an agent that has ended.
@@ -251,9 +251,14 @@ impl Driver {
     /// Follows what the record says about the number of workers and about suspensions.
     pub(super) fn follow_record(&mut self) {
         let active_time = self.stored.record.active_time(self.context.store.now());
+        let before = self.policy.elastic;
         follow(&mut self.policy, &self.stored.record, (active_time, self.began.elapsed()));
         if self.policy.elastic.is_none() || self.stored.record.ended.is_some() {
             return;
+        }
+        if self.policy.elastic != before {
+            // The pods that a user asks for replace no lost ones.
+            self.replicas.values_mut().for_each(|replica| replica.replacements = Replacements::default());
         }
         self.add(&self.stored.record.replicas());
     }

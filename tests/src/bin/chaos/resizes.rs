@@ -118,11 +118,11 @@ impl Resizes<'_> {
             // Fewer steps than planned, so that the job cannot end before the change.
             self.allow(number * STEPS_EACH - STEPS_EACH / 2)?;
             thread::sleep(Duration::from_millis(self.random.u64(0..=100)));
-            if self.random.u8(..3) == 0 {
+            if self.random.u8(..4) == 0 {
                 self.delete_a_pod(&view)?;
             } else {
                 workers = self.other_than(workers);
-                self.api.patch(&self.name, JobPatch { worker_min: None, worker_num: Some(workers) })?;
+                self.api.patch(&self.name, JobPatch { worker_num: Some(workers), ..JobPatch::default() })?;
             }
             view = self.training_with(workers, Some(&view))?;
         }
