@@ -106,7 +106,7 @@ image-programs: musl ## Build the static programs for the images into dist/image
 
 .PHONY: images
 images: image-programs ## Build the images muster-master and muster-agent; push them with REGISTRY=HOST/PATH
-	REGISTRY="$(REGISTRY)" scripts/images dist/image
+	REGISTRY="$(REGISTRY)" VERSION="$(VERSION)" scripts/images dist/image
 
 .PHONY: token
 token: ## Create the Secret with the master's token in kubectl's namespace, unless it exists

@@ -1,6 +1,7 @@
 //! The command line: flags and verbs. The help of a flag has its unit and default. `request.rs` checks the values
 //! together, and `config.rs` finds the master.
 
+mod cluster;
 mod kubernetes;
 mod policy;
 mod values;
@@ -17,6 +18,7 @@ use protocol::env::{EnvError, EnvName};
 use protocol::ids::JobName;
 use protocol::job::Strategy;
 
+pub(crate) use self::cluster::{DoctorArgs, InstallArgs, Service, UninstallArgs};
 pub(crate) use self::kubernetes::{ImageArgs, Loader, PodArgs, Registry};
 pub(crate) use self::policy::PolicyArgs;
 use self::values::{count, workers};
@@ -61,9 +63,10 @@ pub(crate) struct Cli {
 /// How to reach the master. All commands take these flags.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ConnectionArgs {
-    /// Address of the master, http://HOST:PORT or https://HOST:PORT. `local` starts one for this job only, and the
-    /// replicas run as processes on this machine; a verb asks the local master that runs [default: $MUSTER_MASTER, else
-    /// local]
+    /// Address of the master, http://HOST:PORT or https://HOST:PORT. `kube` or kube:[CONTEXT/]NAMESPACE reaches the
+    /// master in that namespace through the Kubernetes API, with the kubeconfig. `local` starts one for this job only, and
+    /// the replicas run as processes on this machine; a verb asks the local master that runs [default: $MUSTER_MASTER,
+    /// else local]
     #[arg(long, global = true, value_name = "URL", help_heading = "Master")]
     pub(crate) master: Option<String>,
     /// File with the master's token [default: the token in $MUSTER_TOKEN]
@@ -185,6 +188,15 @@ pub(crate) enum Verb {
     /// They add this program's folder to PATH and, if a proxy is set, the node to no_proxy.
     /// `eval "$(client env --unset)"` undoes this.
     Env(EnvArgs),
+    /// Install or upgrade the master in a namespace of a cluster
+    #[command(after_help = cluster::INSTALL_EXAMPLES)]
+    Install(InstallArgs),
+    /// Remove the master of a namespace, with all its jobs and their records
+    #[command(after_help = "Examples:\n  client uninstall --dry-run\n  client uninstall -y -n team")]
+    Uninstall(UninstallArgs),
+    /// Check the cluster, your rights, the master and the way to it; the exit code is 1 if a check fails
+    #[command(after_help = "Examples:\n  client doctor\n  client doctor --master kube:kind-dev/team -o json")]
+    Doctor(DoctorArgs),
     /// Print a shell completion script
     #[command(after_help = "Example:\n  client completions bash > ~/.local/share/bash-completion/completions/client")]
     Completions(CompletionsArgs),

@@ -8,6 +8,7 @@ use protocol::ids::JobName;
 use protocol::view::JobState;
 
 use crate::announcement::Announced;
+use crate::cluster::ClusterError;
 use crate::config::ConfigError;
 use crate::image::ImageError;
 use crate::local_master::LocalMasterError;
@@ -65,6 +66,9 @@ pub(crate) enum Error {
     /// `client env` found no cluster.
     #[error(transparent)]
     Env(#[from] EnvError),
+    /// A cluster cannot be used.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
     /// A request to the master failed.
     #[error(transparent)]
     Master(#[from] MasterError),
@@ -137,6 +141,7 @@ impl Error {
             Self::Image(ImageError::Master(error)) if !error.is_not_found() => master_hint(error),
             Self::Image(error) => error.hint(),
             Self::Env(error) => error.hint(),
+            Self::Cluster(error) => error.hint(),
             Self::Master(error) => master_hint(error),
             Self::Local(error) => error.hint(),
             Self::Runtime(_)
@@ -166,6 +171,7 @@ fn master_hint(error: &MasterError) -> Option<String> {
         }
         MasterError::NotAMaster { .. } => Some("check --master (or MUSTER_MASTER): host, port and path".to_owned()),
         MasterError::Refused(problem) => code_hint(problem.code).map(str::to_owned),
+        MasterError::NoWay(error) => error.hint(),
         MasterError::Setup(_) => None,
     }
 }

@@ -4,6 +4,7 @@
 
 mod announcement;
 mod args;
+mod cluster;
 mod commands;
 mod config;
 mod env_file;

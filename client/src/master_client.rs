@@ -1,6 +1,7 @@
 //! One function for each route of the master. Every request has a deadline. Callers retry with `patience.rs`.
 
 use std::error::Error as StdError;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 
+use crate::cluster::{ClusterError, Forward, KubePlace};
 use crate::config::Token;
 use crate::master_url::MasterUrl;
 
@@ -43,6 +45,9 @@ pub(crate) enum MasterError {
         /// The system's error text.
         reason: String,
     },
+    /// The way through the Kubernetes API failed.
+    #[error(transparent)]
+    NoWay(Arc<ClusterError>),
     /// The master accepted the connection, but did not respond.
     #[error("the master at {url} did not answer in time")]
     Silent {
@@ -70,6 +75,7 @@ impl MasterError {
             Self::Unreachable { .. } | Self::Silent { .. } => true,
             Self::Refused(problem) => gateway_trouble(problem.status),
             Self::NotAMaster { status, .. } => gateway_trouble(*status),
+            Self::NoWay(error) => error.is_transient(),
             Self::Setup(_) => false,
         }
     }
@@ -85,11 +91,22 @@ impl MasterError {
 pub(crate) struct MasterClient {
     http: Client,
     url: MasterUrl,
+    /// The socket through which all requests go, if the master is reached through the Kubernetes API.
+    forward: Option<Arc<Forward>>,
 }
 
 impl MasterClient {
     /// Creates a client. Nothing is sent yet.
     pub(crate) fn new(url: MasterUrl, token: Option<&Token>) -> Result<Self, MasterError> {
+        Self::with(url, token, None)
+    }
+
+    /// Like [`Self::new`], for the master to which this forward leads.
+    pub(crate) fn through(place: KubePlace, token: &Token, forward: Forward) -> Result<Self, MasterError> {
+        Self::with(MasterUrl::through(place), Some(token), Some(Arc::new(forward)))
+    }
+
+    fn with(url: MasterUrl, token: Option<&Token>, forward: Option<Arc<Forward>>) -> Result<Self, MasterError> {
         // reqwest needs a provider even without TLS. An error means that a provider is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let headers: HeaderMap = token.map(|token| (AUTHORIZATION, token.header())).into_iter().collect();
@@ -103,8 +120,12 @@ impl MasterClient {
         let builder = if url.is_loopback() { builder.no_proxy() } else { builder };
         // Without TLS, no certificates are needed.
         let builder = if url.is_https() { builder } else { builder.tls_certs_only([]) };
+        let builder = match &forward {
+            Some(forward) => builder.unix_socket(forward.socket()),
+            None => builder,
+        };
         let http = builder.build().map_err(|error| MasterError::Setup(root_cause(&error)))?;
-        Ok(Self { http, url })
+        Ok(Self { http, url, forward })
     }
 
     /// The master's address.
@@ -185,6 +206,9 @@ impl MasterClient {
 
     /// The error for a failure of the transport.
     pub(super) fn transport_error(&self, error: &reqwest::Error) -> MasterError {
+        if let Some(trouble) = self.forward.as_ref().and_then(|forward| forward.trouble()) {
+            return MasterError::NoWay(trouble);
+        }
         if error.is_timeout() && !error.is_connect() {
             return MasterError::Silent { url: self.url.clone() };
         }

@@ -13,6 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::delete::delete_if_there;
 use super::leaving::{Stage, to_follow, unless_interrupted};
+use super::which_master::running_master;
 use crate::announcement::{Announced, Announcement, own_uid};
 use crate::args::{Format, ImageArgs, SubmitArgs};
 use crate::config::{Config, ImageConfig, LocalBecause, MasterChoice, variable_to_pass_on};
@@ -39,13 +40,13 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
     let restarts_by_default = match &config.master {
         // Nothing is preempted on one machine, and a mistake in the script should fail the job at once.
         MasterChoice::Local(_) => 0,
-        MasterChoice::At(_) => RunPolicy::default().max_restarts,
+        MasterChoice::At(_) | MasterChoice::Kube(_) => RunPolicy::default().max_restarts,
     };
     let variable = &variable_to_pass_on;
     let surroundings = Surroundings { folder: &folder, random, restarts_by_default, variable };
     let spec = request::job_spec(args, &surroundings)?;
-    match &config.master {
-        MasterChoice::Local(because) => {
+    match running_master(config).await? {
+        None => {
             if let Some(flag) = flag_for_kubernetes(&image, &spec) {
                 return Err(Error::NotLocal { flag });
             }
@@ -53,13 +54,12 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
             if detach {
                 return Err(Error::LocalDetached);
             }
-            if *because == LocalBecause::Default {
+            if config.master == MasterChoice::Local(LocalBecause::Default) {
                 notes.say("no --master and no MUSTER_MASTER: running the job on this machine, with a local master");
             }
             at_own_master(spec, config, (format, data, notes)).await
         }
-        MasterChoice::At(url) => {
-            let client = MasterClient::new(url.clone(), config.token.as_ref())?;
+        Some(client) => {
             let spec = placed(spec, (&folder, image), &client, (&config.image, notes)).await?;
             let stage = watch::Sender::new(if replace { Stage::Replacing } else { Stage::Submitting });
             at_running_master(Submission { client, spec, stage }, (format, detach), (data, notes)).await

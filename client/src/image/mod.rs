@@ -144,6 +144,11 @@ fn destination(
     Ok(tool.map_or(Destination::Engine, |tool| Destination::Cluster(tool, config.load_cluster.clone())))
 }
 
+/// Whether the engine that the docker command would use answers.
+pub(crate) async fn engine_answers(variables: &DockerVariables) -> Result<(), ImageError> {
+    Engine::connect(variables).await.map(drop)
+}
+
 /// Makes the image and brings it to the nodes. Returns its name for the pods' specification.
 pub(crate) async fn prepare(order: &ImageOrder, notes: &Notes) -> Result<ImageRef, ImageError> {
     let mut interrupts = Interrupts::listen().map_err(ImageError::Signals)?;

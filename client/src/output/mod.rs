@@ -1,5 +1,6 @@
 //! The only printer: data to stdout ([`Data`]), everything else to stderr ([`Notes`]).
 
+mod checks;
 mod duration;
 mod progress;
 mod table;
@@ -17,6 +18,7 @@ use protocol::job::JobSpec;
 use protocol::view::{JobView, LogLine};
 use serde::Serialize;
 
+pub(crate) use checks::checks_text;
 pub(crate) use duration::spelled;
 pub(crate) use table::{jobs_table, status_text};
 pub(crate) use trace::trace_requests;
