@@ -90,6 +90,7 @@ fn spec_hint(error: &SpecError) -> &'static str {
         SpecError::NulInArgument(_) => "change the arguments after --",
         SpecError::TooMuchInput { .. } => "write it to a file in this folder for exec.py to read",
         SpecError::RelativeWorkDir(_) => "run client in a folder with an absolute path",
+        SpecError::CodeAndWorkDir => "leave out work_dir",
     }
 }
 
@@ -145,6 +146,8 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
         pod,
         run_policy: policy.run_policy(surroundings.restarts_by_default),
         work_dir: None,
+        code: None,
+        script: None,
         args,
         env: variables(env, env_file.as_deref(), surroundings)?,
         allow_env: allow_env.into_iter().collect(),

@@ -38,6 +38,11 @@ pub const JOB: &str = "/v1/jobs/{name}";
 pub const JOB_CANCEL: &str = "/v1/jobs/{name}/cancel";
 /// Master: a job's output.
 pub const JOB_LOGS: &str = "/v1/jobs/{name}/logs";
+/// Master: takes the [`crate::code::Manifest`] of a job's code, answers with [`crate::code::MissingBlobs`].
+pub const CODE: &str = "/v1/code/{id}";
+/// Master: takes blobs of that code as a stream, see [`crate::code::BlobReader`]; answers with
+/// [`crate::code::MissingBlobs`].
+pub const CODE_BLOBS: &str = "/v1/code/{id}/blobs";
 /// Master: answers with a [`crate::view::MasterView`].
 pub const MASTER: &str = "/v1/master";
 /// Master: the agent's program, for a client that wraps an image and has no agent.
