@@ -8,7 +8,7 @@ mod elastic;
 mod endings;
 mod framing;
 mod guarding;
-mod harness;
+pub(crate) mod harness;
 mod logs;
 mod patience;
 mod restarting;

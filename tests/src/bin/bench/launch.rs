@@ -22,7 +22,7 @@ use protocol::ids::{Generation, ReplicaId};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::view::{JobState, JobTimes};
 use testkit::fake::FakeStore;
-use testkit::fake::{Arrival, FakeAgent, FakeBackend};
+use testkit::fake::{Arrival, FakeAgent, FakeBackend, code_below};
 
 use crate::sample::{Figure, RUNS, Row, median};
 use crate::spawn::BareAgent;
@@ -86,6 +86,7 @@ async fn launch_fakes() -> anyhow::Result<(Duration, Duration)> {
         agents: AgentClient::new(),
         agent_key: AgentKey::random(),
         boot_id: "bench".to_owned(),
+        code: code_below(logs.path()),
     };
     let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
     let following = tokio::spawn(Arc::clone(&jobs).run());
