@@ -16,7 +16,7 @@ use super::values::{gpus, seconds, shown};
 #[command(next_help_heading = "On Kubernetes")]
 pub(crate) struct ImageArgs {
     /// Training image with exec.py in its working directory. Pods run REF_pod, which is this image and a layer with the
-    /// agent [default: built from ./Dockerfile]
+    /// agent. With SCRIPT or --code, pods run any image that has Python, unmodified [default: built from ./Dockerfile]
     #[arg(long, value_name = "REF")]
     pub(crate) image: Option<ImageRef>,
     /// Registry to push the image to, HOST[:PORT][/PATH]; pods then name it by digest
@@ -43,6 +43,11 @@ impl ImageArgs {
             ("--agent-binary", agent_binary.is_some()),
         ];
         flags.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
+    }
+
+    /// The first flag that was given for an image to which the agent is added.
+    pub(crate) fn given_for_wrapping(&self) -> Option<&'static str> {
+        Self { image: None, ..self.clone() }.given()
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod duration;
 mod progress;
+mod size;
 mod table;
 mod text;
 mod trace;
@@ -18,6 +19,7 @@ use protocol::view::{JobView, LogLine};
 use serde::Serialize;
 
 pub(crate) use duration::spelled;
+pub(crate) use size::size;
 pub(crate) use table::{jobs_table, status_text};
 pub(crate) use trace::trace_requests;
 pub(crate) use why::why_text;
