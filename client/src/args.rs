@@ -6,23 +6,24 @@ mod kubernetes;
 mod mistakes;
 mod policy;
 mod values;
+mod verbs;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use protocol::elastic::WorkerNum;
 use protocol::env::{EnvError, EnvName};
-use protocol::ids::{JobName, ReplicaId};
+use protocol::ids::JobName;
 use protocol::job::Strategy;
 
 pub(crate) use self::code::CodeArgs;
 pub(crate) use self::kubernetes::{ImageArgs, Loader, PodArgs, Registry};
 use self::mistakes::{refuse_submit_flags_beside_a_verb, typed_with_one_dash, verb_of};
 pub(crate) use self::policy::PolicyArgs;
-use self::values::{count, duration, lines, workers};
+use self::values::{count, workers};
+pub(crate) use self::verbs::{CompletionsArgs, EnvArgs, LogsArgs, NameArg, ScaleArgs, StatusArgs, WaitArgs, WhyArgs};
 use crate::usage::{self, UsageError};
 
 const EXAMPLES: &str = "\
@@ -169,6 +170,12 @@ pub(crate) enum Verb {
     /// Change the number of workers of an elastic job
     #[command(after_help = "Examples:\n  client scale digits --worker-num 3:6\n  client scale digits --worker-num 4")]
     Scale(ScaleArgs),
+    /// Stop a job's scripts and delete its pods, until `client resume`
+    #[command(after_help = "Example:\n  client suspend digits")]
+    Suspend(NameArg),
+    /// Start a suspended job again
+    #[command(after_help = "Example:\n  client resume digits")]
+    Resume(NameArg),
     /// Stop a job and keep its record and output
     #[command(after_help = "Example:\n  client cancel digits")]
     Cancel(NameArg),
@@ -187,86 +194,6 @@ pub(crate) enum Verb {
     /// Print a shell completion script
     #[command(after_help = "Example:\n  client completions bash > ~/.local/share/bash-completion/completions/client")]
     Completions(CompletionsArgs),
-}
-
-/// The name of a job.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct NameArg {
-    /// Name of the job
-    pub(crate) name: JobName,
-}
-
-/// Arguments of `status`.
-#[derive(Debug, Args)]
-pub(crate) struct StatusArgs {
-    #[command(flatten)]
-    pub(crate) job: NameArg,
-    #[command(flatten)]
-    pub(crate) format: FormatArgs,
-}
-
-/// Arguments of `why`.
-#[derive(Debug, Args)]
-pub(crate) struct WhyArgs {
-    #[command(flatten)]
-    pub(crate) job: NameArg,
-    #[command(flatten)]
-    pub(crate) format: FormatArgs,
-}
-
-/// Arguments of `logs`.
-#[derive(Debug, Args)]
-pub(crate) struct LogsArgs {
-    #[command(flatten)]
-    pub(crate) job: NameArg,
-    /// Continue until the job has ended; the exit status reflects its result
-    #[arg(short, long)]
-    pub(crate) follow: bool,
-    /// Only the output of this replica, for example worker-1, byte for byte
-    #[arg(long, value_name = "REPLICA")]
-    pub(crate) replica: Option<ReplicaId>,
-    /// Start with the last N lines of each replica [default: all kept lines]
-    #[arg(long, value_name = "N", value_parser = lines, allow_negative_numbers = true)]
-    pub(crate) tail: Option<u32>,
-    #[command(flatten)]
-    pub(crate) format: FormatArgs,
-}
-
-/// Arguments of `wait`.
-#[derive(Debug, Args)]
-pub(crate) struct WaitArgs {
-    #[command(flatten)]
-    pub(crate) job: NameArg,
-    /// Give up after this time, for example 90s, 10m or 2h [default: never]
-    #[arg(long, value_name = "DURATION", value_parser = duration, allow_negative_numbers = true)]
-    pub(crate) timeout: Option<Duration>,
-    #[command(flatten)]
-    pub(crate) format: FormatArgs,
-}
-
-/// Arguments of `scale`.
-#[derive(Debug, Args)]
-pub(crate) struct ScaleArgs {
-    #[command(flatten)]
-    pub(crate) job: NameArg,
-    /// Minimum and maximum number of workers. N alone is the maximum; a minimum above N sinks to N
-    #[arg(long, value_name = "N|MIN:MAX", value_parser = workers, allow_negative_numbers = true)]
-    pub(crate) worker_num: WorkerNum,
-}
-
-/// Arguments of `env`.
-#[derive(Debug, Args)]
-pub(crate) struct EnvArgs {
-    /// Print the statements that undo `client env`
-    #[arg(long)]
-    pub(crate) unset: bool,
-}
-
-/// Arguments of `completions`.
-#[derive(Debug, Args)]
-pub(crate) struct CompletionsArgs {
-    /// Shell to complete for
-    pub(crate) shell: clap_complete::Shell,
 }
 
 /// `NAME=VALUE`, or `NAME` to copy the client's own value.

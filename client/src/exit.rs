@@ -46,7 +46,8 @@ impl From<JobState> for Exit {
             | JobState::Starting
             | JobState::Running
             | JobState::Stopping
-            | JobState::Restarting => Self::NotSucceeded,
+            | JobState::Restarting
+            | JobState::Suspended => Self::NotSucceeded,
         }
     }
 }

@@ -103,6 +103,7 @@ pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     sentences.extend(failures(before, now));
     sentences.extend(restart(before, now));
     sentences.extend(stopping(before, now));
+    sentences.extend(suspended(before, now));
     sentences
 }
 
@@ -113,15 +114,16 @@ fn cause_of_start(view: &JobView, old: Generation, new: Generation) -> String {
     match failed {
         Some(failed) => failed.failure.to_string(),
         None if new.epoch > old.epoch => "the previous start was lost with its master".to_owned(),
-        None => "a failure".to_owned(),
+        None => "a suspension".to_owned(),
     }
 }
 
 /// Whether the gang has just begun to run after a restart.
 fn has_started_again(before: Option<&JobView>, now: &JobView) -> bool {
     let runs_anew = before.is_some_and(|view| view.state != JobState::Running) && now.state == JobState::Running;
+    let had_started = before.is_some_and(|view| view.times.started.is_some());
     // The sentence about each start of an elastic job says so already.
-    runs_anew && now.restarts.total() > 0 && now.workers.is_none()
+    runs_anew && (now.restarts.total() > 0 || had_started) && now.workers.is_none()
 }
 
 /// The sentence about a restart and its reason.
@@ -129,7 +131,7 @@ fn restart(before: Option<&JobView>, now: &JobView) -> Option<String> {
     let is_new = before.is_some_and(|view| view.restarts.total() < now.restarts.total());
     let failed = now.restarts.failed_starts.last().filter(|_| is_new)?;
     let number = if failed.counted {
-        format!("restart {} of {}", now.restarts.counted, now.spec.run_policy.max_restarts)
+        format!("restart {} of {}", now.restarts.spent(), now.spec.run_policy.max_restarts)
     } else {
         "restart (not counted)".to_owned()
     };
@@ -145,6 +147,11 @@ fn stopping(before: Option<&JobView>, now: &JobView) -> Option<String> {
         1 => Some("stopping 1 running replica".to_owned()),
         many => Some(format!("stopping {many} running replicas")),
     }
+}
+
+fn suspended(before: Option<&JobView>, now: &JobView) -> Option<String> {
+    let is_new = now.state == JobState::Suspended && before.is_none_or(|view| view.state != JobState::Suspended);
+    is_new.then(|| format!("suspended; to start it again: client resume {}", now.name))
 }
 
 fn after(words: &'static str) -> impl Fn(Duration) -> String {

@@ -71,9 +71,17 @@ pub struct JobPatch {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 5457))]
     pub worker_num: Option<u32>,
+    /// Whether the job is suspended: its exec.py is stopped, and it has no pods until it is resumed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<bool>,
 }
 
 impl JobPatch {
+    /// Whether it changes the number of workers.
+    pub fn scales(self) -> bool {
+        self.worker_min.is_some() || self.worker_num.is_some()
+    }
+
     /// The range after this change.
     pub fn applied_to(self, now: Workers) -> Workers {
         let max = self.worker_num.unwrap_or(now.max);
@@ -131,6 +139,8 @@ pub enum ChangeCause {
         /// What happened to it.
         failure: Failure,
     },
+    /// The job was suspended, and a user has resumed it.
+    Resumed,
     /// A master took the job over during a start.
     TakenOver,
 }
@@ -152,6 +162,7 @@ impl fmt::Display for GangChange {
             }
             ChangeCause::Shrunk => f.write_str("fewer workers are wanted")?,
             ChangeCause::Left { failure } => write!(f, "{failure}")?,
+            ChangeCause::Resumed => f.write_str("resumed")?,
             ChangeCause::TakenOver => f.write_str("another master took over")?,
         }
         write!(f, ": going on with {} (start {generation})", counted(*workers))

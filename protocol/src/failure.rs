@@ -156,11 +156,19 @@ pub struct Restarts {
     pub counted: u32,
     /// Restarts that do not count, because the cluster removed a pod.
     pub uncounted: u32,
+    /// Restarts of `counted` that are forgiven: since then, an elastic job ran for 10 minutes without a failure.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub forgiven: u32,
     /// The newest failed starts, oldest first. When the job has failed, the last entry is the cause.
     pub failed_starts: Vec<FailedStart>,
     /// The newest starts after a change of masters. No failure caused them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub repeated_starts: Vec<RepeatedStart>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// A start that repeats a start of an earlier master.
@@ -177,6 +185,16 @@ impl Restarts {
     /// Whether there were no restarts and no failed starts.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Restarts that use up `max_restarts`.
+    pub fn spent(&self) -> u32 {
+        self.counted.saturating_sub(self.forgiven)
+    }
+
+    /// When the newest counted failure happened, if it is known.
+    pub fn last_counted(&self) -> Option<UnixMillis> {
+        self.failed_starts.iter().filter(|start| start.counted).map(|start| start.at).max()
     }
 
     /// Number of restarts, counted and uncounted.

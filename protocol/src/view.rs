@@ -26,6 +26,8 @@ pub enum JobState {
     Stopping,
     /// The master prepares a restart: it replaces lost pods and waits for the backoff.
     Restarting,
+    /// A user has suspended the job. It has no pods.
+    Suspended,
     /// The job succeeded.
     Succeeded,
     /// The job failed.
@@ -36,12 +38,13 @@ pub enum JobState {
 
 impl JobState {
     /// All states, from the first to the final ones.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Pending,
         Self::Starting,
         Self::Running,
         Self::Stopping,
         Self::Restarting,
+        Self::Suspended,
         Self::Succeeded,
         Self::Failed,
         Self::Cancelled,
@@ -51,7 +54,9 @@ impl JobState {
     pub fn is_finished(self) -> bool {
         match self {
             Self::Succeeded | Self::Failed | Self::Cancelled => true,
-            Self::Pending | Self::Starting | Self::Running | Self::Stopping | Self::Restarting => false,
+            Self::Pending | Self::Starting | Self::Running | Self::Stopping | Self::Restarting | Self::Suspended => {
+                false
+            }
         }
     }
 
@@ -63,6 +68,7 @@ impl JobState {
             Self::Running => "running",
             Self::Stopping => "stopping",
             Self::Restarting => "restarting",
+            Self::Suspended => "suspended",
             Self::Succeeded => "succeeded",
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",

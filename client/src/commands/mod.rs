@@ -45,6 +45,8 @@ pub(crate) async fn run(
         Some(Verb::Logs(args)) => logs::run(client("logs")?, args, data, notes).await,
         Some(Verb::Wait(args)) => wait::run(client("wait")?, args, data, notes).await,
         Some(Verb::Scale(args)) => scale::run(&client("scale")?, &args.job.name, args.worker_num, notes).await,
+        Some(Verb::Suspend(args)) => scale::suspend(&client("suspend")?, &args.name, notes).await,
+        Some(Verb::Resume(args)) => scale::resume(&client("resume")?, &args.name, notes).await,
         Some(Verb::Cancel(args)) => cancel::run(&client("cancel")?, &args.name, notes).await,
         Some(Verb::Delete(args)) => delete::run(&client("delete")?, &args.name, notes).await,
         Some(Verb::Build(args)) => build::run(args, &config()?, &mut data, notes).await,

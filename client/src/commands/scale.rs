@@ -1,4 +1,4 @@
-//! `scale`: changes the number of workers of an elastic job.
+//! `scale`, `suspend` and `resume`: change the number of workers of an elastic job; stop a job and start it again.
 
 use protocol::elastic::{JobPatch, WorkerNum};
 use protocol::ids::JobName;
@@ -8,16 +8,31 @@ use crate::exit::Exit;
 use crate::master_client::MasterClient;
 use crate::output::Notes;
 
+/// Changes the number of workers.
 pub(super) async fn run(
     client: &MasterClient,
     name: &JobName,
     WorkerNum { min, max }: WorkerNum,
     notes: &Notes,
 ) -> Result<Exit, Error> {
-    let view = client.patch(name, JobPatch { worker_min: min, worker_num: Some(max) }).await?;
+    let view = client.patch(name, JobPatch { worker_min: min, worker_num: Some(max), suspended: None }).await?;
     if let Some(workers) = view.workers {
         let noun = if workers.max == 1 { "worker" } else { "workers" };
         notes.say(&format!("job {name} may have {workers} {noun} from now on; client status {name} shows it"));
     }
+    Ok(Exit::Done)
+}
+
+/// Stops the job's runs and deletes its pods, until `resume`.
+pub(super) async fn suspend(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<Exit, Error> {
+    client.patch(name, JobPatch { suspended: Some(true), ..JobPatch::default() }).await?;
+    notes.say(&format!("job {name} is being suspended; to start it again: client resume {name}"));
+    Ok(Exit::Done)
+}
+
+/// Starts a suspended job again.
+pub(super) async fn resume(client: &MasterClient, name: &JobName, notes: &Notes) -> Result<Exit, Error> {
+    client.patch(name, JobPatch { suspended: Some(false), ..JobPatch::default() }).await?;
+    notes.say(&format!("job {name} is not suspended any more; to follow it: client logs {name} -f"));
     Ok(Exit::Done)
 }

@@ -61,9 +61,12 @@ impl Progress {
     pub(super) fn show(&self, view: &JobView) {
         self.set_status(match view.state {
             JobState::Pending | JobState::Starting | JobState::Restarting => messages(view),
-            JobState::Running | JobState::Stopping | JobState::Succeeded | JobState::Failed | JobState::Cancelled => {
-                vec![]
-            }
+            JobState::Running
+            | JobState::Stopping
+            | JobState::Suspended
+            | JobState::Succeeded
+            | JobState::Failed
+            | JobState::Cancelled => vec![],
         });
     }
 

@@ -64,7 +64,7 @@ fn exit_or_reason(replica: &ReplicaView) -> String {
 
 /// `2 of 3, and 1 not counted`.
 fn restarts(view: &JobView) -> String {
-    let counted = format!("{} of {}", view.restarts.counted, view.spec.run_policy.max_restarts);
+    let counted = format!("{} of {}", view.restarts.spent(), view.spec.run_policy.max_restarts);
     match view.restarts.uncounted {
         0 => counted,
         uncounted => format!("{counted}, and {uncounted} not counted"),

@@ -37,6 +37,7 @@ impl Driver {
             Action::StopRuns { grace } => self.stop_runs(grace).await,
             // `advance` has stored the diagnosis in `self.failed`.
             Action::RecordRestart(_) => return self.record_restart().await,
+            Action::RecordSuspension => return self.record_suspension().await,
             Action::Conclude(result) => return self.conclude(result).await,
             Action::ReleasePods => self.release_pods().await,
             Action::DeletePods(which) => self.delete_pods(which).await,
@@ -51,7 +52,7 @@ impl Driver {
             replica.output_from = self.channels.logs.of(*id).map_or(0, |log| log.progress().end);
         }
         // After a takeover, an earlier start may have left no trace. So count at least one restart.
-        let mut restarts = record.restarts.total().max(u32::from(record.epoch > 1));
+        let mut restarts = record.starts().max(u32::from(record.epoch > 1));
         let (mut members, mut seats) = (BTreeMap::new(), vec![]);
         for member in gang.members() {
             let Some(replica) = self.replicas.get(&member.id) else { continue };

@@ -12,6 +12,7 @@ use super::{Driver, Next};
 use crate::job::gang::Gang;
 use crate::job::phase::{self, Action, JobPhase, Seen};
 use crate::job::replica::ReplicaPhase;
+use crate::job::upkeep::Replacements;
 
 impl Driver {
     /// Moves the phase as far as possible, carries out the actions, and publishes the view.
@@ -23,8 +24,8 @@ impl Driver {
             }
             let gang = self.gang();
             let record = &self.stored.record;
-            let (restarts, epoch, now) = (&record.restarts, record.epoch, self.began.elapsed());
-            let seen = Seen { gang: &gang, policy: &self.policy, restarts, epoch, now };
+            let (restarts, epoch, now) = (self.restarts(), record.epoch, self.began.elapsed());
+            let seen = Seen { gang: &gang, policy: &self.policy, restarts: &restarts, epoch, now };
             let (phase, actions) = phase::step(self.phase.clone(), self.wished(), seen);
             let has_moved = phase != self.phase;
             let look_at = phase::next_look(&phase, seen);
@@ -72,6 +73,10 @@ impl Driver {
             | JobPhase::Starting { .. }
             | JobPhase::Stopping { .. }
             | JobPhase::Releasing { .. } => {}
+            // The pods of a resumed job replace no lost ones.
+            JobPhase::Suspended { .. } => {
+                self.replicas.values_mut().for_each(|replica| replica.replacements = Replacements::default());
+            }
             // Long polls begin only now, because they would slow down the start of a large gang.
             JobPhase::Running { .. } => self.replicas.values().for_each(|replica| replica.watch_run(true)),
             JobPhase::Restarting { .. } => {
@@ -109,6 +114,7 @@ fn judged(actions: &[Action]) -> Option<&Failure> {
         Action::RecordRestart(failure) | Action::Conclude(JobResult::Failed { failure }) => Some(failure),
         Action::Conclude(JobResult::Succeeded | JobResult::Cancelled)
         | Action::CreatePods
+        | Action::RecordSuspension
         | Action::Keep(_)
         | Action::Enrol { .. }
         | Action::Configure(_)

@@ -1,6 +1,7 @@
 //! What only the driver of an elastic job does: it gives replicas their seats, keeps their pods, and follows changes of
 //! the number of workers.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::mem;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::OptionFuture;
 use protocol::agent::Membership;
 use protocol::elastic::{CHANGES_MAX, ChangeCause, GangChange};
-use protocol::failure::Failure;
+use protocol::failure::{Failure, Restarts};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -21,7 +22,7 @@ use crate::backend::PodTable;
 use crate::job::gang::Gang;
 use crate::job::observation::{AgentState, DeletedBy, Enrolled, Presence};
 use crate::job::phase::{Ending, JobPhase};
-use crate::job::policy::Elastic;
+use crate::job::policy::{Deadline, Elastic, FORGIVE_AFTER, Policy};
 use crate::job::roster::{Roster, last_start, wanted};
 use crate::job::upkeep::Upkeep;
 use crate::store::JobRecord;
@@ -29,9 +30,20 @@ use crate::store::JobRecord;
 /// Maximum time to copy the last bytes from an agent that has ended.
 const LAST_BYTES_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// The rules of the job while its record says this; `None` for a fixed job.
-pub(super) fn rules(record: &JobRecord) -> Option<Elastic> {
-    record.workers().map(|workers| Elastic::of(workers, &record.spec.run_policy))
+/// Applies what users have asked for since the job was accepted. `active_time` is the job's age without suspensions;
+/// `elapsed` is the time since the driver began.
+pub(super) fn follow(policy: &mut Policy, record: &JobRecord, (active_time, elapsed): (Duration, Duration)) {
+    policy.elastic = record.workers().map(|workers| Elastic::of(workers, &record.spec.run_policy));
+    let is_suspended = record.suspension.since.is_some();
+    if is_suspended == policy.is_suspended {
+        return;
+    }
+    policy.is_suspended = is_suspended;
+    let given = record.spec.run_policy.deadline_seconds.map(|seconds| Duration::from_secs(seconds.into()));
+    policy.deadline = given.filter(|_| !is_suspended).map(|given| {
+        let at = (elapsed + given).saturating_sub(active_time);
+        Deadline { at, given }
+    });
 }
 
 /// The starts of an elastic job under this master.
@@ -52,7 +64,12 @@ pub(super) struct Starts {
 impl Starts {
     pub(super) fn new(record: &JobRecord) -> Self {
         // After a takeover, an earlier start may have left no trace. So count at least one.
-        Self { before: record.restarts.total().max(u32::from(record.epoch > 1)), ..Self::default() }
+        Self { before: record.starts().max(u32::from(record.epoch > 1)), ..Self::default() }
+    }
+
+    /// How many starts there were, as far as this master knows.
+    pub(super) fn count(&self) -> u32 {
+        self.before
     }
 
     /// Whether an earlier start may have been lost without a trace.
@@ -101,11 +118,23 @@ impl Starts {
 }
 
 impl Driver {
+    /// The job's restarts. If an elastic job had no counted failure for some time, its earlier ones are forgiven.
+    pub(super) fn restarts(&self) -> Cow<'_, Restarts> {
+        let restarts = &self.stored.record.restarts;
+        let is_forgiven = |at: UnixMillis| self.context.age(at) >= FORGIVE_AFTER;
+        if self.policy.elastic.is_some() && restarts.last_counted().is_some_and(is_forgiven) {
+            // `step` reads only the numbers.
+            let Restarts { counted, uncounted, .. } = *restarts;
+            return Cow::Owned(Restarts { counted, uncounted, forgiven: counted, ..Restarts::default() });
+        }
+        Cow::Borrowed(restarts)
+    }
+
     /// Gives these replicas their seats in a start.
     pub(super) fn enrol(&mut self, generation: Generation, roster: &Roster) {
         let gang = self.gang();
         let known = gang.places().iter().filter_map(|place| Some(place.place.enrolled?.membership.start + 1)).max();
-        let of_record = self.stored.record.restarts.total();
+        let of_record = self.stored.record.starts();
         let start = self.starts.before.max(known.unwrap_or_default()).max(of_record);
         for (id, seat) in roster.seats() {
             let membership = Membership { seat: seat.index, of: roster.len(), start };
@@ -132,7 +161,11 @@ impl Driver {
             JobPhase::Restarting { .. } if matches!(self.phase, JobPhase::Starting { .. }) => {
                 gang.first_failure().into_iter().for_each(|failure| self.starts.note_failure(failure));
             }
-            JobPhase::Stopping { ending: Ending::Succeeded | Ending::Cancelled, .. }
+            JobPhase::Restarting { .. } if matches!(self.phase, JobPhase::Suspended { .. }) => {
+                self.starts.cause = Some(ChangeCause::Resumed);
+            }
+            JobPhase::Stopping { ending: Ending::Succeeded | Ending::Cancelled | Ending::Suspended, .. }
+            | JobPhase::Suspended { .. }
             | JobPhase::Starting { .. }
             | JobPhase::Running { .. }
             | JobPhase::Pending { .. }
@@ -182,11 +215,11 @@ impl Driver {
         let follower = replica.follower.as_ref().filter(|_| !matches!(replica.seen.agent, AgentState::Failed(_)));
         let copied = OptionFuture::from(follower.map(Follower::caught_up));
         let (context, job) = (Arc::clone(&self.context), self.stored.key());
-        self.tasks.spawn(async move {
+        replica.deletion = Some(tasks::spawn(&self.reporter, async move {
             // What is not copied by then is lost with the pod.
             let _ = timeout(patience, copied).await;
             tasks::delete(context.backend.as_ref(), &job, id).await;
-        });
+        }));
     }
 
     /// Adds the replicas that have a pod although fewer workers are wanted by now.
@@ -215,9 +248,10 @@ impl Driver {
         unwanted
     }
 
-    /// Follows the number of workers in the record.
-    pub(super) fn follow_desired(&mut self) {
-        self.policy.elastic = rules(&self.stored.record);
+    /// Follows what the record says about the number of workers and about suspensions.
+    pub(super) fn follow_record(&mut self) {
+        let active_time = self.stored.record.active_time(self.context.store.now());
+        follow(&mut self.policy, &self.stored.record, (active_time, self.began.elapsed()));
         if self.policy.elastic.is_none() || self.stored.record.ended.is_some() {
             return;
         }

@@ -31,7 +31,7 @@ impl Driver {
             return self.advance().await;
         }
         self.stored = newest;
-        self.follow_desired();
+        self.follow_record();
         self.advance().await
     }
 
@@ -44,7 +44,7 @@ impl Driver {
     pub(super) fn take_pods(&mut self) {
         let table = self.pods.borrow_and_update().clone();
         let is_coming_up = matches!(self.phase, JobPhase::Pending { .. } | JobPhase::Starting { .. });
-        let is_swept = matches!(self.phase, JobPhase::Restarting { .. });
+        let is_swept = matches!(self.phase, JobPhase::Restarting { .. } | JobPhase::Suspended { .. });
         let launched = self.stored.record.launched;
         let has_run = self.stored.record.restarts.newest_failed().is_some() || !self.starts.roster().is_empty();
         let horizon = self.phase.horizon();

@@ -142,12 +142,13 @@ pub async fn drive(context: Arc<Context>, stored: Stored, tenure: Tenure, channe
     let record = &stored.record;
     let known = Known {
         first: Generation { epoch: record.epoch, sequence: 1 },
-        newest_failed: record.restarts.newest_failed(),
-        leftovers: if record.restarts.is_empty() { Leftovers::None } else { Leftovers::Possible },
+        newest_failed: record.newest_ended(),
+        leftovers: if record.starts() == 0 { Leftovers::None } else { Leftovers::Possible },
         result: record.ended.as_ref().map(|ended| ended.result.clone()),
     };
-    let mut policy = Policy::of(&record.spec, context.age(record.accepted_at), share_of(&record.uid));
-    policy.elastic = elastic::rules(record);
+    let active_time = record.active_time(context.store.now());
+    let mut policy = Policy::of(&record.spec, active_time, share_of(&record.uid));
+    elastic::follow(&mut policy, record, (active_time, Duration::ZERO));
     let (phase, actions) = phase::begin(known, &policy, Duration::ZERO);
     Driver::new(context, stored, channels, (phase, policy)).run(actions).await
 }

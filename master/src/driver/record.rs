@@ -88,14 +88,31 @@ impl Driver {
         let Some(failed) = self.failed.take() else { return Next::GoOn };
         let (restarts, failure) = (self.stored.record.restarts.total() + 1, &failed.failure);
         info!(job = %self.stored.name(), %failure, counted = failed.counted, restarts, "restarting the gang");
+        let forgiven = self.restarts().forgiven;
         self.write(|record| {
             // An earlier attempt may have succeeded although its answer was lost.
             let is_noted = |last: &FailedStart| (last.generation, last.at) == (failed.generation, failed.at);
             if record.restarts.failed_starts.last().is_some_and(is_noted) {
                 return Change::Nothing;
             }
+            record.restarts.forgiven = forgiven;
             record.restarts.note(failed.clone());
             record.restarts.count_restart();
+            Change::Write
+        })
+        .await
+    }
+
+    /// Records which start a suspension has ended, before its pods are deleted. A later master then knows that this
+    /// start is over, and how many starts there were.
+    pub(super) async fn record_suspension(&mut self) -> Next {
+        let Some(ended) = self.current_start.filter(|start| Some(*start) > self.stored.record.newest_ended()) else {
+            return Next::GoOn;
+        };
+        let starts = if self.policy.elastic.is_some() { self.starts.count() } else { self.stored.record.starts() + 1 };
+        self.write(|record| {
+            record.suspension.ended = Some(ended);
+            record.suspension.starts = starts.saturating_sub(record.restarts.total());
             Change::Write
         })
         .await

@@ -24,7 +24,7 @@ pub(super) fn reach(
     let stamp = |time: &mut Option<UnixMillis>| *time = time.or(Some(now));
     match after {
         JobPhase::Pending { .. } | JobPhase::Releasing { .. } => {}
-        JobPhase::Restarting { .. } => times.ended = None,
+        JobPhase::Restarting { .. } | JobPhase::Suspended { .. } => times.ended = None,
         JobPhase::Starting { stage: StartStage::Configuring, .. } => stamp(&mut times.joined),
         JobPhase::Starting { stage: StartStage::Launching, .. } => stamp(&mut times.configured),
         JobPhase::Running { .. } => {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use protocol::agent::{RunState, RunStatus};
 use protocol::ids::{Generation, ReplicaId};
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::follower::Follower;
 use super::subject::Subject;
@@ -50,6 +51,9 @@ pub(super) struct Replica {
     pub(super) is_released: bool,
     /// When the deletion of its pod was last requested.
     pub(super) deletion_asked_at: Option<Instant>,
+    /// The task that deletes its pod after copying its output. It ends with the pod, so that it never deletes the next
+    /// one.
+    pub(super) deletion: Option<AbortOnDropHandle<()>>,
     /// The task that polls its agent's status and copies its output.
     pub(super) follower: Option<Follower>,
     /// The offset in the kept output at which its newest start begins.
@@ -131,7 +135,7 @@ impl Replica {
     pub(super) fn lose_run(&mut self, horizon: Option<Generation>) {
         self.stop_hearing();
         self.has_lost_run = true;
-        self.deletion_asked_at = None;
+        (self.deletion_asked_at, self.deletion) = (None, None);
         let has_ended =
             |status: &RunStatus| status.exit.is_some() && (horizon.is_none() || status.generation >= horizon);
         if !self.seen.agent.status().is_some_and(has_ended) {
@@ -194,7 +198,9 @@ impl Replica {
         }
         self.has_lost_run = false;
         self.is_stopped = false;
-        self.deletion_asked_at = None;
+        if self.deletion.as_ref().is_none_or(AbortOnDropHandle::is_finished) {
+            self.deletion_asked_at = None;
+        }
         self.watch_run(false);
     }
 
@@ -237,6 +243,7 @@ impl Replica {
             is_stopped: false,
             is_released: false,
             deletion_asked_at: None,
+            deletion: None,
             follower: None,
             output_from: 0,
         }

@@ -115,6 +115,7 @@ fn result(phase: &JobPhase) -> Option<JobResult> {
         | JobPhase::Starting { .. }
         | JobPhase::Running { .. }
         | JobPhase::Stopping { .. }
+        | JobPhase::Suspended { .. }
         | JobPhase::Restarting { .. } => None,
     }
 }

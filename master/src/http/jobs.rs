@@ -1,4 +1,4 @@
-//! `/v1/jobs`: submit, list, show, scale, cancel, delete.
+//! `/v1/jobs`: submit, list, show, scale, suspend, cancel, delete.
 
 use std::time::Duration;
 
@@ -122,15 +122,16 @@ pub(super) async fn show(
     Ok(Json(view))
 }
 
-/// Changes how many workers an elastic job may have. The job then grows or shrinks.
+/// Changes how many workers an elastic job may have, or suspends or resumes a job. The change takes effect after the
+/// answer.
 #[utoipa::path(
     patch,
     path = routes::JOB,
     params(("name" = JobName, Path, description = "The job")),
     request_body(content = JobPatch, description = "At most 4 MiB, within 10 seconds"),
     responses(
-        (status = 200, description = "The job, with its new number of workers", body = JobView),
-        (status = 409, description = "The job is not elastic or has ended, or its record cannot be changed",
+        (status = 200, description = "The job. Its number of workers is the new one; its state may still be the old one", body = JobView),
+        (status = 409, description = "The job has ended, or is not elastic and its number of workers is to change, or its record cannot be changed",
             body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The change is refused", body = Problem, content_type = "application/problem+json"),
         BadBody,
@@ -146,11 +147,11 @@ pub(super) async fn patch(
 ) -> Result<Json<JobView>, ApiError> {
     let name = parse_name(name)?;
     let patch: JobPatch = parsed_body(request, "a change of a job").await?;
-    let workers = state.jobs.patch(&name, patch).await?;
+    let record = state.jobs.patch(&name, patch).await?;
     let handle = state.jobs.find(&name).ok_or(JobsError::Slow(name))?;
     // The driver learns of the change from the record, a moment later.
     let view = handle.view.borrow().clone();
-    Ok(Json(JobView { workers: Some(workers), ..view }))
+    Ok(Json(JobView { workers: record.workers(), ..view }))
 }
 
 /// Cancels a job, and keeps its record and output. A job that has ended stays as it is.

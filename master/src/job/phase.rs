@@ -9,11 +9,15 @@
 //!                                                                                       ▼
 //!                                                  Finished ◀──every pod has ended── Releasing
 //! ```
+//!
+//! A user can suspend a job: `Stopping` then leads to `Suspended`, without pods, and from there to `Restarting`.
 
 mod action;
 mod elastic;
 mod ending;
 mod gathering;
+mod look;
+mod suspension;
 
 use std::time::Duration;
 
@@ -26,6 +30,7 @@ pub use self::action::{Action, PodSelection};
 pub use self::elastic::too_old;
 use self::ending::{Stop, fail, finished, releasing, stop, stopping};
 use self::gathering::{Restart, pending, restarting, starting};
+pub use self::look::next_look;
 use super::gang::{Gang, was_stopped};
 use super::policy::{Deadline, Policy};
 use super::roster::resize;
@@ -79,6 +84,11 @@ pub enum JobPhase {
         until: Duration,
         /// When the gang began, or will begin, to gather. The start timeout counts from here.
         since: Duration,
+    },
+    /// A user has suspended the job, and every run is dead. The driver deletes the pods.
+    Suspended {
+        /// The number of the next start.
+        next: Generation,
     },
     /// Every run is dead and the result is recorded. The driver shuts the pods down.
     Releasing {
@@ -136,6 +146,8 @@ pub enum Ending {
     Cancelled,
     /// Nothing failed: the gang of an elastic job starts again with other members.
     Regroup,
+    /// Nothing failed: a user has suspended the job.
+    Suspended,
 }
 
 /// An input of [`step`].
@@ -191,7 +203,8 @@ pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Act
             let horizon = newest_failed.map(Generation::next);
             let gathering = Gathering { next: first, horizon, leftovers, ready_since: None };
             // The first `step` creates the pods of an elastic job.
-            let actions = if policy.elastic.is_some() { vec![] } else { vec![Action::CreatePods] };
+            let has_none = policy.elastic.is_some() || policy.is_suspended;
+            let actions = if has_none { vec![] } else { vec![Action::CreatePods] };
             (JobPhase::Pending { gathering, since: now }, actions)
         }
         Some(result) => match policy.clean_pods {
@@ -206,16 +219,11 @@ pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Act
 /// Moves a job to its next phase. Pure and total: an event that changes nothing returns the same phase and no action.
 pub fn step(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let (phase, mut actions) = next(phase, event, seen);
-    let upkeep = elastic::upkeep_in(&phase, seen);
+    let upkeep = look::upkeep_in(&phase, seen);
     if !upkeep.create.is_empty() || !upkeep.delete.is_empty() {
         actions.push(Action::Keep(upkeep));
     }
     (phase, actions)
-}
-
-/// When the driver must send [`JobEvent::Observed`] besides [`JobPhase::deadline`], even if nothing else happens.
-pub fn next_look(phase: &JobPhase, seen: Seen<'_>) -> Option<Duration> {
-    elastic::next_look(phase, seen)
 }
 
 fn next(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
@@ -225,8 +233,17 @@ fn next(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Acti
             phase @ (JobPhase::Pending { .. }
             | JobPhase::Starting { .. }
             | JobPhase::Running { .. }
-            | JobPhase::Restarting { .. }),
+            | JobPhase::Restarting { .. }
+            | JobPhase::Suspended { .. }),
         ) => stop(&phase, Ending::Cancelled, seen),
+        (
+            JobEvent::Observed,
+            phase @ (JobPhase::Pending { .. }
+            | JobPhase::Starting { .. }
+            | JobPhase::Running { .. }
+            | JobPhase::Restarting { .. }),
+        ) if seen.policy.is_suspended => suspension::suspend(&phase, seen),
+        (JobEvent::Observed, JobPhase::Suspended { next }) => suspension::suspended(next, seen),
         (JobEvent::Observed, JobPhase::Pending { gathering, since }) => pending(gathering, since, seen),
         (JobEvent::Observed, JobPhase::Starting { generation, stage, since }) => {
             starting(generation, stage, since, seen)
@@ -268,20 +285,6 @@ fn overdue(seen: Seen<'_>) -> Option<Failure> {
 }
 
 impl JobPhase {
-    /// When the driver must send [`JobEvent::Observed`] even if nothing else happens.
-    pub fn deadline(&self, policy: &Policy) -> Option<Duration> {
-        let job = policy.deadline.map(|deadline| deadline.at);
-        let earlier = |own: Duration| job.map_or(own, |job| own.min(job));
-        match self {
-            Self::Pending { since, .. } | Self::Starting { since, .. } => Some(earlier(*since + policy.start_timeout)),
-            Self::Restarting { until, .. } => Some(earlier(*until)),
-            Self::Stopping { since, .. } => Some(*since + policy.stop_grace + policy.release_timeout),
-            Self::Releasing { since, .. } => Some(*since + policy.release_timeout),
-            Self::Running { .. } => job,
-            Self::Finished { .. } => None,
-        }
-    }
-
     /// Whether the job is being stopped because it exceeded its deadline.
     pub fn is_late(&self) -> bool {
         matches!(self, Self::Stopping { ending: Ending::Failed(Failure::DeadlineExceeded { .. }), .. })
@@ -292,7 +295,11 @@ impl JobPhase {
         match self {
             Self::Starting { generation, .. } | Self::Running { generation, .. } => Some(*generation),
             Self::Stopping { generation, .. } => *generation,
-            Self::Pending { .. } | Self::Restarting { .. } | Self::Releasing { .. } | Self::Finished { .. } => None,
+            Self::Pending { .. }
+            | Self::Restarting { .. }
+            | Self::Suspended { .. }
+            | Self::Releasing { .. }
+            | Self::Finished { .. } => None,
         }
     }
 
@@ -300,7 +307,7 @@ impl JobPhase {
     pub fn horizon(&self) -> Option<Generation> {
         match self {
             Self::Pending { gathering, .. } => gathering.horizon,
-            Self::Restarting { next, .. } => Some(*next),
+            Self::Restarting { next, .. } | Self::Suspended { next } => Some(*next),
             Self::Stopping { horizon, .. } => *horizon,
             Self::Starting { .. } | Self::Running { .. } | Self::Releasing { .. } | Self::Finished { .. } => {
                 self.generation()
@@ -316,6 +323,7 @@ impl JobPhase {
             Self::Running { .. } => JobState::Running,
             Self::Stopping { .. } | Self::Releasing { .. } => JobState::Stopping,
             Self::Restarting { .. } => JobState::Restarting,
+            Self::Suspended { .. } => JobState::Suspended,
             Self::Finished { result } => result.state(),
         }
     }

@@ -29,6 +29,9 @@ const FREE_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Maximum pause until the pods of a requeued gang are created again. [`Policy::of`] then scales it by the `share`.
 const REQUEUE_PAUSE_MAX: Duration = Duration::from_secs(300);
 
+/// After this time without a counted failure, an elastic job's earlier restarts do not use up `max_restarts` any more.
+pub const FORGIVE_AFTER: Duration = Duration::from_secs(600);
+
 /// The rules of one job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
@@ -54,6 +57,8 @@ pub struct Policy {
     /// Pause before the pods of a requeued gang are created again. It differs between jobs, so that two jobs that need
     /// each other's resources do not create their pods at the same time.
     pub requeue_pause: Duration,
+    /// Whether a user has suspended the job.
+    pub is_suspended: bool,
     /// The deadline of the job, if it has one.
     pub deadline: Option<Deadline>,
     /// Which pods are deleted at the end.
@@ -159,6 +164,7 @@ impl Policy {
             on_start_timeout: *on_start_timeout,
             // The share gives a factor from 0.5 to 1.5.
             requeue_pause: start_timeout.min(REQUEUE_PAUSE_MAX) * (128 + u32::from(share)) / 256,
+            is_suspended: false,
             deadline,
             clean_pods: *clean_pods,
             elastic: spec.workers().map(|workers| Elastic::of(workers, &spec.run_policy)),
@@ -172,8 +178,8 @@ impl Policy {
                 let pause = self.pause_after(restarts.uncounted).min(FREE_PAUSE_MAX.max(self.backoff));
                 Verdict::Restart { budget: Budget::Free, pause }
             }
-            Some(Budget::Counted) if restarts.counted < self.max_restarts => {
-                Verdict::Restart { budget: Budget::Counted, pause: self.pause_after(restarts.counted) }
+            Some(Budget::Counted) if restarts.spent() < self.max_restarts => {
+                Verdict::Restart { budget: Budget::Counted, pause: self.pause_after(restarts.spent()) }
             }
             Some(Budget::Counted) => Verdict::GiveUp,
             None => match (failure, self.on_start_timeout) {

@@ -45,7 +45,7 @@ pub enum JobsError {
     #[error(transparent)]
     Spec(SpecError),
     /// The job has ended, or is being ended.
-    #[error("job \"{0}\" has ended, or is being stopped: its number of workers cannot change")]
+    #[error("job \"{0}\" has ended, or is being stopped, so it can be neither scaled nor suspended")]
     Over(JobName),
     /// The store refuses the job's record.
     #[error("the job's record was refused: {0}")]

@@ -1,12 +1,12 @@
-//! What users ask of the registry: to accept a job, to change its number of workers, to end or delete it.
+//! What users ask of the registry: to accept a job, to change its number of workers, to suspend, end or delete it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use protocol::elastic::{JobPatch, Workers};
 use protocol::failure::Restarts;
-use protocol::ids::JobName;
-use protocol::job::{JobSpec, SpecError};
+use protocol::ids::{JobName, UnixMillis};
+use protocol::job::JobSpec;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -14,7 +14,9 @@ use super::error::{JobsError, of_store};
 use super::{JobHandle, Jobs, Submitted};
 use crate::job::key::JobKey;
 use crate::logs::JobLogs;
-use crate::store::{Change, JobRecord, SPEC_BYTES_MAX, StoreError, Stored, Wish, amend, format_of, json_bytes_of};
+use crate::store::{
+    Change, FORMAT, JobRecord, SPEC_BYTES_MAX, StoreError, Stored, Suspension, Wish, amend, format_of, json_bytes_of,
+};
 
 /// Maximum time for a recorded job to reach the registry.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -54,6 +56,7 @@ impl Jobs {
             launched: None,
             restarts: Restarts::default(),
             desired: None,
+            suspension: Suspension::default(),
             ended: None,
         };
         match self.context.store.create(record).await {
@@ -118,18 +121,19 @@ impl Jobs {
         }
     }
 
-    /// Changes the number of workers of an elastic job. The driver then follows it. Returns the new number.
+    /// Changes the number of workers of an elastic job, or suspends or resumes a job. The driver then follows it.
+    /// Returns the changed record.
     ///
     /// # Errors
     /// [`JobsError::Spec`], [`JobsError::Over`], and those of [`Self::wish`].
-    pub async fn patch(&self, name: &JobName, patch: JobPatch) -> Result<Workers, JobsError> {
+    pub async fn patch(&self, name: &JobName, patch: JobPatch) -> Result<JobRecord, JobsError> {
         in_time(name, self.put_patch_on_record(name, patch)).await
     }
 
     /// If the number of workers rises, checks whether the back end has room for them. Errors of the change itself come
     /// later.
     async fn admit_patched(&self, name: &JobName, patch: JobPatch) -> Result<(), JobsError> {
-        let Some(handle) = self.find(name) else { return Ok(()) };
+        let Some(handle) = self.find(name).filter(|_| patch.scales()) else { return Ok(()) };
         let (spec, now) = {
             let view = handle.view.borrow();
             (view.spec.clone(), view.workers.filter(|_| view.result.is_none()))
@@ -143,22 +147,15 @@ impl Jobs {
         }
     }
 
-    async fn put_patch_on_record(&self, name: &JobName, patch: JobPatch) -> Result<Workers, JobsError> {
+    async fn put_patch_on_record(&self, name: &JobName, patch: JobPatch) -> Result<JobRecord, JobsError> {
         self.admit_patched(name, patch).await?;
         let refusal = Mutex::new(None);
+        let now = self.context.store.now();
         let change = |record: &mut JobRecord| {
-            let is_over = record.ended.is_some() || record.wish > Wish::Run;
-            let patched = match record.spec.patched(record.desired, patch) {
-                Ok(_) if is_over => Err(JobsError::Over(name.clone())),
-                Ok(workers) => Ok(workers),
-                Err(error) => Err(JobsError::Spec(error)),
-            };
-            match patched {
-                Ok(workers) if record.workers() == Some(workers) => Change::Nothing,
-                Ok(workers) => {
-                    record.desired = Some(workers);
-                    Change::Write
-                }
+            let before = record.clone();
+            match patched(record, patch, now) {
+                Ok(()) if *record == before => Change::Nothing,
+                Ok(()) => Change::Write,
                 Err(error) => {
                     *refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                     Change::Nothing
@@ -170,7 +167,7 @@ impl Jobs {
             return Err(error);
         }
         match amended {
-            Ok(stored) => stored.record.workers().ok_or(JobsError::Spec(SpecError::NotElastic)),
+            Ok(stored) => Ok(stored.record),
             Err(StoreError::NotFound(name)) => Err(JobsError::Unknown(name)),
             Err(error) => Err(of_store(error)),
         }
@@ -186,6 +183,24 @@ impl Jobs {
         info!(job = %job.name, "deleted an unreadable record");
         Ok(())
     }
+}
+
+/// Changes a record as a user asks. An error leaves it unspecified.
+fn patched(record: &mut JobRecord, patch: JobPatch, now: UnixMillis) -> Result<(), JobsError> {
+    if patch.scales() {
+        let workers = record.spec.patched(record.desired, patch).map_err(JobsError::Spec)?;
+        if record.workers() != Some(workers) {
+            record.desired = Some(workers);
+        }
+    }
+    if let Some(is_suspended) = patch.suspended {
+        record.suspension.set(is_suspended, now);
+        if is_suspended {
+            record.format = FORMAT;
+        }
+    }
+    let is_over = record.ended.is_some() || record.wish > Wish::Run;
+    if is_over { Err(JobsError::Over(record.spec.name.clone())) } else { Ok(()) }
 }
 
 /// Removes a job's output.

@@ -5,6 +5,7 @@ mod bounds;
 pub mod kube;
 mod reading;
 pub mod sqlite;
+mod suspension;
 pub mod watchers;
 
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use tokio::sync::mpsc;
 
 pub use self::bounds::{SPEC_BYTES_MAX, json_bytes_of};
 pub use self::reading::NotRead;
+pub use self::suspension::Suspension;
 
 use crate::job::key::JobKey;
 use crate::job::plan;
@@ -28,8 +30,8 @@ use crate::job::plan;
 /// version would drop.
 pub const FORMAT: u32 = 2;
 
-/// The first format. Only elastic jobs, and jobs that bring code or name a script, need a later one, so that an earlier
-/// version of the master leaves them alone.
+/// The first format. Jobs that are elastic, were suspended, bring code or name a script need a later one, so that an
+/// earlier version of the master leaves them alone.
 const FIRST_FORMAT: u32 = 1;
 
 /// The record of one job.
@@ -68,6 +70,9 @@ pub struct JobRecord {
     /// How many workers a user last asked for. Absent: as many as the spec says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired: Option<Workers>,
+    /// When a user suspended the job.
+    #[serde(default, skip_serializing_if = "Suspension::is_none")]
+    pub suspension: Suspension,
     /// How the job ended; written once.
     pub ended: Option<Ended>,
 }

@@ -4,7 +4,7 @@ use protocol::failure::Restarts;
 use protocol::ids::UnixMillis;
 use protocol::job::{JobRequest, JobSpec, Strategy};
 
-use master::store::{Change, FORMAT, JobRecord, JobStore, StoreError, StoreEvent, Version, Wish, amend};
+use master::store::{Change, FORMAT, JobRecord, JobStore, StoreError, StoreEvent, Suspension, Version, Wish, amend};
 
 /// Runs the suite on an empty store.
 ///
@@ -41,6 +41,7 @@ pub fn record(name: &str) -> JobRecord {
         launched: None,
         restarts: Restarts::default(),
         desired: None,
+        suspension: Suspension::default(),
         ended: None,
     }
 }

@@ -43,10 +43,16 @@ pub fn an_elastic_job_shrinks_heals_and_grows(place: Place) {
     within("the killed agent counts", look, || format!("{:#?}", stage.status("heals")));
     runs_with(&stage, "heals", &[0]);
     stage.verb(&["scale", "heals", "--worker-num", "1:3"]).code(0).says(&["job heals may have 1 to 3 workers"]);
-    let view = runs_with(&stage, "heals", &[0, 1, 2]);
+    runs_with(&stage, "heals", &[0, 1, 2]);
     stage.verb(&["status", "heals"]).code(0);
+    stage.verb(&["suspend", "heals"]).code(0).says(&["job heals is being suspended"]);
+    let look = || Some(stage.status("heals")).filter(|view| view.state == JobState::Suspended);
+    within("heals is suspended", look, || format!("{:#?}", stage.status("heals")));
+    stage.verb(&["resume", "heals"]).code(0).says(&["job heals is not suspended any more"]);
+    let view = runs_with(&stage, "heals", &[0, 1, 2]);
     end_all(&view);
     assert_eq!(stage.finished("heals").state, JobState::Succeeded);
     stage.verb(&["scale", "heals", "--worker-num", "2"]).code(2).says(&["has ended"]);
+    stage.verb(&["suspend", "heals"]).code(2).says(&["has ended"]);
     stage.assert_nothing_runs();
 }

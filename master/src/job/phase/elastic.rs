@@ -96,7 +96,7 @@ pub(super) fn regroup(next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action
     (restart.into(), vec![])
 }
 
-/// The pods to create and to delete in this phase.
+/// The pods that an elastic job must create and delete in this phase.
 pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
     let Some(elastic) = &seen.policy.elastic else { return Upkeep::default() };
     match phase {
@@ -106,15 +106,16 @@ pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
         | JobPhase::Restarting { without: PodSelection::Unfit, .. } => upkeep(seen.gang, elastic.workers, seen.now),
         JobPhase::Restarting { .. }
         | JobPhase::Stopping { .. }
+        | JobPhase::Suspended { .. }
         | JobPhase::Releasing { .. }
         | JobPhase::Finished { .. } => Upkeep::default(),
     }
 }
 
-/// When an elastic job must be looked at again, besides its time limits.
+/// When an elastic job must be looked at again, besides its time limits and its upkeep.
 pub(super) fn next_look(phase: &JobPhase, seen: Seen<'_>) -> Option<Duration> {
     let elastic = seen.policy.elastic.as_ref()?;
-    let own = match phase {
+    match phase {
         JobPhase::Pending { gathering, .. } => {
             gathering.ready_since.map(|since| since + roster::window(seen.gang, elastic))
         }
@@ -122,14 +123,10 @@ pub(super) fn next_look(phase: &JobPhase, seen: Seen<'_>) -> Option<Duration> {
         JobPhase::Starting { .. }
         | JobPhase::Restarting { .. }
         | JobPhase::Stopping { .. }
+        | JobPhase::Suspended { .. }
         | JobPhase::Releasing { .. }
         | JobPhase::Finished { .. } => None,
-    };
-    let upkeep = upkeep_in(phase, seen);
-    // A request may have had no effect.
-    let is_busy = !upkeep.create.is_empty() || !upkeep.delete.is_empty();
-    let again = is_busy.then(|| seen.now + seen.policy.release_timeout);
-    own.into_iter().chain(upkeep.next).chain(again).filter(|at| *at > seen.now).min()
+    }
 }
 
 /// Whether another member can take the place of one that was lost before any member was told to run.

@@ -9,7 +9,7 @@ use protocol::view::JobResult;
 
 use super::elastic::regroup;
 use super::gathering::Restart;
-use super::{Action, Ending, JobPhase, PodSelection, Seen};
+use super::{Action, Ending, JobPhase, PodSelection, Seen, suspension};
 use crate::job::gang::Member;
 use crate::job::observation::Presence;
 use crate::job::policy::{Budget, Verdict};
@@ -47,7 +47,7 @@ pub(super) fn fail(phase: &JobPhase, failure: Failure, seen: Seen<'_>) -> (JobPh
 fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> Generation {
     let planned = match phase {
         JobPhase::Pending { gathering, .. } => gathering.next,
-        JobPhase::Restarting { next, .. } | JobPhase::Stopping { next, .. } => *next,
+        JobPhase::Restarting { next, .. } | JobPhase::Stopping { next, .. } | JobPhase::Suspended { next } => *next,
         JobPhase::Starting { .. }
         | JobPhase::Running { .. }
         | JobPhase::Releasing { .. }
@@ -58,16 +58,18 @@ fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> G
 
 /// Time between SIGTERM and SIGKILL. During an eviction, the other members have time to save their state, because the
 /// next start waits for the evicted pod anyway. A gang that regroups has this time too if each of its scripts uses the
-/// helper: they leave together after a step. After other failures the grace is 0: without one member, the other
+/// helper: they leave together after a step. The same applies when a user suspends the job. After other failures the grace is 0: without one member, the other
 /// TensorFlow processes only hang or end slowly.
 fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
     match ending {
-        Ending::Failed(_) | Ending::Regroup if seen.gang.any(Member::is_leaving) => seen.policy.leaving_grace,
+        Ending::Failed(_) | Ending::Regroup | Ending::Suspended if seen.gang.any(Member::is_leaving) => {
+            seen.policy.leaving_grace
+        }
         // The first rank may still save.
         Ending::Failed(failure) if is_free_leave(failure, seen) => seen.policy.leaving_grace,
         Ending::Failed(_) => Duration::ZERO,
-        Ending::Regroup if !seen.gang.any(lacks_helper) => seen.policy.leaving_grace,
-        Ending::Succeeded | Ending::Cancelled | Ending::Regroup => seen.policy.stop_grace,
+        Ending::Regroup | Ending::Suspended if !seen.gang.any(lacks_helper) => seen.policy.leaving_grace,
+        Ending::Succeeded | Ending::Cancelled | Ending::Regroup | Ending::Suspended => seen.policy.stop_grace,
     }
 }
 
@@ -99,8 +101,11 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
         Ending::Succeeded => conclude(JobResult::Succeeded, seen),
         Ending::Cancelled => conclude(JobResult::Cancelled, seen),
         // When one replica succeeds, others may fail. A master that takes over may see such a failure first.
-        Ending::Failed(_) | Ending::Regroup if policy.success.is_met(gang) => conclude(JobResult::Succeeded, seen),
+        Ending::Failed(_) | Ending::Regroup | Ending::Suspended if policy.success.is_met(gang) => {
+            conclude(JobResult::Succeeded, seen)
+        }
         Ending::Regroup => regroup(stop.next, seen),
+        Ending::Suspended => suspension::enter(stop.next),
         Ending::Failed(known) => judge(gang.cause(known), stop.next, seen),
     }
 }

@@ -119,7 +119,9 @@ fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     let is_whole =
         |one: &Generation| runs.iter().filter(|run| run.generation == *one).count() == evidence.replicas.len();
     let launched: BTreeSet<Generation> = runs.iter().map(|run| run.generation).filter(is_whole).collect();
-    let is_recorded = |generation: &&Generation| evidence.is_elastic || failed.contains_key(*generation);
+    let is_recorded = |generation: &&Generation| {
+        evidence.is_elastic || failed.contains_key(*generation) || last.suspension.ended == Some(**generation)
+    };
     let over = launched.iter().rev().skip(1).filter(|generation| !is_recorded(generation));
     found.extend(over.map(|generation| format!("start {generation} is over, but not on record as failed")));
     if restarts.counted > evidence.budget {

@@ -38,12 +38,14 @@ pub(crate) enum Scenario {
     Cancelled,
     /// A pod of the first start is evicted, the second start fails, the third succeeds; then the job is deleted.
     Evicted,
+    /// The first start is suspended, the second fails, the third succeeds; then the job is deleted.
+    Suspended,
     /// Like [`Self::Evicted`], in an elastic job. It also starts with two workers.
     Elastic,
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 4] = [Self::Completes, Self::Cancelled, Self::Evicted, Self::Elastic];
+    pub(crate) const ALL: [Self; 5] = [Self::Completes, Self::Cancelled, Self::Suspended, Self::Evicted, Self::Elastic];
 
     /// Whether its job is elastic.
     pub(crate) fn is_elastic(self) -> bool {
@@ -54,6 +56,7 @@ impl Scenario {
     fn mishaps(self) -> VecDeque<Mishap> {
         match self {
             Self::Completes | Self::Cancelled => VecDeque::from([Mishap::Failure]),
+            Self::Suspended => VecDeque::from([Mishap::Suspension, Mishap::Failure]),
             Self::Evicted | Self::Elastic => VecDeque::from([Mishap::Eviction, Mishap::Failure]),
         }
     }
@@ -70,6 +73,8 @@ enum Mishap {
     Failure,
     /// The pod of worker-2 is evicted.
     Eviction,
+    /// The client suspends the job.
+    Suspension,
 }
 
 /// The store, the pods and the output. They outlive every master.
@@ -171,6 +176,7 @@ impl Place {
             match mishaps.pop_front() {
                 Some(Mishap::Eviction) => self.backend.evict(&self.spec.name, worker(2), "Evicted: low on memory"),
                 Some(Mishap::Failure) => agents[&worker(1)].exit(ExitOutcome::Code(1)),
+                Some(Mishap::Suspension) => {}
                 None if scenario == Scenario::Cancelled => {}
                 None => agents.values().for_each(|agent| agent.exit(ExitOutcome::Code(0))),
             }

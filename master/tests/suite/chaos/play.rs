@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use master::registry::{Jobs, JobsError, Submitted};
 use master::store::{JobStore, Wish};
+use protocol::elastic::JobPatch;
 use protocol::view::{JobState, JobView};
 use testkit::chaos::{Deed, Fault, Point, Strike};
 use testkit::fake::FakeStore;
@@ -181,6 +182,12 @@ impl Stage {
             self.shown(|view| view.state == JobState::Running && view.restarts.counted == 1 || over(view)).await;
             self.wish(Wish::Cancel).await;
         }
+        if self.scenario == Scenario::Suspended {
+            self.shown(|view| view.state == JobState::Running).await;
+            self.suspend(true).await;
+            self.shown(|view| view.state == JobState::Suspended).await;
+            self.suspend(false).await;
+        }
         let is_over = |view: &JobView| view.result.is_some() && view.state != JobState::Stopping;
         let view = self.shown(is_over).await;
         self.answers.lock().unwrap_or_else(PoisonError::into_inner).results.extend(view.result);
@@ -231,6 +238,11 @@ impl Stage {
             Err(_) => None,
         })
         .await;
+    }
+
+    async fn suspend(&self, is_suspended: bool) {
+        let patch = JobPatch { suspended: Some(is_suspended), ..JobPatch::default() };
+        self.ask(async |jobs| jobs.patch(&self.place.spec.name, patch).await.ok()).await;
     }
 
     /// Waits until a master shows a view of the job that `test` accepts.

@@ -38,6 +38,8 @@ enum Happening {
     FailsAmidStop(u8),
     /// A user changes the number of workers.
     Scaled(u8, u8),
+    /// A user suspends the job, or resumes it.
+    Suspended(bool),
     /// Time passes.
     Waits(u16),
     /// Another master takes the job over.
@@ -53,6 +55,7 @@ fn any_happening() -> impl Strategy<Value = Happening> {
         1 => any::<u8>().prop_map(Happening::Fails),
         1 => any::<u8>().prop_map(Happening::FailsAmidStop),
         2 => (any::<u8>(), any::<u8>()).prop_map(|(min, more)| Happening::Scaled(min, more)),
+        1 => any::<bool>().prop_map(Happening::Suspended),
         8 => any::<u16>().prop_map(Happening::Waits),
         1 => Just(Happening::TakenOver),
     ]
@@ -204,6 +207,9 @@ impl World {
 
     fn check_move(&self, after: &JobPhase, gang: &Gang) {
         assert!(!matches!(after, JobPhase::Finished { .. } | JobPhase::Releasing { .. }), "{after:?} of {gang:?}");
+        if let JobPhase::Suspended { .. } = after {
+            assert!(self.places.iter().all(|place| place.runs.is_none()), "a suspended job runs");
+        }
         if let (JobPhase::Running { .. }, JobPhase::Starting { .. }) = (after, &self.phase) {
             assert!(self.roster.iter().all(|id| self.place(*id).runs == self.newest), "a member does not run");
         }
@@ -230,7 +236,8 @@ impl World {
                 }
                 for id in upkeep.delete {
                     let is_member = gang.places().iter().any(|place| place.id == id && gang.has(place));
-                    assert!(!is_member, "{id} is deleted although it is a member");
+                    let is_suspended = matches!(self.phase, JobPhase::Suspended { .. });
+                    assert!(is_suspended || !is_member, "{id} is deleted although it is a member");
                     self.places[id.index as usize].vanish(false);
                 }
             }
@@ -264,6 +271,7 @@ impl World {
                 self.newest_failed = self.newest.max(self.newest_failed);
                 self.restarts.counted += 1;
             }
+            Action::RecordSuspension => self.newest_failed = self.newest.max(self.newest_failed),
             Action::DeletePods(_) => {
                 for place in &mut self.places {
                     place.vanish(true);
@@ -358,6 +366,7 @@ impl World {
                 let workers = Workers { min, max: (min + u32::from(more) % PLACES).min(PLACES) };
                 self.policy.elastic = Some(Elastic { workers, ..self.elastic() });
             }
+            Happening::Suspended(is_suspended) => self.policy.is_suspended = is_suspended,
             Happening::Waits(milliseconds) => self.now += Duration::from_millis(u64::from(milliseconds)),
             Happening::TakenOver => self.take_over(),
         }
@@ -468,6 +477,7 @@ proptest! {
             world.happen(happening);
             world.look();
         }
+        world.policy.is_suspended = false;
         assert!(world.settle(), "the job does not run in the end: {:?}\n{:#?}", world.phase, world.gang());
         let Workers { min, max } = world.elastic().workers;
         let members = u32::try_from(world.gang().members().count()).expect("a small number");

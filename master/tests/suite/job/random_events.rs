@@ -227,13 +227,14 @@ fn result_of(phase: &JobPhase) -> Option<&JobResult> {
         | JobPhase::Starting { .. }
         | JobPhase::Running { .. }
         | JobPhase::Stopping { .. }
+        | JobPhase::Suspended { .. }
         | JobPhase::Restarting { .. } => None,
     }
 }
 
 /// Whether a job may change from the phase `before` to the phase `after`. A phase may also stay the same.
 fn is_allowed(before: &JobPhase, after: &JobPhase) -> bool {
-    use JobPhase::{Finished, Pending, Releasing, Restarting, Running, Starting, Stopping};
+    use JobPhase::{Finished, Pending, Releasing, Restarting, Running, Starting, Stopping, Suspended};
     use StartStage::{Configuring, Launching};
     match (before, after) {
         (Pending { .. }, Pending { .. } | Starting { .. } | Running { .. } | Stopping { .. } | Restarting { .. })
@@ -250,6 +251,7 @@ fn is_allowed(before: &JobPhase, after: &JobPhase) -> bool {
             | Running { .. }
             | Stopping { .. }
             | Restarting { .. }
+            | Suspended { .. }
             | Releasing { .. }
             | Finished { .. },
             _,
@@ -312,7 +314,7 @@ proptest! {
         let concluded: Vec<_> = moves.iter().flat_map(|moved| &moved.actions).filter_map(|action| match action {
             Action::Conclude(result) => Some(result.clone()),
             Action::CreatePods | Action::Keep(_) | Action::Enrol { .. } | Action::Configure(_) | Action::Launch(_) | Action::StopRuns { .. }
-            | Action::RecordRestart(_) | Action::ReleasePods | Action::DeletePods(_) => None,
+            | Action::RecordRestart(_) | Action::RecordSuspension | Action::ReleasePods | Action::DeletePods(_) => None,
         }).collect();
         let reached: Vec<_> = moves.iter().filter_map(|moved| result_of(&moved.after)).collect();
         prop_assert_eq!(concluded.len(), usize::from(!reached.is_empty()));

@@ -42,6 +42,7 @@ pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
         no_retry_exit_codes: BTreeSet::new(),
         on_start_timeout: OnStartTimeout::Fail,
         requeue_pause: Duration::from_secs(50),
+        is_suspended: false,
         deadline: None,
         clean_pods: CleanPods::Running,
         elastic: None,
@@ -50,7 +51,7 @@ pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
 
 /// No start has failed before.
 pub(crate) static NO_RESTARTS: Restarts =
-    Restarts { counted: 0, uncounted: 0, failed_starts: vec![], repeated_starts: vec![] };
+    Restarts { counted: 0, uncounted: 0, forgiven: 0, failed_starts: vec![], repeated_starts: vec![] };
 
 pub(crate) fn id(text: &str) -> ReplicaId {
     text.parse().expect("the tests write replicas as role-index")

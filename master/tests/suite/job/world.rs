@@ -167,6 +167,7 @@ impl World {
             | JobPhase::Running { .. }
             | JobPhase::Stopping { .. }
             | JobPhase::Restarting { .. }
+            | JobPhase::Suspended { .. }
             | JobPhase::Releasing { .. }
             | JobPhase::Finished { .. } => {}
         }
@@ -201,6 +202,7 @@ impl World {
                 | JobPhase::Starting { .. }
                 | JobPhase::Running { .. }
                 | JobPhase::Stopping { .. }
+                | JobPhase::Suspended { .. }
                 | JobPhase::Releasing { .. }
                 | JobPhase::Finished { .. } => Duration::from_millis(10),
             };

@@ -95,7 +95,9 @@ impl World {
             Action::CreatePods => {
                 self.begin_start(|_| Order::Create, |pod| pod.seen.presence() == Presence::Absent);
             }
-            Action::Keep(_) | Action::Enrol { .. } => panic!("the job of this world is fixed"),
+            Action::Keep(_) | Action::Enrol { .. } | Action::RecordSuspension => {
+                panic!("the job of this world is fixed, and it is not suspended")
+            }
             Action::Configure(generation) => self.configure(generation),
             Action::Launch(generation) => self.launch(generation),
             Action::StopRuns { .. } => self.stop(),

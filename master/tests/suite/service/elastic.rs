@@ -8,7 +8,7 @@ use master::registry::JobHandle;
 use master::store::JobStore;
 use protocol::agent::ExitOutcome;
 use protocol::elastic::{ChangeCause, JobPatch, Workers};
-use protocol::ids::{Generation, ReplicaId};
+use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::run_policy::RunPolicy;
 use protocol::view::{JobState, JobView};
@@ -18,7 +18,7 @@ use testkit::fake::{Arrival, FakeAgent, FakeBackend, FakeStore};
 use crate::service::harness::{Master, client, in_time, reach, until, worker};
 
 /// An elastic job that never grows only because time has passed, and restarts without a pause.
-fn elastic(name: &str, min: u32, max: u32) -> JobSpec {
+pub(crate) fn elastic(name: &str, min: u32, max: u32) -> JobSpec {
     let request = JobRequest {
         worker_min: Some(min),
         worker_num: Some(max),
@@ -38,7 +38,7 @@ async fn running_with(job: &JobHandle, indexes: &[u32]) -> JobView {
     until(job, |view| view.state == JobState::Running && view.roster == roster).await
 }
 
-async fn agents(master: &Master, spec: &JobSpec, indexes: &[u32]) -> BTreeMap<u32, FakeAgent> {
+pub(crate) async fn agents(master: &Master, spec: &JobSpec, indexes: &[u32]) -> BTreeMap<u32, FakeAgent> {
     let mut agents = BTreeMap::new();
     for index in indexes {
         agents.insert(*index, master.backend.agent(&spec.name, worker(*index)).await);
@@ -47,16 +47,17 @@ async fn agents(master: &Master, spec: &JobSpec, indexes: &[u32]) -> BTreeMap<u3
 }
 
 async fn scale(master: &Master, spec: &JobSpec, min: Option<u32>, max: u32) -> Workers {
-    let patch = JobPatch { worker_min: min, worker_num: Some(max) };
-    master.jobs.patch(&spec.name, patch).await.expect("the change is accepted")
+    let patch = JobPatch { worker_min: min, worker_num: Some(max), suspended: None };
+    let record = master.jobs.patch(&spec.name, patch).await.expect("the change is accepted");
+    record.workers().expect("the job is elastic")
 }
 
 /// The newest value of a variable that this agent got.
-fn newest(agent: &FakeAgent, variable: &str) -> serde_json::Value {
+pub(crate) fn newest(agent: &FakeAgent, variable: &str) -> serde_json::Value {
     agent.history().configs.last().expect("it was configured").1[variable].clone()
 }
 
-fn succeed(agents: &BTreeMap<u32, FakeAgent>) {
+pub(crate) fn succeed(agents: &BTreeMap<u32, FakeAgent>) {
     agents.values().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
 }
 
@@ -95,7 +96,11 @@ async fn an_evicted_worker_costs_no_restart_and_its_replacement_gets_the_last_se
     let view = until(&job, is_over).await;
     let cause = view.changes.iter().rev().find_map(|change| match &change.cause {
         ChangeCause::Left { failure } => Some(failure.to_string()),
-        ChangeCause::First | ChangeCause::Joined { .. } | ChangeCause::Shrunk | ChangeCause::TakenOver => None,
+        ChangeCause::First
+        | ChangeCause::Joined { .. }
+        | ChangeCause::Shrunk
+        | ChangeCause::Resumed
+        | ChangeCause::TakenOver => None,
     });
     assert_eq!(cause.expect("the cause is in the view"), "worker-0 was lost: node drained");
     running_with(&job, &[1, 2, 3, 0]).await;
@@ -272,5 +277,27 @@ async fn workers_that_come_and_go_in_any_order_leave_a_gang_that_succeeds() {
     for id in view.roster.clone() {
         master.backend.agent(&spec.name, id).await.exit(ExitOutcome::Code(0));
     }
+    reach(&job, JobState::Succeeded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_ten_minutes_without_a_failure_the_earlier_ones_use_up_no_restart() {
+    let master = Master::new();
+    let elastic = elastic("forgiven", 1, 2);
+    let spec = JobSpec { run_policy: RunPolicy { max_restarts: 1, ..elastic.run_policy.clone() }, ..elastic };
+    let job = master.submit(spec.clone()).await;
+    for failures in 1..=2 {
+        running_with(&job, &[0, 1]).await;
+        agents(&master, &spec, &[1]).await[&1].exit(ExitOutcome::Code(3));
+        until(&job, |view| view.state == JobState::Running && view.restarts.counted == failures).await;
+        let stored = master.store.get(&spec.name).await.expect("the store answers").expect("the job is on record");
+        let mut record = stored.record.clone();
+        record.restarts.failed_starts.iter_mut().for_each(|failed| failed.at = UnixMillis(1));
+        master.store.update(record.changed(), &stored.version).await.expect("nobody else writes");
+        until(&job, |view| view.restarts.failed_starts.iter().all(|failed| failed.at == UnixMillis(1))).await;
+    }
+    let view = running_with(&job, &[0, 1]).await;
+    assert_eq!((view.restarts.counted, view.restarts.spent()), (2, 1));
+    succeed(&agents(&master, &spec, &[0, 1]).await);
     reach(&job, JobState::Succeeded).await;
 }

@@ -13,5 +13,6 @@ mod logs;
 mod patience;
 mod restarting;
 mod submitting;
+mod suspending;
 mod takeover;
 mod warming;

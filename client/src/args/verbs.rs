@@ -1,0 +1,90 @@
+//! The arguments of the verbs.
+
+use std::time::Duration;
+
+use clap::Args;
+use protocol::elastic::WorkerNum;
+use protocol::ids::{JobName, ReplicaId};
+
+use super::FormatArgs;
+use super::values::{duration, lines, workers};
+
+/// The name of a job.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct NameArg {
+    /// Name of the job
+    pub(crate) name: JobName,
+}
+
+/// Arguments of `status`.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) job: NameArg,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+/// Arguments of `why`.
+#[derive(Debug, Args)]
+pub(crate) struct WhyArgs {
+    #[command(flatten)]
+    pub(crate) job: NameArg,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+/// Arguments of `logs`.
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    #[command(flatten)]
+    pub(crate) job: NameArg,
+    /// Continue until the job has ended; the exit status reflects its result
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Only the output of this replica, for example worker-1, byte for byte
+    #[arg(long, value_name = "REPLICA")]
+    pub(crate) replica: Option<ReplicaId>,
+    /// Start with the last N lines of each replica [default: all kept lines]
+    #[arg(long, value_name = "N", value_parser = lines, allow_negative_numbers = true)]
+    pub(crate) tail: Option<u32>,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+/// Arguments of `wait`.
+#[derive(Debug, Args)]
+pub(crate) struct WaitArgs {
+    #[command(flatten)]
+    pub(crate) job: NameArg,
+    /// Give up after this time, for example 90s, 10m or 2h [default: never]
+    #[arg(long, value_name = "DURATION", value_parser = duration, allow_negative_numbers = true)]
+    pub(crate) timeout: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+/// Arguments of `scale`.
+#[derive(Debug, Args)]
+pub(crate) struct ScaleArgs {
+    #[command(flatten)]
+    pub(crate) job: NameArg,
+    /// Minimum and maximum number of workers. N alone is the maximum; a minimum above N sinks to N
+    #[arg(long, value_name = "N|MIN:MAX", value_parser = workers, allow_negative_numbers = true)]
+    pub(crate) worker_num: WorkerNum,
+}
+
+/// Arguments of `env`.
+#[derive(Debug, Args)]
+pub(crate) struct EnvArgs {
+    /// Print the statements that undo `client env`
+    #[arg(long)]
+    pub(crate) unset: bool,
+}
+
+/// Arguments of `completions`.
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// Shell to complete for
+    pub(crate) shell: clap_complete::Shell,
+}

@@ -1,0 +1,47 @@
+//! When the driver looks at a job again although nothing has happened, and which pods it keeps in each phase.
+
+use std::time::Duration;
+
+use super::{JobPhase, Seen, elastic, suspension};
+use crate::job::policy::Policy;
+use crate::job::upkeep::Upkeep;
+
+/// When the driver must send [`JobEvent::Observed`] besides [`JobPhase::deadline`], even if nothing else happens.
+pub fn next_look(phase: &JobPhase, seen: Seen<'_>) -> Option<Duration> {
+    let upkeep = upkeep_in(phase, seen);
+    // A request may have had no effect.
+    let is_busy = !upkeep.create.is_empty() || !upkeep.delete.is_empty();
+    let again = is_busy.then(|| seen.now + seen.policy.release_timeout);
+    let own = elastic::next_look(phase, seen);
+    own.into_iter().chain(upkeep.next).chain(again).filter(|at| *at > seen.now).min()
+}
+
+/// The pods to create and to delete in this phase, besides those of the actions.
+pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
+    match phase {
+        JobPhase::Suspended { .. } => suspension::upkeep(seen.gang),
+        JobPhase::Pending { .. }
+        | JobPhase::Starting { .. }
+        | JobPhase::Running { .. }
+        | JobPhase::Restarting { .. }
+        | JobPhase::Stopping { .. }
+        | JobPhase::Releasing { .. }
+        | JobPhase::Finished { .. } => elastic::upkeep_in(phase, seen),
+    }
+}
+
+impl JobPhase {
+    /// When the driver must send [`JobEvent::Observed`] even if nothing else happens.
+    pub fn deadline(&self, policy: &Policy) -> Option<Duration> {
+        let job = policy.deadline.map(|deadline| deadline.at);
+        let earlier = |own: Duration| job.map_or(own, |job| own.min(job));
+        match self {
+            Self::Pending { since, .. } | Self::Starting { since, .. } => Some(earlier(*since + policy.start_timeout)),
+            Self::Restarting { until, .. } => Some(earlier(*until)),
+            Self::Stopping { since, .. } => Some(*since + policy.stop_grace + policy.release_timeout),
+            Self::Releasing { since, .. } => Some(*since + policy.release_timeout),
+            Self::Running { .. } => job,
+            Self::Suspended { .. } | Self::Finished { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! A user suspends a job, and resumes it. A suspended job has no pods.
+
+use protocol::ids::Generation;
+
+use super::ending::stop;
+use super::gathering::Restart;
+use super::{Action, Ending, JobPhase, PodSelection, Seen};
+use crate::job::gang::{Gang, Member};
+use crate::job::observation::Presence;
+use crate::job::upkeep::Upkeep;
+
+/// Stops the phase's runs, unless the job has succeeded.
+pub(super) fn suspend(phase: &JobPhase, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let ending = if seen.policy.success.is_met(seen.gang) { Ending::Succeeded } else { Ending::Suspended };
+    stop(phase, ending, seen)
+}
+
+/// Every run is dead.
+pub(super) fn enter(next: Generation) -> (JobPhase, Vec<Action>) {
+    (JobPhase::Suspended { next }, vec![Action::RecordSuspension])
+}
+
+/// After the user has resumed the job, waits in `Restarting` until the old pods are gone.
+pub(super) fn suspended(next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    if seen.policy.is_suspended {
+        return (JobPhase::Suspended { next }, vec![]);
+    }
+    let restart = Restart { next, without: PodSelection::All, until: seen.now, since: seen.now };
+    (restart.into(), vec![])
+}
+
+/// Every pod is deleted, except a pod that the cluster is removing: a second deletion would shorten its grace.
+pub(super) fn upkeep(gang: &Gang) -> Upkeep {
+    let is_surplus = |place: &&Member| place.pod != Presence::Absent && !place.place.is_leaving;
+    Upkeep { delete: gang.places().iter().filter(is_surplus).map(|place| place.id).collect(), ..Upkeep::default() }
+}

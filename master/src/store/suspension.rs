@@ -1,0 +1,78 @@
+//! What a record says about the times at which a user has suspended the job.
+
+use std::time::Duration;
+
+use protocol::ids::{Generation, UnixMillis};
+use serde::{Deserialize, Serialize};
+
+use super::JobRecord;
+
+/// The suspensions of a job.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Suspension {
+    /// Since when the job is suspended; `None` while it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<UnixMillis>,
+    /// How long the job was suspended before, in milliseconds.
+    #[serde(default)]
+    pub earlier_millis: u64,
+    /// Starts that were neither failed nor repeated when the job was suspended for the last time.
+    #[serde(default)]
+    pub starts: u32,
+    /// The start that the last suspension ended. It and all earlier starts are over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Generation>,
+}
+
+impl Suspension {
+    /// Whether the job was never suspended.
+    pub(super) fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Suspends or resumes the job.
+    pub fn set(&mut self, is_suspended: bool, now: UnixMillis) {
+        match (self.since, is_suspended) {
+            (None, true) => self.since = Some(now),
+            (Some(since), false) => {
+                self.since = None;
+                self.earlier_millis += now.0.saturating_sub(since.0);
+            }
+            (None, false) | (Some(_), true) => {}
+        }
+    }
+}
+
+impl JobRecord {
+    /// How long the job has existed at `now` without being suspended.
+    pub fn active_time(&self, now: UnixMillis) -> Duration {
+        let now = self.suspension.since.map_or(now, |since| since.min(now));
+        Duration::from_millis(now.0.saturating_sub(self.accepted_at.0).saturating_sub(self.suspension.earlier_millis))
+    }
+
+    /// How many starts are over, as far as the record says.
+    pub fn starts(&self) -> u32 {
+        self.restarts.total() + self.suspension.starts
+    }
+
+    /// The newest start that is over, as far as the record says.
+    pub fn newest_ended(&self) -> Option<Generation> {
+        self.restarts.newest_failed().max(self.suspension.ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suspension_adds_up_and_repeated_wishes_change_nothing() {
+        let mut suspension = Suspension::default();
+        for (is_suspended, now) in
+            [(false, 5), (true, 10), (true, 20), (false, 25), (false, 30), (true, 40), (false, 41)]
+        {
+            suspension.set(is_suspended, UnixMillis(now));
+        }
+        assert_eq!(suspension, Suspension { earlier_millis: 16, ..Suspension::default() });
+    }
+}
