@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use protocol::agent::{ExitOutcome, ExitReport, Features, LastWords, RunState, RunStatus};
+use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, Features, LastWords, RunState, RunStatus};
 use protocol::ids::Generation;
 use protocol::warm::WarmRequest;
 use serde_json::Value;
@@ -98,7 +98,8 @@ impl FakeAgent {
             started_at: None,
             exit: None,
             membership: None,
-            features: Features { seats: true, warm: true },
+            code: CodeStatus::default(),
+            features: Features { seats: true, warm: true, code: true },
             warm: None,
             helper: None,
         };
