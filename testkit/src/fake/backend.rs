@@ -231,7 +231,17 @@ impl PodBackend for FakeBackend {
     }
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
-        let PodSpec { job, replica, image: _, work_dir: _, args: _, options: _, agent_token_sha256: _ } = pod;
+        let PodSpec {
+            job,
+            replica,
+            image: _,
+            work_dir: _,
+            brings_code: _,
+            script: _,
+            args: _,
+            options: _,
+            agent_token_sha256: _,
+        } = pod;
         let JobKey { name: job, uid } = job;
         if self.table(&job).borrow().contains_key(&replica) {
             return Ok(());
