@@ -21,7 +21,7 @@ pub(super) enum Answer {
     /// A short text.
     Text(StatusCode, &'static str),
     /// The status of the run.
-    Status(RunStatus),
+    Status(Box<RunStatus>),
     /// The blobs that are missing.
     Missing(MissingBlobs),
     /// Output, sent as it arrives.

@@ -82,7 +82,7 @@ pub(super) async fn status(request: &Request<Incoming>, agent: &Agent) -> Result
         let _ = timeout(wait, status.wait_for(|status| status.seq != after)).await;
     }
     let status = status.borrow().clone();
-    Ok(Answer::Status(status))
+    Ok(Answer::Status(Box::new(status)))
 }
 
 pub(super) fn logs(request: &Request<Incoming>, agent: &Agent) -> Result {

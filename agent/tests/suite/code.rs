@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::process::Command;
 
 use protocol::agent::{CodeStatus, ExitOutcome};
 use protocol::code::{CodeId, Manifest, MissingBlobs, Sha256};
@@ -316,7 +317,9 @@ fn an_image_without_python_is_refused_before_the_start() {
     place.deliver(&code);
     let answer = place.configure(&code, "1.1");
     assert_eq!((answer.status, answer.problem().code), (422, ErrorCode::NoPython));
-    let path = json!({ "PATH": std::env::var("PATH").unwrap() }).to_string();
+    let program = "import os, sys; print(os.path.dirname(sys.executable), end='')";
+    let found = Command::new("python3").args(["-c", program]).output().unwrap();
+    let path = json!({ "PATH": String::from_utf8(found.stdout).unwrap() }).to_string();
     let configured = place.agent.post(&format!("/config?generation=1.1&code={}", code.id()), &path);
     assert_eq!(configured.status, 200, "the job can set PATH");
 }
