@@ -9,7 +9,7 @@ use crate::code::{CodeId, CodePath, ScriptPath, Sha256};
 use crate::env::EnvName;
 use crate::ids::{Generation, JobName, ReplicaId, UnixMillis};
 use crate::image::ImageRef;
-use crate::pod::{Amount, LabelKey, LabelValue, ObjectName, Toleration, Volume};
+use crate::pod::{Amount, LabelKey, LabelValue, ObjectName, RunAs, Toleration, Volume};
 use crate::warm::ModuleName;
 
 /// Describes types that JSON writes as strings: description, pattern and example.
@@ -57,6 +57,7 @@ strings! {
         relative_path!(), "train.py";
     ImageRef: "An image name, [HOST[:PORT]/]PATH[:TAG][@DIGEST]",
         "^[A-Za-z0-9][A-Za-z0-9._:/-]*(@sha256:[0-9a-f]{64})?$", "allreduce:1";
+    RunAs: "The user of the pods' processes: image, UID or UID:GID, not root", "^(image|[0-9]{1,10}(:[0-9]{1,10})?)$", "1000";
     Amount: "REQUEST:LIMIT in Kubernetes' notation, or one quantity for both. The limit is at least the request",
         "^[0-9]+(\\.[0-9]*)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?(:[0-9]+(\\.[0-9]*)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?)?$", "500m:2";
     Volume: "pvc:CLAIM:/path, host:/dir:/path or empty:/path. A final :ro mounts it read-only. Not at / or in /muster",

@@ -19,6 +19,12 @@ pub const AGENT_STATUS: &str = "/status";
 pub const AGENT_LOGS: &str = "/logs";
 /// Agent: starts a warm interpreter, which imports modules before the first run. See [`crate::warm::WarmRequest`].
 pub const AGENT_WARM: &str = "/warm";
+/// Agent: followed by the id of code, takes the [`crate::code::Manifest`] of that code; answers with
+/// [`crate::code::MissingBlobs`].
+pub const AGENT_CODE: &str = "/code/";
+/// Agent: after [`AGENT_CODE`] and the id, takes blobs of that code, see [`crate::code::BlobReader`]; answers with
+/// [`crate::code::MissingBlobs`].
+pub const AGENT_CODE_BLOBS: &str = "/blobs";
 /// Agent: stops the run.
 pub const AGENT_STOP: &str = "/stop";
 /// Agent: shuts the agent down.

@@ -1,15 +1,16 @@
 //! The status of the run, for the wire and for the agent's log.
 
-use protocol::agent::{Features, HelperStatus, RunStatus};
+use protocol::agent::{CodeStatus, Features, HelperStatus, RunStatus};
 use protocol::warm::WarmState;
 use tracing::field::display;
 use tracing::info;
 
 use super::phase::Phase;
 
-/// The phase, the warm interpreter and the helper of the newest run as a message. The caller sets `seq`.
+/// The phase, the code, the warm interpreter and the helper of the newest run as a message. The caller sets `seq`.
 pub(super) fn status_of(
     phase: &Phase,
+    code: CodeStatus,
     warm: Option<WarmState>,
     helper: Option<HelperStatus>,
     boot_id: String,
@@ -30,7 +31,8 @@ pub(super) fn status_of(
         started_at,
         exit,
         membership: phase.assignment().and_then(|assignment| assignment.membership),
-        features: Features { seats: true, warm: true },
+        code,
+        features: Features { seats: true, warm: true, code: true },
         warm,
         // Before its start, the newest run is an earlier one.
         helper: started_at.and(helper),

@@ -7,7 +7,9 @@ use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use protocol::image::ImageRef;
-use protocol::pod::{Amount, BadValue, LabelKey, LabelValue, ObjectName, PodOptions, PullPolicy, Toleration, Volume};
+use protocol::pod::{
+    Amount, BadValue, LabelKey, LabelValue, ObjectName, PodOptions, PullPolicy, RunAs, Toleration, Volume,
+};
 
 use super::values::{gpus, seconds, shown};
 
@@ -92,6 +94,9 @@ pub(crate) struct PodArgs {
     /// [default: refused]
     #[arg(long)]
     pub(crate) allow_root: bool,
+    /// User of each pod: image for the image's own, UID or UID:GID [default: 65532 with code, else the image's own]
+    #[arg(long, value_name = "USER")]
+    pub(crate) run_as: Option<RunAs>,
 }
 
 impl From<PodArgs> for PodOptions {
@@ -109,6 +114,7 @@ impl From<PodArgs> for PodOptions {
             image_pull_policy,
             termination_grace,
             allow_root,
+            run_as,
         } = args;
         Self {
             cpu,
@@ -123,6 +129,7 @@ impl From<PodArgs> for PodOptions {
             image_pull_policy,
             termination_grace_seconds: termination_grace,
             allow_root,
+            run_as,
         }
     }
 }

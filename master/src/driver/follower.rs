@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
@@ -19,8 +20,9 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::Report;
+use super::delivery::Delivery;
 use super::subject::Subject;
-use super::tasks::{COPY_TIMEOUT, is_unreachable, patience, refused, report, spawn};
+use super::tasks::{COPY_TIMEOUT, is_unreachable, patience, report, spawn, state_of};
 use crate::agent_client::{AgentAnswer, AgentClient, AgentError};
 use crate::error_chain::error_chain;
 use crate::job::observation::AgentState;
@@ -50,6 +52,8 @@ pub(super) struct Followed {
     pub(super) reporter: mpsc::Sender<Report>,
     /// The request for a warm interpreter, if the job is to have one.
     pub(super) warm: Option<WarmRequest>,
+    /// The job's code, if it brings it.
+    pub(super) delivery: Option<Arc<Delivery>>,
 }
 
 /// The progress of the copy, in runs.
@@ -147,6 +151,7 @@ impl Pod {
         let mut heard: Option<Box<RunStatus>> = None;
         while let Some(state) = self.next_state(heard.as_deref()).await {
             let is_first = heard.is_none();
+            let Some(state) = self.with_code(is_first, state).await else { break };
             let is_last = match &state {
                 AgentState::Status(status) => {
                     self.note_started(status);
@@ -168,6 +173,15 @@ impl Pod {
             }
         }
         self.news.send_modify(|copied| copied.is_last = true);
+    }
+
+    /// Brings the code after the agent's first answer, before the driver hears of that answer. Retries while the pod
+    /// lives. `None` if it has ended.
+    async fn with_code(&self, is_first: bool, state: AgentState) -> Option<AgentState> {
+        let Followed { delivery, address, .. } = &self.followed;
+        let Some(delivery) = delivery.as_ref().filter(|_| is_first) else { return Some(state) };
+        let complete = async || delivery.complete(*address, state.clone()).await.ok_or(());
+        complete.retry(persistent()).when(|()| !self.ended.is_cancelled()).await.ok()
     }
 
     /// Asks for a warm interpreter after the agent's first answer, so that it imports modules while the gang gathers.
@@ -321,20 +335,6 @@ impl Pod {
         }
         self.news.send_if_modified(|copied| std::mem::replace(&mut copied.is_stuck, is_stuck) != is_stuck);
         done.map_err(CopyError::File)
-    }
-}
-
-/// The agent's state after this answer. `heard` is the agent's newest status before it.
-fn state_of(answer: Result<AgentAnswer, AgentError>, heard: Option<&RunStatus>) -> AgentState {
-    match answer {
-        Ok(AgentAnswer::SeedOnly) if heard.is_none() => AgentState::SeedOnly,
-        Ok(AgentAnswer::Status(status)) if heard.is_none_or(|heard| heard.boot_id == status.boot_id) => {
-            AgentState::Status(status)
-        }
-        Ok(AgentAnswer::SeedOnly | AgentAnswer::Status(_)) => {
-            refused("its agent was restarted, and its run is lost".to_owned())
-        }
-        Err(error) => refused(format!("its agent did not report its status: {}", error_chain(&error))),
     }
 }
 

@@ -87,7 +87,9 @@ impl Driver {
                 let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
                 let subject = replica.subject(*id);
                 let warm = warm::request(&self.stored.record.spec, id.role);
-                replica.follower = Some(Follower::begin(Followed { agents, subject, address, log, reporter, warm }));
+                let delivery = self.delivery.clone();
+                let followed = Followed { agents, subject, address, log, reporter, warm, delivery };
+                replica.follower = Some(Follower::begin(followed));
             }
         }
     }

@@ -9,7 +9,7 @@ use master::job::observation::{Addresses, AgentState, DeletedBy, Enrolled, LostR
 use master::job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, step as step_of};
 use master::job::policy::{Elastic, Policy};
 use master::job::replica::ReplicaPhase::{self, Exited, Running};
-use protocol::agent::{ExitReport, Features, HelperStatus, Membership, RunState, RunStatus};
+use protocol::agent::{CodeStatus, ExitReport, Features, HelperStatus, Membership, RunState, RunStatus};
 use protocol::elastic::Workers;
 use protocol::run_policy::RunPolicy;
 
@@ -169,6 +169,7 @@ fn ended(exit: ExitReport) -> AgentState {
         started_at: None,
         exit: Some(exit),
         membership: None,
+        code: CodeStatus::default(),
         features: Features::default(),
         warm: None,
         helper: None,

@@ -2,6 +2,7 @@
 
 mod asking;
 mod breaking;
+mod delivering;
 mod describing;
 mod driving;
 mod elastic;

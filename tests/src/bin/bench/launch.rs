@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use e2e::Scene;
-use master::agent_client::AgentClient;
+use master::agent_client::{AgentClient, PartOfStart};
 use master::agent_token::AgentKey;
 use master::backend::{PodBackend, PodSpec};
 use master::driver::Context;
@@ -126,7 +126,8 @@ async fn bare_loop(agents: &[SocketAddr]) -> anyhow::Result<Duration> {
     let rendezvous = Rendezvous::new(&spec, FIRST, &members);
     for (replica, agent) in &members {
         let body = serde_json::to_vec(&rendezvous.environment(*replica))?;
-        client.configure(*agent, FIRST, None, Bytes::from(body)).await?;
+        let part = PartOfStart { generation: FIRST, membership: None, code: None };
+        client.configure(*agent, part, Bytes::from(body)).await?;
     }
     for agent in agents {
         client.run(*agent, FIRST).await?;
