@@ -1,5 +1,7 @@
 //! Jobs that bring their code to a master whose pods are processes.
 
+use std::fs;
+
 use e2e::code::submit_with_code;
 use e2e::{Place, Stage};
 use protocol::agent::ExitOutcome;
@@ -43,4 +45,23 @@ fn a_syntax_error_in_a_script_of_another_name_is_not_restarted() {
     };
     let reason = "src/train.py has a syntax error: src/train.py, line 2: invalid syntax".to_owned();
     assert_eq!((&exit.outcome, job.restarts.total()), (&ExitOutcome::NotStarted(reason), 0));
+}
+
+#[test]
+fn the_client_sends_a_folder_once_and_the_job_runs_its_script() {
+    let stage = Stage::new(Place::Processes, "");
+    let folder = stage.scene().path().join("src");
+    fs::create_dir(&folder).expect("a folder");
+    fs::write(folder.join("train.py"), "import own\nprint(own.NAME, __file__)\n").expect("a script");
+    fs::write(folder.join("own.py"), "NAME = 'own'\n").expect("a module");
+    let submit = |name| {
+        let line = ["src/train.py", "--code", "src", "--worker-num", "2", "--task", name, "--master", stage.url()];
+        stage.scene().run(&line).code(0)
+    };
+    let first = submit("once").says(&["code of 2 files: sent 2 of them"]);
+    assert_eq!(first.stdout.matches("own ").count(), 2, "{}", first.stdout);
+    assert!(!submit("twice").stderr.contains("code of"), "the master has the code");
+    // With a local master, the script runs in its folder.
+    let local = stage.scene().run(&["src/train.py", "--code", "src", "--worker-num", "1", "--master", "local"]).code(0);
+    assert!(local.stdout.contains("own ") && !local.stderr.contains("code of"), "{}{}", local.stdout, local.stderr);
 }
