@@ -1,6 +1,7 @@
 //! The registry: every job of this master, behind a single lock. The registry follows the store's watch, so a job
 //! reaches its driver in the same way after a submit and after a restart of the master.
 
+mod code;
 mod error;
 mod requests;
 
@@ -51,6 +52,8 @@ struct Drivers {
     tasks: JoinSet<Driven>,
     /// The uid distinguishes a job from a later job with the same name.
     jobs: HashMap<Id, JobKey>,
+    /// The task that removes unused code. It begins when all jobs are known.
+    sweeper: Option<AbortOnDropHandle<()>>,
 }
 
 /// The outcome of a submit.
@@ -154,7 +157,7 @@ impl Jobs {
         drivers.jobs.insert(task.id(), job);
     }
 
-    fn take(&self, event: StoreEvent, drivers: &mut Drivers) {
+    fn take(self: &Arc<Self>, event: StoreEvent, drivers: &mut Drivers) {
         match event {
             StoreEvent::Changed(stored) => match self.find(stored.name()) {
                 Some(handle) if handle.uid() == stored.record.uid => drop(handle.record.send_replace(Some(*stored))),
@@ -183,8 +186,10 @@ impl Jobs {
             }
             StoreEvent::Replayed { all_readable } => {
                 self.is_complete.send_replace(true);
-                // The folder of a job with an unreadable record would look like that of a deleted job.
+                // The folder and the code of a job with an unreadable record would look like those of a deleted job.
                 if all_readable {
+                    let sweeper = tokio::spawn(Arc::clone(self).sweep_code());
+                    drivers.sweeper = Some(AbortOnDropHandle::new(sweeper));
                     let archive = Arc::clone(&self.archive);
                     self.removals.spawn(async move { archive.sweep().await });
                 }

@@ -1,10 +1,11 @@
-//! Query parameters. All are numbers, switches and generations, so no percent-decoding is needed.
+//! Query parameters. All are numbers, switches, generations and ids, so no percent-decoding is needed.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use hyper::Request;
 use protocol::agent::Membership;
+use protocol::code::CodeId;
 use protocol::ids::Generation;
 
 use super::answer::Failure;
@@ -36,6 +37,11 @@ impl<'a> Query<'a> {
 
     pub(super) fn generation(&self) -> Result<Option<Generation>, Failure> {
         self.parse("generation", "of the form E.S, such as 1.1")
+    }
+
+    /// The id of the code with which the run must start.
+    pub(super) fn code(&self) -> Result<Option<CodeId>, Failure> {
+        self.parse("code", "64 lower-case hexadecimal digits")
     }
 
     /// The membership in a start: `seat`, `of` and `start`, all three or none.

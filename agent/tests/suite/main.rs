@@ -3,9 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod abuse;
+mod code;
 mod ending;
 mod environments;
 mod helper;
+mod installing;
 mod logs;
 mod memory;
 mod phase_tables;

@@ -90,7 +90,8 @@ impl Driver {
     }
 
     fn fanout(&self, generation: Generation) -> tasks::Fanout {
-        tasks::Fanout { agents: self.agents.clone(), generation, reporter: self.reporter.clone() }
+        let (agents, reporter, delivery) = (self.agents.clone(), self.reporter.clone(), self.delivery.clone());
+        tasks::Fanout { agents, generation, reporter, delivery }
     }
 
     /// Runs the work of a start in a task. [`Self::call_start_back`] cancels the task.

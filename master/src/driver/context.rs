@@ -10,6 +10,7 @@ use tokio::sync::{Notify, watch};
 use crate::agent_client::AgentClient;
 use crate::agent_token::AgentKey;
 use crate::backend::PodBackend;
+use crate::code::CodeStore;
 use crate::logs::JobLogs;
 use crate::series::SeriesOfJob;
 use crate::store::{JobStore, Stored};
@@ -27,6 +28,8 @@ pub struct Context {
     /// The name of this process as the holder of records. It sorts after the boot id of every earlier master of this
     /// store.
     pub boot_id: String,
+    /// The code that jobs bring.
+    pub code: Arc<CodeStore>,
 }
 
 impl Context {

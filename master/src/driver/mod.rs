@@ -6,6 +6,7 @@ mod adopt;
 mod advance;
 mod context;
 mod create;
+mod delivery;
 mod elastic;
 mod follower;
 mod hear;
@@ -22,6 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use protocol::code::CodeId;
 use protocol::failure::FailedStart;
 use protocol::ids::{Generation, ReplicaId};
 use protocol::view::JobTimes;
@@ -33,6 +35,7 @@ use tracing::error;
 
 pub use self::adopt::Tenure;
 pub use self::context::{Channels, Context};
+use self::delivery::Delivery;
 use self::elastic::Starts;
 use self::subject::Subject;
 use self::tracked::Replica;
@@ -97,6 +100,8 @@ struct Driver {
     context: Arc<Context>,
     agents: AgentClient,
     token: AgentToken,
+    /// The job's code, if it brings it.
+    delivery: Option<Arc<Delivery>>,
     channels: Channels,
     stored: Stored,
     policy: Policy,
@@ -159,8 +164,11 @@ impl Driver {
         let (reporter, reports) = mpsc::channel(BACKLOG);
         let accepted = JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() };
         let token = context.agent_key.token(&record.uid);
+        let agents = context.agents.with_token(&token);
+        let delivery = |id: CodeId| Arc::new(Delivery::new(id, agents.clone(), Arc::clone(&context.code)));
         Self {
-            agents: context.agents.with_token(&token),
+            delivery: record.spec.code.map(delivery),
+            agents,
             token,
             pods: context.backend.watch(&stored.key()),
             replicas: record.replicas().into_iter().map(|id| (id, Replica::first(record.epoch))).collect(),

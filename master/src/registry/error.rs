@@ -6,6 +6,7 @@ use protocol::ids::JobName;
 use protocol::job::SpecError;
 
 use crate::backend::{BackendError, Refusal};
+use crate::code::CodeError;
 use crate::job::key::JobKey;
 use crate::store::StoreError;
 
@@ -37,6 +38,9 @@ pub enum JobsError {
     /// The back end refuses the job.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// The code that the job brings cannot be used.
+    #[error(transparent)]
+    Code(#[from] CodeError),
     /// The change does not fit the job.
     #[error(transparent)]
     Spec(SpecError),

@@ -41,6 +41,7 @@ impl Jobs {
         if let Some(stored) = self.context.store.get(&name).await.map_err(of_store)? {
             return self.existing(stored, &spec).await;
         }
+        self.check_code(&spec).await?;
         self.context.backend.admit(&spec).await?;
         let record = JobRecord {
             format: format_of(&spec),

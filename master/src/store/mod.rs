@@ -30,8 +30,8 @@ use crate::job::plan;
 /// version would drop.
 pub const FORMAT: u32 = 2;
 
-/// The first format. Only elastic jobs, and jobs that were suspended, need a later one, so that an earlier version of
-/// the master leaves them alone.
+/// The first format. Jobs that are elastic, were suspended, bring code or name a script need a later one, so that an
+/// earlier version of the master leaves them alone.
 const FIRST_FORMAT: u32 = 1;
 
 /// The record of one job.
@@ -96,7 +96,8 @@ impl JobRecord {
 
 /// The format of the record of this job.
 pub fn format_of(spec: &JobSpec) -> u32 {
-    if spec.workers().is_some() { FORMAT } else { FIRST_FORMAT }
+    let is_as_ever = spec.workers().is_none() && spec.code.is_none() && spec.script.is_default();
+    if is_as_ever { FIRST_FORMAT } else { FORMAT }
 }
 
 /// What a user wants of a job. A wish can change only to a later wish in this list.

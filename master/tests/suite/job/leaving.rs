@@ -10,7 +10,7 @@ use master::job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, step 
 use master::job::policy::{Elastic, Policy};
 use master::job::replica::ReplicaPhase::{self, Exited, Running};
 use master::job::roster::grow_interval;
-use protocol::agent::{ExitReport, Features, Membership, RunState, RunStatus};
+use protocol::agent::{CodeStatus, ExitReport, Features, Membership, RunState, RunStatus};
 use protocol::elastic::Workers;
 use protocol::run_policy::RunPolicy;
 
@@ -217,6 +217,7 @@ fn ended(exit: ExitReport) -> AgentState {
         started_at: None,
         exit: Some(exit),
         membership: None,
+        code: CodeStatus::default(),
         features: Features::default(),
         warm: None,
         helper: None,

@@ -2,13 +2,14 @@
 
 mod asking;
 mod breaking;
+mod delivering;
 mod describing;
 mod driving;
 mod elastic;
 mod endings;
 mod framing;
 mod guarding;
-mod harness;
+pub(crate) mod harness;
 mod logs;
 mod patience;
 mod reporting;
