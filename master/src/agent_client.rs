@@ -196,7 +196,10 @@ impl AgentClient {
         PartOfStart { generation, membership, code }: PartOfStart,
         body: Bytes,
     ) -> Result<(), AgentError> {
-        let membership = membership.map(|Membership { seat, of, start }| format!("&seat={seat}&of={of}&start={start}"));
+        let membership = membership.map(|Membership { seat, of, start, pushes }| {
+            let pushes = if pushes == 0 { String::new() } else { format!("&pushes={pushes}") };
+            format!("&seat={seat}&of={of}&start={start}{pushes}")
+        });
         let code = code.map(|id| format!("&code={id}"));
         let further = [membership, code].into_iter().flatten().collect::<String>();
         let path = format!("{}?generation={generation}{further}", routes::AGENT_CONFIG);

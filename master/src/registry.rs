@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use protocol::ids::JobName;
 use protocol::view::{JobState, JobView};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::sleep;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -19,7 +19,7 @@ use tracing::{debug, error};
 
 pub use self::error::JobsError;
 use self::requests::remove_output;
-use crate::driver::{self, Channels, Context, Driven, Tenure};
+use crate::driver::{self, Channels, Context, Driven, Staging, Tenure};
 use crate::job::key::JobKey;
 use crate::logs::{Archive, JobLogs};
 use crate::series::SeriesOfJob;
@@ -42,6 +42,7 @@ pub struct JobHandle {
     pub series: Arc<SeriesOfJob>,
     record: watch::Sender<Option<Stored>>,
     damaged: Arc<Notify>,
+    stagings: mpsc::Sender<Staging>,
     /// How many drivers of the job have broken.
     broken: u32,
 }
@@ -206,6 +207,7 @@ impl Jobs {
         let (view_sender, view) = watch::channel(shown);
         let (record_sender, record) = watch::channel(Some(stored.clone()));
         let damaged = Arc::new(Notify::new());
+<<<<<<< ours
         let channels = Channels {
             record,
             damaged: Arc::clone(&damaged),
@@ -214,6 +216,12 @@ impl Jobs {
             series: Arc::clone(&series),
         };
         (JobHandle { view, logs, series, record: record_sender, damaged, broken: 0 }, channels)
+=======
+        let (staging_sender, stagings) = mpsc::channel(1);
+        let channels =
+            Channels { record, damaged: Arc::clone(&damaged), stagings, view: view_sender, logs: Arc::clone(&logs) };
+        (JobHandle { view, logs, record: record_sender, damaged, stagings: staging_sender, broken: 0 }, channels)
+>>>>>>> theirs
     }
 
     /// Finds a job by its name.

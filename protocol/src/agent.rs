@@ -102,6 +102,14 @@ pub struct Membership {
     pub of: u32,
     /// How often the job had restarted before this start, as in `MUSTER_RESTART_COUNT`.
     pub start: u32,
+    /// How often a user had pushed new code before this start.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pushes: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// The code that an agent has.

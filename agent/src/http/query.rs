@@ -47,9 +47,10 @@ impl<'a> Query<'a> {
     /// The membership in a start: `seat`, `of` and `start`, all three or none.
     pub(super) fn membership(&self) -> Result<Option<Membership>, Failure> {
         let number = |name: &str| self.parse::<u32>(name, "a whole number");
+        let pushes = number("pushes")?.unwrap_or_default();
         match (number("seat")?, number("of")?, number("start")?) {
             (None, None, None) => Ok(None),
-            (Some(seat), Some(of), Some(start)) => Ok(Some(Membership { seat, of, start })),
+            (Some(seat), Some(of), Some(start)) => Ok(Some(Membership { seat, of, start, pushes })),
             _ => Err(Failure::Query("seat, of and start must be given together".to_owned())),
         }
     }

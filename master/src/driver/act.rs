@@ -51,8 +51,7 @@ impl Driver {
         for (id, replica) in &mut self.replicas {
             replica.output_from = self.channels.logs.of(*id).map_or(0, |log| log.progress().end);
         }
-        // After a takeover, an earlier start may have left no trace. So count at least one restart.
-        let mut restarts = record.starts().max(u32::from(record.epoch > 1));
+        let mut restarts = self.starts_so_far(&gang);
         let (mut members, mut seats) = (BTreeMap::new(), vec![]);
         for member in gang.members() {
             let Some(replica) = self.replicas.get(&member.id) else { continue };
@@ -69,7 +68,7 @@ impl Driver {
                 membership: enrolled.map(|enrolled| enrolled.membership),
             });
         }
-        let meeting = Meeting { spec: record.spec.clone(), members, restarts };
+        let meeting = Meeting { spec: record.spec.clone(), members, restarts, pushes: record.pushes };
         self.begin_start(tasks::configure(self.fanout(generation), seats, meeting));
     }
 

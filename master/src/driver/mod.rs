@@ -10,6 +10,7 @@ mod delivery;
 mod elastic;
 mod follower;
 mod hear;
+mod push;
 mod record;
 mod subject;
 mod tasks;
@@ -34,7 +35,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::error;
 
 pub use self::adopt::Tenure;
-pub use self::context::{Channels, Context};
+pub use self::context::{Channels, Context, Staging};
 use self::delivery::Delivery;
 use self::elastic::Starts;
 use self::subject::Subject;
@@ -167,7 +168,7 @@ impl Driver {
         let agents = context.agents.with_token(&token);
         let delivery = |id: CodeId| Arc::new(Delivery::new(id, agents.clone(), Arc::clone(&context.code)));
         Self {
-            delivery: record.spec.code.map(delivery),
+            delivery: record.code().map(delivery),
             agents,
             token,
             pods: context.backend.watch(&stored.key()),
@@ -227,6 +228,10 @@ impl Driver {
                 Err(_) => return Next::End,
             },
             () = self.channels.damaged.notified() => return self.mend().await,
+            Some(staging) = self.channels.stagings.recv() => {
+                self.stage(staging);
+                return Next::GoOn;
+            }
             changed = self.pods.changed() => match changed {
                 Ok(()) => self.take_pods(),
                 Err(_) => return Next::End,

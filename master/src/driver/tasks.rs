@@ -44,6 +44,8 @@ pub(super) struct Meeting {
     pub(super) members: BTreeMap<ReplicaId, SocketAddr>,
     /// How many times the gang has restarted.
     pub(super) restarts: u32,
+    /// How many times a user has pushed new code.
+    pub(super) pushes: u32,
 }
 
 /// A member of a start, and the address of its agent.
@@ -104,8 +106,8 @@ pub(super) fn spawn(
 
 /// Sends every agent its environment.
 pub(super) async fn configure(call: Fanout, seats: Vec<Seat>, meeting: Meeting) {
-    let Meeting { spec, members, restarts } = meeting;
-    let rendezvous = Rendezvous::new(&spec, call.generation, &members).after_restarts(restarts);
+    let Meeting { spec, members, restarts, pushes } = meeting;
+    let rendezvous = Rendezvous::new(&spec, call.generation, &members).after_restarts(restarts).after_pushes(pushes);
     let configure = async |Seat { subject, agent, seat, membership }: Seat| {
         let body = serde_json::to_vec(&rendezvous.environment(seat)).expect("strings and numbers always serialize");
         let body = Bytes::from(body);

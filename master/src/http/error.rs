@@ -55,9 +55,10 @@ impl From<JobsError> for ApiError {
             JobsError::Exists(_) | JobsError::Unreadable { .. } => {
                 Self::new(StatusCode::CONFLICT, ErrorCode::JobExists, error.to_string())
             }
-            JobsError::Spec(SpecError::NotElastic) | JobsError::Over(_) => {
-                Self::new(StatusCode::CONFLICT, ErrorCode::CannotScale, error.to_string())
-            }
+            JobsError::Spec(SpecError::NotElastic)
+            | JobsError::Over(_)
+            | JobsError::NotPushable(_)
+            | JobsError::NotStaged(_) => Self::new(StatusCode::CONFLICT, ErrorCode::CannotScale, error.to_string()),
             JobsError::Spec(error) => error.into(),
             JobsError::LaterFormat(_) => Self::new(StatusCode::CONFLICT, ErrorCode::Conflict, error.to_string()),
             JobsError::Code(error) => error.into(),

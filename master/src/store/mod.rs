@@ -11,6 +11,7 @@ pub mod watchers;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use protocol::code::CodeId;
 use protocol::elastic::Workers;
 use protocol::failure::Restarts;
 use protocol::ids::{Generation, JobName, ReplicaId, UnixMillis};
@@ -70,11 +71,22 @@ pub struct JobRecord {
     /// How many workers a user last asked for. Absent: as many as the spec says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired: Option<Workers>,
+    /// The code of the newest push. Absent: the code of the spec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<CodeId>,
+    /// How often a user has pushed new code. Starts with fewer pushes begin again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pushes: u32,
     /// When a user suspended the job.
     #[serde(default, skip_serializing_if = "Suspension::is_none")]
     pub suspension: Suspension,
     /// How the job ended; written once.
     pub ended: Option<Ended>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// The format of a record without the field `format`.
@@ -86,6 +98,11 @@ impl JobRecord {
     /// How many workers an elastic job may have now; `None` for a fixed job.
     pub fn workers(&self) -> Option<Workers> {
         self.desired.or(self.spec.workers())
+    }
+
+    /// The code with which the next start begins, if the job brings its code.
+    pub fn code(&self) -> Option<CodeId> {
+        self.code.or(self.spec.code)
     }
 
     /// The replicas that the job has now.

@@ -46,7 +46,7 @@ fn a_configured_status_names_its_generation() {
 
 #[test]
 fn a_member_of_a_start_names_its_seat() {
-    let membership = Some(Membership { seat: 2, of: 4, start: 1 });
+    let membership = Some(Membership { seat: 2, of: 4, start: 1, pushes: 2 });
     let seated = RunStatus {
         membership,
         features: Features { seats: true, ..Features::default() },

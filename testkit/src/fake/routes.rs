@@ -90,7 +90,8 @@ async fn configure(
     Query(OfStart { generation, seat, of, start, code }): Query<OfStart>,
     Json(environment): Json<Value>,
 ) -> (StatusCode, &'static str) {
-    let membership = seat.zip(of).zip(start).map(|((seat, of), start)| Membership { seat, of, start });
+    let pushes = number("pushes").unwrap_or_default();
+    let membership = seat.zip(of).zip(start).map(|((seat, of), start)| Membership { seat, of, start, pushes });
     let mut history = agent.history_mut();
     if agent.0.gone.is_cancelled() {
         return GONE;

@@ -244,7 +244,7 @@ impl World {
             Action::Enrol { generation, roster } => {
                 self.check_roster(generation, roster.members());
                 for (id, seat) in roster.seats() {
-                    let membership = Membership { seat: seat.index, of: roster.len(), start: self.starts };
+                    let membership = Membership { seat: seat.index, of: roster.len(), start: self.starts, pushes: 0 };
                     self.places[id.index as usize].seen.enrolled = Some(Enrolled { generation, membership });
                 }
                 self.starts += 1;

@@ -46,7 +46,7 @@ fn member(seat: u32, state: RunState, exit: Option<ExitReport>) -> Observation {
         pid: None,
         started_at: None,
         exit,
-        membership: Some(Membership { seat, of: 3, start: 0 }),
+        membership: Some(Membership { seat, of: 3, start: 0, pushes: 0 }),
         code: CodeStatus::default(),
         features: Features { seats: true, ..Features::default() },
         warm: None,
