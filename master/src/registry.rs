@@ -207,21 +207,16 @@ impl Jobs {
         let (view_sender, view) = watch::channel(shown);
         let (record_sender, record) = watch::channel(Some(stored.clone()));
         let damaged = Arc::new(Notify::new());
-<<<<<<< ours
+        let (staging_sender, stagings) = mpsc::channel(1);
         let channels = Channels {
             record,
             damaged: Arc::clone(&damaged),
+            stagings,
             view: view_sender,
             logs: Arc::clone(&logs),
             series: Arc::clone(&series),
         };
-        (JobHandle { view, logs, series, record: record_sender, damaged, broken: 0 }, channels)
-=======
-        let (staging_sender, stagings) = mpsc::channel(1);
-        let channels =
-            Channels { record, damaged: Arc::clone(&damaged), stagings, view: view_sender, logs: Arc::clone(&logs) };
-        (JobHandle { view, logs, record: record_sender, damaged, stagings: staging_sender, broken: 0 }, channels)
->>>>>>> theirs
+        (JobHandle { view, logs, series, record: record_sender, damaged, stagings: staging_sender, broken: 0 }, channels)
     }
 
     /// Finds a job by its name.

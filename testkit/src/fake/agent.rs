@@ -155,7 +155,7 @@ impl FakeAgent {
     }
 
     /// Makes it refuse all code with this answer, like an agent whose disk is full.
-    pub(super) fn refuse_code(&self, answer: (StatusCode, &'static str)) {
+    pub fn refuse_code(&self, answer: (StatusCode, &'static str)) {
         self.history_mut().code_refusal = Some(answer);
     }
 

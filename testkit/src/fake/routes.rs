@@ -35,6 +35,8 @@ struct OfStart {
     seat: Option<u32>,
     of: Option<u32>,
     start: Option<u32>,
+    #[serde(default)]
+    pushes: u32,
     code: Option<CodeId>,
 }
 
@@ -87,10 +89,9 @@ pub(super) async fn serve(address: SocketAddr, kind: AgentKind) -> FakeAgent {
 
 async fn configure(
     State(agent): State<FakeAgent>,
-    Query(OfStart { generation, seat, of, start, code }): Query<OfStart>,
+    Query(OfStart { generation, seat, of, start, pushes, code }): Query<OfStart>,
     Json(environment): Json<Value>,
 ) -> (StatusCode, &'static str) {
-    let pushes = number("pushes").unwrap_or_default();
     let membership = seat.zip(of).zip(start).map(|((seat, of), start)| Membership { seat, of, start, pushes });
     let mut history = agent.history_mut();
     if agent.0.gone.is_cancelled() {

@@ -135,13 +135,8 @@ fn elastic() -> Policy {
 fn after_leaving(policy: &Policy, helper: HelperUse, worker_0: ReplicaPhase) -> (JobPhase, Vec<Action>) {
     let left = Exited(FIRST, exit(75, 9));
     let members = [("worker-0", worker_0), ("worker-1", left)].map(|(name, phase)| {
-<<<<<<< HEAD
         let mut member = with_helper(name, phase, helper);
-        let membership = Membership { seat: member.id.index, of: 2, start: 0 };
-=======
-        let mut member = with_helper(name, phase, Some(HelperStatus { step }));
         let membership = Membership { seat: member.id.index, of: 2, start: 0, pushes: 0 };
->>>>>>> 2e3028f (Push new code into a job that runs)
         member.place.enrolled = Some(Enrolled { generation: FIRST, membership });
         member
     });

@@ -17,30 +17,35 @@ use crate::service::harness::{Master, in_time, reach, spec_with, until, worker};
 const CONTENTS: [&str; 2] = ["print('hello')", "NAME = 1"];
 
 /// Puts code with two files into the store.
-fn keep(store: &CodeStore) -> CodeId {
+pub(crate) fn keep(store: &CodeStore) -> CodeId {
+    keep_files(store, CONTENTS)
+}
+
+/// Puts code with these two files into the store.
+pub(crate) fn keep_files(store: &CodeStore, contents: [&'static str; 2]) -> CodeId {
     let file = |(path, content): (&str, &str)| CodeFile {
         path: path.parse().expect("a path"),
         sha256: Sha256::of(content.as_bytes()),
         size: content.len() as u64,
         executable: false,
     };
-    let manifest = Manifest::new(["train.py", "b.py"].into_iter().zip(CONTENTS).map(file).collect());
+    let manifest = Manifest::new(["train.py", "b.py"].into_iter().zip(contents).map(file).collect());
     let manifest = manifest.expect("a manifest");
     store.offer(manifest.id(), &manifest).expect("the manifest is taken");
-    let blobs = CONTENTS.map(|content| [Sha256::of(content.as_bytes()).as_bytes(), content.as_bytes()].concat());
+    let blobs = contents.map(|content| [Sha256::of(content.as_bytes()).as_bytes(), content.as_bytes()].concat());
     let mut pieces = [Piece::Bytes(Bytes::from(blobs.concat())), Piece::End].into_iter();
     assert_eq!(store.receive(manifest.id(), || pieces.next()).expect("the blobs are taken"), []);
     manifest.id()
 }
 
 /// A job of two workers that brings this code.
-fn spec(code: CodeId, max_restarts: u32) -> JobSpec {
+pub(crate) fn spec(code: CodeId, max_restarts: u32) -> JobSpec {
     let policy = RunPolicy { max_restarts, backoff_seconds: 0, ..RunPolicy::default() };
     let script = "train.py".parse().expect("a script");
     JobSpec { code: Some(code), script, ..spec_with("bringing", 2, policy) }
 }
 
-async fn agents(master: &Master, spec: &JobSpec) -> [FakeAgent; 2] {
+pub(crate) async fn agents(master: &Master, spec: &JobSpec) -> [FakeAgent; 2] {
     [master.backend.agent(&spec.name, worker(0)).await, master.backend.agent(&spec.name, worker(1)).await]
 }
 

@@ -12,6 +12,7 @@ mod guarding;
 pub(crate) mod harness;
 mod logs;
 mod patience;
+mod pushing;
 mod reporting;
 mod restarting;
 mod submitting;
