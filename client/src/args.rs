@@ -25,7 +25,9 @@ pub(crate) use self::kubernetes::{ImageArgs, Loader, PodArgs, Registry};
 use self::mistakes::{refuse_submit_flags_beside_a_verb, typed_with_one_dash, verb_of};
 pub(crate) use self::policy::PolicyArgs;
 use self::values::{count, workers};
-pub(crate) use self::verbs::{CompletionsArgs, EnvArgs, LogsArgs, NameArg, ScaleArgs, StatusArgs, WaitArgs, WhyArgs};
+pub(crate) use self::verbs::{
+    CompletionsArgs, EnvArgs, LogsArgs, NameArg, PushArgs, ScaleArgs, StatusArgs, WaitArgs, WhyArgs,
+};
 use crate::usage::{self, UsageError};
 
 const EXAMPLES: &str = "\
@@ -173,6 +175,9 @@ pub(crate) enum Verb {
     /// Change the number of workers of an elastic job
     #[command(after_help = "Examples:\n  client scale digits --worker-num 3:6\n  client scale digits --worker-num 4")]
     Scale(ScaleArgs),
+    /// Give a job new code: its scripts start again with it, in the same pods
+    #[command(after_help = "Examples:\n  client push digits\n  client push digits ./project")]
+    Push(PushArgs),
     /// Stop a job's scripts and delete its pods, until `client resume`
     #[command(after_help = "Example:\n  client suspend digits")]
     Suspend(NameArg),

@@ -216,7 +216,10 @@ impl Jobs {
             logs: Arc::clone(&logs),
             series: Arc::clone(&series),
         };
-        (JobHandle { view, logs, series, record: record_sender, damaged, stagings: staging_sender, broken: 0 }, channels)
+        (
+            JobHandle { view, logs, series, record: record_sender, damaged, stagings: staging_sender, broken: 0 },
+            channels,
+        )
     }
 
     /// Finds a job by its name.

@@ -1,5 +1,6 @@
 //! The arguments of the verbs.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -87,4 +88,17 @@ pub(crate) struct EnvArgs {
 pub(crate) struct CompletionsArgs {
     /// Shell to complete for
     pub(crate) shell: clap_complete::Shell,
+}
+
+/// Arguments of `push`.
+#[derive(Debug, Args)]
+pub(crate) struct PushArgs {
+    #[command(flatten)]
+    pub(crate) job: NameArg,
+    /// Folder with the new code [default: the current folder]. A job that runs in a folder of its master's machine uses
+    /// what is in that folder now
+    pub(crate) folder: Option<PathBuf>,
+    /// Start the scripts again even if the code is the same
+    #[arg(long)]
+    pub(crate) force: bool,
 }

@@ -56,7 +56,7 @@ pub(super) async fn submit(
 }
 
 /// Sends the code. If the master's answer says that blobs are still missing, sends these too.
-async fn send(client: &MasterClient, code: &Packed, notes: &Notes) -> Result<(), MasterError> {
+pub(super) async fn send(client: &MasterClient, code: &Packed, notes: &Notes) -> Result<(), MasterError> {
     let begun = Instant::now();
     let mut missing = client.put_manifest(code.id(), code.manifest()).await?;
     let (mut sent, mut bytes) = (0, 0);

@@ -10,6 +10,9 @@ use crate::output::size;
 /// Why a folder cannot be packed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PackError {
+    /// A source file has a syntax error.
+    #[error("the new code does not parse: {0}")]
+    DoesNotParse(String),
     /// A file or folder cannot be read, or vanished while it was read.
     #[error("read {} for the job", path.display())]
     Read { path: PathBuf, source: io::Error },
@@ -62,7 +65,7 @@ impl PackError {
             Self::NoScript { .. } => {
                 "check .musterignore, or if there is none .dockerignore, or else .gitignore".to_owned()
             }
-            Self::Read { .. } | Self::Pattern { .. } => return None,
+            Self::DoesNotParse(_) | Self::Read { .. } | Self::Pattern { .. } => return None,
         };
         Some(hint)
     }
