@@ -65,3 +65,41 @@ fn the_client_sends_a_folder_once_and_the_job_runs_its_script() {
     let local = stage.scene().run(&["src/train.py", "--code", "src", "--worker-num", "1", "--master", "local"]).code(0);
     assert!(local.stdout.contains("own ") && !local.stderr.contains("code of"), "{}{}", local.stdout, local.stderr);
 }
+
+/// Prints its number, and runs until it is stopped.
+fn endless(number: u32) -> String {
+    format!(
+        "import os, time\nprint('number', {number}, os.environ['MUSTER_RESTART_COUNT'], flush=True)\ntime.sleep(600)\n"
+    )
+}
+
+#[test]
+fn new_code_runs_in_the_same_pods_and_bad_code_changes_nothing() {
+    let stage = Stage::new(Place::Processes, "");
+    let folder = stage.scene().path().join("src");
+    fs::create_dir(&folder).expect("a folder");
+    let write = |text: &str| fs::write(folder.join("train.py"), text).expect("a script");
+    write(&endless(1));
+    let line =
+        ["src/train.py", "--code", "src", "--worker-num", "2", "--task", "pushed", "-d", "--master", stage.url()];
+    stage.scene().run(&line).code(0);
+    let prints = |line: &str| {
+        let count = || stage.verb(&["logs", "pushed"]).code(0).stdout.matches(line).count();
+        e2e::within(line, || (count() == 2).then_some(()), || format!("{} lines", count()));
+    };
+    prints("number 1 0");
+    stage.verb(&["push", "pushed", "src"]).code(0).says(&["job pushed has this code already"]);
+    write("print(\n");
+    stage.verb(&["push", "pushed", "src"]).code(2).says(&["does not parse", "train.py, line 1"]);
+    write(&endless(2));
+    let pods =
+        |view: &protocol::view::JobView| -> Vec<_> { view.replicas.iter().map(|one| one.address.clone()).collect() };
+    let before = pods(&stage.status("pushed"));
+    stage.verb(&["push", "pushed", "src"]).code(0).says(&["sent 1 of them", "job pushed runs the new code after"]);
+    prints("number 2 1");
+    let view = stage.status("pushed");
+    assert_eq!((pods(&view), view.restarts.total(), view.pushes), (before, 0, 1));
+    stage.verb(&["cancel", "pushed"]).code(0);
+    stage.finished("pushed");
+    stage.verb(&["push", "pushed", "src", "--force"]).code(2).says(&["it can no longer be changed"]);
+}
