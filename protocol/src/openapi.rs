@@ -8,7 +8,7 @@ use crate::agent::{ExitReport, ExitReportWire};
 use crate::env::EnvName;
 use crate::ids::{Generation, JobName, ReplicaId, UnixMillis};
 use crate::image::ImageRef;
-use crate::pod::{Amount, LabelKey, LabelValue, ObjectName, Toleration, Volume};
+use crate::pod::{Amount, LabelKey, LabelValue, MemorySize, ObjectName, Toleration, Volume};
 use crate::warm::ModuleName;
 
 /// Describes types that JSON writes as strings: description, pattern and example.
@@ -43,6 +43,8 @@ strings! {
         "^[A-Za-z0-9][A-Za-z0-9._:/-]*(@sha256:[0-9a-f]{64})?$", "allreduce:1";
     Amount: "REQUEST:LIMIT in Kubernetes' notation, or one quantity for both. The limit is at least the request",
         "^[0-9]+(\\.[0-9]*)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?(:[0-9]+(\\.[0-9]*)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?)?$", "500m:2";
+    MemorySize: "A quantity of memory in Kubernetes' notation, at least 1Mi",
+        "^[0-9]+(\\.[0-9]*)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$", "2Gi";
     Volume: "pvc:CLAIM:/path, host:/dir:/path or empty:/path. A final :ro mounts it read-only. Not at / or in /muster",
         concat!("^(pvc:[a-z0-9.-]+|host:", path!(), "|empty):", path!(), "(:ro)?$"), "pvc:data:/data:ro";
     ObjectName: "Name of a Kubernetes object: a DNS subdomain", "^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$", "training";

@@ -7,7 +7,9 @@ use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use protocol::image::ImageRef;
-use protocol::pod::{Amount, BadValue, LabelKey, LabelValue, ObjectName, PodOptions, PullPolicy, Toleration, Volume};
+use protocol::pod::{
+    Amount, BadValue, LabelKey, LabelValue, MemorySize, ObjectName, PodOptions, PullPolicy, Toleration, Volume,
+};
 
 use super::values::{gpus, seconds, shown};
 
@@ -59,6 +61,9 @@ pub(crate) struct PodArgs {
     /// GPUs of each pod (nvidia.com/gpu) [default: 0]
     #[arg(long, value_name = "N", value_parser = gpus, allow_negative_numbers = true)]
     pub(crate) gpus: Option<u32>,
+    /// Size of /dev/shm in each pod, for example 2Gi; what it holds counts as memory of the pod [default: the node's, 64Mi]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
+    pub(crate) shm: Option<MemorySize>,
     /// Volume of each pod: pvc:CLAIM:/path, host:/dir:/path or empty:/path; append :ro for read-only. Repeatable
     #[arg(long, value_name = "VOLUME")]
     pub(crate) volume: Vec<Volume>,
@@ -95,6 +100,7 @@ impl From<PodArgs> for PodOptions {
             cpu,
             memory,
             gpus,
+            shm,
             volume,
             env_secret,
             node_selector,
@@ -109,6 +115,7 @@ impl From<PodArgs> for PodOptions {
             cpu,
             memory,
             gpus,
+            shm,
             volumes: volume,
             env_secrets: env_secret,
             node_selector: node_selector.into_iter().collect(),

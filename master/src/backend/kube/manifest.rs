@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
 use protocol::env::{MUSTER_TERMINATION_GRACE_SECONDS, MUSTER_TOKEN_SHA256};
-use protocol::pod::{Amount, PodOptions, PullPolicy, Toleration, Volume, VolumeSource};
+use protocol::pod::{Amount, MemorySize, PodOptions, PullPolicy, SHM_PATH, Toleration, Volume, VolumeSource};
 use protocol::routes::AGENT_PORT;
 
 use crate::backend::PodSpec;
@@ -94,7 +94,8 @@ pub(super) fn owner(job: &JobKey) -> OwnerReference {
 }
 
 /// Arguments for the image's entrypoint, the agent. `None` if exec.py has no arguments, because the first prototype's
-/// agent accepts none. Kubernetes expands `$(NAME)` and turns `$$` into `$`, so every `$` is doubled.
+/// agent accepts none. Kubernetes and the agent expand `$(NAME)` and turn `$$` into `$`. Every `$` is doubled, so only the
+/// agent expands: its variables are those of the run.
 fn command(args: &[String]) -> Option<Vec<String>> {
     if args.is_empty() {
         return None;
@@ -108,6 +109,7 @@ fn with_options(container: Container, options: &PodOptions) -> KubePodSpec {
         cpu,
         memory,
         gpus,
+        shm,
         volumes,
         env_secrets,
         node_selector,
@@ -122,8 +124,12 @@ fn with_options(container: Container, options: &PodOptions) -> KubePodSpec {
         secret_ref: Some(SecretEnvSource { name, optional: None }),
         ..EnvFromSource::default()
     };
-    let (volumes, mounts): (Vec<KubeVolume>, Vec<VolumeMount>) =
-        volumes.iter().enumerate().map(|(place, volume)| mounted(place, volume)).unzip();
+    let (volumes, mounts): (Vec<KubeVolume>, Vec<VolumeMount>) = volumes
+        .iter()
+        .enumerate()
+        .map(|(place, volume)| mounted(place, volume))
+        .chain(shm.iter().map(in_memory))
+        .unzip();
     let container = Container {
         resources: Some(resources(cpu.as_ref(), memory.as_ref(), gpus.unwrap_or(0))),
         env_from: Some(env_secrets.iter().map(ToString::to_string).map(from_secret).collect()),
@@ -188,6 +194,14 @@ fn mounted(place: usize, volume: &Volume) -> (KubeVolume, VolumeMount) {
     };
     let mount = VolumeMount { name, mount_path: path.clone(), read_only: Some(*read_only), ..VolumeMount::default() };
     (from, mount)
+}
+
+fn in_memory(size: &MemorySize) -> (KubeVolume, VolumeMount) {
+    let name = "shm".to_owned();
+    let source =
+        EmptyDirVolumeSource { medium: Some("Memory".to_owned()), size_limit: Some(Quantity(size.to_string())) };
+    let mount = VolumeMount { name: name.clone(), mount_path: SHM_PATH.to_owned(), ..VolumeMount::default() };
+    (KubeVolume { name, empty_dir: Some(source), ..KubeVolume::default() }, mount)
 }
 
 fn tolerated(toleration: &Toleration) -> KubeToleration {
