@@ -12,13 +12,15 @@ use crate::run::environment::Environment;
 const READ_LATE: [&str; 3] = ["no_proxy", "NO_PROXY", "no_grpc_proxy"];
 
 /// The script and its arguments, if the command is `python SCRIPT.py …`. Another command may set up what Python needs.
+/// A script's name with `$` may differ in each start, unlike the arguments.
 pub fn script_of(command: &[OsString]) -> Option<&[OsString]> {
     let (program, arguments) = command.split_first()?;
     let name = Path::new(program).file_name()?.to_str()?;
     let script = Path::new(arguments.first()?);
     let is_script =
         script.extension() == Some(OsStr::new("py")) && !script.as_os_str().as_encoded_bytes().starts_with(b"-");
-    (name.starts_with("python") && is_script).then_some(arguments)
+    let is_constant = [program, &arguments[0]].iter().all(|word| !word.as_encoded_bytes().contains(&b'$'));
+    (is_constant && name.starts_with("python") && is_script).then_some(arguments)
 }
 
 /// The changes from the interpreter's environment to that of a run; `None` removes a variable.
@@ -41,5 +43,5 @@ pub fn changes<'a>(imported: &'a Environment, run: &'a Environment) -> Result<Ch
 }
 
 fn may_differ(name: &str) -> bool {
-    READ_LATE.contains(&name) || name.parse().is_ok_and(|name: EnvName| name.is_reserved())
+    READ_LATE.contains(&name) || name.parse().is_ok_and(|name: EnvName| name.is_computed())
 }

@@ -69,7 +69,7 @@ impl Driver {
                 membership: enrolled.map(|enrolled| enrolled.membership),
             });
         }
-        let meeting = Meeting { spec: record.spec.clone(), members, restarts };
+        let meeting = Meeting { spec: record.spec.clone(), uid: record.uid.clone(), members, restarts };
         self.begin_start(tasks::configure(self.fanout(generation), seats, meeting));
     }
 

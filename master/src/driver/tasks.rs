@@ -37,6 +37,8 @@ const ATTEMPTS: usize = 6;
 #[derive(Debug)]
 pub(super) struct Meeting {
     pub(super) spec: JobSpec,
+    /// The job's uid.
+    pub(super) uid: String,
     /// The address of each seat's TensorFlow server.
     pub(super) members: BTreeMap<ReplicaId, SocketAddr>,
     /// How many times the gang has restarted.
@@ -93,8 +95,8 @@ pub(super) fn spawn(
 
 /// Sends every agent its environment.
 pub(super) async fn configure(call: Fanout, seats: Vec<Seat>, meeting: Meeting) {
-    let Meeting { spec, members, restarts } = meeting;
-    let rendezvous = Rendezvous::new(&spec, call.generation, &members).after_restarts(restarts);
+    let Meeting { spec, uid, members, restarts } = meeting;
+    let rendezvous = Rendezvous::new(&spec, call.generation, &members).of_job(&uid).after_restarts(restarts);
     let configure = async |Seat { subject, agent, seat, membership }: Seat| {
         let body = serde_json::to_vec(&rendezvous.environment(seat)).expect("strings and numbers always serialize");
         let body = Bytes::from(body);
