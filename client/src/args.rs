@@ -117,7 +117,7 @@ pub(crate) struct SubmitArgs {
     pub(crate) replace: bool,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
-    /// Arguments for exec.py
+    /// Arguments for exec.py. $(NAME) becomes the value of the replica's variable; write $$(NAME) for the text itself
     #[arg(last = true, value_name = "ARGS")]
     pub(crate) args: Vec<String>,
     #[command(flatten)]
