@@ -5,6 +5,7 @@ mod abuse;
 mod architecture;
 mod bad_input;
 mod docs;
+mod examples;
 mod kubernetes;
 mod kubernetes_conformance;
 mod kubernetes_in_cluster;
