@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use protocol::agent::SCRIPT;
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
 use protocol::view::JobState;
@@ -15,7 +14,9 @@ use crate::local_master::LocalMasterError;
 use crate::master_client::MasterError;
 use crate::master_url::MasterUrl;
 use crate::output::{OutputError, spelled};
+use crate::pack::PackError;
 use crate::request::RequestError;
+use crate::script::ScriptError;
 use crate::shell_env::EnvError;
 use crate::usage::UsageError;
 
@@ -47,7 +48,7 @@ pub(crate) enum Error {
     #[error("--detach does not go with a local master: the master and its job end with this command")]
     LocalDetached,
     /// A flag for Kubernetes is given for a local master.
-    #[error("{flag} does not go with a local master: it runs {SCRIPT} as processes on this machine")]
+    #[error("{flag} does not go with a local master: it runs the script as processes on this machine")]
     NotLocal {
         /// The flag.
         flag: String,
@@ -59,6 +60,21 @@ pub(crate) enum Error {
         flag: String,
         /// The master.
         url: MasterUrl,
+    },
+    /// There is no script to run.
+    #[error(transparent)]
+    Script(#[from] ScriptError),
+    /// The job's code cannot be packed.
+    #[error(transparent)]
+    Pack(#[from] PackError),
+    /// Pods need an image, and the command line names none.
+    #[error("no image to run: a job that brings its code to Kubernetes needs --image")]
+    CodeNeedsImage,
+    /// A flag about an image with the agent is given for a job that brings its code.
+    #[error("{flag} does not go with a script or --code: pods then run the image unmodified, and nodes pull it")]
+    NotWithCode {
+        /// The flag.
+        flag: &'static str,
     },
     /// The image for the pods could not be made.
     #[error(transparent)]
@@ -134,6 +150,12 @@ impl Error {
             Self::NotLocal { .. } | Self::NotAtProcesses { .. } => {
                 Some("leave it out, or give --master URL, the address of a master in Kubernetes".to_owned())
             }
+            Self::Script(error) => error.hint(),
+            Self::Pack(error) => error.hint(),
+            Self::CodeNeedsImage => {
+                Some("give one with Python, for example --image tensorflow/tensorflow:2.21.0".to_owned())
+            }
+            Self::NotWithCode { flag } => Some(format!("leave out {flag}, or bring no code")),
             Self::AlreadyEnded { name, .. } => Some(format!(
                 "add --replace to run it again, or choose another --task; client logs {name} shows its output"
             )),

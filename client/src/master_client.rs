@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use log::debug;
+use protocol::code::{CodeId, Manifest, MissingBlobs, Sha256};
 use protocol::elastic::JobPatch;
 use protocol::error::Problem;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::progress::JobSeries;
-use protocol::routes::{AGENT_PROGRAM, JOBS, LONG_POLL_MAX_SECONDS, MASTER};
+use protocol::routes::{AGENT_PROGRAM, CODE, CODE_BLOBS, JOBS, LONG_POLL_MAX_SECONDS, MASTER};
 use protocol::view::{JobList, JobView, MasterView};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
@@ -24,6 +25,8 @@ use crate::master_url::MasterUrl;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit for a whole response, and for the headers of a stream.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Limit for sending code, whose largest size takes this long at 300 KiB/s.
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(4 * 60);
 /// Idle time of a connection before TCP keepalive checks whether the peer is alive.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
@@ -152,6 +155,18 @@ impl MasterClient {
         Ok(if is_new { Submitted::New(view) } else { Submitted::Before(view) })
     }
 
+    /// Sends the manifest of a job's code. Returns the blobs that the master does not have.
+    pub(crate) async fn put_manifest(&self, id: CodeId, manifest: &Manifest) -> Result<Vec<Sha256>, MasterError> {
+        let request = self.request(Method::PUT, self.code(CODE, id)).json(manifest);
+        Ok(self.json::<MissingBlobs>(request.timeout(UPLOAD_TIMEOUT)).await?.missing)
+    }
+
+    /// Sends a stream of blobs of this code. Returns the blobs that the master still does not have.
+    pub(crate) async fn put_blobs(&self, id: CodeId, stream: Vec<u8>) -> Result<Vec<Sha256>, MasterError> {
+        let request = self.request(Method::PUT, self.code(CODE_BLOBS, id)).body(stream);
+        Ok(self.json::<MissingBlobs>(request.timeout(UPLOAD_TIMEOUT)).await?.missing)
+    }
+
     /// All jobs.
     pub(crate) async fn list(&self) -> Result<JobList, MasterError> {
         self.json(self.request(Method::GET, self.url.join(JOBS))).await
@@ -225,6 +240,10 @@ impl MasterClient {
     /// The error for a response that no master sends.
     pub(super) fn not_a_master(&self, status: StatusCode) -> MasterError {
         MasterError::NotAMaster { url: self.url.clone(), status: status.as_u16() }
+    }
+
+    fn code(&self, route: &str, id: CodeId) -> Url {
+        self.url.join(&route.replace("{id}", &id.to_string()))
     }
 
     fn job(&self, name: &JobName, rest: &str) -> Url {

@@ -1,5 +1,7 @@
 //! The client for agents: one method for each route. Every call has a deadline. Connections are kept and reused.
 
+mod code;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +18,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use protocol::agent::{Membership, RunStatus};
+use protocol::code::CodeId;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::Generation;
 use protocol::routes;
@@ -29,8 +32,8 @@ use crate::agent_token::AgentToken;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time of a request that an agent answers immediately.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum bytes of an answer, except output. The program that answers may not be an agent.
-const ANSWER_BYTES: usize = 1024 * 1024;
+/// Maximum bytes of an answer, except output: 20,000 missing blobs fit. The program that answers may not be an agent.
+const ANSWER_BYTES: usize = 2 * 1024 * 1024;
 /// TCP keep-alive: the idle time before the first probe, the interval, and the number of probes. A run may print
 /// nothing for hours; without probes, a broken connection would look the same.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
@@ -68,6 +71,14 @@ pub enum AgentError {
         /// The detail of the agent's answer.
         detail: String,
     },
+    /// The agent does not have the job's code, or cannot take it or run it.
+    #[error("{detail}")]
+    Unfit {
+        /// The kind of error: `CodeMissing`, `BadCode`, `CodeStoreFull` or `NoPython`.
+        code: ErrorCode,
+        /// The detail of the agent's answer.
+        detail: String,
+    },
     /// The agent is shutting down with its pod and accepts no more requests.
     #[error("{0}")]
     Ending(
@@ -83,6 +94,17 @@ pub enum AgentAnswer {
     Status(Box<RunStatus>),
     /// The agent has no such route. It is an agent of the first prototype, which has only `/config` and `/run`.
     SeedOnly,
+}
+
+/// An agent's part in a start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartOfStart {
+    /// The start.
+    pub generation: Generation,
+    /// The replica's membership. An evaluator has none.
+    pub membership: Option<Membership>,
+    /// The code with which the run starts, if the job brings it.
+    pub code: Option<CodeId>,
 }
 
 /// A part of a run's output.
@@ -158,26 +180,29 @@ impl AgentClient {
             Err(AgentError::Refused { status: 404 | 405, .. }) => Ok(AgentAnswer::SeedOnly),
             Ok(body) if body.trim_ascii() == b"OK" => Ok(AgentAnswer::SeedOnly),
             Err(error) => Err(error),
-            Ok(body) => serde_json::from_slice(&body).map(AgentAnswer::Status).map_err(|error| {
-                let detail = format!("the answer is not an agent's: {error}");
-                AgentError::Refused { status: StatusCode::OK.as_u16(), detail }
-            }),
+            Ok(body) => {
+                serde_json::from_slice(&body).map(AgentAnswer::Status).map_err(|error| no_answer_of_an_agent(&error))
+            }
         }
     }
 
-    /// `POST /config` with a JSON object. An evaluator has no membership.
+    /// `POST /config` with a JSON object.
     ///
     /// # Errors
     /// [`AgentError`].
     pub async fn configure(
         &self,
         agent: SocketAddr,
-        generation: Generation,
-        membership: Option<Membership>,
+        PartOfStart { generation, membership, code }: PartOfStart,
         body: Bytes,
     ) -> Result<(), AgentError> {
-        let membership = membership.map(|Membership { seat, of, start }| format!("&seat={seat}&of={of}&start={start}"));
-        let path = format!("{}?generation={generation}{}", routes::AGENT_CONFIG, membership.unwrap_or_default());
+        let membership = membership.map(|Membership { seat, of, start, pushes }| {
+            let pushes = if pushes == 0 { String::new() } else { format!("&pushes={pushes}") };
+            format!("&seat={seat}&of={of}&start={start}{pushes}")
+        });
+        let code = code.map(|id| format!("&code={id}"));
+        let further = [membership, code].into_iter().flatten().collect::<String>();
+        let path = format!("{}?generation={generation}{further}", routes::AGENT_CONFIG);
         self.call(post(agent, &path, body), CALL_TIMEOUT).await.map(drop)
     }
 
@@ -304,10 +329,20 @@ fn unreachable(agent: SocketAddr, error: impl std::error::Error + Send + Sync + 
     AgentError::Unreachable { agent, source: Box::new(error) }
 }
 
+fn no_answer_of_an_agent(error: &serde_json::Error) -> AgentError {
+    let detail = format!("the answer is not an agent's: {error}");
+    AgentError::Refused { status: StatusCode::OK.as_u16(), detail }
+}
+
 fn refusal(status: StatusCode, body: &[u8]) -> AgentError {
     match serde_json::from_slice(body) {
         // A proxy in front of an agent may answer 503 too, but without this code.
         Ok(Problem { code: ErrorCode::Unavailable, detail, .. }) => AgentError::Ending(detail),
+        Ok(Problem {
+            code: code @ (ErrorCode::CodeMissing | ErrorCode::BadCode | ErrorCode::CodeStoreFull | ErrorCode::NoPython),
+            detail,
+            ..
+        }) => AgentError::Unfit { code, detail },
         Ok(Problem { detail, .. }) => AgentError::Refused { status: status.as_u16(), detail },
         Err(_) => AgentError::Refused { status: status.as_u16(), detail: format!("its agent answered {status}") },
     }

@@ -112,7 +112,7 @@ impl Thinned {
 
 #[cfg(test)]
 mod tests {
-    use protocol::agent::{Features, RunState};
+    use protocol::agent::{CodeStatus, Features, RunState};
     use protocol::ids::Generation;
     use protocol::progress::Progress;
 
@@ -128,6 +128,7 @@ mod tests {
             started_at: None,
             exit: None,
             membership: None,
+            code: CodeStatus::default(),
             features: Features::default(),
             warm: None,
             helper: Some(Progress { step: Some(step), ..Progress::default() }),

@@ -6,7 +6,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use protocol::agent::{ExitOutcome, RunStatus};
+use protocol::agent::{CodeStatus, ExitOutcome, RunStatus};
 use protocol::ids::UnixMillis;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
@@ -47,6 +47,7 @@ pub struct Runner {
     status: watch::Sender<RunStatus>,
     reaper: Reaper,
     memory: Memory,
+    code: CodeStatus,
     warm: Warm,
     state: State,
     run_output: RunOutput,
@@ -64,10 +65,11 @@ impl Runner {
         boot_id: String,
     ) -> (Self, watch::Receiver<RunStatus>) {
         let state = State::new();
-        let (status, news) = watch::channel(RunStatus { seq: 1, ..status_of(&state.phase, None, None, boot_id) });
+        let code = CodeStatus::default();
+        let (status, news) = watch::channel(RunStatus { seq: 1, ..status_of(&state.phase, code, None, None, boot_id) });
         let (warm, run_output, shutdown) = (Warm::default(), RunOutput::None, Shutdown::None);
         let helper = Helper::default();
-        (Self { template, output, status, reaper, memory, warm, state, run_output, helper, shutdown }, news)
+        (Self { template, output, status, reaper, memory, code, warm, state, run_output, helper, shutdown }, news)
     }
 
     /// Executes `commands` until the agent must end. Then kills every process that the runs have left behind.
@@ -101,6 +103,11 @@ impl Runner {
             }
             Command::Warm { request, reply } => {
                 self.warm.begin(&self.template, request);
+                self.publish();
+                let _ = reply.send(Reply::Done);
+            }
+            Command::Code { status, reply } => {
+                self.code = status;
                 self.publish();
                 let _ = reply.send(Reply::Done);
             }
@@ -227,8 +234,8 @@ impl Runner {
     fn publish(&self) {
         self.status.send_if_modified(|status| {
             let seq = status.seq;
-            let (warm, helper) = (self.warm.state(), self.helper.status());
-            let new = RunStatus { seq, ..status_of(&self.state.phase, warm, helper, status.boot_id.clone()) };
+            let (warm, helper, boot_id) = (self.warm.state(), self.helper.status(), status.boot_id.clone());
+            let new = RunStatus { seq, ..status_of(&self.state.phase, self.code, warm, helper, boot_id) };
             // Long polls get a new step with their next answer.
             if !new.is_news_after(status) {
                 *status = new;

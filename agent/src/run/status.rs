@@ -1,6 +1,6 @@
 //! The status of the run, for the wire and for the agent's log.
 
-use protocol::agent::{Features, RunStatus};
+use protocol::agent::{CodeStatus, Features, RunStatus};
 use protocol::progress::Progress;
 use protocol::warm::WarmState;
 use tracing::field::display;
@@ -8,9 +8,10 @@ use tracing::info;
 
 use super::phase::Phase;
 
-/// The phase, the warm interpreter and the helper of the newest run as a message. The caller sets `seq`.
+/// The phase, the code, the warm interpreter and the helper of the newest run as a message. The caller sets `seq`.
 pub(super) fn status_of(
     phase: &Phase,
+    code: CodeStatus,
     warm: Option<WarmState>,
     helper: Option<Progress>,
     boot_id: String,
@@ -31,7 +32,8 @@ pub(super) fn status_of(
         started_at,
         exit,
         membership: phase.assignment().and_then(|assignment| assignment.membership),
-        features: Features { seats: true, warm: true },
+        code,
+        features: Features { seats: true, warm: true, code: true },
         warm,
         // Before its start, the newest run is an earlier one.
         helper: started_at.and(helper),

@@ -4,9 +4,11 @@
 
 mod abuse;
 mod arguments;
+mod code;
 mod ending;
 mod environments;
 mod helper;
+mod installing;
 mod logs;
 mod memory;
 mod phase_tables;

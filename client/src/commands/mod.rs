@@ -1,5 +1,6 @@
 //! The verbs, one file each. This file dispatches them.
 
+mod bring;
 mod build;
 mod cancel;
 mod completions;

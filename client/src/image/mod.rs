@@ -10,7 +10,6 @@ mod endpoint;
 mod engine;
 mod entrypoint;
 mod error;
-mod ignored;
 mod layer;
 mod load;
 mod look;

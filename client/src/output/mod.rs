@@ -3,6 +3,7 @@
 mod checks;
 mod duration;
 mod progress;
+mod size;
 mod table;
 mod text;
 mod trace;
@@ -20,6 +21,7 @@ use serde::Serialize;
 
 pub(crate) use checks::checks_text;
 pub(crate) use duration::spelled;
+pub(crate) use size::size;
 pub(crate) use table::{jobs_table, status_text};
 pub(crate) use trace::trace_requests;
 pub(crate) use why::why_text;

@@ -18,6 +18,8 @@ fn view(result: Option<JobResult>, failed_starts: Vec<FailedStart>) -> JobView {
         restarts: protocol::failure::Restarts::default(),
         spec: JobRequest::new("digits".parse().unwrap(), "allreduce".parse().unwrap()).try_into().unwrap(),
         workers: None,
+        code: None,
+        pushes: 0,
         roster: vec![],
         changes: vec![],
         replicas: [].into(),

@@ -51,8 +51,7 @@ impl Driver {
         for (id, replica) in &mut self.replicas {
             replica.output_from = self.channels.logs.of(*id).map_or(0, |log| log.progress().end);
         }
-        // After a takeover, an earlier start may have left no trace. So count at least one restart.
-        let mut restarts = record.starts().max(u32::from(record.epoch > 1));
+        let mut restarts = self.starts_so_far(&gang);
         let (mut members, mut seats) = (BTreeMap::new(), vec![]);
         for member in gang.members() {
             let Some(replica) = self.replicas.get(&member.id) else { continue };
@@ -69,7 +68,8 @@ impl Driver {
                 membership: enrolled.map(|enrolled| enrolled.membership),
             });
         }
-        let meeting = Meeting { spec: record.spec.clone(), uid: record.uid.clone(), members, restarts };
+        let (spec, uid) = (record.spec.clone(), record.uid.clone());
+        let meeting = Meeting { spec, uid, members, restarts, pushes: record.pushes };
         self.begin_start(tasks::configure(self.fanout(generation), seats, meeting));
     }
 
@@ -90,7 +90,8 @@ impl Driver {
     }
 
     fn fanout(&self, generation: Generation) -> tasks::Fanout {
-        tasks::Fanout { agents: self.agents.clone(), generation, reporter: self.reporter.clone() }
+        let (agents, reporter, delivery) = (self.agents.clone(), self.reporter.clone(), self.delivery.clone());
+        tasks::Fanout { agents, generation, reporter, delivery }
     }
 
     /// Runs the work of a start in a task. [`Self::call_start_back`] cancels the task.

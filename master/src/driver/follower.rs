@@ -20,6 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::Report;
+use super::delivery::Delivery;
 use super::subject::Subject;
 use super::tasks::{COPY_TIMEOUT, is_unreachable, patience, report, spawn, state_of};
 use crate::agent_client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
@@ -55,6 +56,8 @@ pub(super) struct Followed {
     pub(super) reporter: mpsc::Sender<Report>,
     /// The request for a warm interpreter, if the job is to have one.
     pub(super) warm: Option<WarmRequest>,
+    /// The job's code, if it brings it.
+    pub(super) delivery: Option<Arc<Delivery>>,
 }
 
 /// The progress of the copy, in runs.
@@ -152,6 +155,7 @@ impl Pod {
         let mut heard: Option<Box<RunStatus>> = None;
         while let Some(state) = self.next_state(heard.as_deref()).await {
             let is_first = heard.is_none();
+            let Some(state) = self.with_code(is_first, state).await else { break };
             let is_last = match &state {
                 AgentState::Status(status) => {
                     self.note_started(status);
@@ -173,6 +177,15 @@ impl Pod {
             }
         }
         self.news.send_modify(|copied| copied.is_last = true);
+    }
+
+    /// Brings the code after the agent's first answer, before the driver hears of that answer. Retries while the pod
+    /// lives. `None` if it has ended.
+    async fn with_code(&self, is_first: bool, state: AgentState) -> Option<AgentState> {
+        let Followed { delivery, address, .. } = &self.followed;
+        let Some(delivery) = delivery.as_ref().filter(|_| is_first) else { return Some(state) };
+        let complete = async || delivery.complete(*address, state.clone()).await.ok_or(());
+        complete.retry(persistent()).when(|()| !self.ended.is_cancelled()).await.ok()
     }
 
     /// Asks for a warm interpreter after the agent's first answer, so that it imports modules while the gang gathers.

@@ -89,8 +89,8 @@ impl Driver {
                 let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
                 let subject = replica.subject(*id);
                 let warm = warm::request(&self.stored.record.spec, id.role);
-                let series = Arc::clone(&self.channels.series);
-                let followed = Followed { agents, subject, address, log, series, reporter, warm };
+                let (delivery, series) = (self.delivery.clone(), Arc::clone(&self.channels.series));
+                let followed = Followed { agents, subject, address, log, series, reporter, warm, delivery };
                 replica.follower = Some(Follower::begin(followed));
             }
         }

@@ -109,7 +109,7 @@ impl Driver {
         let Some(ended) = self.current_start.filter(|start| Some(*start) > self.stored.record.newest_ended()) else {
             return Next::GoOn;
         };
-        let starts = if self.policy.elastic.is_some() { self.starts.count() } else { self.stored.record.starts() + 1 };
+        let starts = self.starts_so_far(&self.gang());
         self.write(|record| {
             record.suspension.ended = Some(ended);
             record.suspension.starts = starts.saturating_sub(record.restarts.total());

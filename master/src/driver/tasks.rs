@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
 use protocol::agent::{Membership, RunState, RunStatus};
+use protocol::error::ErrorCode;
 use protocol::ids::{Generation, ReplicaId};
 use protocol::job::JobSpec;
 use tokio::sync::mpsc;
@@ -17,8 +19,9 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use super::Report;
+use super::delivery::Delivery;
 use super::subject::Subject;
-use crate::agent_client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
+use crate::agent_client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, PartOfStart, Poll};
 use crate::backend::PodBackend;
 use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
@@ -43,6 +46,8 @@ pub(super) struct Meeting {
     pub(super) members: BTreeMap<ReplicaId, SocketAddr>,
     /// How many times the gang has restarted.
     pub(super) restarts: u32,
+    /// How many times a user has pushed new code.
+    pub(super) pushes: u32,
 }
 
 /// A member of a start, and the address of its agent.
@@ -62,6 +67,8 @@ pub(super) struct Fanout {
     pub(super) agents: AgentClient,
     pub(super) generation: Generation,
     pub(super) reporter: mpsc::Sender<Report>,
+    /// The code with which the start begins, if the job brings it.
+    pub(super) delivery: Option<Arc<Delivery>>,
 }
 
 impl Fanout {
@@ -71,7 +78,13 @@ impl Fanout {
             let reason = format!("{what}: {}", error_chain(&error));
             match error {
                 AgentError::Ending(_) => AgentState::Failed(LostRun::disrupted(reason)),
-                AgentError::Unreachable { .. } | AgentError::Refused { .. } => refused(reason),
+                // Every pod of the job has the same image.
+                AgentError::Unfit { code: ErrorCode::BadCode | ErrorCode::NoPython, .. } => {
+                    AgentState::Failed(LostRun::hopeless(reason))
+                }
+                AgentError::Unreachable { .. } | AgentError::Refused { .. } | AgentError::Unfit { .. } => {
+                    refused(reason)
+                }
             }
         });
         report(&self.reporter, subject, state).await;
@@ -95,8 +108,9 @@ pub(super) fn spawn(
 
 /// Sends every agent its environment.
 pub(super) async fn configure(call: Fanout, seats: Vec<Seat>, meeting: Meeting) {
-    let Meeting { spec, uid, members, restarts } = meeting;
-    let rendezvous = Rendezvous::new(&spec, call.generation, &members).of_job(&uid).after_restarts(restarts);
+    let Meeting { spec, uid, members, restarts, pushes } = meeting;
+    let rendezvous = Rendezvous::new(&spec, call.generation, &members).of_job(&uid);
+    let rendezvous = rendezvous.after_restarts(restarts).after_pushes(pushes);
     let configure = async |Seat { subject, agent, seat, membership }: Seat| {
         let body = serde_json::to_vec(&rendezvous.environment(seat)).expect("strings and numbers always serialize");
         let body = Bytes::from(body);
@@ -115,10 +129,16 @@ async fn configure_one(
     membership: Option<Membership>,
     body: &Bytes,
 ) -> Result<(), AgentError> {
-    let send = async || call.agents.configure(agent, call.generation, membership, body.clone()).await;
-    match send.retry(patience()).when(is_unreachable).await {
-        Err(AgentError::Refused { status: 409, .. }) => {}
-        answer => return answer,
+    let part =
+        PartOfStart { generation: call.generation, membership, code: call.delivery.as_ref().map(|code| code.id()) };
+    let send = async || call.agents.configure(agent, part, body.clone()).await;
+    match (send.retry(patience()).when(is_unreachable).await, &call.delivery) {
+        (Err(AgentError::Refused { status: 409, .. }), _) => {}
+        (Err(AgentError::Unfit { code: ErrorCode::CodeMissing, detail }), Some(delivery)) => {
+            delivery.deliver(agent).await.map_err(|error| error.at_agent(&detail))?;
+            return send.retry(patience()).when(is_unreachable).await;
+        }
+        (answer, _) => return answer,
     }
     stop(&call.agents, agent, Some(call.generation), Duration::ZERO).await?;
     let mut poll = None;
@@ -207,7 +227,7 @@ pub(super) fn state_of(answer: Result<AgentAnswer, AgentError>, heard: Option<&R
     }
 }
 
-fn refused(reason: String) -> AgentState {
+pub(super) fn refused(reason: String) -> AgentState {
     AgentState::Failed(LostRun::broken(reason))
 }
 

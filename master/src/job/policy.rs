@@ -59,6 +59,8 @@ pub struct Policy {
     pub requeue_pause: Duration,
     /// Whether a user has suspended the job.
     pub is_suspended: bool,
+    /// How often a user has pushed new code.
+    pub pushes: u32,
     /// The deadline of the job, if it has one.
     pub deadline: Option<Deadline>,
     /// Which pods are deleted at the end.
@@ -165,6 +167,7 @@ impl Policy {
             // The share gives a factor from 0.5 to 1.5.
             requeue_pause: start_timeout.min(REQUEUE_PAUSE_MAX) * (128 + u32::from(share)) / 256,
             is_suspended: false,
+            pushes: 0,
             deadline,
             clean_pods: *clean_pods,
             elastic: spec.workers().map(|workers| Elastic::of(workers, &spec.run_policy)),

@@ -24,6 +24,7 @@ pub struct Rendezvous<'a> {
     no_proxy: String,
     uid: &'a str,
     restarts: u32,
+    pushes: u32,
 }
 
 impl<'a> Rendezvous<'a> {
@@ -32,12 +33,19 @@ impl<'a> Rendezvous<'a> {
         let hosts: BTreeSet<String> = members.values().map(|address| address.ip().to_string()).collect();
         let no_proxy = hosts.into_iter().collect::<Vec<_>>().join(",");
         let (cluster, peers) = (Cluster::new(members), Peers::new(members));
-        Self { spec, generation, members, cluster, peers, no_proxy, uid: "", restarts: 0 }
+        Self { spec, generation, members, cluster, peers, no_proxy, uid: "", restarts: 0, pushes: 0 }
     }
 
     /// Sets the job's uid, which scripts for torchrun see.
+    #[must_use]
     pub fn of_job(self, uid: &'a str) -> Self {
         Self { uid, ..self }
+    }
+
+    /// The same after a user has pushed new code this often.
+    #[must_use]
+    pub fn after_pushes(self, pushes: u32) -> Self {
+        Self { pushes, ..self }
     }
 
     /// Sets how often the gang has been restarted.
@@ -83,7 +91,12 @@ impl<'a> Rendezvous<'a> {
     pub fn membership(&self, replica: ReplicaId) -> Option<Membership> {
         let of = self.members.keys().filter(|id| is_member(id.role)).count();
         let of = u32::try_from(of).ok()?;
-        is_member(replica.role).then_some(Membership { seat: replica.index, of, start: self.restarts })
+        is_member(replica.role).then_some(Membership {
+            seat: replica.index,
+            of,
+            start: self.restarts,
+            pushes: self.pushes,
+        })
     }
 
     fn count(&self, role: Role) -> usize {

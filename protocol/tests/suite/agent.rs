@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::common::{assert_golden, assert_tolerates_new_fields, read};
-use protocol::agent::{ExitOutcome, ExitReport, Features, LastWords, Membership, RunState, RunStatus};
+use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, Features, LastWords, Membership, RunState, RunStatus};
 use protocol::ids::{Generation, UnixMillis};
 use protocol::progress::Progress;
 use serde_json::{Value, json};
@@ -21,6 +21,7 @@ fn status(state: RunState) -> RunStatus {
         started_at: None,
         exit: None,
         membership: None,
+        code: CodeStatus::default(),
         features: Features::default(),
         warm: None,
         helper: None,
@@ -45,7 +46,7 @@ fn a_configured_status_names_its_generation() {
 
 #[test]
 fn a_member_of_a_start_names_its_seat() {
-    let membership = Some(Membership { seat: 2, of: 4, start: 1 });
+    let membership = Some(Membership { seat: 2, of: 4, start: 1, pushes: 2 });
     let seated = RunStatus {
         membership,
         features: Features { seats: true, ..Features::default() },
@@ -56,6 +57,19 @@ fn a_member_of_a_start_names_its_seat() {
         "membership": {"seat": 2, "of": 4, "start": 1}, "features": {"seats": true},
     });
     assert_golden(&seated, &golden);
+}
+
+#[test]
+fn an_agent_names_the_code_that_it_has() {
+    let [staged, running] = ["ab", "cd"].map(|digits| digits.repeat(32));
+    let [newer, older] = [&staged, &running].map(|id| id.parse().ok());
+    let features = Features { code: true, ..Features::default() };
+    let code = CodeStatus { staged: newer, running: older };
+    let golden = json!({
+        "seq": 3, "boot_id": "6f1c", "state": "configured", "generation": "2.1",
+        "code": {"staged": staged, "running": running}, "features": {"seats": false, "code": true},
+    });
+    assert_golden(&RunStatus { code, features, ..status(RunState::Configured) }, &golden);
 }
 
 #[test]

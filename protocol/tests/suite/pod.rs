@@ -6,7 +6,8 @@ use std::str::FromStr;
 use proptest::prelude::*;
 use protocol::job::JobRequest;
 use protocol::pod::{
-    Amount, LabelKey, LabelValue, MemorySize, ObjectName, PodOptions, PullPolicy, Toleration, Volume, bytes_of_quantity,
+    Amount, LabelKey, LabelValue, MemorySize, ObjectName, PodOptions, PullPolicy, RunAs, Toleration, Volume,
+    bytes_of_quantity,
 };
 use serde_json::json;
 
@@ -51,6 +52,13 @@ fn a_size_of_memory_is_at_least_a_mebibyte() {
     assert_kept::<MemorySize>(&["1Mi", "2Gi", "1.5Gi", "1048576", "64M"]);
     // In Kubernetes' notation, 64m is 64 thousandths of a byte.
     assert_refused::<MemorySize>(&["", "0", "2", "64m", "1023Ki", "-1Gi", "1Gi:2Gi", "2GB"]);
+}
+
+#[test]
+fn a_user_is_the_images_own_or_a_number_that_is_not_root() {
+    assert_kept::<RunAs>(&["image", "1000:100", "65532:0"]);
+    assert_eq!("1000".parse::<RunAs>().expect("a user").to_string(), "1000:1000");
+    assert_refused::<RunAs>(&["", "root", "0", "0:1", "-1", "+1", "1:", ":1", "1:2:3", "4294967295", "1000:x"]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use master::job::policy::{Elastic, Policy};
 use master::job::upkeep::Replacements;
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
-use protocol::agent::{ExitOutcome, ExitReport, Features, Membership, RunState, RunStatus};
+use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, Features, Membership, RunState, RunStatus};
 use protocol::elastic::Workers;
 use protocol::failure::Restarts;
 use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
@@ -244,7 +244,7 @@ impl World {
             Action::Enrol { generation, roster } => {
                 self.check_roster(generation, roster.members());
                 for (id, seat) in roster.seats() {
-                    let membership = Membership { seat: seat.index, of: roster.len(), start: self.starts };
+                    let membership = Membership { seat: seat.index, of: roster.len(), start: self.starts, pushes: 0 };
                     self.places[id.index as usize].seen.enrolled = Some(Enrolled { generation, membership });
                 }
                 self.starts += 1;
@@ -436,7 +436,8 @@ fn arrive(place: &mut Place) {
         started_at: None,
         exit: None,
         membership: None,
-        features: Features { seats: true, warm: false },
+        code: CodeStatus::default(),
+        features: Features { seats: true, ..Features::default() },
         warm: None,
         helper: None,
     }));

@@ -9,7 +9,7 @@ use master::job::phase::{Action, JobEvent, JobPhase, Seen, StartStage, step};
 use master::job::policy::{Elastic, Policy};
 use master::job::roster::Roster;
 use master::job::upkeep::upkeep;
-use protocol::agent::{ExitReport, Features, Membership, RunState, RunStatus};
+use protocol::agent::{CodeStatus, ExitReport, Features, Membership, RunState, RunStatus};
 use protocol::elastic::Workers;
 use protocol::ids::{Generation, ReplicaId};
 
@@ -46,8 +46,9 @@ fn member(seat: u32, state: RunState, exit: Option<ExitReport>) -> Observation {
         pid: None,
         started_at: None,
         exit,
-        membership: Some(Membership { seat, of: 3, start: 0 }),
-        features: Features { seats: true, warm: false },
+        membership: Some(Membership { seat, of: 3, start: 0, pushes: 0 }),
+        code: CodeStatus::default(),
+        features: Features { seats: true, ..Features::default() },
         warm: None,
         helper: None,
     };

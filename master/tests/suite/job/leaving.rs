@@ -10,7 +10,7 @@ use master::job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, step 
 use master::job::policy::{Elastic, Policy};
 use master::job::replica::ReplicaPhase::{self, Exited, Running};
 use master::job::roster::grow_interval;
-use protocol::agent::{ExitReport, Features, Membership, RunState, RunStatus};
+use protocol::agent::{CodeStatus, ExitReport, Features, Membership, RunState, RunStatus};
 use protocol::elastic::Workers;
 use protocol::run_policy::RunPolicy;
 
@@ -136,7 +136,7 @@ fn after_leaving(policy: &Policy, helper: HelperUse, worker_0: ReplicaPhase) -> 
     let left = Exited(FIRST, exit(75, 9));
     let members = [("worker-0", worker_0), ("worker-1", left)].map(|(name, phase)| {
         let mut member = with_helper(name, phase, helper);
-        let membership = Membership { seat: member.id.index, of: 2, start: 0 };
+        let membership = Membership { seat: member.id.index, of: 2, start: 0, pushes: 0 };
         member.place.enrolled = Some(Enrolled { generation: FIRST, membership });
         member
     });
@@ -217,6 +217,7 @@ fn ended(exit: ExitReport) -> AgentState {
         started_at: None,
         exit: Some(exit),
         membership: None,
+        code: CodeStatus::default(),
         features: Features::default(),
         warm: None,
         helper: None,

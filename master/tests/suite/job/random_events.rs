@@ -11,7 +11,7 @@ use master::job::policy::{Deadline, Policy, SuccessRule};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
-use protocol::agent::{ExitReport, Features, LastWords, RunState, RunStatus};
+use protocol::agent::{CodeStatus, ExitReport, Features, LastWords, RunState, RunStatus};
 use protocol::failure::Restarts;
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::run_policy::{CleanPods, OnStartTimeout};
@@ -171,8 +171,8 @@ fn any_loss() -> impl Strategy<Value = LostRun> {
 fn status(state: RunState, generation: Generation, exit: Option<ExitReport>) -> RunStatus {
     let generation = (state != RunState::Idle).then_some(generation);
     let (pid, started_at, membership, warm, helper) = (None, None, None, None, None);
-    let (boot_id, features) = ("boot".to_owned(), Features::default());
-    RunStatus { seq: 1, boot_id, state, generation, pid, started_at, exit, membership, features, warm, helper }
+    let (boot_id, code, features) = ("boot".to_owned(), CodeStatus::default(), Features::default());
+    RunStatus { seq: 1, boot_id, state, generation, pid, started_at, exit, membership, code, features, warm, helper }
 }
 
 /// A random moment. Sometimes all members have the same observation, so that the later phases are reached.

@@ -53,6 +53,7 @@ fn the_policy_of_a_job_follows_its_spec() {
         on_start_timeout: OnStartTimeout::Requeue,
         requeue_pause: Duration::from_secs(60),
         is_suspended: false,
+        pushes: 0,
         deadline: Some(Deadline { at: Duration::from_secs(3600), given: Duration::from_secs(3600) }),
         clean_pods: CleanPods::All,
         elastic: None,

@@ -47,7 +47,7 @@ pub(crate) async fn agents(master: &Master, spec: &JobSpec, indexes: &[u32]) -> 
 }
 
 async fn scale(master: &Master, spec: &JobSpec, min: Option<u32>, max: u32) -> Workers {
-    let patch = JobPatch { worker_min: min, worker_num: Some(max), suspended: None };
+    let patch = JobPatch { worker_min: min, worker_num: Some(max), ..JobPatch::default() };
     let record = master.jobs.patch(&spec.name, patch).await.expect("the change is accepted");
     record.workers().expect("the job is elastic")
 }
@@ -115,6 +115,7 @@ async fn an_evicted_worker_costs_no_restart_and_its_replacement_gets_the_last_se
         | ChangeCause::Joined { .. }
         | ChangeCause::Shrunk
         | ChangeCause::Resumed
+        | ChangeCause::Pushed
         | ChangeCause::TakenOver => None,
     });
     assert_eq!(cause.expect("the cause is in the view"), "worker-0 was lost: node drained");
