@@ -3,8 +3,8 @@
 The agent starts it as `python -c SOURCE MODULES SCRIPT [ARGS]`, with a socket as stdin. This program writes one JSON
 line there: `ready`, or `cold` with the reason. From then on, each byte on the socket asks for a run. The byte carries
 four descriptors: stdout, stderr, a socket for the run alone, and the socket of MUSTER_FD. On the socket for the run, the
-forked process receives the changes to the environment, and answers with its process id, or with `cold` and the reason.
-It executes the script when the agent has sent one more byte.
+forked process receives the command line and the changes to the environment, and answers with its process id, or with
+`cold` and the reason. It executes the script when the agent has sent one more byte.
 """
 # Python has executed plan.py, which comes first in SOURCE.
 import _io
@@ -169,7 +169,9 @@ def begin(descriptors, score, imported):
         for descriptor, target in zip(descriptors, (1, 2)):
             os.dup2(descriptor, target)
             os.close(descriptor)
-        for name, value in receive(agent).items():
+        request = receive(agent)
+        sys.argv[:] = sys.orig_argv[1:] = [os.fsdecode(word.encode()) for word in request["argv"]]
+        for name, value in request["env"].items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
         os.set_inheritable(descriptors[3], True)
         os.environ["MUSTER_FD"] = str(descriptors[3])

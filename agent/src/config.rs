@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lexopt::{Arg, Parser};
-use protocol::env::MUSTER_PREFIX;
+use protocol::env::{KUBERNETES_SERVICE_HOST, MUSTER_PREFIX};
 use protocol::routes::AGENT_PORT;
 
 use crate::http::TokenHash;
@@ -165,14 +165,16 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
     if config.supervision == Supervision::Pod {
         config.termination_log.get_or_insert_with(|| PathBuf::from(TERMINATION_LOG));
     }
-    config.environment = without_muster(environment);
+    config.environment = for_scripts(environment);
     Ok(Invocation::Agent(Box::new(config)))
 }
 
-/// Removes Muster's variables, including those of a master that started this agent. exec.py gets its variables from
-/// `/config`.
-fn without_muster(mut environment: Environment) -> Environment {
-    environment.retain(|name, _| !name.as_encoded_bytes().starts_with(MUSTER_PREFIX.as_bytes()));
+/// Removes [`KUBERNETES_SERVICE_HOST`], and Muster's variables, including those of a master that started this agent.
+/// exec.py gets its variables from `/config`.
+fn for_scripts(mut environment: Environment) -> Environment {
+    environment.retain(|name, _| {
+        name != KUBERNETES_SERVICE_HOST && !name.as_encoded_bytes().starts_with(MUSTER_PREFIX.as_bytes())
+    });
     environment
 }
 

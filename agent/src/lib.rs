@@ -134,7 +134,9 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
         .inspect_err(|error| warn!(%error, "scripts cannot import muster: its folder cannot be created"))
         .ok();
     let path = helper.as_ref().map(|folder| folder.path().to_owned());
-    let template = RunTemplate { command: [entrypoint, command].concat(), work_dir, environment, helper: path };
+    let entrypoint_words = entrypoint.len();
+    let command = [entrypoint, command].concat();
+    let template = RunTemplate { command, entrypoint_words, work_dir, environment, helper: path };
     let boot_id = uuid::Uuid::new_v4().to_string();
     let code = Arc::new(Mutex::new(CodeFolder::new(template.work_dir.clone())));
     let shared = Arc::new(template.clone());

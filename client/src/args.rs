@@ -125,7 +125,7 @@ pub(crate) struct SubmitArgs {
     pub(crate) format: FormatArgs,
     #[command(flatten)]
     pub(crate) code: CodeArgs,
-    /// Arguments for the script
+    /// Arguments for the script. $(NAME) becomes the value of the replica's variable; write $$(NAME) for the text itself
     #[arg(last = true, value_name = "ARGS")]
     pub(crate) args: Vec<String>,
     #[command(flatten)]

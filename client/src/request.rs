@@ -276,12 +276,12 @@ mod tests {
 
     #[test]
     fn every_pod_flag_reaches_the_job() {
-        let line = "--cpu 2 --memory 1Gi:2Gi --gpus 1 --volume pvc:data:/data:ro --volume empty:/tmp/x --env-secret keys \
+        let line = "--cpu 2 --memory 1Gi:2Gi --gpus 1 --shm 2Gi --volume pvc:data:/data:ro --volume empty:/tmp/x --env-secret keys \
             --node-selector disk=ssd --node-selector disk=nvme --toleration spot=true:NoSchedule --priority-class high \
             --service-account trainer --image-pull-policy always --termination-grace 1m30s --allow-root";
         let pod = spec(&line.split_whitespace().collect::<Vec<_>>()).unwrap().pod;
         let expected = json!({
-            "cpu": "2", "memory": "1Gi:2Gi", "gpus": 1, "volumes": ["pvc:data:/data:ro", "empty:/tmp/x"],
+            "cpu": "2", "memory": "1Gi:2Gi", "gpus": 1, "shm": "2Gi", "volumes": ["pvc:data:/data:ro", "empty:/tmp/x"],
             "env_secrets": ["keys"], "node_selector": {"disk": "nvme"}, "tolerations": ["spot=true:NoSchedule"],
             "priority_class": "high", "service_account": "trainer", "image_pull_policy": "Always",
             "termination_grace_seconds": 90, "allow_root": true,

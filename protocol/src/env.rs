@@ -1,5 +1,7 @@
 //! Names of environment variables, the programs that write and read each one, and the rules for a job's variables.
 
+pub mod launchers;
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -54,6 +56,10 @@ pub const MUSTER_TOKEN_SHA256: &str = "MUSTER_TOKEN_SHA256";
 /// Written by a back end into the pod, read by the agent: the pod's time from SIGTERM to the kubelet's SIGKILL, in whole
 /// seconds (`terminationGracePeriodSeconds`).
 pub const MUSTER_TERMINATION_GRACE_SECONDS: &str = "MUSTER_TERMINATION_GRACE_SECONDS";
+
+/// Written by the kubelet into every container, removed by the agent. Where it is set, JAX asks the cluster's API for the
+/// members, and pods have no token for the API.
+pub const KUBERNETES_SERVICE_HOST: &str = "KUBERNETES_SERVICE_HOST";
 
 /// Prefix of Muster's own variables.
 pub const MUSTER_PREFIX: &str = "MUSTER_";
@@ -137,6 +143,11 @@ impl EnvName {
     pub fn is_reserved(&self) -> bool {
         let computed = [TF_CONFIG, NUM_WORKERS, WORKER_NUMBER, TOT_WORKERS, RANK, WORLD_SIZE];
         computed.contains(&self.as_str()) || self.0.starts_with(MUSTER_PREFIX)
+    }
+
+    /// Whether the rendezvous computes this variable for each start: it is reserved, or one of [`launchers`].
+    pub fn is_computed(&self) -> bool {
+        self.is_reserved() || launchers::ALL.contains(&self.as_str())
     }
 
     /// Whether the variable makes a program run code that its command does not name. A job must allow it by name.

@@ -9,7 +9,7 @@ use crate::code::{CodeId, CodePath, ScriptPath, Sha256};
 use crate::env::EnvName;
 use crate::ids::{Generation, JobName, ReplicaId, UnixMillis};
 use crate::image::ImageRef;
-use crate::pod::{Amount, LabelKey, LabelValue, ObjectName, RunAs, Toleration, Volume};
+use crate::pod::{Amount, LabelKey, LabelValue, MemorySize, ObjectName, RunAs, Toleration, Volume};
 use crate::warm::ModuleName;
 
 /// Describes types that JSON writes as strings: description, pattern and example.
@@ -60,6 +60,8 @@ strings! {
     RunAs: "The user of the pods' processes: image, UID or UID:GID, not root", "^(image|[0-9]{1,10}(:[0-9]{1,10})?)$", "1000";
     Amount: "REQUEST:LIMIT in Kubernetes' notation, or one quantity for both. The limit is at least the request",
         "^[0-9]+(\\.[0-9]*)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?(:[0-9]+(\\.[0-9]*)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?)?$", "500m:2";
+    MemorySize: "A quantity of memory in Kubernetes' notation, at least 1Mi",
+        "^[0-9]+(\\.[0-9]*)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$", "2Gi";
     Volume: "pvc:CLAIM:/path, host:/dir:/path or empty:/path. A final :ro mounts it read-only. Not at / or in /muster",
         concat!("^(pvc:[a-z0-9.-]+|host:", path!(), "|empty):", path!(), "(:ro)?$"), "pvc:data:/data:ro";
     ObjectName: "Name of a Kubernetes object: a DNS subdomain", "^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$", "training";

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use protocol::env::MUSTER_FD;
@@ -12,6 +12,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, getpid};
 use tokio::net::unix::pipe;
 
+use super::arguments::expanded;
 use super::environment::{EnvChanges, Environment, append_to_python_path, child_environment};
 use crate::shim;
 
@@ -20,6 +21,8 @@ use crate::shim;
 pub struct RunTemplate {
     /// Program and arguments; never empty.
     pub command: Vec<OsString>,
+    /// The number of words at the beginning that are an image's ENTRYPOINT. They are not expanded.
+    pub entrypoint_words: usize,
     /// The working directory.
     pub work_dir: PathBuf,
     /// The agent's environment without Muster's variables.
@@ -37,11 +40,22 @@ impl RunTemplate {
         }
         environment
     }
+
+    /// The command of a run with this environment.
+    ///
+    /// # Errors
+    /// See [`expanded`].
+    pub fn command_with(&self, environment: &Environment) -> io::Result<Vec<OsString>> {
+        let (entrypoint, command) = self.command.split_at(self.entrypoint_words);
+        Ok([entrypoint, &expanded(command, environment)?].concat())
+    }
 }
 
 /// What one run is started with.
 #[derive(Debug)]
 pub struct Start {
+    /// Program and arguments.
+    pub command: Vec<OsString>,
     /// Its environment without `MUSTER_FD`.
     pub environment: Environment,
     /// Its end of the socket to the agent.
@@ -62,14 +76,14 @@ pub struct Pipes {
 /// # Errors
 /// See [`spawn`].
 pub fn start(template: &RunTemplate, start: Start) -> io::Result<(Pid, Pipes)> {
-    let Start { mut environment, helper } = start;
+    let Start { command, mut environment, helper } = start;
     // No other process inherits the socket, because only this thread starts processes.
     fcntl_setfd(&helper, FdFlags::empty())?;
     environment.insert(MUSTER_FD.into(), helper.as_raw_fd().to_string().into());
-    spawn(template, &environment, Stdio::null())
+    spawn(&command, &template.work_dir, &environment, Stdio::null())
 }
 
-/// Starts the command with this environment in a process group of its own, and returns the process id, which is also the group's id. The
+/// Starts a command with this environment in a process group of its own, and returns the process id, which is also the group's id. The
 /// started process is the agent's own program, which then becomes the command (see [`shim`]). So `spawn`
 /// succeeds even if the command does not exist: the exit code shows that error later.
 ///
@@ -78,14 +92,19 @@ pub fn start(template: &RunTemplate, start: Start) -> io::Result<(Pid, Pipes)> {
 ///
 /// # Errors
 /// The kernel's error: no memory, too many processes, no such working directory, or an environment that is too large.
-pub fn spawn(template: &RunTemplate, environment: &Environment, stdin: Stdio) -> io::Result<(Pid, Pipes)> {
+pub fn spawn(
+    command: &[OsString],
+    work_dir: &Path,
+    environment: &Environment,
+    stdin: Stdio,
+) -> io::Result<(Pid, Pipes)> {
     let agent = getpid().as_raw_nonzero().to_string();
     let mut child = Command::new("/proc/self/exe")
         .args([shim::FLAG, &agent, "--"].map(OsString::from))
-        .args(&template.command)
+        .args(command)
         .env_clear()
         .envs(environment)
-        .current_dir(&template.work_dir)
+        .current_dir(work_dir)
         .process_group(0)
         .stdin(stdin)
         .stdout(Stdio::piped())

@@ -1,5 +1,6 @@
 //! The run: one task owns its state, starts and ends its processes, and publishes its status.
 
+pub mod arguments;
 pub mod child;
 pub mod environment;
 pub mod event;

@@ -191,10 +191,11 @@ impl Runner {
         }
         self.memory.begin();
         let environment = self.template.environment_with(changes);
-        match Helper::open() {
-            Ok((ours, helper)) => {
+        let command = self.template.command_with(&environment);
+        match command.and_then(|command| Ok((command, Helper::open()?))) {
+            Ok((command, (ours, helper))) => {
                 self.helper = ours;
-                if let Err(start) = self.warm.take(Start { environment, helper }) {
+                if let Err(start) = self.warm.take(Start { command, environment, helper }) {
                     self.start_cold(start);
                 }
             }

@@ -23,7 +23,7 @@ use tracing::info;
 use crate::reaper::{is_child, kill_group};
 use crate::run::child::{self, Pipes, RunTemplate, Start};
 use crate::run::environment::{EnvChanges, Environment};
-use wire::{Answer, exchange, request_run};
+use wire::{Answer, RunRequest, exchange, request_run};
 
 /// The interpreter's program.
 const SOURCE: &str = concat!(include_str!("../../python/plan.py"), "\n", include_str!("../../python/warm.py"));
@@ -268,8 +268,7 @@ fn spawn(template: &RunTemplate, environment: &Environment, modules: String) -> 
     let start = || {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
-        let (pid, pipes) =
-            child::spawn(&RunTemplate { command, ..template.clone() }, environment, OwnedFd::from(theirs).into())?;
+        let (pid, pipes) = child::spawn(&command, &template.work_dir, environment, OwnedFd::from(theirs).into())?;
         // What modules print while they are imported belongs to no run.
         tokio::spawn(discard(pipes.stdout));
         tokio::spawn(discard(pipes.stderr));
@@ -287,7 +286,9 @@ async fn discard(mut output: pipe::Receiver) {
 fn request(requests: &StdStream, imported: &Environment, start: &Start) -> Result<(Pipes, Awaited), String> {
     let changes = rules::changes(imported, &start.environment)
         .map_err(|name| format!("the variable {name} differs from that of the warm interpreter"))?;
-    let mut message = serde_json::to_vec(&changes).expect("texts always serialize");
+    let words: Option<Vec<&str>> = start.command[1..].iter().map(|word| word.to_str()).collect();
+    let request = RunRequest { argv: words.ok_or("an argument is not text")?, env: changes };
+    let mut message = serde_json::to_vec(&request).expect("texts always serialize");
     message.push(b'\n');
     let send = || {
         let (stdout, stdout_end) = io::pipe()?;

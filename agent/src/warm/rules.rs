@@ -12,8 +12,10 @@ use crate::run::script::place_of_python;
 const READ_LATE: [&str; 3] = ["no_proxy", "NO_PROXY", "no_grpc_proxy"];
 
 /// The script and its arguments, if the command is `python SCRIPT.py …`. Another command may set up what Python needs.
+/// A script's name with `$` may differ in each start, unlike the arguments.
 pub fn script_of(command: &[OsString]) -> Option<&[OsString]> {
-    (place_of_python(command) == Some(0)).then(|| &command[1..])
+    let is_constant = command.iter().take(2).all(|word| !word.as_encoded_bytes().contains(&b'$'));
+    (is_constant && place_of_python(command) == Some(0)).then(|| &command[1..])
 }
 
 /// The changes from the interpreter's environment to that of a run; `None` removes a variable.
@@ -36,5 +38,5 @@ pub fn changes<'a>(imported: &'a Environment, run: &'a Environment) -> Result<Ch
 }
 
 fn may_differ(name: &str) -> bool {
-    READ_LATE.contains(&name) || name.parse().is_ok_and(|name: EnvName| name.is_reserved())
+    READ_LATE.contains(&name) || name.parse().is_ok_and(|name: EnvName| name.is_computed())
 }

@@ -6,12 +6,23 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream as StdStream;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
+use super::rules::Changes;
+
 /// Maximum bytes of an answer.
 const ANSWER_BYTES: usize = 64 * 1024;
+
+/// The request for a run.
+#[derive(Debug, Serialize)]
+pub(super) struct RunRequest<'a> {
+    /// The script and its arguments.
+    pub(super) argv: Vec<&'a str>,
+    /// The changes to the interpreter's environment.
+    pub(super) env: Changes<'a>,
+}
 
 /// An answer of the interpreter, or of a process that it has forked.
 #[derive(Debug, Deserialize)]

@@ -173,7 +173,8 @@ fn a_run_that_does_not_fit_starts_cold_and_the_next_one_is_warm() {
         assert_eq!((&ran.outcome, folders.imports()), (&ExitOutcome::Code(0), expected), "{ran:?}");
     };
     run(&env, 1);
-    run(&folders.env(&json!({"RANK": "1", "TF_CONFIG": {"a": [1]}, "MUSTER_GENERATION": "1.2"})), 1);
+    let of_a_start = json!({"RANK": "1", "TF_CONFIG": {"a": [1]}, "MUSTER_GENERATION": "1.2", "JAX_PROCESS_ID": 1});
+    run(&folders.env(&of_a_start), 1);
     run(&folders.env(&json!({"OMP_NUM_THREADS": "3"})), 2);
     // A local module of the same name takes precedence in a new interpreter.
     fs::write(folders.job().join("standin.py"), "").unwrap();
@@ -184,6 +185,19 @@ fn a_run_that_does_not_fit_starts_cold_and_the_next_one_is_warm() {
     folders.write_script("import standin");
     run(&env, 3);
     assert_eq!(agent.status().warm, Some(WarmState::Ready));
+}
+
+#[test]
+fn each_warm_run_has_the_arguments_of_its_own_start() {
+    let folders = Folders::new();
+    folders.write_script("import standin, sys\nprint(sys.argv, sys.orig_argv[1:] == sys.argv)");
+    let agent = folders.agent_of(&["python3", "exec.py", "--rank=$(RANK)", "$$(RANK) é"]);
+    assert_eq!(agent.warm_up(&folders.env(&json!({})), &json!(["standin"])), WarmState::Ready);
+    for rank in ["0", "1"] {
+        let printed = agent.ran(&folders.env(&json!({ "RANK": rank }))).stdout;
+        assert_eq!(printed, format!("['exec.py', '--rank={rank}', '$(RANK) é'] True\nstandin ends\n"));
+    }
+    assert_eq!(folders.imports(), 1);
 }
 
 #[test]

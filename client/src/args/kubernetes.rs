@@ -8,7 +8,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use protocol::image::ImageRef;
 use protocol::pod::{
-    Amount, BadValue, LabelKey, LabelValue, ObjectName, PodOptions, PullPolicy, RunAs, Toleration, Volume,
+    Amount, BadValue, LabelKey, LabelValue, MemorySize, ObjectName, PodOptions, PullPolicy, RunAs, Toleration, Volume,
 };
 
 use super::values::{gpus, seconds, shown};
@@ -66,6 +66,9 @@ pub(crate) struct PodArgs {
     /// GPUs of each pod (nvidia.com/gpu) [default: 0]
     #[arg(long, value_name = "N", value_parser = gpus, allow_negative_numbers = true)]
     pub(crate) gpus: Option<u32>,
+    /// Size of /dev/shm in each pod, for example 2Gi; what it holds counts as memory of the pod [default: the node's, 64Mi]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
+    pub(crate) shm: Option<MemorySize>,
     /// Volume of each pod: pvc:CLAIM:/path, host:/dir:/path or empty:/path; append :ro for read-only. Repeatable
     #[arg(long, value_name = "VOLUME")]
     pub(crate) volume: Vec<Volume>,
@@ -105,6 +108,7 @@ impl From<PodArgs> for PodOptions {
             cpu,
             memory,
             gpus,
+            shm,
             volume,
             env_secret,
             node_selector,
@@ -120,6 +124,7 @@ impl From<PodArgs> for PodOptions {
             cpu,
             memory,
             gpus,
+            shm,
             volumes: volume,
             env_secrets: env_secret,
             node_selector: node_selector.into_iter().collect(),

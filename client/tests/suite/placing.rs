@@ -8,7 +8,7 @@ use crate::support::fake_master::{FakeMaster, Script};
 use crate::support::views::succeeded;
 use crate::support::{Ended, client, finish, folder_with_script, run};
 
-const POD_FLAGS: [&[&str]; 16] = [
+const POD_FLAGS: [&[&str]; 17] = [
     &["--image", "digits"],
     &["--push", "localhost:5000"],
     &["--load", "kind"],
@@ -16,6 +16,7 @@ const POD_FLAGS: [&[&str]; 16] = [
     &["--cpu", "2"],
     &["--memory", "1Gi"],
     &["--gpus", "1"],
+    &["--shm", "2Gi"],
     &["--volume", "empty:/data"],
     &["--env-secret", "keys"],
     &["--node-selector", "disk=ssd"],

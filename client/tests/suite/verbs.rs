@@ -173,8 +173,12 @@ fn verbose_shows_each_request_without_secrets() {
         let mut command = client(folder.path());
         let child = command.args(flags).args(["--master", &master.url]).env("MUSTER_TOKEN", "s3cret").spawn();
         let ended = finish(child.unwrap()).expect_code(0);
-        assert!(ended.stderr.starts_with(&format!("master: GET {}/v1/jobs/digits: 200 after ", master.url)));
-        assert!(ended.stderr.lines().count() == 1 && !ended.stderr.contains("s3cret"), "{}", ended.stderr);
+        let requests = ["digits: 200 after ", "digits/series?tail=1: 404 after "];
+        let requests = requests.map(|request| format!("master: GET {}/v1/jobs/{request}", master.url));
+        assert_eq!(ended.stderr.lines().count(), requests.len(), "{}", ended.stderr);
+        for (line, request) in ended.stderr.lines().zip(requests) {
+            assert!(line.starts_with(&request) && !line.contains("s3cret"), "{line}");
+        }
     }
     let refused = at(&FakeMaster::start(Script::default()), &["-v", "status", "letters"]).expect_code(2);
     refused.expect_stderr("/v1/jobs/letters: 404 after ");

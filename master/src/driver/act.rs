@@ -68,7 +68,8 @@ impl Driver {
                 membership: enrolled.map(|enrolled| enrolled.membership),
             });
         }
-        let meeting = Meeting { spec: record.spec.clone(), members, restarts, pushes: record.pushes };
+        let (spec, uid) = (record.spec.clone(), record.uid.clone());
+        let meeting = Meeting { spec, uid, members, restarts, pushes: record.pushes };
         self.begin_start(tasks::configure(self.fanout(generation), seats, meeting));
     }
 

@@ -40,6 +40,8 @@ const ATTEMPTS: usize = 6;
 #[derive(Debug)]
 pub(super) struct Meeting {
     pub(super) spec: JobSpec,
+    /// The job's uid.
+    pub(super) uid: String,
     /// The address of each seat's TensorFlow server.
     pub(super) members: BTreeMap<ReplicaId, SocketAddr>,
     /// How many times the gang has restarted.
@@ -106,8 +108,9 @@ pub(super) fn spawn(
 
 /// Sends every agent its environment.
 pub(super) async fn configure(call: Fanout, seats: Vec<Seat>, meeting: Meeting) {
-    let Meeting { spec, members, restarts, pushes } = meeting;
-    let rendezvous = Rendezvous::new(&spec, call.generation, &members).after_restarts(restarts).after_pushes(pushes);
+    let Meeting { spec, uid, members, restarts, pushes } = meeting;
+    let rendezvous = Rendezvous::new(&spec, call.generation, &members).of_job(&uid);
+    let rendezvous = rendezvous.after_restarts(restarts).after_pushes(pushes);
     let configure = async |Seat { subject, agent, seat, membership }: Seat| {
         let body = serde_json::to_vec(&rendezvous.environment(seat)).expect("strings and numbers always serialize");
         let body = Bytes::from(body);

@@ -4,6 +4,7 @@
 pub mod diagnosis;
 pub mod gang;
 pub mod key;
+mod launchers;
 pub mod observation;
 pub mod phase;
 pub mod plan;

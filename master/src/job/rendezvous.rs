@@ -11,6 +11,8 @@ use protocol::tf_config::{Cluster, Task, TfConfig};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 
+use super::launchers::Peers;
+
 /// A complete gang, from which each member's environment is built.
 #[derive(Debug)]
 pub struct Rendezvous<'a> {
@@ -18,7 +20,9 @@ pub struct Rendezvous<'a> {
     generation: Generation,
     members: &'a BTreeMap<ReplicaId, SocketAddr>,
     cluster: Cluster,
+    peers: Peers,
     no_proxy: String,
+    uid: &'a str,
     restarts: u32,
     pushes: u32,
 }
@@ -28,7 +32,14 @@ impl<'a> Rendezvous<'a> {
     pub fn new(spec: &'a JobSpec, generation: Generation, members: &'a BTreeMap<ReplicaId, SocketAddr>) -> Self {
         let hosts: BTreeSet<String> = members.values().map(|address| address.ip().to_string()).collect();
         let no_proxy = hosts.into_iter().collect::<Vec<_>>().join(",");
-        Self { spec, generation, members, cluster: Cluster::new(members), no_proxy, restarts: 0, pushes: 0 }
+        let (cluster, peers) = (Cluster::new(members), Peers::new(members));
+        Self { spec, generation, members, cluster, peers, no_proxy, uid: "", restarts: 0, pushes: 0 }
+    }
+
+    /// Sets the job's uid, which scripts for torchrun see.
+    #[must_use]
+    pub fn of_job(self, uid: &'a str) -> Self {
+        Self { uid, ..self }
     }
 
     /// The same after a user has pushed new code this often.
@@ -44,8 +55,12 @@ impl<'a> Rendezvous<'a> {
 
     /// The environment of one member.
     pub fn environment(&'a self, replica: ReplicaId) -> Environment<'a> {
+        let rank = self.rank(replica);
+        let mut variables: BTreeMap<&str, Value> = self.peers.of_all().into();
+        variables
+            .extend(rank.into_iter().flat_map(|rank| self.peers.of_rank(rank, self.spec, self.uid, self.restarts)));
         let constants = constants(self.spec, replica.role).into_iter();
-        let mut variables: BTreeMap<&str, Value> = constants.map(|(name, value)| (name, Value::from(value))).collect();
+        variables.extend(constants.map(|(name, value)| (name, Value::from(value))));
         // These variables win: no job may change them.
         variables.extend([
             (env::NUM_WORKERS, Value::from(self.count(Role::Worker))),
@@ -59,7 +74,7 @@ impl<'a> Rendezvous<'a> {
             (env::MUSTER_RESTART_COUNT, Value::from(self.restarts)),
             (env::MUSTER_NO_PROXY, Value::from(self.no_proxy.as_str())),
         ]);
-        if let Some(Rank(rank)) = self.rank(replica) {
+        if let Some(Rank(rank)) = rank {
             variables.insert(env::RANK, Value::from(rank));
         }
         let tf_config = TfConfig { cluster: &self.cluster, task: Task::from(replica) };

@@ -44,6 +44,33 @@ impl fmt::Display for Amount {
 
 serde_as_string!(Amount);
 
+/// A quantity of memory, such as `2Gi`: at least 1 MiB, because Kubernetes reads `64m` as less than a byte.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct MemorySize(String);
+
+impl FromStr for MemorySize {
+    type Err = BadValue;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match bytes_of_quantity(text) {
+            Some(MIB..) => Ok(Self(text.to_owned())),
+            Some(_) | None => Err(bad(text, "size", "write a quantity of at least 1Mi, such as 512Mi or 2Gi")),
+        }
+    }
+}
+
+impl fmt::Display for MemorySize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+serde_as_string!(MemorySize);
+
+/// Bytes of a mebibyte.
+const MIB: u64 = 1 << 20;
+
 /// The bytes in a quantity of memory, rounded up. `None` when the text is not a quantity or exceeds Kubernetes' maximum.
 pub fn bytes_of_quantity(quantity: &str) -> Option<u64> {
     u64::try_from(thousandths(quantity)?.div_ceil(1000)).ok()

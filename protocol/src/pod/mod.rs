@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use self::amount::{Amount, bytes_of_quantity, thousandths};
+pub use self::amount::{Amount, MemorySize, bytes_of_quantity, thousandths};
 pub use self::names::{LabelKey, LabelValue, ObjectName};
 pub use self::pull_policy::PullPolicy;
 pub use self::run_as::RunAs;
@@ -33,6 +33,9 @@ pub struct PodOptions {
     /// Number of GPUs, requested as `nvidia.com/gpu`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<u32>,
+    /// Size of /dev/shm, a folder in memory; default 64 MiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shm: Option<MemorySize>,
     /// Volumes to mount.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<Volume>,
@@ -66,6 +69,9 @@ pub struct PodOptions {
     pub run_as: Option<RunAs>,
 }
 
+/// Where programs expect shared memory, by the Linux convention.
+pub const SHM_PATH: &str = "/dev/shm";
+
 /// Default termination grace period, in seconds: Kubernetes' default.
 pub const TERMINATION_GRACE_SECONDS: u32 = 30;
 
@@ -80,6 +86,8 @@ pub(crate) struct Strict {
     memory: Option<Amount>,
     #[serde(default)]
     gpus: Option<u32>,
+    #[serde(default)]
+    shm: Option<MemorySize>,
     #[serde(default)]
     volumes: Vec<Volume>,
     #[serde(default)]
@@ -115,6 +123,7 @@ impl PodOptions {
             cpu,
             memory,
             gpus,
+            shm,
             volumes,
             env_secrets,
             node_selector,
@@ -130,6 +139,7 @@ impl PodOptions {
             ("cpu", cpu.is_some()),
             ("memory", memory.is_some()),
             ("gpus", gpus.is_some()),
+            ("shm", shm.is_some()),
             ("volume", !volumes.is_empty()),
             ("env-secret", !env_secrets.is_empty()),
             ("node-selector", !node_selector.is_empty()),
@@ -149,10 +159,11 @@ impl PodOptions {
         self.termination_grace_seconds.map_or(TERMINATION_GRACE_SECONDS, NonZeroU32::get)
     }
 
-    /// The first path that two volumes share.
+    /// The first path that two volumes share. `shm` is a volume too.
     pub fn path_mounted_twice(&self) -> Option<&str> {
         let mut seen = BTreeSet::new();
-        self.volumes.iter().map(|volume| volume.path.as_str()).find(|path| !seen.insert(*path))
+        let shm = self.shm.iter().map(|_| SHM_PATH);
+        shm.chain(self.volumes.iter().map(|volume| volume.path.as_str())).find(|path| !seen.insert(*path))
     }
 
     /// Reads the options of a request. Unknown fields are refused.

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use proptest::prelude::*;
 use protocol::job::JobRequest;
 use protocol::pod::{
-    Amount, LabelKey, LabelValue, ObjectName, PodOptions, PullPolicy, RunAs, Toleration, Volume, bytes_of_quantity,
+    Amount, LabelKey, LabelValue, MemorySize, ObjectName, PodOptions, PullPolicy, RunAs, Toleration, Volume,
+    bytes_of_quantity,
 };
 use serde_json::json;
 
@@ -44,6 +45,13 @@ fn amounts_are_quantities_with_a_limit_of_at_least_the_request() {
         "9999999999999999999",
         "8Ei",
     ]);
+}
+
+#[test]
+fn a_size_of_memory_is_at_least_a_mebibyte() {
+    assert_kept::<MemorySize>(&["1Mi", "2Gi", "1.5Gi", "1048576", "64M"]);
+    // In Kubernetes' notation, 64m is 64 thousandths of a byte.
+    assert_refused::<MemorySize>(&["", "0", "2", "64m", "1023Ki", "-1Gi", "1Gi:2Gi", "2GB"]);
 }
 
 #[test]
@@ -157,10 +165,12 @@ fn the_grace_period_is_at_least_a_second_and_30_by_default() {
 fn two_volumes_at_one_path_are_found() {
     let mounted = |volumes: &[&str]| {
         let volumes = volumes.iter().map(|volume| volume.parse().expect("a volume")).collect();
-        PodOptions { volumes, ..PodOptions::default() }.path_mounted_twice().map(str::to_owned)
+        let shm = Some("2Gi".parse().expect("a size"));
+        PodOptions { volumes, shm, ..PodOptions::default() }.path_mounted_twice().map(str::to_owned)
     };
     assert_eq!(mounted(&["empty:/a", "pvc:data:/a/b"]), None);
     assert_eq!(mounted(&["empty:/a", "empty:/b", "pvc:data:/b:ro"]), Some("/b".to_owned()));
+    assert_eq!(mounted(&["empty:/a", "empty:/dev/shm"]), Some("/dev/shm".to_owned()));
 }
 
 #[test]

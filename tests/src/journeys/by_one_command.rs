@@ -96,9 +96,12 @@ pub fn variables_and_arguments_reach_exec_py(place: Place) {
     );
     fs::write(stage.scene().path().join("job.env"), "A=from file\nB=from file\n").expect("write");
     let flags = ["--worker-num", "1", "--env-file", "job.env", "--env", "B=x=$(y)", "--env", "C", "--"];
-    let args = ["--steps", "3", "$(A) $$ $C"];
+    let args = ["--steps", "3", "$(A) $$(A) $$ $C $(D) $(B) $(RANK)"];
     let run = Finished::of(stage.submitting(&[flags.as_slice(), &args].concat()).env("C", "passed on")).code(0);
-    assert_eq!(run.stdout, "worker-0 │ got from file x=$(y) passed on ['--steps', '3', '$(A) $$ $C']\n");
+    assert_eq!(
+        run.stdout,
+        "worker-0 │ got from file x=$(y) passed on ['--steps', '3', 'from file $(A) $ $C $(D) x=$(y) 0']\n"
+    );
 }
 
 pub fn exec_py_sees_its_own_variables_and_none_of_its_agent(place: Place) {

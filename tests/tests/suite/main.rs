@@ -6,6 +6,7 @@ mod architecture;
 mod bad_input;
 mod code;
 mod docs;
+mod examples;
 mod kubernetes;
 mod kubernetes_conformance;
 mod kubernetes_in_cluster;

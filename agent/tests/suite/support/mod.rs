@@ -58,7 +58,7 @@ pub(crate) fn program() -> Command {
 impl Agent {
     /// A supervised agent whose runs are `sh -c script`.
     pub(crate) fn of_shell(script: &str) -> Self {
-        Self::start(&[], &["sh", "-c", script])
+        Self::start(&[], &["sh", "-c", &script.replace('$', "$$")])
     }
 
     /// A supervised agent whose runs are `python3 -u -c script`.

@@ -16,7 +16,7 @@ use kube::Resource;
 use protocol::agent::PYTHONS;
 use protocol::env::{MUSTER_TERMINATION_GRACE_SECONDS, MUSTER_TOKEN_SHA256};
 use protocol::image::ImageRef;
-use protocol::pod::{Amount, PodOptions, PullPolicy, RunAs, Toleration, Volume, VolumeSource};
+use protocol::pod::{Amount, MemorySize, PodOptions, PullPolicy, RunAs, SHM_PATH, Toleration, Volume, VolumeSource};
 use protocol::routes::AGENT_PORT;
 
 use crate::backend::PodSpec;
@@ -111,7 +111,8 @@ pub(super) fn owner(job: &JobKey) -> OwnerReference {
 }
 
 /// Arguments for the agent. `None` if they say no more than its default, because the first prototype's agent accepts
-/// none. Kubernetes expands `$(NAME)` and turns `$$` into `$`, so every `$` is doubled.
+/// none. Kubernetes and the agent expand `$(NAME)` and turn `$$` into `$`. Every `$` is doubled, so only the agent
+/// expands: its variables are those of the run.
 fn command(spec: &PodSpec) -> Option<Vec<String>> {
     let PodSpec { brings_code, script, args, .. } = spec;
     if args.is_empty() && script.is_default() && !brings_code {
@@ -126,6 +127,7 @@ fn with_options(container: Container, options: &PodOptions) -> KubePodSpec {
         cpu,
         memory,
         gpus,
+        shm,
         volumes,
         env_secrets,
         node_selector,
@@ -145,8 +147,12 @@ fn with_options(container: Container, options: &PodOptions) -> KubePodSpec {
         secret_ref: Some(SecretEnvSource { name, optional: None }),
         ..EnvFromSource::default()
     };
-    let (volumes, mounts): (Vec<KubeVolume>, Vec<VolumeMount>) =
-        volumes.iter().enumerate().map(|(place, volume)| mounted(place, volume)).unzip();
+    let (volumes, mounts): (Vec<KubeVolume>, Vec<VolumeMount>) = volumes
+        .iter()
+        .enumerate()
+        .map(|(place, volume)| mounted(place, volume))
+        .chain(shm.iter().map(in_memory))
+        .unzip();
     let container = Container {
         resources: Some(resources(cpu.as_ref(), memory.as_ref(), gpus.unwrap_or(0))),
         env_from: Some(env_secrets.iter().map(ToString::to_string).map(from_secret).collect()),
@@ -213,6 +219,14 @@ fn mounted(place: usize, volume: &Volume) -> (KubeVolume, VolumeMount) {
     };
     let mount = VolumeMount { name, mount_path: path.clone(), read_only: Some(*read_only), ..VolumeMount::default() };
     (from, mount)
+}
+
+fn in_memory(size: &MemorySize) -> (KubeVolume, VolumeMount) {
+    let name = "shm".to_owned();
+    let source =
+        EmptyDirVolumeSource { medium: Some("Memory".to_owned()), size_limit: Some(Quantity(size.to_string())) };
+    let mount = VolumeMount { name: name.clone(), mount_path: SHM_PATH.to_owned(), ..VolumeMount::default() };
+    (KubeVolume { name, empty_dir: Some(source), ..KubeVolume::default() }, mount)
 }
 
 fn tolerated(toleration: &Toleration) -> KubeToleration {

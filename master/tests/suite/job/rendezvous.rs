@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use master::job::plan;
 use master::job::rendezvous::Rendezvous;
+use master::job::{plan, warm};
 use proptest::prelude::{Strategy as _, prop_assert, prop_assert_eq, proptest};
 use protocol::env::EnvName;
 use protocol::ids::{ReplicaId, Role};
 use protocol::job::{JobRequest, JobSpec, Strategy};
+use protocol::pod::PodOptions;
+use protocol::run_policy::{Preload, RunPolicy};
 use serde_json::{Value, json};
 
 use crate::job::support::{FIRST, cases, id};
@@ -33,7 +35,7 @@ fn members(spec: &JobSpec) -> BTreeMap<ReplicaId, SocketAddr> {
 /// The environment of every member, as JSON.
 fn environments(spec: &JobSpec) -> BTreeMap<ReplicaId, Value> {
     let members = members(spec);
-    let rendezvous = Rendezvous::new(spec, FIRST, &members);
+    let rendezvous = Rendezvous::new(spec, FIRST, &members).of_job("u-1");
     let body = |id: &ReplicaId| {
         let text = serde_json::to_string(&rendezvous.environment(*id)).expect("it serializes");
         (*id, serde_json::from_str(&text).expect("JSON"))
@@ -70,8 +72,71 @@ fn an_environment_has_exactly_the_documented_variables() {
         "MUSTER_JOB": "digits", "MUSTER_ROLE": "worker", "MUSTER_INDEX": 0, "MUSTER_GENERATION": "1.1",
         "MUSTER_RESTART_COUNT": 0, "MUSTER_NO_PROXY": "10.0.0.0", "PYTHONUNBUFFERED": "1",
         "TF_GRPC_WORKER_CACHE_THREADS": "1", "TF_GRPC_WORKER_CACHE_QUEUES": "1",
+        "PS_HOSTS": "", "WORKER_HOSTS": "10.0.0.0:1234",
     });
-    assert_eq!(env, &expected);
+    let of_launchers = json!({
+        "MASTER_ADDR": "10.0.0.0", "MASTER_PORT": 1234, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1,
+        "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1, "ROLE_NAME": "default", "ROLE_RANK": 0, "ROLE_WORLD_SIZE": 1,
+        "TORCHELASTIC_RUN_ID": "u-1", "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 3,
+        "TORCHELASTIC_USE_AGENT_STORE": "False", "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
+        "PET_NNODES": 1, "PET_NODE_RANK": 0, "PET_NPROC_PER_NODE": 1,
+        "PET_MASTER_ADDR": "10.0.0.0", "PET_MASTER_PORT": 1234,
+        "JAX_COORDINATOR_ADDRESS": "10.0.0.0:1234", "JAX_NUM_PROCESSES": 1, "JAX_PROCESS_ID": 0,
+        "KERAS_DISTRIBUTION_JOB_ADDRESSES": "10.0.0.0:1234", "KERAS_DISTRIBUTION_NUM_PROCESSES": 1,
+        "KERAS_DISTRIBUTION_PROCESS_ID": 0,
+    });
+    let all = [&expected, &of_launchers].map(|part| part.as_object().expect("an object").clone());
+    assert_eq!(env, &Value::Object(all.into_iter().flatten().collect()));
+}
+
+/// The variables of a member that differ from those of the others or from the defaults.
+fn chosen(env: &Value, names: [&str; 6]) -> Vec<String> {
+    names.map(|name| env.get(name).map_or("-".to_owned(), Value::to_string)).into()
+}
+
+const PLACES: [&str; 6] =
+    ["LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "PET_NODE_RANK", "PET_NNODES"];
+
+#[test]
+fn ranks_are_grouped_by_address() {
+    let spec = spec(request(Strategy::AllReduce, 4));
+    let places = |addresses: [&str; 4]| {
+        let addresses = addresses.map(|text| text.parse::<SocketAddr>().expect("an address"));
+        let members = plan::replicas(&spec).into_iter().zip(addresses).collect();
+        let rendezvous = Rendezvous::new(&spec, FIRST, &members);
+        let place = |id: &ReplicaId| {
+            chosen(&serde_json::to_value(rendezvous.environment(*id)).expect("it serializes"), PLACES).join(" ")
+        };
+        members.keys().map(place).collect::<Vec<_>>()
+    };
+    let pods = ["10.0.0.9:1234", "10.0.0.2:1234", "10.0.0.3:1234", "[fd00::4]:1234"];
+    assert_eq!(places(pods), ["0 1 0 4 0 4", "0 1 1 4 1 4", "0 1 2 4 2 4", "0 1 3 4 3 4"]);
+    let laptop = ["127.0.0.1:20003", "127.0.0.1:20001", "127.0.0.1:20004", "127.0.0.1:20002"];
+    assert_eq!(places(laptop), ["0 4 0 1 0 4", "1 4 0 1 1 4", "2 4 0 1 2 4", "3 4 0 1 3 4"]);
+    let both = ["10.0.0.9:1", "10.0.0.2:1", "10.0.0.9:2", "10.0.0.2:2"];
+    assert_eq!(places(both), ["0 2 0 2 0 4", "0 2 1 2 1 4", "1 2 0 2 2 4", "1 2 1 2 3 4"]);
+}
+
+#[test]
+fn replicas_that_do_not_train_know_the_cluster_and_have_no_rank() {
+    let request = JobRequest {
+        ps_num: Some(2),
+        evaluator_num: Some(1),
+        pod: PodOptions { gpus: Some(8), ..PodOptions::default() },
+        ..request(Strategy::ParameterServer, 2)
+    };
+    let envs = environments(&spec(request));
+    let names =
+        ["MASTER_ADDR", "JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID", "ROLE_WORLD_SIZE", "PET_NPROC_PER_NODE", "RANK"];
+    assert_eq!(chosen(&envs[&id("chief-0")], names).join(" "), r#""10.0.0.0" "10.0.0.0:1234" 0 3 8 0"#);
+    assert_eq!(chosen(&envs[&id("worker-1")], names).join(" "), r#""10.0.0.0" "10.0.0.0:1234" 2 3 8 2"#);
+    for name in ["ps-1", "evaluator-0"] {
+        assert_eq!(chosen(&envs[&id(name)], names), ["-"; 6], "{name}");
+    }
+    for (id, env) in &envs {
+        assert_eq!(env["PS_HOSTS"], "10.0.0.3:1234,10.0.0.4:1234", "{id}");
+        assert_eq!(env["WORKER_HOSTS"], "10.0.0.1:1234,10.0.0.2:1234", "{id}");
+    }
 }
 
 #[test]
@@ -130,12 +195,15 @@ fn variables_of_the_job_override_defaults() {
         (name("GRPC_FAIL_FAST"), "false".to_owned()),
         (name("TF_GRPC_WORKER_CACHE_THREADS"), "8".to_owned()),
         (name("LEARNING_RATE"), "0.1".to_owned()),
+        (name("MASTER_PORT"), "29500".to_owned()),
+        (name("PS_HOSTS"), "a:1".to_owned()),
     ]);
     let env = &environments(&spec(JobRequest { env, ..request(Strategy::ParameterServer, 1) }))[&id("worker-0")];
     assert_eq!(env["PYTHONUNBUFFERED"], json!(""));
     assert_eq!(env["GRPC_FAIL_FAST"], json!("false"));
     assert_eq!(env["TF_GRPC_WORKER_CACHE_THREADS"], json!("8"));
     assert_eq!(env["LEARNING_RATE"], json!("0.1"));
+    assert_eq!((&env["MASTER_PORT"], &env["PS_HOSTS"]), (&json!("29500"), &json!("a:1")));
 }
 
 #[test]
@@ -144,15 +212,32 @@ fn variables_of_the_job_never_override_computed_ones() {
     let expected = environments(&honest);
     // Requests with such variables are refused earlier. This is a second check.
     let mut forged = honest.clone();
-    let is_default = |key: &str| key == "PYTHONUNBUFFERED" || key.starts_with("TF_GRPC_");
     for (id, env) in &expected {
-        for key in env.as_object().expect("an object").keys().filter(|key| !is_default(key)) {
-            forged.env = BTreeMap::from([(key.parse().expect("a variable's name"), "forged".to_owned())]);
+        let names = env.as_object().expect("an object").keys();
+        let names = names.map(|name| name.parse::<EnvName>().expect("a variable's name"));
+        for key in names.filter(EnvName::is_reserved) {
+            forged.env = BTreeMap::from([(key.clone(), "forged".to_owned())]);
             let text = serde_json::to_string(&Rendezvous::new(&forged, FIRST, &members(&forged)).environment(*id));
             let text = text.expect("it serializes");
             assert!(!text.contains("forged"), "{key}: {text}");
         }
     }
+}
+
+#[test]
+fn every_variable_is_computed_for_each_start_or_the_same_in_all() {
+    let spec = spec(request(Strategy::AllReduce, 2));
+    let constant = warm::request(&JobSpec { run_policy: preloading(), ..spec.clone() }, Role::Worker).expect("warm");
+    for env in environments(&spec).values() {
+        for name in env.as_object().expect("an object").keys() {
+            let name: EnvName = name.parse().expect("a variable's name");
+            assert_ne!(name.is_computed(), constant.env.contains_key(&name), "{name}");
+        }
+    }
+}
+
+fn preloading() -> RunPolicy {
+    RunPolicy { preload: Some(Preload::Modules(vec![])), ..RunPolicy::default() }
 }
 
 #[test]

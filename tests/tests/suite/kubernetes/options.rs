@@ -100,10 +100,11 @@ fn a_pod_keeps_its_images_user_and_folder_and_variables_but_not_a_binary_entrypo
         "FROM python:3.11-slim\nWORKDIR /srv/code\nCOPY exec.py hello.py ./\nENV FLAVOUR=vanilla\nUSER 1234\n\
          ENTRYPOINT [\"/bin/false\"]\nCMD [\"never\"]\n",
     );
-    let exec_py = "import os, sys; print(os.getuid(), os.getcwd(), os.environ['FLAVOUR'], sys.argv[1:])";
+    let exec_py = "import os, sys; shm = os.statvfs('/dev/shm')\n\
+                   print(os.getuid(), os.getcwd(), os.environ['FLAVOUR'], shm.f_blocks * shm.f_frsize > 2**26, sys.argv[1:])";
     let stage = Stage::in_image(&image, exec_py);
-    let run = stage.submit(&["--worker-num", "1"]).code(0);
-    assert_eq!(run.stdout, "worker-0 │ 1234 /srv/code vanilla []\n");
+    let run = stage.submit(&["--worker-num", "1", "--shm", "128Mi"]).code(0);
+    assert_eq!(run.stdout, "worker-0 │ 1234 /srv/code vanilla True []\n");
 }
 
 #[test]

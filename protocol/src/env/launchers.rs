@@ -1,0 +1,72 @@
+//! Variables that scripts for other launchers read. The rendezvous writes them for each start, unless the job sets them itself.
+
+/// Defines a constant for each name, and the list of all.
+macro_rules! names {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        $($(#[$doc])* pub const $name: &str = stringify!($name);)*
+
+        /// All variables of this file.
+        pub(super) const ALL: &[&str] = &[$($name),*];
+    };
+}
+
+names! {
+    /// Read by torch.distributed: the address of rank 0.
+    MASTER_ADDR,
+    /// Read by torch.distributed: a free port of rank 0.
+    MASTER_PORT,
+    /// Read by scripts for torchrun: the position among the ranks of the same address.
+    LOCAL_RANK,
+    /// Read by scripts for torchrun: the number of ranks of the same address.
+    LOCAL_WORLD_SIZE,
+    /// Read by scripts for torchrun: the number of this address, in the order of the ranks.
+    GROUP_RANK,
+    /// Read by scripts for torchrun: the number of different addresses.
+    GROUP_WORLD_SIZE,
+    /// Read by scripts for torchrun: always torchrun's name for the only role.
+    ROLE_NAME,
+    /// Read by scripts for torchrun: the same as RANK.
+    ROLE_RANK,
+    /// Read by scripts for torchrun: the same as WORLD_SIZE.
+    ROLE_WORLD_SIZE,
+
+    /// Read by torch.distributed, which learns from it that a launcher started the script: the job's uid.
+    TORCHELASTIC_RUN_ID,
+    /// Read by scripts for torchrun: the number of restarts.
+    TORCHELASTIC_RESTART_COUNT,
+    /// Read by scripts for torchrun: the job's maximum number of restarts.
+    TORCHELASTIC_MAX_RESTARTS,
+    /// Read by torch.distributed: `False`, so that rank 0 serves the store. With `True`, each rank waits for a store of torchrun.
+    TORCHELASTIC_USE_AGENT_STORE,
+    /// Read by torch.distributed: `1`, so that a failed NCCL call ends the process, as torchrun sets it.
+    TORCH_NCCL_ASYNC_ERROR_HANDLING,
+
+    /// Read by torchrun itself, if exec.py starts it: the number of replicas that train.
+    PET_NNODES,
+    /// Read by torchrun: the rank of the replica.
+    PET_NODE_RANK,
+    /// Read by torchrun: the number of processes to start: one for each GPU of the pod, or 1.
+    PET_NPROC_PER_NODE,
+    /// Read by torchrun: the same as [`MASTER_ADDR`].
+    PET_MASTER_ADDR,
+    /// Read by torchrun: the same as [`MASTER_PORT`].
+    PET_MASTER_PORT,
+
+    /// Read by `jax.distributed.initialize`: address and port of rank 0.
+    JAX_COORDINATOR_ADDRESS,
+    /// Read by scripts for JAX: the number of replicas that train.
+    JAX_NUM_PROCESSES,
+    /// Read by scripts for JAX: the rank.
+    JAX_PROCESS_ID,
+    /// Read by `keras.distribution.initialize`: the same as [`JAX_COORDINATOR_ADDRESS`].
+    KERAS_DISTRIBUTION_JOB_ADDRESSES,
+    /// Read by `keras.distribution.initialize`: the same as [`JAX_NUM_PROCESSES`].
+    KERAS_DISTRIBUTION_NUM_PROCESSES,
+    /// Read by `keras.distribution.initialize`: the same as [`JAX_PROCESS_ID`].
+    KERAS_DISTRIBUTION_PROCESS_ID,
+
+    /// Read by scripts from before TF_CONFIG: the addresses of all parameter servers, separated by commas.
+    PS_HOSTS,
+    /// Read by scripts from before TF_CONFIG: the addresses of all workers, without the chief, separated by commas.
+    WORKER_HOSTS,
+}
