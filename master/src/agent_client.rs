@@ -18,6 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use protocol::agent::{Membership, RunStatus};
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::Generation;
+use protocol::lease::{ClockMillis, Lease, Renewal};
 use protocol::routes;
 use protocol::warm::WarmRequest;
 use tokio::time::timeout;
@@ -74,6 +75,30 @@ pub enum AgentAnswer {
     Status(Box<RunStatus>),
     /// The agent has no such route. It is an agent of the first prototype, which has only `/config` and `/run`.
     SeedOnly,
+}
+
+/// A long poll of an agent with a lease.
+#[derive(Debug, Clone, Copy)]
+pub struct LeasePoll {
+    /// The agent's lease.
+    pub lease: Lease,
+    /// The number of the newest status that is known.
+    pub after: u64,
+    /// How long to wait for another one.
+    pub wait: Duration,
+    /// The agent's clock in its newest answer.
+    pub heard: ClockMillis,
+}
+
+/// An agent's part in a start.
+#[derive(Debug, Clone, Copy)]
+pub struct StartOf {
+    /// The start.
+    pub generation: Generation,
+    /// The replica's membership. An evaluator has none.
+    pub membership: Option<Membership>,
+    /// What keeps the run alive, if it needs that.
+    pub renewal: Option<Renewal>,
 }
 
 /// A part of a run's output.
@@ -137,14 +162,26 @@ impl AgentClient {
     /// [`AgentError`].
     pub async fn status(&self, agent: SocketAddr, after: Option<u64>) -> Result<AgentAnswer, AgentError> {
         let path = routes::AGENT_STATUS;
-        let answer = match after {
-            None => self.call(get(agent, path), CALL_TIMEOUT).await,
-            Some(after) => {
-                let path = format!("{path}?after={after}&wait={}", POLL_WAIT.as_secs());
-                self.call(get(agent, &path), POLL_WAIT + CALL_TIMEOUT).await
-            }
+        let (path, limit) = match after {
+            None => (path.to_owned(), CALL_TIMEOUT),
+            Some(after) => (format!("{path}?after={after}&wait={}", POLL_WAIT.as_secs()), POLL_WAIT + CALL_TIMEOUT),
         };
-        match answer {
+        self.status_of(get(agent, &path), limit).await
+    }
+
+    /// `GET /status` as a long poll of an agent with a lease. `wait` may be zero.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub async fn poll(&self, agent: SocketAddr, poll: LeasePoll) -> Result<AgentAnswer, AgentError> {
+        let LeasePoll { lease, after, wait, heard } = poll;
+        let renewal = renewal(Some(Renewal { fence: lease.fence(), heard }));
+        let path = format!("{}?after={after}&wait_ms={}{renewal}", routes::AGENT_STATUS, wait.as_millis());
+        self.status_of(get(agent, &path), wait + lease.answer()).await
+    }
+
+    async fn status_of(&self, request: Call, limit: Duration) -> Result<AgentAnswer, AgentError> {
+        match self.call(request, limit).await {
             // The prototype answers 404, or `OK` to every request.
             Err(AgentError::Refused { status: 404 | 405, .. }) => Ok(AgentAnswer::SeedOnly),
             Ok(body) if body.trim_ascii() == b"OK" => Ok(AgentAnswer::SeedOnly),
@@ -156,19 +193,15 @@ impl AgentClient {
         }
     }
 
-    /// `POST /config` with a JSON object. An evaluator has no membership.
+    /// `POST /config` with a JSON object.
     ///
     /// # Errors
     /// [`AgentError`].
-    pub async fn configure(
-        &self,
-        agent: SocketAddr,
-        generation: Generation,
-        membership: Option<Membership>,
-        body: Bytes,
-    ) -> Result<(), AgentError> {
+    pub async fn configure(&self, agent: SocketAddr, start: StartOf, body: Bytes) -> Result<(), AgentError> {
+        let StartOf { generation, membership, renewal: of_lease } = start;
         let membership = membership.map(|Membership { seat, of, start }| format!("&seat={seat}&of={of}&start={start}"));
-        let path = format!("{}?generation={generation}{}", routes::AGENT_CONFIG, membership.unwrap_or_default());
+        let (membership, renewal) = (membership.unwrap_or_default(), renewal(of_lease));
+        let path = format!("{}?generation={generation}{membership}{renewal}", routes::AGENT_CONFIG);
         self.call(post(agent, &path, body), CALL_TIMEOUT).await.map(drop)
     }
 
@@ -261,6 +294,14 @@ impl AgentClient {
 struct Call {
     agent: SocketAddr,
     request: Request<Full<Bytes>>,
+}
+
+/// The parameters of a renewal.
+fn renewal(renewal: Option<Renewal>) -> String {
+    let parameters = |Renewal { fence, heard: ClockMillis(heard) }| {
+        format!("&fence_ms={}&heard_ms={heard}", Duration::as_millis(&fence))
+    };
+    renewal.map(parameters).unwrap_or_default()
 }
 
 fn get(agent: SocketAddr, path: &str) -> Call {

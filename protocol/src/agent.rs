@@ -5,11 +5,11 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Generation, UnixMillis};
+use crate::lease::ClockMillis;
 use crate::text;
 use crate::warm::WarmState;
 
-/// Names of the Python interpreter, in the order of the search on PATH. Where only `python3` is installed, a command
-/// that begins with `python` runs `python3`.
+/// Names of the Python interpreter, in the order of the search on PATH. A command with the one that is missing runs the other.
 pub const PYTHONS: [&str; 2] = ["python", "python3"];
 
 /// Default name of the training script.
@@ -72,6 +72,9 @@ pub struct RunStatus {
     /// The helper `muster.py`. Absent until the run's script reports that it uses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub helper: Option<HelperStatus>,
+    /// The agent's clock at this answer. It is no part of the state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_ms: Option<ClockMillis>,
 }
 
 /// What a script that uses the helper has reported in this run.
@@ -103,6 +106,9 @@ pub struct Features {
     /// The agent has the route `/warm`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub warm: bool,
+    /// The agent keeps a [`Fence`](crate::lease::Fence), and accepts `wait_ms`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fence: bool,
 }
 
 impl Features {
@@ -157,7 +163,7 @@ pub struct LastWords {
     pub generation: Option<Generation>,
     /// How the run ended.
     pub exit: ExitReport,
-    /// The run's membership in its start, as `/config` gave it.
+    /// See [`RunStatus::membership`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub membership: Option<Membership>,
 }

@@ -9,12 +9,11 @@ use crate::env::{ENTRY_LIMIT, EnvName, INPUT_BYTES_MAX};
 use crate::ids::{JobName, Role};
 use crate::image::ImageRef;
 use crate::pod::PodOptions;
-use crate::run_policy::{RunPolicy, SuccessPolicy};
+use crate::run_policy::RunPolicy;
 pub use crate::spec_error::SpecError;
 pub use crate::strategy::Strategy;
 use crate::text::json_length;
 use crate::tf_config;
-use crate::warm::{MODULES_MAX, Preload};
 
 /// Default number of workers.
 pub const DEFAULT_WORKER_NUM: u32 = 2;
@@ -288,29 +287,6 @@ impl JobSpec {
             return Err(SpecError::TooManyPs { asked: self.ps_num, fits });
         }
         Ok(())
-    }
-
-    fn check_run_policy(&self) -> Result<(), SpecError> {
-        let RunPolicy { start_timeout_seconds, deadline_seconds, success_policy, preload, .. } = &self.run_policy;
-        if *start_timeout_seconds == 0 {
-            return Err(SpecError::NoTime("start-timeout"));
-        }
-        if *deadline_seconds == Some(0) {
-            return Err(SpecError::NoTime("deadline"));
-        }
-        if let Some(Preload::Modules(modules)) = preload
-            && modules.len() > MODULES_MAX
-        {
-            return Err(SpecError::TooManyModules(modules.len()));
-        }
-        match success_policy {
-            Some(SuccessPolicy::Chief) if self.chief_num == 0 => Err(SpecError::NoChiefToDecide),
-            // With a chief, the workers of a ParameterServer job are servers, which never end by themselves.
-            Some(policy @ (SuccessPolicy::All | SuccessPolicy::Worker0)) if self.ps_num > 0 && self.chief_num > 0 => {
-                Err(SpecError::ServersNeverEnd(*policy))
-            }
-            Some(SuccessPolicy::All | SuccessPolicy::Chief | SuccessPolicy::Worker0) | None => Ok(()),
-        }
     }
 
     fn check_inputs(&self) -> Result<(), SpecError> {

@@ -3,9 +3,13 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::job::{JobSpec, SpecError};
+use crate::lease::Lease;
+use crate::warm::MODULES_MAX;
 pub use crate::warm::Preload;
 
 /// Rules of one job. Absent fields have their defaults.
@@ -45,6 +49,14 @@ pub struct RunPolicy {
     /// Whether agents keep a warm interpreter, and what it imports. Absent: Muster decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preload: Option<Preload>,
+    /// What an elastic job does about a replica that does not answer, while nothing shows that its exec.py is dead.
+    #[serde(skip_serializing_if = "OnUnreachable::is_default")]
+    pub on_unreachable: OnUnreachable,
+    /// With `on_unreachable` `replace`: after this time without an answer, a replica is lost. Its exec.py is killed when
+    /// its agent was not asked for three times as long.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 3600))]
+    #[serde(skip_serializing_if = "is_default_lease")]
+    pub lease_seconds: u32,
 }
 
 /// Default of [`RunPolicy::grow_interval_seconds`]: a script loses its work since its last checkpoint.
@@ -53,6 +65,17 @@ pub const GROW_INTERVAL_SECONDS: u32 = 300;
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_default_grow_interval(seconds: &u32) -> bool {
     *seconds == GROW_INTERVAL_SECONDS
+}
+
+/// Default of [`RunPolicy::lease_seconds`].
+pub const LEASE_SECONDS: u32 = 5;
+
+/// Maximum of [`RunPolicy::lease_seconds`].
+pub const LEASE_SECONDS_MAX: u32 = 3600;
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_default_lease(seconds: &u32) -> bool {
+    *seconds == LEASE_SECONDS
 }
 
 /// The fields of [`RunPolicy`] in a request. Unknown fields are refused.
@@ -70,6 +93,8 @@ struct Strict {
     success_policy: Option<SuccessPolicy>,
     grow_interval_seconds: u32,
     preload: Option<Preload>,
+    on_unreachable: OnUnreachable,
+    lease_seconds: u32,
 }
 
 /// Maximum pause before a restart, as in Kubernetes for containers.
@@ -89,6 +114,8 @@ impl Default for RunPolicy {
             success_policy: None,
             grow_interval_seconds: GROW_INTERVAL_SECONDS,
             preload: None,
+            on_unreachable: OnUnreachable::Wait,
+            lease_seconds: LEASE_SECONDS,
         }
     }
 }
@@ -99,9 +126,59 @@ impl RunPolicy {
         *self == Self::default()
     }
 
+    /// How long a replica may be silent; `None` without a limit.
+    pub fn lease(&self) -> Option<Lease> {
+        match self.on_unreachable {
+            OnUnreachable::Wait => None,
+            OnUnreachable::Replace => Some(Lease::new(Duration::from_secs(self.lease_seconds.into()))),
+        }
+    }
+
     /// Reads the rules of a request.
     pub(crate) fn deserialize_strictly<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         Strict::deserialize(from)
+    }
+}
+
+impl JobSpec {
+    /// Checks the rules, and whether they go together with the job's replicas.
+    pub(crate) fn check_run_policy(&self) -> Result<(), SpecError> {
+        let RunPolicy {
+            start_timeout_seconds,
+            deadline_seconds,
+            success_policy,
+            preload,
+            on_unreachable,
+            lease_seconds,
+            ..
+        } = &self.run_policy;
+        if *start_timeout_seconds == 0 {
+            return Err(SpecError::NoTime("start-timeout"));
+        }
+        if *deadline_seconds == Some(0) {
+            return Err(SpecError::NoTime("deadline"));
+        }
+        match *lease_seconds {
+            0 => return Err(SpecError::NoTime("lease")),
+            long if long > LEASE_SECONDS_MAX => return Err(SpecError::LongLease(long)),
+            _ => {}
+        }
+        if *on_unreachable == OnUnreachable::Replace && self.worker_min.is_none() {
+            return Err(SpecError::ReplaceInFixedJob);
+        }
+        if let Some(Preload::Modules(modules)) = preload
+            && modules.len() > MODULES_MAX
+        {
+            return Err(SpecError::TooManyModules(modules.len()));
+        }
+        match success_policy {
+            Some(SuccessPolicy::Chief) if self.chief_num == 0 => Err(SpecError::NoChiefToDecide),
+            // With a chief, the workers of a ParameterServer job are servers, which never end by themselves.
+            Some(policy @ (SuccessPolicy::All | SuccessPolicy::Worker0)) if self.ps_num > 0 && self.chief_num > 0 => {
+                Err(SpecError::ServersNeverEnd(*policy))
+            }
+            Some(SuccessPolicy::All | SuccessPolicy::Chief | SuccessPolicy::Worker0) | None => Ok(()),
+        }
     }
 }
 
@@ -128,6 +205,24 @@ pub enum CleanPods {
     All,
     /// No pods. The agents run for up to 10 more minutes, so that you can inspect their pods.
     None,
+}
+
+/// What an elastic job does about a replica that does not answer, while nothing shows that its exec.py is dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum OnUnreachable {
+    /// It goes on. If it has to start again, it waits until the cluster has removed the replica's pod.
+    Wait,
+    /// It starts again without this replica, and replaces its pod. The replica's agent kills exec.py by itself before.
+    Replace,
+}
+
+impl OnUnreachable {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    fn is_default(&self) -> bool {
+        *self == Self::Wait
+    }
 }
 
 /// Replicas whose exit decides whether a job has succeeded.
@@ -165,6 +260,15 @@ impl FromStr for CleanPods {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let known = [("running", Self::Running), ("all", Self::All), ("none", Self::None)];
         choose(text, &known, "running, all or none")
+    }
+}
+
+impl FromStr for OnUnreachable {
+    type Err = UnknownChoice;
+
+    /// Case does not matter.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        choose(text, &[("wait", Self::Wait), ("replace", Self::Replace)], "wait or replace")
     }
 }
 

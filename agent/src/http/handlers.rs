@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Incoming};
 use hyper::{Request, StatusCode};
+use protocol::agent::RunStatus;
 use protocol::routes::LONG_POLL_MAX_SECONDS;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -15,10 +16,10 @@ use super::Agent;
 use super::answer::{Answer, Failure};
 use super::query::Query;
 use crate::follow::{Follower, Until};
-use crate::run::Command;
 use crate::run::environment::{parse_config, parse_warm};
 use crate::run::event::{Event, Reply};
 use crate::run::phase::Assignment;
+use crate::run::{Command, clock};
 
 /// Maximum bytes of a body. A config holds at most two copies of the cluster's addresses, and the kernel limits the
 /// length of a variable.
@@ -34,10 +35,11 @@ type Result = std::result::Result<Answer, Failure>;
 
 pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result {
     let query = Query::of(&request);
-    let (generation, membership) = (query.generation()?, query.membership()?);
+    let (generation, membership, renewal) = (query.generation()?, query.membership()?, query.renewal()?);
     let body = read_body(request.into_body()).await?;
     let changes = parse_config(&body)?;
-    ask_runner(agent, Event::Config(Assignment { generation, membership, changes })).await
+    let assignment = Assignment { generation, membership, changes };
+    ask(agent, |reply| Command::Configure { assignment, renewal, reply }).await
 }
 
 /// Answers before the modules are imported.
@@ -65,15 +67,19 @@ pub(super) async fn finish(agent: &Agent) -> Result {
 /// earlier agent at this address differs already, and is answered at once.
 pub(super) async fn status(request: &Request<Incoming>, agent: &Agent) -> Result {
     let query = Query::of(request);
-    let (after, wait) = (query.after()?, query.wait_seconds()?);
+    let (after, wait, renewal) = (query.after()?, query.wait()?, query.renewal()?);
+    if let Some(renewal) = renewal {
+        agent.commands.send(Command::Renew(renewal)).await.map_err(|_| Failure::Ending)?;
+    }
     let mut status = agent.status.clone();
     if let Some(after) = after {
-        let wait = Duration::from_secs(wait.unwrap_or(LONG_POLL_MAX_SECONDS).min(LONG_POLL_MAX_SECONDS));
+        let longest = Duration::from_secs(LONG_POLL_MAX_SECONDS);
+        let wait = wait.unwrap_or(longest).min(longest);
         // If the wait is over or the agent ends, the present status is the answer.
         let _ = timeout(wait, status.wait_for(|status| status.seq != after)).await;
     }
     let status = status.borrow().clone();
-    Ok(Answer::Status(status))
+    Ok(Answer::Status(RunStatus { clock_ms: Some(clock()), ..status }))
 }
 
 pub(super) fn logs(request: &Request<Incoming>, agent: &Agent) -> Result {

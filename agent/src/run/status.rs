@@ -30,10 +30,11 @@ pub(super) fn status_of(
         started_at,
         exit,
         membership: phase.assignment().and_then(|assignment| assignment.membership),
-        features: Features { seats: true, warm: true },
+        features: Features { seats: true, warm: true, fence: true },
         warm,
         // Before its start, the newest run is an earlier one.
         helper: started_at.and(helper),
+        clock_ms: None,
     }
 }
 

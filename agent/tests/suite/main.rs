@@ -5,6 +5,7 @@
 mod abuse;
 mod ending;
 mod environments;
+mod fence;
 mod helper;
 mod logs;
 mod memory;

@@ -67,6 +67,7 @@ impl Driver {
                 agent: addresses.agent,
                 seat,
                 membership: enrolled.map(|enrolled| enrolled.membership),
+                renewal: replica.follower.as_ref().and_then(Follower::renewal),
             });
         }
         let meeting = Meeting { spec: record.spec.clone(), members, restarts };
@@ -90,7 +91,10 @@ impl Driver {
     }
 
     fn fanout(&self, generation: Generation) -> tasks::Fanout {
-        tasks::Fanout { agents: self.agents.clone(), generation, reporter: self.reporter.clone() }
+        // The follower of an agent with a lease reports that the agent is unreachable.
+        let has_lease = self.policy.elastic.is_some_and(|elastic| elastic.lease.is_some());
+        let pauses = if has_lease { tasks::patience().without_max_times() } else { tasks::patience() };
+        tasks::Fanout { agents: self.agents.clone(), generation, reporter: self.reporter.clone(), pauses }
     }
 
     /// Runs the work of a start in a task. [`Self::call_start_back`] cancels the task.

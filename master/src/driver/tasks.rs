@@ -11,6 +11,7 @@ use futures_util::{FutureExt, StreamExt, stream};
 use protocol::agent::{Membership, RunState};
 use protocol::ids::{Generation, ReplicaId};
 use protocol::job::JobSpec;
+use protocol::lease::{Renewal, Standing};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
@@ -18,7 +19,7 @@ use tracing::warn;
 
 use super::Report;
 use super::subject::Subject;
-use crate::agent_client::{AgentAnswer, AgentClient, AgentError};
+use crate::agent_client::{AgentAnswer, AgentClient, AgentError, StartOf};
 use crate::backend::PodBackend;
 use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
@@ -52,6 +53,8 @@ pub(super) struct Seat {
     pub(super) seat: ReplicaId,
     /// Its membership, if the driver chose the members; else the rendezvous computes it.
     pub(super) membership: Option<Membership>,
+    /// What keeps its run alive, if the job has leases.
+    pub(super) renewal: Option<Renewal>,
 }
 
 /// What a request to every agent of a gang needs.
@@ -60,6 +63,8 @@ pub(super) struct Fanout {
     pub(super) agents: AgentClient,
     pub(super) generation: Generation,
     pub(super) reporter: mpsc::Sender<Report>,
+    /// The pauses between two attempts to reach an agent.
+    pub(super) pauses: ExponentialBuilder,
 }
 
 impl Fanout {
@@ -95,11 +100,12 @@ pub(super) fn spawn(
 pub(super) async fn configure(call: Fanout, seats: Vec<Seat>, meeting: Meeting) {
     let Meeting { spec, members, restarts } = meeting;
     let rendezvous = Rendezvous::new(&spec, call.generation, &members).after_restarts(restarts);
-    let configure = async |Seat { subject, agent, seat, membership }: Seat| {
+    let configure = async |Seat { subject, agent, seat, membership, renewal }: Seat| {
         let body = serde_json::to_vec(&rendezvous.environment(seat)).expect("strings and numbers always serialize");
         let body = Bytes::from(body);
         let membership = membership.or_else(|| rendezvous.membership(seat));
-        let answer = configure_one(&call, agent, membership, &body).await;
+        let start = StartOf { generation: call.generation, membership, renewal };
+        let answer = configure_one(&call, agent, start, &body).await;
         let answer = answer.map(|()| AgentState::Configured(call.generation));
         call.report(subject, "its agent did not accept the environment", answer).await;
     };
@@ -107,14 +113,9 @@ pub(super) async fn configure(call: Fanout, seats: Vec<Seat>, meeting: Meeting) 
 }
 
 /// Configures an agent. If the agent still has a run that an earlier master launched, stops that run first.
-async fn configure_one(
-    call: &Fanout,
-    agent: SocketAddr,
-    membership: Option<Membership>,
-    body: &Bytes,
-) -> Result<(), AgentError> {
-    let send = async || call.agents.configure(agent, call.generation, membership, body.clone()).await;
-    match send.retry(patience()).when(is_unreachable).await {
+async fn configure_one(call: &Fanout, agent: SocketAddr, start: StartOf, body: &Bytes) -> Result<(), AgentError> {
+    let send = async || call.agents.configure(agent, start, body.clone()).await;
+    match send.retry(call.pauses).when(is_unreachable).await {
         Err(AgentError::Refused { status: 409, .. }) => {}
         answer => return answer,
     }
@@ -125,14 +126,14 @@ async fn configure_one(
     {
         after = Some(status.seq);
     }
-    send.retry(patience()).when(is_unreachable).await
+    send.retry(call.pauses).when(is_unreachable).await
 }
 
 /// Asks every agent to run exec.py.
 pub(super) async fn launch(call: Fanout, targets: Vec<(Subject, SocketAddr)>) {
     let launch = async |(subject, agent): (Subject, SocketAddr)| {
         let send = async || call.agents.run(agent, call.generation).await;
-        let answer = send.retry(patience()).when(is_unreachable).await;
+        let answer = send.retry(call.pauses).when(is_unreachable).await;
         let answer = answer.map(|()| AgentState::Started(call.generation));
         call.report(subject, "its agent did not start exec.py", answer).await;
     };
@@ -171,7 +172,15 @@ pub(super) async fn finish(agents: &AgentClient, agent: Option<SocketAddr>) -> b
 
 /// Deletes a pod, with a limited number of retries.
 pub(super) async fn delete(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId) {
-    let delete = async || backend.delete(job, id).await;
+    replace(backend, job, id, Standing::Held).await;
+}
+
+/// Like [`delete`]. The pod of an agent that is fenced need not be confirmed dead.
+pub(super) async fn replace(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId, standing: Standing) {
+    let delete = async || match standing {
+        Standing::Held | Standing::Lapsed => backend.delete(job, id).await,
+        Standing::Fenced => backend.delete_unconfirmed(job, id).await,
+    };
     if let Err(error) = delete.retry(patience()).await {
         warn!(job = %job.name, replica = %id, error = error_chain(&error), "could not delete a pod; retrying");
     }

@@ -21,6 +21,7 @@ fn status(state: RunState) -> RunStatus {
         features: Features::default(),
         warm: None,
         helper: None,
+        clock_ms: None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Pods in memory, each with an agent that answers over real HTTP on its own loopback address. The tests, which decide
 //! when a run ends, and the benchmark use them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,6 +42,8 @@ struct Shared {
     history: Mutex<Vec<PodEvent>>,
     /// The replicas whose next pods stay pending, and why.
     pending: Mutex<(Vec<ReplicaId>, String)>,
+    /// The replicas whose pods cannot be deleted.
+    held: Mutex<BTreeSet<ReplicaId>>,
 }
 
 /// A change of a pod.
@@ -103,7 +105,8 @@ static NEXT_ADDRESS: AtomicU32 = AtomicU32::new(u32::from_be_bytes([127, 1, 0, 1
 impl FakeBackend {
     /// A back end without pods.
     pub fn new(arrival: Arrival) -> Self {
-        Self(Arc::new(Shared { arrival, jobs: Mutex::default(), history: Mutex::default(), pending: Mutex::default() }))
+        let (jobs, history, pending) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self(Arc::new(Shared { arrival, jobs, history, pending, held: Mutex::default() }))
     }
 
     /// Waits until a pod runs, and returns its agent.
@@ -117,6 +120,15 @@ impl FakeBackend {
     /// From now on, pods of these replicas stay pending for this reason.
     pub fn keep_pending(&self, replicas: &[ReplicaId], reason: &str) {
         *self.pending() = (replicas.to_vec(), reason.to_owned());
+    }
+
+    /// From now on, a deletion of this replica's pod is not confirmed, as on a dead node.
+    pub fn hold(&self, replica: ReplicaId) {
+        self.held().insert(replica);
+    }
+
+    fn held(&self) -> MutexGuard<'_, BTreeSet<ReplicaId>> {
+        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn pending(&self) -> MutexGuard<'_, (Vec<ReplicaId>, String)> {
@@ -258,6 +270,10 @@ impl PodBackend for FakeBackend {
     }
 
     async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
+        if self.held().contains(&replica) { Ok(()) } else { self.delete_unconfirmed(job, replica).await }
+    }
+
+    async fn delete_unconfirmed(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
         let is_its = |pods: &&mut JobPods| job.uid.is_empty() || pods.uid == job.uid;
         if let Some(pods) = self.lock().get_mut(&job.name).filter(is_its) {
             if let Some(agent) = pods.agents.remove(&replica) {

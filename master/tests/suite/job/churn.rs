@@ -145,6 +145,7 @@ impl World {
             gather: Duration::from_secs(10),
             settle: Duration::from_millis(200),
             grow_interval: Duration::from_secs(60),
+            lease: None,
         };
         let start_timeout = Duration::from_secs(1_000_000);
         let policy = Policy { elastic: Some(elastic), start_timeout, ..with_restarts(u32::MAX) };
@@ -436,9 +437,10 @@ fn arrive(place: &mut Place) {
         started_at: None,
         exit: None,
         membership: None,
-        features: Features { seats: true, warm: false },
+        features: Features { seats: true, ..Features::default() },
         warm: None,
         helper: None,
+        clock_ms: None,
     }));
 }
 

@@ -138,6 +138,7 @@ fn status(state: RunState, generation: Generation) -> AgentState {
         features: Features::default(),
         warm: None,
         helper: None,
+        clock_ms: None,
     }))
 }
 

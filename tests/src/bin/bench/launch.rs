@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use e2e::Scene;
-use master::agent_client::AgentClient;
+use master::agent_client::{AgentClient, StartOf};
 use master::agent_token::AgentKey;
 use master::backend::{PodBackend, PodSpec};
 use master::driver::Context;
@@ -123,9 +123,10 @@ async fn bare_loop(agents: &[SocketAddr]) -> anyhow::Result<Duration> {
     }
     let begin = Instant::now();
     let rendezvous = Rendezvous::new(&spec, FIRST, &members);
+    let start = StartOf { generation: FIRST, membership: None, renewal: None };
     for (replica, agent) in &members {
         let body = serde_json::to_vec(&rendezvous.environment(*replica))?;
-        client.configure(*agent, FIRST, None, Bytes::from(body)).await?;
+        client.configure(*agent, start, Bytes::from(body)).await?;
     }
     for agent in agents {
         client.run(*agent, FIRST).await?;
