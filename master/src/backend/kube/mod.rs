@@ -19,6 +19,7 @@ use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::runtime::watcher;
 use protocol::error::ErrorCode;
 use protocol::ids::ReplicaId;
+use protocol::image::ImageRef;
 use protocol::job::JobSpec;
 use protocol::pod::{Volume, VolumeSource};
 use tokio::sync::{oneshot, watch};
@@ -27,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
-use self::error::{CreateError, ErrorKind};
+use self::error::{CreateError, ErrorKind, NO_AGENT_IMAGE, NO_IMAGE};
 use self::manifest::JOB_UID;
 use self::seen::SeenPods;
 use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
@@ -64,6 +65,7 @@ pub struct KubeBackend {
     quotas: Api<ResourceQuota>,
     master: MasterPlace,
     host_volumes: HostVolumes,
+    agent_image: Option<ImageRef>,
     seen: SeenPods,
     /// Cancelled when the watch has ended, which only a panic can cause.
     blind: CancellationToken,
@@ -125,6 +127,7 @@ impl KubeBackend {
                 quotas: cluster.quotas(),
                 master: cluster.master(),
                 host_volumes: HostVolumes::Refused,
+                agent_image: None,
                 seen,
                 blind,
                 _watch: watch,
@@ -138,20 +141,25 @@ impl KubeBackend {
         Self { host_volumes, ..self }
     }
 
+    /// Sets the image from which the agent comes into the pods of jobs that bring their code.
+    pub fn with_agent_image(self, agent_image: Option<ImageRef>) -> Self {
+        Self { agent_image, ..self }
+    }
+
     /// Makes the checks that need no call to the cluster. Returns the refusal, if any.
     fn refusal(&self, spec: &JobSpec) -> Option<Refusal> {
         let refuse = |code, sentence: &str| Some(Refusal { code, sentence: sentence.to_owned() });
         if spec.image.is_none() {
-            return refuse(
-                ErrorCode::BadImage,
-                "image is missing: this master runs pods in Kubernetes, and they need one",
-            );
+            return refuse(ErrorCode::BadImage, NO_IMAGE);
         }
         if spec.work_dir.is_some() {
             return refuse(
                 ErrorCode::BadWorkDir,
-                "work_dir has no meaning here: the image's working directory holds exec.py",
+                "work_dir has no meaning here: the image's working directory holds the script",
             );
+        }
+        if spec.code.is_some() && self.agent_image.is_none() {
+            return refuse(ErrorCode::BadCode, NO_AGENT_IMAGE);
         }
         let is_host = |volume: &&Volume| matches!(volume.source, VolumeSource::Host(_));
         let folder = spec.pod.volumes.iter().find(is_host).filter(|_| self.host_volumes == HostVolumes::Refused)?;
@@ -179,7 +187,10 @@ impl KubeBackend {
 
     /// Creates a pod, or finds that it exists. Waits while a pod of another job has this name.
     async fn create_once(&self, spec: &PodSpec) -> Result<(), CreateError> {
-        let (name, pod) = (spec.name().to_string(), manifest::pod(spec));
+        if spec.brings_code && self.agent_image.is_none() {
+            return Err(CreateError::NoAgentImage);
+        }
+        let (name, pod) = (spec.name().to_string(), manifest::pod(spec, self.agent_image.as_ref()));
         let create = async {
             loop {
                 let owner = self.seen.owner(&name);
@@ -234,7 +245,7 @@ impl PodBackend for KubeBackend {
         let owner = JobKey { name: spec.name.clone(), uid: "00000000-0000-0000-0000-000000000000".to_owned() };
         let trial = PodSpec::new(owner, spec, first, String::new());
         let dry_run = PostParams { dry_run: true, field_manager: None };
-        let trial = manifest::pod(&trial);
+        let trial = manifest::pod(&trial, self.agent_image.as_ref());
         match call(self.pods.create(&dry_run, &trial)).await {
             // The answer includes what the namespace adds, such as the defaults of a LimitRange.
             Ok(pod) => self.admit_gang(&pod, spec).await,
