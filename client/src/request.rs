@@ -93,6 +93,8 @@ fn spec_hint(error: &SpecError) -> &'static str {
         SpecError::NoTime(_) => "leave it out, or give a longer time, such as 10m",
         SpecError::NoChiefToDecide => "give --chief-num 1, or --success-policy worker-0",
         SpecError::ServersNeverEnd(_) => "leave out --success-policy, or give --chief-num 0",
+        SpecError::ReplaceInFixedJob => "give --worker-num MIN:MAX, or leave out --on-unreachable",
+        SpecError::LongLease(_) => "give a shorter --lease",
         SpecError::TooManyModules(_) => "give fewer modules to --preload; they import others by themselves",
         SpecError::ReservedEnv(_) => "leave it out of --env and --env-file",
         SpecError::RefusedEnv(_) => "if the script needs it, give --allow-env with its name too",
@@ -305,6 +307,7 @@ mod tests {
             ("--clean-pods none", json!({"clean_pods": "none"})),
             ("--clean-pods all", json!({"clean_pods": "all"})),
             ("--success-policy chief", json!({"success_policy": "chief"})),
+            ("--grow-interval 10s", json!({"grow_interval_seconds": 10})),
             ("--preload", json!({"preload": {"modules": []}})),
             ("--preload tensorflow.keras,numpy", json!({"preload": {"modules": ["tensorflow.keras", "numpy"]}})),
             ("--no-preload", json!({"preload": "never"})),
@@ -315,6 +318,17 @@ mod tests {
             expected.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
             assert_eq!(serde_json::to_value(spec(&line).unwrap().run_policy).unwrap(), expected, "{flags}");
         }
+    }
+
+    #[test]
+    fn a_lease_reaches_an_elastic_job_and_no_other() {
+        let flags = ["--worker-num", "1:2", "--on-unreachable", "replace", "--lease", "2s"];
+        let policy = serde_json::to_value(spec(&flags).unwrap().run_policy).unwrap();
+        assert_eq!((&policy["on_unreachable"], &policy["lease_seconds"]), (&json!("replace"), &json!(2)));
+        let fixed = spec(&["--on-unreachable", "replace"]).unwrap_err();
+        assert!(fixed.starts_with("on-unreachable replace needs an elastic job"), "{fixed}");
+        assert!(spec(&flags[4..]).unwrap_err().contains("--on-unreachable"), "--lease alone has no effect");
+        assert!(spec(&["--on-unreachable", "wait", "--lease", "0s"]).unwrap_err().starts_with("lease is 0"));
     }
 
     #[test]

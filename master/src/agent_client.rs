@@ -21,6 +21,7 @@ use protocol::agent::{Membership, RunStatus};
 use protocol::code::CodeId;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::Generation;
+use protocol::lease::{ClockMillis, Lease, Renewal};
 use protocol::routes;
 use protocol::warm::WarmRequest;
 use tokio::time::timeout;
@@ -96,6 +97,19 @@ pub enum AgentAnswer {
     SeedOnly,
 }
 
+/// A long poll of an agent with a lease.
+#[derive(Debug, Clone, Copy)]
+pub struct LeasePoll {
+    /// The agent's lease.
+    pub lease: Lease,
+    /// The number of the newest status that is known.
+    pub after: u64,
+    /// How long to wait for another one.
+    pub wait: Duration,
+    /// The agent's clock in its newest answer.
+    pub heard: ClockMillis,
+}
+
 /// An agent's part in a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartOfStart {
@@ -105,6 +119,8 @@ pub struct PartOfStart {
     pub membership: Option<Membership>,
     /// The code with which the run starts, if the job brings it.
     pub code: Option<CodeId>,
+    /// What keeps the run alive, if it needs that.
+    pub renewal: Option<Renewal>,
 }
 
 /// A part of a run's output.
@@ -168,14 +184,28 @@ impl AgentClient {
     /// [`AgentError`].
     pub async fn status(&self, agent: SocketAddr, poll: Option<Poll>) -> Result<AgentAnswer, AgentError> {
         let path = routes::AGENT_STATUS;
-        let answer = match poll {
-            None => self.call(get(agent, path), CALL_TIMEOUT).await,
+        let (path, limit) = match poll {
+            None => (path.to_owned(), CALL_TIMEOUT),
             Some(Poll { after, wait }) => {
-                let path = format!("{path}?after={after}&wait={}", wait.as_secs());
-                self.call(get(agent, &path), wait + CALL_TIMEOUT).await
+                (format!("{path}?after={after}&wait={}", wait.as_secs()), wait + CALL_TIMEOUT)
             }
         };
-        match answer {
+        self.status_of(get(agent, &path), limit).await
+    }
+
+    /// `GET /status` as a long poll of an agent with a lease. `wait` may be zero.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub async fn poll(&self, agent: SocketAddr, poll: LeasePoll) -> Result<AgentAnswer, AgentError> {
+        let LeasePoll { lease, after, wait, heard } = poll;
+        let renewal = renewal(Some(Renewal { fence: lease.fence(), heard }));
+        let path = format!("{}?after={after}&wait_ms={}{renewal}", routes::AGENT_STATUS, wait.as_millis());
+        self.status_of(get(agent, &path), wait + lease.answer()).await
+    }
+
+    async fn status_of(&self, request: Call, limit: Duration) -> Result<AgentAnswer, AgentError> {
+        match self.call(request, limit).await {
             // The prototype answers 404, or `OK` to every request.
             Err(AgentError::Refused { status: 404 | 405, .. }) => Ok(AgentAnswer::SeedOnly),
             Ok(body) if body.trim_ascii() == b"OK" => Ok(AgentAnswer::SeedOnly),
@@ -190,18 +220,14 @@ impl AgentClient {
     ///
     /// # Errors
     /// [`AgentError`].
-    pub async fn configure(
-        &self,
-        agent: SocketAddr,
-        PartOfStart { generation, membership, code }: PartOfStart,
-        body: Bytes,
-    ) -> Result<(), AgentError> {
+    pub async fn configure(&self, agent: SocketAddr, part: PartOfStart, body: Bytes) -> Result<(), AgentError> {
+        let PartOfStart { generation, membership, code, renewal: of_lease } = part;
         let membership = membership.map(|Membership { seat, of, start, pushes }| {
             let pushes = if pushes == 0 { String::new() } else { format!("&pushes={pushes}") };
             format!("&seat={seat}&of={of}&start={start}{pushes}")
         });
         let code = code.map(|id| format!("&code={id}"));
-        let further = [membership, code].into_iter().flatten().collect::<String>();
+        let further = [membership, code].into_iter().flatten().collect::<String>() + &renewal(of_lease);
         let path = format!("{}?generation={generation}{further}", routes::AGENT_CONFIG);
         self.call(post(agent, &path, body), CALL_TIMEOUT).await.map(drop)
     }
@@ -295,6 +321,14 @@ impl AgentClient {
 struct Call {
     agent: SocketAddr,
     request: Request<Full<Bytes>>,
+}
+
+/// The parameters of a renewal.
+fn renewal(renewal: Option<Renewal>) -> String {
+    let parameters = |Renewal { fence, heard: ClockMillis(heard) }| {
+        format!("&fence_ms={}&heard_ms={heard}", Duration::as_millis(&fence))
+    };
+    renewal.map(parameters).unwrap_or_default()
 }
 
 fn get(agent: SocketAddr, path: &str) -> Call {

@@ -132,6 +132,7 @@ mod tests {
             features: Features::default(),
             warm: None,
             helper: Some(Progress { step: Some(step), ..Progress::default() }),
+            clock_ms: None,
         }
     }
 

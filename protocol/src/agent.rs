@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::code::CodeId;
 use crate::ids::{Generation, UnixMillis};
+use crate::lease::ClockMillis;
 use crate::progress::Progress;
 use crate::text;
 use crate::warm::WarmState;
@@ -81,6 +82,9 @@ pub struct RunStatus {
     /// The newest report of the helper `muster.py`. Absent until the run's script says that it uses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub helper: Option<Progress>,
+    /// The agent's clock at this answer. It is no part of the state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clock_ms: Option<ClockMillis>,
 }
 
 impl RunStatus {
@@ -142,6 +146,9 @@ pub struct Features {
     /// The agent has the routes `/code`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub code: bool,
+    /// The agent keeps a [`Fence`](crate::lease::Fence), and accepts `wait_ms`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fence: bool,
 }
 
 impl Features {
@@ -196,7 +203,7 @@ pub struct LastWords {
     pub generation: Option<Generation>,
     /// How the run ended.
     pub exit: ExitReport,
-    /// The run's membership in its start, as `/config` gave it.
+    /// See [`RunStatus::membership`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub membership: Option<Membership>,
 }

@@ -11,6 +11,7 @@ pub mod failure;
 pub mod ids;
 pub mod image;
 pub mod job;
+pub mod lease;
 #[cfg(feature = "openapi")]
 mod openapi;
 pub mod pod;

@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::lease::Lease;
 pub use crate::warm::Preload;
 
 /// Rules of one job. Absent fields have their defaults.
@@ -45,12 +47,31 @@ pub struct RunPolicy {
     /// Whether agents keep a warm interpreter, and what it imports. Absent: Muster decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preload: Option<Preload>,
+    /// What an elastic job does about a replica that does not answer, while nothing shows that its exec.py is dead.
+    #[serde(skip_serializing_if = "OnUnreachable::is_default")]
+    pub on_unreachable: OnUnreachable,
+    /// With `on_unreachable` `replace`: after this time without an answer, a replica is lost. Its exec.py is killed when
+    /// its agent was not asked for three times as long.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 3600))]
+    #[serde(skip_serializing_if = "is_default_lease")]
+    pub lease_seconds: u32,
 }
 
 /// Default of [`RunPolicy::grow_interval_seconds`]: a script loses its work since its last checkpoint.
 pub const GROW_INTERVAL_SECONDS: u32 = 300;
 /// The same for scripts with the helper `muster.py`, which save before they stop.
 pub const GROW_INTERVAL_OF_HELPER_SECONDS: u32 = 30;
+
+/// Default of [`RunPolicy::lease_seconds`].
+pub const LEASE_SECONDS: u32 = 5;
+
+/// Maximum of [`RunPolicy::lease_seconds`].
+pub const LEASE_SECONDS_MAX: u32 = 3600;
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_default_lease(seconds: &u32) -> bool {
+    *seconds == LEASE_SECONDS
+}
 
 /// The fields of [`RunPolicy`] in a request. Unknown fields are refused.
 #[derive(Deserialize)]
@@ -67,6 +88,8 @@ struct Strict {
     success_policy: Option<SuccessPolicy>,
     grow_interval_seconds: Option<u32>,
     preload: Option<Preload>,
+    on_unreachable: OnUnreachable,
+    lease_seconds: u32,
 }
 
 /// Maximum pause before a restart, as in Kubernetes for containers.
@@ -86,6 +109,8 @@ impl Default for RunPolicy {
             success_policy: None,
             grow_interval_seconds: None,
             preload: None,
+            on_unreachable: OnUnreachable::Wait,
+            lease_seconds: LEASE_SECONDS,
         }
     }
 }
@@ -94,6 +119,14 @@ impl RunPolicy {
     /// Whether every rule has its default.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// How long a replica may be silent; `None` without a limit.
+    pub fn lease(&self) -> Option<Lease> {
+        match self.on_unreachable {
+            OnUnreachable::Wait => None,
+            OnUnreachable::Replace => Some(Lease::new(Duration::from_secs(self.lease_seconds.into()))),
+        }
     }
 
     /// Reads the rules of a request.
@@ -125,6 +158,24 @@ pub enum CleanPods {
     All,
     /// No pods. The agents run for up to 10 more minutes, so that you can inspect their pods.
     None,
+}
+
+/// What an elastic job does about a replica that does not answer, while nothing shows that its exec.py is dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum OnUnreachable {
+    /// It goes on. If it has to start again, it waits until the cluster has removed the replica's pod.
+    Wait,
+    /// It starts again without this replica, and replaces its pod. The replica's agent kills exec.py by itself before.
+    Replace,
+}
+
+impl OnUnreachable {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    fn is_default(&self) -> bool {
+        *self == Self::Wait
+    }
 }
 
 /// Replicas whose exit decides whether a job has succeeded.
@@ -162,6 +213,15 @@ impl FromStr for CleanPods {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let known = [("running", Self::Running), ("all", Self::All), ("none", Self::None)];
         choose(text, &known, "running, all or none")
+    }
+}
+
+impl FromStr for OnUnreachable {
+    type Err = UnknownChoice;
+
+    /// Case does not matter.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        choose(text, &[("wait", Self::Wait), ("replace", Self::Replace)], "wait or replace")
     }
 }
 

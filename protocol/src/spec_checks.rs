@@ -2,7 +2,7 @@
 
 use crate::env::{ENTRY_LIMIT, INPUT_BYTES_MAX};
 use crate::job::{JobSpec, SpecError, Strategy};
-use crate::run_policy::{RunPolicy, SuccessPolicy};
+use crate::run_policy::{LEASE_SECONDS_MAX, OnUnreachable, RunPolicy, SuccessPolicy};
 use crate::text::json_length;
 use crate::tf_config;
 use crate::warm::{MODULES_MAX, Preload};
@@ -50,13 +50,30 @@ impl JobSpec {
         Ok(())
     }
 
+    /// Checks the rules, and whether they go together with the job's replicas.
     pub(crate) fn check_run_policy(&self) -> Result<(), SpecError> {
-        let RunPolicy { start_timeout_seconds, deadline_seconds, success_policy, preload, .. } = &self.run_policy;
+        let RunPolicy {
+            start_timeout_seconds,
+            deadline_seconds,
+            success_policy,
+            preload,
+            on_unreachable,
+            lease_seconds,
+            ..
+        } = &self.run_policy;
         if *start_timeout_seconds == 0 {
             return Err(SpecError::NoTime("start-timeout"));
         }
         if *deadline_seconds == Some(0) {
             return Err(SpecError::NoTime("deadline"));
+        }
+        match *lease_seconds {
+            0 => return Err(SpecError::NoTime("lease")),
+            long if long > LEASE_SECONDS_MAX => return Err(SpecError::LongLease(long)),
+            _ => {}
+        }
+        if *on_unreachable == OnUnreachable::Replace && self.worker_min.is_none() {
+            return Err(SpecError::ReplaceInFixedJob);
         }
         if let Some(Preload::Modules(modules)) = preload
             && modules.len() > MODULES_MAX

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::env::{ENTRY_LIMIT, EnvError, EnvName, INPUT_BYTES_MAX};
 use crate::error::ErrorCode;
-use crate::run_policy::SuccessPolicy;
+use crate::run_policy::{LEASE_SECONDS_MAX, SuccessPolicy};
 use crate::warm::MODULES_MAX;
 
 /// The request is not a valid job.
@@ -70,6 +70,14 @@ pub enum SpecError {
         "success-policy {0} does not work in a ParameterServer job with a chief: its workers are servers, which never end"
     )]
     ServersNeverEnd(SuccessPolicy),
+    /// Only elastic jobs can go on without a replica.
+    #[error(
+        "on-unreachable replace needs an elastic job: a job with a fixed number of workers cannot go on without one"
+    )]
+    ReplaceInFixedJob,
+    /// The lease is too long.
+    #[error("lease is {0} s: use at most {LEASE_SECONDS_MAX} s")]
+    LongLease(u32),
     /// Too many modules are named.
     #[error("preload names {0} modules: name at most {MODULES_MAX}")]
     TooManyModules(usize),
@@ -116,9 +124,12 @@ impl SpecError {
             Self::PsWithAllReduce(_) | Self::NoPs | Self::TooManyPs { .. } => ErrorCode::BadPsNum,
             Self::ChiefNum(_) => ErrorCode::BadChiefNum,
             Self::EvaluatorNum(_) => ErrorCode::BadEvaluatorNum,
-            Self::NoTime(_) | Self::NoChiefToDecide | Self::ServersNeverEnd(_) | Self::TooManyModules(_) => {
-                ErrorCode::BadRunPolicy
-            }
+            Self::NoTime(_)
+            | Self::NoChiefToDecide
+            | Self::ServersNeverEnd(_)
+            | Self::ReplaceInFixedJob
+            | Self::LongLease(_)
+            | Self::TooManyModules(_) => ErrorCode::BadRunPolicy,
             Self::ReservedEnv(_) | Self::RefusedEnv(_) | Self::Env(_) => ErrorCode::BadEnv,
             Self::NulInArgument(_) | Self::TooMuchInput { .. } => ErrorCode::BadArgs,
             Self::RelativeWorkDir(_) => ErrorCode::BadWorkDir,

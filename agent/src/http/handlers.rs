@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Incoming};
 use hyper::{Request, StatusCode};
+use protocol::agent::RunStatus;
 use protocol::routes::LONG_POLL_MAX_SECONDS;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -16,10 +17,10 @@ use super::answer::{Answer, Failure};
 use super::code;
 use super::query::Query;
 use crate::follow::{Follower, Until};
-use crate::run::Command;
 use crate::run::environment::{parse_config, parse_warm};
 use crate::run::event::{Event, Reply};
 use crate::run::phase::Assignment;
+use crate::run::{Command, clock};
 
 /// Maximum bytes of a body. A config holds at most two copies of the cluster's addresses, and the kernel limits the
 /// length of a variable.
@@ -36,12 +37,14 @@ pub(super) type Result = std::result::Result<Answer, Failure>;
 pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result {
     let query = Query::of(&request);
     let (generation, membership, code) = (query.generation()?, query.membership()?, query.code()?);
+    let renewal = query.renewal()?;
     let body = read_body(request.into_body(), BODY_LIMIT).await?;
     let changes = parse_config(&body)?;
     if code.is_some() {
         code::find_python(agent, &changes)?;
     }
-    let answer = ask_runner(agent, Event::Config(Assignment { generation, membership, code, changes })).await?;
+    let assignment = Assignment { generation, membership, code, changes };
+    let answer = ask(agent, |reply| Command::Configure { assignment, renewal, reply }).await?;
     // The code changes only after the runner has accepted the environment, so no run is active.
     match code {
         Some(id) => code::put_in_place(agent, id).await.map(|()| answer),
@@ -74,15 +77,19 @@ pub(super) async fn finish(agent: &Agent) -> Result {
 /// earlier agent at this address differs already, and is answered at once.
 pub(super) async fn status(request: &Request<Incoming>, agent: &Agent) -> Result {
     let query = Query::of(request);
-    let (after, wait) = (query.after()?, query.wait_seconds()?);
+    let (after, wait, renewal) = (query.after()?, query.wait()?, query.renewal()?);
+    if let Some(renewal) = renewal {
+        agent.commands.send(Command::Renew(renewal)).await.map_err(|_| Failure::Ending)?;
+    }
     let mut status = agent.status.clone();
     if let Some(after) = after {
-        let wait = Duration::from_secs(wait.unwrap_or(LONG_POLL_MAX_SECONDS).min(LONG_POLL_MAX_SECONDS));
+        let longest = Duration::from_secs(LONG_POLL_MAX_SECONDS);
+        let wait = wait.unwrap_or(longest).min(longest);
         // If the wait is over or the agent ends, the present status is the answer.
         let _ = timeout(wait, status.wait_for(|status| status.seq != after)).await;
     }
     let status = status.borrow().clone();
-    Ok(Answer::Status(Box::new(status)))
+    Ok(Answer::Status(Box::new(RunStatus { clock_ms: Some(clock()), ..status })))
 }
 
 pub(super) fn logs(request: &Request<Incoming>, agent: &Agent) -> Result {

@@ -7,6 +7,7 @@ use hyper::Request;
 use protocol::agent::Membership;
 use protocol::code::CodeId;
 use protocol::ids::Generation;
+use protocol::lease::{ClockMillis, Renewal};
 
 use super::answer::Failure;
 use crate::log::Stream;
@@ -70,9 +71,25 @@ impl<'a> Query<'a> {
         self.parse("after", "a whole number")
     }
 
-    /// Maximum seconds of a long poll.
-    pub(super) fn wait_seconds(&self) -> Result<Option<u64>, Failure> {
-        self.parse("wait", "a whole number of seconds")
+    /// Maximum time of a long poll: `wait_ms`, else `wait` in seconds.
+    pub(super) fn wait(&self) -> Result<Option<Duration>, Failure> {
+        let seconds = self.parse("wait", "a whole number of seconds")?.map(Duration::from_secs);
+        Ok(self.millis("wait_ms")?.map(Duration::from_millis).or(seconds))
+    }
+
+    fn millis(&self, name: &str) -> Result<Option<u64>, Failure> {
+        self.parse(name, "a whole number of milliseconds")
+    }
+
+    /// What keeps the run alive: `fence_ms` and `heard_ms`, both or none.
+    pub(super) fn renewal(&self) -> Result<Option<Renewal>, Failure> {
+        match (self.millis("fence_ms")?, self.millis("heard_ms")?) {
+            (None, None) => Ok(None),
+            (Some(fence), Some(heard)) => {
+                Ok(Some(Renewal { fence: Duration::from_millis(fence), heard: ClockMillis(heard) }))
+            }
+            _ => Err(Failure::Query("fence_ms and heard_ms must be given together".to_owned())),
+        }
     }
 
     pub(super) fn stream(&self) -> Result<Stream, Failure> {

@@ -5,6 +5,7 @@ pub mod child;
 pub mod environment;
 pub mod event;
 pub mod exception;
+mod fence;
 mod helper;
 pub mod memory;
 mod output;
@@ -21,10 +22,13 @@ pub mod unstartable;
 use std::time::{Duration, Instant};
 
 use protocol::agent::CodeStatus;
+use protocol::lease::Renewal;
 use protocol::warm::WarmRequest;
 use tokio::sync::oneshot;
 
 use event::{Event, Reply};
+pub(crate) use fence::clock;
+use phase::Assignment;
 
 /// A command to the runner.
 #[derive(Debug)]
@@ -43,6 +47,17 @@ pub enum Command {
         /// The channel for the answer, which comes at once.
         reply: oneshot::Sender<Reply>,
     },
+    /// `POST /config`.
+    Configure {
+        /// The environment.
+        assignment: Assignment,
+        /// What keeps the run alive; `None` if it needs no polls.
+        renewal: Option<Renewal>,
+        /// The channel for the answer.
+        reply: oneshot::Sender<Reply>,
+    },
+    /// A poll that keeps the run alive.
+    Renew(Renewal),
     /// The code has changed.
     Code {
         /// The code that the agent has now.

@@ -149,6 +149,17 @@ impl Phase {
         if let Self::Stopping { cause, .. } = self { *cause } else { Cause::Own }
     }
 
+    /// Whether a run lives or can still be started, and is not being killed.
+    pub fn may_go_on(&self) -> bool {
+        match self {
+            Self::Configured { .. }
+            | Self::Starting { .. }
+            | Self::Running { .. }
+            | Self::Stopping { kill: Kill::At(_), .. } => true,
+            Self::Idle | Self::Stopping { kill: Kill::Sent, .. } | Self::Ending { .. } | Self::Exited { .. } => false,
+        }
+    }
+
     /// Whether a process of the run may be alive.
     pub fn is_active(&self) -> bool {
         match self {

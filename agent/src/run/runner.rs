@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use protocol::agent::{CodeStatus, ExitOutcome, RunStatus};
 use protocol::ids::UnixMillis;
+use protocol::lease::{Fence, Renewal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 use tracing::{info, warn};
@@ -15,10 +16,11 @@ use tracing::{info, warn};
 use super::child::{self, RunTemplate, Start, describe_failure};
 use super::environment::EnvChanges;
 use super::event::{Action, Event, Now, Reply};
+use super::fence::{clock, next_look};
 use super::helper::Helper;
 use super::memory::Memory;
 use super::output::RunOutput;
-use super::phase::{Cause, Kill, Phase};
+use super::phase::{Assignment, Cause, Kill, Phase};
 use super::shares::Shares;
 use super::shutdown::Shutdown;
 use super::status::{log_change, status_of};
@@ -52,6 +54,7 @@ pub struct Runner {
     state: State,
     run_output: RunOutput,
     helper: Helper,
+    fence: Fence,
     shutdown: Shutdown,
 }
 
@@ -68,8 +71,11 @@ impl Runner {
         let code = CodeStatus::default();
         let (status, news) = watch::channel(RunStatus { seq: 1, ..status_of(&state.phase, code, None, None, boot_id) });
         let (warm, run_output, shutdown) = (Warm::default(), RunOutput::None, Shutdown::None);
-        let helper = Helper::default();
-        (Self { template, output, status, reaper, memory, code, warm, state, run_output, helper, shutdown }, news)
+        let (helper, fence) = (Helper::default(), Fence::default());
+        (
+            Self { template, output, status, reaper, memory, code, warm, state, run_output, helper, fence, shutdown },
+            news,
+        )
     }
 
     /// Executes `commands` until the agent must end. Then kills every process that the runs have left behind.
@@ -106,6 +112,10 @@ impl Runner {
                 self.publish();
                 let _ = reply.send(Reply::Done);
             }
+            Command::Configure { assignment, renewal, reply } => {
+                let _ = reply.send(self.configure(assignment, renewal));
+            }
+            Command::Renew(renewal) => self.fence.renew(renewal, clock()),
             Command::Code { status, reply } => {
                 self.code = status;
                 self.publish();
@@ -118,6 +128,17 @@ impl Runner {
                 self.shutdown = self.shutdown.after_parent(Instant::now() + LEFTOVERS_LIMIT);
             }
         }
+    }
+
+    fn configure(&mut self, assignment: Assignment, renewal: Option<Renewal>) -> Reply {
+        let answer = self.apply(Event::Config(assignment));
+        match renewal {
+            // If the request is late, `keep_fence` ends the run before its start.
+            Some(renewal) => self.fence.renew(renewal, clock()),
+            None if answer == Reply::Done => self.fence.lift(),
+            None => {}
+        }
+        answer
     }
 
     fn terminate(&mut self, grace: Duration) {
@@ -143,6 +164,7 @@ impl Runner {
             self.apply(Event::MainEnded(outcome));
         }
         self.apply(Event::Tick);
+        self.keep_fence();
         if !matches!(self.state.phase, Phase::Ending { .. }) {
             return;
         }
@@ -150,6 +172,14 @@ impl Runner {
             self.reaper.kill_children_besides(self.warm.pid());
         } else if let Some(stderr_from) = self.run_output.finish(Instant::now()) {
             self.conclude(stderr_from);
+        }
+    }
+
+    /// Kills the run, or prevents its start, if no master has asked for too long. The master then starts others instead.
+    fn keep_fence(&mut self) {
+        if self.state.phase.may_go_on() && self.fence.has_passed(clock()) {
+            warn!("no master has asked for too long: the run must not go on");
+            self.apply(Event::Stop { generation: None, grace: Duration::ZERO });
         }
     }
 
@@ -259,7 +289,9 @@ impl Runner {
             | Phase::Stopping { kill: Kill::Sent, .. }
             | Phase::Exited { .. } => None,
         };
-        of_phase.into_iter().chain(self.shutdown.deadline()).min()
+        let fenced = Some(&self.fence).filter(|_| self.state.phase.may_go_on()).and_then(next_look);
+        let look = fenced.map(|left| Instant::now() + left);
+        of_phase.into_iter().chain(self.shutdown.deadline()).chain(look).min()
     }
 
     /// Kills every process that the runs have left behind.

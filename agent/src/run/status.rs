@@ -33,10 +33,11 @@ pub(super) fn status_of(
         exit,
         membership: phase.assignment().and_then(|assignment| assignment.membership),
         code,
-        features: Features { seats: true, warm: true, code: true },
+        features: Features { seats: true, warm: true, code: true, fence: true },
         warm,
         // Before its start, the newest run is an earlier one.
         helper: started_at.and(helper),
+        clock_ms: None,
     }
 }
 

@@ -7,6 +7,7 @@ mod arguments;
 mod code;
 mod ending;
 mod environments;
+mod fence;
 mod helper;
 mod installing;
 mod logs;

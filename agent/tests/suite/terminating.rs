@@ -63,7 +63,7 @@ fn a_run_gets_sigterm_and_its_grace_and_readers_learn_how_it_ended() {
         let exited = status_after_end(&agent, || fs::write(&go, "").unwrap());
         // Readers can still read.
         assert_eq!(String::from_utf8(agent.logs("both")).unwrap(), "ready\ngot SIGTERM\nsaved\n");
-        assert_eq!(agent.status(), exited);
+        assert_eq!(agent.status().exit, exited.exit);
         let mut followed = String::new();
         follower.read_to_string(&mut followed).unwrap();
         assert!(followed.contains("saved\n"), "{followed}");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use clap::Args;
-use protocol::run_policy::{CleanPods, OnStartTimeout, RunPolicy, SuccessPolicy};
+use protocol::run_policy::{CleanPods, OnStartTimeout, OnUnreachable, RunPolicy, SuccessPolicy};
 use protocol::warm::{ModuleName, Preload};
 
 use super::values::{exit_code, restarts, seconds};
@@ -47,6 +47,14 @@ pub(crate) struct PolicyArgs {
     /// the restart does not wait [default: 30s if exec.py reports its steps with muster.py; else 5m]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) grow_interval: Option<u32>,
+    /// What an elastic job does when it cannot reach a replica, and nothing shows that exec.py is dead there: `wait` for
+    /// the cluster to remove the pod, or `replace` the pod after the lease [default: wait]
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) on_unreachable: Option<OnUnreachable>,
+    /// With --on-unreachable replace: how long a replica may be silent before it is lost. Its agent kills exec.py if
+    /// nobody has asked it for three times as long [default: 5s]
+    #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true, requires = "on_unreachable")]
+    pub(crate) lease: Option<u32>,
     /// Keep a warm interpreter in each pod, which starts exec.py with these modules already imported. Restarts are then
     /// faster, and pods need more memory. Without MODULES: exec.py's own imports of tensorflow, numpy and other large
     /// modules [default: only for elastic jobs]
@@ -71,6 +79,8 @@ impl PolicyArgs {
             clean_pods,
             success_policy,
             grow_interval,
+            on_unreachable,
+            lease,
             preload,
             no_preload,
         } = self;
@@ -86,6 +96,8 @@ impl PolicyArgs {
             clean_pods: clean_pods.unwrap_or(default.clean_pods),
             success_policy,
             grow_interval_seconds: grow_interval,
+            on_unreachable: on_unreachable.unwrap_or(default.on_unreachable),
+            lease_seconds: lease.unwrap_or(default.lease_seconds),
             preload: preload.map(Preload::Modules).or(no_preload.then_some(Preload::Never)),
         }
     }

@@ -159,6 +159,15 @@ pub trait PodBackend: Send + Sync {
     /// [`BackendError::Delete`].
     async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError>;
 
+    /// Like [`PodBackend::delete`], for a pod in which exec.py is dead. So a back end that waits for a pod's node need not
+    /// wait for it.
+    ///
+    /// # Errors
+    /// [`BackendError::Delete`].
+    async fn delete_unconfirmed(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
+        self.delete(job, replica).await
+    }
+
     /// Deletes every pod of a job, as [`PodBackend::delete`] deletes one pod.
     ///
     /// # Errors

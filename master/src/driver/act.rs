@@ -66,6 +66,7 @@ impl Driver {
                 agent: addresses.agent,
                 seat,
                 membership: enrolled.map(|enrolled| enrolled.membership),
+                renewal: replica.follower.as_ref().and_then(Follower::renewal),
             });
         }
         let (spec, uid) = (record.spec.clone(), record.uid.clone());
@@ -90,8 +91,11 @@ impl Driver {
     }
 
     fn fanout(&self, generation: Generation) -> tasks::Fanout {
+        // The follower of an agent with a lease reports that the agent is unreachable.
+        let has_lease = self.policy.elastic.is_some_and(|elastic| elastic.lease.is_some());
+        let pauses = if has_lease { tasks::patience().without_max_times() } else { tasks::patience() };
         let (agents, reporter, delivery) = (self.agents.clone(), self.reporter.clone(), self.delivery.clone());
-        tasks::Fanout { agents, generation, reporter, delivery }
+        tasks::Fanout { agents, generation, reporter, pauses, delivery }
     }
 
     /// Runs the work of a start in a task. [`Self::call_start_back`] cancels the task.

@@ -94,9 +94,11 @@ impl Delivery {
         let status = match &first {
             AgentState::Status(status) => status,
             AgentState::SeedOnly => return Some(AgentState::Failed(too_old())),
-            AgentState::Silent | AgentState::Configured(_) | AgentState::Started(_) | AgentState::Failed(_) => {
-                return Some(first);
-            }
+            AgentState::Silent
+            | AgentState::Configured(_)
+            | AgentState::Started(_)
+            | AgentState::Failed(_)
+            | AgentState::Unreachable { .. } => return Some(first),
         };
         if !self.is_missing_at(status) {
             return Some(first);

@@ -20,7 +20,7 @@ use super::tracked::Replica;
 use super::{Driver, tasks};
 use crate::backend::PodTable;
 use crate::job::gang::{Gang, Member};
-use crate::job::observation::{AgentState, DeletedBy, Enrolled, Presence};
+use crate::job::observation::{DeletedBy, Enrolled, Presence};
 use crate::job::phase::{Ending, JobPhase};
 use crate::job::policy::{Deadline, Elastic, FORGIVE_AFTER, Policy};
 use crate::job::roster::{Roster, last_start, wanted};
@@ -217,13 +217,13 @@ impl Driver {
             Presence::Ended | Presence::Absent => patience = LAST_BYTES_TIMEOUT,
         }
         // An agent that does not answer has no further output.
-        let follower = replica.follower.as_ref().filter(|_| !matches!(replica.seen.agent, AgentState::Failed(_)));
+        let follower = replica.follower.as_ref().filter(|_| !replica.seen.agent.is_lost());
         let copied = OptionFuture::from(follower.map(Follower::caught_up));
-        let (context, job) = (Arc::clone(&self.context), self.stored.key());
+        let (context, job, standing) = (Arc::clone(&self.context), self.stored.key(), replica.seen.agent.standing());
         replica.deletion = Some(tasks::spawn(&self.reporter, async move {
             // What is not copied by then is lost with the pod.
             let _ = timeout(patience, copied).await;
-            tasks::delete(context.backend.as_ref(), &job, id).await;
+            tasks::replace(context.backend.as_ref(), &job, id, standing).await;
         }));
     }
 

@@ -1,20 +1,22 @@
 //! One task for each pod, from its agent's first answer to the pod's end. It long-polls the agent's status, reports
-//! each change to the driver, and copies the output. It retries an unreachable agent until the pod has ended.
+//! each change to the driver, and copies the output. It retries an unreachable agent until the pod has ended, or until
+//! the agent's lease has lapsed.
 
-use std::io;
+mod copying;
+mod leased;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
-use bytes::Bytes;
-use futures_util::StreamExt;
 use futures_util::future::join_all;
-use protocol::agent::{RunState, RunStatus};
+use protocol::agent::{Features, RunState, RunStatus};
 use protocol::ids::Generation;
+use protocol::lease::{ClockMillis, Lease, Renewal, Vigil};
 use protocol::warm::WarmRequest;
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
@@ -40,6 +42,8 @@ const REST_MAX: Duration = Duration::from_secs(10);
 pub(super) struct Follower {
     address: SocketAddr,
     copied: watch::Receiver<Copied>,
+    heard: watch::Receiver<Option<Heard>>,
+    lease: Option<Lease>,
     watched: watch::Sender<bool>,
     pod_ended: CancellationToken,
     _task: AbortOnDropHandle<()>,
@@ -58,6 +62,17 @@ pub(super) struct Followed {
     pub(super) warm: Option<WarmRequest>,
     /// The job's code, if it brings it.
     pub(super) delivery: Option<Arc<Delivery>>,
+    /// How long the agent may be silent; `None` without a limit.
+    pub(super) lease: Option<Lease>,
+    /// Whether an earlier master may have asked the agent to start the script.
+    pub(super) is_found: bool,
+}
+
+/// What the agent's last answer says about the agent itself.
+#[derive(Debug, Clone, Copy)]
+struct Heard {
+    features: Features,
+    clock: Option<ClockMillis>,
 }
 
 /// The progress of the copy, in runs.
@@ -77,19 +92,27 @@ impl Follower {
     /// Begins to follow a pod.
     pub(super) fn begin(followed: Followed) -> Self {
         let (news, copied) = watch::channel(Copied::default());
-        let (address, pod_ended) = (followed.address, CancellationToken::new());
+        let (address, lease, pod_ended) = (followed.address, followed.lease, CancellationToken::new());
         let (reporter, watched) = (followed.reporter.clone(), watch::Sender::new(false));
-        let pod = Pod { followed, news, watched: watched.subscribe(), ended: pod_ended.clone() };
+        let (answers, heard) = watch::channel(None);
+        let (began, ended) = (Instant::now(), pod_ended.clone());
+        let pod = Pod { followed, news, answers, watched: watched.subscribe(), ended, began };
         let work = async move {
-            tokio::join!(pod.report_changes(), pod.copy_output());
+            tokio::join!(pod.report_changes(), pod.copy_output(), pod.warm_up());
         };
         let _task = spawn(&reporter, work);
-        Self { address, copied, watched, pod_ended, _task }
+        Self { address, copied, heard, lease, watched, pod_ended, _task }
     }
 
     /// Whether this follower follows the agent at this address.
     pub(super) fn is_at(&self, address: SocketAddr) -> bool {
         self.address == address
+    }
+
+    /// What keeps a run of this agent alive, if its lease limits it.
+    pub(super) fn renewal(&self) -> Option<Renewal> {
+        let heard = (*self.heard.borrow())?;
+        Some(Renewal { fence: self.lease?.fence(), heard: heard.clock? })
     }
 
     /// Sets whether the agent's status may change by itself from now on, because the gang runs or is being stopped.
@@ -126,36 +149,21 @@ pub(super) async fn await_copies(followers: Vec<Follower>) {
 struct Pod {
     followed: Followed,
     news: watch::Sender<Copied>,
+    answers: watch::Sender<Option<Heard>>,
     watched: watch::Receiver<bool>,
     ended: CancellationToken,
-}
-
-/// Whether a stream brought any bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progressed {
-    Yes,
-    No,
-}
-
-/// Why a copy stopped.
-#[derive(Debug, thiserror::Error)]
-enum CopyError {
-    #[error(transparent)]
-    Agent(#[from] AgentError),
-    #[error("keep the output")]
-    File(#[source] io::Error),
-    /// The agent ended the stream without sending any bytes, although the run continues.
-    #[error("the agent sends no output while its run goes on")]
-    NoStream,
+    /// The zero of this task's clock.
+    began: Instant,
 }
 
 impl Pod {
     /// Reports the agent's status at each change, and notes when no further status will follow.
     async fn report_changes(&self) {
         let mut heard: Option<Box<RunStatus>> = None;
-        while let Some(state) = self.next_state(heard.as_deref()).await {
+        let mut vigil = self.first_vigil();
+        while let Some(state) = self.next_state(heard.as_deref(), &mut vigil).await {
             let is_first = heard.is_none();
-            let Some(state) = self.with_code(is_first, state).await else { break };
+            let Some(state) = self.with_code(is_first, state, vigil.is_some()).await else { break };
             let is_last = match &state {
                 AgentState::Status(status) => {
                     self.note_started(status);
@@ -166,46 +174,57 @@ impl Pod {
                 | AgentState::SeedOnly
                 | AgentState::Configured(_)
                 | AgentState::Started(_)
+                | AgentState::Unreachable { .. }
                 | AgentState::Failed(_) => true,
             };
+            let is_unreachable = matches!(state, AgentState::Unreachable { .. });
             report(&self.followed.reporter, self.followed.subject, state).await;
+            if let (true, Some(vigil)) = (is_unreachable, &mut vigil) {
+                self.await_fence(vigil).await;
+            }
             if is_last {
                 break;
-            }
-            if is_first {
-                self.warm_up(heard.as_deref()).await;
             }
         }
         self.news.send_modify(|copied| copied.is_last = true);
     }
 
     /// Brings the code after the agent's first answer, before the driver hears of that answer. Retries while the pod
-    /// lives. `None` if it has ended.
-    async fn with_code(&self, is_first: bool, state: AgentState) -> Option<AgentState> {
-        let Followed { delivery, address, .. } = &self.followed;
+    /// lives, or for the length of the lease, if the agent has one. `None` if the pod has ended.
+    async fn with_code(&self, is_first: bool, state: AgentState, has_lease: bool) -> Option<AgentState> {
+        let Followed { delivery, address, lease, .. } = &self.followed;
         let Some(delivery) = delivery.as_ref().filter(|_| is_first) else { return Some(state) };
         let complete = async || delivery.complete(*address, state.clone()).await.ok_or(());
-        complete.retry(persistent()).when(|()| !self.ended.is_cancelled()).await.ok()
+        let pauses = persistent().with_total_delay(lease.filter(|_| has_lease).map(Lease::length));
+        let complete = complete.retry(pauses).when(|()| !self.ended.is_cancelled()).await;
+        complete.ok().or_else(|| self.unreachable(false).filter(|_| !self.ended.is_cancelled()))
     }
 
     /// Asks for a warm interpreter after the agent's first answer, so that it imports modules while the gang gathers.
     /// Nothing depends on the answer: the agent starts runs without one too.
-    async fn warm_up(&self, heard: Option<&RunStatus>) {
-        let Followed { agents, address, warm, .. } = &self.followed;
-        if let (Some(request), true) = (warm, heard.is_some_and(|heard| heard.features.warm))
-            && let Err(error) = agents.warm(*address, request).await
-        {
+    async fn warm_up(&self) {
+        let Followed { agents, address, warm: Some(request), .. } = &self.followed else { return };
+        let mut answers = self.answers.subscribe();
+        let has_warm =
+            answers.wait_for(Option::is_some).await.is_ok_and(|heard| heard.is_some_and(|it| it.features.warm));
+        if has_warm && let Err(error) = agents.warm(*address, request).await {
             info!(agent = %address, error = error_chain(&error), "the agent keeps no warm interpreter");
         }
     }
 
     /// Waits for a change of the agent's state. `None` if no change will follow.
-    async fn next_state(&self, heard: Option<&RunStatus>) -> Option<AgentState> {
+    async fn next_state(&self, heard: Option<&RunStatus>, vigil: &mut Option<Vigil>) -> Option<AgentState> {
         loop {
-            self.until_it_may_change(heard).await;
-            let answer = match self.ask(heard).await {
+            if vigil.is_none() {
+                self.until_it_may_change(heard).await;
+            }
+            let Some(answer) = self.within_lease(vigil, self.ask(heard)).await else {
+                return self.unreachable(false);
+            };
+            let answer = match answer {
                 Err(AgentError::Unreachable { .. }) => return None,
-                Ok(AgentAnswer::Status(status)) => {
+                Ok(AgentAnswer::Status(mut status)) => {
+                    self.note_answer(&mut status, vigil);
                     let Followed { series, subject, .. } = &self.followed;
                     series.note(subject.id, &status, wall_clock());
                     // The long poll timed out. The driver needs no news about progress.
@@ -239,14 +258,18 @@ impl Pod {
     /// proves that the agent is dead.
     async fn ask(&self, heard: Option<&RunStatus>) -> Result<AgentAnswer, AgentError> {
         let Followed { agents, address, series, .. } = &self.followed;
+        let is_worth_it = |error: &AgentError| is_unreachable(error) && !self.ended.is_cancelled();
         let reports = |heard: &RunStatus| heard.helper.is_some() && heard.exit.is_none();
         let wait = if heard.is_some_and(reports) { series.interval() } else { POLL_WAIT_MAX };
+        if let Some(leased) = heard.and_then(|heard| self.leased(heard)) {
+            return leased.ask(self, wait, is_worth_it).await;
+        }
         let ask = async || agents.status(*address, heard.map(|heard| Poll { after: heard.seq, wait })).await;
         let pauses = match heard {
             None => persistent().with_max_delay(JOIN_DELAY_MAX),
             Some(_) => persistent(),
         };
-        ask.retry(pauses).when(|error| is_unreachable(error) && !self.ended.is_cancelled()).await
+        ask.retry(pauses).when(is_worth_it).await
     }
 
     fn note_started(&self, status: &RunStatus) {
@@ -257,97 +280,6 @@ impl Pod {
         if has_started {
             self.news.send_modify(|copied| copied.started = copied.started.max(status.generation));
         }
-    }
-
-    /// Copies the output of each run while it is written.
-    async fn copy_output(&self) {
-        let mut news = self.news.subscribe();
-        let is_due = |copied: &Copied| copied.started > copied.complete;
-        while news.wait_for(|copied| is_due(copied) || copied.is_last).await.is_ok_and(|copied| is_due(&copied)) {
-            let started = news.borrow().started;
-            // If the agent has no run or is dead, there is nothing more to copy.
-            let complete = self.copy_run().await.flatten().max(started);
-            self.news.send_modify(|copied| copied.complete = complete);
-        }
-    }
-
-    /// Copies until a run has ended and its output is complete; returns that run, or `Some(None)` if the agent has no
-    /// run. `None` if the rest of the output is lost.
-    async fn copy_run(&self) -> Option<Option<Generation>> {
-        let Followed { address, log, .. } = &self.followed;
-        loop {
-            let before = log.progress().end;
-            let attempt = async || self.copy_rest().await;
-            // The pauses grow while no byte arrives.
-            let is_worth_it = |_: &CopyError| !self.ended.is_cancelled() && log.progress().end == before;
-            let mut has_told = false;
-            let tell = |error: &CopyError, _| {
-                if !std::mem::replace(&mut has_told, true) {
-                    info!(agent = %address, error = error_chain(error), "copying output was interrupted; retrying");
-                }
-            };
-            match attempt.retry(persistent()).when(is_worth_it).notify(tell).await {
-                Ok(run) => return Some(run),
-                Err(_) if log.progress().end > before => {}
-                Err(error) => {
-                    warn!(agent = %address, error = error_chain(&error), "the rest of a run's output is lost");
-                    return None;
-                }
-            }
-        }
-    }
-
-    /// Copies the missing output. The end of a stream does not mean the end of the output, because an agent also ends
-    /// the stream of a slow reader. After the run's end, this opens streams until one brings no new bytes.
-    async fn copy_rest(&self) -> Result<Option<Generation>, CopyError> {
-        let Followed { agents, address, log, .. } = &self.followed;
-        loop {
-            let AgentAnswer::Status(status) = agents.status(*address, None).await? else { return Ok(None) };
-            let base = self.kept(log.base_of(&status.boot_id).await)?;
-            let has_ended = matches!(status.state, RunState::Exited | RunState::Idle);
-            let mut progressed = self.copy_stream(base).await?;
-            while has_ended && progressed == Progressed::Yes {
-                progressed = self.copy_stream(base).await?;
-            }
-            if has_ended {
-                return Ok(status.generation);
-            }
-            if progressed == Progressed::No {
-                return Err(CopyError::NoStream);
-            }
-        }
-    }
-
-    /// Copies from the end of the kept output until the agent ends the stream. The agent counts its bytes from 0; the
-    /// file counts them from `base`.
-    async fn copy_stream(&self, base: u64) -> Result<Progressed, CopyError> {
-        let Followed { agents, address, log, .. } = &self.followed;
-        let before = log.progress().end;
-        let mut stream = agents.logs(*address, before.saturating_sub(base)).await?;
-        let mut offset = stream.offset + base;
-        if offset > before {
-            // The agent no longer has the bytes in between. Record the gap now, because no other bytes may follow.
-            self.kept(log.append(offset, Bytes::new()).await)?;
-        }
-        while let Some(bytes) = stream.bytes.next().await {
-            let bytes = bytes?;
-            let length = bytes.len() as u64;
-            self.kept(log.append(offset, bytes).await)?;
-            offset += length;
-        }
-        Ok(if log.progress().end > before { Progressed::Yes } else { Progressed::No })
-    }
-
-    /// Notes whether the file accepts output, for its readers and for tasks that wait for the copy.
-    fn kept<T>(&self, done: io::Result<T>) -> Result<T, CopyError> {
-        let log = &self.followed.log;
-        let is_stuck = done.is_err();
-        match &done {
-            Ok(_) => log.note_kept(),
-            Err(error) => log.note_missing(error),
-        }
-        self.news.send_if_modified(|copied| std::mem::replace(&mut copied.is_stuck, is_stuck) != is_stuck);
-        done.map_err(CopyError::File)
     }
 }
 

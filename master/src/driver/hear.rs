@@ -90,7 +90,10 @@ impl Driver {
                 let subject = replica.subject(*id);
                 let warm = warm::request(&self.stored.record.spec, id.role);
                 let (delivery, series) = (self.delivery.clone(), Arc::clone(&self.channels.series));
-                let followed = Followed { agents, subject, address, log, series, reporter, warm, delivery };
+                let lease = self.policy.elastic.and_then(|elastic| elastic.lease);
+                let is_found = replica.seen.is_found;
+                let followed =
+                    Followed { agents, subject, address, log, series, reporter, warm, delivery, lease, is_found };
                 replica.follower = Some(Follower::begin(followed));
             }
         }
@@ -118,7 +121,10 @@ impl Driver {
         if self.is_being_configured_anew(&agent) {
             return;
         }
-        let agent = if self.policy.elastic.is_some() { able(agent) } else { agent };
+        let agent = match &self.policy.elastic {
+            Some(elastic) => able(agent, elastic.lease.is_some()),
+            None => agent,
+        };
         let launched = self.stored.record.launched;
         self.replicas.entry(subject.id).and_modify(|replica| replica.hear(subject, agent, launched));
     }
@@ -135,11 +141,15 @@ impl Driver {
 }
 
 /// The state of an agent of an elastic job. An agent of an earlier version cannot take part.
-fn able(agent: AgentState) -> AgentState {
+fn able(agent: AgentState, needs_fence: bool) -> AgentState {
     let is_too_old = match &agent {
         AgentState::SeedOnly => true,
-        AgentState::Status(status) => !status.features.seats,
-        AgentState::Silent | AgentState::Configured(_) | AgentState::Started(_) | AgentState::Failed(_) => false,
+        AgentState::Status(status) => !status.features.seats || needs_fence && !status.features.fence,
+        AgentState::Silent
+        | AgentState::Configured(_)
+        | AgentState::Started(_)
+        | AgentState::Failed(_)
+        | AgentState::Unreachable { .. } => false,
     };
     if is_too_old { AgentState::Failed(phase::too_old()) } else { agent }
 }

@@ -13,6 +13,7 @@ use protocol::agent::{Membership, RunState, RunStatus};
 use protocol::error::ErrorCode;
 use protocol::ids::{Generation, ReplicaId};
 use protocol::job::JobSpec;
+use protocol::lease::{Renewal, Standing};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
@@ -59,6 +60,8 @@ pub(super) struct Seat {
     pub(super) seat: ReplicaId,
     /// Its membership, if the driver chose the members; else the rendezvous computes it.
     pub(super) membership: Option<Membership>,
+    /// What keeps its run alive, if the job has leases.
+    pub(super) renewal: Option<Renewal>,
 }
 
 /// What a request to every agent of a gang needs.
@@ -67,6 +70,8 @@ pub(super) struct Fanout {
     pub(super) agents: AgentClient,
     pub(super) generation: Generation,
     pub(super) reporter: mpsc::Sender<Report>,
+    /// The pauses between two attempts to reach an agent.
+    pub(super) pauses: ExponentialBuilder,
     /// The code with which the start begins, if the job brings it.
     pub(super) delivery: Option<Arc<Delivery>>,
 }
@@ -111,11 +116,13 @@ pub(super) async fn configure(call: Fanout, seats: Vec<Seat>, meeting: Meeting) 
     let Meeting { spec, uid, members, restarts, pushes } = meeting;
     let rendezvous = Rendezvous::new(&spec, call.generation, &members).of_job(&uid);
     let rendezvous = rendezvous.after_restarts(restarts).after_pushes(pushes);
-    let configure = async |Seat { subject, agent, seat, membership }: Seat| {
+    let configure = async |Seat { subject, agent, seat, membership, renewal }: Seat| {
         let body = serde_json::to_vec(&rendezvous.environment(seat)).expect("strings and numbers always serialize");
         let body = Bytes::from(body);
         let membership = membership.or_else(|| rendezvous.membership(seat));
-        let answer = configure_one(&call, agent, membership, &body).await;
+        let code = call.delivery.as_ref().map(|code| code.id());
+        let part = PartOfStart { generation: call.generation, membership, code, renewal };
+        let answer = configure_one(&call, agent, part, &body).await;
         let answer = answer.map(|()| AgentState::Configured(call.generation));
         call.report(subject, "its agent did not accept the environment", answer).await;
     };
@@ -123,20 +130,14 @@ pub(super) async fn configure(call: Fanout, seats: Vec<Seat>, meeting: Meeting) 
 }
 
 /// Configures an agent. If the agent still has a run that an earlier master launched, stops that run first.
-async fn configure_one(
-    call: &Fanout,
-    agent: SocketAddr,
-    membership: Option<Membership>,
-    body: &Bytes,
-) -> Result<(), AgentError> {
-    let part =
-        PartOfStart { generation: call.generation, membership, code: call.delivery.as_ref().map(|code| code.id()) };
+async fn configure_one(call: &Fanout, agent: SocketAddr, part: PartOfStart, body: &Bytes) -> Result<(), AgentError> {
     let send = async || call.agents.configure(agent, part, body.clone()).await;
-    match (send.retry(patience()).when(is_unreachable).await, &call.delivery) {
+    match (send.retry(call.pauses).when(is_unreachable).await, &call.delivery) {
         (Err(AgentError::Refused { status: 409, .. }), _) => {}
         (Err(AgentError::Unfit { code: ErrorCode::CodeMissing, detail }), Some(delivery)) => {
-            delivery.deliver(agent).await.map_err(|error| error.at_agent(&detail))?;
-            return send.retry(patience()).when(is_unreachable).await;
+            let deliver = async || delivery.deliver(agent).await.map_err(|error| error.at_agent(&detail));
+            deliver.retry(call.pauses).when(is_unreachable).await?;
+            return send.retry(call.pauses).when(is_unreachable).await;
         }
         (answer, _) => return answer,
     }
@@ -147,14 +148,14 @@ async fn configure_one(
     {
         poll = Some(Poll { after: status.seq, wait: POLL_WAIT_MAX });
     }
-    send.retry(patience()).when(is_unreachable).await
+    send.retry(call.pauses).when(is_unreachable).await
 }
 
 /// Asks every agent to run exec.py.
 pub(super) async fn launch(call: Fanout, targets: Vec<(Subject, SocketAddr)>) {
     let launch = async |(subject, agent): (Subject, SocketAddr)| {
         let send = async || call.agents.run(agent, call.generation).await;
-        let answer = send.retry(patience()).when(is_unreachable).await;
+        let answer = send.retry(call.pauses).when(is_unreachable).await;
         let answer = answer.map(|()| AgentState::Started(call.generation));
         call.report(subject, "its agent did not start exec.py", answer).await;
     };
@@ -193,7 +194,15 @@ pub(super) async fn finish(agents: &AgentClient, agent: Option<SocketAddr>) -> b
 
 /// Deletes a pod, with a limited number of retries.
 pub(super) async fn delete(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId) {
-    let delete = async || backend.delete(job, id).await;
+    replace(backend, job, id, Standing::Held).await;
+}
+
+/// Like [`delete`]. The pod of an agent that is fenced need not be confirmed dead.
+pub(super) async fn replace(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId, standing: Standing) {
+    let delete = async || match standing {
+        Standing::Held | Standing::Lapsed => backend.delete(job, id).await,
+        Standing::Fenced => backend.delete_unconfirmed(job, id).await,
+    };
     if let Err(error) = delete.retry(patience()).await {
         warn!(job = %job.name, replica = %id, error = error_chain(&error), "could not delete a pod; retrying");
     }

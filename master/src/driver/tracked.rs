@@ -84,8 +84,7 @@ impl Replica {
     /// The address of its agent, if a follower must begin there. A failed agent stays failed, and an agent of the first
     /// prototype has no status to follow.
     pub(super) fn to_follow(&self) -> Option<SocketAddr> {
-        let is_followable =
-            !self.is_seed_only && !self.has_lost_run && !matches!(self.seen.agent, AgentState::Failed(_));
+        let is_followable = !self.is_seed_only && !self.has_lost_run && !self.seen.agent.is_lost();
         let address = self.seen.addresses().filter(|_| is_followable)?.agent;
         let is_followed = self.follower.as_ref().is_some_and(|follower| follower.is_at(address));
         (!is_followed).then_some(address)
@@ -100,6 +99,10 @@ impl Replica {
         if matches!(agent, AgentState::Failed(_)) {
             // If there is no pod, it could not be created.
             self.requested_at = None;
+        }
+        if matches!(agent, AgentState::Unreachable { is_fenced: true, .. }) {
+            // By now, its pod can be deleted without its node.
+            self.deletion_asked_at = None;
         }
         // The record says that this agent was launched already; do not launch it again.
         let before = launched.filter(|_| agent == AgentState::SeedOnly).map(AgentState::Started);
@@ -165,7 +168,7 @@ impl Replica {
 
     /// Notes that its pod is requested, `now` after the driver began. Forgets why the last request failed.
     pub(super) fn request(&mut self, now: Duration) {
-        if matches!(self.seen.agent, AgentState::Failed(_)) {
+        if self.seen.agent.is_lost() {
             self.lose_pod();
         }
         self.requested_at = Some(Instant::now());

@@ -151,7 +151,7 @@ pub(super) async fn patch(
     let handle = state.jobs.find(&name).ok_or(JobsError::Slow(name))?;
     // The driver learns of the change from the record, a moment later.
     let view = handle.view.borrow().clone();
-    Ok(Json(JobView { workers: record.workers(), ..view }))
+    Ok(Json(JobView { workers: record.workers(), code: record.code(), pushes: record.pushes, ..view }))
 }
 
 /// Cancels a job, and keeps its record and output. A job that has ended stays as it is.

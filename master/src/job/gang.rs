@@ -5,6 +5,7 @@ use std::time::Duration;
 use protocol::agent::ExitOutcome;
 use protocol::failure::{Failure, Loss};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
+use protocol::lease::Standing;
 use protocol::progress::Progress;
 
 use super::observation::{DeletedBy, Enrolled, LostRun, Observation, Presence};
@@ -36,6 +37,8 @@ pub struct Place {
     pub may_run: bool,
     /// Whether the cluster is removing its pod.
     pub is_leaving: bool,
+    /// Whether its agent's lease holds.
+    pub standing: Standing,
     /// How the script of its newest run uses the helper.
     pub helper: HelperUse,
     /// When its next pod may be created, as the time since the driver began.
@@ -74,6 +77,7 @@ impl Member {
             enrolled: seen.enrolment(),
             may_run: seen.may_run(),
             is_leaving: seen.is_leaving(),
+            standing: seen.agent.standing(),
             helper: HelperUse::of(seen.agent.status().and_then(|status| status.helper.as_ref())),
             create_at: Duration::ZERO,
         };
@@ -103,7 +107,7 @@ impl Member {
     /// Whether the cluster is evicting its pod.
     pub fn is_leaving(&self) -> bool {
         let is_disrupted = matches!(&self.phase, ReplicaPhase::Lost(LostRun { loss: Loss::Disrupted, .. }));
-        is_disrupted && self.pod == Presence::Live
+        is_disrupted && self.pod == Presence::Live && self.place.standing == Standing::Held
     }
 
     /// Whether its agent has answered, and has a run or can still start one.

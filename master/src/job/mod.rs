@@ -1,6 +1,7 @@
 //! The states and rules of a job: pure functions over values. They use no runtime, HTTP, clock or environment.
 //! The caller passes the time and carries out the actions.
 
+mod agent_state;
 pub mod diagnosis;
 pub mod gang;
 pub mod key;

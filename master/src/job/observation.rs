@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use protocol::agent::{LastWords, Membership, RunState, RunStatus};
-use protocol::failure::Loss;
+use protocol::agent::{LastWords, Membership, RunState};
 use protocol::ids::Generation;
+
+pub use super::agent_state::{AgentState, LostRun};
 
 /// A replica's pod, as its back end lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,75 +93,6 @@ pub struct Addresses {
     pub tensorflow: SocketAddr,
 }
 
-/// What is known about a replica's agent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AgentState {
-    /// It has not answered yet.
-    Silent,
-    /// It answered, and is an agent of the first prototype: it accepts only an environment and a start.
-    SeedOnly,
-    /// It reported this status of its run.
-    Status(Box<RunStatus>),
-    /// It acknowledged the environment of this generation.
-    Configured(Generation),
-    /// It acknowledged the start of this generation.
-    Started(Generation),
-    /// It failed or refused a request, or its pod was deleted or cannot be created.
-    Failed(LostRun),
-}
-
-impl AgentState {
-    /// The status of its run, if the newest report is a status.
-    pub fn status(&self) -> Option<&RunStatus> {
-        match self {
-            Self::Status(status) => Some(status),
-            Self::Silent | Self::SeedOnly | Self::Configured(_) | Self::Started(_) | Self::Failed(_) => None,
-        }
-    }
-
-    /// Whether its newest answer is a status or an acknowledgement.
-    pub fn has_answered(&self) -> bool {
-        match self {
-            Self::Status(_) | Self::Configured(_) | Self::Started(_) => true,
-            Self::Silent | Self::SeedOnly | Self::Failed(_) => false,
-        }
-    }
-}
-
-/// A run that ended without its own report.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LostRun {
-    /// Why, as text for users.
-    pub reason: String,
-    /// What the loss means for another start.
-    pub loss: Loss,
-}
-
-/// Maximum characters of a reason. It is stored in the job's record, and any program on an agent's port can send it.
-const REASON_CHARS_MAX: usize = 1024;
-
-impl LostRun {
-    fn new(reason: impl Into<String>, loss: Loss) -> Self {
-        let reason: String = reason.into();
-        Self { reason: reason.chars().take(REASON_CHARS_MAX).collect(), loss }
-    }
-
-    /// A loss because something broke.
-    pub fn broken(reason: impl Into<String>) -> Self {
-        Self::new(reason, Loss::Broken)
-    }
-
-    /// A loss that would happen again in a new pod.
-    pub fn hopeless(reason: impl Into<String>) -> Self {
-        Self::new(reason, Loss::Hopeless)
-    }
-
-    /// A loss because the cluster removed the pod.
-    pub fn disrupted(reason: impl Into<String>) -> Self {
-        Self::new(reason, Loss::Disrupted)
-    }
-}
-
 /// Everything that is known about one replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observation {
@@ -220,6 +152,7 @@ impl Observation {
                 let is_before_start = matches!(late.state, RunState::Idle | RunState::Configured);
                 late.generation < Some(*known) || late.generation == Some(*known) && is_before_start
             }
+            (AgentState::Unreachable { .. }, heard) => !matches!(heard, AgentState::Unreachable { .. }),
             _ => false,
         };
         if !is_late {
@@ -262,7 +195,10 @@ impl Observation {
             AgentState::SeedOnly | AgentState::Configured(_) => false,
             AgentState::Started(_) => true,
             AgentState::Status(status) => matches!(status.state, RunState::Running | RunState::Stopping),
-            AgentState::Failed(_) => self.is_found || self.enrolled.is_some(),
+            AgentState::Unreachable { is_fenced: true, .. } => false,
+            AgentState::Failed(_) | AgentState::Unreachable { is_fenced: false, .. } => {
+                self.is_found || self.enrolled.is_some()
+            }
         };
         may_run && self.presence() == Presence::Live
     }

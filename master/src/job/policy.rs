@@ -8,6 +8,7 @@ use protocol::elastic::Workers;
 use protocol::failure::{Failure, Loss, Restarts};
 use protocol::ids::{ReplicaId, Role};
 use protocol::job::{JobSpec, Strategy};
+use protocol::lease::Lease;
 use protocol::run_policy::{BACKOFF_MAX_SECONDS, CleanPods, OnStartTimeout, RunPolicy, SuccessPolicy};
 
 use super::gang::{Gang, HelperUse, has_left};
@@ -80,12 +81,15 @@ pub struct Elastic {
     pub settle: Duration,
     /// The user's choice for [`super::roster::grow_interval`].
     pub grow_interval: Option<Duration>,
+    /// How long a replica may be silent; `None` if only the back end says which pods are dead.
+    pub lease: Option<Lease>,
 }
 
 impl Elastic {
     /// The rules for this number of workers.
     pub fn of(workers: Workers, policy: &RunPolicy) -> Self {
-        Self { workers, gather: GATHER, settle: SETTLE, grow_interval: policy.grow_interval_seconds.map(seconds) }
+        let grow_interval = policy.grow_interval_seconds.map(seconds);
+        Self { workers, gather: GATHER, settle: SETTLE, grow_interval, lease: policy.lease() }
     }
 }
 
@@ -150,6 +154,8 @@ impl Policy {
             clean_pods,
             success_policy,
             grow_interval_seconds: _, // see `Elastic::of`
+            on_unreachable: _,        // see `Elastic::of`
+            lease_seconds: _,         // see `Elastic::of`
             preload: _,               // see `job::warm`
         } = &spec.run_policy;
         let start_timeout = seconds(*start_timeout_seconds);

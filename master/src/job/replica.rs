@@ -81,7 +81,7 @@ impl ReplicaPhase {
         let is_current = |generation: &Generation| is_current(*generation, current);
         match agent {
             AgentState::Silent => Self::Scheduled,
-            AgentState::Failed(lost) => Self::Lost(lost.clone()),
+            AgentState::Failed(lost) | AgentState::Unreachable { lost, .. } => Self::Lost(lost.clone()),
             AgentState::Configured(generation) if is_current(generation) => Self::Configured(*generation),
             AgentState::Started(generation) if is_current(generation) => Self::Running(*generation),
             AgentState::SeedOnly | AgentState::Configured(_) | AgentState::Started(_) => Self::Joined,

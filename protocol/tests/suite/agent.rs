@@ -25,6 +25,7 @@ fn status(state: RunState) -> RunStatus {
         features: Features::default(),
         warm: None,
         helper: None,
+        clock_ms: None,
     }
 }
 
@@ -54,7 +55,7 @@ fn a_member_of_a_start_names_its_seat() {
     };
     let golden = json!({
         "seq": 3, "boot_id": "6f1c", "state": "configured", "generation": "2.1",
-        "membership": {"seat": 2, "of": 4, "start": 1}, "features": {"seats": true},
+        "membership": {"seat": 2, "of": 4, "start": 1, "pushes": 2}, "features": {"seats": true},
     });
     assert_golden(&seated, &golden);
 }

@@ -6,6 +6,7 @@ mod common;
 mod ids;
 mod image;
 mod job;
+mod lease;
 mod pod;
 mod tf_config;
 mod view;

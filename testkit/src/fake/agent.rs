@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, Features, LastWords, RunState, RunStatus};
 use protocol::code::{Manifest, Sha256};
 use protocol::ids::Generation;
+use protocol::lease::{ClockMillis, Fence, Renewal};
 use protocol::progress::Progress;
 use protocol::warm::WarmRequest;
 use serde_json::Value;
@@ -31,6 +32,9 @@ pub(super) struct Shared {
     pub(super) polls: watch::Sender<u64>,
     /// How often all status requests in progress were broken.
     pub(super) cuts: watch::Sender<u64>,
+    /// Whether no request or answer gets through.
+    pub(super) is_cut_off: watch::Sender<bool>,
+    pub(super) fence: Mutex<Fence>,
     pub(super) finished: CancellationToken,
     pub(super) gone: CancellationToken,
     pub(super) stays: AtomicBool,
@@ -109,9 +113,10 @@ impl FakeAgent {
             exit: None,
             membership: None,
             code: CodeStatus::default(),
-            features: Features { seats: true, warm: true, code: true },
+            features: Features { seats: true, warm: true, code: true, fence: true },
             warm: None,
             helper: None,
+            clock_ms: None,
         };
         Self(Arc::new(Shared {
             address,
@@ -121,6 +126,8 @@ impl FakeAgent {
             logs_to_cut: AtomicU32::new(0),
             polls: watch::Sender::new(0),
             cuts: watch::Sender::new(0),
+            is_cut_off: watch::Sender::new(false),
+            fence: Mutex::default(),
             finished: CancellationToken::new(),
             gone: CancellationToken::new(),
             stays: AtomicBool::new(false),
@@ -181,6 +188,34 @@ impl FakeAgent {
         let before = *polls.borrow_and_update();
         self.0.cuts.send_modify(|cuts| *cuts += 1);
         polls.wait_for(|polls| *polls > before).await.expect("the sender lives in the agent");
+    }
+
+    /// Cuts it off from all masters, or connects it again. Its run goes on.
+    pub fn cut_off(&self, is_cut_off: bool) {
+        self.0.is_cut_off.send_replace(is_cut_off);
+    }
+
+    /// Its clock.
+    pub(super) fn clock() -> ClockMillis {
+        static BOOT: LazyLock<Instant> = LazyLock::new(Instant::now);
+        ClockMillis(BOOT.elapsed().as_millis().try_into().expect("a test ends some day"))
+    }
+
+    /// Renews its fence, and ends its run when the fence has passed.
+    pub(super) fn renew(&self, renewal: Renewal) {
+        let fence = || self.0.fence.lock().unwrap_or_else(PoisonError::into_inner);
+        fence().renew(renewal, Self::clock());
+        let until = fence().until().expect("it was renewed");
+        let (agent, left) = (self.clone(), until.0.saturating_sub(Self::clock().0));
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(left)).await;
+            let mut history = agent.history_mut();
+            let has_passed = agent.0.fence.lock().unwrap_or_else(PoisonError::into_inner).has_passed(Self::clock());
+            let may_live = matches!(agent.status().state, RunState::Configured | RunState::Running);
+            if may_live && has_passed && !agent.0.gone.is_cancelled() {
+                agent.end(&mut history, ExitOutcome::Signal(9), true);
+            }
+        });
     }
 
     /// Ends its run. A run that has ended stays as it is.

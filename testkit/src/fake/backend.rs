@@ -1,7 +1,7 @@
 //! Pods in memory, each with an agent that answers over real HTTP on its own loopback address. The tests, which decide
 //! when a run ends, and the benchmark use them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,6 +46,8 @@ struct Shared {
     history: Mutex<Vec<PodEvent>>,
     /// The replicas whose next pods stay pending, and why.
     pending: Mutex<(Vec<ReplicaId>, String)>,
+    /// The replicas whose pods cannot be deleted.
+    held: Mutex<BTreeSet<ReplicaId>>,
     /// The replica whose next agent refuses code, and its answer.
     refuses_code: Mutex<Option<(ReplicaId, Refused)>>,
 }
@@ -114,6 +116,7 @@ impl FakeBackend {
             jobs: Mutex::default(),
             history: Mutex::default(),
             pending: Mutex::default(),
+            held: Mutex::default(),
             refuses_code: Mutex::default(),
         }))
     }
@@ -129,6 +132,15 @@ impl FakeBackend {
     /// From now on, pods of these replicas stay pending for this reason.
     pub fn keep_pending(&self, replicas: &[ReplicaId], reason: &str) {
         *self.pending() = (replicas.to_vec(), reason.to_owned());
+    }
+
+    /// From now on, a deletion of this replica's pod is not confirmed, as on a dead node.
+    pub fn hold(&self, replica: ReplicaId) {
+        self.held().insert(replica);
+    }
+
+    fn held(&self) -> MutexGuard<'_, BTreeSet<ReplicaId>> {
+        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on, agents of this replica refuse all code with this answer, like an agent whose disk is full.
@@ -291,6 +303,10 @@ impl PodBackend for FakeBackend {
     }
 
     async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
+        if self.held().contains(&replica) { Ok(()) } else { self.delete_unconfirmed(job, replica).await }
+    }
+
+    async fn delete_unconfirmed(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
         let is_its = |pods: &&mut JobPods| job.uid.is_empty() || pods.uid == job.uid;
         if let Some(pods) = self.lock().get_mut(&job.name).filter(is_its) {
             if let Some(agent) = pods.agents.remove(&replica) {

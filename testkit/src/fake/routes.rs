@@ -1,20 +1,23 @@
 //! The routes of a fake agent.
 
+use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::{HeaderName, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use protocol::agent::{ExitOutcome, Membership, RunState};
+use protocol::agent::{ExitOutcome, Membership, RunState, RunStatus};
 use protocol::code::{BlobPart, BlobReader, CodeId, Manifest, MissingBlobs, Sha256};
 use protocol::ids::{Generation, UnixMillis};
+use protocol::lease::{ClockMillis, Renewal};
 use protocol::routes;
 use protocol::warm::WarmRequest;
 use serde::Deserialize;
@@ -38,12 +41,21 @@ struct OfStart {
     #[serde(default)]
     pushes: u32,
     code: Option<CodeId>,
+    fence_ms: Option<u64>,
+    heard_ms: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Poll {
     after: Option<u64>,
     wait: Option<u64>,
+    wait_ms: Option<u64>,
+    fence_ms: Option<u64>,
+    heard_ms: Option<u64>,
+}
+
+fn renewal(fence_ms: Option<u64>, heard_ms: Option<u64>) -> Option<Renewal> {
+    Some(Renewal { fence: Duration::from_millis(fence_ms?), heard: ClockMillis(heard_ms?) })
 }
 
 #[derive(Debug, Deserialize)]
@@ -76,7 +88,7 @@ pub(super) async fn serve(address: SocketAddr, kind: AgentKind) -> FakeAgent {
             .route("/code/{id}/blobs", put(receive_code).layer(DefaultBodyLimit::disable()))
             .route(routes::AGENT_FINISH, post(finish)),
     };
-    let router = router.with_state(agent.clone());
+    let router = router.layer(from_fn_with_state(agent.clone(), network)).with_state(agent.clone());
     let gone = agent.0.gone.clone();
     tokio::spawn(async move {
         tokio::select! {
@@ -87,9 +99,20 @@ pub(super) async fn serve(address: SocketAddr, kind: AgentKind) -> FakeAgent {
     agent
 }
 
+/// Passes requests and answers on, unless the agent is cut off.
+async fn network(State(agent): State<FakeAgent>, request: Request, next: Next) -> Response {
+    let mut is_cut_off = agent.0.is_cut_off.subscribe();
+    let cut = async { drop(is_cut_off.wait_for(|is_cut_off| *is_cut_off).await) };
+    tokio::select! {
+        biased;
+        () = cut => pending().await,
+        response = next.run(request) => response,
+    }
+}
+
 async fn configure(
     State(agent): State<FakeAgent>,
-    Query(OfStart { generation, seat, of, start, pushes, code }): Query<OfStart>,
+    Query(OfStart { generation, seat, of, start, pushes, code, fence_ms, heard_ms }): Query<OfStart>,
     Json(environment): Json<Value>,
 ) -> (StatusCode, &'static str) {
     let membership = seat.zip(of).zip(start).map(|((seat, of), start)| Membership { seat, of, start, pushes });
@@ -112,6 +135,7 @@ async fn configure(
     if matches!(agent.status().state, RunState::Running | RunState::Stopping) {
         return CONFLICT;
     }
+    renewal(fence_ms, heard_ms).into_iter().for_each(|renewal| agent.renew(renewal));
     history.configs.push((generation, environment.clone()));
     history.configured_at.push(Instant::now());
     history.note(AgentEvent::Configured(generation, environment));
@@ -196,15 +220,17 @@ async fn run(State(agent): State<FakeAgent>, Query(asked): Query<OfGeneration>) 
 async fn status(State(agent): State<FakeAgent>, Query(poll): Query<Poll>) -> Response {
     let (mut status, mut cuts) = (agent.0.status.subscribe(), agent.0.cuts.subscribe());
     agent.0.polls.send_modify(|polls| *polls += 1);
+    renewal(poll.fence_ms, poll.heard_ms).into_iter().for_each(|renewal| agent.renew(renewal));
     if let Some(after) = poll.after {
-        let wait = Duration::from_secs(poll.wait.unwrap_or(1));
+        let seconds = Duration::from_secs(poll.wait.unwrap_or(1));
+        let wait = poll.wait_ms.map_or(seconds, Duration::from_millis);
         tokio::select! {
             // If nothing changes during the wait, the answer is the present status.
             _ = tokio::time::timeout(wait, status.wait_for(|status| status.seq > after)) => {}
             _ = cuts.changed() => return broken().into_response(),
         }
     }
-    let now = status.borrow().clone();
+    let now = RunStatus { clock_ms: Some(FakeAgent::clock()), ..status.borrow().clone() };
     Json(now).into_response()
 }
 

@@ -214,6 +214,22 @@ impl KubeBackend {
             Err(_) => Err(CreateError::NameTaken),
         }
     }
+
+    /// Deletes a pod. `grace_seconds` is the grace if its container was started.
+    async fn delete_within(&self, job: &JobKey, replica: ReplicaId, grace_seconds: u32) -> Result<(), BackendError> {
+        let pod = protocol::ids::PodName::new(&job.name, replica);
+        let name = pod.to_string();
+        // An absent pod needs no call, and another job's pod with this name must stay.
+        let Some(seen) = self.seen.pod(&name).filter(|seen| seen.job == *job) else { return Ok(()) };
+        let grace = if seen.has_begun { grace_seconds } else { NO_GRACE_SECONDS };
+        // Another master may create a new pod with this name before this call arrives. The uid protects the new pod.
+        let this = Preconditions { uid: seen.uid, resource_version: None };
+        let deletion = DeleteParams::default().grace_period(grace).preconditions(this);
+        match call(self.pods.delete(&name, &deletion)).await {
+            Ok(_) | Err(ApiFailure::Refused { status: 404 | 409, .. }) => Ok(()),
+            Err(source) => Err(BackendError::Delete { pod, source: Box::new(source) }),
+        }
+    }
 }
 
 #[async_trait]
@@ -274,18 +290,11 @@ impl PodBackend for KubeBackend {
     }
 
     async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
-        let pod = protocol::ids::PodName::new(&job.name, replica);
-        let name = pod.to_string();
-        // An absent pod needs no call, and another job's pod with this name must stay.
-        let Some(seen) = self.seen.pod(&name).filter(|seen| seen.job == *job) else { return Ok(()) };
-        let grace = if seen.has_begun { GRACE_SECONDS } else { NO_GRACE_SECONDS };
-        // Another master may create a new pod with this name before this call arrives. The uid protects the new pod.
-        let this = Preconditions { uid: seen.uid, resource_version: None };
-        let deletion = DeleteParams::default().grace_period(grace).preconditions(this);
-        match call(self.pods.delete(&name, &deletion)).await {
-            Ok(_) | Err(ApiFailure::Refused { status: 404 | 409, .. }) => Ok(()),
-            Err(source) => Err(BackendError::Delete { pod, source: Box::new(source) }),
-        }
+        self.delete_within(job, replica, GRACE_SECONDS).await
+    }
+
+    async fn delete_unconfirmed(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
+        self.delete_within(job, replica, NO_GRACE_SECONDS).await
     }
 
     async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError> {

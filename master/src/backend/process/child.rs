@@ -3,6 +3,7 @@
 //! The agent's stdin is a pipe from this master. When the master dies, even by `kill -9`, the kernel closes the pipe.
 //! The agent then ends all processes that it started, and itself.
 
+use std::future::pending;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::ExitStatusExt;
@@ -15,8 +16,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
+use super::force::kill_tree;
 use super::ports::Claim;
 use super::{Launcher, PodSpec};
 use crate::error_chain::error_chain;
@@ -24,6 +26,9 @@ use crate::job::observation::{Addresses, PodState};
 
 /// Maximum time for an agent to print its address, which is the first thing that it does.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// After this time, an agent whose pod is deleted is killed.
+const SOON: Duration = Duration::from_millis(100);
 
 /// What a child must do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +84,14 @@ pub(super) async fn run(
     }
     let status = tokio::select! {
         status = child.wait() => status,
-        () = ordered_to_end(&mut orders, pid) => { end(&mut child, lifeline).await; child.wait().await }
+        () = ordered_to_end(&mut orders, pid) => {
+            let order = *orders.borrow();
+            match order {
+                Order::Delete => end_soon(&mut child, lifeline, pid).await,
+                Order::Live | Order::Abandon => end(&mut child, lifeline).await,
+            }
+            child.wait().await
+        }
     };
     // The agent and its processes have ended, and released the port.
     drop(claim);
@@ -166,6 +178,21 @@ async fn end(child: &mut Child, lifeline: Option<ChildStdin>) {
     if timeout(LAST_CHANCE, child.wait()).await.is_err() {
         // An error means that the agent has ended by now.
         let _ = child.kill().await;
+    }
+}
+
+/// Like [`end`]. An agent that does not end soon is killed with its processes: somebody may have stopped it.
+async fn end_soon(child: &mut Child, lifeline: Option<ChildStdin>, pid: Option<Pid>) {
+    let killed = async {
+        sleep(SOON).await;
+        match pid {
+            Some(pid) => kill_tree(pid).await,
+            None => pending().await,
+        }
+    };
+    tokio::select! {
+        () = end(child, lifeline) => {}
+        () = killed => {}
     }
 }
 

@@ -1,6 +1,7 @@
 //! Runs each pod as an agent that is a child process of this master, for use on a laptop.
 
 mod child;
+mod force;
 mod ports;
 mod python;
 mod run_dir;

@@ -85,6 +85,8 @@ pub(crate) struct Place {
     /// The store as the masters see it: `store` itself or a wrapper of it.
     pub(crate) seen_store: Arc<dyn JobStore>,
     pub(crate) logs: TempDir,
+    /// The code that jobs bring.
+    code: TempDir,
 }
 
 impl Place {
@@ -104,6 +106,7 @@ impl Place {
             seen_store: seen(store.clone()),
             store,
             logs: tempfile::tempdir().expect("a folder"),
+            code: tempfile::tempdir().expect("a folder"),
         }
     }
 
@@ -120,7 +123,7 @@ impl Place {
             agents: AgentClient::new(),
             agent_key: AgentKey::random(),
             boot_id: boot_id.to_owned(),
-            code: code_below(&self.logs.path().join(folder)),
+            code: code_below(self.code.path()),
         };
         let jobs = Jobs::new(Arc::new(chaos::strike(context, &chaos)), self.logs.path().join(folder));
         let following = tokio::spawn(Arc::clone(&jobs).run()).abort_handle();

@@ -145,6 +145,7 @@ impl World {
             gather: Duration::from_secs(10),
             settle: Duration::from_millis(200),
             grow_interval: Some(Duration::from_secs(60)),
+            lease: None,
         };
         let start_timeout = Duration::from_secs(1_000_000);
         let policy = Policy { elastic: Some(elastic), start_timeout, ..with_restarts(u32::MAX) };
@@ -440,6 +441,7 @@ fn arrive(place: &mut Place) {
         features: Features { seats: true, ..Features::default() },
         warm: None,
         helper: None,
+        clock_ms: None,
     }));
 }
 

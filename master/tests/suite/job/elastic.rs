@@ -22,6 +22,7 @@ fn policy() -> Policy {
         gather: Duration::from_secs(10),
         settle: Duration::from_millis(200),
         grow_interval: Some(Duration::from_secs(60)),
+        lease: None,
     };
     Policy { elastic: Some(elastic), ..POLICY }
 }
@@ -51,6 +52,7 @@ fn member(seat: u32, state: RunState, exit: Option<ExitReport>) -> Observation {
         features: Features { seats: true, ..Features::default() },
         warm: None,
         helper: None,
+        clock_ms: None,
     };
     Observation { agent: AgentState::Status(Box::new(status)), ..found(running_pod()) }
 }
@@ -151,4 +153,33 @@ fn a_script_that_leaves_because_another_member_was_lost_is_not_the_cause() {
     let first = gang.first_failure().expect("a failure");
     assert_eq!(first.replica(), Some(id("worker-0")), "it was reported first");
     assert_eq!(gang.cause(first).replica(), Some(id("worker-1")));
+}
+
+/// A member of the first start that has not answered for its lease.
+fn unreachable(seat: u32, is_fenced: bool) -> Observation {
+    let mut seen = member(seat, RunState::Running, None);
+    seen.hear(AgentState::Unreachable { lost: LostRun::disrupted("it is silent"), is_fenced });
+    seen
+}
+
+#[test]
+fn the_others_do_not_get_time_to_leave_when_a_member_is_unreachable() {
+    let running = |seat| member(seat, RunState::Running, None);
+    let (gang, policy) = (gang(&[running(0), unreachable(1, false), running(2)], Some(FIRST)), policy());
+    let seen = Seen { gang: &gang, policy: &policy, restarts: &NO_RESTARTS, epoch: 1, now: SOON };
+    let (phase, actions) = step(JobPhase::Running { generation: FIRST, since: SINCE }, JobEvent::Observed, seen);
+    assert!(matches!(phase, JobPhase::Stopping { .. }), "{phase:?}");
+    assert_eq!(actions, [Action::StopRuns { grace: Duration::ZERO }]);
+}
+
+#[test]
+fn the_next_start_waits_until_the_run_of_an_unreachable_member_is_dead() {
+    let next_members = |is_fenced: bool| {
+        let mut lost = found(running_pod());
+        lost.hear(AgentState::Unreachable { lost: LostRun::disrupted("it is silent"), is_fenced });
+        let (_, actions) = look(&[joined(), lost, joined()]);
+        roster(&actions).map(|roster| roster.members().to_vec())
+    };
+    assert_eq!(next_members(false), None);
+    assert_eq!(next_members(true), Some(vec![id("worker-0"), id("worker-2")]));
 }

@@ -221,6 +221,7 @@ fn ended(exit: ExitReport) -> AgentState {
         features: Features::default(),
         warm: None,
         helper: None,
+        clock_ms: None,
     };
     AgentState::Status(Box::new(run))
 }

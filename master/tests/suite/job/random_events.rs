@@ -172,7 +172,22 @@ fn status(state: RunState, generation: Generation, exit: Option<ExitReport>) -> 
     let generation = (state != RunState::Idle).then_some(generation);
     let (pid, started_at, membership, warm, helper) = (None, None, None, None, None);
     let (boot_id, code, features) = ("boot".to_owned(), CodeStatus::default(), Features::default());
-    RunStatus { seq: 1, boot_id, state, generation, pid, started_at, exit, membership, code, features, warm, helper }
+    let clock_ms = None;
+    RunStatus {
+        seq: 1,
+        boot_id,
+        state,
+        generation,
+        pid,
+        started_at,
+        exit,
+        membership,
+        code,
+        features,
+        warm,
+        helper,
+        clock_ms,
+    }
 }
 
 /// A random moment. Sometimes all members have the same observation, so that the later phases are reached.

@@ -177,6 +177,7 @@ fn a_pod_is_unfit_while_a_run_of_an_old_start_is_alive_in_it() {
             features: Features::default(),
             warm: None,
             helper: None,
+            clock_ms: None,
         };
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
         let pod = Some(PodState::Running(Addresses { agent: address, tensorflow: address }));

@@ -11,7 +11,7 @@ use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::elastic::Workers;
 use protocol::failure::{Failure, Loss, Restarts};
 use protocol::job::{JobRequest, JobSpec, Strategy};
-use protocol::run_policy::{CleanPods, OnStartTimeout, RunPolicy, SuccessPolicy};
+use protocol::run_policy::{CleanPods, OnStartTimeout, OnUnreachable, RunPolicy, SuccessPolicy};
 
 use crate::job::support::{NO_RESTARTS, exit, exited, id, stopped};
 
@@ -40,6 +40,8 @@ fn the_policy_of_a_job_follows_its_spec() {
         success_policy: Some(SuccessPolicy::Worker0),
         grow_interval_seconds: Some(60),
         preload: None,
+        on_unreachable: OnUnreachable::Wait,
+        lease_seconds: 5,
     };
     let expected = Policy {
         start_timeout: Duration::from_secs(60),

@@ -139,6 +139,7 @@ fn status(state: RunState, generation: Generation) -> AgentState {
         features: Features::default(),
         warm: None,
         helper: None,
+        clock_ms: None,
     }))
 }
 

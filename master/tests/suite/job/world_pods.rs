@@ -76,6 +76,7 @@ fn idle() -> RunStatus {
         features: Features::default(),
         warm: None,
         helper: None,
+        clock_ms: None,
     }
 }
 

@@ -54,6 +54,16 @@ async fn a_deleted_pod_gets_1_s_of_grace_but_no_grace_if_no_container_has_starte
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_is_known_to_be_dead_gets_no_grace_because_its_node_may_be_dead_too() {
+    let server = ApiServer::new();
+    server.put("pods", pod("new", 0, &running("10.0.0.1")));
+    let pods = begin(&server).await;
+    pods.delete_unconfirmed(&job("new"), worker(0)).await.expect("delete");
+    let asked = server.journal().into_iter().find(|asked| asked.kind == Kind::Delete).expect("a delete");
+    assert_eq!(asked.body["gracePeriodSeconds"], json!(0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn deleting_all_pods_sends_one_request_and_no_request_if_there_are_no_pods() {
     let server = ApiServer::new();
     for index in 0..3 {

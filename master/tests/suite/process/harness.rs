@@ -214,6 +214,11 @@ fn command_line(id: u32) -> Option<String> {
     (state != "Z").then(|| text.replace('\0', " "))
 }
 
+/// Whether a process has ended or is a zombie.
+pub(crate) fn is_dead(id: u32) -> bool {
+    command_line(id).is_none()
+}
+
 /// Waits until each of these processes has ended or is a zombie.
 pub(crate) fn wait_until_dead(processes: &[u32]) {
     let begin = Instant::now();

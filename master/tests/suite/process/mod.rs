@@ -4,4 +4,5 @@ mod admitting;
 mod crashing;
 pub(crate) mod harness;
 mod refusing_to_start;
+mod stopped;
 mod struck;

@@ -33,7 +33,7 @@ fn workers(indexes: &[u32]) -> Vec<ReplicaId> {
 }
 
 /// Waits until the job runs with these members, in the order of their seats.
-async fn running_with(job: &JobHandle, indexes: &[u32]) -> JobView {
+pub(crate) async fn running_with(job: &JobHandle, indexes: &[u32]) -> JobView {
     let roster = workers(indexes);
     until(job, |view| view.state == JobState::Running && view.roster == roster).await
 }

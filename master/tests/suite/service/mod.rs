@@ -18,4 +18,5 @@ mod restarting;
 mod submitting;
 mod suspending;
 mod takeover;
+mod unreachable;
 mod warming;

@@ -124,9 +124,9 @@ async fn bare_loop(agents: &[SocketAddr]) -> anyhow::Result<Duration> {
     }
     let begin = Instant::now();
     let rendezvous = Rendezvous::new(&spec, FIRST, &members);
+    let part = PartOfStart { generation: FIRST, membership: None, code: None, renewal: None };
     for (replica, agent) in &members {
         let body = serde_json::to_vec(&rendezvous.environment(*replica))?;
-        let part = PartOfStart { generation: FIRST, membership: None, code: None };
         client.configure(*agent, part, Bytes::from(body)).await?;
     }
     for agent in agents {

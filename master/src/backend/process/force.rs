@@ -1,0 +1,52 @@
+//! Kills an agent that does not end by itself, for example because somebody has stopped it, and all its processes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::sleep;
+
+/// Pause between two searches for processes that are still alive.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Kills all descendants of an agent, and then the agent. Returns when none of them is alive. The agent goes last: as
+/// long as it lives, it is the parent of orphans, and so they are found.
+pub(super) async fn kill_tree(agent: Pid) {
+    loop {
+        let alive = descendants(agent);
+        if alive.is_empty() {
+            break;
+        }
+        for process in alive {
+            // It may have ended meanwhile.
+            let _ = kill_process(process, Signal::KILL);
+        }
+        sleep(PAUSE).await;
+    }
+    let _ = kill_process(agent, Signal::KILL);
+}
+
+/// The living descendants of a process, according to `/proc` (proc_pid_stat(5)).
+fn descendants(ancestor: Pid) -> Vec<Pid> {
+    let ancestor = ancestor.as_raw_nonzero().get();
+    let Ok(entries) = fs::read_dir("/proc") else { return vec![] };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let living: BTreeMap<i32, i32> = pids.filter_map(|pid| Some((pid, parent_of_living(pid)?))).collect();
+    let descends = |pid: &i32| {
+        let parents = std::iter::successors(Some(*pid), |pid| living.get(pid).copied());
+        // A process that began during the search may form a cycle with an ended one whose number it has.
+        parents.skip(1).take(living.len()).any(|parent| parent == ancestor)
+    };
+    living.keys().filter(|pid| descends(pid)).filter_map(|pid| Pid::from_raw(*pid)).collect()
+}
+
+/// The parent of a process; `None` if the process has ended.
+fn parent_of_living(pid: i32) -> Option<i32> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the program's name in brackets. It may contain any character, even spaces and brackets.
+    let behind_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
+    let mut fields = str::from_utf8(&stat[behind_name..]).ok()?.split_ascii_whitespace();
+    let state = fields.next()?;
+    fields.next()?.parse().ok().filter(|_| !matches!(state, "Z" | "X"))
+}

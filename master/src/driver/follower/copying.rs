@@ -1,0 +1,126 @@
+//! Copies the output of a pod's runs from its agent to the kept output.
+
+use std::io;
+
+use backon::Retryable;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use protocol::agent::RunState;
+use protocol::ids::Generation;
+use tracing::{info, warn};
+
+use super::{Copied, Followed, Pod, persistent};
+use crate::agent_client::{AgentAnswer, AgentError};
+use crate::error_chain::error_chain;
+
+/// Whether a stream brought any bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progressed {
+    Yes,
+    No,
+}
+
+/// Why a copy stopped.
+#[derive(Debug, thiserror::Error)]
+enum CopyError {
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    #[error("keep the output")]
+    File(#[source] io::Error),
+    /// The agent ended the stream without sending any bytes, although the run continues.
+    #[error("the agent sends no output while its run goes on")]
+    NoStream,
+}
+
+impl Pod {
+    /// Copies the output of each run while it is written.
+    pub(super) async fn copy_output(&self) {
+        let mut news = self.news.subscribe();
+        let is_due = |copied: &Copied| copied.started > copied.complete;
+        while news.wait_for(|copied| is_due(copied) || copied.is_last).await.is_ok_and(|copied| is_due(&copied)) {
+            let started = news.borrow().started;
+            // If the agent has no run or is dead, there is nothing more to copy.
+            let complete = self.copy_run().await.flatten().max(started);
+            self.news.send_modify(|copied| copied.complete = complete);
+        }
+    }
+
+    /// Copies until a run has ended and its output is complete; returns that run, or `Some(None)` if the agent has no
+    /// run. `None` if the rest of the output is lost.
+    async fn copy_run(&self) -> Option<Option<Generation>> {
+        let Followed { address, log, .. } = &self.followed;
+        loop {
+            let before = log.progress().end;
+            let attempt = async || self.copy_rest().await;
+            // The pauses grow while no byte arrives.
+            let is_worth_it = |_: &CopyError| !self.ended.is_cancelled() && log.progress().end == before;
+            let mut has_told = false;
+            let tell = |error: &CopyError, _| {
+                if !std::mem::replace(&mut has_told, true) {
+                    info!(agent = %address, error = error_chain(error), "copying output was interrupted; retrying");
+                }
+            };
+            match attempt.retry(persistent()).when(is_worth_it).notify(tell).await {
+                Ok(run) => return Some(run),
+                Err(_) if log.progress().end > before => {}
+                Err(error) => {
+                    warn!(agent = %address, error = error_chain(&error), "the rest of a run's output is lost");
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Copies the missing output. The end of a stream does not mean the end of the output, because an agent also ends
+    /// the stream of a slow reader. After the run's end, this opens streams until one brings no new bytes.
+    async fn copy_rest(&self) -> Result<Option<Generation>, CopyError> {
+        let Followed { agents, address, log, .. } = &self.followed;
+        loop {
+            let AgentAnswer::Status(status) = agents.status(*address, None).await? else { return Ok(None) };
+            let base = self.kept(log.base_of(&status.boot_id).await)?;
+            let has_ended = matches!(status.state, RunState::Exited | RunState::Idle);
+            let mut progressed = self.copy_stream(base).await?;
+            while has_ended && progressed == Progressed::Yes {
+                progressed = self.copy_stream(base).await?;
+            }
+            if has_ended {
+                return Ok(status.generation);
+            }
+            if progressed == Progressed::No {
+                return Err(CopyError::NoStream);
+            }
+        }
+    }
+
+    /// Copies from the end of the kept output until the agent ends the stream. The agent counts its bytes from 0; the
+    /// file counts them from `base`.
+    async fn copy_stream(&self, base: u64) -> Result<Progressed, CopyError> {
+        let Followed { agents, address, log, .. } = &self.followed;
+        let before = log.progress().end;
+        let mut stream = agents.logs(*address, before.saturating_sub(base)).await?;
+        let mut offset = stream.offset + base;
+        if offset > before {
+            // The agent no longer has the bytes in between. Record the gap now, because no other bytes may follow.
+            self.kept(log.append(offset, Bytes::new()).await)?;
+        }
+        while let Some(bytes) = stream.bytes.next().await {
+            let bytes = bytes?;
+            let length = bytes.len() as u64;
+            self.kept(log.append(offset, bytes).await)?;
+            offset += length;
+        }
+        Ok(if log.progress().end > before { Progressed::Yes } else { Progressed::No })
+    }
+
+    /// Notes whether the file accepts output, for its readers and for tasks that wait for the copy.
+    fn kept<T>(&self, done: io::Result<T>) -> Result<T, CopyError> {
+        let log = &self.followed.log;
+        let is_stuck = done.is_err();
+        match &done {
+            Ok(_) => log.note_kept(),
+            Err(error) => log.note_missing(error),
+        }
+        self.news.send_if_modified(|copied| std::mem::replace(&mut copied.is_stuck, is_stuck) != is_stuck);
+        done.map_err(CopyError::File)
+    }
+}

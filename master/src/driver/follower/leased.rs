@@ -1,0 +1,107 @@
+//! Polls an agent so often that its lease does not lapse, and finds out when it has lapsed. See [`protocol::lease`].
+
+use std::pin::pin;
+use std::time::Duration;
+
+use backon::Retryable;
+use protocol::agent::RunStatus;
+use protocol::lease::{ClockMillis, Lease, Standing, Vigil};
+use tokio::time::sleep;
+
+use super::{Followed, Heard, Pod, persistent};
+use crate::agent_client::{AgentAnswer, AgentError, LeasePoll};
+use crate::driver::tasks::report;
+use crate::job::observation::{AgentState, LostRun};
+
+/// A poll of an agent with a lease.
+pub(super) struct Leased {
+    lease: Lease,
+    /// The number of the newest status that is known.
+    after: u64,
+    /// The agent's clock in its newest answer.
+    heard: ClockMillis,
+}
+
+impl Leased {
+    /// Asks for news, and waits for them for at most `longest`. After a missed answer, it asks at once and on another connection, and the agent need not wait for
+    /// news.
+    pub(super) async fn ask(
+        self,
+        pod: &Pod,
+        longest: Duration,
+        is_worth_it: impl Fn(&AgentError) -> bool,
+    ) -> Result<AgentAnswer, AgentError> {
+        let (Self { lease, after, heard }, Followed { agents, address, .. }) = (self, &pod.followed);
+        let poll = async |wait: Duration| agents.poll(*address, LeasePoll { lease, after, wait, heard }).await;
+        match poll(lease.poll().min(longest)).await {
+            Err(error) if is_worth_it(&error) => {}
+            answer => return answer,
+        }
+        let again = async || poll(Duration::ZERO).await;
+        again.retry(persistent().with_max_delay(lease.tick())).when(is_worth_it).await
+    }
+}
+
+impl Pod {
+    /// The vigil over an agent that has not answered yet. A new pod may take its time to begin, but a pod that an earlier
+    /// master has started may hold a run.
+    pub(super) fn first_vigil(&self) -> Option<Vigil> {
+        let Followed { lease, is_found, .. } = self.followed;
+        lease.filter(|_| is_found).map(|lease| Vigil::new(lease, self.now()))
+    }
+
+    /// How to poll the agent after this answer, if it has a lease and a fence.
+    pub(super) fn leased(&self, heard: &RunStatus) -> Option<Leased> {
+        let clock = (*self.answers.borrow())?.clock;
+        let lease = self.followed.lease.filter(|_| heard.features.fence)?;
+        Some(Leased { lease, after: heard.seq, heard: clock? })
+    }
+
+    /// Notes an answer. Takes the clock off its status, because the clock is no news.
+    pub(super) fn note_answer(&self, status: &mut RunStatus, vigil: &mut Option<Vigil>) {
+        let (clock, features) = (status.clock_ms.take(), status.features);
+        let lease = self.followed.lease.filter(|_| features.fence && clock.is_some());
+        *vigil = lease.map(|lease| Vigil::new(lease, self.now()));
+        self.answers.send_replace(Some(Heard { features, clock }));
+    }
+
+    /// Waits for an answer while the lease holds. `None` if the lease has lapsed.
+    pub(super) async fn within_lease<T>(
+        &self,
+        vigil: &mut Option<Vigil>,
+        answer: impl Future<Output = T>,
+    ) -> Option<T> {
+        let Some(vigil) = vigil else { return Some(answer.await) };
+        let mut answer = pin!(answer);
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut answer => return Some(answer),
+                () = sleep(vigil.tick()) => if vigil.look(self.now()) > Standing::Held {
+                    return None;
+                },
+            }
+        }
+    }
+
+    /// Waits until the agent's run must be dead, and reports it.
+    pub(super) async fn await_fence(&self, vigil: &mut Vigil) {
+        while vigil.look(self.now()) < Standing::Fenced {
+            sleep(vigil.tick()).await;
+        }
+        if let Some(fenced) = self.unreachable(true) {
+            report(&self.followed.reporter, self.followed.subject, fenced).await;
+        }
+    }
+
+    /// The state of an agent whose lease has lapsed.
+    pub(super) fn unreachable(&self, is_fenced: bool) -> Option<AgentState> {
+        let seconds = self.followed.lease?.length().as_secs();
+        let lost = LostRun::disrupted(format!("its agent did not answer for {seconds} s"));
+        Some(AgentState::Unreachable { lost, is_fenced })
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+}

@@ -1,0 +1,151 @@
+//! Leases: how a master may take an agent for dead that it cannot reach, and start the job again without it. The agent
+//! keeps its part of the promise with a [`Fence`], the master with a [`Vigil`]. Both are pure: time is an argument.
+//!
+//! The master polls the agent. Each poll names the agent's clock as of the last answer that this master has received.
+//! The agent kills its run at that time plus [`Lease::fence`]. It gave that answer before the master received it, so its
+//! run is dead when the master has waited for as long after the receipt. This holds for every poll, however late it
+//! arrives.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// An agent's clock: milliseconds since its machine booted, with the time in which the machine was suspended (Linux'
+/// `CLOCK_BOOTTIME`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ClockMillis(pub u64);
+
+impl ClockMillis {
+    /// This much later.
+    #[must_use]
+    pub fn after(self, time: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
+    }
+}
+
+/// How long an agent may be silent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease(Duration);
+
+impl Lease {
+    /// A lease of this length.
+    pub fn new(length: Duration) -> Self {
+        Self(length)
+    }
+
+    /// After this time without an answer, the master takes the agent for lost.
+    pub fn length(self) -> Duration {
+        self.0
+    }
+
+    /// How long one poll waits for news.
+    pub fn poll(self) -> Duration {
+        self.0 * 2 / 5
+    }
+
+    /// How long an answer may take, besides the wait of its poll.
+    pub fn answer(self) -> Duration {
+        self.0 * 3 / 10
+    }
+
+    /// Interval at which the master looks at the clock.
+    pub fn tick(self) -> Duration {
+        self.0 / 20
+    }
+
+    /// How long after an answer the agent may let its run live, if no later answer is named to it.
+    pub fn fence(self) -> Duration {
+        self.0 * 3
+    }
+}
+
+/// The part of a request that keeps an agent's run alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Renewal {
+    /// See [`Lease::fence`].
+    pub fence: Duration,
+    /// The agent's clock in the last answer that the sender has received.
+    pub heard: ClockMillis,
+}
+
+/// The agent's part: when it kills its run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Fence {
+    until: Option<ClockMillis>,
+}
+
+impl Fence {
+    /// Applies a request that arrives now. A request that names an old answer changes nothing.
+    pub fn renew(&mut self, Renewal { fence, heard }: Renewal, now: ClockMillis) {
+        // A time in the future is another machine's.
+        self.until = self.until.max(Some(heard.min(now).after(fence)));
+    }
+
+    /// Lets the run live without polls.
+    pub fn lift(&mut self) {
+        self.until = None;
+    }
+
+    /// When the run must be dead; `None` if it may live without polls.
+    pub fn until(&self) -> Option<ClockMillis> {
+        self.until
+    }
+
+    /// Whether the run must be dead.
+    pub fn has_passed(&self, now: ClockMillis) -> bool {
+        self.until.is_some_and(|until| until <= now)
+    }
+}
+
+/// What a master may assume of an agent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// It answered recently, or it has no lease.
+    #[default]
+    Held,
+    /// It is lost, and its run may be alive.
+    Lapsed,
+    /// It is lost, and its run is dead.
+    Fenced,
+}
+
+/// The master's part. All times are those of one clock of the master. A master that gets no processor time receives no
+/// answers, so the vigil does not count the time in which its own looks were late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vigil {
+    lease: Lease,
+    /// When the last answer was received.
+    heard: Duration,
+    /// When the clock was looked at last.
+    looked: Duration,
+    /// By how much the looks since the last answer were late, in total.
+    slipped: Duration,
+}
+
+impl Vigil {
+    /// A vigil that begins now, at an answer of the agent.
+    pub fn new(lease: Lease, now: Duration) -> Self {
+        Self { lease, heard: now, looked: now, slipped: Duration::ZERO }
+    }
+
+    /// Interval at which to [`look`](Self::look).
+    pub fn tick(&self) -> Duration {
+        self.lease.tick()
+    }
+
+    /// Looks at the clock. Call this at each [`Self::tick`].
+    pub fn look(&mut self, now: Duration) -> Standing {
+        self.slipped += now.saturating_sub(self.looked + self.lease.tick());
+        self.looked = now;
+        let silent = now.saturating_sub(self.heard + self.slipped);
+        // One poll more: the two clocks may differ in speed, and the end of a killed process takes some time.
+        if silent >= self.lease.fence() + self.lease.poll() {
+            Standing::Fenced
+        } else if silent >= self.lease.length() {
+            Standing::Lapsed
+        } else {
+            Standing::Held
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Leases: nobody takes a run for dead that may live, and a starved master takes no agent for lost.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use protocol::lease::{ClockMillis, Fence, Lease, Renewal, Standing, Vigil};
+
+const LENGTH: u64 = 1000;
+
+/// One poll of a master, in milliseconds.
+#[derive(Debug, Clone)]
+struct Exchange {
+    /// The pause before the poll.
+    pause: u64,
+    /// How long the request is on its way; `None` if it is lost.
+    there: Option<u64>,
+    /// The same for the answer.
+    back: Option<u64>,
+    /// How long the master does not notice the answer.
+    stall: u64,
+}
+
+fn exchange() -> impl Strategy<Value = Exchange> {
+    let way = || prop_oneof![1 => Just(None), 4 => (0..6 * LENGTH).prop_map(Some), 8 => (0..50_u64).prop_map(Some)];
+    (0..LENGTH, way(), way(), 0..2 * LENGTH).prop_map(|(pause, there, back, stall)| Exchange {
+        pause,
+        there,
+        back,
+        stall,
+    })
+}
+
+fn millis(time: u64) -> Duration {
+    Duration::from_millis(time)
+}
+
+/// Looks until `enough`, with these gaps and then on time, and returns the time.
+fn look_until(vigil: &mut Vigil, from: u64, gaps: &[u64], enough: Standing) -> u64 {
+    let mut now = from;
+    let on_time = u64::try_from(vigil.tick().as_millis()).expect("a short time");
+    for gap in gaps.iter().copied().chain(std::iter::repeat(on_time)) {
+        now += gap;
+        if vigil.look(millis(now)) >= enough {
+            break;
+        }
+    }
+    now
+}
+
+proptest! {
+    #[test]
+    fn a_run_is_dead_before_a_master_takes_it_for_dead(
+        exchanges in proptest::collection::vec(exchange(), 0..30),
+        gaps in proptest::collection::vec(0..2 * LENGTH, 0..30),
+        booted in 0..1_000_000_u64,
+    ) {
+        let lease = Lease::new(millis(LENGTH));
+        let clock = |time: u64| ClockMillis(booted + time);
+        let (mut now, mut heard, mut vigil) = (0, clock(0), Vigil::new(lease, Duration::ZERO));
+        let mut arrivals = vec![(0, heard)];
+        for Exchange { pause, there, back, stall } in exchanges {
+            now += pause;
+            let Some(there) = there else { continue };
+            arrivals.push((now + there, heard));
+            if let Some(back) = back {
+                heard = clock(now + there);
+                now += there + back + stall;
+                vigil = Vigil::new(lease, millis(now));
+            }
+        }
+        let taken_for_dead = look_until(&mut vigil, now, &gaps, Standing::Fenced);
+        // A request may arrive at any time, even after that.
+        arrivals.sort();
+        let mut fence = Fence::default();
+        for (at, heard) in arrivals {
+            fence.renew(Renewal { fence: lease.fence(), heard }, clock(at));
+        }
+        prop_assert!(fence.has_passed(clock(taken_for_dead)), "{fence:?} at {:?}", clock(taken_for_dead));
+    }
+
+    #[test]
+    fn a_master_that_gets_no_processor_time_takes_no_agent_for_lost(
+        gaps in proptest::collection::vec(0..100 * LENGTH, 0..20),
+    ) {
+        let lease = Lease::new(millis(LENGTH));
+        let mut vigil = Vigil::new(lease, Duration::ZERO);
+        let mut now = 0;
+        for gap in gaps {
+            now += gap;
+            prop_assert_eq!(vigil.look(millis(now)), Standing::Held, "fewer looks than a lease has ticks");
+        }
+    }
+}
+
+#[test]
+fn a_silent_agent_is_lost_after_its_lease_and_dead_after_its_fence() {
+    let lease = Lease::new(millis(LENGTH));
+    let mut vigil = Vigil::new(lease, Duration::ZERO);
+    let lost = look_until(&mut vigil, 0, &[], Standing::Lapsed);
+    assert_eq!(lost, LENGTH);
+    assert_eq!(look_until(&mut vigil, lost, &[], Standing::Fenced), 3 * LENGTH + 2 * LENGTH / 5);
+}
+
+#[test]
+fn only_requests_that_name_a_newer_answer_move_the_fence() {
+    let mut fence = Fence::default();
+    let renewal = |heard: u64| Renewal { fence: millis(300), heard: ClockMillis(heard) };
+    assert_eq!((fence.until(), fence.has_passed(ClockMillis(u64::MAX))), (None, false));
+    for (heard, now, until) in [(50, 60, 350), (40, 70, 350), (60, 500, 360), (u64::MAX, 600, 900)] {
+        fence.renew(renewal(heard), ClockMillis(now));
+        assert_eq!(fence.until(), Some(ClockMillis(until)), "{heard} at {now}");
+    }
+    fence.lift();
+    assert_eq!(fence.until(), None);
+}
