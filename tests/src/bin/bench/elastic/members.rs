@@ -14,29 +14,29 @@ use super::torchrun::{self, Torchruns, Tuning};
 use super::{PEER_LOSSES, WORKERS};
 use crate::sample::{Figure, Row};
 
-/// Agents to kill in one job. Each worker loses its agent twice. The replacement of the first one comes at once, and that of
-/// the second one after 1 s.
-const LOSSES: usize = 2 * WORKERS;
+/// Workers of one job whose agents are killed, each twice. Later replacements would wait longer.
+const LOSERS: usize = WORKERS;
 
-/// Kills agents of jobs with 4 to 8 workers.
+/// Kills agents of jobs with 4 to 8 workers, `pairs` times two. The replacement of the first one comes at once, usually before
+/// the next start. If it is killed too, the next replacement comes after 1 s, and 7 workers start.
 pub(crate) fn lost(pairs: usize) -> anyhow::Result<Vec<Row>> {
     let (mut with_7, mut with_8) = (vec![], vec![]);
-    let mut left = pairs * 2;
-    while left > 0 {
+    for first in (0..pairs).step_by(LOSERS) {
         let mut site = Site::new(HELLO)?;
         let _master = site.muster(&["--worker-num", "4:8"]);
         let mut gang = site.gang_of(WORKERS)?;
-        for _ in 0..left.min(LOSSES) {
+        for _ in first..pairs.min(first + LOSERS) {
             // The other workers move up, and the replacement gets the last rank. So each worker has rank 0 in turn.
-            let event = kill(parent(gang.pids[0]).context("the script has an agent")?);
-            gang = site.next_gang()?;
-            let times = if gang.world == WORKERS { &mut with_8 } else { &mut with_7 };
-            times.push(gang.since(event)?);
-            if gang.world < WORKERS {
-                gang = site.gang_of(WORKERS)?;
+            for rank in [0, WORKERS - 1] {
+                let event = kill(parent(gang.pids[rank]).context("the script has an agent")?);
+                gang = site.next_gang()?;
+                let times = if gang.world == WORKERS { &mut with_8 } else { &mut with_7 };
+                times.push(gang.since(event)?);
+                if gang.world < WORKERS {
+                    gang = site.gang_of(WORKERS)?;
+                }
             }
         }
-        left = left.saturating_sub(LOSSES);
     }
     let row = |what: &str, times: Vec<Duration>| Row {
         what: format!("4:8, agent killed, {what}, {} times", times.len()),
@@ -44,18 +44,17 @@ pub(crate) fn lost(pairs: usize) -> anyhow::Result<Vec<Row>> {
         bare: None,
         bare_is: "",
     };
-    let mut rows = vec![row("replaced in time: to the last of 8", with_8)];
-    let mut without = row("to the last of 7", with_7);
+    let without = with_7.clone();
+    let mut rows = vec![row("replaced in time: to the last of 8", with_8), row("to the last of 7", with_7)];
     if torchrun::version().is_ok() {
-        let (with_default, with_fast) = (peer(Tuning::Default, pairs)?, peer(Tuning::Fast, pairs)?);
-        without.bare = Some(Figure::Times(with_default));
-        without.bare_is = "8 torchruns 4:8, default intervals";
-        let fast = Some(Figure::Times(with_fast));
-        let muster = without.muster.clone();
-        let what = without.what.clone();
-        rows.push(Row { what, muster, bare: fast, bare_is: "8 torchruns 4:8, last_call_timeout=1" });
+        for (tuning, bare_is) in [
+            (Tuning::Default, "8 torchruns 4:8, default intervals"),
+            (Tuning::Fast, "8 torchruns 4:8, last_call_timeout=1"),
+        ] {
+            let bare = Some(Figure::Times(peer(tuning, pairs)?));
+            rows.push(Row { bare, bare_is, ..row("to the last of 7", without.clone()) });
+        }
     }
-    rows.push(without);
     Ok(rows)
 }
 

@@ -24,7 +24,7 @@ pub(crate) const JOB: &str = "bench";
 const STARTS_PY: &str = r#"
 import os, time
 at, env = time.time_ns(), os.environ
-generation = env.get("MUSTER_GENERATION") or env.get("TORCHELASTIC_RESTART_COUNT") or "none"
+generation = env.get("MUSTER_GENERATION", "none")
 line = f"{env['RANK']} {env['WORLD_SIZE']} {generation} {at} {os.getpid()}\n"
 with open("starts.txt", "a") as file: file.write(line)
 "#;
