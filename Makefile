@@ -203,6 +203,14 @@ chaos: venv ## Break masters at every point, kill workers and pods at random, an
 bench: build ## Measure Muster's overhead, such as the time to start a job
 	cargo run --locked --release -p e2e --bin bench
 
+# Crashes and changes of hello scripts, and crashes of a TensorFlow job (0 for none).
+PAIRS ?= 100
+TENSORFLOW_PAIRS ?= 10
+
+.PHONY: bench-elastic
+bench-elastic: build venv ## Measure crashes and changes of a gang PAIRS=100 times, also of torchrun if it is installed; half an hour
+	$(WITH_VENV) cargo run --locked --release -p e2e --bin bench -- elastic $(PAIRS) $(TENSORFLOW_PAIRS)
+
 .PHONY: clean
 clean: ## Remove everything that the other commands have built or installed here
 	cargo clean

@@ -55,6 +55,12 @@ pub fn pids(dir: &Path, part: &str) -> Vec<u32> {
     working_in(dir).into_iter().filter(|line| line.contains(part)).filter_map(of_line).collect()
 }
 
+/// The parent of a process. The parent of an exec.py is its agent. `None` if the process has ended.
+pub fn parent(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
+}
+
 /// Sends a signal to a process. Does nothing if the process has ended.
 ///
 /// # Panics

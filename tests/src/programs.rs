@@ -1,6 +1,7 @@
 //! Finds the programs under test.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The repository's root.
 ///
@@ -32,4 +33,14 @@ pub fn static_agent() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own program");
     let mut known = test.ancestors().skip(1).map(|dir| dir.join(&target)).chain([root().join("dist/agent")]);
     known.find(|path| path.is_file()).expect("no static agent: run `make test` or `make build`")
+}
+
+/// The folder of the real Python. The first `python` on the PATH may be a wrapper script, which is slow to start.
+///
+/// # Panics
+/// If there is no Python.
+pub fn python_folder() -> PathBuf {
+    let asked = Command::new("python").args(["-c", "import sys; print(sys.executable)"]).output();
+    let program = String::from_utf8(asked.expect("python is on the PATH").stdout).expect("a path");
+    Path::new(program.trim()).parent().expect("python has a folder").to_owned()
 }

@@ -54,8 +54,8 @@ pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
         rows.push(Row {
             what: format!("submit to all started, {count} pods"),
             muster: Figure::Time(took),
-            bare,
             bare_is: if bare.is_some() { "the first prototype, once" } else { "" },
+            bare,
         });
     }
     // This can fail while containers that are being removed still use the images.

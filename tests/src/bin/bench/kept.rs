@@ -10,25 +10,22 @@ use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use e2e::programs;
 use futures_util::future::try_join_all;
-use master::agent_client::AgentClient;
-use master::agent_token::AgentKey;
-use master::driver::Context;
 use master::http::{About, Guard, Server};
 use master::job::plan;
 use master::logs::{JobLogs, KEPT_BYTES};
-use master::registry::Jobs;
 use master::store::sqlite::SqliteStore;
 use master::store::{Ended, JobRecord, JobStore};
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::ids::{PodName, ReplicaId, UnixMillis};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::view::{BackendKind, JobResult, JobTimes, ReplicaState, ReplicaView};
-use testkit::fake::{Arrival, FakeBackend, FakeStore, code_below};
+use testkit::fake::{Arrival, FakeBackend, FakeStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 use crate::agents::resident;
+use crate::launch;
 use crate::sample::{Figure, Row};
 
 /// Concurrent readers. Each searches a full log for its last lines.
@@ -77,15 +74,7 @@ pub(crate) async fn tails() -> anyhow::Result<Vec<Row>> {
 }
 
 async fn serve_full_logs(dir: &Path) -> anyhow::Result<String> {
-    let context = Context {
-        store: Arc::new(FakeStore::default()),
-        backend: Arc::new(FakeBackend::new(Arrival::AtOnce)),
-        agents: AgentClient::new(),
-        agent_key: AgentKey::random(),
-        boot_id: "bench".to_owned(),
-        code: code_below(dir),
-    };
-    let jobs = Jobs::new(Arc::new(context), dir.to_owned());
+    let jobs = launch::jobs(&FakeBackend::new(Arrival::AtOnce), &FakeStore::default(), dir);
     tokio::spawn(Arc::clone(&jobs).run());
     let spec = spec("full", LOGS)?;
     jobs.submit(spec.clone()).await?;

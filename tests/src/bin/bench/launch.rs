@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -56,13 +57,7 @@ pub(crate) async fn fake() -> anyhow::Result<Vec<Row>> {
         added.push(time);
         skews.push(skew);
         let backend = FakeBackend::new(Arrival::AtOnce);
-        let spec = spec(FAKE_AGENTS)?;
-        for replica in plan::replicas(&spec) {
-            backend.create(pod(&spec, replica)).await?;
-        }
-        let table = backend.watch(&key(&spec)).borrow().clone();
-        let agents: Vec<SocketAddr> = table.values().filter_map(|pod| agent_of(&pod.state)).collect();
-        bare.push(bare_loop(&agents).await?);
+        bare.push(bare_loop(&addresses(&backend, &spec(FAKE_AGENTS)?).await?).await?);
         backend.shutdown().await;
     }
     Ok(rows("1000 fake agents", &[added, skews, bare]))
@@ -80,15 +75,7 @@ fn rows(of: &str, [added, skews, bare]: &[Vec<Duration>; 3]) -> Vec<Row> {
 async fn launch_fakes() -> anyhow::Result<(Duration, Duration)> {
     let logs = tempfile::tempdir()?;
     let backend = FakeBackend::new(Arrival::AtOnce);
-    let context = Context {
-        store: Arc::new(FakeStore::default()),
-        backend: Arc::new(backend.clone()),
-        agents: AgentClient::new(),
-        agent_key: AgentKey::random(),
-        boot_id: "bench".to_owned(),
-        code: code_below(logs.path()),
-    };
-    let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
+    let jobs = jobs(&backend, &FakeStore::default(), logs.path());
     let following = tokio::spawn(Arc::clone(&jobs).run());
     let spec = spec(FAKE_AGENTS)?;
     let (Submitted::Created(handle) | Submitted::Existing(handle)) = jobs.submit(spec.clone()).await?;
@@ -105,6 +92,19 @@ async fn launch_fakes() -> anyhow::Result<(Duration, Duration)> {
     following.abort();
     let (first, last) = starts.iter().min().zip(starts.iter().max()).context("there are starts")?;
     Ok((added, last.duration_since(*first)))
+}
+
+/// The jobs of a master with these pods and records, and its folder for output.
+pub(crate) fn jobs(backend: &FakeBackend, store: &FakeStore, logs: &Path) -> Arc<Jobs> {
+    let context = Context {
+        store: Arc::new(store.clone()),
+        backend: Arc::new(backend.clone()),
+        agents: AgentClient::new(),
+        agent_key: AgentKey::random(),
+        boot_id: "bench".to_owned(),
+        code: code_below(logs),
+    };
+    Jobs::new(Arc::new(context), logs.to_owned())
 }
 
 /// Time from the last agent's first answer until all starts are acknowledged.
@@ -138,6 +138,15 @@ async fn bare_loop(agents: &[SocketAddr]) -> anyhow::Result<Duration> {
 fn spec(workers: u32) -> anyhow::Result<JobSpec> {
     let request = JobRequest { worker_num: Some(workers), ..JobRequest::new("bench".parse()?, Strategy::AllReduce) };
     Ok(JobSpec::try_from(request)?)
+}
+
+/// Creates the pods of a job that has no master. Returns the addresses of their agents.
+pub(crate) async fn addresses(backend: &FakeBackend, spec: &JobSpec) -> anyhow::Result<Vec<SocketAddr>> {
+    for replica in plan::replicas(spec) {
+        backend.create(pod(spec, replica)).await?;
+    }
+    let table = backend.watch(&key(spec)).borrow().clone();
+    Ok(table.values().filter_map(|pod| agent_of(&pod.state)).collect())
 }
 
 fn key(spec: &JobSpec) -> JobKey {

@@ -15,19 +15,22 @@ pub(crate) struct Row {
 }
 
 /// A measured value with its unit.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) enum Figure {
     Time(Duration),
     /// A time that is shown in microseconds.
     Moment(Duration),
+    /// A time of each run. If both figures of a row have times of the same runs, their ratio is the median of the runs'
+    /// ratios.
+    Times(Vec<Duration>),
     Bytes(u64),
     Count(u64),
 }
 
 impl Row {
     pub(crate) fn cells(&self) -> [String; 5] {
-        let ratio = self.bare.map(|bare| format!("{:.2}", self.muster.value() / bare.value()));
-        let bare = self.bare.map(|bare| bare.shown());
+        let ratio = self.bare.as_ref().map(|bare| self.muster.ratio_to(bare));
+        let bare = self.bare.as_ref().map(Figure::shown);
         [
             self.what.clone(),
             self.muster.shown(),
@@ -39,26 +42,64 @@ impl Row {
 }
 
 impl Figure {
-    fn value(self) -> f64 {
+    fn value(&self) -> f64 {
         match self {
             Self::Time(time) | Self::Moment(time) => time.as_secs_f64(),
+            Self::Times(times) => median(times.clone()).as_secs_f64(),
             #[expect(clippy::cast_precision_loss, reason = "a ratio of two digits")]
-            Self::Bytes(count) | Self::Count(count) => count as f64,
+            Self::Bytes(count) | Self::Count(count) => *count as f64,
         }
     }
 
-    fn shown(self) -> String {
+    fn shown(&self) -> String {
         match self {
             Self::Time(_) => format!("{:.1} ms", self.value() * 1e3),
             Self::Moment(_) => format!("{:.1} µs", self.value() * 1e6),
+            Self::Times(times) => {
+                let slow = quantile(times, 90).as_secs_f64();
+                format!("{:.1} ms, 90 %: {:.1} ms", self.value() * 1e3, slow * 1e3)
+            }
             Self::Bytes(_) => format!("{:.2} MB", self.value() / 1e6),
             Self::Count(count) => count.to_string(),
         }
     }
+
+    fn ratio_to(&self, bare: &Self) -> String {
+        if let (Self::Times(times), Self::Times(others)) = (self, bare)
+            && times.len() == others.len()
+        {
+            let ratio = |(time, other): (&Duration, &Duration)| time.as_secs_f64() / other.as_secs_f64();
+            return interval(times.iter().zip(others).map(ratio).collect());
+        }
+        format!("{:.2}", self.value() / bare.value())
+    }
+}
+
+/// The median of some ratios with its confidence interval, at least 95 % with 6 ratios or more.
+fn interval(mut ratios: Vec<f64>) -> String {
+    ratios.sort_by(f64::total_cmp);
+    let count = ratios.len();
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a small count, and the conversion of a negative number is 0"
+    )]
+    // The median's rank is binomial with p = 1/2; its normal approximation, rounded outwards.
+    let low = ((count as f64 - 1.96 * (count as f64).sqrt()) / 2.0).floor() as usize;
+    let at = |rank: usize| ratios.get(rank).copied().unwrap_or(f64::NAN);
+    format!("{:.2} ({:.2} to {:.2})", at(count / 2), at(low), at(count.saturating_sub(low + 1)))
 }
 
 /// The median of some times.
 pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+/// The time that `percent` of the times do not exceed.
+fn quantile(times: &[Duration], percent: usize) -> Duration {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    times.get((times.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or_default()
 }

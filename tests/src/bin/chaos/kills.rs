@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use e2e::processes::pids;
+use e2e::processes::{parent, pids};
 use protocol::agent::ExitOutcome;
 use protocol::failure::{FailedStart, Failure, Loss};
 use protocol::ids::{JobName, ReplicaId};
@@ -17,7 +17,7 @@ use protocol::view::{JobState, JobView};
 use crate::api::{Api, pid_of};
 use crate::lanes;
 use crate::say;
-use crate::shots::{agent_of, shoot};
+use crate::shots::shoot;
 use crate::work::{STEPS, Site, Traces, request};
 
 /// Number of concurrent jobs.
@@ -139,7 +139,7 @@ impl Volley {
         let mut targets: Vec<_> = view.replicas.iter().collect();
         random.shuffle(&mut targets);
         // An agent's process id can only be found while its exec.py runs.
-        let agents: Vec<Option<u32>> = targets.iter().map(|target| target.pid.and_then(agent_of)).collect();
+        let agents: Vec<Option<u32>> = targets.iter().map(|target| target.pid.and_then(parent)).collect();
         let shots = if random.u8(..10) == 0 { 2 } else { 1 };
         for (target, agent) in targets.into_iter().zip(agents).take(shots) {
             let is_at_agent = random.u8(..5) == 0;

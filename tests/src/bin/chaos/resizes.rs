@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use e2e::processes::within;
-use e2e::programs::root;
+use e2e::processes::{parent, within};
+use e2e::programs::{python_folder, root};
 use e2e::{Master, Scene};
 use protocol::elastic::JobPatch;
 use protocol::ids::JobName;
@@ -21,8 +21,8 @@ use rustix::process::Signal;
 
 use crate::api::{Api, pid_of};
 use crate::say;
-use crate::shots::{agent_of, send};
-use crate::work::{python, request};
+use crate::shots::send;
+use crate::work::request;
 
 /// Steps of the training for each change.
 const STEPS_EACH: u32 = 10;
@@ -45,7 +45,7 @@ struct Outcome {
 pub(crate) fn campaign(count: u32, seed: u64) -> anyhow::Result<()> {
     let scene = Scene::of_example("elastic");
     fs::write(scene.path().join("exec.py"), include_str!("softmax.py"))?;
-    let path = format!("{}:/usr/bin:/bin", python()?.display());
+    let path = format!("{}:/usr/bin:/bin", python_folder().display());
     let steps = count * STEPS_EACH;
     let alone = alone(&scene, &path, steps)?;
     let master = Master::start(scene.path(), &["--state-dir", "state"], &[("PATH", &path)]);
@@ -150,7 +150,7 @@ impl Resizes<'_> {
     fn delete_a_pod(&mut self, view: &JobView) -> anyhow::Result<()> {
         let member = view.roster[self.random.usize(..view.roster.len())];
         let replica = view.replicas.iter().find(|replica| replica.replica == member).context("members are listed")?;
-        let agent = agent_of(pid_of(replica)?).context("it has an agent")?;
+        let agent = parent(pid_of(replica)?).context("it has an agent")?;
         ensure!(send(Signal::TERM, agent, self.name.as_str()), "{member} ended before its pod was deleted");
         self.deleted += 1;
         Ok(())

@@ -18,9 +18,3 @@ pub(crate) fn send(signal: Signal, pid: u32, job: &str) -> bool {
     let is_ours = command.split(|byte| *byte == 0).any(|argument| argument == job.as_bytes());
     is_ours && pidfd_send_signal(process, signal).is_ok()
 }
-
-/// The process id of the agent that runs this exec.py.
-pub(crate) fn agent_of(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
-}

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
+use e2e::programs::python_folder;
 use e2e::{Master, Scene};
 use protocol::ids::{Generation, JobName};
 use protocol::job::{JobRequest, Strategy};
@@ -65,17 +65,10 @@ pub(crate) struct Site {
 impl Site {
     pub(crate) fn new() -> anyhow::Result<Self> {
         let scene = Scene::new(EXEC_PY);
-        let path = format!("{}:/usr/bin:/bin", python()?.display());
+        let path = format!("{}:/usr/bin:/bin", python_folder().display());
         let master = Master::start(scene.path(), &["--state-dir", "state"], &[("PATH", &path)]);
         Ok(Self { master, scene })
     }
-}
-
-/// The folder of the real Python. The first `python` on the PATH may be a wrapper script, which is slow to start.
-pub(crate) fn python() -> anyhow::Result<PathBuf> {
-    let asked = Command::new("python").args(["-c", "import sys; print(sys.executable)"]).output();
-    let program = String::from_utf8(asked.context("python is on the PATH")?.stdout)?;
-    Ok(Path::new(program.trim()).parent().context("python has a folder")?.to_owned())
 }
 
 /// A request for a job of `steps` steps.

@@ -1,0 +1,106 @@
+//! The crash of one of eight scripts, beside a shell that starts eight, and beside torchrun.
+
+use std::any::Any;
+use std::io::Write as _;
+use std::thread;
+use std::time::Duration;
+
+use super::site::{Gang, HELLO, Site, kill};
+use super::torchrun::{self, Torchrun, Tuning};
+use super::{PEER_CRASHES, WORKERS};
+use crate::sample::{Figure, Row};
+
+/// torchrun looks at its scripts at this interval by default, in some versions more often. A crash comes at a random time
+/// of the interval.
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Scripts that a launcher starts again when one crashes.
+struct Crashing {
+    // Declared before the folder, so the launcher is dropped first.
+    _launcher: Box<dyn Any>,
+    site: Site,
+    gang: Gang,
+}
+
+/// All launchers crash in turn. The times of a turn are a pair.
+pub(crate) fn compare(pairs: usize) -> anyhow::Result<Vec<Row>> {
+    let mut shell = Site::new(HELLO)?;
+    let workers = WORKERS.to_string();
+    let mut muster = Crashing::start(|site| Ok(Box::new(site.muster(&["--worker-num", &workers]))))?;
+    let (mut crashes, mut starts) = (vec![], vec![]);
+    let mut peers = peers()?;
+    for pair in 0..pairs {
+        crashes.push(muster.crash(pair % WORKERS)?);
+        starts.push(shell.shell_start()?);
+        if pair < PEER_CRASHES {
+            for (peer, _, times) in &mut peers {
+                thread::sleep(DEFAULT_INTERVAL.mul_f64(fastrand::f64()));
+                times.push(peer.crash(pair % WORKERS)?);
+            }
+        }
+    }
+    let added = added(&crashes, &starts);
+    let mut rows = vec![
+        Row {
+            what: "crash of 1 of 8, to the last of the next 8".to_owned(),
+            muster: Figure::Times(crashes.clone()),
+            bare: Some(Figure::Times(starts.clone())),
+            bare_is: "a shell's start of the same 8",
+        },
+        Row {
+            what: "the same, added by the launcher".to_owned(),
+            muster: Figure::Times(added.clone()),
+            bare: None,
+            bare_is: "",
+        },
+    ];
+    for (_, bare_is, times) in peers {
+        let count = times.len();
+        rows.push(Row {
+            what: format!("the same, the first {count} crashes"),
+            muster: Figure::Times(added[..count].to_vec()),
+            bare: Some(Figure::Times(self::added(&times, &starts[..count]))),
+            bare_is,
+        });
+    }
+    Ok(rows)
+}
+
+impl Crashing {
+    fn start(launch: impl FnOnce(&Site) -> anyhow::Result<Box<dyn Any>>) -> anyhow::Result<Self> {
+        let mut site = Site::new(HELLO)?;
+        let launcher = launch(&site)?;
+        let gang = site.gang_of(WORKERS)?;
+        Ok(Self { _launcher: launcher, site, gang })
+    }
+
+    /// Kills the script with this rank. Returns the time until all scripts of the next start have started.
+    fn crash(&mut self, rank: usize) -> anyhow::Result<Duration> {
+        let event = kill(self.gang.pids[rank]);
+        self.gang = self.site.gang_of(WORKERS)?;
+        self.gang.since(event)
+    }
+}
+
+/// torchrun in both tunings, if it is installed.
+fn peers() -> anyhow::Result<Vec<(Crashing, &'static str, Vec<Duration>)>> {
+    let version = match torchrun::version() {
+        Ok(version) => version,
+        Err(error) => {
+            writeln!(std::io::stderr(), "skipped: the rows about torchrun: {error:#}")?;
+            return Ok(vec![]);
+        }
+    };
+    writeln!(std::io::stderr(), "torchrun is that of torch {version}")?;
+    let of = |tuning| Crashing::start(move |site| Ok(Box::new(Torchrun::of_all(site, tuning)?)));
+    Ok(vec![
+        (of(Tuning::Default)?, "torchrun, default intervals", vec![]),
+        (of(Tuning::Fast)?, "torchrun --monitor_interval 0.02", vec![]),
+    ])
+}
+
+/// What a launcher adds to a shell's start of the same scripts. At least a microsecond, so that ratios exist.
+fn added(times: &[Duration], starts: &[Duration]) -> Vec<Duration> {
+    let least = Duration::from_micros(1);
+    times.iter().zip(starts).map(|(time, start)| time.saturating_sub(*start).max(least)).collect()
+}

@@ -1,0 +1,188 @@
+//! Changes of a gang of fake agents, which only answer: the time, beside a loop that sends the same bytes, and the writes of
+//! records.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use bytes::Bytes;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use master::agent_client::{AgentClient, AgentError, PartOfStart};
+use master::backend::PodBackend as _;
+use master::descriptors::Descriptors;
+use master::job::plan;
+use master::job::rendezvous::Rendezvous;
+use master::registry::{JobHandle, Submitted};
+use protocol::agent::ExitOutcome;
+use protocol::ids::{Generation, ReplicaId, Role};
+use protocol::job::{JobRequest, JobSpec, Strategy};
+use protocol::run_policy::RunPolicy;
+use protocol::view::{JobState, JobView};
+use rustix::process::{Resource, getrlimit};
+use testkit::fake::{Arrival, FakeAgent, FakeBackend, FakeStore};
+
+use crate::launch;
+use crate::sample::{Figure, RUNS, Row, median};
+
+/// Sizes of a small gang and of one four times as large. If this process may not open enough files for the first pair, the
+/// second one is measured.
+const SIZES: [[u32; 2]; 2] = [[1000, 4000], [500, 2000]];
+/// Open files for a fake agent: its listener, and both ends of its connections for status, output and calls.
+const FILES_PER_AGENT: u64 = 7;
+/// Agents that the master calls at the same time (`AGENTS_AT_ONCE` in `master/src/driver/tasks.rs`).
+const AT_ONCE: usize = 64;
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// Crashes of a script. The master stops the others and starts all again.
+pub(crate) async fn changes() -> anyhow::Result<Vec<Row>> {
+    Descriptors::raise()?;
+    let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let fits = |[_, large]: &&[u32; 2]| u64::from(*large) * FILES_PER_AGENT < most;
+    let [small, large] = *SIZES.iter().find(fits).context("too few open files are allowed; see ulimit -Hn")?;
+    let (quick, quick_bare) = (crashes(small).await?, loops(small).await?);
+    let (slow, slow_bare) = (crashes(large).await?, loops(large).await?);
+    let row = |agents, times, bare| Row {
+        what: format!("crash to last start, {agents} fake agents"),
+        muster: Figure::Times(times),
+        bare: Some(Figure::Times(bare)),
+        bare_is: "stop, config, run: the same bytes, 64 at once",
+    };
+    Ok(vec![
+        Row {
+            what: format!("crash to last start, {large} fake agents"),
+            muster: Figure::Time(median(slow.clone())),
+            bare: Some(Figure::Time(median(quick.clone()))),
+            bare_is: "a quarter of the agents",
+        },
+        row(small, quick, quick_bare),
+        row(large, slow, slow_bare),
+    ])
+}
+
+async fn crashes(count: u32) -> anyhow::Result<Vec<Duration>> {
+    let gang = FakeGang::start(spec(None, count)?).await?;
+    let agents = gang.agents().await;
+    let mut times = vec![];
+    for _ in 0..RUNS {
+        let before = gang.job.view.borrow().generation;
+        let event = Instant::now();
+        agents.last().context("there are agents")?.exit(ExitOutcome::Code(1));
+        gang.until(|view| view.state == JobState::Running && view.generation > before).await?;
+        times.push(last_start(&agents)?.duration_since(event));
+    }
+    gang.end(&agents).await?;
+    Ok(times)
+}
+
+/// Sends prepared bytes: a stop to every agent, then its environment, then its start.
+async fn loops(count: u32) -> anyhow::Result<Vec<Duration>> {
+    let backend = FakeBackend::new(Arrival::AtOnce);
+    let spec = spec(None, count)?;
+    let agents = launch::addresses(&backend, &spec).await?;
+    let members = plan::replicas(&spec).into_iter().zip(agents).collect();
+    let client = AgentClient::new();
+    let mut times = vec![];
+    // The first one only starts the agents.
+    for sequence in 1..=u32::try_from(RUNS)? + 1 {
+        let generation = Generation { epoch: 1, sequence };
+        let rendezvous = Rendezvous::new(&spec, generation, &members);
+        let body = |(replica, agent): (&ReplicaId, &SocketAddr)| {
+            anyhow::Ok((*agent, Bytes::from(serde_json::to_vec(&rendezvous.environment(*replica))?)))
+        };
+        let bodies = members.iter().map(body).collect::<anyhow::Result<Vec<_>>>()?;
+        let agents: Vec<SocketAddr> = members.values().copied().collect();
+        let part = PartOfStart { generation, membership: None, code: None };
+        let begin = Instant::now();
+        each(agents.clone(), |agent| client.stop(agent, None, Duration::ZERO)).await?;
+        each(bodies, |(agent, body)| client.configure(agent, part, body)).await?;
+        each(agents, |agent| client.run(agent, generation)).await?;
+        times.push(begin.elapsed());
+    }
+    backend.shutdown().await;
+    Ok(times.split_off(1))
+}
+
+async fn each<T, F: Future<Output = Result<(), AgentError>>>(
+    all: Vec<T>,
+    call: impl Fn(T) -> F,
+) -> Result<(), AgentError> {
+    stream::iter(all).map(Ok).try_for_each_concurrent(AT_ONCE, call).await
+}
+
+/// Writes of the record while a worker is evicted and replaced.
+pub(crate) async fn writes() -> anyhow::Result<Vec<Row>> {
+    let gang = FakeGang::start(spec(Some(4), 8)?).await?;
+    let before = (gang.store.history().await.len(), gang.job.view.borrow().generation);
+    let first = ReplicaId { role: Role::Worker, index: 0 };
+    gang.backend.evict(&gang.spec.name, first, "node drained");
+    let is_back =
+        |view: &JobView| view.state == JobState::Running && view.generation > before.1 && view.roster.len() == 8;
+    gang.until(is_back).await?;
+    let written = gang.store.history().await.len() - before.0;
+    gang.end(&gang.agents().await).await?;
+    let muster = Figure::Count(u64::try_from(written)?);
+    Ok(vec![Row { what: "record writes, worker evicted and replaced".to_owned(), muster, bare: None, bare_is: "" }])
+}
+
+/// A running job of fake agents, with its master.
+struct FakeGang {
+    backend: FakeBackend,
+    store: FakeStore,
+    spec: JobSpec,
+    job: JobHandle,
+    following: tokio::task::JoinHandle<Result<(), master::store::StoreError>>,
+    _logs: tempfile::TempDir,
+}
+
+impl FakeGang {
+    async fn start(spec: JobSpec) -> anyhow::Result<Self> {
+        let logs = tempfile::tempdir()?;
+        let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
+        let jobs = launch::jobs(&backend, &store, logs.path());
+        let following = tokio::spawn(Arc::clone(&jobs).run());
+        let (Submitted::Created(job) | Submitted::Existing(job)) = jobs.submit(spec.clone()).await?;
+        let gang = Self { backend, store, spec, job, following, _logs: logs };
+        gang.until(|view| view.state == JobState::Running).await?;
+        Ok(gang)
+    }
+
+    async fn agents(&self) -> Vec<FakeAgent> {
+        let mut agents = vec![];
+        for replica in plan::replicas(&self.spec) {
+            agents.push(self.backend.agent(&self.spec.name, replica).await);
+        }
+        agents
+    }
+
+    async fn until(&self, is_it: impl FnMut(&JobView) -> bool) -> anyhow::Result<()> {
+        let mut view = self.job.view.clone();
+        let seen = tokio::time::timeout(DEADLINE, view.wait_for(is_it)).await;
+        seen.with_context(|| format!("timeout: {:?}", self.job.view.borrow().state))??;
+        Ok(())
+    }
+
+    async fn end(&self, agents: &[FakeAgent]) -> anyhow::Result<()> {
+        agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
+        self.until(|view| view.state.is_finished()).await?;
+        self.following.abort();
+        Ok(())
+    }
+}
+
+fn last_start(agents: &[FakeAgent]) -> anyhow::Result<Instant> {
+    let starts: Vec<Instant> = agents.iter().filter_map(|agent| agent.history().starts.last().copied()).collect();
+    ensure!(starts.len() == agents.len(), "every agent has started");
+    starts.into_iter().max().context("there are agents")
+}
+
+/// A job that restarts without a pause.
+fn spec(worker_min: Option<u32>, workers: u32) -> anyhow::Result<JobSpec> {
+    let request = JobRequest {
+        worker_min,
+        worker_num: Some(workers),
+        run_policy: RunPolicy { max_restarts: 1000, backoff_seconds: 0, ..RunPolicy::default() },
+        ..JobRequest::new("bench".parse()?, Strategy::AllReduce)
+    };
+    Ok(JobSpec::try_from(request)?)
+}

@@ -1,0 +1,134 @@
+//! Elastic jobs of hello scripts: an agent is killed, and the number of workers is changed.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, ensure};
+use e2e::processes::{parent, signal};
+use protocol::ids::Generation;
+use rustix::process::Signal;
+
+use super::site::{Gang, HELLO, JOB, Site, kill};
+use super::torchrun::{self, Torchruns, Tuning};
+use super::{PEER_LOSSES, WORKERS};
+use crate::sample::{Figure, Row};
+
+/// Workers of one job whose agents are killed, each twice. Later replacements would wait longer.
+const LOSERS: usize = WORKERS;
+
+/// Kills agents of jobs with 4 to 8 workers, `pairs` times two. The replacement of the first one comes at once, usually before
+/// the next start. If it is killed too, the next replacement comes after 1 s, and 7 workers start.
+pub(crate) fn lost(pairs: usize) -> anyhow::Result<Vec<Row>> {
+    let (mut with_7, mut with_8) = (vec![], vec![]);
+    for first in (0..pairs).step_by(LOSERS) {
+        let mut site = Site::new(HELLO)?;
+        let _master = site.muster(&["--worker-num", "4:8"]);
+        let mut gang = site.gang_of(WORKERS)?;
+        for _ in first..pairs.min(first + LOSERS) {
+            // The other workers move up, and the replacement gets the last rank. So each worker has rank 0 in turn.
+            for rank in [0, WORKERS - 1] {
+                let event = kill(parent(gang.pids[rank]).context("the script has an agent")?);
+                gang = site.next_gang()?;
+                let times = if gang.world == WORKERS { &mut with_8 } else { &mut with_7 };
+                times.push(gang.since(event)?);
+                if gang.world < WORKERS {
+                    gang = site.gang_of(WORKERS)?;
+                }
+            }
+        }
+    }
+    let row = |what: &str, times: Vec<Duration>| Row {
+        what: format!("4:8, agent killed, {what}, {} times", times.len()),
+        muster: Figure::Times(times),
+        bare: None,
+        bare_is: "",
+    };
+    let without = with_7.clone();
+    let mut rows = vec![row("replaced in time: to the last of 8", with_8), row("to the last of 7", with_7)];
+    if torchrun::version().is_ok() {
+        for (tuning, bare_is) in [
+            (Tuning::Default, "8 torchruns 4:8, default intervals"),
+            (Tuning::Fast, "8 torchruns 4:8, last_call_timeout=1"),
+        ] {
+            let bare = Some(Figure::Times(peer(tuning, pairs)?));
+            rows.push(Row { bare, bare_is, ..row("to the last of 7", without.clone()) });
+        }
+    }
+    Ok(rows)
+}
+
+/// Kills torchruns, each with its script. A torchrun notices only failures of its own script, so a second script is killed,
+/// which a broken connection would end.
+fn peer(tuning: Tuning, pairs: usize) -> anyhow::Result<Vec<Duration>> {
+    let mut site = Site::new(HELLO)?;
+    let mut torchruns = Torchruns::start(&site, tuning)?;
+    let mut times = vec![];
+    for _ in 0..pairs.min(PEER_LOSSES) {
+        let gang = site.gang_of(WORKERS)?;
+        let newest = torchruns.newest();
+        let own = gang.pids.iter().find(|pid| parent(**pid) == newest).context("the newest torchrun has a script")?;
+        let event = kill(*own);
+        torchruns.kill_newest();
+        let other = gang.pids.iter().find(|pid| *pid != own).context("there are others")?;
+        signal(*other, Signal::KILL);
+        times.push(site.gang_of(WORKERS - 1)?.since(event)?);
+        torchruns.add(&site)?;
+    }
+    Ok(times)
+}
+
+/// Changes the number of workers of one job.
+pub(crate) fn scaled(pairs: usize) -> anyhow::Result<Vec<Row>> {
+    let mut shell = Site::new(HELLO)?;
+    let mut site = Site::new(HELLO)?;
+    let master = site.muster(&["--worker-num", "4:8"]);
+    site.gang_of(WORKERS)?;
+    let (mut shrinks, mut grows, mut starts) = (vec![], vec![], vec![]);
+    let mut scale = |workers: usize| -> anyhow::Result<(Duration, Gang)> {
+        let event = SystemTime::now();
+        patch(&master.url, workers)?;
+        let gang = site.gang_of(workers)?;
+        Ok((gang.since(event)?, gang))
+    };
+    for _ in 0..pairs {
+        shrinks.push(scale(WORKERS - 1)?.0);
+        grows.push(scale(WORKERS)?.0);
+        starts.push(shell.shell_start()?);
+    }
+    let before: Generation = scale(WORKERS / 2)?.1.generation.parse()?;
+    let after: Generation = scale(WORKERS)?.1.generation.parse()?;
+    let row = |what: &str, times| Row {
+        what: format!("{what}, to the last script"),
+        muster: Figure::Times(times),
+        bare: Some(Figure::Times(starts.clone())),
+        bare_is: "a shell's start of 8",
+    };
+    Ok(vec![
+        row("scale 8 to 7", shrinks),
+        row("scale 7 to 8, with the agent's start", grows),
+        Row {
+            what: "starts after 4 workers join at once".to_owned(),
+            muster: Figure::Count((after.sequence - before.sequence).into()),
+            bare: None,
+            bare_is: "",
+        },
+    ])
+}
+
+/// Sets the maximum of workers. Faster than a client that must start first.
+fn patch(master: &str, workers: usize) -> anyhow::Result<()> {
+    let address = master.trim_start_matches("http://");
+    let body = format!("{{\"worker_num\": {workers}}}");
+    let mut stream = TcpStream::connect(address)?;
+    write!(
+        stream,
+        "PATCH /v1/jobs/{JOB} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    ensure!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! `make bench-elastic`: how fast a gang changes, beside a shell that starts the same scripts, torchrun, and simple loops.
+
+mod crash;
+mod fakes;
+mod first_step;
+mod members;
+mod site;
+mod torchrun;
+
+use std::io::Write as _;
+
+use crate::sample::Row;
+
+/// Workers of a gang of hello scripts.
+const WORKERS: usize = 8;
+/// Maximum crashes of each peer. A peer can take seconds for each.
+const PEER_CRASHES: usize = 20;
+/// Maximum agents of each peer that are killed. A peer can take a minute for each.
+const PEER_LOSSES: usize = 3;
+
+/// All rows. Each measurement of processes is repeated `pairs` times, and that of TensorFlow `tensorflow_pairs` times.
+pub(crate) async fn compare(pairs: usize, tensorflow_pairs: usize) -> anyhow::Result<Vec<Row>> {
+    let mut rows = vec![];
+    for measure in [crash::compare, members::lost, members::scaled] {
+        note(&mut rows, measure(pairs)?)?;
+    }
+    note(&mut rows, first_step::compare(tensorflow_pairs)?)?;
+    note(&mut rows, fakes::writes().await?)?;
+    note(&mut rows, fakes::changes().await?)?;
+    Ok(rows)
+}
+
+/// Adds rows to the table, and shows them now, because the others may take minutes.
+fn note(rows: &mut Vec<Row>, measured: Vec<Row>) -> anyhow::Result<()> {
+    for row in &measured {
+        writeln!(std::io::stderr(), "{}", row.cells().join(" | "))?;
+    }
+    rows.extend(measured);
+    Ok(())
+}

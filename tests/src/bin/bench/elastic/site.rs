@@ -1,0 +1,189 @@
+//! A folder with scripts that note when they start, and what starts them there.
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, ensure};
+use e2e::processes::{DEADLINE, signal};
+use e2e::{Master, Scene, programs};
+use rustix::process::Signal;
+
+use super::WORKERS;
+
+/// Does nothing for ever.
+pub(crate) const HELLO: &str = "import starts, time\ntime.sleep(1e6)\n";
+
+/// Name of the job of a site.
+pub(crate) const JOB: &str = "bench";
+
+/// Notes the time when it is imported. The time of day is comparable with the harness's, because both use one machine.
+const STARTS_PY: &str = r#"
+import os, time
+at, env = time.time_ns(), os.environ
+generation = env.get("MUSTER_GENERATION", "none")
+line = f"{env['RANK']} {env['WORLD_SIZE']} {generation} {at} {os.getpid()}\n"
+with open("starts.txt", "a") as file: file.write(line)
+"#;
+
+/// Starts the scripts without a launcher.
+const SHELL: &str = r#"for rank in $(seq 0 $((WORLD_SIZE - 1))); do RANK=$rank python exec.py & done; wait"#;
+
+/// How often the notes are read. The times are in the notes, so this does not affect them.
+const POLL: Duration = Duration::from_millis(5);
+
+/// A folder with an exec.py. Dropping this kills the processes in it.
+pub(crate) struct Site {
+    pub(crate) scene: Scene,
+    notes: File,
+    /// Notes of gangs that [`Self::next_gang`] has not returned yet.
+    unread: String,
+}
+
+/// All scripts of one start.
+#[derive(Debug)]
+pub(crate) struct Gang {
+    pub(crate) world: usize,
+    pub(crate) generation: String,
+    /// When the last of them started.
+    pub(crate) started: SystemTime,
+    /// Process ids, by rank.
+    pub(crate) pids: Vec<u32>,
+}
+
+/// A script's start.
+#[derive(Debug)]
+struct Note {
+    rank: usize,
+    world: usize,
+    generation: String,
+    at: SystemTime,
+    pid: u32,
+}
+
+impl Site {
+    pub(crate) fn new(exec_py: &str) -> anyhow::Result<Self> {
+        Self::of(Scene::new(exec_py))
+    }
+
+    pub(crate) fn of(scene: Scene) -> anyhow::Result<Self> {
+        fs::write(scene.path().join("starts.py"), STARTS_PY)?;
+        let notes = scene.path().join("starts.txt");
+        fs::write(&notes, "")?;
+        Ok(Self { notes: File::open(notes)?, unread: String::new(), scene })
+    }
+
+    /// A command in the folder that finds the same Python as all others.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(self.scene.path()).env("PATH", path()).env("TMPDIR", self.scene.path());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    /// Waits until all scripts of a start later than the last one have started.
+    pub(crate) fn next_gang(&mut self) -> anyhow::Result<Gang> {
+        let begin = Instant::now();
+        loop {
+            self.notes.read_to_string(&mut self.unread)?;
+            if let Some((gang, lines)) = first_gang(&self.unread) {
+                self.unread = self.unread.split_inclusive('\n').skip(lines).collect();
+                return Ok(gang);
+            }
+            ensure!(begin.elapsed() < DEADLINE, "no complete start within {DEADLINE:?}, only:\n{}", self.unread);
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Like [`Self::next_gang`], with this number of scripts.
+    pub(crate) fn gang_of(&mut self, world: usize) -> anyhow::Result<Gang> {
+        loop {
+            let gang = self.next_gang()?;
+            if gang.world == world {
+                return Ok(gang);
+            }
+        }
+    }
+
+    /// Time from here until a shell has started all scripts. They are killed after that.
+    pub(crate) fn shell_start(&mut self) -> anyhow::Result<Duration> {
+        let begin = SystemTime::now();
+        let mut shell = self
+            .command("sh")
+            .args(["-c", SHELL])
+            .env("WORLD_SIZE", WORKERS.to_string())
+            .spawn()
+            .context("start sh")?;
+        let gang = self.next_gang()?;
+        gang.pids.iter().for_each(|pid| signal(*pid, Signal::KILL));
+        shell.wait()?;
+        gang.since(begin)
+    }
+
+    /// Starts a master, which submits a job with these flags. The master must be dropped before the site.
+    pub(crate) fn muster(&self, flags: &[&str]) -> Master {
+        let master = self.scene.master_with(&[("PATH", &path())]);
+        let always =
+            ["--master", &master.url, "--detach", "--task", JOB, "--backoff", "0s", "--max-restarts", "100000"];
+        self.scene.run(&[&always, flags].concat()).code(0);
+        master
+    }
+}
+
+impl Gang {
+    /// Time from an event to the start of the last script.
+    pub(crate) fn since(&self, event: SystemTime) -> anyhow::Result<Duration> {
+        self.started.duration_since(event).context("the gang starts after the event")
+    }
+}
+
+/// Kills a process. Returns the time just before that.
+pub(crate) fn kill(pid: u32) -> SystemTime {
+    let now = SystemTime::now();
+    signal(pid, Signal::KILL);
+    now
+}
+
+/// The first complete start in these notes, and the number of lines up to its end.
+fn first_gang(text: &str) -> Option<(Gang, usize)> {
+    let complete = text.rfind('\n').map_or("", |end| &text[..end]);
+    let notes: Vec<Note> = complete.lines().filter_map(note).collect();
+    let mut lines = 0;
+    for group in notes.chunk_by(|one, other| (one.world, &one.generation) == (other.world, &other.generation)) {
+        let first = group.first()?;
+        if group.len() >= first.world {
+            let mut members: Vec<&Note> = group[..first.world].iter().collect();
+            members.sort_by_key(|note| note.rank);
+            return Some((
+                Gang {
+                    world: first.world,
+                    generation: first.generation.clone(),
+                    started: members.iter().map(|note| note.at).max()?,
+                    pids: members.iter().map(|note| note.pid).collect(),
+                },
+                lines + first.world,
+            ));
+        }
+        lines += group.len();
+    }
+    None
+}
+
+fn note(line: &str) -> Option<Note> {
+    let mut fields = line.split(' ');
+    Some(Note {
+        rank: fields.next()?.parse().ok()?,
+        world: fields.next()?.parse().ok()?,
+        generation: fields.next()?.to_owned(),
+        at: UNIX_EPOCH + Duration::from_nanos(fields.next()?.parse().ok()?),
+        pid: fields.next()?.parse().ok()?,
+    })
+}
+
+fn path() -> String {
+    let folder = programs::python_folder();
+    [folder.as_path(), Path::new("/usr/bin"), Path::new("/bin")].map(|dir| dir.display().to_string()).join(":")
+}
