@@ -106,7 +106,7 @@ image-programs: musl ## Build the static programs for the images into dist/image
 
 .PHONY: images
 images: image-programs ## Build the images muster-master and muster-agent; push them with REGISTRY=HOST/PATH
-	REGISTRY="$(REGISTRY)" scripts/images dist/image
+	REGISTRY="$(REGISTRY)" VERSION="$(VERSION)" scripts/images dist/image
 
 .PHONY: token
 token: ## Create the Secret with the master's token in kubectl's namespace, unless it exists
@@ -196,8 +196,8 @@ abuse: ## Send a master 1,000 browser requests, 10,000 malformed requests and 10
 	cargo test --locked -p e2e --test suite -- abuse:: --ignored --nocapture --test-threads 1
 
 .PHONY: chaos
-chaos: ## Break masters at every point, kill workers and pods at random, and check that nothing is lost; ROUNDS=n for more
-	scripts/chaos $(or $(ROUNDS),1)
+chaos: venv ## Break masters at every point, kill workers and pods at random, and check that nothing is lost; ROUNDS=n for more
+	$(WITH_VENV) scripts/chaos $(or $(ROUNDS),1)
 
 .PHONY: bench
 bench: build ## Measure Muster's overhead, such as the time to start a job

@@ -8,10 +8,10 @@ one line of at most 64 KiB. Both sides ignore unknown keys. From the helper:
 
     {"hello": 1}    the first message, with the version of this protocol
     {"progress": {"generation": "1.2", "step": 61, "split": 0, "steps": 59, "samples": 1888, "compute_us": 90000,
-                  "wall_us": 180000}}
+                  "wall_us": 180000, "values": {"loss": 0.31}}}
                     at most about four a second; only the newest is sent. `step` is null before the first step. The numbers
                     after `split` count since the second step of this split, without short last batches; `compute_us` is
-                    the time inside `measure`.
+                    the time inside `measure`. `values` are the newest ones of `log`.
     {"leaving": {"step": 61, "agreed": true}}
                     the script saves, and exits with code 75. Without `agreed`, it lost a peer, and does not save.
 
@@ -39,6 +39,7 @@ LINGER_SECONDS = 0.3  # a slower rank may still fetch its part of the last all-r
 CHIEF_LINGER_SECONDS = 0.4  # the chief exits last, because TensorFlow in the other ranks needs the service in it
 PROGRESS_SECONDS = 0.25
 LINE_BYTES = 64 * 1024
+VALUES_MAX = 8  # in one report
 EXACT = 2**24  # up to here, a float32 holds every integer, so that a sum of versions is exact
 
 
@@ -66,6 +67,7 @@ class Job:
         self._is_counted = False  # not in a split's first step, which traces, nor in a short last batch
         self._compute_ns, self._began_ns = 0, 0  # of this step: `measure`, and the clock at its begin
         self._totals = (0, 0, 0, 0)  # steps, samples, compute_ns, wall_ns of this split
+        self._values = {}  # the newest values of `log`
 
     @property
     def batch(self):
@@ -128,6 +130,13 @@ class Job:
         finally:
             self._compute_ns += time.perf_counter_ns() - began_ns
 
+    def log(self, **values):
+        """Reports values, such as `loss=0.31`, with the next step; at most 8 names. NaN and infinity are left out."""
+        newest = self._values | {name: float(value) for name, value in values.items()}
+        if len(newest) > VALUES_MAX:
+            raise ValueError(f"cannot log {sorted(newest)}: a job has at most {VALUES_MAX} values")
+        self._values = newest
+
     def sampler(self, count, seed):
         """Returns a sampler over the indexes 0 to `count` - 1."""
         return Sampler(self, count, seed)
@@ -168,7 +177,8 @@ class Job:
         steps, samples, compute_ns, wall_ns = self._totals
         times = {"compute_us": compute_ns // 1000, "wall_us": wall_ns // 1000}
         counts = {"split": self._split, "steps": steps, "samples": samples, **times}
-        return {"progress": {"generation": self.generation, "step": self._step, **counts}}
+        values = {name: value for name, value in self._values.items() if math.isfinite(value)}
+        return {"progress": {"generation": self.generation, "step": self._step, **counts, "values": values}}
 
     def _on_notice(self, notice):
         """Runs in the channel's thread."""

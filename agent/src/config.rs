@@ -27,7 +27,8 @@ Usage: agent [OPTIONS] [-- COMMAND...]
 ";
 
 /// What `--help` prints after the settings.
-const HELP_TAIL: &str = "  -h, --help                         Print this help
+const HELP_TAIL: &str = "      --install FILE                 Copy this program to FILE and exit
+  -h, --help                         Print this help
   -V, --version                      Print the version
 
 Examples:
@@ -90,6 +91,8 @@ pub enum Invocation {
     Agent(Box<Config>),
     /// Becomes the command of a run.
     Shim(Shim),
+    /// Copies this program to another place.
+    Install(PathBuf),
     /// Prints the help.
     Help,
     /// Prints the version.
@@ -146,6 +149,7 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
         let setting = match argument {
             Arg::Short('h') | Arg::Long("help") => return Ok(Invocation::Help),
             Arg::Short('V') | Arg::Long("version") => return Ok(Invocation::Version),
+            Arg::Long("install") => return Ok(Invocation::Install(parser.value()?.into())),
             Arg::Long(name) => SETTINGS.iter().find(|setting| setting.flag.is(name)),
             Arg::Short(_) | Arg::Value(_) => None,
         };

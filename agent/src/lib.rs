@@ -3,12 +3,14 @@
 //! script ended. It knows nothing of Kubernetes, ranks or worker counts. This file connects the modules.
 
 pub mod activity;
+pub mod code;
 pub mod config;
 pub mod diagnostics;
 mod ending;
 pub mod follow;
 pub mod helper;
 pub mod http;
+mod install;
 pub mod last_words;
 pub mod log;
 pub mod mirror;
@@ -28,10 +30,11 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use rustix::process::setsid;
 use tokio::runtime;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
 use tracing::{info, warn};
 
 use activity::Activity;
+use code::CodeFolder;
 use config::{Config, Invocation, Supervision};
 use ending::Stops;
 use helper::HelperFolder;
@@ -58,6 +61,10 @@ pub fn main() -> ExitCode {
     let code = match config::from_process() {
         Ok(Invocation::Agent(config)) => run_agent(*config),
         Ok(Invocation::Shim(shim)) => shim::become_command(shim),
+        Ok(Invocation::Install(target)) => match install::install(&target) {
+            Ok(()) => 0,
+            Err(error) => complain(&format!("cannot copy the agent to {target:?}: {error}")),
+        },
         Ok(Invocation::Help) => print(&config::help()),
         Ok(Invocation::Version) => print(concat!("agent ", env!("CARGO_PKG_VERSION"), "\n")),
         Err(error) => complain(&error.to_string()),
@@ -129,9 +136,11 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
     let path = helper.as_ref().map(|folder| folder.path().to_owned());
     let template = RunTemplate { command: [entrypoint, command].concat(), work_dir, environment, helper: path };
     let boot_id = uuid::Uuid::new_v4().to_string();
+    let code = Arc::new(Mutex::new(CodeFolder::new(template.work_dir.clone())));
+    let shared = Arc::new(template.clone());
     let (runner, status) = Runner::new(template, Arc::clone(&output), reaper, Memory::of(CGROUP), boot_id);
     let (commands, queue) = mpsc::channel(COMMANDS_MAX);
-    let agent = Agent { commands, status, output, activity: Activity::new(), token };
+    let agent = Agent { commands, status, output, activity: Activity::new(), token, code, template: shared };
 
     let mirror = match supervision {
         Supervision::Pod => Some(tokio::spawn(mirror::mirror(Arc::clone(&agent.output), agent.status.clone()))),

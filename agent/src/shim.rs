@@ -1,4 +1,4 @@
-//! The step between the agent and exec.py. The kernel kills a process when its parent dies, if the process itself has
+//! The step between the agent and the script. The kernel kills a process when its parent dies, if the process itself has
 //! asked for it. Rust needs `unsafe` to run code between fork and exec, so the agent starts its own program again. The
 //! new process asks the kernel, checks that the agent is still alive, and becomes the command.
 
@@ -13,6 +13,8 @@ use protocol::agent::PYTHONS;
 use rustix::fs::{Access, access};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
+use crate::run::script::place_of_python;
+
 /// The hidden flag. The agent's process id, `--` and the command follow.
 pub const FLAG: &str = "--exec-shim";
 
@@ -20,6 +22,8 @@ pub const FLAG: &str = "--exec-shim";
 pub(crate) const CANNOT_EXECUTE: u8 = 126;
 /// Exit code of shells for a command that was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
+
+const NO_PYTHON: &str = "neither python nor python3 is on PATH; install Python 3, or set PATH";
 
 /// The arguments of the shim.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,14 +48,13 @@ pub fn become_command(shim: Shim) -> u8 {
     }
     let command = with_installed_python(command, |program| is_on_path(program, path.as_deref()));
     let (program, arguments) = command.split_first().expect("the command line was checked when it was parsed");
-    let [python, python3] = PYTHONS;
     let error = Command::new(program).args(arguments).exec();
     let (why, code) = if error.kind() != io::ErrorKind::NotFound {
         (error.to_string(), CANNOT_EXECUTE)
     } else if program.to_string_lossy().contains('/') {
         ("no such file".to_owned(), NOT_FOUND)
-    } else if program == python {
-        (format!("neither {python} nor {python3} is on PATH; install Python 3, or set PATH"), NOT_FOUND)
+    } else if program == PYTHONS[0] {
+        (NO_PYTHON.to_owned(), NOT_FOUND)
     } else {
         ("not found on PATH".to_owned(), NOT_FOUND)
     };
@@ -59,18 +62,29 @@ pub fn become_command(shim: Shim) -> u8 {
 }
 
 /// Replaces `python` by `python3` if only `python3` is installed. `python` is the first word of the command. After an
-/// image's ENTRYPOINT, it is the word before exec.py.
+/// image's ENTRYPOINT, it is the word before the script.
 fn with_installed_python(mut command: Vec<OsString>, is_installed: impl Fn(&str) -> bool) -> Vec<OsString> {
     let [python, python3] = PYTHONS;
-    let before_script = command.windows(2).position(|words| words == [python, "exec.py"]);
-    let place = if command[0] == python { Some(0) } else { before_script };
-    if let Some(place) = place
+    if let Some(place) = place_of_plain_python(&command)
         && !is_installed(python)
         && is_installed(python3)
     {
         command[place] = python3.into();
     }
     command
+}
+
+/// Where the command has the plain word `python`, in place of which `python3` may run.
+fn place_of_plain_python(command: &[OsString]) -> Option<usize> {
+    let place = if command[0] == PYTHONS[0] { Some(0) } else { place_of_python(command) };
+    place.filter(|place| command[*place] == PYTHONS[0])
+}
+
+/// The error of a command that needs a Python, if none is installed. `path` is the variable PATH.
+pub(crate) fn missing_python(command: &[OsString], path: Option<&OsStr>) -> Option<String> {
+    place_of_plain_python(command)?;
+    let is_missing = PYTHONS.into_iter().all(|program| !is_on_path(program, path));
+    is_missing.then(|| NO_PYTHON.to_owned())
 }
 
 /// Whether a folder of PATH has this program. Without PATH, execvp(3) searches these two folders.

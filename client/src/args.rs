@@ -1,7 +1,10 @@
 //! The command line: flags and verbs. The help of a flag has its unit and default. `request.rs` checks the values
 //! together, and `config.rs` finds the master.
 
+mod cluster;
+mod code;
 mod kubernetes;
+mod mistakes;
 mod policy;
 mod values;
 mod verbs;
@@ -10,14 +13,16 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use protocol::elastic::WorkerNum;
 use protocol::env::{EnvError, EnvName};
 use protocol::ids::JobName;
 use protocol::job::Strategy;
 
+pub(crate) use self::cluster::{DoctorArgs, InstallArgs, Service, UninstallArgs};
+pub(crate) use self::code::CodeArgs;
 pub(crate) use self::kubernetes::{ImageArgs, Loader, PodArgs, Registry};
+use self::mistakes::{refuse_submit_flags_beside_a_verb, typed_with_one_dash, verb_of};
 pub(crate) use self::policy::PolicyArgs;
 use self::values::{count, workers};
 pub(crate) use self::verbs::{CompletionsArgs, EnvArgs, LogsArgs, NameArg, ScaleArgs, StatusArgs, WaitArgs, WhyArgs};
@@ -30,6 +35,7 @@ Examples:
   client --env BATCH=64 -- --epochs 3     give exec.py BATCH=64 and the arguments --epochs 3
   client --strategy ps --task digits --master http://127.0.0.1:7897
   client --image digits --memory 2Gi --master http://192.168.49.2:31898
+  client train.py --image tensorflow/tensorflow:2.21.0 --master http://192.168.49.2:31898
   client --task digits --replace          run a job again: delete the old one first
   client logs digits -f                   follow a submitted job again
 
@@ -41,9 +47,9 @@ Exit codes:
   4  the image could not be found, built, pushed or loaded, or Docker could not be reached
 Ctrl-C ends the client by SIGINT, which a shell shows as 130.";
 
-/// Runs the exec.py of the current folder as one distributed TensorFlow job.
+/// Runs a script as one distributed TensorFlow job.
 ///
-/// Without a verb, submits ./exec.py as a job and follows it to its end.
+/// Without a verb, submits SCRIPT, or ./exec.py, as a job and follows it to its end.
 #[derive(Debug, Parser)]
 #[command(name = "client", version, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -61,9 +67,10 @@ pub(crate) struct Cli {
 /// How to reach the master. All commands take these flags.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ConnectionArgs {
-    /// Address of the master, http://HOST:PORT or https://HOST:PORT. `local` starts one for this job only, and the
-    /// replicas run as processes on this machine; a verb asks the local master that runs [default: $MUSTER_MASTER, else
-    /// local]
+    /// Address of the master, http://HOST:PORT or https://HOST:PORT. `kube` or kube:[CONTEXT/]NAMESPACE reaches the
+    /// master in that namespace through the Kubernetes API, with the kubeconfig. `local` starts one for this job only, and
+    /// the replicas run as processes on this machine; a verb asks the local master that runs [default: $MUSTER_MASTER,
+    /// else local]
     #[arg(long, global = true, value_name = "URL", help_heading = "Master")]
     pub(crate) master: Option<String>,
     /// File with the master's token [default: the token in $MUSTER_TOKEN]
@@ -114,7 +121,9 @@ pub(crate) struct SubmitArgs {
     pub(crate) replace: bool,
     #[command(flatten)]
     pub(crate) format: FormatArgs,
-    /// Arguments for exec.py
+    #[command(flatten)]
+    pub(crate) code: CodeArgs,
+    /// Arguments for the script
     #[arg(last = true, value_name = "ARGS")]
     pub(crate) args: Vec<String>,
     #[command(flatten)]
@@ -185,6 +194,15 @@ pub(crate) enum Verb {
     /// They add this program's folder to PATH and, if a proxy is set, the node to no_proxy.
     /// `eval "$(client env --unset)"` undoes this.
     Env(EnvArgs),
+    /// Install or upgrade the master in a namespace of a cluster
+    #[command(after_help = cluster::INSTALL_EXAMPLES)]
+    Install(InstallArgs),
+    /// Remove the master of a namespace, with all its jobs and their records
+    #[command(after_help = "Examples:\n  client uninstall --dry-run\n  client uninstall -y -n team")]
+    Uninstall(UninstallArgs),
+    /// Check the cluster, your rights, the master and the way to it; the exit code is 1 if a check fails
+    #[command(after_help = "Examples:\n  client doctor\n  client doctor --master kube:kind-dev/team -o json")]
+    Doctor(DoctorArgs),
     /// Print a shell completion script
     #[command(after_help = "Example:\n  client completions bash > ~/.local/share/bash-completion/completions/client")]
     Completions(CompletionsArgs),
@@ -230,45 +248,6 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Par
     };
     refuse_submit_flags_beside_a_verb(&matches)?;
     let cli = Cli::from_arg_matches(&matches).map_err(|report| cannot(report, matches.subcommand_name()))?;
+    cli.submit.code.check()?;
     Ok(Parsed::Command(Box::new(cli)))
-}
-
-/// The verb of a command line that does not parse. clap's report does not name it.
-fn verb_of(arguments: &[OsString]) -> Option<String> {
-    let matches = Cli::command().ignore_errors(true).try_get_matches_from(arguments).ok()?;
-    matches.subcommand_name().map(str::to_owned)
-}
-
-/// Suggests `--worker-num` for `-worker-num`, which clap reads as the flag `-w` with a value.
-fn typed_with_one_dash(arguments: &[OsString]) -> Option<String> {
-    let cli = Cli::command();
-    let is_flag = |name: &str| {
-        let mut commands = std::iter::once(&cli).chain(cli.get_subcommands());
-        commands.any(|command| command.get_arguments().any(|arg| arg.get_long() == Some(name)))
-    };
-    let ours = arguments.iter().filter_map(|argument| argument.to_str()).take_while(|argument| *argument != "--");
-    let mut names = ours.filter_map(|argument| argument.strip_prefix('-')?.split('=').next());
-    names.find(|name| is_flag(name)).map(|name| format!("--{name}"))
-}
-
-/// Refuses flags of a submit before a verb. clap's own `args_conflicts_with_subcommands` would refuse global
-/// flags too.
-fn refuse_submit_flags_beside_a_verb(matches: &ArgMatches) -> Result<(), UsageError> {
-    let Some(verb) = matches.subcommand_name() else { return Ok(()) };
-    let submit = SubmitArgs::augment_args(clap::Command::new("submit"));
-    let typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
-    match submit.get_arguments().find(|arg| typed(arg.get_id().as_str())) {
-        None => Ok(()),
-        Some(arg) => {
-            let flag = match (arg.get_long(), arg.get_short()) {
-                (Some(long), _) => format!("--{long}"),
-                (None, Some(short)) => format!("-{short}"),
-                (None, None) => "-- ARGS".to_owned(),
-            };
-            Err(UsageError {
-                sentence: format!("{flag} before \"{verb}\" is a flag for submitting a job"),
-                hint: Some(format!("leave it out; client {verb} --help lists the flags of \"{verb}\"")),
-            })
-        }
-    }
 }

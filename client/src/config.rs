@@ -10,6 +10,7 @@ use protocol::env::{EnvName, MUSTER_PREFIX};
 use reqwest::header::HeaderValue;
 
 use crate::args::ConnectionArgs;
+use crate::cluster::KubePlace;
 use crate::master_url::{BadMasterUrl, MasterUrl};
 
 /// The master's address, unless a flag gives it.
@@ -42,6 +43,8 @@ pub(crate) enum MasterChoice {
     Local(LocalBecause),
     /// The master at this address.
     At(MasterUrl),
+    /// The master in this namespace, through the Kubernetes API.
+    Kube(KubePlace),
 }
 
 /// Why the master is local.
@@ -175,6 +178,14 @@ impl ConfigError {
 }
 
 impl Config {
+    /// The place of commands that are only for clusters: the chosen one, or the kubeconfig's.
+    pub(crate) fn place(&self) -> KubePlace {
+        match &self.master {
+            MasterChoice::Kube(place) => place.clone(),
+            MasterChoice::At(_) | MasterChoice::Local(_) => KubePlace::default(),
+        }
+    }
+
     /// Reads the flags, and the environment for omitted flags.
     pub(crate) fn read(args: ConnectionArgs) -> Result<Self, ConfigError> {
         Self::from_parts(args, own_variable)
@@ -232,7 +243,13 @@ fn choice(origin: &'static str, text: &str) -> Result<MasterChoice, ConfigError>
     if text == "local" {
         return Ok(MasterChoice::Local(LocalBecause::Asked));
     }
-    text.parse().map(MasterChoice::At).map_err(|error| ConfigError::Url { origin, error })
+    let choice = match KubePlace::of_master(text) {
+        Some(place) => {
+            place.map(MasterChoice::Kube).map_err(|error| BadMasterUrl::Place(text.chars().take(120).collect(), error))
+        }
+        None => text.parse().map(MasterChoice::At),
+    };
+    choice.map_err(|error| ConfigError::Url { origin, error })
 }
 
 fn read_token(path: &Path) -> Result<Token, ConfigError> {
@@ -291,6 +308,10 @@ mod tests {
         assert_eq!(read(Some("local"), Some("http://b:2")), Ok(MasterChoice::Local(LocalBecause::Asked)));
         assert_eq!(read(None, None), Ok(MasterChoice::Local(LocalBecause::Default)));
         assert_eq!(read(None, Some("")), Ok(MasterChoice::Local(LocalBecause::Default)));
+        let team = KubePlace { context: None, namespace: Some("team".to_owned()) };
+        assert_eq!(read(Some("kube:team"), Some("http://b:2")), Ok(MasterChoice::Kube(team)));
+        assert_eq!(read(None, Some("kube")), Ok(MasterChoice::Kube(KubePlace::default())));
+        assert!(read(Some("kube:/"), None).unwrap_err().contains("the context is empty"));
     }
 
     #[test]

@@ -2,19 +2,21 @@
 
 use std::time::Duration;
 
-use protocol::agent::SCRIPT;
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
 use protocol::view::JobState;
 
 use crate::announcement::Announced;
+use crate::cluster::ClusterError;
 use crate::config::ConfigError;
 use crate::image::ImageError;
 use crate::local_master::LocalMasterError;
 use crate::master_client::MasterError;
 use crate::master_url::MasterUrl;
 use crate::output::{OutputError, spelled};
+use crate::pack::PackError;
 use crate::request::RequestError;
+use crate::script::ScriptError;
 use crate::shell_env::EnvError;
 use crate::usage::UsageError;
 
@@ -46,7 +48,7 @@ pub(crate) enum Error {
     #[error("--detach does not go with a local master: the master and its job end with this command")]
     LocalDetached,
     /// A flag for Kubernetes is given for a local master.
-    #[error("{flag} does not go with a local master: it runs {SCRIPT} as processes on this machine")]
+    #[error("{flag} does not go with a local master: it runs the script as processes on this machine")]
     NotLocal {
         /// The flag.
         flag: String,
@@ -59,12 +61,30 @@ pub(crate) enum Error {
         /// The master.
         url: MasterUrl,
     },
+    /// There is no script to run.
+    #[error(transparent)]
+    Script(#[from] ScriptError),
+    /// The job's code cannot be packed.
+    #[error(transparent)]
+    Pack(#[from] PackError),
+    /// Pods need an image, and the command line names none.
+    #[error("no image to run: a job that brings its code to Kubernetes needs --image")]
+    CodeNeedsImage,
+    /// A flag about an image with the agent is given for a job that brings its code.
+    #[error("{flag} does not go with a script or --code: pods then run the image unmodified, and nodes pull it")]
+    NotWithCode {
+        /// The flag.
+        flag: &'static str,
+    },
     /// The image for the pods could not be made.
     #[error(transparent)]
     Image(#[from] ImageError),
     /// `client env` found no cluster.
     #[error(transparent)]
     Env(#[from] EnvError),
+    /// A cluster cannot be used.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
     /// A request to the master failed.
     #[error(transparent)]
     Master(#[from] MasterError),
@@ -130,6 +150,12 @@ impl Error {
             Self::NotLocal { .. } | Self::NotAtProcesses { .. } => {
                 Some("leave it out, or give --master URL, the address of a master in Kubernetes".to_owned())
             }
+            Self::Script(error) => error.hint(),
+            Self::Pack(error) => error.hint(),
+            Self::CodeNeedsImage => {
+                Some("give one with Python, for example --image tensorflow/tensorflow:2.21.0".to_owned())
+            }
+            Self::NotWithCode { flag } => Some(format!("leave out {flag}, or bring no code")),
             Self::AlreadyEnded { name, .. } => Some(format!(
                 "add --replace to run it again, or choose another --task; client logs {name} shows its output"
             )),
@@ -137,6 +163,7 @@ impl Error {
             Self::Image(ImageError::Master(error)) if !error.is_not_found() => master_hint(error),
             Self::Image(error) => error.hint(),
             Self::Env(error) => error.hint(),
+            Self::Cluster(error) => error.hint(),
             Self::Master(error) => master_hint(error),
             Self::Local(error) => error.hint(),
             Self::Runtime(_)
@@ -166,6 +193,7 @@ fn master_hint(error: &MasterError) -> Option<String> {
         }
         MasterError::NotAMaster { .. } => Some("check --master (or MUSTER_MASTER): host, port and path".to_owned()),
         MasterError::Refused(problem) => code_hint(problem.code).map(str::to_owned),
+        MasterError::NoWay(error) => error.hint(),
         MasterError::Setup(_) => None,
     }
 }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use protocol::error::ErrorCode;
 use protocol::view::JobState;
 
+use crate::cluster::ClusterError;
 use crate::error::Error;
 use crate::image::ImageError;
 use crate::master_client::MasterError;
@@ -59,8 +60,10 @@ impl From<&Error> for Exit {
             Error::NoLocalMaster | Error::SeveralLocalMasters(_) => Self::BadInput,
             Error::LocalDetached | Error::AlreadyEnded { .. } => Self::BadInput,
             Error::NotLocal { .. } | Error::NotAtProcesses { .. } => Self::BadInput,
+            Error::Script(_) | Error::Pack(_) | Error::CodeNeedsImage | Error::NotWithCode { .. } => Self::BadInput,
             Error::Image(error) => Self::from(error),
             Error::Master(error) => Self::from(error),
+            Error::Cluster(error) => Self::from(error),
             Error::Local(_) | Error::Runtime(_) | Error::Env(_) => Self::MasterFailed,
             Error::Output(_)
             | Error::WaitTimeout { .. }
@@ -106,6 +109,12 @@ impl From<&ImageError> for Exit {
     }
 }
 
+impl From<&ClusterError> for Exit {
+    fn from(error: &ClusterError) -> Self {
+        if error.is_bad_input() { Self::BadInput } else { Self::MasterFailed }
+    }
+}
+
 impl From<&MasterError> for Exit {
     fn from(error: &MasterError) -> Self {
         match error {
@@ -114,6 +123,7 @@ impl From<&MasterError> for Exit {
                 (400 | 404 | 413 | 422, _) | (409, ErrorCode::JobExists | ErrorCode::CannotScale) => Self::BadInput,
                 (_, _) => Self::MasterFailed,
             },
+            MasterError::NoWay(error) => Self::from(&**error),
             MasterError::Setup(_)
             | MasterError::Unreachable { .. }
             | MasterError::Silent { .. }

@@ -4,6 +4,7 @@
 
 mod announcement;
 mod args;
+mod cluster;
 mod commands;
 mod config;
 mod env_file;
@@ -11,6 +12,7 @@ mod error;
 mod exit;
 mod follow;
 mod hints;
+mod ignored;
 mod image;
 mod interrupt;
 mod local_master;
@@ -19,9 +21,11 @@ mod master_client;
 mod master_url;
 mod narrate;
 mod output;
+mod pack;
 mod patience;
 mod request;
 mod resume;
+mod script;
 mod shell_env;
 mod usage;
 

@@ -1,26 +1,32 @@
 //! One function for each route of the master. Every request has a deadline. Callers retry with `patience.rs`.
 
 use std::error::Error as StdError;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use log::debug;
+use protocol::code::{CodeId, Manifest, MissingBlobs, Sha256};
 use protocol::elastic::JobPatch;
 use protocol::error::Problem;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
-use protocol::routes::{AGENT_PROGRAM, JOBS, LONG_POLL_MAX_SECONDS, MASTER};
+use protocol::progress::JobSeries;
+use protocol::routes::{AGENT_PROGRAM, CODE, CODE_BLOBS, JOBS, LONG_POLL_MAX_SECONDS, MASTER};
 use protocol::view::{JobList, JobView, MasterView};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 
+use crate::cluster::{ClusterError, Forward, KubePlace};
 use crate::config::Token;
 use crate::master_url::MasterUrl;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit for a whole response, and for the headers of a stream.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Limit for sending code, whose largest size takes this long at 300 KiB/s.
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(4 * 60);
 /// Idle time of a connection before TCP keepalive checks whether the peer is alive.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
@@ -42,6 +48,9 @@ pub(crate) enum MasterError {
         /// The system's error text.
         reason: String,
     },
+    /// The way through the Kubernetes API failed.
+    #[error(transparent)]
+    NoWay(Arc<ClusterError>),
     /// The master accepted the connection, but did not respond.
     #[error("the master at {url} did not answer in time")]
     Silent {
@@ -69,6 +78,7 @@ impl MasterError {
             Self::Unreachable { .. } | Self::Silent { .. } => true,
             Self::Refused(problem) => gateway_trouble(problem.status),
             Self::NotAMaster { status, .. } => gateway_trouble(*status),
+            Self::NoWay(error) => error.is_transient(),
             Self::Setup(_) => false,
         }
     }
@@ -84,11 +94,22 @@ impl MasterError {
 pub(crate) struct MasterClient {
     http: Client,
     url: MasterUrl,
+    /// The socket through which all requests go, if the master is reached through the Kubernetes API.
+    forward: Option<Arc<Forward>>,
 }
 
 impl MasterClient {
     /// Creates a client. Nothing is sent yet.
     pub(crate) fn new(url: MasterUrl, token: Option<&Token>) -> Result<Self, MasterError> {
+        Self::with(url, token, None)
+    }
+
+    /// Like [`Self::new`], for the master to which this forward leads.
+    pub(crate) fn through(place: KubePlace, token: &Token, forward: Forward) -> Result<Self, MasterError> {
+        Self::with(MasterUrl::through(place), Some(token), Some(Arc::new(forward)))
+    }
+
+    fn with(url: MasterUrl, token: Option<&Token>, forward: Option<Arc<Forward>>) -> Result<Self, MasterError> {
         // reqwest needs a provider even without TLS. An error means that a provider is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let headers: HeaderMap = token.map(|token| (AUTHORIZATION, token.header())).into_iter().collect();
@@ -102,8 +123,12 @@ impl MasterClient {
         let builder = if url.is_loopback() { builder.no_proxy() } else { builder };
         // Without TLS, no certificates are needed.
         let builder = if url.is_https() { builder } else { builder.tls_certs_only([]) };
+        let builder = match &forward {
+            Some(forward) => builder.unix_socket(forward.socket()),
+            None => builder,
+        };
         let http = builder.build().map_err(|error| MasterError::Setup(root_cause(&error)))?;
-        Ok(Self { http, url })
+        Ok(Self { http, url, forward })
     }
 
     /// The master's address.
@@ -130,9 +155,26 @@ impl MasterClient {
         Ok(if is_new { Submitted::New(view) } else { Submitted::Before(view) })
     }
 
+    /// Sends the manifest of a job's code. Returns the blobs that the master does not have.
+    pub(crate) async fn put_manifest(&self, id: CodeId, manifest: &Manifest) -> Result<Vec<Sha256>, MasterError> {
+        let request = self.request(Method::PUT, self.code(CODE, id)).json(manifest);
+        Ok(self.json::<MissingBlobs>(request.timeout(UPLOAD_TIMEOUT)).await?.missing)
+    }
+
+    /// Sends a stream of blobs of this code. Returns the blobs that the master still does not have.
+    pub(crate) async fn put_blobs(&self, id: CodeId, stream: Vec<u8>) -> Result<Vec<Sha256>, MasterError> {
+        let request = self.request(Method::PUT, self.code(CODE_BLOBS, id)).body(stream);
+        Ok(self.json::<MissingBlobs>(request.timeout(UPLOAD_TIMEOUT)).await?.missing)
+    }
+
     /// All jobs.
     pub(crate) async fn list(&self) -> Result<JobList, MasterError> {
         self.json(self.request(Method::GET, self.url.join(JOBS))).await
+    }
+
+    /// The newest report of each of a job's scripts.
+    pub(crate) async fn newest_progress(&self, name: &JobName) -> Result<JobSeries, MasterError> {
+        self.json(self.request(Method::GET, self.job(name, "/series")).query(&[("tail", 1)])).await
     }
 
     /// One job now.
@@ -179,6 +221,9 @@ impl MasterClient {
 
     /// The error for a failure of the transport.
     pub(super) fn transport_error(&self, error: &reqwest::Error) -> MasterError {
+        if let Some(trouble) = self.forward.as_ref().and_then(|forward| forward.trouble()) {
+            return MasterError::NoWay(trouble);
+        }
         if error.is_timeout() && !error.is_connect() {
             return MasterError::Silent { url: self.url.clone() };
         }
@@ -195,6 +240,10 @@ impl MasterClient {
     /// The error for a response that no master sends.
     pub(super) fn not_a_master(&self, status: StatusCode) -> MasterError {
         MasterError::NotAMaster { url: self.url.clone(), status: status.as_u16() }
+    }
+
+    fn code(&self, route: &str, id: CodeId) -> Url {
+        self.url.join(&route.replace("{id}", &id.to_string()))
     }
 
     fn job(&self, name: &JobName, rest: &str) -> Url {

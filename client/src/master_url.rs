@@ -6,10 +6,14 @@ use std::str::FromStr;
 
 use reqwest::Url;
 
+use crate::cluster::{BadPlace, KubePlace};
+
 /// `http://HOST:PORT` or `https://…`, with a path if the master is behind a proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MasterUrl {
     url: Url,
+    /// The place of a master that is reached through the Kubernetes API. It is shown instead of the URL.
+    place: Option<Box<KubePlace>>,
 }
 
 /// Why a text is not a [`MasterUrl`].
@@ -21,6 +25,9 @@ pub(crate) enum BadMasterUrl {
     /// It does not parse.
     #[error("\"{0}\" is not the address of a master: {1}")]
     Syntax(String, String),
+    /// It begins with `kube:`, but names no place.
+    #[error("\"{0}\" is not the place of a master: {1}")]
+    Place(String, BadPlace),
     /// It has a user name, a password, a query or a fragment.
     #[error("a master's address may have only a host, a port and a path")]
     Extra,
@@ -36,12 +43,18 @@ impl BadMasterUrl {
             Self::Scheme(_) | Self::Syntax(_, _) => {
                 "write it as http://HOST:PORT, or local for a master for this job only".to_owned()
             }
+            Self::Place(_, _) => "write it as kube, kube:NAMESPACE or kube:CONTEXT/NAMESPACE".to_owned(),
             Self::Extra => "give a token in MUSTER_TOKEN or with --token-file FILE".to_owned(),
         }
     }
 }
 
 impl MasterUrl {
+    /// The address of a master that is reached through the Kubernetes API. Its host is not used.
+    pub(crate) fn through(place: KubePlace) -> Self {
+        Self { url: Url::parse("http://muster").expect("it is a URL"), place: Some(Box::new(place)) }
+    }
+
     /// The address of `path`, which begins with a slash.
     pub(crate) fn join(&self, path: &str) -> Url {
         let mut url = self.url.clone();
@@ -76,13 +89,16 @@ impl FromStr for MasterUrl {
         if has_login || url.query().is_some() || url.fragment().is_some() {
             return Err(BadMasterUrl::Extra);
         }
-        Ok(Self { url })
+        Ok(Self { url, place: None })
     }
 }
 
 impl fmt::Display for MasterUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.url.as_str().trim_end_matches('/'))
+        match &self.place {
+            Some(place) => place.fmt(f),
+            None => f.write_str(self.url.as_str().trim_end_matches('/')),
+        }
     }
 }
 

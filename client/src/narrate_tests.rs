@@ -35,6 +35,8 @@ fn pending(workers: u32) -> JobView {
         restarts: Restarts::default(),
         spec: spec("AllReduce", workers),
         workers: None,
+        code: None,
+        pushes: 0,
         roster: vec![],
         changes: vec![],
         replicas: replicas.collect(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use protocol::agent::SCRIPT;
+use protocol::code::ScriptPath;
 use protocol::env::EnvName;
 use protocol::ids::{JOB_NAME_MAX, JobName};
 use protocol::image::ImageRef;
@@ -42,11 +42,21 @@ pub(crate) enum RequestError {
     #[error("the folder {} has a name that is not valid UTF-8", .0.display())]
     FolderNotUnicode(PathBuf),
     /// The folder has no script.
-    #[error("no {SCRIPT} in {}", .0.display())]
-    NoScript(PathBuf),
-    /// exec.py is not a file.
-    #[error("{SCRIPT} in {} is not a file", .0.display())]
-    ScriptNotAFile(PathBuf),
+    #[error("no {script} in {}", folder.display())]
+    NoScript {
+        /// The script.
+        script: ScriptPath,
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The script is not a file.
+    #[error("{script} in {} is not a file", folder.display())]
+    ScriptNotAFile {
+        /// The script.
+        script: ScriptPath,
+        /// The folder.
+        folder: PathBuf,
+    },
 }
 
 impl RequestError {
@@ -56,12 +66,12 @@ impl RequestError {
             Self::Spec(error) => return Some(spec_hint(error).to_owned()),
             Self::NoVariable(name) => return Some(format!("set it, or give --env {name}=VALUE")),
             Self::MountedTwice(_) => "give each volume a path of its own",
-            Self::NoScript(_) => "run client in the folder that holds the training script, named exec.py",
+            Self::NoScript { .. } => "name the training script, for example client train.py",
             Self::EnvFile(_)
             | Self::Variable(_)
             | Self::NoFolder(_)
             | Self::FolderNotUnicode(_)
-            | Self::ScriptNotAFile(_) => return None,
+            | Self::ScriptNotAFile { .. } => return None,
         };
         Some(hint.to_owned())
     }
@@ -87,11 +97,12 @@ fn spec_hint(error: &SpecError) -> &'static str {
         SpecError::LongLease(_) => "give a shorter --lease",
         SpecError::TooManyModules(_) => "give fewer modules to --preload; they import others by themselves",
         SpecError::ReservedEnv(_) => "leave it out of --env and --env-file",
-        SpecError::RefusedEnv(_) => "if exec.py needs it, give --allow-env with its name too",
+        SpecError::RefusedEnv(_) => "if the script needs it, give --allow-env with its name too",
         SpecError::Env(_) => "change it in --env or --env-file",
         SpecError::NulInArgument(_) => "change the arguments after --",
         SpecError::TooMuchInput { .. } => "write it to a file in this folder for exec.py to read",
         SpecError::RelativeWorkDir(_) => "run client in a folder with an absolute path",
+        SpecError::CodeAndWorkDir => "leave out work_dir",
     }
 }
 
@@ -122,6 +133,7 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
         args,
         policy,
         pod,
+        code: _,    // added by `commands::submit`
         image: _,   // added to the job when the image with the agent exists
         detach: _,  // for the client only
         replace: _, // for the client only
@@ -147,6 +159,8 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
         pod,
         run_policy: policy.run_policy(surroundings.restarts_by_default),
         work_dir: None,
+        code: None,
+        script: None,
         args,
         env: variables(env, env_file.as_deref(), surroundings)?,
         allow_env: allow_env.into_iter().collect(),
@@ -154,19 +168,20 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
     Ok(JobSpec::try_from(request)?)
 }
 
-/// The job with processes as replicas. They run exec.py of `folder`, which must be absolute.
+/// The job with processes as replicas. They run its script in `folder`, which must be absolute.
 pub(crate) fn in_folder(spec: JobSpec, folder: &Path) -> Result<JobSpec, RequestError> {
     if folder.to_str().is_none() {
         return Err(RequestError::FolderNotUnicode(folder.to_owned()));
     }
-    match folder.join(SCRIPT).metadata() {
-        Ok(found) if found.is_file() => Ok(JobSpec { work_dir: Some(folder.to_owned()), ..spec }),
-        Ok(_) => Err(RequestError::ScriptNotAFile(folder.to_owned())),
-        Err(_) => Err(RequestError::NoScript(folder.to_owned())),
+    let folder = folder.to_owned();
+    match folder.join(spec.script.as_str()).metadata() {
+        Ok(found) if found.is_file() => Ok(JobSpec { work_dir: Some(folder), ..spec }),
+        Ok(_) => Err(RequestError::ScriptNotAFile { script: spec.script, folder }),
+        Err(_) => Err(RequestError::NoScript { script: spec.script, folder }),
     }
 }
 
-/// The job with pods as replicas. They run exec.py of an image that contains the agent.
+/// The job with pods as replicas. They run the script of this image or of the job's code.
 pub(crate) fn in_image(spec: JobSpec, image: ImageRef) -> JobSpec {
     JobSpec { image: Some(image), ..spec }
 }

@@ -4,8 +4,6 @@ use std::error::Error as _;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use protocol::agent::SCRIPT;
-
 /// An invalid command line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{sentence}")]
@@ -21,8 +19,8 @@ pub(crate) struct UsageError {
 pub(crate) fn from_clap(error: &clap::Error, verb: Option<&str>, meant: Option<String>) -> UsageError {
     let text = error.to_string();
     let first = text.split("\n\n").next().map(one_line).unwrap_or_default();
-    let own = validation_sentence(error).or_else(|| if verb.is_none() { unknown_verb(error) } else { None });
-    let sentence = own.unwrap_or_else(|| first.strip_prefix("error: ").unwrap_or(&first).to_owned());
+    let sentence =
+        validation_sentence(error).unwrap_or_else(|| first.strip_prefix("error: ").unwrap_or(&first).to_owned());
     let hint = meant.map(|flag| format!("did you mean {flag}?")).or_else(|| tip(&text));
     UsageError { sentence, hint: Some(hint.unwrap_or_else(|| where_to_look(error, verb))) }
 }
@@ -30,10 +28,7 @@ pub(crate) fn from_clap(error: &clap::Error, verb: Option<&str>, meant: Option<S
 fn where_to_look(error: &clap::Error, verb: Option<&str>) -> String {
     match (verb, unknown(error)) {
         (Some(verb), _) => format!("client {verb} --help lists what \"{verb}\" takes"),
-        (None, Some(word)) if word.ends_with(".py") => {
-            format!("client alone runs the {SCRIPT} of the current folder; pass its arguments after --")
-        }
-        (None, Some(_)) => format!("client --help lists flags and verbs; pass arguments for {SCRIPT} after --"),
+        (None, Some(_)) => "client --help lists flags and verbs; pass arguments for the script after --".to_owned(),
         (None, None) => "client --help lists flags and verbs".to_owned(),
     }
 }
@@ -42,11 +37,6 @@ fn where_to_look(error: &clap::Error, verb: Option<&str>) -> String {
 fn tip(text: &str) -> Option<String> {
     let mut tips = text.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
     tips.find(|tip| !tip.starts_with("to pass ")).map(str::to_owned)
-}
-
-/// The sentence for an unknown verb. clap reports it as an argument, since a command line needs no verb.
-fn unknown_verb(error: &clap::Error) -> Option<String> {
-    unknown(error).filter(|word| !word.starts_with('-')).map(|word| format!("unknown verb \"{word}\""))
 }
 
 /// The argument that clap does not know.

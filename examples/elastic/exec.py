@@ -79,6 +79,7 @@ try:
         indexes, weights = sampler.take()
         loss, *summed = train_step(pixels[indexes], labels[indexes], weights, job.signal()).numpy()
         step += 1
+        job.log(loss=loss)
         if job.is_chief and step % 10 == 0:
             print(f"step {step} loss {loss:.4f} world {job.world}", flush=True)
         must_leave = job.step(step, summed)

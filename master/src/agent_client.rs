@@ -1,5 +1,8 @@
 //! The client for agents: one method for each route. Every call has a deadline. Connections are kept and reused.
 
+mod code;
+mod leased;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +18,14 @@ use hyper::{Method, Request, Response, StatusCode, Uri, header};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use protocol::agent::{Membership, RunStatus};
+use protocol::agent::RunStatus;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::Generation;
-use protocol::lease::{ClockMillis, Lease, Renewal};
 use protocol::routes;
 use protocol::warm::WarmRequest;
 use tokio::time::timeout;
 
+pub use self::leased::{LeasePoll, PartOfStart};
 use crate::agent_token::AgentToken;
 
 /// Maximum time to keep an unused connection. Each job's agents have their own addresses, so kept connections are
@@ -30,15 +33,24 @@ use crate::agent_token::AgentToken;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time of a request that an agent answers immediately.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum bytes of an answer, except output. The program that answers may not be an agent.
-const ANSWER_BYTES: usize = 1024 * 1024;
+/// Maximum bytes of an answer, except output: 20,000 missing blobs fit. The program that answers may not be an agent.
+const ANSWER_BYTES: usize = 2 * 1024 * 1024;
 /// TCP keep-alive: the idle time before the first probe, the interval, and the number of probes. A run may print
 /// nothing for hours; without probes, a broken connection would look the same.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_PROBE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_PROBES: u32 = 3;
-/// Duration of one long poll. Network devices may cut a connection that is idle for a minute.
-const POLL_WAIT: Duration = Duration::from_secs(30);
+/// Maximum duration of one long poll. Network devices may cut a connection that is idle for a minute.
+pub const POLL_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// A long poll of an agent's status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Poll {
+    /// The answer comes when the status has another number than this.
+    pub after: u64,
+    /// Or after this time, in whole seconds, at most [`POLL_WAIT_MAX`].
+    pub wait: Duration,
+}
 
 /// Why a call to an agent failed.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +72,14 @@ pub enum AgentError {
         /// The detail of the agent's answer.
         detail: String,
     },
+    /// The agent does not have the job's code, or cannot take it or run it.
+    #[error("{detail}")]
+    Unfit {
+        /// The kind of error: `CodeMissing`, `BadCode`, `CodeStoreFull` or `NoPython`.
+        code: ErrorCode,
+        /// The detail of the agent's answer.
+        detail: String,
+    },
     /// The agent is shutting down with its pod and accepts no more requests.
     #[error("{0}")]
     Ending(
@@ -75,30 +95,6 @@ pub enum AgentAnswer {
     Status(Box<RunStatus>),
     /// The agent has no such route. It is an agent of the first prototype, which has only `/config` and `/run`.
     SeedOnly,
-}
-
-/// A long poll of an agent with a lease.
-#[derive(Debug, Clone, Copy)]
-pub struct LeasePoll {
-    /// The agent's lease.
-    pub lease: Lease,
-    /// The number of the newest status that is known.
-    pub after: u64,
-    /// How long to wait for another one.
-    pub wait: Duration,
-    /// The agent's clock in its newest answer.
-    pub heard: ClockMillis,
-}
-
-/// An agent's part in a start.
-#[derive(Debug, Clone, Copy)]
-pub struct StartOf {
-    /// The start.
-    pub generation: Generation,
-    /// The replica's membership. An evaluator has none.
-    pub membership: Option<Membership>,
-    /// What keeps the run alive, if it needs that.
-    pub renewal: Option<Renewal>,
 }
 
 /// A part of a run's output.
@@ -156,28 +152,19 @@ impl AgentClient {
         Self { authorization: Some(authorization), ..self.clone() }
     }
 
-    /// `GET /status`; with `after`, a long poll that answers when the status is newer than `after`.
+    /// `GET /status`, as a long poll if one is given.
     ///
     /// # Errors
     /// [`AgentError`].
-    pub async fn status(&self, agent: SocketAddr, after: Option<u64>) -> Result<AgentAnswer, AgentError> {
+    pub async fn status(&self, agent: SocketAddr, poll: Option<Poll>) -> Result<AgentAnswer, AgentError> {
         let path = routes::AGENT_STATUS;
-        let (path, limit) = match after {
+        let (path, limit) = match poll {
             None => (path.to_owned(), CALL_TIMEOUT),
-            Some(after) => (format!("{path}?after={after}&wait={}", POLL_WAIT.as_secs()), POLL_WAIT + CALL_TIMEOUT),
+            Some(Poll { after, wait }) => {
+                (format!("{path}?after={after}&wait={}", wait.as_secs()), wait + CALL_TIMEOUT)
+            }
         };
         self.status_of(get(agent, &path), limit).await
-    }
-
-    /// `GET /status` as a long poll of an agent with a lease. `wait` may be zero.
-    ///
-    /// # Errors
-    /// [`AgentError`].
-    pub async fn poll(&self, agent: SocketAddr, poll: LeasePoll) -> Result<AgentAnswer, AgentError> {
-        let LeasePoll { lease, after, wait, heard } = poll;
-        let renewal = renewal(Some(Renewal { fence: lease.fence(), heard }));
-        let path = format!("{}?after={after}&wait_ms={}{renewal}", routes::AGENT_STATUS, wait.as_millis());
-        self.status_of(get(agent, &path), wait + lease.answer()).await
     }
 
     async fn status_of(&self, request: Call, limit: Duration) -> Result<AgentAnswer, AgentError> {
@@ -186,23 +173,10 @@ impl AgentClient {
             Err(AgentError::Refused { status: 404 | 405, .. }) => Ok(AgentAnswer::SeedOnly),
             Ok(body) if body.trim_ascii() == b"OK" => Ok(AgentAnswer::SeedOnly),
             Err(error) => Err(error),
-            Ok(body) => serde_json::from_slice(&body).map(AgentAnswer::Status).map_err(|error| {
-                let detail = format!("the answer is not an agent's: {error}");
-                AgentError::Refused { status: StatusCode::OK.as_u16(), detail }
-            }),
+            Ok(body) => {
+                serde_json::from_slice(&body).map(AgentAnswer::Status).map_err(|error| no_answer_of_an_agent(&error))
+            }
         }
-    }
-
-    /// `POST /config` with a JSON object.
-    ///
-    /// # Errors
-    /// [`AgentError`].
-    pub async fn configure(&self, agent: SocketAddr, start: StartOf, body: Bytes) -> Result<(), AgentError> {
-        let StartOf { generation, membership, renewal: of_lease } = start;
-        let membership = membership.map(|Membership { seat, of, start }| format!("&seat={seat}&of={of}&start={start}"));
-        let (membership, renewal) = (membership.unwrap_or_default(), renewal(of_lease));
-        let path = format!("{}?generation={generation}{membership}{renewal}", routes::AGENT_CONFIG);
-        self.call(post(agent, &path, body), CALL_TIMEOUT).await.map(drop)
     }
 
     /// `POST /warm`.
@@ -296,14 +270,6 @@ struct Call {
     request: Request<Full<Bytes>>,
 }
 
-/// The parameters of a renewal.
-fn renewal(renewal: Option<Renewal>) -> String {
-    let parameters = |Renewal { fence, heard: ClockMillis(heard) }| {
-        format!("&fence_ms={}&heard_ms={heard}", Duration::as_millis(&fence))
-    };
-    renewal.map(parameters).unwrap_or_default()
-}
-
 fn get(agent: SocketAddr, path: &str) -> Call {
     Call { agent, request: request(Method::GET, agent, path, Bytes::new()) }
 }
@@ -336,10 +302,20 @@ fn unreachable(agent: SocketAddr, error: impl std::error::Error + Send + Sync + 
     AgentError::Unreachable { agent, source: Box::new(error) }
 }
 
+fn no_answer_of_an_agent(error: &serde_json::Error) -> AgentError {
+    let detail = format!("the answer is not an agent's: {error}");
+    AgentError::Refused { status: StatusCode::OK.as_u16(), detail }
+}
+
 fn refusal(status: StatusCode, body: &[u8]) -> AgentError {
     match serde_json::from_slice(body) {
         // A proxy in front of an agent may answer 503 too, but without this code.
         Ok(Problem { code: ErrorCode::Unavailable, detail, .. }) => AgentError::Ending(detail),
+        Ok(Problem {
+            code: code @ (ErrorCode::CodeMissing | ErrorCode::BadCode | ErrorCode::CodeStoreFull | ErrorCode::NoPython),
+            detail,
+            ..
+        }) => AgentError::Unfit { code, detail },
         Ok(Problem { detail, .. }) => AgentError::Refused { status: status.as_u16(), detail },
         Err(_) => AgentError::Refused { status: status.as_u16(), detail: format!("its agent answered {status}") },
     }

@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use clap::builder::BoolishValueParser;
 use clap::{Parser, ValueEnum};
 use protocol::env::MUSTER_PREFIX;
+use protocol::image::ImageRef;
 use protocol::routes::MASTER_PORT;
 use protocol::view::BackendKind;
 
@@ -42,6 +43,10 @@ pub struct Config {
     /// Agent program for pods with --backend process, and for clients to fetch [default: `agent` beside this program]
     #[arg(long, env = "MUSTER_AGENT_BINARY", value_name = "PATH")]
     pub agent_binary: Option<PathBuf>,
+
+    /// Image with the agent, for jobs that bring their code, with --backend kubernetes [default: the image of this pod]
+    #[arg(long, env = "MUSTER_AGENT_IMAGE", value_name = "REF")]
+    pub agent_image: Option<ImageRef>,
 
     /// File with the key for the agents' tokens, at least 32 characters; with --backend kubernetes, where agents
     /// outlive this master [default: a file in the state directory]
@@ -97,6 +102,7 @@ impl Config {
     pub fn check(&self) -> anyhow::Result<()> {
         let given = [
             ("--namespace", self.namespace.is_some()),
+            ("--agent-image", self.agent_image.is_some()),
             ("--agent-key-file", self.agent_key_file.is_some()),
             ("--allow-host-volumes", self.allow_host_volumes),
         ];
@@ -104,6 +110,11 @@ impl Config {
             (Backend::Process, Some((flag, _))) => bail!("{flag} has no meaning with --backend process"),
             (Backend::Process | Backend::Kubernetes, _) => Ok(()),
         }
+    }
+
+    /// The name of this pod, if the program runs in one. Kubernetes makes it the name of the host.
+    pub fn pod_name() -> Option<String> {
+        variable("HOSTNAME")
     }
 
     /// Reads the key for the agents' tokens, if a file is named.

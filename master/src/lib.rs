@@ -4,6 +4,7 @@ pub mod agent_client;
 pub mod agent_token;
 pub mod backend;
 mod boot_id;
+pub mod code;
 pub mod config;
 pub mod descriptors;
 pub mod driver;
@@ -13,6 +14,7 @@ pub mod job;
 pub mod kube;
 pub mod logs;
 pub mod registry;
+pub mod series;
 mod signals;
 mod state_dir;
 pub mod store;
@@ -36,6 +38,7 @@ use crate::agent_token::AgentKey;
 use crate::backend::PodBackend;
 use crate::backend::kube::{HostVolumes, KubeBackend};
 use crate::backend::process::ProcessBackend;
+use crate::code::CodeStore;
 use crate::config::{Backend, Config};
 use crate::descriptors::Descriptors;
 use crate::driver::Context;
@@ -71,12 +74,14 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
     // Raise the limit first: later code reads it.
     let descriptors = Descriptors::raise().context("raise the limit of open files")?;
     let state = StateDir::claim(&config.state_dir()?)?;
-    let World { store, backend, agent_key, boot_id, logs } = tokio::select! {
+    let World { store, backend, agent_key, boot_id, logs, code } = tokio::select! {
         world = World::find(&config, &state, descriptors) => world?,
         reason = signals.told_to_end() => return ended_by(reason),
     };
     let listener = http::listen(config.listen).with_context(|| CannotListen(config.listen))?;
-    let context = Context { store, backend: Arc::clone(&backend), agents: AgentClient::new(), agent_key, boot_id };
+    let code = Arc::new(CodeStore::open(&code).context("open the store of code")?);
+    let context =
+        Context { store, backend: Arc::clone(&backend), agents: AgentClient::new(), agent_key, boot_id, code };
     let archive = Archive::new(logs, config.log_budget);
     let jobs = Jobs::new(Arc::new(change(context)), archive);
     let mut following = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&jobs).run()));
@@ -134,6 +139,8 @@ struct World {
     /// The folder for output. Each store has another folder, because a sweep removes the output of jobs that are not in
     /// this master's store.
     logs: PathBuf,
+    /// The folder for code that jobs bring, one for each store for the same reason.
+    code: PathBuf,
 }
 
 impl World {
@@ -159,7 +166,8 @@ async fn on_this_host(config: &Config, state: &StateDir, descriptors: Descriptor
         ProcessBackend::new(agent, here, not_inherited, state.path(), descriptors).context("read the pods' folders")?;
     // These agents do not outlive this master, so a random key is enough.
     let (boot_id, agent_key) = (boot_id(&store).await?, AgentKey::random());
-    Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key, boot_id, logs: state.logs() })
+    let (logs, code) = (state.logs(), state.code());
+    Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key, boot_id, logs, code })
 }
 
 async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> {
@@ -169,11 +177,17 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
     };
     let cluster = Cluster::connect(config.namespace.clone()).await?;
     let host_volumes = if config.allow_host_volumes { HostVolumes::Allowed } else { HostVolumes::Refused };
-    let backend = KubeBackend::begin(&cluster).await?.with_host_volumes(host_volumes);
+    let agent_image = match (&config.agent_image, Config::pod_name()) {
+        (Some(image), _) => Some(image.clone()),
+        (None, Some(pod)) => cluster.image_of_master(&pod).await,
+        (None, None) => None,
+    };
+    let backend = KubeBackend::begin(&cluster).await?.with_host_volumes(host_volumes).with_agent_image(agent_image);
     info!(namespace = cluster.namespace(), "connected to Kubernetes");
-    let (store, logs) = (KubeStore::new(&cluster), state.logs().join(cluster.folder()));
+    let (logs, code) = (state.logs().join(cluster.folder()), state.code().join(cluster.folder()));
+    let store = KubeStore::new(&cluster);
     let boot_id = boot_id(&store).await?;
-    Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key, boot_id, logs })
+    Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key, boot_id, logs, code })
 }
 
 /// The exit status: 0 after a requested shutdown, 2 when the master could not start or continue.

@@ -1,6 +1,7 @@
 //! The registry: every job of this master, behind a single lock. The registry follows the store's watch, so a job
 //! reaches its driver in the same way after a submit and after a restart of the master.
 
+mod code;
 mod error;
 mod requests;
 
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use protocol::ids::JobName;
 use protocol::view::{JobState, JobView};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::sleep;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -18,9 +19,10 @@ use tracing::{debug, error};
 
 pub use self::error::JobsError;
 use self::requests::remove_output;
-use crate::driver::{self, Channels, Context, Driven, Tenure};
+use crate::driver::{self, Channels, Context, Driven, Staging, Tenure};
 use crate::job::key::JobKey;
 use crate::logs::{Archive, JobLogs};
+use crate::series::SeriesOfJob;
 use crate::store::{JobRecord, StoreError, StoreEvent, Stored};
 
 /// Pause before a job gets a new driver after its first driver broke. The pause doubles each time a driver breaks,
@@ -36,8 +38,11 @@ pub struct JobHandle {
     pub view: watch::Receiver<JobView>,
     /// The job's output.
     pub logs: Arc<JobLogs>,
+    /// What its scripts have reported to this master.
+    pub series: Arc<SeriesOfJob>,
     record: watch::Sender<Option<Stored>>,
     damaged: Arc<Notify>,
+    stagings: mpsc::Sender<Staging>,
     /// How many drivers of the job have broken.
     broken: u32,
 }
@@ -48,6 +53,8 @@ struct Drivers {
     tasks: JoinSet<Driven>,
     /// The uid distinguishes a job from a later job with the same name.
     jobs: HashMap<Id, JobKey>,
+    /// The task that removes unused code. It begins when all jobs are known.
+    sweeper: Option<AbortOnDropHandle<()>>,
 }
 
 /// The outcome of a submit.
@@ -128,7 +135,7 @@ impl Jobs {
             }
         };
         let shown = before.view.borrow().clone();
-        let (handle, channels) = Self::connect(&stored, shown, before.logs);
+        let (handle, channels) = Self::connect(&stored, shown, (before.logs, before.series));
         self.lock().insert(stored.name().clone(), JobHandle { broken, ..handle });
         self.drive(stored, (tenure, pause), channels, drivers);
     }
@@ -151,14 +158,15 @@ impl Jobs {
         drivers.jobs.insert(task.id(), job);
     }
 
-    fn take(&self, event: StoreEvent, drivers: &mut Drivers) {
+    fn take(self: &Arc<Self>, event: StoreEvent, drivers: &mut Drivers) {
         match event {
             StoreEvent::Changed(stored) => match self.find(stored.name()) {
                 Some(handle) if handle.uid() == stored.record.uid => drop(handle.record.send_replace(Some(*stored))),
                 Some(_) | None => {
                     let record = &stored.record;
                     let logs = self.archive.job(&record.uid, &record.replicas());
-                    let (handle, channels) = Self::connect(&stored, driver::initial_view(record), logs);
+                    let kept = (logs, Arc::default());
+                    let (handle, channels) = Self::connect(&stored, driver::initial_view(record), kept);
                     self.lock().insert(stored.name().clone(), handle);
                     let tenure = self.tenure(record);
                     self.drive(*stored, (tenure, Duration::ZERO), channels, drivers);
@@ -179,8 +187,10 @@ impl Jobs {
             }
             StoreEvent::Replayed { all_readable } => {
                 self.is_complete.send_replace(true);
-                // The folder of a job with an unreadable record would look like that of a deleted job.
+                // The folder and the code of a job with an unreadable record would look like those of a deleted job.
                 if all_readable {
+                    let sweeper = tokio::spawn(Arc::clone(self).sweep_code());
+                    drivers.sweeper = Some(AbortOnDropHandle::new(sweeper));
                     let archive = Arc::clone(&self.archive);
                     self.removals.spawn(async move { archive.sweep().await });
                 }
@@ -189,12 +199,27 @@ impl Jobs {
         self.arrivals.send_replace(());
     }
 
-    fn connect(stored: &Stored, shown: JobView, logs: Arc<JobLogs>) -> (JobHandle, Channels) {
+    fn connect(
+        stored: &Stored,
+        shown: JobView,
+        (logs, series): (Arc<JobLogs>, Arc<SeriesOfJob>),
+    ) -> (JobHandle, Channels) {
         let (view_sender, view) = watch::channel(shown);
         let (record_sender, record) = watch::channel(Some(stored.clone()));
         let damaged = Arc::new(Notify::new());
-        let channels = Channels { record, damaged: Arc::clone(&damaged), view: view_sender, logs: Arc::clone(&logs) };
-        (JobHandle { view, logs, record: record_sender, damaged, broken: 0 }, channels)
+        let (staging_sender, stagings) = mpsc::channel(1);
+        let channels = Channels {
+            record,
+            damaged: Arc::clone(&damaged),
+            stagings,
+            view: view_sender,
+            logs: Arc::clone(&logs),
+            series: Arc::clone(&series),
+        };
+        (
+            JobHandle { view, logs, series, record: record_sender, damaged, stagings: staging_sender, broken: 0 },
+            channels,
+        )
     }
 
     /// Finds a job by its name.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-const OWN_FOLDERS: [&str; 2] = ["logs", "pods"];
+const OWN_FOLDERS: [&str; 3] = ["code", "logs", "pods"];
 const OWN_FILES: [&str; 7] =
     ["jobs.sqlite", "jobs.sqlite-wal", "jobs.sqlite-shm", "token", "agent-key", "master.log", "lock"];
 
@@ -88,6 +88,11 @@ impl StateDir {
     /// The file with the key of the agents' tokens, unless --agent-key-file names one.
     pub(crate) fn agent_key(&self) -> PathBuf {
         self.path.join("agent-key")
+    }
+
+    /// The folder with the code that jobs bring.
+    pub(crate) fn code(&self) -> PathBuf {
+        self.path.join("code")
     }
 
     /// The folder with the jobs' output.

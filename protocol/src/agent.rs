@@ -1,15 +1,22 @@
 //! An agent's messages about its run.
 
+mod exit_wire;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::code::CodeId;
 use crate::ids::{Generation, UnixMillis};
 use crate::lease::ClockMillis;
+use crate::progress::Progress;
 use crate::text;
 use crate::warm::WarmState;
 
-/// Names of the Python interpreter, in the order of the search on PATH. A command with the one that is missing runs the other.
+pub(crate) use self::exit_wire::ExitReportWire;
+
+/// Names of the Python interpreter, in the order of the search on PATH. Where only `python3` is installed, a command
+/// that begins with `python` runs `python3`.
 pub const PYTHONS: [&str; 2] = ["python", "python3"];
 
 /// Default name of the training script.
@@ -63,26 +70,30 @@ pub struct RunStatus {
     /// The run's membership in its start, as `/config` gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub membership: Option<Membership>,
+    /// The code that the job brings.
+    #[serde(default, skip_serializing_if = "CodeStatus::is_none")]
+    pub code: CodeStatus,
     /// What this agent supports.
     #[serde(default, skip_serializing_if = "Features::is_none")]
     pub features: Features,
     /// The warm interpreter. Absent until `/warm` asks for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm: Option<WarmState>,
-    /// The helper `muster.py`. Absent until the run's script reports that it uses it.
+    /// The newest report of the helper `muster.py`. Absent until the run's script says that it uses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub helper: Option<HelperStatus>,
+    pub helper: Option<Progress>,
     /// The agent's clock at this answer. It is no part of the state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_ms: Option<ClockMillis>,
 }
 
-/// What a script that uses the helper has reported in this run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HelperStatus {
-    /// The last step by the script's own count. Absent before the first one. A new step does not wake a long poll.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step: Option<u64>,
+impl RunStatus {
+    /// Whether it differs from an earlier status in more than the progress of the script. The first step of a run is news,
+    /// later ones are not.
+    pub fn is_news_after(&self, known: &Self) -> bool {
+        let stage = |status: &Self| status.helper.as_ref().map(Progress::has_stepped);
+        stage(self) != stage(known) || Self { helper: known.helper.clone(), ..self.clone() } != *known
+    }
 }
 
 /// A replica's membership in one start. The master sends it with the environment, and the agent only repeats it. From
@@ -95,6 +106,32 @@ pub struct Membership {
     pub of: u32,
     /// How often the job had restarted before this start, as in `MUSTER_RESTART_COUNT`.
     pub start: u32,
+    /// How often a user had pushed new code before this start.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pushes: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// The code that an agent has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CodeStatus {
+    /// The newest code that has arrived as a whole. Absent if the agent has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub staged: Option<CodeId>,
+    /// The code in the working directory, with which runs start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<CodeId>,
+}
+
+impl CodeStatus {
+    /// Whether there is no code.
+    fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// What an agent supports. Agents of the first versions report nothing, and ignore unknown parameters.
@@ -106,6 +143,9 @@ pub struct Features {
     /// The agent has the route `/warm`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub warm: bool,
+    /// The agent has the routes `/code`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub code: bool,
     /// The agent keeps a [`Fence`](crate::lease::Fence), and accepts `wait_ms`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fence: bool,
@@ -255,96 +295,4 @@ fn signal_name(signal: i32) -> Option<&'static str> {
         31 => "SIGSYS",
         _ => return None,
     })
-}
-
-/// How a run ended. Exactly one of `code`, `signal` and `not_started` is present.
-#[derive(Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub(crate) struct ExitReportWire {
-    /// Exit code of exec.py, 0 to 255.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    code: Option<i32>,
-    /// The signal that killed exec.py.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    signal: Option<i32>,
-    /// Present when the run reached its memory limit. `signal` is then 9.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    out_of_memory: Option<OutOfMemoryWire>,
-    /// Why no line of exec.py ran.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    not_started: Option<String>,
-    /// Whether Muster stopped the run.
-    #[serde(default)]
-    stopped: bool,
-    /// Whether the run was stopped because its pod was ended: preempted, evicted, drained or deleted.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    terminated: bool,
-    /// When the run ended, by the agent's clock.
-    ended_at: UnixMillis,
-    /// First line of the exception that ended exec.py.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    exception: Option<String>,
-    /// The newest 4096 bytes of stderr, with invalid UTF-8 replaced.
-    #[serde(default)]
-    stderr_tail: String,
-}
-
-/// The run reached its memory limit.
-#[derive(Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub(crate) struct OutOfMemoryWire {
-    /// The memory limit. Absent when unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    limit_bytes: Option<u64>,
-}
-
-/// The signal with which the kernel kills a process when memory runs out.
-const SIGKILL: i32 = 9;
-
-/// An exit report with no outcome, or with several.
-#[derive(Debug, thiserror::Error)]
-#[error("an exit needs exactly one of code, signal and not_started")]
-pub(crate) struct AmbiguousExit;
-
-impl TryFrom<ExitReportWire> for ExitReport {
-    type Error = AmbiguousExit;
-
-    fn try_from(wire: ExitReportWire) -> Result<Self, Self::Error> {
-        let ExitReportWire {
-            code,
-            signal,
-            out_of_memory,
-            not_started,
-            stopped,
-            terminated,
-            ended_at,
-            exception,
-            stderr_tail,
-        } = wire;
-        let outcome = match (code, signal, out_of_memory, not_started) {
-            (Some(code), None, None, None) => ExitOutcome::Code(code),
-            (None, Some(SIGKILL), Some(OutOfMemoryWire { limit_bytes: limit }), None) => {
-                ExitOutcome::OutOfMemory { limit }
-            }
-            (None, Some(signal), None, None) => ExitOutcome::Signal(signal),
-            (None, None, None, Some(reason)) => ExitOutcome::NotStarted(reason),
-            (_, _, _, _) => return Err(AmbiguousExit),
-        };
-        Ok(Self { outcome, stopped, terminated, ended_at, exception, stderr_tail }.bounded())
-    }
-}
-
-impl From<ExitReport> for ExitReportWire {
-    fn from(report: ExitReport) -> Self {
-        let ExitReport { outcome, stopped, terminated, ended_at, exception, stderr_tail } = report;
-        let (code, signal, out_of_memory, not_started) = match outcome {
-            ExitOutcome::Code(code) => (Some(code), None, None, None),
-            ExitOutcome::Signal(signal) => (None, Some(signal), None, None),
-            ExitOutcome::OutOfMemory { limit } => {
-                (None, Some(SIGKILL), Some(OutOfMemoryWire { limit_bytes: limit }), None)
-            }
-            ExitOutcome::NotStarted(reason) => (None, None, None, Some(reason)),
-        };
-        Self { code, signal, out_of_memory, not_started, stopped, terminated, ended_at, exception, stderr_tail }
-    }
 }

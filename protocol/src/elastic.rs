@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::code::CodeId;
 use crate::failure::Failure;
 use crate::ids::{Generation, ReplicaId, UnixMillis};
 use crate::job::{JobSpec, SpecError};
@@ -74,6 +75,13 @@ pub struct JobPatch {
     /// Whether the job is suspended: its exec.py is stopped, and it has no pods until it is resumed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<bool>,
+    /// New code for a job that brought its code. The master must have it. The scripts start again with it, unless the job
+    /// has this code already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<CodeId>,
+    /// Whether the scripts start again in any case, for example with what is in the job's `work_dir` now.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reload: bool,
 }
 
 impl JobPatch {
@@ -141,6 +149,8 @@ pub enum ChangeCause {
     },
     /// The job was suspended, and a user has resumed it.
     Resumed,
+    /// A user has pushed new code.
+    Pushed,
     /// A master took the job over during a start.
     TakenOver,
 }
@@ -162,6 +172,7 @@ impl fmt::Display for GangChange {
             }
             ChangeCause::Shrunk => f.write_str("fewer workers are wanted")?,
             ChangeCause::Left { failure } => write!(f, "{failure}")?,
+            ChangeCause::Pushed => f.write_str("new code")?,
             ChangeCause::Resumed => f.write_str("resumed")?,
             ChangeCause::TakenOver => f.write_str("another master took over")?,
         }

@@ -26,7 +26,7 @@ pub enum ErrorCode {
     BadEvaluatorNum,
     /// A variable cannot be passed to a program, is reserved for Muster, or needs `allow_env`.
     BadEnv,
-    /// An argument for exec.py cannot be passed to a program.
+    /// An argument for the script cannot be passed to a program.
     BadArgs,
     /// The image is missing or malformed, or this back end does not use images.
     BadImage,
@@ -36,6 +36,10 @@ pub enum ErrorCode {
     BadRunPolicy,
     /// The working directory is missing, contains no exec.py that Python can parse, or this back end does not use it.
     BadWorkDir,
+    /// The code is not valid: its manifest, the content of a file, or its place.
+    BadCode,
+    /// The master does not have the code that the job brings. Send it, then submit again.
+    CodeMissing,
     /// The master's host has no working Python.
     NoPython,
     /// The master's host does not have room for all replicas.
@@ -62,6 +66,8 @@ pub enum ErrorCode {
     StaleGeneration,
     /// The body is larger than allowed.
     TooLarge,
+    /// The master has no room for more code. Jobs that are deleted free some.
+    CodeStoreFull,
     /// An agent could not be reached, or its answer was not valid.
     AgentUnreachable,
     /// The cluster or the store does not answer now. Retry later.

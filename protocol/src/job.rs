@@ -5,15 +5,14 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::env::{ENTRY_LIMIT, EnvName, INPUT_BYTES_MAX};
+use crate::code::{CodeId, ScriptPath};
+use crate::env::EnvName;
 use crate::ids::{JobName, Role};
 use crate::image::ImageRef;
 use crate::pod::PodOptions;
 use crate::run_policy::RunPolicy;
 pub use crate::spec_error::SpecError;
 pub use crate::strategy::Strategy;
-use crate::text::json_length;
-use crate::tf_config;
 
 /// Default number of workers.
 pub const DEFAULT_WORKER_NUM: u32 = 2;
@@ -47,14 +46,21 @@ pub struct JobRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1))]
     pub evaluator_num: Option<u32>,
-    /// The image whose working directory contains exec.py. Only with Kubernetes.
+    /// The image whose working directory contains the script or, with `code`, an unmodified image with Python. Only with
+    /// Kubernetes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageRef>,
-    /// Absolute path of the folder that contains exec.py. Only where pods are processes of the master's host.
+    /// Absolute path of the folder that contains the script. Only where pods are processes of the master's host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, pattern = "^/"))]
     pub work_dir: Option<PathBuf>,
-    /// Arguments for exec.py.
+    /// The code that the job brings, which the master must have. Not with `work_dir`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<CodeId>,
+    /// Path of the script in the job's folder; default exec.py.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<ScriptPath>,
+    /// Arguments for the script.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
     /// Environment variables for every replica.
@@ -94,6 +100,8 @@ impl JobRequest {
             evaluator_num: None,
             image: None,
             work_dir: None,
+            code: None,
+            script: None,
             args: Vec::new(),
             env: BTreeMap::new(),
             allow_env: BTreeSet::new(),
@@ -125,11 +133,17 @@ pub struct JobSpec {
     /// The image, with Kubernetes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageRef>,
-    /// The folder of exec.py, where pods are processes.
+    /// The folder of the script, where pods are processes.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub work_dir: Option<PathBuf>,
-    /// Arguments for exec.py.
+    /// The code that the job brings. Absent: the script is in the image, or in `work_dir`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<CodeId>,
+    /// Path of the script in the job's folder. Absent: exec.py.
+    #[serde(skip_serializing_if = "ScriptPath::is_default")]
+    pub script: ScriptPath,
+    /// Arguments for the script.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
     /// Environment variables for every replica.
@@ -159,6 +173,8 @@ struct JobSpecWire {
     evaluator_num: Option<u32>,
     image: Option<ImageRef>,
     work_dir: Option<PathBuf>,
+    code: Option<CodeId>,
+    script: Option<ScriptPath>,
     #[serde(default)]
     args: Vec<String>,
     #[serde(default)]
@@ -203,6 +219,8 @@ impl JobSpec {
             evaluator_num,
             image,
             work_dir,
+            code,
+            script,
             args,
             env,
             allow_env,
@@ -225,6 +243,8 @@ impl JobSpec {
             evaluator_num: evaluator_num.unwrap_or(0),
             image,
             work_dir,
+            code,
+            script: script.unwrap_or_default(),
             args,
             env,
             allow_env,
@@ -244,72 +264,6 @@ impl JobSpec {
             Role::Worker => self.worker_num,
             Role::Ps => self.ps_num,
             Role::Evaluator => self.evaluator_num,
-        }
-    }
-
-    pub(crate) fn check_counts(&self) -> Result<(), SpecError> {
-        match (self.strategy, self.ps_num) {
-            (Strategy::AllReduce, 1..) => return Err(SpecError::PsWithAllReduce(self.ps_num)),
-            (Strategy::ParameterServer, 0) => return Err(SpecError::NoPs),
-            (Strategy::AllReduce, 0) | (Strategy::ParameterServer, 1..) => {}
-        }
-        if self.chief_num > 1 {
-            return Err(SpecError::ChiefNum(self.chief_num));
-        }
-        if self.evaluator_num > 1 {
-            return Err(SpecError::EvaluatorNum(self.evaluator_num));
-        }
-        if self.worker_num == 0 {
-            return Err(SpecError::NoWorkers);
-        }
-        match self.worker_min {
-            Some(0) => return Err(SpecError::NoWorkers),
-            Some(min) if min > self.worker_num => {
-                return Err(SpecError::MinAboveMax { min, max: self.worker_num });
-            }
-            Some(_) | None => {}
-        }
-        self.check_tf_config_fits()
-    }
-
-    /// TF_CONFIG lists all members in one variable. Linux limits a variable's length, and so the number of members.
-    fn check_tf_config_fits(&self) -> Result<(), SpecError> {
-        let room = tf_config::MEMBERS_MAX - self.chief_num;
-        let most_workers = room - self.ps_num.min(1);
-        if self.worker_num > most_workers {
-            // If the servers alone leave no room, ignore them here: the next check reports them.
-            let beside_servers = room.saturating_sub(self.ps_num);
-            let fits = if beside_servers == 0 { most_workers } else { beside_servers };
-            return Err(SpecError::TooManyWorkers { asked: self.worker_num, fits });
-        }
-        let fits = room - self.worker_num;
-        if self.ps_num > fits {
-            return Err(SpecError::TooManyPs { asked: self.ps_num, fits });
-        }
-        Ok(())
-    }
-
-    fn check_inputs(&self) -> Result<(), SpecError> {
-        for (name, value) in &self.env {
-            if name.is_reserved() {
-                return Err(SpecError::ReservedEnv(name.clone()));
-            }
-            name.check_value(value)?;
-        }
-        if let Some(place) = self.args.iter().position(|arg| arg.contains('\0')) {
-            return Err(SpecError::NulInArgument(place + 1));
-        }
-        // JSON adds two quotes and a comma to each text, and a colon to each variable.
-        let of_variables = self.env.iter().map(|(name, value)| json_length(name.as_str()) + json_length(value) + 6);
-        let of_arguments = self.args.iter().map(|arg| json_length(arg) + 3);
-        let bytes: usize = of_variables.chain(of_arguments).sum();
-        // Linux limits a single argument as it limits a variable.
-        if bytes > INPUT_BYTES_MAX || self.args.iter().any(|arg| arg.len() >= ENTRY_LIMIT) {
-            return Err(SpecError::TooMuchInput { bytes });
-        }
-        match &self.work_dir {
-            Some(dir) if !dir.is_absolute() => Err(SpecError::RelativeWorkDir(dir.clone())),
-            Some(_) | None => Ok(()),
         }
     }
 }

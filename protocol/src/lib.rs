@@ -3,6 +3,7 @@
 //! No I/O, no async, no clock. Sender and reader share one definition of each message.
 
 pub mod agent;
+pub mod code;
 pub mod elastic;
 pub mod env;
 pub mod error;
@@ -14,8 +15,10 @@ pub mod lease;
 #[cfg(feature = "openapi")]
 mod openapi;
 pub mod pod;
+pub mod progress;
 pub mod routes;
 pub mod run_policy;
+mod spec_checks;
 mod spec_error;
 mod strategy;
 pub mod text;

@@ -5,10 +5,11 @@ use utoipa::openapi::{RefOr, SchemaFormat};
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::agent::{ExitReport, ExitReportWire};
+use crate::code::{CodeId, CodePath, ScriptPath, Sha256};
 use crate::env::EnvName;
 use crate::ids::{Generation, JobName, ReplicaId, UnixMillis};
 use crate::image::ImageRef;
-use crate::pod::{Amount, LabelKey, LabelValue, ObjectName, Toleration, Volume};
+use crate::pod::{Amount, LabelKey, LabelValue, ObjectName, RunAs, Toleration, Volume};
 use crate::warm::ModuleName;
 
 /// Describes types that JSON writes as strings: description, pattern and example.
@@ -31,6 +32,13 @@ macro_rules! path {
     };
 }
 
+/// Pattern of a relative path of a job's code.
+macro_rules! relative_path {
+    () => {
+        "^[^/\\\\\\u0000-\\u001f]+(/[^/\\\\\\u0000-\\u001f]+)*$"
+    };
+}
+
 strings! {
     JobName: "A job's name: a DNS label of at most 40 characters", "^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$", "digits";
     ReplicaId: "A replica: ROLE-INDEX", "^(chief|worker|ps|evaluator)-(0|[1-9][0-9]{0,9})$", "worker-2";
@@ -39,8 +47,17 @@ strings! {
     EnvName: "Name of an environment variable", "^[A-Za-z_][A-Za-z0-9_]{0,127}$", "BATCH";
     ModuleName: "Name of a Python module, at most 128 characters",
         "^[A-Za-z_][A-Za-z0-9_]{0,127}(\\.[A-Za-z_][A-Za-z0-9_]*)*$", "tensorflow.keras";
+    CodeId: "Id of a job's code: the SHA-256 of a line for each file in the order of paths, `SHA256 SIZE MODE PATH`, mode x or -",
+        "^[0-9a-f]{64}$", "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+    Sha256: "SHA-256 of a file's content", "^[0-9a-f]{64}$",
+        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+    CodePath: "Relative path with / between its parts, at most 1,024 bytes. No part is empty, . or ..; the first is not .muster",
+        relative_path!(), "src/train.py";
+    ScriptPath: "Relative path of the script, as of every file of the code. It does not begin with -",
+        relative_path!(), "train.py";
     ImageRef: "An image name, [HOST[:PORT]/]PATH[:TAG][@DIGEST]",
         "^[A-Za-z0-9][A-Za-z0-9._:/-]*(@sha256:[0-9a-f]{64})?$", "allreduce:1";
+    RunAs: "The user of the pods' processes: image, UID or UID:GID, not root", "^(image|[0-9]{1,10}(:[0-9]{1,10})?)$", "1000";
     Amount: "REQUEST:LIMIT in Kubernetes' notation, or one quantity for both. The limit is at least the request",
         "^[0-9]+(\\.[0-9]*)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?(:[0-9]+(\\.[0-9]*)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?)?$", "500m:2";
     Volume: "pvc:CLAIM:/path, host:/dir:/path or empty:/path. A final :ro mounts it read-only. Not at / or in /muster",

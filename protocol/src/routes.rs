@@ -19,6 +19,12 @@ pub const AGENT_STATUS: &str = "/status";
 pub const AGENT_LOGS: &str = "/logs";
 /// Agent: starts a warm interpreter, which imports modules before the first run. See [`crate::warm::WarmRequest`].
 pub const AGENT_WARM: &str = "/warm";
+/// Agent: followed by the id of code, takes the [`crate::code::Manifest`] of that code; answers with
+/// [`crate::code::MissingBlobs`].
+pub const AGENT_CODE: &str = "/code/";
+/// Agent: after [`AGENT_CODE`] and the id, takes blobs of that code, see [`crate::code::BlobReader`]; answers with
+/// [`crate::code::MissingBlobs`].
+pub const AGENT_CODE_BLOBS: &str = "/blobs";
 /// Agent: stops the run.
 pub const AGENT_STOP: &str = "/stop";
 /// Agent: shuts the agent down.
@@ -38,6 +44,13 @@ pub const JOB: &str = "/v1/jobs/{name}";
 pub const JOB_CANCEL: &str = "/v1/jobs/{name}/cancel";
 /// Master: a job's output.
 pub const JOB_LOGS: &str = "/v1/jobs/{name}/logs";
+/// Master: what a job's scripts have reported; see [`crate::progress::JobSeries`].
+pub const JOB_SERIES: &str = "/v1/jobs/{name}/series";
+/// Master: takes the [`crate::code::Manifest`] of a job's code, answers with [`crate::code::MissingBlobs`].
+pub const CODE: &str = "/v1/code/{id}";
+/// Master: takes blobs of that code as a stream, see [`crate::code::BlobReader`]; answers with
+/// [`crate::code::MissingBlobs`].
+pub const CODE_BLOBS: &str = "/v1/code/{id}/blobs";
 /// Master: answers with a [`crate::view::MasterView`].
 pub const MASTER: &str = "/v1/master";
 /// Master: the agent's program, for a client that wraps an image and has no agent.

@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::job::{JobSpec, SpecError};
 use crate::lease::Lease;
-use crate::warm::MODULES_MAX;
 pub use crate::warm::Preload;
 
 /// Rules of one job. Absent fields have their defaults.
@@ -43,9 +41,9 @@ pub struct RunPolicy {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub success_policy: Option<SuccessPolicy>,
     /// Minimum time from a start of an elastic job to a restart that takes in new workers. When every wanted worker is
-    /// ready, the restart does not wait.
-    #[serde(skip_serializing_if = "is_default_grow_interval")]
-    pub grow_interval_seconds: u32,
+    /// ready, the restart does not wait. Absent: 30 s if the scripts report their steps with `muster.py`, else 300 s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grow_interval_seconds: Option<u32>,
     /// Whether agents keep a warm interpreter, and what it imports. Absent: Muster decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preload: Option<Preload>,
@@ -61,11 +59,8 @@ pub struct RunPolicy {
 
 /// Default of [`RunPolicy::grow_interval_seconds`]: a script loses its work since its last checkpoint.
 pub const GROW_INTERVAL_SECONDS: u32 = 300;
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_default_grow_interval(seconds: &u32) -> bool {
-    *seconds == GROW_INTERVAL_SECONDS
-}
+/// The same for scripts with the helper `muster.py`, which save before they stop.
+pub const GROW_INTERVAL_OF_HELPER_SECONDS: u32 = 30;
 
 /// Default of [`RunPolicy::lease_seconds`].
 pub const LEASE_SECONDS: u32 = 5;
@@ -91,7 +86,7 @@ struct Strict {
     ttl_after_finished_seconds: Option<u32>,
     clean_pods: CleanPods,
     success_policy: Option<SuccessPolicy>,
-    grow_interval_seconds: u32,
+    grow_interval_seconds: Option<u32>,
     preload: Option<Preload>,
     on_unreachable: OnUnreachable,
     lease_seconds: u32,
@@ -112,7 +107,7 @@ impl Default for RunPolicy {
             ttl_after_finished_seconds: None,
             clean_pods: CleanPods::Running,
             success_policy: None,
-            grow_interval_seconds: GROW_INTERVAL_SECONDS,
+            grow_interval_seconds: None,
             preload: None,
             on_unreachable: OnUnreachable::Wait,
             lease_seconds: LEASE_SECONDS,
@@ -137,48 +132,6 @@ impl RunPolicy {
     /// Reads the rules of a request.
     pub(crate) fn deserialize_strictly<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         Strict::deserialize(from)
-    }
-}
-
-impl JobSpec {
-    /// Checks the rules, and whether they go together with the job's replicas.
-    pub(crate) fn check_run_policy(&self) -> Result<(), SpecError> {
-        let RunPolicy {
-            start_timeout_seconds,
-            deadline_seconds,
-            success_policy,
-            preload,
-            on_unreachable,
-            lease_seconds,
-            ..
-        } = &self.run_policy;
-        if *start_timeout_seconds == 0 {
-            return Err(SpecError::NoTime("start-timeout"));
-        }
-        if *deadline_seconds == Some(0) {
-            return Err(SpecError::NoTime("deadline"));
-        }
-        match *lease_seconds {
-            0 => return Err(SpecError::NoTime("lease")),
-            long if long > LEASE_SECONDS_MAX => return Err(SpecError::LongLease(long)),
-            _ => {}
-        }
-        if *on_unreachable == OnUnreachable::Replace && self.worker_min.is_none() {
-            return Err(SpecError::ReplaceInFixedJob);
-        }
-        if let Some(Preload::Modules(modules)) = preload
-            && modules.len() > MODULES_MAX
-        {
-            return Err(SpecError::TooManyModules(modules.len()));
-        }
-        match success_policy {
-            Some(SuccessPolicy::Chief) if self.chief_num == 0 => Err(SpecError::NoChiefToDecide),
-            // With a chief, the workers of a ParameterServer job are servers, which never end by themselves.
-            Some(policy @ (SuccessPolicy::All | SuccessPolicy::Worker0)) if self.ps_num > 0 && self.chief_num > 0 => {
-                Err(SpecError::ServersNeverEnd(*policy))
-            }
-            Some(SuccessPolicy::All | SuccessPolicy::Chief | SuccessPolicy::Worker0) | None => Ok(()),
-        }
     }
 }
 

@@ -94,7 +94,7 @@ pub enum SpecError {
     #[error(transparent)]
     Env(#[from] EnvError),
     /// An argument cannot be passed to a program. The number counts from 1.
-    #[error("argument {0} for exec.py holds a NUL byte")]
+    #[error("argument {0} for the script holds a NUL byte")]
     NulInArgument(usize),
     /// Arguments and variables are too long.
     #[error(
@@ -108,6 +108,9 @@ pub enum SpecError {
     /// The folder on the master's host is not an absolute path.
     #[error("work_dir \"{0}\" is not an absolute path")]
     RelativeWorkDir(PathBuf),
+    /// The script has two places.
+    #[error("code and work_dir do not go together: both say where the script is")]
+    CodeAndWorkDir,
 }
 
 impl SpecError {
@@ -130,6 +133,7 @@ impl SpecError {
             Self::ReservedEnv(_) | Self::RefusedEnv(_) | Self::Env(_) => ErrorCode::BadEnv,
             Self::NulInArgument(_) | Self::TooMuchInput { .. } => ErrorCode::BadArgs,
             Self::RelativeWorkDir(_) => ErrorCode::BadWorkDir,
+            Self::CodeAndWorkDir => ErrorCode::BadCode,
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::ExitReport;
+use crate::code::CodeId;
 use crate::elastic::{GangChange, Workers};
 use crate::failure::{Failure, Restarts};
 use crate::ids::{Generation, JobName, ReplicaId, UnixMillis};
@@ -222,6 +223,12 @@ pub struct JobView {
     /// How many workers an elastic job may have now. Absent: the job is not elastic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<Workers>,
+    /// The code of the current or the next start, if the job brings its code.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<CodeId>,
+    /// How often a user has pushed new code.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pushes: u32,
     /// Of an elastic job, the members of the current start by seat: chief, workers, parameter servers, evaluator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roster: Vec<ReplicaId>,
@@ -233,6 +240,11 @@ pub struct JobView {
     pub replicas: Arc<[ReplicaView]>,
     /// When the job reached each step.
     pub times: JobTimes,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl JobView {

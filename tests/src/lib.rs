@@ -2,6 +2,7 @@
 
 pub mod client;
 pub mod cluster;
+pub mod code;
 pub mod config;
 pub mod journeys;
 pub mod master;

@@ -175,8 +175,16 @@ impl Stage {
     /// # Panics
     /// If the place has no permanent master.
     pub fn curl(&self, args: &[&str], path: &str) -> String {
-        let url = format!("{}{path}", self.master().expect("a permanent master").url);
+        let url = format!("{}{path}", self.url());
         self.scene.curl(&[args, &[&url]].concat())
+    }
+
+    /// The URL of the master.
+    ///
+    /// # Panics
+    /// If the place has no permanent master.
+    pub fn url(&self) -> &str {
+        &self.master().expect("a permanent master").url
     }
 
     fn master(&self) -> Option<&Master> {

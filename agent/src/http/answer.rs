@@ -4,11 +4,13 @@ use bytes::Bytes;
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Response, StatusCode};
 use protocol::agent::RunStatus;
+use protocol::code::MissingBlobs;
 use protocol::error::{ErrorCode, PROBLEM_JSON, Problem};
 use protocol::routes::{LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
 
 use super::body::AgentBody;
 use crate::activity::OpenRequest;
+use crate::code::CodeError;
 use crate::follow::Follower;
 use crate::run::environment::ConfigError;
 use crate::run::event::Refusal;
@@ -19,7 +21,9 @@ pub(super) enum Answer {
     /// A short text.
     Text(StatusCode, &'static str),
     /// The status of the run.
-    Status(RunStatus),
+    Status(Box<RunStatus>),
+    /// The blobs that are missing.
+    Missing(MissingBlobs),
     /// Output, sent as it arrives.
     Logs {
         follower: Follower,
@@ -49,6 +53,12 @@ pub(super) enum Failure {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Refused(#[from] Refusal),
+    #[error("{0}")]
+    NoPython(String),
+    #[error("the manifest is not valid: {0}")]
+    Manifest(#[source] serde_json::Error),
+    #[error(transparent)]
+    Code(#[from] CodeError),
     #[error("the agent is ending")]
     Ending,
 }
@@ -73,6 +83,9 @@ impl Failure {
                 | Refusal::NothingConfigured
                 | Refusal::GenerationNotConfigured(_),
             ) => (StatusCode::CONFLICT, ErrorCode::Conflict),
+            Self::NoPython(_) => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::NoPython),
+            Self::Manifest(_) => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadCode),
+            Self::Code(error) => of_code(error),
             Self::Ending => (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable),
         }
     }
@@ -104,8 +117,19 @@ impl Answer {
         match self {
             Self::Text(status, text) => full(status, "text/plain; charset=utf-8", text.into()),
             Self::Status(status) => full(StatusCode::OK, "application/json", json(&status)),
+            Self::Missing(blobs) => full(StatusCode::OK, "application/json", json(&blobs)),
             Self::Logs { follower, dropped } => logs(follower, dropped, open),
         }
+    }
+}
+
+fn of_code(error: &CodeError) -> (StatusCode, ErrorCode) {
+    match error {
+        CodeError::Missing(_) => (StatusCode::CONFLICT, ErrorCode::CodeMissing),
+        CodeError::WrongId { .. } | CodeError::Blobs(_) | CodeError::InTheWay(_) => {
+            (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadCode)
+        }
+        CodeError::File(_) => (StatusCode::INSUFFICIENT_STORAGE, ErrorCode::CodeStoreFull),
     }
 }
 

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use super::Agent;
 use super::answer::{Answer, Failure};
+use super::code;
 use super::query::Query;
 use crate::follow::{Follower, Until};
 use crate::run::environment::{parse_config, parse_warm};
@@ -26,25 +27,34 @@ use crate::run::{Command, clock};
 const BODY_LIMIT: usize = 1024 * 1024;
 
 /// How long a body may take to arrive.
-const BODY_TIME: Duration = Duration::from_secs(10);
+pub(super) const BODY_TIME: Duration = Duration::from_secs(10);
 
 /// Time from SIGTERM to SIGKILL if a stop request does not set it.
 const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 
-type Result = std::result::Result<Answer, Failure>;
+pub(super) type Result = std::result::Result<Answer, Failure>;
 
 pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result {
     let query = Query::of(&request);
-    let (generation, membership, renewal) = (query.generation()?, query.membership()?, query.renewal()?);
-    let body = read_body(request.into_body()).await?;
+    let (generation, membership, code) = (query.generation()?, query.membership()?, query.code()?);
+    let renewal = query.renewal()?;
+    let body = read_body(request.into_body(), BODY_LIMIT).await?;
     let changes = parse_config(&body)?;
-    let assignment = Assignment { generation, membership, changes };
-    ask(agent, |reply| Command::Configure { assignment, renewal, reply }).await
+    if code.is_some() {
+        code::find_python(agent, &changes)?;
+    }
+    let assignment = Assignment { generation, membership, code, changes };
+    let answer = ask(agent, |reply| Command::Configure { assignment, renewal, reply }).await?;
+    // The code changes only after the runner has accepted the environment, so no run is active.
+    match code {
+        Some(id) => code::put_in_place(agent, id).await.map(|()| answer),
+        None => Ok(answer),
+    }
 }
 
 /// Answers before the modules are imported.
 pub(super) async fn warm(request: Request<Incoming>, agent: &Agent) -> Result {
-    let body = read_body(request.into_body()).await?;
+    let body = read_body(request.into_body(), BODY_LIMIT).await?;
     let request = parse_warm(&body)?;
     ask(agent, |reply| Command::Warm { request, reply }).await
 }
@@ -79,7 +89,7 @@ pub(super) async fn status(request: &Request<Incoming>, agent: &Agent) -> Result
         let _ = timeout(wait, status.wait_for(|status| status.seq != after)).await;
     }
     let status = status.borrow().clone();
-    Ok(Answer::Status(RunStatus { clock_ms: Some(clock()), ..status }))
+    Ok(Answer::Status(Box::new(RunStatus { clock_ms: Some(clock()), ..status })))
 }
 
 pub(super) fn logs(request: &Request<Incoming>, agent: &Agent) -> Result {
@@ -91,12 +101,12 @@ pub(super) fn logs(request: &Request<Incoming>, agent: &Agent) -> Result {
     Ok(Answer::Logs { follower, dropped })
 }
 
-async fn read_body(body: Incoming) -> std::result::Result<Bytes, Failure> {
-    let too_large = || Failure::TooLarge { limit: BODY_LIMIT };
-    if body.size_hint().lower() > BODY_LIMIT as u64 {
+pub(super) async fn read_body(body: Incoming, limit: usize) -> std::result::Result<Bytes, Failure> {
+    let too_large = || Failure::TooLarge { limit };
+    if body.size_hint().lower() > limit as u64 {
         return Err(too_large());
     }
-    let reading = timeout(BODY_TIME, Limited::new(body, BODY_LIMIT).collect()).await;
+    let reading = timeout(BODY_TIME, Limited::new(body, limit).collect()).await;
     match reading.map_err(|_| Failure::BodyLost(format!("it took longer than {} s", BODY_TIME.as_secs())))? {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
@@ -109,7 +119,7 @@ async fn ask_runner(agent: &Agent, event: Event) -> Result {
     ask(agent, |reply| Command::Request { event, reply }).await
 }
 
-async fn ask(agent: &Agent, command: impl FnOnce(oneshot::Sender<Reply>) -> Command) -> Result {
+pub(super) async fn ask(agent: &Agent, command: impl FnOnce(oneshot::Sender<Reply>) -> Command) -> Result {
     let (reply, answer) = oneshot::channel();
     agent.commands.send(command(reply)).await.map_err(|_| Failure::Ending)?;
     match answer.await.map_err(|_| Failure::Ending)? {

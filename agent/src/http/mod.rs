@@ -2,6 +2,7 @@
 
 mod answer;
 mod body;
+mod code;
 mod connections;
 mod framing;
 mod handlers;
@@ -22,17 +23,20 @@ use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use protocol::agent::RunStatus;
+use protocol::code::CodeId;
 use protocol::routes;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
 use crate::activity::Activity;
+use crate::code::CodeFolder;
 use crate::log::Output;
 use crate::run::Command;
+use crate::run::child::RunTemplate;
 use answer::{Answer, Failure};
 use body::AgentBody;
 use connections::{Authenticated, Connections, Slot};
@@ -74,6 +78,10 @@ pub struct Agent {
     pub activity: Activity,
     /// The token that requests must carry, if any.
     pub token: Option<TokenHash>,
+    /// The code that the job brings.
+    pub code: Arc<Mutex<CodeFolder>>,
+    /// What all runs have in common.
+    pub template: Arc<RunTemplate>,
 }
 
 /// The agent could not listen on any address.
@@ -196,6 +204,8 @@ async fn answer(route: Route, request: Request<Incoming>, agent: &Agent) -> Resu
         Route::Healthz => Ok(Answer::ok()),
         Route::Config => handlers::config(request, agent).await,
         Route::Warm => handlers::warm(request, agent).await,
+        Route::Code(id) => code::offer(id, request, agent).await,
+        Route::CodeBlobs(id) => code::receive(id, request, agent).await,
         Route::Run => handlers::run(&request, agent).await,
         Route::Stop => handlers::stop(&request, agent).await,
         Route::Finish => handlers::finish(agent).await,
@@ -233,6 +243,8 @@ enum Route {
     Healthz,
     Config,
     Warm,
+    Code(CodeId),
+    CodeBlobs(CodeId),
     Run,
     Stop,
     Finish,
@@ -251,7 +263,18 @@ fn route(request: &Request<Incoming>) -> Result<Route, Failure> {
         routes::AGENT_FINISH => (Route::Finish, Method::POST),
         routes::AGENT_STATUS => (Route::Status, Method::GET),
         routes::AGENT_LOGS => (Route::Logs, Method::GET),
-        path => return Err(Failure::UnknownRoute(path.to_owned())),
+        path => match code_route(path) {
+            Some(route) => (route, Method::PUT),
+            None => return Err(Failure::UnknownRoute(path.to_owned())),
+        },
     };
     if *request.method() == method { Ok(route) } else { Err(Failure::Method { allowed: method }) }
+}
+
+fn code_route(path: &str) -> Option<Route> {
+    let path = path.strip_prefix(routes::AGENT_CODE)?;
+    match path.strip_suffix(routes::AGENT_CODE_BLOBS) {
+        Some(id) => id.parse().ok().map(Route::CodeBlobs),
+        None => path.parse().ok().map(Route::Code),
+    }
 }

@@ -1,10 +1,11 @@
-//! Query parameters. All are numbers, switches and generations, so no percent-decoding is needed.
+//! Query parameters. All are numbers, switches, generations and ids, so no percent-decoding is needed.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use hyper::Request;
 use protocol::agent::Membership;
+use protocol::code::CodeId;
 use protocol::ids::Generation;
 use protocol::lease::{ClockMillis, Renewal};
 
@@ -39,12 +40,18 @@ impl<'a> Query<'a> {
         self.parse("generation", "of the form E.S, such as 1.1")
     }
 
+    /// The id of the code with which the run must start.
+    pub(super) fn code(&self) -> Result<Option<CodeId>, Failure> {
+        self.parse("code", "64 lower-case hexadecimal digits")
+    }
+
     /// The membership in a start: `seat`, `of` and `start`, all three or none.
     pub(super) fn membership(&self) -> Result<Option<Membership>, Failure> {
         let number = |name: &str| self.parse::<u32>(name, "a whole number");
+        let pushes = number("pushes")?.unwrap_or_default();
         match (number("seat")?, number("of")?, number("start")?) {
             (None, None, None) => Ok(None),
-            (Some(seat), Some(of), Some(start)) => Ok(Some(Membership { seat, of, start })),
+            (Some(seat), Some(of), Some(start)) => Ok(Some(Membership { seat, of, start, pushes })),
             _ => Err(Failure::Query("seat, of and start must be given together".to_owned())),
         }
     }

@@ -2,12 +2,16 @@
 
 use std::future::pending;
 use std::io::{self, ErrorKind};
+use std::mem;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
+use std::time::Duration;
 
-use protocol::agent::HelperStatus;
+use protocol::progress::Progress;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
 /// Maximum bytes of a line, newline included.
@@ -15,6 +19,9 @@ const LINE_BYTES: usize = 64 * 1024;
 
 /// Bytes that one read takes.
 const PIECE_BYTES: usize = 8 * 1024;
+
+/// Pause after each read. So a script that writes without end costs the agent at most 400 KiB of parsing a second.
+const READ_PAUSE: Duration = Duration::from_millis(20);
 
 /// Maximum number of reads after the end of a run. A process that received the socket may still write to it.
 const LAST_READS: usize = 64;
@@ -26,7 +33,11 @@ pub(super) struct Helper {
     stream: Option<UnixStream>,
     /// The beginning of a line.
     received: Vec<u8>,
-    status: Option<HelperStatus>,
+    status: Option<Progress>,
+    /// When to read again.
+    read_at: Option<Instant>,
+    /// Whether a report was ignored.
+    has_ignored: bool,
 }
 
 impl Helper {
@@ -38,15 +49,21 @@ impl Helper {
     }
 
     /// What the helper has reported; `None` before its first message.
-    pub(super) fn status(&self) -> Option<HelperStatus> {
-        self.status
+    pub(super) fn status(&self) -> Option<Progress> {
+        self.status.clone()
     }
 
     /// Waits for messages, and takes them. A dropped call loses nothing.
     pub(super) async fn read(&mut self) {
         let Some(stream) = &self.stream else { return pending().await };
+        if let Some(at) = self.read_at {
+            sleep_until(at).await;
+        }
         match stream.readable().await {
-            Ok(()) => self.take_piece(),
+            Ok(()) => {
+                self.read_at = Some(Instant::now() + READ_PAUSE);
+                self.take_piece();
+            }
             Err(error) => self.close(&error.to_string()),
         }
     }
@@ -91,9 +108,17 @@ impl Helper {
         if message.contains_key("hello") {
             self.status.get_or_insert_default();
         }
-        let step = message.get("progress").and_then(|progress| progress.get("step")?.as_u64());
-        if let (Some(status), Some(step)) = (&mut self.status, step) {
-            status.step = Some(step);
+        let (Some(known), Some(report)) = (&mut self.status, message.get("progress")) else { return };
+        let reason = match Progress::deserialize(report) {
+            Ok(report) if report.step >= known.step => {
+                *known = report;
+                return;
+            }
+            Ok(report) => format!("step {:?} is before step {:?}", report.step, known.step),
+            Err(error) => error.to_string(),
+        };
+        if !mem::replace(&mut self.has_ignored, true) {
+            warn!(reason, "ignored a report of the helper; further ones are not logged");
         }
     }
 

@@ -11,6 +11,7 @@ mod output;
 pub mod phase;
 pub mod report;
 pub mod runner;
+pub mod script;
 pub mod shares;
 mod shutdown;
 mod status;
@@ -19,6 +20,7 @@ pub mod unstartable;
 
 use std::time::{Duration, Instant};
 
+use protocol::agent::CodeStatus;
 use protocol::lease::Renewal;
 use protocol::warm::WarmRequest;
 use tokio::sync::oneshot;
@@ -55,6 +57,13 @@ pub enum Command {
     },
     /// A poll that keeps the run alive.
     Renew(Renewal),
+    /// The code has changed.
+    Code {
+        /// The code that the agent has now.
+        status: CodeStatus,
+        /// The channel for the answer, which comes when the new status is public.
+        reply: oneshot::Sender<Reply>,
+    },
     /// The agent got SIGTERM or SIGINT, and gets SIGKILL after this grace. A second `Terminate` changes nothing.
     Terminate {
         /// The pod's termination grace.

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use protocol::agent::{ExitOutcome, ExitReport, Membership, RunState};
+use protocol::code::CodeId;
 use protocol::ids::{Generation, UnixMillis};
 use rustix::process::Pid;
 
@@ -15,6 +16,8 @@ pub struct Assignment {
     pub generation: Option<Generation>,
     /// The replica's membership in a start of the job, if the sender named it. The agent only repeats it in reports.
     pub membership: Option<Membership>,
+    /// The code that must be in the working directory, if the sender named it.
+    pub code: Option<CodeId>,
     /// Changes to the agent's own environment.
     pub changes: EnvChanges,
 }

@@ -6,7 +6,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use protocol::agent::{ExitOutcome, RunStatus};
+use protocol::agent::{CodeStatus, ExitOutcome, RunStatus};
 use protocol::ids::UnixMillis;
 use protocol::lease::{Fence, Renewal};
 use tokio::sync::{mpsc, watch};
@@ -23,7 +23,7 @@ use super::output::RunOutput;
 use super::phase::{Assignment, Cause, Kill, Phase};
 use super::shares::Shares;
 use super::shutdown::Shutdown;
-use super::status::{is_news, log_change, status_of};
+use super::status::{log_change, status_of};
 use super::step::{State, Step, step};
 use super::unstartable::Attempt;
 use super::{AgentEnd, Command, exception};
@@ -49,6 +49,7 @@ pub struct Runner {
     status: watch::Sender<RunStatus>,
     reaper: Reaper,
     memory: Memory,
+    code: CodeStatus,
     warm: Warm,
     state: State,
     run_output: RunOutput,
@@ -67,10 +68,14 @@ impl Runner {
         boot_id: String,
     ) -> (Self, watch::Receiver<RunStatus>) {
         let state = State::new();
-        let (status, news) = watch::channel(RunStatus { seq: 1, ..status_of(&state.phase, None, None, boot_id) });
+        let code = CodeStatus::default();
+        let (status, news) = watch::channel(RunStatus { seq: 1, ..status_of(&state.phase, code, None, None, boot_id) });
         let (warm, run_output, shutdown) = (Warm::default(), RunOutput::None, Shutdown::None);
         let (helper, fence) = (Helper::default(), Fence::default());
-        (Self { template, output, status, reaper, memory, warm, state, run_output, helper, fence, shutdown }, news)
+        (
+            Self { template, output, status, reaper, memory, code, warm, state, run_output, helper, fence, shutdown },
+            news,
+        )
     }
 
     /// Executes `commands` until the agent must end. Then kills every process that the runs have left behind.
@@ -111,6 +116,11 @@ impl Runner {
                 let _ = reply.send(self.configure(assignment, renewal));
             }
             Command::Renew(renewal) => self.fence.renew(renewal, clock()),
+            Command::Code { status, reply } => {
+                self.code = status;
+                self.publish();
+                let _ = reply.send(Reply::Done);
+            }
             Command::Terminate { grace } => self.terminate(grace),
             Command::ParentGone => {
                 info!("the parent process is gone");
@@ -253,9 +263,10 @@ impl Runner {
     fn publish(&self) {
         self.status.send_if_modified(|status| {
             let seq = status.seq;
-            let (warm, helper) = (self.warm.state(), self.helper.status());
-            let new = RunStatus { seq, ..status_of(&self.state.phase, warm, helper, status.boot_id.clone()) };
-            if !is_news(status, &new) {
+            let (warm, helper, boot_id) = (self.warm.state(), self.helper.status(), status.boot_id.clone());
+            let new = RunStatus { seq, ..status_of(&self.state.phase, self.code, warm, helper, boot_id) };
+            // Long polls get a new step with their next answer.
+            if !new.is_news_after(status) {
                 *status = new;
                 return false;
             }

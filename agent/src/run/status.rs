@@ -1,17 +1,19 @@
 //! The status of the run, for the wire and for the agent's log.
 
-use protocol::agent::{Features, HelperStatus, RunStatus};
+use protocol::agent::{CodeStatus, Features, RunStatus};
+use protocol::progress::Progress;
 use protocol::warm::WarmState;
 use tracing::field::display;
 use tracing::info;
 
 use super::phase::Phase;
 
-/// The phase, the warm interpreter and the helper of the newest run as a message. The caller sets `seq`.
+/// The phase, the code, the warm interpreter and the helper of the newest run as a message. The caller sets `seq`.
 pub(super) fn status_of(
     phase: &Phase,
+    code: CodeStatus,
     warm: Option<WarmState>,
-    helper: Option<HelperStatus>,
+    helper: Option<Progress>,
     boot_id: String,
 ) -> RunStatus {
     let (started_at, exit) = match phase {
@@ -30,18 +32,13 @@ pub(super) fn status_of(
         started_at,
         exit,
         membership: phase.assignment().and_then(|assignment| assignment.membership),
-        features: Features { seats: true, warm: true, fence: true },
+        code,
+        features: Features { seats: true, warm: true, code: true, fence: true },
         warm,
         // Before its start, the newest run is an earlier one.
         helper: started_at.and(helper),
         clock_ms: None,
     }
-}
-
-/// Whether long polls get the new status at once. They get a new step with their next answer.
-pub(super) fn is_news(known: &RunStatus, new: &RunStatus) -> bool {
-    let differs_besides_step = RunStatus { helper: new.helper, ..known.clone() } != *new;
-    differs_besides_step || known.helper.is_some() != new.helper.is_some()
 }
 
 /// Writes a new status to the agent's log.

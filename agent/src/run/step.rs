@@ -99,7 +99,7 @@ fn config(phase: Phase, asked: Assignment) -> Moved {
     if let (Some(generation), Some(held)) = (asked.generation, phase.assignment())
         && held.generation == Some(generation)
     {
-        let same = (&held.changes, held.membership) == (&asked.changes, asked.membership);
+        let same = Assignment { generation: held.generation, ..asked.clone() } == *held;
         return if same { to(phase) } else { refused(phase, Refusal::ConfiguredOtherwise(generation)) };
     }
     match phase {

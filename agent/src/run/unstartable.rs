@@ -1,15 +1,15 @@
-//! Whether a run failed before any line of exec.py ran. Then another start would fail too. To a parent this looks like
+//! Whether a run failed before any line of its script ran. Then another start would fail too. To a parent this looks like
 //! any other exit. Stderr tells the difference: it holds only one error of Python or of the shim.
 
-use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::ffi::OsString;
 use std::time::Duration;
 
 use protocol::agent::{ExitOutcome, STDERR_TAIL_BYTES};
 
+use super::script::place_of_python;
 use crate::shim;
 
-/// Maximum time that Python takes to read its library and exec.py from a slow network disk.
+/// Maximum time that Python takes to read its library and the script from a slow network disk.
 const PARSE_LIMIT: Duration = Duration::from_secs(120);
 
 /// A stderr tail of at most this length is complete. A longer tail may lack the beginning of stderr.
@@ -32,7 +32,7 @@ pub struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// Why no line of exec.py ran. `None` if a line may have run: then the run is an ordinary failure.
+    /// Why no line of the script ran. `None` if a line may have run: then the run is an ordinary failure.
     pub fn why_nothing_ran(&self) -> Option<String> {
         let ExitOutcome::Code(code) = *self.outcome else { return None };
         if self.stderr.len() > WHOLE_TAIL_BYTES || self.lasted > PARSE_LIMIT {
@@ -40,8 +40,8 @@ impl Attempt<'_> {
         }
         match u8::try_from(code).ok()? {
             shim::CANNOT_EXECUTE | shim::NOT_FOUND => self.no_program(),
-            1 if self.is_python() => syntax_error(self.stderr),
-            2 if self.is_python() => no_exec_py(self.stderr),
+            1 => syntax_error(self.script()?, self.stderr),
+            2 => no_script(self.script()?, self.stderr),
             _ => None,
         }
     }
@@ -53,14 +53,9 @@ impl Attempt<'_> {
         sentence.starts_with(&shim::cannot_start(program)).then(|| sentence.to_owned())
     }
 
-    /// Whether the command has `python exec.py …`, perhaps after the words of an image's ENTRYPOINT. Every job has such
-    /// a command. The errors of other commands are unknown.
-    fn is_python(&self) -> bool {
-        let is_python = |program: &OsString| {
-            let name = Path::new(program).file_name().and_then(OsStr::to_str);
-            name.is_some_and(|name| name.starts_with("python"))
-        };
-        self.command.windows(2).any(|words| is_python(&words[0]) && words[1] == "exec.py")
+    /// The script that Python runs. Every job has one. The errors of other commands are unknown.
+    fn script(&self) -> Option<&str> {
+        self.command[place_of_python(self.command)? + 1].to_str()
     }
 }
 
@@ -70,33 +65,35 @@ fn only_line(text: &str) -> Option<&str> {
 }
 
 /// Reads the error `python: can't open file '/srv/exec.py': [Errno 2] No such file or directory`.
-fn no_exec_py(stderr: &str) -> Option<String> {
+fn no_script(script: &str, stderr: &str) -> Option<String> {
     let (_python, failure) = only_line(stderr)?.split_once(": ")?;
     let (file, _) = failure.strip_prefix("can't open file '")?.split_once('\'')?;
-    is_exec_py(file).then(|| format!("python {failure}"))
+    is_script(script, file).then(|| format!("python {failure}"))
 }
 
-/// Reads `  File "/srv/exec.py", line 3`, the line, a caret, and the error. If exec.py was already running, for example
+/// Reads `  File "/srv/exec.py", line 3`, the line, a caret, and the error. If the script was already running, for example
 /// when an import raised the error, `Traceback (most recent call last):` comes first.
-fn syntax_error(stderr: &str) -> Option<String> {
+fn syntax_error(script: &str, stderr: &str) -> Option<String> {
     let error = stderr.lines().next_back().filter(|line| SYNTAX_ERRORS.iter().any(|kind| line.starts_with(kind)))?;
     // For a file that is not text, Python shows no line.
-    if only_line(stderr).is_some() && error.contains("exec.py") {
-        return Some(format!("exec.py has a syntax error: {error}"));
+    if only_line(stderr).is_some() && error.contains(script) {
+        return Some(format!("{script} has a syntax error: {error}"));
     }
-    let place = stderr.lines().find(|line| !is_part_of_warning(line))?;
+    let place = stderr.lines().find(|line| !is_part_of_warning(script, line))?;
     let (file, line) = place.strip_prefix("  File \"")?.split_once("\", line ")?;
     let (line, (_, what)) = (line.parse::<u32>().ok()?, error.split_once(": ")?);
-    is_exec_py(file).then(|| format!("exec.py has a syntax error: exec.py, line {line}: {what}"))
+    is_script(script, file).then(|| format!("{script} has a syntax error: {script}, line {line}: {what}"))
 }
 
-/// Python may warn about earlier lines of exec.py before it reports the line that it cannot parse:
+/// Python may warn about earlier lines of the script before it reports the line that it cannot parse:
 /// `/srv/exec.py:1: SyntaxWarning: invalid escape sequence '\d'`, and then that earlier line.
-fn is_part_of_warning(line: &str) -> bool {
-    let is_first = line.split_once(':').is_some_and(|(file, what)| is_exec_py(file) && what.contains("Warning: "));
+fn is_part_of_warning(script: &str, line: &str) -> bool {
+    let is_first =
+        line.split_once(':').is_some_and(|(file, what)| is_script(script, file) && what.contains("Warning: "));
     is_first || (line.starts_with("  ") && !line.starts_with("  File \""))
 }
 
-fn is_exec_py(file: &str) -> bool {
-    file == "exec.py" || file.ends_with("/exec.py")
+/// Whether Python, which may show absolute paths, means the script.
+fn is_script(script: &str, file: &str) -> bool {
+    file.strip_suffix(script).is_some_and(|folder| folder.is_empty() || folder.ends_with('/'))
 }

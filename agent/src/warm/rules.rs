@@ -1,24 +1,19 @@
 //! Whether a run can start from a warm interpreter: pure functions.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::ffi::OsString;
 
 use protocol::env::EnvName;
 
 use crate::run::environment::Environment;
+use crate::run::script::place_of_python;
 
 /// Variables that the agent itself changes before a run. Python's libraries and gRPC read them at each connection.
 const READ_LATE: [&str; 3] = ["no_proxy", "NO_PROXY", "no_grpc_proxy"];
 
 /// The script and its arguments, if the command is `python SCRIPT.py …`. Another command may set up what Python needs.
 pub fn script_of(command: &[OsString]) -> Option<&[OsString]> {
-    let (program, arguments) = command.split_first()?;
-    let name = Path::new(program).file_name()?.to_str()?;
-    let script = Path::new(arguments.first()?);
-    let is_script =
-        script.extension() == Some(OsStr::new("py")) && !script.as_os_str().as_encoded_bytes().starts_with(b"-");
-    (name.starts_with("python") && is_script).then_some(arguments)
+    (place_of_python(command) == Some(0)).then(|| &command[1..])
 }
 
 /// The changes from the interpreter's environment to that of a run; `None` removes a variable.

@@ -4,7 +4,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use protocol::agent::{ExitOutcome, HelperStatus, RunState, RunStatus};
+use protocol::agent::{ExitOutcome, RunState, RunStatus};
+use protocol::progress::Progress;
 use protocol::warm::WarmState;
 use serde_json::{Value, json};
 
@@ -19,7 +20,10 @@ print(os.path.dirname(muster.__file__))
 job.step(STEP, (0, 0))
 job.done()";
 
-const STEPPED: fn(u64) -> Option<HelperStatus> = |step| Some(HelperStatus { step: Some(step) });
+/// The last step of the newest run of this agent. The outer `None` is a run without the helper.
+fn step_of(status: &RunStatus) -> Option<Option<u64>> {
+    status.helper.as_ref().map(|progress| progress.step)
+}
 
 /// A job's folder and two agents for it: one without a warm interpreter, and one with it.
 fn cold_and_warm(script: &str) -> (Folders, [Agent; 2]) {
@@ -48,10 +52,10 @@ fn every_run_can_import_the_helper_and_report_its_step() {
     let (folders, agents) = cold_and_warm("import standin");
     for agent in &agents {
         folders.write_script("import standin");
-        assert_eq!(ran(agent, &folders.env(&json!({}))).0.helper, None);
+        assert_eq!(step_of(&ran(agent, &folders.env(&json!({}))).0), None);
         for number in [7, 8] {
             let (status, folder) = ran(agent, &step(&folders, number));
-            assert_eq!(status.helper, STEPPED(number));
+            assert_eq!(step_of(&status), Some(Some(number)));
             assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700, "{folder}");
         }
         assert_eq!(agent.post("/config", "{}").status, 200);
@@ -75,19 +79,24 @@ fn the_folder_of_the_helper_is_removed_with_the_agent() {
 }
 
 #[test]
-fn hello_ends_a_long_poll_and_a_step_does_not() {
-    let script = "import muster, standin, time\njob = muster.Job(4)\njob.started()\njob.step(3, (0, 0))\n\
+fn hello_and_the_first_step_end_a_long_poll_and_later_steps_do_not() {
+    let script = "import muster, standin, time\njob = muster.Job(4)\njob.started()\nstep = 0\nwhile step < 5:\n  \
+                  step += 1\n  job.log(loss=1 / step, bad=float('nan'))\n  job.step(step, (0, 0))\n  time.sleep(0.3)\n\
                   while True: time.sleep(1000)";
     let (folders, agents) = cold_and_warm(script);
     for agent in &agents {
         agent.start_with(&folders.env(&json!({})));
-        let mut greeted = agent.wait_for(RunState::Running);
-        while greeted.helper.is_none() {
-            let poll = agent.get(&format!("/status?after={}&wait=60", greeted.seq));
-            greeted = serde_json::from_slice(&poll.body).unwrap();
+        let mut newest = agent.wait_for(RunState::Running);
+        while newest.helper.as_ref().is_none_or(|progress| !progress.has_stepped()) {
+            let poll = agent.get(&format!("/status?after={}&wait=60", newest.seq));
+            newest = serde_json::from_slice(&poll.body).unwrap();
         }
-        let stepped = wait_until("the step", || Some(agent.status()).filter(|status| status.helper == STEPPED(3)));
-        assert_eq!(stepped.seq, greeted.seq);
+        let last =
+            wait_until("the last step", || Some(agent.status()).filter(|status| step_of(status) == Some(Some(5))));
+        assert_eq!(last.seq, newest.seq);
+        let Progress { steps, samples, wall_us, values, .. } = last.helper.unwrap();
+        assert_eq!((steps, samples, wall_us > 0), (4, 16, true));
+        assert_eq!(values.iter().collect::<Vec<_>>(), [("loss", 0.2)]);
     }
 }
 
@@ -100,7 +109,7 @@ fn a_users_own_module_wins() {
         fs::write(&file, own).unwrap();
         for agent in &agents {
             let (status, printed) = ran(agent, &folders.env(&json!({})));
-            assert_eq!((status.helper, printed.as_str()), (None, "own"), "{file:?}");
+            assert_eq!((step_of(&status), printed.as_str()), (None, "own"), "{file:?}");
         }
         fs::remove_file(file).unwrap();
     }
@@ -114,6 +123,8 @@ fn the_socket_is_closed_after_a_bad_line_and_the_run_continues() {
         (longest, true, false),
         (too_long, false, true),
         ("b'x' * 65536", false, true),
+        (r#"b'{"hello": 1, "x": "' + b'x' * 2**20 + b'"}\n'"#, false, true),
+        (r"b'\x00\xff' * 1000 + b'\n'", false, true),
         ("b'[]\\n'", false, true),
         (r#"b'{"hello": 1}\nnot JSON\n'"#, true, true),
         (r#"b'{"later": 1, "hello": 1}\n{}\n{"progress": null}\n{"progress": {"step": -1}}\n'"#, true, false),
@@ -124,10 +135,52 @@ fn the_socket_is_closed_after_a_bad_line_and_the_run_continues() {
              except TimeoutError: print(False)\nexcept OSError: print(True)"
         ));
         assert_eq!(agent.outcome(), ExitOutcome::Code(0));
-        let helper = is_read.then_some(HelperStatus { step: None });
+        let helper = is_read.then_some(None);
         let closed = if is_closed { "True\n" } else { "False\n" };
-        assert_eq!((agent.status().helper, agent.logs("stdout")), (helper, closed.into()), "{sent}");
+        assert_eq!((step_of(&agent.status()), agent.logs("stdout")), (helper, closed.into()), "{sent}");
     }
+}
+
+/// A run that sends `hello` and then these lines of Python's `socket` to the agent. Returns its last status.
+fn after_sending(lines: &str) -> RunStatus {
+    let agent = Agent::of_python(&format!(
+        "import os, socket\nagent = socket.socket(fileno=int(os.environ['MUSTER_FD']))\n\
+         send = lambda report: agent.sendall(b'{{\"progress\": ' + report + b'}}\\n')\n\
+         agent.sendall(b'{{\"hello\": 1}}\\n')\n{lines}"
+    ));
+    ran(&agent, &json!({})).0
+}
+
+#[test]
+fn a_report_that_goes_backwards_or_is_invalid_changes_nothing() {
+    let lines = r#"
+send(b'{"step": 7, "values": {"loss": 0.5}}')
+send(b'{"step": 6}')
+send(b'{"step": null}')
+send(b'{"step": 8, "values": {"loss": "low"}}')
+send(b'{"step": 9, "steps": -1}')
+send(b'[]')"#;
+    let progress = after_sending(lines).helper.unwrap();
+    assert_eq!(progress.step, Some(7));
+    assert_eq!(progress.values.iter().collect::<Vec<_>>(), [("loss", 0.5)]);
+}
+
+#[test]
+fn thousands_of_reports_wake_no_poll_and_the_newest_one_counts() {
+    let lines = "for step in range(1, 5001): send(b'{\"step\": %d}' % step)";
+    let status = after_sending(lines);
+    assert_eq!(step_of(&status), Some(Some(5000)));
+    let changes_without_reports = after_sending("").seq;
+    assert!(status.seq <= changes_without_reports + 1, "{status:?}");
+}
+
+#[test]
+fn a_report_has_at_most_eight_values_with_short_names() {
+    let lines = r#"
+import json
+values = {"x" * 65: 1, "": 1, "a\nb": 1} | {f"v{number}": number for number in range(20)}
+send(json.dumps({"step": 1, "values": values}).encode())"#;
+    assert_eq!(after_sending(lines).helper.unwrap().values.iter().count(), 8);
 }
 
 #[test]

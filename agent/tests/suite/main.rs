@@ -3,10 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod abuse;
+mod code;
 mod ending;
 mod environments;
 mod fence;
 mod helper;
+mod installing;
 mod logs;
 mod memory;
 mod phase_tables;

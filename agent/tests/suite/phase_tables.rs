@@ -25,7 +25,7 @@ fn changes(value: &str) -> EnvChanges {
 }
 
 fn config(number: &str, value: &str) -> Event {
-    Event::Config(Assignment { generation: generation(number), membership: None, changes: changes(value) })
+    Event::Config(Assignment { generation: generation(number), membership: None, code: None, changes: changes(value) })
 }
 
 fn run(number: &str) -> Event {

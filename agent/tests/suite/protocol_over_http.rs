@@ -52,7 +52,7 @@ fn the_status_contains_the_membership_that_the_config_named() {
     assert_eq!(config("&seat=x&of=4&start=0"), 400);
     assert_eq!(agent.status().membership, None);
     assert_eq!(config("&seat=2&of=4&start=1"), 200);
-    let membership = Some(Membership { seat: 2, of: 4, start: 1 });
+    let membership = Some(Membership { seat: 2, of: 4, start: 1, pushes: 2 });
     assert_eq!(agent.status().membership, membership);
     assert_eq!(config("&seat=2&of=4&start=1"), 200, "the same config again");
     assert_eq!(config("&seat=3&of=4&start=1"), 409, "another seat in the same start");

@@ -58,6 +58,17 @@ fn a_syntax_error_of_exec_py_is_reported_with_its_line() {
 }
 
 #[test]
+fn an_error_of_another_script_is_reported_with_its_name() {
+    let why_of = |code, stderr: &str| why_of(&["/entry", "python3.12", "src/train.py"], code, stderr);
+    let invalid = INVALID.replace("exec.py", "src/train.py");
+    let reason = "src/train.py has a syntax error: src/train.py, line 2: invalid syntax";
+    assert_eq!(why_of(1, &invalid).as_deref(), Some(reason));
+    assert_eq!(why_of(1, &invalid.replace("src/", "my_src/")), None);
+    let failure = "can't open file '/srv/src/train.py': [Errno 2] No such file or directory";
+    assert_eq!(why_of(2, &format!("python3.12: {failure}\n")), Some(format!("python {failure}")));
+}
+
+#[test]
 fn an_exec_py_that_cannot_be_opened_is_reported_with_pythons_error() {
     for file in ["exec.py", "/srv/exec.py"] {
         let failure = format!("can't open file '{file}': [Errno 2] No such file or directory");

@@ -7,7 +7,9 @@ use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use protocol::image::ImageRef;
-use protocol::pod::{Amount, BadValue, LabelKey, LabelValue, ObjectName, PodOptions, PullPolicy, Toleration, Volume};
+use protocol::pod::{
+    Amount, BadValue, LabelKey, LabelValue, ObjectName, PodOptions, PullPolicy, RunAs, Toleration, Volume,
+};
 
 use super::values::{gpus, seconds, shown};
 
@@ -16,7 +18,7 @@ use super::values::{gpus, seconds, shown};
 #[command(next_help_heading = "On Kubernetes")]
 pub(crate) struct ImageArgs {
     /// Training image with exec.py in its working directory. Pods run REF_pod, which is this image and a layer with the
-    /// agent [default: built from ./Dockerfile]
+    /// agent. With SCRIPT or --code, pods run any image that has Python, unmodified [default: built from ./Dockerfile]
     #[arg(long, value_name = "REF")]
     pub(crate) image: Option<ImageRef>,
     /// Registry to push the image to, HOST[:PORT][/PATH]; pods then name it by digest
@@ -43,6 +45,11 @@ impl ImageArgs {
             ("--agent-binary", agent_binary.is_some()),
         ];
         flags.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
+    }
+
+    /// The first flag that was given for an image to which the agent is added.
+    pub(crate) fn given_for_wrapping(&self) -> Option<&'static str> {
+        Self { image: None, ..self.clone() }.given()
     }
 }
 
@@ -87,6 +94,9 @@ pub(crate) struct PodArgs {
     /// [default: refused]
     #[arg(long)]
     pub(crate) allow_root: bool,
+    /// User of each pod: image for the image's own, UID or UID:GID [default: 65532 with code, else the image's own]
+    #[arg(long, value_name = "USER")]
+    pub(crate) run_as: Option<RunAs>,
 }
 
 impl From<PodArgs> for PodOptions {
@@ -104,6 +114,7 @@ impl From<PodArgs> for PodOptions {
             image_pull_policy,
             termination_grace,
             allow_root,
+            run_as,
         } = args;
         Self {
             cpu,
@@ -118,6 +129,7 @@ impl From<PodArgs> for PodOptions {
             image_pull_policy,
             termination_grace_seconds: termination_grace,
             allow_root,
+            run_as,
         }
     }
 }

@@ -44,7 +44,7 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "WHO")]
     pub(crate) success_policy: Option<SuccessPolicy>,
     /// Minimum time from a start of an elastic job to a restart that takes in new workers. When all workers are ready,
-    /// the restart does not wait [default: 5m]
+    /// the restart does not wait [default: 30s if exec.py reports its steps with muster.py; else 5m]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) grow_interval: Option<u32>,
     /// What an elastic job does when it cannot reach a replica, and nothing shows that exec.py is dead there: `wait` for
@@ -95,7 +95,7 @@ impl PolicyArgs {
             ttl_after_finished_seconds: ttl_after_finished,
             clean_pods: clean_pods.unwrap_or(default.clean_pods),
             success_policy,
-            grow_interval_seconds: grow_interval.unwrap_or(default.grow_interval_seconds),
+            grow_interval_seconds: grow_interval,
             on_unreachable: on_unreachable.unwrap_or(default.on_unreachable),
             lease_seconds: lease.unwrap_or(default.lease_seconds),
             preload: preload.map(Preload::Modules).or(no_preload.then_some(Preload::Never)),

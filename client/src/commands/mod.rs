@@ -1,16 +1,20 @@
 //! The verbs, one file each. This file dispatches them.
 
+mod bring;
 mod build;
 mod cancel;
 mod completions;
 mod delete;
+mod doctor;
 mod env;
+mod install;
 mod leaving;
 mod list;
 mod logs;
 mod scale;
 mod status;
 mod submit;
+mod uninstall;
 mod wait;
 mod which_master;
 mod why;
@@ -35,21 +39,24 @@ pub(crate) async fn run(
 ) -> Result<Exit, Error> {
     // Read only when needed: a wrong address must not fail a command that uses no master.
     let config = || Config::read(connection.clone());
-    let client = |verb| which_master::client_for(verb, &config()?, notes);
+    let client = async |verb| which_master::client_for(verb, &config()?, notes).await;
     match verb {
         None => submit::run(submit, &config()?, data, notes).await,
-        Some(Verb::List(format)) => list::run(&client("list")?, format.output, &mut data).await,
-        Some(Verb::Status(args)) => status::run(&client("status")?, &args, &mut data).await,
-        Some(Verb::Why(args)) => why::run(&client("why")?, &args, &mut data).await,
-        Some(Verb::Logs(args)) => logs::run(client("logs")?, args, data, notes).await,
-        Some(Verb::Wait(args)) => wait::run(client("wait")?, args, data, notes).await,
-        Some(Verb::Scale(args)) => scale::run(&client("scale")?, &args.job.name, args.worker_num, notes).await,
-        Some(Verb::Suspend(args)) => scale::suspend(&client("suspend")?, &args.name, notes).await,
-        Some(Verb::Resume(args)) => scale::resume(&client("resume")?, &args.name, notes).await,
-        Some(Verb::Cancel(args)) => cancel::run(&client("cancel")?, &args.name, notes).await,
-        Some(Verb::Delete(args)) => delete::run(&client("delete")?, &args.name, notes).await,
+        Some(Verb::List(format)) => list::run(&client("list").await?, format.output, &mut data).await,
+        Some(Verb::Status(args)) => status::run(&client("status").await?, &args, &mut data).await,
+        Some(Verb::Why(args)) => why::run(&client("why").await?, &args, &mut data).await,
+        Some(Verb::Logs(args)) => logs::run(client("logs").await?, args, data, notes).await,
+        Some(Verb::Wait(args)) => wait::run(client("wait").await?, args, data, notes).await,
+        Some(Verb::Scale(args)) => scale::run(&client("scale").await?, &args.job.name, args.worker_num, notes).await,
+        Some(Verb::Suspend(args)) => scale::suspend(&client("suspend").await?, &args.name, notes).await,
+        Some(Verb::Resume(args)) => scale::resume(&client("resume").await?, &args.name, notes).await,
+        Some(Verb::Cancel(args)) => cancel::run(&client("cancel").await?, &args.name, notes).await,
+        Some(Verb::Delete(args)) => delete::run(&client("delete").await?, &args.name, notes).await,
         Some(Verb::Build(args)) => build::run(args, &config()?, &mut data, notes).await,
         Some(Verb::Env(args)) => env::run(args.unset, &mut data, notes).await,
+        Some(Verb::Install(args)) => install::run(args, &config()?, (&mut data, notes)).await,
+        Some(Verb::Uninstall(args)) => uninstall::run(args, &config()?, notes).await,
+        Some(Verb::Doctor(args)) => doctor::run(args, &config()?, &mut data).await,
         Some(Verb::Completions(args)) => completions::run(args.shell, &mut data),
     }
 }

@@ -15,7 +15,7 @@ pub(super) async fn run(
     WorkerNum { min, max }: WorkerNum,
     notes: &Notes,
 ) -> Result<Exit, Error> {
-    let view = client.patch(name, JobPatch { worker_min: min, worker_num: Some(max), suspended: None }).await?;
+    let view = client.patch(name, JobPatch { worker_min: min, worker_num: Some(max), ..JobPatch::default() }).await?;
     if let Some(workers) = view.workers {
         let noun = if workers.max == 1 { "worker" } else { "workers" };
         notes.say(&format!("job {name} may have {workers} {noun} from now on; client status {name} shows it"));

@@ -12,7 +12,9 @@ pub(super) async fn run(client: &MasterClient, args: &StatusArgs, data: &mut Dat
     if args.format.output == Format::Json {
         data.json(&view)?;
     } else {
-        data.text(&status_text(&view, now()))?;
+        // An earlier master has no such route.
+        let progress = client.newest_progress(&args.job.name).await.ok();
+        data.text(&status_text(&view, progress.as_ref(), now()))?;
     }
     Ok(Exit::Done)
 }

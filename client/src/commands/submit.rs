@@ -1,9 +1,8 @@
-//! Submits the exec.py of the current folder or of an image as a job, to a running master or to a local one.
+//! Submits a script of a folder or of an image as a job, to a running master or to a local one.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use protocol::agent::SCRIPT;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::run_policy::RunPolicy;
@@ -11,8 +10,10 @@ use protocol::view::{BackendKind, JobView};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::bring;
 use super::delete::delete_if_there;
 use super::leaving::{Stage, to_follow, unless_interrupted};
+use super::which_master::running_master;
 use crate::announcement::{Announced, Announcement, own_uid};
 use crate::args::{Format, ImageArgs, SubmitArgs};
 use crate::config::{Config, ImageConfig, LocalBecause, MasterChoice, variable_to_pass_on};
@@ -26,7 +27,9 @@ use crate::log_stream::From;
 use crate::master_client::{MasterClient, MasterError, Submitted};
 use crate::narrate;
 use crate::output::{Data, Notes};
+use crate::pack::Packed;
 use crate::request::{self, RequestError, Surroundings};
+use crate::script::{self, Named};
 
 /// How long a cancelled job may take to end before its local master is stopped.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -34,18 +37,21 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
     let (format, image) = (args.format.output, args.image.clone());
     let (detach, replace) = (args.detach, args.replace);
-    let folder = std::env::current_dir().map_err(RequestError::NoFolder)?;
+    let here = std::env::current_dir().map_err(RequestError::NoFolder)?;
+    let named = script::find(&args.code, &here)?;
+    let folder = named.as_ref().map_or(here, |named| named.folder.clone());
     let random = uuid::Uuid::new_v4().into_bytes();
     let restarts_by_default = match &config.master {
         // Nothing is preempted on one machine, and a mistake in the script should fail the job at once.
         MasterChoice::Local(_) => 0,
-        MasterChoice::At(_) => RunPolicy::default().max_restarts,
+        MasterChoice::At(_) | MasterChoice::Kube(_) => RunPolicy::default().max_restarts,
     };
     let variable = &variable_to_pass_on;
     let surroundings = Surroundings { folder: &folder, random, restarts_by_default, variable };
-    let spec = request::job_spec(args, &surroundings)?;
-    match &config.master {
-        MasterChoice::Local(because) => {
+    let script = named.as_ref().map(|named| named.script.clone()).unwrap_or_default();
+    let spec = JobSpec { script, ..request::job_spec(args, &surroundings)? };
+    match running_master(config).await? {
+        None => {
             if let Some(flag) = flag_for_kubernetes(&image, &spec) {
                 return Err(Error::NotLocal { flag });
             }
@@ -53,41 +59,54 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
             if detach {
                 return Err(Error::LocalDetached);
             }
-            if *because == LocalBecause::Default {
+            if config.master == MasterChoice::Local(LocalBecause::Default) {
                 notes.say("no --master and no MUSTER_MASTER: running the job on this machine, with a local master");
             }
             at_own_master(spec, config, (format, data, notes)).await
         }
-        MasterChoice::At(url) => {
-            let client = MasterClient::new(url.clone(), config.token.as_ref())?;
-            let spec = placed(spec, (&folder, image), &client, (&config.image, notes)).await?;
+        Some(client) => {
+            let place = Place { folder, named, image };
+            let (spec, code) = placed(spec, place, &client, (&config.image, notes)).await?;
             let stage = watch::Sender::new(if replace { Stage::Replacing } else { Stage::Submitting });
-            at_running_master(Submission { client, spec, stage }, (format, detach), (data, notes)).await
+            at_running_master(Submission { client, spec, code, stage }, (format, detach), (data, notes)).await
         }
     }
 }
 
-/// Adds the folder or the image that the replicas run, depending on the master's back end.
+/// Where the script of a job is.
+struct Place {
+    folder: PathBuf,
+    /// The script that the command line names.
+    named: Option<Named>,
+    image: ImageArgs,
+}
+
+/// Adds the folder, the image or the code that the replicas run, depending on the master's back end.
 async fn placed(
     spec: JobSpec,
-    (folder, image): (&Path, ImageArgs),
+    Place { folder, named, image }: Place,
     client: &MasterClient,
     (config, notes): (&ImageConfig, &Notes),
-) -> Result<JobSpec, Error> {
+) -> Result<(JobSpec, Option<Packed>), Error> {
     let master = client.about().await?;
     if let Some(uid) = master.uid.filter(|uid| client.url().is_loopback() && Some(*uid) != own_uid()) {
         let url = client.url();
-        notes.say(&format!("the master at {url} runs as another user (uid {uid}), and {SCRIPT} will too"));
+        let script = &spec.script;
+        notes.say(&format!("the master at {url} runs as another user (uid {uid}), and {script} will too"));
     }
-    match master.backend {
-        BackendKind::Process => match flag_for_kubernetes(&image, &spec) {
-            Some(flag) => Err(Error::NotAtProcesses { flag, url: client.url().clone() }),
-            None => Ok(request::in_folder(spec, folder)?),
-        },
-        BackendKind::Kubernetes => {
-            let order = ImageOrder::new(image, config, folder, Some(client.clone()))?.for_pods(&spec.pod)?;
+    if let (BackendKind::Process, Some(flag)) = (master.backend, flag_for_kubernetes(&image, &spec)) {
+        return Err(Error::NotAtProcesses { flag, url: client.url().clone() });
+    }
+    match (named, master.backend) {
+        (Some(named), backend) => {
+            let (spec, code) = bring::with_code(spec, named, (backend, image)).await?;
+            Ok((spec, Some(code)))
+        }
+        (None, BackendKind::Process) => Ok((request::in_folder(spec, &folder)?, None)),
+        (None, BackendKind::Kubernetes) => {
+            let order = ImageOrder::new(image, config, &folder, Some(client.clone()))?.for_pods(&spec.pod)?;
             let image = image::prepare(&order, notes).await?;
-            Ok(request::in_image(spec, image))
+            Ok((request::in_image(spec, image), None))
         }
     }
 }
@@ -134,17 +153,19 @@ fn lost_sight(error: MasterError, (client, name): (&MasterClient, &JobName), not
 struct Submission {
     client: MasterClient,
     spec: JobSpec,
+    /// The code that the job brings.
+    code: Option<Packed>,
     /// The stage of the submit, for the sentence after an interrupt.
     stage: watch::Sender<Stage>,
 }
 
 async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, JobView), Error> {
-    let Submission { client, spec, stage } = submission;
+    let Submission { client, spec, code, stage } = submission;
     if *stage.borrow() == Stage::Replacing {
         delete_if_there(&client, &spec.name, notes).await?;
         stage.send_replace(Stage::Submitting);
     }
-    let submitted = client.submit(&spec).await?;
+    let submitted = bring::submit(&client, &spec, code.as_ref(), notes).await?;
     stage.send_replace(Stage::Following);
     let view = match submitted {
         Submitted::New(view) => {
@@ -223,7 +244,8 @@ async fn follow_at(
     // The file is removed at the end of this function.
     let _announcement = announce(run_folders, &announced, notes);
     let client = MasterClient::new(url, Some(master.token()))?;
-    let submission = Submission { client: client.clone(), spec, stage: watch::Sender::new(Stage::Submitting) };
+    let stage = watch::Sender::new(Stage::Submitting);
+    let submission = Submission { client: client.clone(), spec, code: None, stage };
     // The work has its own task, so that an interrupt works even while a slow reader of stdout blocks the work.
     let mut work = tokio::spawn(submit_and_follow(submission, format, (data, notes.clone())));
     tokio::select! {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::announcement::{self, Announced, Found};
+use crate::cluster::{Cluster, Forward, KubePlace};
 use crate::config::{Config, LocalBecause, MasterChoice, Token};
 use crate::error::Error;
 use crate::master_client::MasterClient;
@@ -10,9 +11,31 @@ use crate::master_url::MasterUrl;
 use crate::output::Notes;
 
 /// A client of the master that this verb asks.
-pub(super) fn client_for(verb: &'static str, config: &Config, notes: &Notes) -> Result<MasterClient, Error> {
-    let (url, token) = choose(verb, config, || running(&config.run_folders, notes))?;
-    Ok(MasterClient::new(url, token.as_ref())?)
+pub(super) async fn client_for(verb: &'static str, config: &Config, notes: &Notes) -> Result<MasterClient, Error> {
+    match choose(verb, config, || running(&config.run_folders, notes))? {
+        Way::Url(url, token) => Ok(MasterClient::new(url, token.as_ref())?),
+        Way::Cluster(place) => through_cluster(place, config.token.clone()).await,
+    }
+}
+
+/// A client of the master that is named, for a new job or an image; `None` if it is local. A local master of another
+/// command is not asked: it ends with its own job.
+pub(super) async fn running_master(config: &Config) -> Result<Option<MasterClient>, Error> {
+    match &config.master {
+        MasterChoice::At(url) => Ok(Some(MasterClient::new(url.clone(), config.token.as_ref())?)),
+        MasterChoice::Kube(place) => through_cluster(place.clone(), config.token.clone()).await.map(Some),
+        MasterChoice::Local(_) => Ok(None),
+    }
+}
+
+/// A client of the master in this place. Without a token, reads the one in the Secret.
+pub(super) async fn through_cluster(place: KubePlace, token: Option<Token>) -> Result<MasterClient, Error> {
+    let cluster = Cluster::connect(&place).await?;
+    let token = match token {
+        Some(token) => token,
+        None => cluster.token().await?,
+    };
+    Ok(MasterClient::through(place, &token, Forward::open(cluster)?)?)
 }
 
 /// The local masters that run, in the order of their jobs.
@@ -25,24 +48,29 @@ fn running(folders: &[PathBuf], notes: &Notes) -> Vec<Announced> {
     masters
 }
 
-/// The address and the token. `running` is called only if it matters.
-fn choose(
-    verb: &'static str,
-    config: &Config,
-    running: impl FnOnce() -> Vec<Announced>,
-) -> Result<(MasterUrl, Option<Token>), Error> {
+/// The way to a master.
+enum Way {
+    /// A request to this address, with this token.
+    Url(MasterUrl, Option<Token>),
+    /// Through the Kubernetes API.
+    Cluster(KubePlace),
+}
+
+/// The way to the master. `running` is called only if it matters.
+fn choose(verb: &'static str, config: &Config, running: impl FnOnce() -> Vec<Announced>) -> Result<Way, Error> {
     match &config.master {
         MasterChoice::At(url) if config.token.is_some() || !url.is_loopback() => {
-            Ok((url.clone(), config.token.clone()))
+            Ok(Way::Url(url.clone(), config.token.clone()))
         }
         MasterChoice::At(url) => {
             let named = running().into_iter().find(|master| master.url == *url);
-            Ok((url.clone(), named.map(|master| master.token)))
+            Ok(Way::Url(url.clone(), named.map(|master| master.token)))
         }
         MasterChoice::Local(because) => {
             let Announced { url, token, .. } = only(running(), *because, verb)?;
-            Ok((url, Some(token)))
+            Ok(Way::Url(url, Some(token)))
         }
+        MasterChoice::Kube(place) => Ok(Way::Cluster(place.clone())),
     }
 }
 
@@ -82,7 +110,7 @@ mod tests {
 
     fn chosen(config: &Config, running: &[u16]) -> Result<(String, Option<String>), Error> {
         let running = || running.iter().map(|port| master(*port)).collect();
-        let (url, token) = choose("list", config, running)?;
+        let Way::Url(url, token) = choose("list", config, running)? else { panic!("no cluster was chosen") };
         Ok((url.to_string(), token.map(|token| token.text().to_owned())))
     }
 

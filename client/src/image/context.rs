@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::error::ImageError;
-use super::ignored::Ignored;
+use crate::ignored::Ignored;
 
 /// Bytes sent to Docker at a time.
 const PIECE: usize = 256 * 1024;

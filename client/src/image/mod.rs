@@ -10,7 +10,6 @@ mod endpoint;
 mod engine;
 mod entrypoint;
 mod error;
-mod ignored;
 mod layer;
 mod load;
 mod look;
@@ -142,6 +141,11 @@ fn destination(
         None => config.load.as_ref().map(by_variable).transpose()?,
     };
     Ok(tool.map_or(Destination::Engine, |tool| Destination::Cluster(tool, config.load_cluster.clone())))
+}
+
+/// Whether the engine that the docker command would use answers.
+pub(crate) async fn engine_answers(variables: &DockerVariables) -> Result<(), ImageError> {
+    Engine::connect(variables).await.map(drop)
 }
 
 /// Makes the image and brings it to the nodes. Returns its name for the pods' specification.

@@ -1,7 +1,9 @@
 //! The only printer: data to stdout ([`Data`]), everything else to stderr ([`Notes`]).
 
+mod checks;
 mod duration;
 mod progress;
+mod size;
 mod table;
 mod text;
 mod trace;
@@ -17,7 +19,9 @@ use protocol::job::JobSpec;
 use protocol::view::{JobView, LogLine};
 use serde::Serialize;
 
+pub(crate) use checks::checks_text;
 pub(crate) use duration::spelled;
+pub(crate) use size::size;
 pub(crate) use table::{jobs_table, status_text};
 pub(crate) use trace::trace_requests;
 pub(crate) use why::why_text;

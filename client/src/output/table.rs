@@ -2,6 +2,7 @@
 
 use comfy_table::{ContentArrangement, Table};
 use protocol::ids::UnixMillis;
+use protocol::progress::{JobSeries, Progress};
 use protocol::view::{JobResult, JobView, ReplicaView};
 
 use crate::narrate::{between, composition, members, workers_now};
@@ -24,7 +25,8 @@ pub(crate) fn jobs_table(jobs: &[JobView], now: UnixMillis) -> String {
 }
 
 /// One job, with one line for each replica.
-pub(crate) fn status_text(view: &JobView, now: UnixMillis) -> String {
+/// `series` has the newest reports of its scripts.
+pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixMillis) -> String {
     let mut head = vec![
         ("job", view.name.to_string()),
         ("asked for", composition(&view.spec)),
@@ -34,6 +36,7 @@ pub(crate) fn status_text(view: &JobView, now: UnixMillis) -> String {
     head.extend(view.generation.map(|generation| ("generation", generation.to_string())));
     head.extend(view.workers.map(|wanted| ("workers", format!("{} take part, {wanted} wanted", workers_now(view)))));
     head.extend(view.changes.last().map(|change| ("last start", one_line(&change.to_string()))));
+    head.extend(series.and_then(progress).map(|progress| ("progress", one_line(&progress))));
     head.extend(view.result.as_ref().map(|ended| ("result", result(ended))));
     head.extend((view.restarts.total() > 0).then(|| ("restarts", restarts(view))));
     head.extend(view.restarts.failed_starts.last().map(|failed| ("failed", one_line(&failed.failure.to_string()))));
@@ -71,6 +74,30 @@ fn restarts(view: &JobView) -> String {
     }
 }
 
+/// `step 310, loss 0.0177, 12.3 ms per step`: the newest step, by the first replica that has reported it.
+fn progress(series: &JobSeries) -> Option<String> {
+    let points = series.replicas.iter().filter_map(|replica| replica.points.last()).rev();
+    let point = points.max_by_key(|point| (point.generation, point.progress.step))?;
+    let Progress { step, steps, wall_us, values, .. } = &point.progress;
+    let values = values.iter().map(|(name, number)| format!(", {name} {}", shortened(number)));
+    let per_step = (*steps > 0).then(|| format!(", {} ms per step", shortened(ratio(*wall_us, *steps) / 1000.0)));
+    Some(format!("step {}{}{}", (*step)?, values.collect::<String>(), per_step.unwrap_or_default()))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "four digits are shown")]
+fn ratio(sum: u64, count: u64) -> f64 {
+    sum as f64 / count as f64
+}
+
+/// Four significant digits. Very large and very small numbers have an exponent.
+fn shortened(number: f64) -> String {
+    let exponential = format!("{number:.3e}");
+    let exponent = exponential.split_once('e').and_then(|(_, exponent)| exponent.parse().ok());
+    let Some(decimals @ 0..=8) = exponent.map(|exponent: i32| 3 - exponent) else { return exponential };
+    let text = format!("{number:.*}", usize::try_from(decimals).unwrap_or_default());
+    if decimals == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_owned() }
+}
+
 /// How long a finished job took, or how long ago an unfinished job was accepted. The clean-up of pods does
 /// not count, because a restarted master records the end of the clean-up again.
 fn time(view: &JobView, now: UnixMillis) -> String {
@@ -104,4 +131,43 @@ fn plain_table(header: &[&str]) -> Table {
 fn shown(table: &Table) -> String {
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_newest_step_of_the_newest_start_is_shown() {
+        let point = |generation: &str, step: u64, loss: f64| {
+            let progress =
+                json!({"step": step, "steps": 50, "wall_us": 615_000, "values": {"loss": loss, "rate": 1e-12}});
+            json!({"at": 1, "generation": generation, "progress": progress})
+        };
+        let of = |replica: &str, point| json!({"replica": replica, "points": [point]});
+        let shown =
+            |replicas: &[serde_json::Value]| progress(&serde_json::from_value(json!({"replicas": replicas})).unwrap());
+        let (old, chief, peer) = (point("1.1", 99, 0.5), point("1.2", 61, 0.017_654), point("1.2", 61, 7.0));
+        let line = "step 61, loss 0.01765, rate 1.000e-12, 12.3 ms per step";
+        let replicas = [of("worker-0", old), of("worker-1", chief), of("worker-2", peer)];
+        assert_eq!(shown(&replicas).as_deref(), Some(line));
+        assert_eq!(shown(&[]), None);
+    }
+
+    #[test]
+    fn numbers_have_four_digits() {
+        for (number, text) in [
+            (0.0, "0"),
+            (0.5, "0.5"),
+            (-12.345_67, "-12.35"),
+            (1234.5, "1234"),
+            (99_999.0, "1.000e5"),
+            (0.000_012_34, "0.00001234"),
+            (1e-9, "1.000e-9"),
+        ] {
+            assert_eq!(shortened(number), text);
+        }
+    }
 }

@@ -18,6 +18,8 @@ fn view(result: Option<JobResult>, failed_starts: Vec<FailedStart>) -> JobView {
         restarts: protocol::failure::Restarts::default(),
         spec: JobRequest::new("digits".parse().unwrap(), "allreduce".parse().unwrap()).try_into().unwrap(),
         workers: None,
+        code: None,
+        pushes: 0,
         roster: vec![],
         changes: vec![],
         replicas: [].into(),
@@ -169,7 +171,7 @@ start 2.1, 14.0 s after the submit: the previous start was lost with its master 
 fn status_shows_the_number_of_restarts_and_the_last_failure() {
     let mut view = view(None, vec![failed(exited(3))]);
     (view.restarts.counted, view.restarts.uncounted) = (2, 1);
-    let status = crate::output::status_text(&view, UnixMillis(5_000));
+    let status = crate::output::status_text(&view, None, UnixMillis(5_000));
     for line in [
         "restarts    2 of 3, and 1 not counted",
         "failed      worker-1 exited with code 3",

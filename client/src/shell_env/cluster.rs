@@ -84,9 +84,7 @@ pub(crate) async fn set_up(env: &mut Environment, notes: &Notes) -> Result<(), E
         Err(reason) if reason.contains("(Forbidden)") => {
             let master = env.get("MUSTER_MASTER").map_or("not set", String::as_str);
             notes.say(&format!("you may not list the nodes of context {context}: {reason}"));
-            notes.say(&format!(
-                "set MUSTER_MASTER (now {master}) by hand, to http://NODE:{NODE_PORT} or the address of a port-forward"
-            ));
+            notes.say(&format!("set MUSTER_MASTER (now {master}) by hand, to kube or http://NODE:{NODE_PORT}"));
         }
         Err(reason) if reason.contains("(Unauthorized)") => return Err(EnvError::Unauthorized { context, reason }),
         Err(reason) => return Err(EnvError::Silent { context, reason, minikube }),
@@ -189,7 +187,7 @@ async fn read_token(env: &mut Environment, notes: &Notes) -> Result<(), EnvError
             notes.say("MUSTER_TOKEN is set from the Secret muster");
         }
         Err(reason) if reason.contains("(NotFound)") => {
-            notes.say("there is no Secret muster in this namespace yet: run `make token`, then repeat this command");
+            notes.say("there is no Secret muster in this namespace yet: run `client install`, or `make token`, then repeat this command");
         }
         Err(reason) => notes.say(&format!("set MUSTER_TOKEN by hand: the Secret muster cannot be read: {reason}")),
     }

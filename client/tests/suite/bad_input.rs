@@ -181,12 +181,15 @@ fn a_bad_command_line_has_a_hint_that_fits_the_typed_verb() {
         (&["list", "foo"], "hint: client list --help"),
         (&["logs", "x", "--tail", "-1"], "hint: client logs --help"),
         (&["foo"], "hint: client --help lists flags and verbs"),
-        (&["exec.py"], "hint: client alone runs the exec.py of the current folder; pass its arguments after --"),
-        (&["-d", "train.py"], "hint: client alone runs the exec.py of the current folder"),
+        (&["lgos"], "hint: did you mean \"logs\"?"),
+        (
+            &["-d", "train.py", "more.py"],
+            "hint: client --help lists flags and verbs; pass arguments for the script after --",
+        ),
         (&["--worker-num", "-1"], "hint: client --help lists flags and verbs"),
         (&["status", "--task", "wj"], "hint: client status --help"),
         (&["--backoff", "-1s"], "hint: client --help lists flags and verbs"),
-        (&["--epochs", "3"], "hint: client --help lists flags and verbs; pass arguments for exec.py after --\n"),
+        (&["--epochs", "3"], "hint: client --help lists flags and verbs; pass arguments for the script after --\n"),
         (&["--worker-nun", "3"], "hint: a similar argument exists: '--worker-num'"),
         (&["--tail", "3", "logs", "x"], "hint: 'logs --tail' exists"),
     ] {

@@ -280,7 +280,10 @@ fn without_the_right_to_list_nodes_only_the_token_is_set() {
 fn without_a_readable_secret_the_token_is_unset_and_the_reason_printed() {
     let unreadable = format!("TOKEN_FAIL={NO_RIGHT}");
     for (token, says) in [
-        ("MUSTER_TOKEN=another", "there is no Secret muster in this namespace yet: run `make token`"),
+        (
+            "MUSTER_TOKEN=another",
+            "there is no Secret muster in this namespace yet: run `client install`, or `make token`",
+        ),
         (unreadable.as_str(), "cannot be read: Error from server (Forbidden): no right"),
     ] {
         let script = "source \"$E\"\nis MUSTER_TOKEN \"<unset>\"";

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
+use protocol::code::ScriptPath;
 use protocol::error::ErrorCode;
 use protocol::ids::{JobName, PodName, ReplicaId};
 use protocol::image::ImageRef;
@@ -28,9 +29,13 @@ pub struct PodSpec {
     pub replica: ReplicaId,
     /// The image, if pods are containers.
     pub image: Option<ImageRef>,
-    /// The folder that holds exec.py, if pods are processes.
+    /// The folder that holds the script, if pods are processes.
     pub work_dir: Option<PathBuf>,
-    /// Arguments for exec.py.
+    /// Whether the job brings its code, which its agents receive later.
+    pub brings_code: bool,
+    /// The script.
+    pub script: ScriptPath,
+    /// Arguments for the script.
     pub args: Vec<String>,
     /// The options for Kubernetes, if pods run there.
     pub options: PodOptions,
@@ -46,6 +51,8 @@ impl PodSpec {
             replica,
             image: spec.image.clone(),
             work_dir: spec.work_dir.clone(),
+            brings_code: spec.code.is_some(),
+            script: spec.script.clone(),
             args: spec.args.clone(),
             options: spec.pod.clone(),
             agent_token_sha256,

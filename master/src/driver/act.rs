@@ -51,8 +51,7 @@ impl Driver {
         for (id, replica) in &mut self.replicas {
             replica.output_from = self.channels.logs.of(*id).map_or(0, |log| log.progress().end);
         }
-        // After a takeover, an earlier start may have left no trace. So count at least one restart.
-        let mut restarts = record.starts().max(u32::from(record.epoch > 1));
+        let mut restarts = self.starts_so_far(&gang);
         let (mut members, mut seats) = (BTreeMap::new(), vec![]);
         for member in gang.members() {
             let Some(replica) = self.replicas.get(&member.id) else { continue };
@@ -70,7 +69,7 @@ impl Driver {
                 renewal: replica.follower.as_ref().and_then(Follower::renewal),
             });
         }
-        let meeting = Meeting { spec: record.spec.clone(), members, restarts };
+        let meeting = Meeting { spec: record.spec.clone(), members, restarts, pushes: record.pushes };
         self.begin_start(tasks::configure(self.fanout(generation), seats, meeting));
     }
 
@@ -94,7 +93,8 @@ impl Driver {
         // The follower of an agent with a lease reports that the agent is unreachable.
         let has_lease = self.policy.elastic.is_some_and(|elastic| elastic.lease.is_some());
         let pauses = if has_lease { tasks::patience().without_max_times() } else { tasks::patience() };
-        tasks::Fanout { agents: self.agents.clone(), generation, reporter: self.reporter.clone(), pauses }
+        let (agents, reporter, delivery) = (self.agents.clone(), self.reporter.clone(), self.delivery.clone());
+        tasks::Fanout { agents, generation, reporter, pauses, delivery }
     }
 
     /// Runs the work of a start in a task. [`Self::call_start_back`] cancels the task.

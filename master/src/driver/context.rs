@@ -3,14 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use protocol::code::CodeId;
 use protocol::ids::UnixMillis;
 use protocol::view::JobView;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::agent_client::AgentClient;
 use crate::agent_token::AgentKey;
 use crate::backend::PodBackend;
+use crate::code::CodeStore;
 use crate::logs::JobLogs;
+use crate::series::SeriesOfJob;
 use crate::store::{JobStore, Stored};
 
 /// What all drivers of one master share.
@@ -26,6 +29,8 @@ pub struct Context {
     /// The name of this process as the holder of records. It sorts after the boot id of every earlier master of this
     /// store.
     pub boot_id: String,
+    /// The code that jobs bring.
+    pub code: Arc<CodeStore>,
 }
 
 impl Context {
@@ -35,14 +40,27 @@ impl Context {
     }
 }
 
+/// A request to bring new code to a job's agents.
+#[derive(Debug)]
+pub struct Staging {
+    /// The code, which the master has.
+    pub code: CodeId,
+    /// Gets the outcome. An error names the replica that did not take the code.
+    pub done: oneshot::Sender<Result<(), String>>,
+}
+
 /// A driver's channels.
 pub struct Channels {
     /// The job's record as the store's watch last reported it; `None` after its deletion.
     pub record: watch::Receiver<Option<Stored>>,
     /// Notified when somebody has damaged the record.
     pub damaged: Arc<Notify>,
+    /// Requests to bring new code to the agents.
+    pub stagings: mpsc::Receiver<Staging>,
     /// The view of the job.
     pub view: watch::Sender<JobView>,
     /// The job's kept output.
     pub logs: Arc<JobLogs>,
+    /// What the job's scripts have reported.
+    pub series: Arc<SeriesOfJob>,
 }

@@ -19,12 +19,12 @@ use super::follower::Follower;
 use super::tracked::Replica;
 use super::{Driver, tasks};
 use crate::backend::PodTable;
-use crate::job::gang::Gang;
+use crate::job::gang::{Gang, Member};
 use crate::job::observation::{DeletedBy, Enrolled, Presence};
 use crate::job::phase::{Ending, JobPhase};
 use crate::job::policy::{Deadline, Elastic, FORGIVE_AFTER, Policy};
 use crate::job::roster::{Roster, last_start, wanted};
-use crate::job::upkeep::Upkeep;
+use crate::job::upkeep::{Replacements, Upkeep};
 use crate::store::JobRecord;
 
 /// Maximum time to copy the last bytes from an agent that has ended.
@@ -34,6 +34,7 @@ const LAST_BYTES_TIMEOUT: Duration = Duration::from_millis(50);
 /// `elapsed` is the time since the driver began.
 pub(super) fn follow(policy: &mut Policy, record: &JobRecord, (active_time, elapsed): (Duration, Duration)) {
     policy.elastic = record.workers().map(|workers| Elastic::of(workers, &record.spec.run_policy));
+    policy.pushes = record.pushes;
     let is_suspended = record.suspension.since.is_some();
     if is_suspended == policy.is_suspended {
         return;
@@ -46,10 +47,10 @@ pub(super) fn follow(policy: &mut Policy, record: &JobRecord, (active_time, elap
     });
 }
 
-/// The starts of an elastic job under this master.
+/// The starts of a job under this master. In a fixed job, only `before` is used.
 #[derive(Debug, Default)]
 pub(super) struct Starts {
-    /// How many starts there were before the next one, as far as this master knows.
+    /// How many starts there were before the next one, as far as this master knows without its agents.
     before: u32,
     /// The members of the newest start.
     roster: Vec<ReplicaId>,
@@ -65,11 +66,6 @@ impl Starts {
     pub(super) fn new(record: &JobRecord) -> Self {
         // After a takeover, an earlier start may have left no trace. So count at least one.
         Self { before: record.starts().max(u32::from(record.epoch > 1)), ..Self::default() }
-    }
-
-    /// How many starts there were, as far as this master knows.
-    pub(super) fn count(&self) -> u32 {
-        self.before
     }
 
     /// Whether an earlier start may have been lost without a trace.
@@ -130,14 +126,19 @@ impl Driver {
         Cow::Borrowed(restarts)
     }
 
+    /// How many starts there were, as far as the record, the agents and this master know.
+    pub(super) fn starts_so_far(&self, gang: &Gang) -> u32 {
+        let known = gang.places().iter().filter_map(|place| Some(place.place.enrolled?.membership.start + 1)).max();
+        self.starts.before.max(known.unwrap_or_default()).max(self.stored.record.starts())
+    }
+
     /// Gives these replicas their seats in a start.
     pub(super) fn enrol(&mut self, generation: Generation, roster: &Roster) {
         let gang = self.gang();
-        let known = gang.places().iter().filter_map(|place| Some(place.place.enrolled?.membership.start + 1)).max();
-        let of_record = self.stored.record.starts();
-        let start = self.starts.before.max(known.unwrap_or_default()).max(of_record);
+        let start = self.starts_so_far(&gang);
         for (id, seat) in roster.seats() {
-            let membership = Membership { seat: seat.index, of: roster.len(), start };
+            let pushes = self.stored.record.pushes;
+            let membership = Membership { seat: seat.index, of: roster.len(), start, pushes };
             self.replicas.entry(id).and_modify(|replica| {
                 replica.seen.enrolled = Some(Enrolled { generation, membership });
             });
@@ -156,6 +157,10 @@ impl Driver {
             // Somebody has stopped a member, or nothing failed.
             JobPhase::Stopping { ending: Ending::Regroup, .. } => {
                 gang.first_failure().into_iter().for_each(|failure| self.starts.note_failure(failure));
+                let pushes = |member: &Member| member.place.enrolled.map(|enrolled| enrolled.membership.pushes);
+                if gang.any(|member| pushes(member).is_some_and(|pushes| pushes < self.policy.pushes)) {
+                    self.starts.cause.get_or_insert(ChangeCause::Pushed);
+                }
             }
             // A member was lost before any member was told to run.
             JobPhase::Restarting { .. } if matches!(self.phase, JobPhase::Starting { .. }) => {
@@ -248,12 +253,18 @@ impl Driver {
         unwanted
     }
 
-    /// Follows what the record says about the number of workers and about suspensions.
+    /// Follows what the record says about the number of workers, suspensions and code.
     pub(super) fn follow_record(&mut self) {
         let active_time = self.stored.record.active_time(self.context.store.now());
+        let before = self.policy.elastic;
         follow(&mut self.policy, &self.stored.record, (active_time, self.began.elapsed()));
+        self.delivery = self.delivery_of(self.stored.record.code());
         if self.policy.elastic.is_none() || self.stored.record.ended.is_some() {
             return;
+        }
+        if self.policy.elastic != before {
+            // The pods that a user asks for replace no lost ones.
+            self.replicas.values_mut().for_each(|replica| replica.replacements = Replacements::default());
         }
         self.add(&self.stored.record.replicas());
     }

@@ -6,6 +6,7 @@ mod copying;
 mod leased;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
@@ -21,12 +22,15 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use super::Report;
+use super::delivery::Delivery;
 use super::subject::Subject;
-use super::tasks::{COPY_TIMEOUT, is_unreachable, patience, refused, report, spawn};
-use crate::agent_client::{AgentAnswer, AgentClient, AgentError};
+use super::tasks::{COPY_TIMEOUT, is_unreachable, patience, report, spawn, state_of};
+use crate::agent_client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
 use crate::error_chain::error_chain;
 use crate::job::observation::AgentState;
 use crate::logs::ReplicaLog;
+use crate::series::SeriesOfJob;
+use crate::store::wall_clock;
 
 /// Maximum pause, without jitter, before a silent agent is asked again. The whole gang waits for the last agent.
 const JOIN_DELAY_MAX: Duration = Duration::from_millis(200);
@@ -51,12 +55,16 @@ pub(super) struct Followed {
     pub(super) subject: Subject,
     pub(super) address: SocketAddr,
     pub(super) log: ReplicaLog,
+    /// Where to keep what the script reports.
+    pub(super) series: Arc<SeriesOfJob>,
     pub(super) reporter: mpsc::Sender<Report>,
     /// The request for a warm interpreter, if the job is to have one.
     pub(super) warm: Option<WarmRequest>,
+    /// The job's code, if it brings it.
+    pub(super) delivery: Option<Arc<Delivery>>,
     /// How long the agent may be silent; `None` without a limit.
     pub(super) lease: Option<Lease>,
-    /// Whether an earlier master may have asked the agent to start exec.py.
+    /// Whether an earlier master may have asked the agent to start the script.
     pub(super) is_found: bool,
 }
 
@@ -154,6 +162,8 @@ impl Pod {
         let mut heard: Option<Box<RunStatus>> = None;
         let mut vigil = self.first_vigil();
         while let Some(state) = self.next_state(heard.as_deref(), &mut vigil).await {
+            let is_first = heard.is_none();
+            let Some(state) = self.with_code(is_first, state, vigil.is_some()).await else { break };
             let is_last = match &state {
                 AgentState::Status(status) => {
                     self.note_started(status);
@@ -177,6 +187,17 @@ impl Pod {
             }
         }
         self.news.send_modify(|copied| copied.is_last = true);
+    }
+
+    /// Brings the code after the agent's first answer, before the driver hears of that answer. Retries while the pod
+    /// lives, or for the length of the lease, if the agent has one. `None` if the pod has ended.
+    async fn with_code(&self, is_first: bool, state: AgentState, has_lease: bool) -> Option<AgentState> {
+        let Followed { delivery, address, lease, .. } = &self.followed;
+        let Some(delivery) = delivery.as_ref().filter(|_| is_first) else { return Some(state) };
+        let complete = async || delivery.complete(*address, state.clone()).await.ok_or(());
+        let pauses = persistent().with_total_delay(lease.filter(|_| has_lease).map(Lease::length));
+        let complete = complete.retry(pauses).when(|()| !self.ended.is_cancelled()).await;
+        complete.ok().or_else(|| self.unreachable(false).filter(|_| !self.ended.is_cancelled()))
     }
 
     /// Asks for a warm interpreter after the agent's first answer, so that it imports modules while the gang gathers.
@@ -204,8 +225,10 @@ impl Pod {
                 Err(AgentError::Unreachable { .. }) => return None,
                 Ok(AgentAnswer::Status(mut status)) => {
                     self.note_answer(&mut status, vigil);
-                    // The long poll timed out without a change.
-                    if heard == Some(&*status) {
+                    let Followed { series, subject, .. } = &self.followed;
+                    series.note(subject.id, &status, wall_clock());
+                    // The long poll timed out. The driver needs no news about progress.
+                    if heard.is_some_and(|heard| !status.is_news_after(heard)) {
                         continue;
                     }
                     Ok(AgentAnswer::Status(status))
@@ -234,12 +257,14 @@ impl Pod {
     /// Asks for the agent's status. Retries an unreachable agent until its pod has ended, because only the pod's state
     /// proves that the agent is dead.
     async fn ask(&self, heard: Option<&RunStatus>) -> Result<AgentAnswer, AgentError> {
-        let Followed { agents, address, .. } = &self.followed;
+        let Followed { agents, address, series, .. } = &self.followed;
         let is_worth_it = |error: &AgentError| is_unreachable(error) && !self.ended.is_cancelled();
+        let reports = |heard: &RunStatus| heard.helper.is_some() && heard.exit.is_none();
+        let wait = if heard.is_some_and(reports) { series.interval() } else { POLL_WAIT_MAX };
         if let Some(leased) = heard.and_then(|heard| self.leased(heard)) {
-            return leased.ask(self, is_worth_it).await;
+            return leased.ask(self, wait, is_worth_it).await;
         }
-        let ask = async || agents.status(*address, heard.map(|heard| heard.seq)).await;
+        let ask = async || agents.status(*address, heard.map(|heard| Poll { after: heard.seq, wait })).await;
         let pauses = match heard {
             None => persistent().with_max_delay(JOIN_DELAY_MAX),
             Some(_) => persistent(),
@@ -255,20 +280,6 @@ impl Pod {
         if has_started {
             self.news.send_modify(|copied| copied.started = copied.started.max(status.generation));
         }
-    }
-}
-
-/// The agent's state after this answer. `heard` is the agent's newest status before it.
-fn state_of(answer: Result<AgentAnswer, AgentError>, heard: Option<&RunStatus>) -> AgentState {
-    match answer {
-        Ok(AgentAnswer::SeedOnly) if heard.is_none() => AgentState::SeedOnly,
-        Ok(AgentAnswer::Status(status)) if heard.is_none_or(|heard| heard.boot_id == status.boot_id) => {
-            AgentState::Status(status)
-        }
-        Ok(AgentAnswer::SeedOnly | AgentAnswer::Status(_)) => {
-            refused("its agent was restarted, and its run is lost".to_owned())
-        }
-        Err(error) => refused(format!("its agent did not report its status: {}", error_chain(&error))),
     }
 }
 

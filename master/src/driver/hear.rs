@@ -1,5 +1,7 @@
 //! The driver's inputs: its record, its pods, and the reports of its tasks.
 
+use std::sync::Arc;
+
 use protocol::agent::{RunState, RunStatus};
 use tracing::info;
 
@@ -87,9 +89,11 @@ impl Driver {
                 let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
                 let subject = replica.subject(*id);
                 let warm = warm::request(&self.stored.record.spec, id.role);
+                let (delivery, series) = (self.delivery.clone(), Arc::clone(&self.channels.series));
                 let lease = self.policy.elastic.and_then(|elastic| elastic.lease);
                 let is_found = replica.seen.is_found;
-                let followed = Followed { agents, subject, address, log, reporter, warm, lease, is_found };
+                let followed =
+                    Followed { agents, subject, address, log, series, reporter, warm, delivery, lease, is_found };
                 replica.follower = Some(Follower::begin(followed));
             }
         }

@@ -6,9 +6,11 @@ mod adopt;
 mod advance;
 mod context;
 mod create;
+mod delivery;
 mod elastic;
 mod follower;
 mod hear;
+mod push;
 mod record;
 mod subject;
 mod tasks;
@@ -22,6 +24,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use protocol::code::CodeId;
 use protocol::failure::FailedStart;
 use protocol::ids::{Generation, ReplicaId};
 use protocol::view::JobTimes;
@@ -32,7 +35,8 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::error;
 
 pub use self::adopt::Tenure;
-pub use self::context::{Channels, Context};
+pub use self::context::{Channels, Context, Staging};
+use self::delivery::Delivery;
 use self::elastic::Starts;
 use self::subject::Subject;
 use self::tracked::Replica;
@@ -97,6 +101,8 @@ struct Driver {
     context: Arc<Context>,
     agents: AgentClient,
     token: AgentToken,
+    /// The job's code, if it brings it.
+    delivery: Option<Arc<Delivery>>,
     channels: Channels,
     stored: Stored,
     policy: Policy,
@@ -159,8 +165,11 @@ impl Driver {
         let (reporter, reports) = mpsc::channel(BACKLOG);
         let accepted = JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() };
         let token = context.agent_key.token(&record.uid);
+        let agents = context.agents.with_token(&token);
+        let delivery = |id: CodeId| Arc::new(Delivery::new(id, agents.clone(), Arc::clone(&context.code)));
         Self {
-            agents: context.agents.with_token(&token),
+            delivery: record.code().map(delivery),
+            agents,
             token,
             pods: context.backend.watch(&stored.key()),
             replicas: record.replicas().into_iter().map(|id| (id, Replica::first(record.epoch))).collect(),
@@ -219,6 +228,10 @@ impl Driver {
                 Err(_) => return Next::End,
             },
             () = self.channels.damaged.notified() => return self.mend().await,
+            Some(staging) = self.channels.stagings.recv() => {
+                self.stage(staging);
+                return Next::GoOn;
+            }
             changed = self.pods.changed() => match changed {
                 Ok(()) => self.take_pods(),
                 Err(_) => return Next::End,

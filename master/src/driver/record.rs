@@ -109,7 +109,7 @@ impl Driver {
         let Some(ended) = self.current_start.filter(|start| Some(*start) > self.stored.record.newest_ended()) else {
             return Next::GoOn;
         };
-        let starts = if self.policy.elastic.is_some() { self.starts.count() } else { self.stored.record.starts() + 1 };
+        let starts = self.starts_so_far(&self.gang());
         self.write(|record| {
             record.suspension.ended = Some(ended);
             record.suspension.starts = starts.saturating_sub(record.restarts.total());
@@ -150,7 +150,7 @@ impl Driver {
             }
             last_lines = log.last_lines(LAST_LINES_MAX, replica.output_from).await;
         }
-        let budget = self.policy.budget_of(&failure);
+        let budget = self.policy.budget_of(&failure, gang.helper_of(&failure));
         let evidence =
             Evidence { generation: self.current_start, now: self.context.store.now(), budget, last_lines, silence };
         diagnose(failure, gang, evidence)

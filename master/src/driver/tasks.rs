@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
-use protocol::agent::{Membership, RunState};
+use protocol::agent::{Membership, RunState, RunStatus};
+use protocol::error::ErrorCode;
 use protocol::ids::{Generation, ReplicaId};
 use protocol::job::JobSpec;
 use protocol::lease::{Renewal, Standing};
@@ -18,8 +20,9 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
 use super::Report;
+use super::delivery::Delivery;
 use super::subject::Subject;
-use crate::agent_client::{AgentAnswer, AgentClient, AgentError, StartOf};
+use crate::agent_client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, PartOfStart, Poll};
 use crate::backend::PodBackend;
 use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
@@ -42,6 +45,8 @@ pub(super) struct Meeting {
     pub(super) members: BTreeMap<ReplicaId, SocketAddr>,
     /// How many times the gang has restarted.
     pub(super) restarts: u32,
+    /// How many times a user has pushed new code.
+    pub(super) pushes: u32,
 }
 
 /// A member of a start, and the address of its agent.
@@ -65,6 +70,8 @@ pub(super) struct Fanout {
     pub(super) reporter: mpsc::Sender<Report>,
     /// The pauses between two attempts to reach an agent.
     pub(super) pauses: ExponentialBuilder,
+    /// The code with which the start begins, if the job brings it.
+    pub(super) delivery: Option<Arc<Delivery>>,
 }
 
 impl Fanout {
@@ -74,7 +81,13 @@ impl Fanout {
             let reason = format!("{what}: {}", error_chain(&error));
             match error {
                 AgentError::Ending(_) => AgentState::Failed(LostRun::disrupted(reason)),
-                AgentError::Unreachable { .. } | AgentError::Refused { .. } => refused(reason),
+                // Every pod of the job has the same image.
+                AgentError::Unfit { code: ErrorCode::BadCode | ErrorCode::NoPython, .. } => {
+                    AgentState::Failed(LostRun::hopeless(reason))
+                }
+                AgentError::Unreachable { .. } | AgentError::Refused { .. } | AgentError::Unfit { .. } => {
+                    refused(reason)
+                }
             }
         });
         report(&self.reporter, subject, state).await;
@@ -98,14 +111,15 @@ pub(super) fn spawn(
 
 /// Sends every agent its environment.
 pub(super) async fn configure(call: Fanout, seats: Vec<Seat>, meeting: Meeting) {
-    let Meeting { spec, members, restarts } = meeting;
-    let rendezvous = Rendezvous::new(&spec, call.generation, &members).after_restarts(restarts);
+    let Meeting { spec, members, restarts, pushes } = meeting;
+    let rendezvous = Rendezvous::new(&spec, call.generation, &members).after_restarts(restarts).after_pushes(pushes);
     let configure = async |Seat { subject, agent, seat, membership, renewal }: Seat| {
         let body = serde_json::to_vec(&rendezvous.environment(seat)).expect("strings and numbers always serialize");
         let body = Bytes::from(body);
         let membership = membership.or_else(|| rendezvous.membership(seat));
-        let start = StartOf { generation: call.generation, membership, renewal };
-        let answer = configure_one(&call, agent, start, &body).await;
+        let code = call.delivery.as_ref().map(|code| code.id());
+        let part = PartOfStart { generation: call.generation, membership, code, renewal };
+        let answer = configure_one(&call, agent, part, &body).await;
         let answer = answer.map(|()| AgentState::Configured(call.generation));
         call.report(subject, "its agent did not accept the environment", answer).await;
     };
@@ -113,18 +127,23 @@ pub(super) async fn configure(call: Fanout, seats: Vec<Seat>, meeting: Meeting) 
 }
 
 /// Configures an agent. If the agent still has a run that an earlier master launched, stops that run first.
-async fn configure_one(call: &Fanout, agent: SocketAddr, start: StartOf, body: &Bytes) -> Result<(), AgentError> {
-    let send = async || call.agents.configure(agent, start, body.clone()).await;
-    match send.retry(call.pauses).when(is_unreachable).await {
-        Err(AgentError::Refused { status: 409, .. }) => {}
-        answer => return answer,
+async fn configure_one(call: &Fanout, agent: SocketAddr, part: PartOfStart, body: &Bytes) -> Result<(), AgentError> {
+    let send = async || call.agents.configure(agent, part, body.clone()).await;
+    match (send.retry(call.pauses).when(is_unreachable).await, &call.delivery) {
+        (Err(AgentError::Refused { status: 409, .. }), _) => {}
+        (Err(AgentError::Unfit { code: ErrorCode::CodeMissing, detail }), Some(delivery)) => {
+            let deliver = async || delivery.deliver(agent).await.map_err(|error| error.at_agent(&detail));
+            deliver.retry(call.pauses).when(is_unreachable).await?;
+            return send.retry(call.pauses).when(is_unreachable).await;
+        }
+        (answer, _) => return answer,
     }
     stop(&call.agents, agent, Some(call.generation), Duration::ZERO).await?;
-    let mut after = None;
-    while let AgentAnswer::Status(status) = call.agents.status(agent, after).await?
+    let mut poll = None;
+    while let AgentAnswer::Status(status) = call.agents.status(agent, poll).await?
         && !matches!(status.state, RunState::Exited | RunState::Idle)
     {
-        after = Some(status.seq);
+        poll = Some(Poll { after: status.seq, wait: POLL_WAIT_MAX });
     }
     send.retry(call.pauses).when(is_unreachable).await
 }
@@ -198,6 +217,20 @@ pub(super) async fn delete_all(backend: &dyn PodBackend, job: &JobKey) {
 pub(super) async fn report(reporter: &mpsc::Sender<Report>, subject: Subject, state: AgentState) {
     // The send fails only if the driver has ended, so the error does not matter.
     let _ = reporter.send(Report::Agent(subject, state)).await;
+}
+
+/// The agent's state after this answer. `heard` is the agent's newest status before it.
+pub(super) fn state_of(answer: Result<AgentAnswer, AgentError>, heard: Option<&RunStatus>) -> AgentState {
+    match answer {
+        Ok(AgentAnswer::SeedOnly) if heard.is_none() => AgentState::SeedOnly,
+        Ok(AgentAnswer::Status(status)) if heard.is_none_or(|heard| heard.boot_id == status.boot_id) => {
+            AgentState::Status(status)
+        }
+        Ok(AgentAnswer::SeedOnly | AgentAnswer::Status(_)) => {
+            refused("its agent was restarted, and its run is lost".to_owned())
+        }
+        Err(error) => refused(format!("its agent did not report its status: {}", error_chain(&error))),
+    }
 }
 
 pub(super) fn refused(reason: String) -> AgentState {

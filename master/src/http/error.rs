@@ -9,6 +9,7 @@ use protocol::job::SpecError;
 use tracing::{error, warn};
 
 use crate::backend::Refusal;
+use crate::code::CodeError;
 use crate::error_chain::error_chain;
 use crate::registry::JobsError;
 
@@ -54,11 +55,13 @@ impl From<JobsError> for ApiError {
             JobsError::Exists(_) | JobsError::Unreadable { .. } => {
                 Self::new(StatusCode::CONFLICT, ErrorCode::JobExists, error.to_string())
             }
-            JobsError::Spec(SpecError::NotElastic) | JobsError::Over(_) => {
-                Self::new(StatusCode::CONFLICT, ErrorCode::CannotScale, error.to_string())
-            }
+            JobsError::Spec(SpecError::NotElastic)
+            | JobsError::Over(_)
+            | JobsError::NotPushable(_)
+            | JobsError::NotStaged(_) => Self::new(StatusCode::CONFLICT, ErrorCode::CannotScale, error.to_string()),
             JobsError::Spec(error) => error.into(),
             JobsError::LaterFormat(_) => Self::new(StatusCode::CONFLICT, ErrorCode::Conflict, error.to_string()),
+            JobsError::Code(error) => error.into(),
             JobsError::Unknown(_) => Self::new(StatusCode::NOT_FOUND, ErrorCode::UnknownJob, error.to_string()),
             JobsError::Refused(Refusal { code, sentence }) => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, sentence)
@@ -72,6 +75,26 @@ impl From<JobsError> for ApiError {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, detail)
             }
         }
+    }
+}
+
+impl From<CodeError> for ApiError {
+    fn from(error: CodeError) -> Self {
+        let (status, code) = match &error {
+            CodeError::NoManifest(_) => (StatusCode::NOT_FOUND, ErrorCode::CodeMissing),
+            CodeError::Missing(_) => (StatusCode::CONFLICT, ErrorCode::CodeMissing),
+            CodeError::NoScript(_) | CodeError::OtherId(_) | CodeError::Blobs(_) => {
+                (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadCode)
+            }
+            CodeError::Aborted => (StatusCode::BAD_REQUEST, ErrorCode::BadRequest),
+            CodeError::Full { .. } => (StatusCode::INSUFFICIENT_STORAGE, ErrorCode::CodeStoreFull),
+            CodeError::Disk(_) => (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable),
+        };
+        let detail = error_chain(&error);
+        if matches!(error, CodeError::Disk(_)) {
+            warn!(detail, "could not serve a request");
+        }
+        Self::new(status, code, detail)
     }
 }
 

@@ -72,7 +72,7 @@ pub(super) async fn accept(state: &AppState, spec: JobSpec) -> Result<(StatusCod
 }
 
 /// Reads the body as JSON. `what` names the expected content in the error.
-async fn parsed_body<T: DeserializeOwned>(request: Request, what: &str) -> Result<T, ApiError> {
+pub(super) async fn parsed_body<T: DeserializeOwned>(request: Request, what: &str) -> Result<T, ApiError> {
     let body = whole_body(request).await?;
     serde_json::from_slice(&body).map_err(|error| {
         let detail = format!("the body is not {what}: {error}");

@@ -1,6 +1,7 @@
 //! The HTTP server of the master, and its table of routes. Each group of routes has its own file.
 
 mod about;
+mod code;
 mod connections;
 mod create;
 mod error;
@@ -11,6 +12,7 @@ mod jobs;
 mod logs;
 mod metrics;
 mod openapi;
+mod series;
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,6 +23,7 @@ use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
 use axum::{Router, middleware};
 use hyper_util::server::graceful::GracefulShutdown;
+use protocol::code::MANIFEST_BYTES_MAX;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -34,7 +37,7 @@ pub use self::guard::Guard;
 use self::metrics::Metrics;
 use crate::registry::Jobs;
 
-/// Maximum bytes of a request's body. A spec with thousands of variables fits.
+/// Maximum bytes of a request's body, except code. A spec with thousands of variables fits.
 const BODY_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum connections that the kernel queues before the master accepts them; the kernel's own limit may be lower. If
 /// the queue is full, a caller gets no answer, and tries again a second later.
@@ -69,14 +72,19 @@ pub struct Server {
 
 /// The routes. Each consists of a handler and its description, so that no description is missing.
 fn routes(guard: Guard) -> OpenApiRouter<AppState> {
+    let limit = DefaultBodyLimit::max(MANIFEST_BYTES_MAX);
+    let manifests = OpenApiRouter::new().routes(routes!(code::put_manifest)).layer(limit);
     let guarded = OpenApiRouter::new()
         .routes(routes!(create::create))
         .routes(routes!(jobs::list, jobs::submit))
         .routes(routes!(jobs::show, jobs::patch, jobs::delete))
         .routes(routes!(jobs::cancel))
         .routes(routes!(logs::logs))
+        .routes(routes!(series::series))
         .routes(routes!(about::master))
         .routes(routes!(about::agent_program))
+        .routes(routes!(code::put_blobs))
+        .merge(manifests)
         .route_layer(middleware::from_fn_with_state(Arc::new(guard), guard::check));
     OpenApiRouter::with_openapi(openapi::without_routes())
         .merge(guarded)

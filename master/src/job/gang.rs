@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use protocol::agent::{ExitOutcome, HelperStatus};
+use protocol::agent::ExitOutcome;
 use protocol::failure::{Failure, Loss};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::lease::Standing;
+use protocol::progress::Progress;
 
 use super::observation::{DeletedBy, Enrolled, LostRun, Observation, Presence};
 use super::replica::ReplicaPhase;
@@ -23,11 +24,11 @@ pub struct Member {
     pub waits_for: Option<String>,
     /// Whether this master has requested the pod's deletion.
     pub deleted_by: DeletedBy,
-    /// What only elastic jobs ask.
+    /// What mainly elastic jobs ask.
     pub place: Place,
 }
 
-/// A replica as a place that a pod can take, of an elastic job.
+/// A replica as a place that a pod can take.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Place {
     /// The part of its pod in the newest start that the pod knows.
@@ -38,10 +39,32 @@ pub struct Place {
     pub is_leaving: bool,
     /// Whether its agent's lease holds.
     pub standing: Standing,
-    /// What the script of its newest run has reported with the helper.
-    pub helper: Option<HelperStatus>,
+    /// How the script of its newest run uses the helper.
+    pub helper: HelperUse,
     /// When its next pod may be created, as the time since the driver began.
     pub create_at: Duration,
+}
+
+/// How a script uses the helper `muster.py` in one run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum HelperUse {
+    /// It has reported nothing.
+    #[default]
+    None,
+    /// It has reported that it uses the helper.
+    Begun,
+    /// It has also reported a step.
+    Stepped,
+}
+
+impl HelperUse {
+    fn of(reported: Option<&Progress>) -> Self {
+        match reported {
+            None => Self::None,
+            Some(progress) if progress.has_stepped() => Self::Stepped,
+            Some(_) => Self::Begun,
+        }
+    }
 }
 
 impl Member {
@@ -55,7 +78,7 @@ impl Member {
             may_run: seen.may_run(),
             is_leaving: seen.is_leaving(),
             standing: seen.agent.standing(),
-            helper: seen.agent.status().and_then(|status| status.helper),
+            helper: HelperUse::of(seen.agent.status().and_then(|status| status.helper.as_ref())),
             create_at: Duration::ZERO,
         };
         Self { id, phase, pod: seen.presence(), waits_for, deleted_by: seen.deleted_by, place }
@@ -64,6 +87,12 @@ impl Member {
     /// Whether its pod is alive and its agent was not configured in this start.
     pub fn is_idle(&self) -> bool {
         self.pod == Presence::Live && !self.phase.was_configured()
+    }
+
+    /// Whether the cluster is removing its pod, and can do so. It cannot remove the pod of a dead node; a fence shows
+    /// that the run there is dead.
+    pub fn is_on_its_way(&self) -> bool {
+        self.place.is_leaving && self.place.standing < Standing::Fenced
     }
 
     /// Whether its pod is alive and has not reported the end of its run.
@@ -212,20 +241,25 @@ impl Gang {
     }
 
     /// The cause of a failed start. `known` was found first, but an agent may have reported an earlier exit since.
-    /// Stopped runs and pods that this master deleted are not causes. In an elastic job, a script that left with code
-    /// [`LEFT`] is the cause only if nothing else failed: it leaves when another member is lost.
+    /// Stopped runs and pods that this master deleted are not causes. A script that left with code [`LEFT`] is the cause
+    /// only if nothing else failed: it leaves when another member is lost.
     pub fn cause(&self, known: Failure) -> Failure {
         if matches!(known, Failure::DeadlineExceeded { .. }) {
             return known;
         }
-        let is_elastic = self.membership != GangMembership::All;
-        let order = |failure: &Failure| (is_elastic && has_left(failure), time_of(failure));
+        let order = |failure: &Failure| (has_left(failure), time_of(failure));
         let earlier = |one: Failure, other: Failure| if order(&other) < order(&one) { other } else { one };
         self.failures().filter(|failure| !was_stopped(failure)).fold(known, earlier)
     }
 
     fn failures(&self) -> impl Iterator<Item = Failure> {
         self.members().filter_map(Member::failure)
+    }
+
+    /// How the script of the replica that failed uses the helper.
+    pub fn helper_of(&self, failure: &Failure) -> HelperUse {
+        let failed = failure.replica().and_then(|id| self.members().find(|member| member.id == id));
+        failed.map(|member| member.place.helper).unwrap_or_default()
     }
 
     /// The newest generation in which an exec.py was started.

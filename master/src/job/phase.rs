@@ -31,7 +31,7 @@ pub use self::elastic::too_old;
 use self::ending::{Stop, fail, finished, releasing, stop, stopping};
 use self::gathering::{Restart, pending, restarting, starting};
 pub use self::look::next_look;
-use super::gang::{Gang, was_stopped};
+use super::gang::{Gang, Member, was_stopped};
 use super::policy::{Deadline, Policy};
 use super::roster::resize;
 
@@ -144,7 +144,7 @@ pub enum Ending {
     Failed(Failure),
     /// A user cancelled the job.
     Cancelled,
-    /// Nothing failed: the gang of an elastic job starts again with other members.
+    /// Nothing failed: the gang of an elastic job starts again with other members, or any gang with new code.
     Regroup,
     /// Nothing failed: a user has suspended the job.
     Suspended,
@@ -271,11 +271,21 @@ fn running(generation: Generation, since: Duration, seen: Seen<'_>) -> (JobPhase
         // An earlier master was about to start the gang again.
         (Some(failure), Some(_)) if was_stopped(&failure) => stop(&phase, Ending::Regroup, seen),
         (Some(failure), _) => fail(&phase, failure, seen),
+        (None, _) if is_outdated(generation, seen) => stop(&phase, Ending::Regroup, seen),
         (None, Some(elastic)) if resize(seen.gang, elastic, since, seen.now).is_some() => {
             stop(&phase, Ending::Regroup, seen)
         }
         (None, _) => (phase, vec![]),
     }
+}
+
+/// Whether a user has pushed new code since the start began. Once a member has succeeded, the start goes on to its end.
+fn is_outdated(generation: Generation, seen: Seen<'_>) -> bool {
+    let is_older = |member: &Member| {
+        let known = member.place.enrolled.filter(|enrolled| enrolled.generation == generation);
+        known.is_some_and(|enrolled| enrolled.membership.pushes < seen.policy.pushes)
+    };
+    seen.gang.any(is_older) && !seen.gang.any(|member| member.phase.has_succeeded())
 }
 
 /// The failure of a job that exceeded its deadline.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use protocol::agent::{ExitOutcome, ExitReport, HelperStatus};
+use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::elastic::Workers;
 use protocol::failure::{Failure, Loss, Restarts};
 use protocol::ids::{ReplicaId, Role};
@@ -11,7 +11,7 @@ use protocol::job::{JobSpec, Strategy};
 use protocol::lease::Lease;
 use protocol::run_policy::{BACKOFF_MAX_SECONDS, CleanPods, OnStartTimeout, RunPolicy, SuccessPolicy};
 
-use super::gang::{Gang, LEFT, has_left};
+use super::gang::{Gang, HelperUse, has_left};
 
 /// Time between SIGTERM and SIGKILL when a run is stopped after a success or a cancel. TensorFlow ignores SIGTERM,
 /// so a script that does not handle SIGTERM always takes this long.
@@ -60,6 +60,8 @@ pub struct Policy {
     pub requeue_pause: Duration,
     /// Whether a user has suspended the job.
     pub is_suspended: bool,
+    /// How often a user has pushed new code.
+    pub pushes: u32,
     /// The deadline of the job, if it has one.
     pub deadline: Option<Deadline>,
     /// Which pods are deleted at the end.
@@ -77,8 +79,8 @@ pub struct Elastic {
     pub gather: Duration,
     /// The same before later starts.
     pub settle: Duration,
-    /// Minimum time from a start to a restart that takes in new workers, unless every wanted worker is ready.
-    pub grow_interval: Duration,
+    /// The user's choice for [`super::roster::grow_interval`].
+    pub grow_interval: Option<Duration>,
     /// How long a replica may be silent; `None` if only the back end says which pods are dead.
     pub lease: Option<Lease>,
 }
@@ -86,7 +88,7 @@ pub struct Elastic {
 impl Elastic {
     /// The rules for this number of workers.
     pub fn of(workers: Workers, policy: &RunPolicy) -> Self {
-        let grow_interval = seconds(policy.grow_interval_seconds);
+        let grow_interval = policy.grow_interval_seconds.map(seconds);
         Self { workers, gather: GATHER, settle: SETTLE, grow_interval, lease: policy.lease() }
     }
 }
@@ -171,15 +173,16 @@ impl Policy {
             // The share gives a factor from 0.5 to 1.5.
             requeue_pause: start_timeout.min(REQUEUE_PAUSE_MAX) * (128 + u32::from(share)) / 256,
             is_suspended: false,
+            pushes: 0,
             deadline,
             clean_pods: *clean_pods,
             elastic: spec.workers().map(|workers| Elastic::of(workers, &spec.run_policy)),
         }
     }
 
-    /// Decides what to do about a failure after these restarts.
-    pub fn verdict(&self, failure: &Failure, restarts: &Restarts) -> Verdict {
-        match self.budget_of(failure) {
+    /// Decides what to do about a failure after these restarts. `helper` is about the script that failed.
+    pub fn verdict(&self, failure: &Failure, helper: HelperUse, restarts: &Restarts) -> Verdict {
+        match self.budget_of(failure, helper) {
             Some(Budget::Free) => {
                 let pause = self.pause_after(restarts.uncounted).min(FREE_PAUSE_MAX.max(self.backoff));
                 Verdict::Restart { budget: Budget::Free, pause }
@@ -197,23 +200,20 @@ impl Policy {
         }
     }
 
-    /// Whether a restart would count; `None` if a restart is useless.
-    pub fn budget_of(&self, failure: &Failure) -> Option<Budget> {
+    /// Whether a restart would count; `None` if a restart is useless. A script may ask for a restart that does not count,
+    /// once it has completed a step. One that leaves before its first step could do so in every start.
+    pub fn budget_of(&self, failure: &Failure, helper: HelperUse) -> Option<Budget> {
         match failure {
-            Failure::ReplicaExited { exit, .. } => self.budget_of_exit(exit),
+            Failure::ReplicaExited { exit, .. } => match self.budget_of_exit(exit) {
+                Some(_) if has_left(failure) && helper == HelperUse::Stepped => Some(Budget::Free),
+                budget => budget,
+            },
             Failure::ReplicaLost { loss: Loss::Disrupted, .. } => Some(Budget::Free),
             Failure::ReplicaLost { loss: Loss::Broken, .. } => Some(Budget::Counted),
             Failure::ReplicaLost { loss: Loss::Hopeless, .. }
             | Failure::StartTimeout { .. }
             | Failure::DeadlineExceeded { .. } => None,
         }
-    }
-
-    /// Whether a script of an elastic job has asked for a restart that does not count. `helper` is what the replica that
-    /// failed has reported. A script that leaves before its first step could do so in every start, so this counts.
-    pub fn is_free_leave(&self, failure: &Failure, helper: Option<HelperStatus>) -> bool {
-        let has_stepped = helper.is_some_and(|helper| helper.step.is_some());
-        self.elastic.is_some() && has_left(failure) && has_stepped && !self.no_retry_exit_codes.contains(&LEFT)
     }
 
     fn budget_of_exit(&self, exit: &ExitReport) -> Option<Budget> {

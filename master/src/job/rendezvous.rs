@@ -20,6 +20,7 @@ pub struct Rendezvous<'a> {
     cluster: Cluster,
     no_proxy: String,
     restarts: u32,
+    pushes: u32,
 }
 
 impl<'a> Rendezvous<'a> {
@@ -27,7 +28,13 @@ impl<'a> Rendezvous<'a> {
     pub fn new(spec: &'a JobSpec, generation: Generation, members: &'a BTreeMap<ReplicaId, SocketAddr>) -> Self {
         let hosts: BTreeSet<String> = members.values().map(|address| address.ip().to_string()).collect();
         let no_proxy = hosts.into_iter().collect::<Vec<_>>().join(",");
-        Self { spec, generation, members, cluster: Cluster::new(members), no_proxy, restarts: 0 }
+        Self { spec, generation, members, cluster: Cluster::new(members), no_proxy, restarts: 0, pushes: 0 }
+    }
+
+    /// The same after a user has pushed new code this often.
+    #[must_use]
+    pub fn after_pushes(self, pushes: u32) -> Self {
+        Self { pushes, ..self }
     }
 
     /// Sets how often the gang has been restarted.
@@ -69,7 +76,12 @@ impl<'a> Rendezvous<'a> {
     pub fn membership(&self, replica: ReplicaId) -> Option<Membership> {
         let of = self.members.keys().filter(|id| is_member(id.role)).count();
         let of = u32::try_from(of).ok()?;
-        is_member(replica.role).then_some(Membership { seat: replica.index, of, start: self.restarts })
+        is_member(replica.role).then_some(Membership {
+            seat: replica.index,
+            of,
+            start: self.restarts,
+            pushes: self.pushes,
+        })
     }
 
     fn count(&self, role: Role) -> usize {

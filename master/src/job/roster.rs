@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use protocol::elastic::Workers;
 use protocol::ids::{Generation, ReplicaId, Role};
+use protocol::run_policy::{GROW_INTERVAL_OF_HELPER_SECONDS, GROW_INTERVAL_SECONDS};
 
-use super::gang::{Gang, Member};
+use super::gang::{Gang, HelperUse, Member};
 use super::observation::Presence;
 use super::policy::Elastic;
 use super::replica::ReplicaPhase;
@@ -127,8 +128,20 @@ pub fn resize(gang: &Gang, elastic: &Elastic, since: Duration, now: Duration) ->
         return Some(Resize::Shrink);
     }
     let wanted = wanted(gang, elastic.workers);
-    let is_due = now >= since + elastic.grow_interval || wanted.iter().all(|place| is_ready(place));
+    let is_due = now >= since + grow_interval(gang, elastic) || wanted.iter().all(|place| is_ready(place));
     (is_due && wanted.iter().any(|place| is_ready(place) && !gang.has(place))).then_some(Resize::Grow)
+}
+
+/// Minimum time from a start to a restart that takes in new workers, unless every wanted worker is ready. Scripts that use
+/// the helper lose no step by a restart.
+pub fn grow_interval(gang: &Gang, elastic: &Elastic) -> Duration {
+    let mut training = gang.members().filter(|member| member.id.role.trains());
+    let by_default = if training.all(|member| member.place.helper == HelperUse::Stepped) {
+        GROW_INTERVAL_OF_HELPER_SECONDS
+    } else {
+        GROW_INTERVAL_SECONDS
+    };
+    elastic.grow_interval.unwrap_or(Duration::from_secs(by_default.into()))
 }
 
 /// The newest start that a replica's pod knows.

@@ -13,8 +13,8 @@ pub fn is_warm(spec: &JobSpec) -> bool {
     match &spec.run_policy.preload {
         Some(Preload::Never) => false,
         Some(Preload::Modules(_)) => true,
-        // A fixed job restarts rarely, and a warm interpreter takes memory.
-        None => spec.workers().is_some(),
+        // Other jobs restart rarely, and a warm interpreter takes memory. New code starts the runs again.
+        None => spec.workers().is_some() || spec.code.is_some(),
     }
 }
 

@@ -7,13 +7,16 @@ use hyper::{Request, header};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, ResourceQuota};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::api::ListParams;
 use kube::client::Body;
 use kube::config::{Config, KubeConfigOptions};
 use kube::core::Status;
 use kube::{Api, Client, Resource};
 use protocol::ids::UnixMillis;
+use protocol::image::ImageRef;
 use sha2::{Digest, Sha256};
 use tokio::time::timeout;
+use tracing::warn;
 
 use super::clock::Clock;
 
@@ -32,6 +35,9 @@ pub(crate) const APP_INSTANCE: &str = "app.kubernetes.io/instance";
 pub(crate) const APP_COMPONENT: &str = "app.kubernetes.io/component";
 /// The label with the job's name.
 pub(crate) const JOB: &str = "muster/job";
+
+/// The name of the master's container in `manifests/`.
+const CONTAINER: &str = "master";
 
 /// The connection to one namespace of a cluster.
 #[derive(Clone)]
@@ -146,6 +152,21 @@ impl Cluster {
 
     pub(crate) fn master(&self) -> MasterPlace {
         self.master
+    }
+
+    /// The image of the master, which runs in this pod. It contains the agent too. `None` if the master runs elsewhere, or
+    /// if the API does not tell.
+    pub(crate) async fn image_of_master(&self, pod: &str) -> Option<ImageRef> {
+        if self.master == MasterPlace::Elsewhere {
+            return None;
+        }
+        // A get would need one more right.
+        let named = ListParams::default().fields(&format!("metadata.name={pod}"));
+        let pods =
+            call(self.pods().list(&named)).await.inspect_err(|error| warn!(%error, pod, "could not read this pod"));
+        let containers = pods.ok()?.items.pop()?.spec?.containers;
+        let own = containers.iter().find(|container| container.name == CONTAINER).or(containers.first())?;
+        own.image.as_deref()?.parse().ok()
     }
 
     /// The name of the namespace.

@@ -6,6 +6,7 @@ use protocol::ids::JobName;
 use protocol::job::SpecError;
 
 use crate::backend::{BackendError, Refusal};
+use crate::code::CodeError;
 use crate::job::key::JobKey;
 use crate::store::StoreError;
 
@@ -37,11 +38,23 @@ pub enum JobsError {
     /// The back end refuses the job.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// A job whose code is in its image gets new code.
+    #[error(
+        "the script of job \"{0}\" is in its image: build the image again and submit the job with --replace, or submit it \
+         with its code, as in client train.py --image IMAGE"
+    )]
+    NotPushable(JobName),
+    /// An agent does not take the new code.
+    #[error("the job goes on with its present code, because an agent did not take the new code: {0}")]
+    NotStaged(String),
+    /// The code that the job brings cannot be used.
+    #[error(transparent)]
+    Code(#[from] CodeError),
     /// The change does not fit the job.
     #[error(transparent)]
     Spec(SpecError),
     /// The job has ended, or is being ended.
-    #[error("job \"{0}\" has ended, or is being stopped, so it can be neither scaled nor suspended")]
+    #[error("job \"{0}\" has ended, or is being stopped, so it can no longer be changed")]
     Over(JobName),
     /// The store refuses the job's record.
     #[error("the job's record was refused: {0}")]

@@ -41,6 +41,7 @@ impl Jobs {
         if let Some(stored) = self.context.store.get(&name).await.map_err(of_store)? {
             return self.existing(stored, &spec).await;
         }
+        self.check_code(&spec).await?;
         self.context.backend.admit(&spec).await?;
         let record = JobRecord {
             format: format_of(&spec),
@@ -55,6 +56,8 @@ impl Jobs {
             launched: None,
             restarts: Restarts::default(),
             desired: None,
+            code: None,
+            pushes: 0,
             suspension: Suspension::default(),
             ended: None,
         };
@@ -120,7 +123,8 @@ impl Jobs {
         }
     }
 
-    /// Changes the number of workers of an elastic job, or suspends or resumes a job. The driver then follows it.
+    /// Changes the number of workers of an elastic job, suspends or resumes a job, or gives it new code. The driver then
+    /// follows it.
     /// Returns the changed record.
     ///
     /// # Errors
@@ -148,6 +152,7 @@ impl Jobs {
 
     async fn put_patch_on_record(&self, name: &JobName, patch: JobPatch) -> Result<JobRecord, JobsError> {
         self.admit_patched(name, patch).await?;
+        self.prepare_push(name, patch).await?;
         let refusal = Mutex::new(None);
         let now = self.context.store.now();
         let change = |record: &mut JobRecord| {
@@ -197,6 +202,12 @@ fn patched(record: &mut JobRecord, patch: JobPatch, now: UnixMillis) -> Result<(
         if is_suspended {
             record.format = FORMAT;
         }
+    }
+    let is_new = patch.code.is_some_and(|code| record.code() != Some(code));
+    if is_new || patch.reload {
+        record.code = patch.code.or(record.code);
+        record.pushes += 1;
+        record.format = FORMAT;
     }
     let is_over = record.ended.is_some() || record.wish > Wish::Run;
     if is_over { Err(JobsError::Over(record.spec.name.clone())) } else { Ok(()) }

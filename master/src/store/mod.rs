@@ -11,6 +11,7 @@ pub mod watchers;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use protocol::code::CodeId;
 use protocol::elastic::Workers;
 use protocol::failure::Restarts;
 use protocol::ids::{Generation, JobName, ReplicaId, UnixMillis};
@@ -30,8 +31,8 @@ use crate::job::plan;
 /// version would drop.
 pub const FORMAT: u32 = 2;
 
-/// The first format. Only elastic jobs, and jobs that were suspended, need a later one, so that an earlier version of
-/// the master leaves them alone.
+/// The first format. Jobs that are elastic, were suspended, bring code or name a script need a later one, so that an
+/// earlier version of the master leaves them alone.
 const FIRST_FORMAT: u32 = 1;
 
 /// The record of one job.
@@ -70,11 +71,22 @@ pub struct JobRecord {
     /// How many workers a user last asked for. Absent: as many as the spec says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired: Option<Workers>,
+    /// The code of the newest push. Absent: the code of the spec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<CodeId>,
+    /// How often a user has pushed new code. Starts with fewer pushes begin again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pushes: u32,
     /// When a user suspended the job.
     #[serde(default, skip_serializing_if = "Suspension::is_none")]
     pub suspension: Suspension,
     /// How the job ended; written once.
     pub ended: Option<Ended>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// The format of a record without the field `format`.
@@ -88,6 +100,11 @@ impl JobRecord {
         self.desired.or(self.spec.workers())
     }
 
+    /// The code with which the next start begins, if the job brings its code.
+    pub fn code(&self) -> Option<CodeId> {
+        self.code.or(self.spec.code)
+    }
+
     /// The replicas that the job has now.
     pub fn replicas(&self) -> Vec<ReplicaId> {
         plan::replicas_now(&self.spec, self.workers())
@@ -96,7 +113,8 @@ impl JobRecord {
 
 /// The format of the record of this job.
 pub fn format_of(spec: &JobSpec) -> u32 {
-    if spec.workers().is_some() { FORMAT } else { FIRST_FORMAT }
+    let is_as_ever = spec.workers().is_none() && spec.code.is_none() && spec.script.is_default();
+    if is_as_ever { FIRST_FORMAT } else { FORMAT }
 }
 
 /// What a user wants of a job. A wish can change only to a later wish in this list.

@@ -21,7 +21,7 @@ use protocol::view::{BackendKind, JobResult, JobState, JobTimes, JobView};
 use serde_json::{Value, json};
 use testkit::conformance::store as conformance;
 use testkit::damage::damaged;
-use testkit::fake::{Arrival, FakeBackend};
+use testkit::fake::{Arrival, FakeBackend, code_below};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -41,14 +41,15 @@ struct Master {
 
 impl Master {
     async fn over(store: &SqliteStore, backend: FakeBackend) -> Self {
+        let logs = tempfile::tempdir().expect("a folder");
         let context = Context {
             store: Arc::new(store.clone()),
             backend: Arc::new(backend.clone()),
             agents: AgentClient::new(),
             agent_key: AgentKey::random(),
             boot_id: "first".to_owned(),
+            code: code_below(logs.path()),
         };
-        let logs = tempfile::tempdir().expect("a folder");
         let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
         tokio::spawn(Arc::clone(&jobs).run());
         timeout(DEADLINE, jobs.complete()).await.expect("the master reads its jobs in time");

@@ -2,6 +2,7 @@
 
 mod captured_log;
 mod chaos;
+mod code;
 mod conformance;
 mod damaged_records;
 mod faulty_store;

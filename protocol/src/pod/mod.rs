@@ -3,6 +3,7 @@
 mod amount;
 mod names;
 mod pull_policy;
+mod run_as;
 mod toleration;
 mod volume;
 
@@ -14,6 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub use self::amount::{Amount, bytes_of_quantity, thousandths};
 pub use self::names::{LabelKey, LabelValue, ObjectName};
 pub use self::pull_policy::PullPolicy;
+pub use self::run_as::RunAs;
 pub use self::toleration::{TaintEffect, Toleration};
 pub use self::volume::{Volume, VolumeSource};
 
@@ -59,6 +61,9 @@ pub struct PodOptions {
     /// Whether the image may run as root.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_root: bool,
+    /// The user of the pods' processes; default the image's own, and 65532 if the job brings its code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_as: Option<RunAs>,
 }
 
 /// Default termination grace period, in seconds: Kubernetes' default.
@@ -94,6 +99,8 @@ pub(crate) struct Strict {
     termination_grace_seconds: Option<NonZeroU32>,
     #[serde(default)]
     allow_root: bool,
+    #[serde(default)]
+    run_as: Option<RunAs>,
 }
 
 impl PodOptions {
@@ -117,6 +124,7 @@ impl PodOptions {
             image_pull_policy,
             termination_grace_seconds,
             allow_root,
+            run_as,
         } = self;
         let fields = [
             ("cpu", cpu.is_some()),
@@ -131,6 +139,7 @@ impl PodOptions {
             ("image-pull-policy", image_pull_policy.is_some()),
             ("termination-grace", termination_grace_seconds.is_some()),
             ("allow-root", *allow_root),
+            ("run-as", run_as.is_some()),
         ];
         fields.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name).collect()
     }

@@ -1,8 +1,11 @@
 //! Golden JSON of the agent's messages.
 
+use std::collections::BTreeMap;
+
 use crate::common::{assert_golden, assert_tolerates_new_fields, read};
-use protocol::agent::{ExitOutcome, ExitReport, Features, HelperStatus, LastWords, Membership, RunState, RunStatus};
+use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, Features, LastWords, Membership, RunState, RunStatus};
 use protocol::ids::{Generation, UnixMillis};
+use protocol::progress::Progress;
 use serde_json::{Value, json};
 
 const STARTED: UnixMillis = UnixMillis(1_700_000_000_000);
@@ -18,6 +21,7 @@ fn status(state: RunState) -> RunStatus {
         started_at: None,
         exit: None,
         membership: None,
+        code: CodeStatus::default(),
         features: Features::default(),
         warm: None,
         helper: None,
@@ -43,7 +47,7 @@ fn a_configured_status_names_its_generation() {
 
 #[test]
 fn a_member_of_a_start_names_its_seat() {
-    let membership = Some(Membership { seat: 2, of: 4, start: 1 });
+    let membership = Some(Membership { seat: 2, of: 4, start: 1, pushes: 2 });
     let seated = RunStatus {
         membership,
         features: Features { seats: true, ..Features::default() },
@@ -57,9 +61,36 @@ fn a_member_of_a_start_names_its_seat() {
 }
 
 #[test]
-fn a_script_with_the_helper_shows_its_step() {
-    for (step, golden) in [(None, json!({})), (Some(7), json!({"step": 7}))] {
-        let status = RunStatus { helper: Some(HelperStatus { step }), ..status(RunState::Configured) };
+fn an_agent_names_the_code_that_it_has() {
+    let [staged, running] = ["ab", "cd"].map(|digits| digits.repeat(32));
+    let [newer, older] = [&staged, &running].map(|id| id.parse().ok());
+    let features = Features { code: true, ..Features::default() };
+    let code = CodeStatus { staged: newer, running: older };
+    let golden = json!({
+        "seq": 3, "boot_id": "6f1c", "state": "configured", "generation": "2.1",
+        "code": {"staged": staged, "running": running}, "features": {"seats": false, "code": true},
+    });
+    assert_golden(&RunStatus { code, features, ..status(RunState::Configured) }, &golden);
+}
+
+#[test]
+fn a_script_with_the_helper_shows_its_progress() {
+    let values = BTreeMap::from([("loss".to_owned(), 0.5), ("nan".to_owned(), f64::NAN)]);
+    let measured = Progress {
+        step: Some(61),
+        split: 1,
+        steps: 59,
+        samples: 1888,
+        compute_us: 90_000,
+        wall_us: 180_000,
+        values: values.into(),
+    };
+    let golden = json!({
+        "step": 61, "split": 1, "steps": 59, "samples": 1888, "compute_us": 90000, "wall_us": 180_000,
+        "values": {"loss": 0.5},
+    });
+    for (helper, golden) in [(Progress::default(), json!({})), (measured, golden)] {
+        let status = RunStatus { helper: Some(helper), ..status(RunState::Configured) };
         let golden = json!({
             "seq": 3, "boot_id": "6f1c", "state": "configured", "generation": "2.1", "helper": golden,
         });

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::common::{assert_golden, assert_tolerates_new_fields, read};
 use proptest::prelude::*;
+use protocol::code::CodeId;
 use protocol::env::EnvName;
 use protocol::error::ErrorCode;
 use protocol::ids::Role;
@@ -39,6 +40,10 @@ fn full_request() -> JobRequest {
         allow_env: allowed(&["LD_PRELOAD"]),
         ..request(Strategy::ParameterServer)
     }
+}
+
+fn code() -> CodeId {
+    "ab".repeat(32).parse().expect("an id")
 }
 
 fn options() -> PodOptions {
@@ -81,6 +86,19 @@ fn a_full_request_and_its_spec_have_the_same_json() {
     });
     assert_golden(&full_request(), &golden);
     assert_golden(&spec(full_request()), &golden);
+}
+
+#[test]
+fn a_job_names_the_code_that_it_brings_and_its_script() {
+    let script = Some("src/train.py".parse().expect("a script"));
+    let request = JobRequest { code: Some(code()), script, ..request(Strategy::AllReduce) };
+    let golden = json!({"name": "digits", "strategy": "AllReduce", "code": "ab".repeat(32), "script": "src/train.py"});
+    assert_golden(&request, &golden);
+    let golden = json!({
+        "name": "digits", "strategy": "AllReduce", "worker_num": 2, "ps_num": 0, "chief_num": 0, "evaluator_num": 0,
+        "code": "ab".repeat(32), "script": "src/train.py",
+    });
+    assert_golden(&spec(request), &golden);
 }
 
 #[test]
@@ -221,7 +239,7 @@ fn invalid_variables_arguments_and_folders_are_refused() {
     assert_refused(
         JobRequest { args: vec!["fine".into(), "a\0b".into()], ..all_reduce.clone() },
         ErrorCode::BadArgs,
-        "argument 2 for exec.py holds a NUL byte",
+        "argument 2 for the script holds a NUL byte",
     );
     assert_refused(
         JobRequest { args: vec!["x".repeat(131_072)], ..all_reduce.clone() },
@@ -244,9 +262,14 @@ fn invalid_variables_arguments_and_folders_are_refused() {
          argument; put large input into a file",
     );
     assert_refused(
-        JobRequest { work_dir: Some(PathBuf::from("digits")), ..all_reduce },
+        JobRequest { work_dir: Some(PathBuf::from("digits")), ..all_reduce.clone() },
         ErrorCode::BadWorkDir,
         "work_dir \"digits\" is not an absolute path",
+    );
+    assert_refused(
+        JobRequest { work_dir: Some(PathBuf::from("/digits")), code: Some(code()), ..all_reduce },
+        ErrorCode::BadCode,
+        "code and work_dir do not go together: both say where the script is",
     );
 }
 

@@ -1,6 +1,7 @@
 //! Tests of the messages.
 
 mod agent;
+mod code;
 mod common;
 mod ids;
 mod image;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use proptest::prelude::*;
 use protocol::job::JobRequest;
 use protocol::pod::{
-    Amount, LabelKey, LabelValue, ObjectName, PodOptions, PullPolicy, Toleration, Volume, bytes_of_quantity,
+    Amount, LabelKey, LabelValue, ObjectName, PodOptions, PullPolicy, RunAs, Toleration, Volume, bytes_of_quantity,
 };
 use serde_json::json;
 
@@ -44,6 +44,13 @@ fn amounts_are_quantities_with_a_limit_of_at_least_the_request() {
         "9999999999999999999",
         "8Ei",
     ]);
+}
+
+#[test]
+fn a_user_is_the_images_own_or_a_number_that_is_not_root() {
+    assert_kept::<RunAs>(&["image", "1000:100", "65532:0"]);
+    assert_eq!("1000".parse::<RunAs>().expect("a user").to_string(), "1000:1000");
+    assert_refused::<RunAs>(&["", "root", "0", "0:1", "-1", "+1", "1:", ":1", "1:2:3", "4294967295", "1000:x"]);
 }
 
 #[test]

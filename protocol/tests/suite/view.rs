@@ -41,6 +41,8 @@ fn pending_view() -> JobView {
         restarts: Restarts::default(),
         spec: read(&spec_json()).expect("a spec"),
         workers: None,
+        code: None,
+        pushes: 0,
         roster: vec![],
         changes: vec![],
         replicas: [ReplicaView {

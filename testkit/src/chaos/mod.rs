@@ -167,12 +167,13 @@ impl Chaos {
 
 /// Wraps the store, the back end and the agent client of a master's drivers, so that faults can strike their calls.
 pub fn strike(context: Context, chaos: &Arc<Chaos>) -> Context {
-    let Context { store, backend, agents, agent_key, boot_id } = context;
+    let Context { store, backend, agents, agent_key, boot_id, code } = context;
     Context {
         store: Arc::new(ChaosStore::new(store, Arc::clone(chaos))),
         backend: Arc::new(ChaosBackend::new(backend, Arc::clone(chaos))),
         agents: agents.intercepted_by(Arc::clone(chaos) as Arc<dyn Interceptor>),
         agent_key,
         boot_id,
+        code,
     }
 }

@@ -41,6 +41,8 @@ pub fn record(name: &str) -> JobRecord {
         launched: None,
         restarts: Restarts::default(),
         desired: None,
+        code: None,
+        pushes: 0,
         suspension: Suspension::default(),
         ended: None,
     }

@@ -6,9 +6,11 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use protocol::agent::{ExitOutcome, ExitReport, Features, LastWords, RunState, RunStatus};
+use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, Features, LastWords, RunState, RunStatus};
+use protocol::code::{Manifest, Sha256};
 use protocol::ids::Generation;
 use protocol::lease::{ClockMillis, Fence, Renewal};
+use protocol::progress::Progress;
 use protocol::warm::WarmRequest;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -56,6 +58,14 @@ pub struct History {
     pub configs: Vec<(Generation, Value)>,
     /// Each request for a warm interpreter.
     pub warmed: Vec<WarmRequest>,
+    /// How often code was offered.
+    pub offers: u32,
+    /// The blobs that it received, in their order.
+    pub blobs: Vec<Sha256>,
+    /// The manifest of the code that was offered last.
+    pub(super) manifest: Option<Manifest>,
+    /// The agent's answer to every offer of code, if it refuses code.
+    pub(super) code_refusal: Option<(StatusCode, &'static str)>,
     /// When each environment was acknowledged.
     pub configured_at: Vec<Instant>,
     /// When each run was started.
@@ -102,7 +112,8 @@ impl FakeAgent {
             started_at: None,
             exit: None,
             membership: None,
-            features: Features { seats: true, warm: true, fence: true },
+            code: CodeStatus::default(),
+            features: Features { seats: true, warm: true, code: true, fence: true },
             warm: None,
             helper: None,
             clock_ms: None,
@@ -148,6 +159,17 @@ impl FakeAgent {
     /// Makes it refuse every environment with this answer, like an agent that is shutting down, or like a proxy.
     pub fn refuse_environments(&self, answer: (StatusCode, &'static str)) {
         self.history_mut().refusal = Some(answer);
+    }
+
+    /// Makes it refuse all code with this answer, like an agent whose disk is full.
+    pub fn refuse_code(&self, answer: (StatusCode, &'static str)) {
+        self.history_mut().code_refusal = Some(answer);
+    }
+
+    /// Makes it lose all code that it has received.
+    pub fn lose_code(&self) {
+        self.history_mut().blobs.clear();
+        self.change(|status| status.code = CodeStatus::default());
     }
 
     /// Makes its run print a text.
@@ -206,6 +228,11 @@ impl FakeAgent {
         if self.0.kind == AgentKind::Prototype {
             self.0.finished.cancel();
         }
+    }
+
+    /// Makes its script report this with the helper.
+    pub fn report(&self, progress: Progress) {
+        self.change(|status| status.helper = Some(progress));
     }
 
     /// The status of its run.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use async_trait::async_trait;
+use axum::http::StatusCode;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::job::JobSpec;
 use protocol::routes::TENSORFLOW_PORT;
@@ -31,6 +32,9 @@ pub enum Arrival {
     Never(&'static str),
 }
 
+/// An agent's answer to a request that it refuses.
+type Refused = (StatusCode, &'static str);
+
 /// A back end in memory.
 #[derive(Debug, Clone)]
 pub struct FakeBackend(Arc<Shared>);
@@ -44,6 +48,8 @@ struct Shared {
     pending: Mutex<(Vec<ReplicaId>, String)>,
     /// The replicas whose pods cannot be deleted.
     held: Mutex<BTreeSet<ReplicaId>>,
+    /// The replica whose next agent refuses code, and its answer.
+    refuses_code: Mutex<Option<(ReplicaId, Refused)>>,
 }
 
 /// A change of a pod.
@@ -105,8 +111,14 @@ static NEXT_ADDRESS: AtomicU32 = AtomicU32::new(u32::from_be_bytes([127, 1, 0, 1
 impl FakeBackend {
     /// A back end without pods.
     pub fn new(arrival: Arrival) -> Self {
-        let (jobs, history, pending) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self(Arc::new(Shared { arrival, jobs, history, pending, held: Mutex::default() }))
+        Self(Arc::new(Shared {
+            arrival,
+            jobs: Mutex::default(),
+            history: Mutex::default(),
+            pending: Mutex::default(),
+            held: Mutex::default(),
+            refuses_code: Mutex::default(),
+        }))
     }
 
     /// Waits until a pod runs, and returns its agent.
@@ -129,6 +141,15 @@ impl FakeBackend {
 
     fn held(&self) -> MutexGuard<'_, BTreeSet<ReplicaId>> {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on, agents of this replica refuse all code with this answer, like an agent whose disk is full.
+    pub fn refuse_code(&self, replica: ReplicaId, answer: Refused) {
+        *self.refuses_code() = Some((replica, answer));
+    }
+
+    fn refuses_code(&self) -> MutexGuard<'_, Option<(ReplicaId, Refused)>> {
+        self.0.refuses_code.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn pending(&self) -> MutexGuard<'_, (Vec<ReplicaId>, String)> {
@@ -243,7 +264,17 @@ impl PodBackend for FakeBackend {
     }
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
-        let PodSpec { job, replica, image: _, work_dir: _, args: _, options: _, agent_token_sha256: _ } = pod;
+        let PodSpec {
+            job,
+            replica,
+            image: _,
+            work_dir: _,
+            brings_code: _,
+            script: _,
+            args: _,
+            options: _,
+            agent_token_sha256: _,
+        } = pod;
         let JobKey { name: job, uid } = job;
         if self.table(&job).borrow().contains_key(&replica) {
             return Ok(());
@@ -254,6 +285,8 @@ impl PodBackend for FakeBackend {
             None => self.arrive().await,
         };
         if let Some(agent) = &agent {
+            let refusal = *self.refuses_code();
+            refusal.iter().filter(|(id, _)| *id == replica).for_each(|(_, answer)| agent.refuse_code(*answer));
             self.end_with(agent.clone(), job.clone(), replica);
         }
         let mut jobs = self.lock();

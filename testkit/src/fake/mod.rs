@@ -5,6 +5,19 @@ mod backend;
 mod routes;
 mod store;
 
+use std::path::Path;
+use std::sync::Arc;
+
+use master::code::CodeStore;
+
 pub use self::agent::{AgentEvent, FakeAgent, History};
 pub use self::backend::{Arrival, FakeBackend, PodChange, PodEvent};
 pub use self::store::{FakeStore, Written};
+
+/// An empty store of code below this folder.
+///
+/// # Panics
+/// Panics if the folder cannot be created.
+pub fn code_below(folder: &Path) -> Arc<CodeStore> {
+    Arc::new(CodeStore::open(&folder.join("code")).expect("the folder can be created"))
+}

@@ -6,15 +6,16 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::extract::{Query, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::{HeaderName, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use protocol::agent::{ExitOutcome, Membership, RunState, RunStatus};
+use protocol::code::{BlobPart, BlobReader, CodeId, Manifest, MissingBlobs, Sha256};
 use protocol::ids::{Generation, UnixMillis};
 use protocol::lease::{ClockMillis, Renewal};
 use protocol::routes;
@@ -37,6 +38,9 @@ struct OfStart {
     seat: Option<u32>,
     of: Option<u32>,
     start: Option<u32>,
+    #[serde(default)]
+    pushes: u32,
+    code: Option<CodeId>,
     fence_ms: Option<u64>,
     heard_ms: Option<u64>,
 }
@@ -63,6 +67,8 @@ struct Stop {
 /// The fixed answers of a fake agent.
 const STALE: (StatusCode, &str) = (StatusCode::PRECONDITION_FAILED, "a newer generation was seen");
 const CONFLICT: (StatusCode, &str) = (StatusCode::CONFLICT, "not in this state");
+const CODE_MISSING: (StatusCode, &str) =
+    (StatusCode::CONFLICT, r#"{"status": 409, "code": "code_missing", "detail": "the code is not complete here"}"#);
 const GONE: (StatusCode, &str) = (StatusCode::GONE, "its pod is gone");
 const DONE: (StatusCode, &str) = (StatusCode::OK, "OK");
 
@@ -78,6 +84,8 @@ pub(super) async fn serve(address: SocketAddr, kind: AgentKind) -> FakeAgent {
             .route(routes::AGENT_LOGS, get(logs))
             .route(routes::AGENT_STOP, post(stop))
             .route(routes::AGENT_WARM, post(warm))
+            .route("/code/{id}", put(offer_code))
+            .route("/code/{id}/blobs", put(receive_code).layer(DefaultBodyLimit::disable()))
             .route(routes::AGENT_FINISH, post(finish)),
     };
     let router = router.layer(from_fn_with_state(agent.clone(), network)).with_state(agent.clone());
@@ -104,10 +112,10 @@ async fn network(State(agent): State<FakeAgent>, request: Request, next: Next) -
 
 async fn configure(
     State(agent): State<FakeAgent>,
-    Query(OfStart { generation, seat, of, start, fence_ms, heard_ms }): Query<OfStart>,
+    Query(OfStart { generation, seat, of, start, pushes, code, fence_ms, heard_ms }): Query<OfStart>,
     Json(environment): Json<Value>,
 ) -> (StatusCode, &'static str) {
-    let membership = seat.zip(of).zip(start).map(|((seat, of), start)| Membership { seat, of, start });
+    let membership = seat.zip(of).zip(start).map(|((seat, of), start)| Membership { seat, of, start, pushes });
     let mut history = agent.history_mut();
     if agent.0.gone.is_cancelled() {
         return GONE;
@@ -117,6 +125,9 @@ async fn configure(
     }
     if history.is_stale(generation) {
         return STALE;
+    }
+    if code.is_some() && agent.status().code.staged != code {
+        return CODE_MISSING;
     }
     if let Some((_, held)) = history.configs.last().filter(|(held, _)| *held == generation) {
         return if *held == environment { DONE } else { CONFLICT };
@@ -132,9 +143,49 @@ async fn configure(
         status.state = RunState::Configured;
         status.generation = Some(generation);
         status.membership = membership;
+        status.code.running = code;
         status.exit = None;
     });
     DONE
+}
+
+/// Takes code as an agent does, but keeps only the names of its blobs.
+async fn offer_code(
+    State(agent): State<FakeAgent>,
+    Path(id): Path<CodeId>,
+    Json(manifest): Json<Manifest>,
+) -> Result<Json<MissingBlobs>, (StatusCode, &'static str)> {
+    let mut history = agent.history_mut();
+    if let Some(refusal) = history.code_refusal {
+        return Err(refusal);
+    }
+    history.offers += 1;
+    let blobs = manifest.blobs().into_keys();
+    let missing: Vec<Sha256> = blobs.filter(|blob| !history.blobs.contains(blob)).collect();
+    history.manifest = Some(manifest);
+    if missing.is_empty() {
+        agent.change(|status| status.code.staged = Some(id));
+    }
+    Ok(Json(MissingBlobs { missing }))
+}
+
+async fn receive_code(
+    State(agent): State<FakeAgent>,
+    Path(id): Path<CodeId>,
+    body: Bytes,
+) -> Result<Json<MissingBlobs>, (StatusCode, &'static str)> {
+    let mut history = agent.history_mut();
+    let Some(manifest) = history.manifest.clone() else { return Err(CODE_MISSING) };
+    let (mut reader, mut input) = (BlobReader::new(&manifest), body.as_ref());
+    let bad = |_| (StatusCode::UNPROCESSABLE_ENTITY, "the blobs are refused");
+    while let Some(part) = reader.next(&mut input).map_err(bad)? {
+        if let BlobPart::End(blob) = part {
+            history.blobs.push(blob);
+        }
+    }
+    reader.finish().map_err(bad)?;
+    agent.change(|status| status.code.staged = Some(id));
+    Ok(Json(MissingBlobs::default()))
 }
 
 /// Keeps no interpreter.

@@ -30,6 +30,9 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["--detach"], "local"),
     (&["--no-such-flag"], "--no-such-flag"),
     (&["--master", "ftp://somewhere"], "ftp"),
+    (&["--master", "kube:/team"], "the context is empty"),
+    (&["--master", "kube:Team"], "is not the name of a namespace"),
+    (&["install", "-n", "Team"], "is not the name of a namespace"),
 ];
 
 #[test]
@@ -43,6 +46,23 @@ fn bad_arguments_are_named_and_nothing_starts() {
         scene.assert_empty();
     }
     assert!(!scene.path().join("started").exists(), "no script ran");
+}
+
+#[test]
+fn a_missing_kubeconfig_or_context_is_named() {
+    let scene = Scene::new("");
+    fs::write(scene.path().join("empty"), "").expect("write");
+    for (file, master, named) in [
+        ("absent", "kube", "there is no usable kubeconfig"),
+        ("empty", "kube", "failed to determine current context"),
+        ("empty", "kube:dev/team", "the kubeconfig has no context \"dev\""),
+    ] {
+        for verb in ["list", "install", "uninstall"] {
+            let mut client = scene.client(&[verb, "--master", master]);
+            let run = Finished::of(client.env("KUBECONFIG", scene.path().join(file))).code(2);
+            assert!(run.stderr.contains(named) && run.stderr.contains("hint: "), "{}", run.stderr);
+        }
+    }
 }
 
 #[test]

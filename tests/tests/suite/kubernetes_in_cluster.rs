@@ -10,7 +10,7 @@ use e2e::programs::{built, root, static_agent};
 use e2e::scripts::{AWAITS_ITS_END, tell, with_peers};
 use e2e::{Finished, Running, Scene, within};
 use protocol::view::{JobState, JobView};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A master that is deployed to a namespace by the manifests.
 struct Site {
@@ -49,6 +49,11 @@ impl Site {
         let mut client = self.scene.client(&[&["--master", &self.url], args].concat());
         client.env("MUSTER_TOKEN", &self.token);
         client
+    }
+
+    /// The client, with the rights and the namespace of the kubeconfig instead of a token.
+    fn client_through_the_api(&self, args: &[&str]) -> Command {
+        self.scene.client(&[&["--master", &format!("kube:{}", self.namespace.name())], args].concat())
     }
 
     fn status(&self, job: &str) -> JobView {
@@ -126,7 +131,7 @@ fn a_job_and_its_following_client_survive_the_deletion_of_the_masters_pod() {
     let site = Site::new("manifests");
     let image = Image::shared();
     let script = format!("EXEC_PY={}", with_peers(AWAITS_ITS_END));
-    let mut client = site.client(&["--env", &script, "--worker-num", "2", "--task", "goes-on"]);
+    let mut client = site.client_through_the_api(&["--env", &script, "--worker-num", "2", "--task", "goes-on"]);
     let client = Running::of(client.args(image.flags()));
     client.until_printed(2, "begun");
     let before = site.status("goes-on");
@@ -148,6 +153,100 @@ fn a_job_and_its_following_client_survive_the_deletion_of_the_masters_pod() {
     let run = client.ended().code(0);
     assert_eq!((run.stdout.matches("begun").count(), run.stdout.matches("ended").count()), (2, 2), "{}", run.stdout);
     assert_eq!(site.curl("/v1/jobs").matches("goes-on").count(), 0, "no answer without the token");
+}
+
+/// A namespace without a master, and clients for it.
+struct Bare {
+    scene: Scene,
+    namespace: Namespace,
+}
+
+impl Bare {
+    fn new() -> Self {
+        Self { scene: Scene::new(""), namespace: Namespace::new() }
+    }
+
+    fn place(&self) -> String {
+        format!("kube:{}", self.namespace.name())
+    }
+
+    fn run(&self, args: &[&str]) -> Finished {
+        self.scene.run(&[&["--master", &self.place()], args].concat())
+    }
+
+    /// Runs the client with another user in its kubeconfig.
+    fn run_as(&self, user: Value, args: &[&str]) -> Finished {
+        let mut config = self.namespace.kubeconfig();
+        config["users"][0]["user"] = user;
+        let file = self.scene.path().join("kubeconfig");
+        fs::write(&file, config.to_string()).expect("write");
+        Finished::of(self.scene.client(&[&["--master", &self.place()], args].concat()).env("KUBECONFIG", file))
+    }
+
+    /// Runs the client with the rights of the namespace's default service account.
+    fn run_without_rights(&self, args: &[&str]) -> Finished {
+        let mut user = self.namespace.kubeconfig()["users"][0]["user"].clone();
+        user["as"] = json!(format!("system:serviceaccount:{}:default", self.namespace.name()));
+        self.run_as(user, args)
+    }
+
+    /// The objects in the namespace, without those that every namespace has.
+    fn objects(&self) -> Vec<String> {
+        let kinds = "all,configmaps,secrets,serviceaccounts,roles,rolebindings,networkpolicies";
+        let names = self.namespace.kubectl(&["get", kinds, "-o", "name"]);
+        let of_every = ["/default", "/kube-root-ca.crt"];
+        names.lines().filter(|name| !of_every.iter().any(|part| name.contains(part))).map(str::to_owned).collect()
+    }
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn a_master_is_installed_checked_used_and_uninstalled() {
+    let bare = Bare::new();
+    let refused = bare.run_as(json!({"token": "expired"}), &["list"]).code(3);
+    refused.says(&["refuses your login", "hint: "]);
+    bare.run_without_rights(&["list"]).code(3).says(&["you may not get secrets in namespace"]);
+    bare.run_without_rights(&["install"]).code(3).says(&["get secrets", "patch deployments", "create rolebindings"]);
+    bare.namespace.kubectl(&["create", "serviceaccount", "muster"]);
+    bare.run(&["install"]).code(2).says(&["serviceaccount/muster without the label"]);
+    bare.namespace.kubectl(&["delete", "serviceaccount", "muster"]);
+    let is_empty = || bare.objects().is_empty().then_some(());
+    within("a refused installation leaves nothing", is_empty, || bare.objects().join("\n"));
+
+    let missing = ["install", "--image", "localhost:1/muster-master:none"];
+    bare.run(&missing).code(2).says(&["localhost:1/muster-master:none", "make images", "--image"]);
+    let master = image(&bare.scene);
+    let installed = bare.run(&["install", "--image", &master.of_nodes()]).code(0);
+    assert_eq!(installed.stdout, format!("export MUSTER_MASTER={}\n", bare.place()));
+    let again = bare.run(&["install", "--image", &master.of_nodes()]).code(0);
+    again.says(&["deployment/muster unchanged"]);
+    let report: Value = serde_json::from_str(&bare.run(&["doctor", "-o", "json"]).code(0).stdout).expect("JSON");
+    assert_eq!(unexpected(&report), Vec::<&Value>::new(), "{report:#}");
+
+    bare.namespace.kubectl(&["apply", "-f", &root().join("manifests/user.yaml").display().to_string()]);
+    let account = format!("--serviceaccount={}:default", bare.namespace.name());
+    bare.namespace.kubectl(&["create", "rolebinding", "user", "--role=muster-user", &account]);
+    let script = format!("EXEC_PY={}", with_peers(AWAITS_ITS_END));
+    let image = Image::shared();
+    let flags = image.flags();
+    let submit = ["--env", &script, "--task", "stays", "--worker-num", "1", "--detach"];
+    bare.run_without_rights(&[&submit[..], &flags.iter().map(String::as_str).collect::<Vec<_>>()].concat()).code(0);
+    assert!(bare.run_without_rights(&["list"]).code(0).stdout.contains("stays"));
+    bare.namespace.kubectl(&["delete", "rolebinding/user", "role/muster-user"]);
+
+    bare.run_without_rights(&["uninstall", "-y"]).code(3).says(&["deletecollection configmaps"]);
+    bare.run(&["uninstall", "-y"]).code(2).says(&["have not ended: stays", "--force"]);
+    bare.run(&["uninstall", "--force"]).code(2).says(&["add -y"]);
+    bare.run(&["uninstall", "-y", "--force"]).code(0);
+    within("nothing is left", is_empty, || bare.objects().join("\n"));
+    bare.run(&["uninstall", "-y"]).code(0).says(&["nothing of Muster is in namespace"]);
+}
+
+/// The checks that did not pass, except those that depend on this cluster.
+fn unexpected(report: &Value) -> Vec<&Value> {
+    let of_cluster = ["network policies", "image", "architecture", "Docker"];
+    let checks = report["checks"].as_array().expect("checks").iter();
+    checks.filter(|check| check["verdict"] != "ok" && !of_cluster.map(Value::from).contains(&check["name"])).collect()
 }
 
 #[test]

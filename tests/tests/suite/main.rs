@@ -4,6 +4,7 @@
 mod abuse;
 mod architecture;
 mod bad_input;
+mod code;
 mod docs;
 mod kubernetes;
 mod kubernetes_conformance;

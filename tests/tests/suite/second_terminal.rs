@@ -63,6 +63,20 @@ fn a_second_client_lists_shows_and_cancels_a_local_job() {
 }
 
 #[test]
+fn status_shows_what_a_script_reports() {
+    let scene = Scene::new(&format!(
+        "import muster\njob = muster.Job(global_batch=4)\njob.started()\nfor step in 1, 2, 3:\n  \
+         job.log(loss=1 / step)\n  job.step(step, job.signal())\n{AWAITS_GO}"
+    ));
+    let client = started(&scene, "reports");
+    let shown = || scene.run(&["status", "reports"]).code(0).stdout;
+    let line = "progress    step 3, loss 0.3333, ";
+    within("the newest step is shown", || shown().contains(line).then_some(()), shown);
+    fs::write(scene.path().join("go"), "").expect("write the file");
+    client.ended().code(0);
+}
+
+#[test]
 fn clients_that_wait_for_a_local_job_see_its_result() {
     let scene = Scene::new(AWAITS_GO);
     let client = started(&scene, "digits");

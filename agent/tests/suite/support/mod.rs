@@ -93,8 +93,16 @@ impl Agent {
         self.request_with("", method, path, body)
     }
 
+    pub(crate) fn request_bytes(&self, method: &str, path: &str, body: &[u8]) -> Response {
+        self.answered("", method, path, body)
+    }
+
     /// A request with more header lines, each ended by CRLF.
     pub(crate) fn request_with(&self, headers: &str, method: &str, path: &str, body: &str) -> Response {
+        self.answered(headers, method, path, body.as_bytes())
+    }
+
+    fn answered(&self, headers: &str, method: &str, path: &str, body: &[u8]) -> Response {
         let mut stream = self.send_with(headers, method, path, body);
         let mut bytes = Vec::new();
         if let Err(error) = stream.read_to_end(&mut bytes) {
@@ -106,17 +114,17 @@ impl Agent {
 
     /// Sends a request. The caller reads the answer.
     pub(crate) fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
-        self.send_with("", method, path, body)
+        self.send_with("", method, path, body.as_bytes())
     }
 
-    fn send_with(&self, headers: &str, method: &str, path: &str, body: &str) -> TcpStream {
+    fn send_with(&self, headers: &str, method: &str, path: &str, body: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let length = body.len();
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: agent\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n"
         );
-        stream.write_all(&[head.as_bytes(), body.as_bytes()].concat()).unwrap();
+        stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
         stream
     }
 

@@ -1,6 +1,6 @@
 //! A master that serves a script and records requests.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -10,6 +10,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use protocol::code::{BlobPart, BlobReader, Manifest, MissingBlobs, Sha256};
 use protocol::error::{ErrorCode, PROBLEM_JSON, Problem};
 use protocol::ids::ReplicaId;
 use protocol::routes::{LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
@@ -66,6 +67,14 @@ struct Shared {
     newest: Mutex<usize>,
     asked: Mutex<Vec<String>>,
     submitted: Mutex<Option<serde_json::Value>>,
+    code: Mutex<Code>,
+}
+
+/// The code that the master has received.
+#[derive(Default)]
+struct Code {
+    manifest: Option<Manifest>,
+    blobs: BTreeMap<Sha256, Vec<u8>>,
 }
 
 impl FakeMaster {
@@ -75,6 +84,7 @@ impl FakeMaster {
             newest: Mutex::new(0),
             asked: Mutex::default(),
             submitted: Mutex::default(),
+            code: Mutex::default(),
         });
         let router = Router::new().fallback(serve).with_state(shared.clone());
         Self { url: format!("http://{}", serve_aside(router)), shared }
@@ -83,6 +93,14 @@ impl FakeMaster {
     /// Method, path and query of every request, in order.
     pub(crate) fn asked(&self) -> Vec<String> {
         self.shared.asked.lock().unwrap().clone()
+    }
+
+    /// The files of the last manifest, by path.
+    pub(crate) fn files(&self) -> Vec<(String, String)> {
+        let code = self.shared.code.lock().unwrap();
+        let files = code.manifest.as_ref().expect("a manifest was sent").files().iter();
+        let text = |blob: &Sha256| String::from_utf8(code.blobs[blob].clone()).unwrap();
+        files.map(|file| (file.path.to_string(), text(&file.sha256))).collect()
     }
 
     /// The body of the submit.
@@ -127,7 +145,8 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
             if shared.script.lock().unwrap().mute {
                 std::future::pending::<()>().await;
             }
-            shared.submit()
+            let lacks_code = shared.code.lock().unwrap().lacks(shared.submitted.lock().unwrap().as_ref().unwrap());
+            if lacks_code { problem(409, ErrorCode::CodeMissing, "send the code first") } else { shared.submit() }
         }
         ("GET", "/v1/jobs") => {
             let jobs = shared.script.lock().unwrap().views.clone();
@@ -148,8 +167,39 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
             // Nothing changes any more. The client's deadline ends this wait.
             None => std::future::pending().await,
         },
+        ("PUT", path) => {
+            let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
+            json(StatusCode::OK, &shared.code.lock().unwrap().take(&body, path.ends_with("/blobs")))
+        }
         ("DELETE", path) => shared.delete(path),
         (_, path) => shared.cancel(path),
+    }
+}
+
+impl Code {
+    fn take(&mut self, body: &[u8], are_blobs: bool) -> MissingBlobs {
+        if are_blobs {
+            let mut reader = BlobReader::new(self.manifest.as_ref().expect("the manifest comes first"));
+            let (mut input, mut content) = (body, Vec::new());
+            while let Some(part) = reader.next(&mut input).unwrap() {
+                match part {
+                    BlobPart::Begin(_) => content.clear(),
+                    BlobPart::Content(bytes) => content.extend_from_slice(bytes),
+                    BlobPart::End(blob) => drop(self.blobs.insert(blob, std::mem::take(&mut content))),
+                }
+            }
+            reader.finish().unwrap();
+        } else {
+            self.manifest = Some(serde_json::from_slice(body).unwrap());
+        }
+        let named = self.manifest.iter().flat_map(Manifest::blobs);
+        MissingBlobs { missing: named.map(|(blob, _)| blob).filter(|blob| !self.blobs.contains_key(blob)).collect() }
+    }
+
+    /// Whether the job of this submit brings code that is not here.
+    fn lacks(&self, submitted: &serde_json::Value) -> bool {
+        let here = self.manifest.as_ref().map(|manifest| manifest.id().to_string());
+        submitted["code"].as_str().is_some_and(|code| here.as_deref() != Some(code))
     }
 }
 

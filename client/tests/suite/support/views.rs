@@ -37,6 +37,8 @@ pub(crate) fn pending(name: &str) -> JobView {
         restarts: Restarts::default(),
         spec: spec(name),
         workers: None,
+        code: None,
+        pushes: 0,
         roster: vec![],
         changes: vec![],
         replicas: replicas.collect(),

@@ -3,6 +3,13 @@
 use crate::backend::BackendError;
 use crate::kube::api::ApiFailure;
 
+/// Why a job without an image cannot run.
+pub(super) const NO_IMAGE: &str = "image is missing: this master runs pods in Kubernetes, and they need one";
+
+/// Why a job that brings its code cannot run.
+pub(super) const NO_AGENT_IMAGE: &str = "the job brings its code, and this master knows no image with the agent: start the \
+                                         master with --agent-image, such as --agent-image muster-master:latest";
+
 /// Why a pod could not be created.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CreateError {
@@ -10,13 +17,15 @@ pub(super) enum CreateError {
     Api(ApiFailure),
     #[error("a pod with this name exists and belongs to something else: delete it, or give the job another name")]
     NameTaken,
+    #[error("{NO_AGENT_IMAGE}")]
+    NoAgentImage,
 }
 
 impl CreateError {
     pub(super) fn kind(&self) -> ErrorKind {
         match self {
             Self::Api(failure) => ErrorKind::of(failure),
-            Self::NameTaken => ErrorKind::Final,
+            Self::NameTaken | Self::NoAgentImage => ErrorKind::Final,
         }
     }
 

@@ -1,5 +1,7 @@
 //! Builds the Kubernetes pod for a [`PodSpec`].
 
+mod agent;
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
@@ -11,14 +13,18 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
+use protocol::agent::PYTHONS;
 use protocol::env::{MUSTER_TERMINATION_GRACE_SECONDS, MUSTER_TOKEN_SHA256};
-use protocol::pod::{Amount, PodOptions, PullPolicy, Toleration, Volume, VolumeSource};
+use protocol::image::ImageRef;
+use protocol::pod::{Amount, PodOptions, PullPolicy, RunAs, Toleration, Volume, VolumeSource};
 use protocol::routes::AGENT_PORT;
 
 use crate::backend::PodSpec;
 use crate::job::key::JobKey;
 use crate::kube::api::{APP_COMPONENT, APP_INSTANCE, APP_NAME, JOB, MANAGED_BY, MUSTER};
 use crate::kube::record_name;
+
+pub(super) use self::agent::INSTALLER;
 
 /// The label with the job's uid. It distinguishes the job's pods from those of an earlier job with the same name.
 pub(super) const JOB_UID: &str = "muster/job-uid";
@@ -31,9 +37,12 @@ pub(super) const CONTAINER: &str = "agent";
 /// The resource name of GPUs in NVIDIA's device plugin.
 const GPU: &str = "nvidia.com/gpu";
 
-/// Builds the pod. The same spec always gives the same pod.
-pub(super) fn pod(spec: &PodSpec) -> Pod {
-    let PodSpec { job, replica, image, work_dir: _, args, options, agent_token_sha256 } = spec;
+/// Builds the pod. The same spec always gives the same pod. If the job brings its code, the agent comes from the image
+/// `agent`; otherwise it is in the job's image.
+pub(super) fn pod(spec: &PodSpec, agent: Option<&ImageRef>) -> Pod {
+    // `command` uses the script and its arguments.
+    let PodSpec { job, replica, image, work_dir: _, brings_code, script: _, args: _, options, agent_token_sha256 } =
+        spec;
     let labels = [
         (MANAGED_BY, MUSTER.to_owned()),
         (APP_NAME, "muster-job".to_owned()),
@@ -48,7 +57,7 @@ pub(super) fn pod(spec: &PodSpec) -> Pod {
         name: CONTAINER.to_owned(),
         image: image.as_ref().map(ToString::to_string),
         image_pull_policy: Some(options.image_pull_policy.unwrap_or(PullPolicy::IfNotPresent).as_str().to_owned()),
-        args: command(args),
+        args: command(spec),
         env: Some(vec![
             variable(MUSTER_TOKEN_SHA256, agent_token_sha256.clone()),
             variable(MUSTER_TERMINATION_GRACE_SECONDS, options.termination_grace_seconds().to_string()),
@@ -58,11 +67,7 @@ pub(super) fn pod(spec: &PodSpec) -> Pod {
             container_port: AGENT_PORT.into(),
             ..ContainerPort::default()
         }]),
-        security_context: Some(SecurityContext {
-            allow_privilege_escalation: Some(false),
-            capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
-            ..SecurityContext::default()
-        }),
+        security_context: Some(restricted()),
         ..Container::default()
     };
     Pod {
@@ -72,8 +77,20 @@ pub(super) fn pod(spec: &PodSpec) -> Pod {
             owner_references: Some(vec![owner(job)]),
             ..ObjectMeta::default()
         },
-        spec: Some(with_options(container, options)),
+        spec: Some(match agent.filter(|_| *brings_code) {
+            Some(agent) => agent::installed(with_options(container, options), agent, options),
+            None => with_options(container, options),
+        }),
         status: None,
+    }
+}
+
+/// What the Pod Security Standard `restricted` asks of each container.
+fn restricted() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
+        ..SecurityContext::default()
     }
 }
 
@@ -93,14 +110,15 @@ pub(super) fn owner(job: &JobKey) -> OwnerReference {
     }
 }
 
-/// Arguments for the image's entrypoint, the agent. `None` if exec.py has no arguments, because the first prototype's
-/// agent accepts none. Kubernetes expands `$(NAME)` and turns `$$` into `$`, so every `$` is doubled.
-fn command(args: &[String]) -> Option<Vec<String>> {
-    if args.is_empty() {
+/// Arguments for the agent. `None` if they say no more than its default, because the first prototype's agent accepts
+/// none. Kubernetes expands `$(NAME)` and turns `$$` into `$`, so every `$` is doubled.
+fn command(spec: &PodSpec) -> Option<Vec<String>> {
+    let PodSpec { brings_code, script, args, .. } = spec;
+    if args.is_empty() && script.is_default() && !brings_code {
         return None;
     }
-    let escaped = args.iter().map(|arg| arg.replace('$', "$$"));
-    Some(["--", "python", "exec.py"].map(str::to_owned).into_iter().chain(escaped).collect())
+    let words = ["--", PYTHONS[0], script.as_str()].into_iter().chain(args.iter().map(String::as_str));
+    Some(words.map(|word| word.replace('$', "$$")).collect())
 }
 
 fn with_options(container: Container, options: &PodOptions) -> KubePodSpec {
@@ -117,7 +135,12 @@ fn with_options(container: Container, options: &PodOptions) -> KubePodSpec {
         image_pull_policy: _, // set on the container
         termination_grace_seconds: _,
         allow_root,
+        run_as,
     } = options;
+    let user = run_as.and_then(|run_as| match run_as {
+        RunAs::Image => None,
+        RunAs::User { uid, gid } => Some((uid, gid)),
+    });
     let from_secret = |name: String| EnvFromSource {
         secret_ref: Some(SecretEnvSource { name, optional: None }),
         ..EnvFromSource::default()
@@ -140,7 +163,9 @@ fn with_options(container: Container, options: &PodOptions) -> KubePodSpec {
         enable_service_links: Some(false),
         security_context: Some(PodSecurityContext {
             seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
-            // The manifest names no user: a user other than the image's own may be unable to read the image's files.
+            // Unless the job names a user: a user other than the image's own may be unable to read the image's files.
+            run_as_user: user.map(|(uid, _)| uid.into()),
+            run_as_group: user.map(|(_, gid)| gid.into()),
             run_as_non_root: (!allow_root).then_some(true),
             ..PodSecurityContext::default()
         }),

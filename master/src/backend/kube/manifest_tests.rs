@@ -1,5 +1,6 @@
 //! Tests of `manifest.rs`. They check the JSON that Kubernetes receives.
 
+use protocol::code::ScriptPath;
 use serde_json::{Value, json};
 
 use super::*;
@@ -10,6 +11,8 @@ fn spec() -> PodSpec {
         replica: "worker-3".parse().unwrap(),
         image: Some("registry.local/digits:1".parse().unwrap()),
         work_dir: None,
+        brings_code: false,
+        script: ScriptPath::default(),
         args: vec![],
         options: PodOptions::default(),
         agent_token_sha256: "ab".repeat(32),
@@ -17,7 +20,8 @@ fn spec() -> PodSpec {
 }
 
 fn sent(spec: &PodSpec) -> Value {
-    serde_json::to_value(pod(spec)).unwrap()
+    let agent = "muster-master:1".parse().unwrap();
+    serde_json::to_value(pod(spec, Some(&agent))).unwrap()
 }
 
 /// Every option, as a user would write it.
@@ -37,6 +41,7 @@ fn all_options() -> PodOptions {
         image_pull_policy: Some(PullPolicy::Always),
         termination_grace_seconds: std::num::NonZeroU32::new(90),
         allow_root: true,
+        run_as: Some("1000:100".parse().unwrap()),
     }
 }
 
@@ -111,7 +116,8 @@ fn each_option_sets_its_fields_of_the_pod() {
     container["env"][1]["value"] = json!("90");
     let pod = &mut expected["spec"];
     pod["terminationGracePeriodSeconds"] = json!(90);
-    pod["securityContext"] = json!({ "seccompProfile": { "type": "RuntimeDefault" } });
+    let seccomp = json!({ "type": "RuntimeDefault" });
+    pod["securityContext"] = json!({ "seccompProfile": seccomp, "runAsUser": 1000, "runAsGroup": 100 });
     pod["volumes"] = json!([
         { "name": "volume-0", "persistentVolumeClaim": { "claimName": "data", "readOnly": true } },
         { "name": "volume-1", "hostPath": { "path": "/mnt/scratch", "type": "Directory" } },
@@ -131,7 +137,7 @@ fn each_option_sets_its_fields_of_the_pod() {
 #[test]
 fn arguments_arrive_as_they_were_typed() {
     let args = ["$HOME", "$(HOSTNAME)", "$$", "a$", "$(", "", "a b", "é"].map(str::to_owned);
-    let sent = command(&args).unwrap();
+    let sent = command(&PodSpec { args: args.clone().into(), ..spec() }).unwrap();
     assert_eq!(sent[..3], ["--", "python", "exec.py"]);
     assert_eq!(sent[3..], ["$$HOME", "$$(HOSTNAME)", "$$$$", "a$$", "$$(", "", "a b", "é"]);
     let arrived: Vec<String> = sent[3..].iter().map(|arg| expanded(arg)).collect();
@@ -152,61 +158,147 @@ fn expanded(arg: &str) -> String {
 }
 
 #[test]
-fn without_arguments_the_container_has_no_args() {
-    assert_eq!(command(&[]), None);
+fn without_arguments_the_container_has_no_args_unless_the_script_has_another_name() {
+    let script = "src/train.py".parse().unwrap();
+    assert_eq!(command(&PodSpec { script, ..spec() }).unwrap(), ["--", "python", "src/train.py"]);
     assert_eq!(sent(&spec())["spec"]["containers"][0].get("args"), None);
 }
 
+/// The pod of a job that brings its code, with these options.
+fn with_code(options: PodOptions) -> PodSpec {
+    let (script, args) = ("train.py".parse().unwrap(), vec!["--epochs".to_owned(), "$3".to_owned()]);
+    PodSpec { brings_code: true, script, args, options, ..spec() }
+}
+
+#[test]
+fn a_job_that_brings_its_code_runs_an_unmodified_image_with_the_agent_from_another() {
+    let mut expected = minimal();
+    let mount = |path: &str, name: &str| json!({ "name": name, "mountPath": path });
+    let mounts = [
+        mount("/muster/bin", "muster-bin"),
+        mount("/muster/work", "muster-work"),
+        mount("/muster/home", "muster-home"),
+        mount("/tmp", "muster-tmp"),
+    ];
+    let restricted = json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } });
+    let resources = |limits: Value| json!({ "requests": { "cpu": "2" }, "limits": limits });
+    let pod = &mut expected["spec"];
+    pod["initContainers"] = json!([{
+        "name": "install-agent",
+        "image": "muster-master:1",
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["/muster/agent", "--install", "/muster/bin/agent"],
+        "resources": resources(json!({ "cpu": "2" })),
+        "securityContext": restricted,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [mounts[0]],
+    }]);
+    let container = &mut pod["containers"][0];
+    container["command"] = json!(["/muster/bin/agent"]);
+    container["args"] = json!(["--work-dir", "/muster/work", "--", "python", "train.py", "--epochs", "$$3"]);
+    for (name, value) in [("HOME", "/muster/home"), ("USER", "muster"), ("LOGNAME", "muster")] {
+        container["env"].as_array_mut().unwrap().push(json!({ "name": name, "value": value }));
+    }
+    container["resources"] = resources(json!({ "cpu": "2", "nvidia.com/gpu": "1" }));
+    container["volumeMounts"] = json!(mounts);
+    pod["volumes"] = mounts.iter().map(|mount| json!({ "name": mount["name"], "emptyDir": {} })).collect();
+    let seccomp = json!({ "type": "RuntimeDefault" });
+    pod["securityContext"] =
+        json!({ "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "seccompProfile": seccomp });
+    let options = PodOptions { cpu: Some("2".parse().unwrap()), gpus: Some(1), ..PodOptions::default() };
+    assert_eq!(sent(&with_code(options)), expected);
+}
+
+#[test]
+fn the_user_of_a_job_that_brings_its_code_can_be_another() {
+    let user = |options: PodOptions| {
+        let pod = sent(&with_code(options))["spec"].take();
+        let names = items(&pod["containers"][0]["env"]).iter().map(|variable| variable["name"].clone());
+        let context = &pod["securityContext"];
+        (context["runAsUser"].clone(), context["runAsGroup"].clone(), names.filter(|name| name == "HOME").count())
+    };
+    let run_as = |text: &str| PodOptions { run_as: Some(text.parse().unwrap()), ..PodOptions::default() };
+    assert_eq!(user(run_as("image")), (Value::Null, Value::Null, 0));
+    assert_eq!(user(run_as("1000")), (json!(1000), json!(1000), 1));
+    assert_eq!(user(run_as("1000:0")), (json!(1000), json!(0), 1));
+    assert_eq!(user(PodOptions { allow_root: true, ..PodOptions::default() }), (Value::Null, Value::Null, 0));
+}
+
+#[test]
+fn a_volume_of_the_job_takes_the_place_of_an_empty_folder() {
+    let volumes = vec!["pvc:scratch:/tmp".parse().unwrap()];
+    let pod = sent(&with_code(PodOptions { volumes, ..PodOptions::default() }))["spec"].take();
+    let mounts = items(&pod["containers"][0]["volumeMounts"]).iter();
+    let at_tmp: Vec<&Value> = mounts.filter(|mount| mount["mountPath"] == "/tmp").map(|mount| &mount["name"]).collect();
+    assert_eq!(at_tmp, ["volume-0"]);
+}
+
 /// The controls of the Pod Security Standard `restricted`, by name, as checks of a pod's specification. The controls of
-/// `baseline` come first. The checks look at the only container; the last check makes sure that there is no other.
+/// `baseline` come first. The checks of a container look at each one.
 type Control = (&'static str, fn(&Value) -> bool);
 const RESTRICTED: [Control; 17] = [
-    ("HostProcess", |pod| pod["securityContext"]["windowsOptions"].is_null() && own(pod)["windowsOptions"].is_null()),
-    ("Host Namespaces", |pod| ["hostNetwork", "hostPID", "hostIPC"].iter().all(|host| pod[host].is_null())),
-    ("Privileged Containers", |pod| own(pod)["privileged"].is_null()),
-    ("HostPath Volumes", |pod| items(&pod["volumes"]).iter().all(|volume| volume["hostPath"].is_null())),
-    ("Host Ports", |pod| items(&pod["containers"][0]["ports"]).iter().all(|port| port["hostPort"].is_null())),
-    ("Host Probes / Lifecycle Hooks", |pod| {
-        let container = &pod["containers"][0];
-        ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle"].iter().all(|probe| container[probe].is_null())
+    ("HostProcess", |pod| {
+        pod["securityContext"]["windowsOptions"].is_null() && own(pod, |c| c["windowsOptions"].is_null())
     }),
-    ("AppArmor", |pod| pod["securityContext"]["appArmorProfile"].is_null() && own(pod)["appArmorProfile"].is_null()),
-    ("SELinux", |pod| pod["securityContext"]["seLinuxOptions"].is_null() && own(pod)["seLinuxOptions"].is_null()),
-    ("/proc Mount Type", |pod| own(pod)["procMount"].is_null()),
+    ("Host Namespaces", |pod| ["hostNetwork", "hostPID", "hostIPC"].iter().all(|host| pod[host].is_null())),
+    ("Privileged Containers", |pod| own(pod, |c| c["privileged"].is_null())),
+    ("HostPath Volumes", |pod| items(&pod["volumes"]).iter().all(|volume| volume["hostPath"].is_null())),
+    ("Host Ports", |pod| {
+        containers(pod).flat_map(|container| items(&container["ports"])).all(|port| port["hostPort"].is_null())
+    }),
+    ("Host Probes / Lifecycle Hooks", |pod| {
+        let probes = ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle"];
+        containers(pod).all(|container| probes.iter().all(|probe| container[probe].is_null()))
+    }),
+    ("AppArmor", |pod| {
+        pod["securityContext"]["appArmorProfile"].is_null() && own(pod, |c| c["appArmorProfile"].is_null())
+    }),
+    ("SELinux", |pod| {
+        pod["securityContext"]["seLinuxOptions"].is_null() && own(pod, |c| c["seLinuxOptions"].is_null())
+    }),
+    ("/proc Mount Type", |pod| own(pod, |c| c["procMount"].is_null())),
     ("Sysctls", |pod| pod["securityContext"]["sysctls"].is_null()),
     ("Volume Types", |pod| {
         let is_allowed = |kind: &String| ["name", "persistentVolumeClaim", "emptyDir"].contains(&kind.as_str());
         items(&pod["volumes"]).iter().all(|volume| volume.as_object().expect("an object").keys().all(is_allowed))
     }),
-    ("Privilege Escalation", |pod| own(pod)["allowPrivilegeEscalation"] == json!(false)),
+    ("Privilege Escalation", |pod| own(pod, |c| c["allowPrivilegeEscalation"] == json!(false))),
     ("Running as Non-root", |pod| {
-        pod["securityContext"]["runAsNonRoot"] == json!(true) && own(pod)["runAsNonRoot"].is_null()
+        pod["securityContext"]["runAsNonRoot"] == json!(true) && own(pod, |c| c["runAsNonRoot"].is_null())
     }),
     ("Running as Non-root user", |pod| {
-        pod["securityContext"]["runAsUser"].is_null() && own(pod)["runAsUser"].is_null()
+        pod["securityContext"]["runAsUser"] != json!(0) && own(pod, |c| c["runAsUser"].is_null())
     }),
     ("Seccomp", |pod| {
         pod["securityContext"]["seccompProfile"]["type"] == json!("RuntimeDefault")
-            && own(pod)["seccompProfile"].is_null()
+            && own(pod, |c| c["seccompProfile"].is_null())
     }),
-    ("Capabilities", |pod| own(pod)["capabilities"] == json!({ "drop": ["ALL"] })),
-    ("one container", |pod| {
-        items(&pod["containers"]).len() == 1 && pod["initContainers"].is_null() && pod["ephemeralContainers"].is_null()
-    }),
+    ("Capabilities", |pod| own(pod, |c| c["capabilities"] == json!({ "drop": ["ALL"] }))),
+    ("no ephemeral container", |pod| pod["ephemeralContainers"].is_null()),
 ];
 
-/// The security context of the only container.
-fn own(pod: &Value) -> &Value {
-    &pod["containers"][0]["securityContext"]
+fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
+    items(&pod["containers"]).iter().chain(items(&pod["initContainers"]))
+}
+
+/// Whether the test holds for the security context of every container.
+fn own(pod: &Value, test: impl Fn(&Value) -> bool) -> bool {
+    containers(pod).all(|container| test(&container["securityContext"]))
 }
 
 fn items(list: &Value) -> &[Value] {
     list.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-fn broken_controls(options: PodOptions) -> Vec<&'static str> {
-    let pod = sent(&PodSpec { options, ..spec() })["spec"].take();
-    RESTRICTED.iter().filter(|(_, holds)| !holds(&pod)).map(|(name, _)| *name).collect()
+/// The controls that the pod breaks, with the agent in the image or from another image.
+fn broken_controls(options: &PodOptions) -> Vec<&'static str> {
+    let broken = |spec: &PodSpec| {
+        let pod = sent(spec)["spec"].take();
+        RESTRICTED.iter().filter(|(_, holds)| !holds(&pod)).map(|(name, _)| *name).collect::<Vec<_>>()
+    };
+    let in_image = broken(&PodSpec { options: options.clone(), ..spec() });
+    assert_eq!(broken(&with_code(options.clone())), in_image);
+    in_image
 }
 
 #[test]
@@ -217,25 +309,25 @@ fn pods_without_root_and_without_host_volumes_meet_the_restricted_standard() {
         ..all_options()
     };
     let Value::Object(all) = serde_json::to_value(all).unwrap() else { panic!("no object") };
-    assert_eq!(all.len(), 11, "every option except --allow-root");
+    assert_eq!(all.len(), 12, "every option except --allow-root");
     for chosen in 0..1_u32 << all.len() {
         let some = all.iter().enumerate().filter(|(place, _)| chosen & (1 << place) != 0);
         let some = some.map(|(_, (name, value))| (name.clone(), value.clone())).collect();
         let options: PodOptions = serde_json::from_value(Value::Object(some)).unwrap();
-        assert_eq!(broken_controls(options.clone()), Vec::<&str>::new(), "{options:?}");
+        assert_eq!(broken_controls(&options), Vec::<&str>::new(), "{options:?}");
     }
 }
 
 #[test]
 fn the_options_for_root_and_for_host_volumes_break_the_restricted_standard() {
     let root = PodOptions { allow_root: true, ..PodOptions::default() };
-    assert_eq!(broken_controls(root), ["Running as Non-root"]);
+    assert_eq!(broken_controls(&root), ["Running as Non-root"]);
     let host = PodOptions { volumes: vec!["host:/srv:/srv".parse().unwrap()], ..PodOptions::default() };
-    assert_eq!(broken_controls(host), ["HostPath Volumes", "Volume Types"]);
+    assert_eq!(broken_controls(&host), ["HostPath Volumes", "Volume Types"]);
 }
 
 #[test]
 fn the_same_spec_gives_the_same_pod() {
     let spec = PodSpec { options: all_options(), ..spec() };
-    assert_eq!(pod(&spec), pod(&spec.clone()));
+    assert_eq!(sent(&spec), sent(&spec.clone()));
 }

@@ -11,25 +11,24 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use backon::{ExponentialBuilder, Retryable};
-use futures_util::{Stream, StreamExt, pin_mut};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
-use kube::runtime::watcher;
 use protocol::error::ErrorCode;
 use protocol::ids::ReplicaId;
+use protocol::image::ImageRef;
 use protocol::job::JobSpec;
 use protocol::pod::{Volume, VolumeSource};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{info, warn};
+use tracing::warn;
 
-use self::error::{CreateError, ErrorKind};
+use self::error::{CreateError, ErrorKind, NO_AGENT_IMAGE, NO_IMAGE};
 use self::manifest::JOB_UID;
-use self::seen::SeenPods;
+use self::seen::{SeenPods, follow};
 use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
 use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
@@ -64,6 +63,7 @@ pub struct KubeBackend {
     quotas: Api<ResourceQuota>,
     master: MasterPlace,
     host_volumes: HostVolumes,
+    agent_image: Option<ImageRef>,
     seen: SeenPods,
     /// Cancelled when the watch has ended, which only a panic can cause.
     blind: CancellationToken,
@@ -125,6 +125,7 @@ impl KubeBackend {
                 quotas: cluster.quotas(),
                 master: cluster.master(),
                 host_volumes: HostVolumes::Refused,
+                agent_image: None,
                 seen,
                 blind,
                 _watch: watch,
@@ -138,20 +139,25 @@ impl KubeBackend {
         Self { host_volumes, ..self }
     }
 
+    /// Sets the image from which the agent comes into the pods of jobs that bring their code.
+    pub fn with_agent_image(self, agent_image: Option<ImageRef>) -> Self {
+        Self { agent_image, ..self }
+    }
+
     /// Makes the checks that need no call to the cluster. Returns the refusal, if any.
     fn refusal(&self, spec: &JobSpec) -> Option<Refusal> {
         let refuse = |code, sentence: &str| Some(Refusal { code, sentence: sentence.to_owned() });
         if spec.image.is_none() {
-            return refuse(
-                ErrorCode::BadImage,
-                "image is missing: this master runs pods in Kubernetes, and they need one",
-            );
+            return refuse(ErrorCode::BadImage, NO_IMAGE);
         }
         if spec.work_dir.is_some() {
             return refuse(
                 ErrorCode::BadWorkDir,
-                "work_dir has no meaning here: the image's working directory holds exec.py",
+                "work_dir has no meaning here: the image's working directory holds the script",
             );
+        }
+        if spec.code.is_some() && self.agent_image.is_none() {
+            return refuse(ErrorCode::BadCode, NO_AGENT_IMAGE);
         }
         let is_host = |volume: &&Volume| matches!(volume.source, VolumeSource::Host(_));
         let folder = spec.pod.volumes.iter().find(is_host).filter(|_| self.host_volumes == HostVolumes::Refused)?;
@@ -179,7 +185,10 @@ impl KubeBackend {
 
     /// Creates a pod, or finds that it exists. Waits while a pod of another job has this name.
     async fn create_once(&self, spec: &PodSpec) -> Result<(), CreateError> {
-        let (name, pod) = (spec.name().to_string(), manifest::pod(spec));
+        if spec.brings_code && self.agent_image.is_none() {
+            return Err(CreateError::NoAgentImage);
+        }
+        let (name, pod) = (spec.name().to_string(), manifest::pod(spec, self.agent_image.as_ref()));
         let create = async {
             loop {
                 let owner = self.seen.owner(&name);
@@ -234,7 +243,7 @@ impl PodBackend for KubeBackend {
         let owner = JobKey { name: spec.name.clone(), uid: "00000000-0000-0000-0000-000000000000".to_owned() };
         let trial = PodSpec::new(owner, spec, first, String::new());
         let dry_run = PostParams { dry_run: true, field_manager: None };
-        let trial = manifest::pod(&trial);
+        let trial = manifest::pod(&trial, self.agent_image.as_ref());
         match call(self.pods.create(&dry_run, &trial)).await {
             // The answer includes what the namespace adds, such as the defaults of a LimitRange.
             Ok(pod) => self.admit_gang(&pod, spec).await,
@@ -309,30 +318,6 @@ impl PodBackend for KubeBackend {
 
     /// The pods must outlive their master, so there is nothing to end.
     async fn shutdown(&self) {}
-}
-
-/// Keeps the table of pods up to date across broken connections.
-async fn follow(
-    events: impl Stream<Item = Result<watcher::Event<Pod>, watcher::Error>>,
-    seen: SeenPods,
-    listed: oneshot::Sender<()>,
-) {
-    let mut listed = Some(listed);
-    pin_mut!(events);
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(event) => {
-                let is_listed = matches!(event, watcher::Event::InitDone);
-                seen.take(event);
-                if is_listed && let Some(listed) = listed.take() {
-                    info!("all pods are known");
-                    // The receiver may have given up.
-                    let _ = listed.send(());
-                }
-            }
-            Err(error) => warn!(error = error_chain(&error), "the watch of the pods broke; restarting it"),
-        }
-    }
 }
 
 /// Retries for about a minute, plus the time of unanswered calls. An API server that is replaced or restarted usually

@@ -10,7 +10,7 @@ use protocol::ids::{JobName, PodName, ReplicaId, UnixMillis};
 use protocol::pod::bytes_of_quantity;
 use protocol::routes::{AGENT_PORT, TENSORFLOW_PORT};
 
-use super::manifest::{CONTAINER, INDEX, ROLE};
+use super::manifest::{CONTAINER, INDEX, INSTALLER, ROLE};
 use crate::job::key::JobKey;
 use crate::job::observation::{Addresses, PodState};
 use crate::kube::api::JOB;
@@ -34,6 +34,8 @@ const ERR_IMAGE_PULL: &str = "ErrImagePull";
 /// The beginning of the message of a busy kubelet, such as `failed to sync secret cache: timed out waiting for the
 /// condition` (`kubernetes/pkg/kubelet/util/manager/watch_based_manager.go`).
 const CACHE_IS_LATE: &str = "failed to sync ";
+/// The beginning of a reason about the container that copies the agent.
+const NOT_INSTALLED: &str = "the agent cannot be copied into the pod: ";
 /// The container ran out of memory.
 const OOM_KILLED: &str = "OOMKilled";
 
@@ -58,17 +60,13 @@ pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
         let reason = disruption(status).unwrap_or_else(|| "its pod is being deleted".to_owned());
         return PodState::Leaving { reason };
     }
-    let waiting = container_state(status).and_then(|state| state.waiting.as_ref());
-    if let Some(waiting) = waiting
-        && is_hopeless(waiting)
-    {
-        return PodState::Unusable { reason: hopeless(pod, waiting, before) };
+    let waiting = waiting(pod, status);
+    if let Some(waiting) = waiting.filter(Waiting::is_hopeless) {
+        return PodState::Unusable { reason: waiting.hopeless(before) };
     }
     match address(status) {
-        Some(addresses) if waiting.is_none_or(|waiting| waiting_reason(pod, waiting).is_none()) => {
-            PodState::Running(addresses)
-        }
-        Some(_) | None => PodState::Pending { reason: pending(pod, status, waiting) },
+        Some(addresses) if waiting.is_none_or(|waiting| waiting.reason().is_none()) => PodState::Running(addresses),
+        Some(_) | None => PodState::Pending { reason: pending(status, waiting) },
     }
 }
 
@@ -79,6 +77,11 @@ fn container(pod: &Pod) -> Option<&Container> {
 
 fn container_state(status: &PodStatus) -> Option<&ContainerState> {
     status.container_statuses.iter().flatten().find(|container| container.name == CONTAINER)?.state.as_ref()
+}
+
+/// The state of the container that copies the agent.
+fn installer_state(status: &PodStatus) -> Option<&ContainerState> {
+    status.init_container_statuses.iter().flatten().find(|container| container.name == INSTALLER)?.state.as_ref()
 }
 
 /// Whether a container of the pod was ever started. The kubelet gives a started container an id.
@@ -99,44 +102,79 @@ fn condition<'a>(status: &'a PodStatus, kind: &str, value: &str) -> Option<&'a P
 }
 
 /// Why the pod has no node, or why its container does not start yet.
-fn pending(pod: &Pod, status: &PodStatus, waiting: Option<&ContainerStateWaiting>) -> Option<String> {
+fn pending(status: &PodStatus, waiting: Option<Waiting<'_>>) -> Option<String> {
     if let Some(unscheduled) = condition(status, "PodScheduled", "False") {
         let message = unscheduled.message.as_deref().filter(|message| !message.is_empty());
         let message = message.or(unscheduled.reason.as_deref())?;
         return Some(format!("it cannot be scheduled: {message}"));
     }
-    waiting.and_then(|waiting| waiting_reason(pod, waiting))
+    waiting.and_then(|waiting| waiting.reason())
 }
 
-/// The reason of a waiting container; `None` while it is simply being created.
-fn waiting_reason(pod: &Pod, waiting: &ContainerStateWaiting) -> Option<String> {
-    let is_ordinary = |reason: &&str| matches!(*reason, "ContainerCreating" | "PodInitializing");
-    let reason = waiting.reason.as_deref().filter(|reason| !is_ordinary(reason))?;
-    let told = with_message(reason, waiting.message.as_deref());
-    let image = container(pod).and_then(|container| container.image.as_deref());
-    // The kubelet does not always name the image.
-    Some(match image.filter(|image| reason.contains("Image") && !told.contains(*image)) {
-        Some(image) => format!("image \"{image}\": {told}"),
-        None => told,
-    })
+/// A container that does not run yet.
+#[derive(Clone, Copy)]
+struct Waiting<'a> {
+    state: &'a ContainerStateWaiting,
+    image: Option<&'a str>,
+    /// Whether it copies the agent.
+    is_installer: bool,
 }
 
-fn is_hopeless(waiting: &ContainerStateWaiting) -> bool {
-    // The kubelet was too slow to read a Secret or ConfigMap, and tries again.
-    let is_late = waiting.message.as_deref().is_some_and(|message| message.starts_with(CACHE_IS_LATE));
-    waiting.reason.as_deref().is_some_and(|reason| HOPELESS.contains(&reason)) && !is_late
+/// The container for which the pod waits: the agent's own, unless the copy of the agent has a problem.
+fn waiting<'a>(pod: &'a Pod, status: &'a PodStatus) -> Option<Waiting<'a>> {
+    let image = |container: &'a Container| container.image.as_deref();
+    let installers = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+    let mut installers = installers.filter(|container| container.name == INSTALLER);
+    let installer = installer_state(status).and_then(|state| state.waiting.as_ref()).map(|state| Waiting {
+        state,
+        image: installers.next().and_then(image),
+        is_installer: true,
+    });
+    let own = container_state(status).and_then(|state| state.waiting.as_ref());
+    let own = own.map(|state| Waiting { state, image: container(pod).and_then(image), is_installer: false });
+    installer.filter(|waiting| waiting.reason().is_some()).or(own)
 }
 
-fn hopeless(pod: &Pod, waiting: &ContainerStateWaiting, before: Option<&PodState>) -> String {
-    let is_back_off = waiting.reason.as_deref() == Some(IMAGE_PULL_BACK_OFF);
-    match before {
-        Some(PodState::Pending { reason: Some(cause) } | PodState::Unusable { reason: cause })
-            if is_back_off && cause.contains(ERR_IMAGE_PULL) =>
-        {
-            cause.clone()
-        }
-        Some(_) | None => waiting_reason(pod, waiting).unwrap_or_default(),
+impl Waiting<'_> {
+    /// The reason; `None` while it is simply being created.
+    fn reason(self) -> Option<String> {
+        let is_ordinary = |reason: &&str| matches!(*reason, "ContainerCreating" | "PodInitializing");
+        let reason = self.state.reason.as_deref().filter(|reason| !is_ordinary(reason))?;
+        let told = with_message(reason, self.state.message.as_deref());
+        // The kubelet does not always name the image.
+        let told = match self.image.filter(|image| reason.contains("Image") && !told.contains(*image)) {
+            Some(image) => format!("image \"{image}\": {told}"),
+            None => told,
+        };
+        Some(if self.is_installer { format!("{NOT_INSTALLED}{told}") } else { told })
     }
+
+    fn is_hopeless(&self) -> bool {
+        // The kubelet was too slow to read a Secret or ConfigMap, and tries again.
+        let is_late = self.state.message.as_deref().is_some_and(|message| message.starts_with(CACHE_IS_LATE));
+        self.state.reason.as_deref().is_some_and(|reason| HOPELESS.contains(&reason)) && !is_late
+    }
+
+    fn hopeless(self, before: Option<&PodState>) -> String {
+        let is_back_off = self.state.reason.as_deref() == Some(IMAGE_PULL_BACK_OFF);
+        match before {
+            Some(PodState::Pending { reason: Some(cause) } | PodState::Unusable { reason: cause })
+                if is_back_off && cause.contains(ERR_IMAGE_PULL) =>
+            {
+                cause.clone()
+            }
+            Some(_) | None => self.reason().unwrap_or_default(),
+        }
+    }
+}
+
+/// Why the agent was not copied, if that ended the pod.
+fn not_installed(status: &PodStatus) -> Option<String> {
+    let terminated = installer_state(status)?.terminated.as_ref().filter(|terminated| terminated.exit_code != 0)?;
+    let why = with_message(terminated.reason.as_deref().unwrap_or("no reason"), terminated.message.as_deref());
+    let is_of_another_machine = why.contains("exec format error");
+    let hint = if is_of_another_machine { "; the agent's image is for another processor than this node's" } else { "" };
+    Some(format!("{NOT_INSTALLED}{why}{hint}"))
 }
 
 /// The kind and message of an eviction, a preemption or a drain.
@@ -183,7 +221,10 @@ fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
             let reason = without_last_words(&exit.outcome, terminated);
             PodState::Terminated { exit: Some(LastWords { generation: None, exit, membership: None }), reason }
         }
-        (None, None) => PodState::Terminated { exit: None, reason: "its pod ended without a reason".to_owned() },
+        (None, None) => {
+            let reason = not_installed(status).unwrap_or_else(|| "its pod ended without a reason".to_owned());
+            PodState::Terminated { exit: None, reason }
+        }
     }
 }
 

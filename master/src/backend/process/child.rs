@@ -112,10 +112,15 @@ pub(super) struct Started {
 /// Starts the agent of one pod.
 pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, ChildError> {
     // `admit` has refused images and pod options, so both are ignored here.
-    let PodSpec { job, replica, image: _, work_dir, args, options: _, agent_token_sha256 } = pod;
+    let PodSpec { job, replica, image: _, work_dir, brings_code, script, args, options: _, agent_token_sha256 } = pod;
     let job = &job.name;
     launcher.run_dirs.create(job, *replica).map_err(ChildError::Folder)?;
     let messages = launcher.run_dirs.agent_log(job, *replica).map_err(ChildError::Folder)?;
+    // The agent puts the code there.
+    let own_work_dir = brings_code
+        .then(|| launcher.run_dirs.create_work_dir(job, *replica))
+        .transpose()
+        .map_err(ChildError::Folder)?;
     let claim = launcher.ports.claim().map_err(ChildError::Port)?;
     let mut command = Command::new(&launcher.agent_binary);
     for name in &launcher.not_inherited {
@@ -123,8 +128,8 @@ pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, Child
     }
     let mut child = command
         .args(["--supervised", "--listen", "127.0.0.1:0", "--work-dir"])
-        .arg(launcher.work_dir_of(work_dir.as_deref()))
-        .args(["--", PYTHONS[0], "exec.py"])
+        .arg(own_work_dir.as_deref().unwrap_or_else(|| launcher.work_dir_of(work_dir.as_deref())))
+        .args(["--", PYTHONS[0], script.as_str()])
         .args(args)
         .env(MUSTER_TOKEN_SHA256, agent_token_sha256)
         .stdin(Stdio::piped())

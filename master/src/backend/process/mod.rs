@@ -170,7 +170,10 @@ impl PodBackend for ProcessBackend {
             .descriptors
             .admit(replicas)
             .map_err(|too_many| Refusal { code: ErrorCode::TooManyReplicas, sentence: too_many.to_string() })?;
-        python::check(self.launcher.work_dir_of(spec.work_dir.as_deref())).await
+        match spec.code {
+            Some(_) => python::check_python().await,
+            None => python::check(self.launcher.work_dir_of(spec.work_dir.as_deref()), &spec.script).await,
+        }
     }
 
     /// A process needs no preparation.

@@ -1,4 +1,4 @@
-//! Checks that a folder holds an exec.py that this host's Python can parse. The check runs before anything is
+//! Checks that a folder holds a script that this host's Python can parse. The check runs before anything is
 //! created, so a script with a syntax error is never started.
 
 use std::io;
@@ -7,6 +7,7 @@ use std::process::{ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use protocol::agent::PYTHONS;
+use protocol::code::ScriptPath;
 use protocol::error::ErrorCode;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -33,34 +34,45 @@ const DOES_NOT_PARSE: i32 = 65;
 /// `EX_NOINPUT` of sysexits.h.
 const CANNOT_BE_READ: i32 = 66;
 
-/// Checks the folder.
+/// Checks the script in this folder.
 ///
 /// # Errors
 /// A [`Refusal`] that names the folder, Python, or the line that does not parse.
-pub(super) async fn check(work_dir: &Path) -> Result<(), Refusal> {
-    let exec_py = work_dir.join("exec.py");
-    if !exec_py.is_file() {
-        let sentence = format!("there is no exec.py in {}", work_dir.display());
+pub(super) async fn check(work_dir: &Path, script: &ScriptPath) -> Result<(), Refusal> {
+    if !work_dir.join(script.as_str()).is_file() {
+        let sentence = format!("there is no {script} in {}", work_dir.display());
         return Err(Refusal { code: ErrorCode::BadWorkDir, sentence });
     }
-    match timeout(PARSE_TIMEOUT, parse(work_dir)).await {
+    parse(work_dir, script.as_str()).await
+}
+
+/// Checks that Python works. The script is not here yet.
+///
+/// # Errors
+/// A [`Refusal`] that names Python.
+pub(super) async fn check_python() -> Result<(), Refusal> {
+    parse(Path::new("/"), "dev/null").await
+}
+
+async fn parse(work_dir: &Path, script: &str) -> Result<(), Refusal> {
+    match timeout(PARSE_TIMEOUT, run(work_dir, script)).await {
         Err(_) => {
-            let sentence = format!("python took longer than {} s to parse exec.py", PARSE_TIMEOUT.as_secs());
+            let sentence = format!("python took longer than {} s to parse {script}", PARSE_TIMEOUT.as_secs());
             Err(Refusal { code: ErrorCode::BadWorkDir, sentence })
         }
         Ok(Err(error)) => {
             let sentence = format!("cannot start {} ({error}): {PYTHON_HINT}", PYTHONS.join(" or "));
             Err(Refusal { code: ErrorCode::NoPython, sentence })
         }
-        Ok(Ok(output)) => verdict(output.status, &String::from_utf8_lossy(&output.stderr)),
+        Ok(Ok(output)) => verdict(script, output.status, &String::from_utf8_lossy(&output.stderr)),
     }
 }
 
-/// Parses this folder's exec.py with the Python that the agent will use.
-async fn parse(work_dir: &Path) -> io::Result<Output> {
+/// Parses the script with the Python that the agent will use.
+async fn run(work_dir: &Path, script: &str) -> io::Result<Output> {
     let with = |python: &str| {
         let mut command = Command::new(python);
-        command.args(["-I", "-S", "-c", PARSE, "exec.py"]).current_dir(work_dir).stdin(Stdio::null());
+        command.args(["-I", "-S", "-c", PARSE, script]).current_dir(work_dir).stdin(Stdio::null());
         command.kill_on_drop(true).output()
     };
     let [python, python3] = PYTHONS;
@@ -71,24 +83,27 @@ async fn parse(work_dir: &Path) -> io::Result<Output> {
 }
 
 /// Interprets the exit status and the messages of Python.
-fn verdict(status: ExitStatus, stderr: &str) -> Result<(), Refusal> {
+fn verdict(script: &str, status: ExitStatus, stderr: &str) -> Result<(), Refusal> {
     // A traceback names the error in its last line. Other programs, such as pyenv, name it in their first line.
     let first_line = || stderr.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned);
     let is_traceback = stderr.contains("File \"");
-    let reason = first_line().filter(|_| !is_traceback).unwrap_or_else(|| summary(stderr));
+    let reason = first_line().filter(|_| !is_traceback).unwrap_or_else(|| summary(script, stderr));
     let (code, sentence) = match status.code() {
         Some(0) => return Ok(()),
-        Some(DOES_NOT_PARSE) => (ErrorCode::BadWorkDir, format!("exec.py does not parse: {}", summary(stderr))),
-        Some(CANNOT_BE_READ) => (ErrorCode::BadWorkDir, format!("exec.py cannot be read: {reason}")),
+        Some(DOES_NOT_PARSE) => {
+            (ErrorCode::BadWorkDir, format!("{script} does not parse: {}", summary(script, stderr)))
+        }
+        Some(CANNOT_BE_READ) => (ErrorCode::BadWorkDir, format!("{script} cannot be read: {reason}")),
         _ => (ErrorCode::NoPython, format!("python does not work ({status}: {reason}): {PYTHON_HINT}")),
     };
     Err(Refusal { code, sentence })
 }
 
 /// The place and the kind of the error in Python's traceback.
-fn summary(traceback: &str) -> String {
+fn summary(script: &str, traceback: &str) -> String {
     let lines = || traceback.lines().map(str::trim).filter(|line| !line.is_empty());
-    let place = lines().rfind(|line| line.starts_with("File \"exec.py\""));
+    let here = format!("File \"{script}\"");
+    let place = lines().rfind(|line| line.starts_with(&here));
     let kind = lines().next_back().unwrap_or("python gave no reason");
     match place {
         Some(place) => format!("{kind} ({})", place.trim_start_matches("File ")),
@@ -105,14 +120,14 @@ mod tests {
     #[test]
     fn a_traceback_is_summed_up_by_its_place_and_kind() {
         let traceback = "Traceback (most recent call last):\n  File \"<string>\", line 1, in <module>\n  File \"exec.py\", line 3\n    x = (\n        ^\nSyntaxError: '(' was never closed\n";
-        assert_eq!(summary(traceback), "SyntaxError: '(' was never closed (\"exec.py\", line 3)");
-        assert_eq!(summary(""), "python gave no reason");
+        assert_eq!(summary("exec.py", traceback), "SyntaxError: '(' was never closed (\"exec.py\", line 3)");
+        assert_eq!(summary("exec.py", ""), "python gave no reason");
     }
 
     #[test]
     fn a_broken_python_is_not_reported_as_a_bad_script() {
         let said = |code: i32, stderr: &str| {
-            let refusal = verdict(ExitStatus::from_raw(code << 8), stderr).unwrap_err();
+            let refusal = verdict("exec.py", ExitStatus::from_raw(code << 8), stderr).unwrap_err();
             (refusal.code, refusal.sentence)
         };
         let (code, sentence) = said(127, "\npyenv: python: command not found\n\nNote: see its help\n");

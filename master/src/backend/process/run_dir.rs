@@ -1,5 +1,5 @@
-//! The folder of one pod, `pods/<job>/<replica>/` in the state directory. It holds the agent's own messages. After a
-//! master has died, the folder proves that the pod existed.
+//! The folder of one pod, `pods/<job>/<replica>/` in the state directory. It holds the agent's own messages, and the
+//! working directory if the job brings its code. After a master has died, the folder proves that the pod existed.
 
 use std::fs::{self, File};
 use std::io;
@@ -20,6 +20,16 @@ impl RunDirs {
     /// Creates a pod's folder.
     pub(super) fn create(&self, job: &JobName, replica: ReplicaId) -> io::Result<()> {
         fs::create_dir_all(self.path(job, replica))
+    }
+
+    /// Creates the working directory of a pod whose job brings its code. Nothing of an earlier pod stays in it.
+    pub(super) fn create_work_dir(&self, job: &JobName, replica: ReplicaId) -> io::Result<PathBuf> {
+        let folder = self.path(job, replica).join("work");
+        match fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => fs::create_dir(&folder)?,
+        }
+        Ok(folder)
     }
 
     /// Opens the file for the agent's own messages.

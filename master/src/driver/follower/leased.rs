@@ -23,16 +23,17 @@ pub(super) struct Leased {
 }
 
 impl Leased {
-    /// Asks for news. After a missed answer, it asks at once and on another connection, and the agent need not wait for
+    /// Asks for news, and waits for them for at most `longest`. After a missed answer, it asks at once and on another connection, and the agent need not wait for
     /// news.
     pub(super) async fn ask(
         self,
         pod: &Pod,
+        longest: Duration,
         is_worth_it: impl Fn(&AgentError) -> bool,
     ) -> Result<AgentAnswer, AgentError> {
         let (Self { lease, after, heard }, Followed { agents, address, .. }) = (self, &pod.followed);
         let poll = async |wait: Duration| agents.poll(*address, LeasePoll { lease, after, wait, heard }).await;
-        match poll(lease.poll()).await {
+        match poll(lease.poll().min(longest)).await {
             Err(error) if is_worth_it(&error) => {}
             answer => return answer,
         }

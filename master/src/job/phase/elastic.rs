@@ -119,7 +119,7 @@ pub(super) fn next_look(phase: &JobPhase, seen: Seen<'_>) -> Option<Duration> {
         JobPhase::Pending { gathering, .. } => {
             gathering.ready_since.map(|since| since + roster::window(seen.gang, elastic))
         }
-        JobPhase::Running { since, .. } => Some(*since + elastic.grow_interval),
+        JobPhase::Running { since, .. } => Some(*since + roster::grow_interval(seen.gang, elastic)),
         JobPhase::Starting { .. }
         | JobPhase::Restarting { .. }
         | JobPhase::Stopping { .. }

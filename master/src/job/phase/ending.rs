@@ -10,7 +10,7 @@ use protocol::view::JobResult;
 use super::elastic::regroup;
 use super::gathering::Restart;
 use super::{Action, Ending, JobPhase, PodSelection, Seen, suspension};
-use crate::job::gang::Member;
+use crate::job::gang::{HelperUse, Member, has_left};
 use crate::job::observation::Presence;
 use crate::job::policy::{Budget, Verdict};
 
@@ -74,13 +74,12 @@ fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
 }
 
 fn is_free_leave(failure: &Failure, seen: Seen<'_>) -> bool {
-    let first = failure.replica().and_then(|id| seen.gang.members().find(|member| member.id == id));
-    seen.policy.is_free_leave(failure, first.and_then(|member| member.place.helper))
+    has_left(failure) && seen.policy.budget_of(failure, seen.gang.helper_of(failure)) == Some(Budget::Free)
 }
 
 /// Whether the member may run a script that does not leave by itself.
 fn lacks_helper(member: &Member) -> bool {
-    !member.phase.is_dead() && member.place.helper.is_none()
+    !member.phase.is_dead() && member.place.helper == HelperUse::None
 }
 
 pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
@@ -125,10 +124,7 @@ fn has_unended_run(generation: Option<Generation>, seen: Seen<'_>) -> bool {
 
 /// Every run of a failed start is dead: the job restarts or fails.
 fn judge(failure: Failure, next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
-    if is_free_leave(&failure, seen) {
-        return regroup(next, seen);
-    }
-    let (without, pause) = match seen.policy.verdict(&failure, seen.restarts) {
+    let (without, pause) = match seen.policy.verdict(&failure, seen.gang.helper_of(&failure), seen.restarts) {
         Verdict::Restart { budget: Budget::Free, .. } if seen.policy.elastic.is_some() => return regroup(next, seen),
         Verdict::Restart { pause, .. } => (PodSelection::Unfit, pause),
         Verdict::Requeue { pause } => (PodSelection::All, pause),

@@ -18,7 +18,7 @@ use protocol::run_policy::RunPolicy;
 use tempfile::TempDir;
 use testkit::chaos::{self, Chaos, Strike};
 use testkit::fake::FakeStore;
-use testkit::fake::{Arrival, FakeBackend};
+use testkit::fake::{Arrival, FakeBackend, code_below};
 use tokio::task::AbortHandle;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
@@ -120,6 +120,7 @@ impl Place {
             agents: AgentClient::new(),
             agent_key: AgentKey::random(),
             boot_id: boot_id.to_owned(),
+            code: code_below(&self.logs.path().join(folder)),
         };
         let jobs = Jobs::new(Arc::new(chaos::strike(context, &chaos)), self.logs.path().join(folder));
         let following = tokio::spawn(Arc::clone(&jobs).run()).abort_handle();

@@ -11,7 +11,7 @@ use master::job::policy::{Elastic, Policy};
 use master::job::upkeep::Replacements;
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
-use protocol::agent::{ExitOutcome, ExitReport, Features, Membership, RunState, RunStatus};
+use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, Features, Membership, RunState, RunStatus};
 use protocol::elastic::Workers;
 use protocol::failure::Restarts;
 use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
@@ -144,7 +144,7 @@ impl World {
             workers,
             gather: Duration::from_secs(10),
             settle: Duration::from_millis(200),
-            grow_interval: Duration::from_secs(60),
+            grow_interval: Some(Duration::from_secs(60)),
             lease: None,
         };
         let start_timeout = Duration::from_secs(1_000_000);
@@ -245,7 +245,7 @@ impl World {
             Action::Enrol { generation, roster } => {
                 self.check_roster(generation, roster.members());
                 for (id, seat) in roster.seats() {
-                    let membership = Membership { seat: seat.index, of: roster.len(), start: self.starts };
+                    let membership = Membership { seat: seat.index, of: roster.len(), start: self.starts, pushes: 0 };
                     self.places[id.index as usize].seen.enrolled = Some(Enrolled { generation, membership });
                 }
                 self.starts += 1;
@@ -437,6 +437,7 @@ fn arrive(place: &mut Place) {
         started_at: None,
         exit: None,
         membership: None,
+        code: CodeStatus::default(),
         features: Features { seats: true, ..Features::default() },
         warm: None,
         helper: None,

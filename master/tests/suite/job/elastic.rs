@@ -9,7 +9,7 @@ use master::job::phase::{Action, JobEvent, JobPhase, Seen, StartStage, step};
 use master::job::policy::{Elastic, Policy};
 use master::job::roster::Roster;
 use master::job::upkeep::upkeep;
-use protocol::agent::{ExitReport, Features, Membership, RunState, RunStatus};
+use protocol::agent::{CodeStatus, ExitReport, Features, Membership, RunState, RunStatus};
 use protocol::elastic::Workers;
 use protocol::ids::{Generation, ReplicaId};
 
@@ -21,7 +21,7 @@ fn policy() -> Policy {
         workers: Workers { min: 2, max: 4 },
         gather: Duration::from_secs(10),
         settle: Duration::from_millis(200),
-        grow_interval: Duration::from_secs(60),
+        grow_interval: Some(Duration::from_secs(60)),
         lease: None,
     };
     Policy { elastic: Some(elastic), ..POLICY }
@@ -47,7 +47,8 @@ fn member(seat: u32, state: RunState, exit: Option<ExitReport>) -> Observation {
         pid: None,
         started_at: None,
         exit,
-        membership: Some(Membership { seat, of: 3, start: 0 }),
+        membership: Some(Membership { seat, of: 3, start: 0, pushes: 0 }),
+        code: CodeStatus::default(),
         features: Features { seats: true, ..Features::default() },
         warm: None,
         helper: None,

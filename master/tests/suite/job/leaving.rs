@@ -3,13 +3,14 @@
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
-use master::job::gang::{Gang, Member, Place};
+use master::job::gang::{Gang, HelperUse, Member, Place};
 use master::job::observation::Presence::{Absent, Ended, Live};
 use master::job::observation::{Addresses, AgentState, DeletedBy, Enrolled, LostRun, Observation, PodState};
 use master::job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, step as step_of};
 use master::job::policy::{Elastic, Policy};
 use master::job::replica::ReplicaPhase::{self, Exited, Running};
-use protocol::agent::{ExitReport, Features, HelperStatus, Membership, RunState, RunStatus};
+use master::job::roster::grow_interval;
+use protocol::agent::{CodeStatus, ExitReport, Features, Membership, RunState, RunStatus};
 use protocol::elastic::Workers;
 use protocol::run_policy::RunPolicy;
 
@@ -106,55 +107,102 @@ fn the_other_runs_get_the_leaving_grace_only_while_the_evicted_pod_still_lives()
     assert_eq!(with_pod(Absent), stop_with(Duration::ZERO));
 }
 
-/// A worker with a live pod, whose script has reported this with the helper.
-fn with_helper(name: &str, phase: ReplicaPhase, helper: Option<HelperStatus>) -> Member {
+/// A worker with a live pod, whose script uses the helper in this way.
+fn with_helper(name: &str, phase: ReplicaPhase, helper: HelperUse) -> Member {
     let place = Place { helper, ..Place::default() };
     Member { id: id(name), phase, pod: Live, waits_for: None, deleted_by: DeletedBy::Others, place }
 }
 
 #[test]
 fn a_gang_that_regroups_has_time_to_leave_if_every_script_that_runs_uses_the_helper() {
-    let used = Some(HelperStatus { step: None });
+    let used = HelperUse::Begun;
     let beside = |other| {
         let gang = Gang::new(vec![with_helper("worker-0", Running(FIRST), used), other]);
         look(stopping(Ending::Regroup), &gang).1
     };
-    let has_left = with_helper("worker-1", Exited(FIRST, exit(75, 9)), None);
+    let has_left = with_helper("worker-1", Exited(FIRST, exit(75, 9)), HelperUse::None);
     assert_eq!(beside(with_helper("worker-1", Running(FIRST), used)), stop_with(POLICY.leaving_grace));
     assert_eq!(beside(has_left), stop_with(POLICY.leaving_grace));
-    assert_eq!(beside(with_helper("worker-1", Running(FIRST), None)), stop_with(POLICY.stop_grace));
+    assert_eq!(beside(with_helper("worker-1", Running(FIRST), HelperUse::None)), stop_with(POLICY.stop_grace));
 }
 
-/// What an elastic gang does after worker-1 has left with exit code 75 after this step.
-fn after_leaving(step: Option<u64>, worker_0: ReplicaPhase) -> (JobPhase, Vec<Action>) {
-    let workers = Workers { min: 2, max: 2 };
-    let policy = Policy { elastic: Some(Elastic::of(workers, &RunPolicy::default())), ..POLICY };
+/// The policy of an elastic job.
+fn elastic() -> Policy {
+    Policy { elastic: Some(Elastic::of(Workers { min: 2, max: 2 }, &RunPolicy::default())), ..POLICY }
+}
+
+/// What a gang does after worker-1, which used the helper in this way, has left with exit code 75.
+fn after_leaving(policy: &Policy, helper: HelperUse, worker_0: ReplicaPhase) -> (JobPhase, Vec<Action>) {
     let left = Exited(FIRST, exit(75, 9));
     let members = [("worker-0", worker_0), ("worker-1", left)].map(|(name, phase)| {
-        let mut member = with_helper(name, phase, Some(HelperStatus { step }));
-        let membership = Membership { seat: member.id.index, of: 2, start: 0 };
+        let mut member = with_helper(name, phase, helper);
+        let membership = Membership { seat: member.id.index, of: 2, start: 0, pushes: 0 };
         member.place.enrolled = Some(Enrolled { generation: FIRST, membership });
         member
     });
     let failed = Ending::Failed(exited("worker-1", exit(75, 9)));
-    step_of(stopping(failed), JobEvent::Observed, seen(&Gang::new(members.into()), &policy, SOON))
+    step_of(stopping(failed), JobEvent::Observed, seen(&Gang::new(members.into()), policy, SOON))
 }
 
 #[test]
 fn the_first_rank_has_time_to_save_when_another_has_left_after_a_step() {
-    assert_eq!(after_leaving(Some(7), Running(FIRST)).1, stop_with(POLICY.leaving_grace));
-    assert_eq!(after_leaving(None, Running(FIRST)).1, stop_with(Duration::ZERO));
+    for policy in [POLICY, elastic()] {
+        let grace = |helper| after_leaving(&policy, helper, Running(FIRST)).1;
+        assert_eq!(grace(HelperUse::Stepped), stop_with(POLICY.leaving_grace));
+        assert_eq!(grace(HelperUse::Begun), stop_with(Duration::ZERO));
+    }
 }
 
 #[test]
 fn an_elastic_gang_that_has_left_after_a_step_starts_again_at_once() {
-    let after = |step| after_leaving(step, Exited(FIRST, exit(75, 10)));
+    let policy = elastic();
+    let after = |helper| after_leaving(&policy, helper, Exited(FIRST, exit(75, 10)));
     let next = FIRST.next();
     let again = JobPhase::Restarting { next, without: PodSelection::Unfit, until: SOON, since: SOON };
-    let (phase, actions) = after(Some(7));
+    let (phase, actions) = after(HelperUse::Stepped);
     assert_eq!(phase, again);
     assert!(!actions.iter().any(|action| matches!(action, Action::RecordRestart(_))), "{actions:?}");
-    assert!(matches!(after(None).0, JobPhase::Releasing { .. }), "the policy allows no restart that counts");
+    assert!(
+        matches!(after(HelperUse::Begun).0, JobPhase::Releasing { .. }),
+        "the policy allows no restart that counts"
+    );
+}
+
+#[test]
+fn a_fixed_gang_that_has_left_after_a_step_starts_again_and_records_it() {
+    let after = |helper| after_leaving(&POLICY, helper, Exited(FIRST, exit(75, 10)));
+    let (phase, actions) = after(HelperUse::Stepped);
+    assert!(matches!(phase, JobPhase::Restarting { until, .. } if until == SOON + POLICY.backoff), "{phase:?}");
+    let record = Action::RecordRestart(exited("worker-1", exit(75, 9)));
+    assert_eq!(actions, [record, Action::DeletePods(PodSelection::Unfit)]);
+    assert!(
+        matches!(after(HelperUse::Begun).0, JobPhase::Releasing { .. }),
+        "the policy allows no restart that counts"
+    );
+}
+
+#[test]
+fn scripts_that_leave_because_a_peer_failed_are_not_the_cause() {
+    let crash = exited("worker-0", exit(1, 11));
+    let policy = Policy { max_restarts: 1, ..POLICY };
+    let (_, actions) = after_leaving(&policy, HelperUse::Stepped, Exited(FIRST, exit(1, 11)));
+    assert_eq!(actions[0], Action::RecordRestart(crash), "although it is later by the agents' clocks");
+}
+
+#[test]
+fn workers_join_sooner_if_every_script_reports_its_steps() {
+    let of = |helpers: &[HelperUse], policy: &RunPolicy| {
+        let workers: Vec<String> = (0..helpers.len()).map(|index| format!("worker-{index}")).collect();
+        let members = workers.iter().zip(helpers).map(|(name, helper)| with_helper(name, Running(FIRST), *helper));
+        let elastic = Elastic::of(Workers { min: 1, max: 4 }, policy);
+        grow_interval(&Gang::new(members.collect()), &elastic).as_secs()
+    };
+    let default = RunPolicy::default();
+    let chosen = RunPolicy { grow_interval_seconds: Some(300), ..RunPolicy::default() };
+    assert_eq!(of(&[HelperUse::Stepped, HelperUse::Stepped], &default), 30);
+    assert_eq!(of(&[HelperUse::Stepped, HelperUse::Begun], &default), 300);
+    assert_eq!(of(&[HelperUse::Stepped, HelperUse::None], &default), 300);
+    assert_eq!(of(&[HelperUse::Stepped, HelperUse::Stepped], &chosen), 300);
 }
 
 /// The state of an agent whose run in the first start ended with `exit`.
@@ -169,6 +217,7 @@ fn ended(exit: ExitReport) -> AgentState {
         started_at: None,
         exit: Some(exit),
         membership: None,
+        code: CodeStatus::default(),
         features: Features::default(),
         warm: None,
         helper: None,

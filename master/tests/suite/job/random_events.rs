@@ -11,7 +11,7 @@ use master::job::policy::{Deadline, Policy, SuccessRule};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
-use protocol::agent::{ExitReport, Features, LastWords, RunState, RunStatus};
+use protocol::agent::{CodeStatus, ExitReport, Features, LastWords, RunState, RunStatus};
 use protocol::failure::Restarts;
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::run_policy::{CleanPods, OnStartTimeout};
@@ -83,7 +83,7 @@ impl Script {
     fn note(&self, actions: &[Action], gang: &Gang, restarts: &mut Restarts) {
         for action in actions {
             if let Action::RecordRestart(failure) = action {
-                let budget = self.policy.budget_of(failure);
+                let budget = self.policy.budget_of(failure, gang.helper_of(failure));
                 let evidence = Evidence {
                     generation: None,
                     now: UnixMillis(0),
@@ -171,7 +171,8 @@ fn any_loss() -> impl Strategy<Value = LostRun> {
 fn status(state: RunState, generation: Generation, exit: Option<ExitReport>) -> RunStatus {
     let generation = (state != RunState::Idle).then_some(generation);
     let (pid, started_at, membership, warm, helper) = (None, None, None, None, None);
-    let (boot_id, features) = ("boot".to_owned(), Features::default());
+    let (boot_id, code, features) = ("boot".to_owned(), CodeStatus::default(), Features::default());
+    let clock_ms = None;
     RunStatus {
         seq: 1,
         boot_id,
@@ -181,10 +182,11 @@ fn status(state: RunState, generation: Generation, exit: Option<ExitReport>) -> 
         started_at,
         exit,
         membership,
+        code,
         features,
         warm,
         helper,
-        clock_ms: None,
+        clock_ms,
     }
 }
 

@@ -160,7 +160,7 @@ fn a_restart_waits_until_every_run_of_the_old_start_is_dead() {
 
 #[test]
 fn a_pod_is_unfit_while_a_run_of_an_old_start_is_alive_in_it() {
-    use protocol::agent::{Features, RunState, RunStatus};
+    use protocol::agent::{CodeStatus, Features, RunState, RunStatus};
     let (boot_id, pid, started_at, exit) = ("boot".to_owned(), None, None, None);
     for state in [RunState::Running, RunState::Stopping] {
         let boot_id = boot_id.clone();
@@ -173,6 +173,7 @@ fn a_pod_is_unfit_while_a_run_of_an_old_start_is_alive_in_it() {
             started_at,
             exit: exit.clone(),
             membership: None,
+            code: CodeStatus::default(),
             features: Features::default(),
             warm: None,
             helper: None,

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use master::job::gang::HelperUse;
 use master::job::policy::Budget::{Counted, Free};
 use master::job::policy::{
     Deadline, Elastic, LEAVING_GRACE_MAX, Policy, RELEASE_TIMEOUT, STOP_GRACE, SuccessRule, Verdict,
 };
-use protocol::agent::{ExitOutcome, ExitReport, HelperStatus};
+use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::elastic::Workers;
 use protocol::failure::{Failure, Loss, Restarts};
 use protocol::job::{JobRequest, JobSpec, Strategy};
@@ -37,7 +38,7 @@ fn the_policy_of_a_job_follows_its_spec() {
         ttl_after_finished_seconds: Some(5),
         clean_pods: CleanPods::All,
         success_policy: Some(SuccessPolicy::Worker0),
-        grow_interval_seconds: 60,
+        grow_interval_seconds: Some(60),
         preload: None,
         on_unreachable: OnUnreachable::Wait,
         lease_seconds: 5,
@@ -54,6 +55,7 @@ fn the_policy_of_a_job_follows_its_spec() {
         on_start_timeout: OnStartTimeout::Requeue,
         requeue_pause: Duration::from_secs(60),
         is_suspended: false,
+        pushes: 0,
         deadline: Some(Deadline { at: Duration::from_secs(3600), given: Duration::from_secs(3600) }),
         clean_pods: CleanPods::All,
         elastic: None,
@@ -140,7 +142,7 @@ fn each_failure_has_its_verdict() {
         (Failure::DeadlineExceeded { after_seconds: 1 }, Verdict::GiveUp),
     ];
     for (failure, verdict) in verdicts {
-        assert_eq!(policy.verdict(&failure, &NO_RESTARTS), verdict, "{failure}");
+        assert_eq!(policy.verdict(&failure, HelperUse::None, &NO_RESTARTS), verdict, "{failure}");
     }
 }
 
@@ -149,37 +151,36 @@ fn only_a_start_timeout_is_requeued() {
     let requeue = RunPolicy { on_start_timeout: OnStartTimeout::Requeue, ..RunPolicy::default() };
     let policy = of(requeue, 0, 128);
     let spent = Restarts { counted: 3, uncounted: 90, ..NO_RESTARTS.clone() };
-    assert_eq!(policy.verdict(&timed_out(), &spent), Verdict::Requeue { pause: policy.requeue_pause });
+    assert_eq!(policy.verdict(&timed_out(), HelperUse::None, &spent), Verdict::Requeue { pause: policy.requeue_pause });
     for failure in [lost(Loss::Hopeless), Failure::DeadlineExceeded { after_seconds: 1 }, lost(Loss::Broken)] {
-        assert_eq!(policy.verdict(&failure, &spent), Verdict::GiveUp, "{failure}");
+        assert_eq!(policy.verdict(&failure, HelperUse::None, &spent), Verdict::GiveUp, "{failure}");
     }
 }
 
 #[test]
 fn with_max_restarts_0_a_failure_is_final_but_an_eviction_is_not() {
     let policy = of(RunPolicy { max_restarts: 0, ..RunPolicy::default() }, 0, 0);
-    assert_eq!(policy.verdict(&ended(ExitOutcome::Code(1)), &NO_RESTARTS), Verdict::GiveUp);
+    assert_eq!(policy.verdict(&ended(ExitOutcome::Code(1)), HelperUse::None, &NO_RESTARTS), Verdict::GiveUp);
     let free = Verdict::Restart { budget: Free, pause: Duration::from_secs(1) };
-    assert_eq!(policy.verdict(&lost(Loss::Disrupted), &NO_RESTARTS), free);
+    assert_eq!(policy.verdict(&lost(Loss::Disrupted), HelperUse::None, &NO_RESTARTS), free);
 }
 
 #[test]
-fn a_script_that_leaves_after_a_step_of_an_elastic_job_costs_no_restart() {
-    let workers = Workers { min: 1, max: 2 };
+fn a_script_that_leaves_after_a_step_costs_no_restart() {
     let fixed = of(RunPolicy::default(), 0, 0);
-    let elastic = Policy { elastic: Some(Elastic::of(workers, &RunPolicy::default())), ..fixed.clone() };
-    let forbidden = Policy { no_retry_exit_codes: [75].into(), ..elastic.clone() };
+    let elastic = Elastic::of(Workers { min: 1, max: 2 }, &RunPolicy::default());
     let (left, failed) = (ended(ExitOutcome::Code(75)), ended(ExitOutcome::Code(1)));
-    let (stepped, began) = (Some(HelperStatus { step: Some(7) }), Some(HelperStatus { step: None }));
-    assert!(elastic.is_free_leave(&left, stepped));
-    for (policy, failure, helper) in [
-        (&elastic, &left, began),
-        (&elastic, &left, None),
-        (&elastic, &failed, stepped),
-        (&elastic, &lost(Loss::Broken), stepped),
-        (&forbidden, &left, stepped),
-        (&fixed, &left, stepped),
-    ] {
-        assert!(!policy.is_free_leave(failure, helper), "{failure} {helper:?}");
+    for policy in [Policy { elastic: Some(elastic), ..fixed.clone() }, fixed] {
+        let forbidden = Policy { no_retry_exit_codes: [75].into(), ..policy.clone() };
+        for (policy, failure, helper, budget) in [
+            (&policy, &left, HelperUse::Stepped, Some(Free)),
+            (&policy, &left, HelperUse::Begun, Some(Counted)),
+            (&policy, &left, HelperUse::None, Some(Counted)),
+            (&policy, &failed, HelperUse::Stepped, Some(Counted)),
+            (&policy, &lost(Loss::Broken), HelperUse::Stepped, Some(Counted)),
+            (&forbidden, &left, HelperUse::Stepped, None),
+        ] {
+            assert_eq!(policy.budget_of(failure, helper), budget, "{failure} {helper:?}");
+        }
     }
 }

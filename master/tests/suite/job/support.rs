@@ -43,6 +43,7 @@ pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
         on_start_timeout: OnStartTimeout::Fail,
         requeue_pause: Duration::from_secs(50),
         is_suspended: false,
+        pushes: 0,
         deadline: None,
         clean_pods: CleanPods::Running,
         elastic: None,

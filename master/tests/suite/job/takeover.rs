@@ -9,7 +9,7 @@ use master::job::phase::{
 };
 use master::job::replica::ReplicaPhase;
 use master::job::replica::ReplicaPhase::{Configured, Exited, Joined, Running, Scheduled};
-use protocol::agent::{ExitOutcome, ExitReport, Features, LastWords, RunState, RunStatus};
+use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, Features, LastWords, RunState, RunStatus};
 use protocol::failure::{Failure, Loss};
 use protocol::ids::Generation;
 use protocol::view::JobResult;
@@ -135,6 +135,7 @@ fn status(state: RunState, generation: Generation) -> AgentState {
         started_at,
         exit,
         membership: None,
+        code: CodeStatus::default(),
         features: Features::default(),
         warm: None,
         helper: None,

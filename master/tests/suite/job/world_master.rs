@@ -202,9 +202,10 @@ impl World {
     fn record_restart(&mut self, failure: Failure, gang: &Gang) -> Next {
         assert_eq!(untruth(self, &failure, gang), None, "{:?}", self.pods);
         self.check_all_dead(gang);
-        let verdict = self.policy.verdict(&failure, &self.record.restarts);
+        let verdict = self.policy.verdict(&failure, gang.helper_of(&failure), &self.record.restarts);
         assert_ne!(verdict, Verdict::GiveUp, "a restart is recorded, but this failure is final: {failure}");
-        let (generation, now, budget) = (self.current_start, UnixMillis(0), self.policy.budget_of(&failure));
+        let (generation, now, budget) =
+            (self.current_start, UnixMillis(0), self.policy.budget_of(&failure, gang.helper_of(&failure)));
         let failed = diagnose(
             failure,
             gang,
@@ -223,7 +224,8 @@ impl World {
             JobResult::Succeeded => self.check_success(),
             JobResult::Failed { failure } => {
                 assert_eq!(untruth(self, failure, gang), None, "{:?}", self.pods);
-                assert_eq!(self.policy.verdict(failure, &self.record.restarts), Verdict::GiveUp, "{failure}");
+                let verdict = self.policy.verdict(failure, gang.helper_of(failure), &self.record.restarts);
+                assert_eq!(verdict, Verdict::GiveUp, "{failure}");
             }
         }
         assert_eq!(self.record.result, None, "a second result is concluded");

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use master::job::observation::{Addresses, AgentState, LostRun, Observation, PodState, Presence};
-use protocol::agent::{ExitOutcome, ExitReport, Features, RunState, RunStatus};
+use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, Features, RunState, RunStatus};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 
 /// The addresses of all members of a start.
@@ -72,6 +72,7 @@ fn idle() -> RunStatus {
         started_at,
         exit,
         membership: None,
+        code: CodeStatus::default(),
         features: Features::default(),
         warm: None,
         helper: None,

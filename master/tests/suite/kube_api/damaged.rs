@@ -18,7 +18,7 @@ use protocol::view::{JobState, JobView};
 use serde_json::{Value, json};
 use testkit::conformance::store as conformance;
 use testkit::damage::damaged;
-use testkit::fake::{Arrival, FakeBackend};
+use testkit::fake::{Arrival, FakeBackend, code_below};
 use tokio::time::timeout;
 
 use super::objects::failure;
@@ -42,14 +42,15 @@ impl Master {
     }
 
     async fn named(boot_id: &str, backend: FakeBackend, server: &ApiServer) -> Self {
+        let logs = tempfile::tempdir().expect("a folder");
         let context = Context {
             store: Arc::new(KubeStore::new(&server.cluster())),
             backend: Arc::new(backend.clone()),
             agents: AgentClient::new(),
             agent_key: AgentKey::random(),
             boot_id: boot_id.to_owned(),
+            code: code_below(logs.path()),
         };
-        let logs = tempfile::tempdir().expect("a folder");
         let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
         tokio::spawn(Arc::clone(&jobs).run());
         timeout(LIMIT, jobs.complete()).await.expect("the master reads its jobs in time");

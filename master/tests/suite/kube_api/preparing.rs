@@ -8,6 +8,7 @@ use master::backend::PodBackend;
 use master::driver::Context;
 use master::registry::{Jobs, Submitted};
 use master::store::kube::KubeStore;
+use testkit::fake::code_below;
 
 use super::objects::failure;
 use super::server::{ApiServer, Asked, Kind, Reply};
@@ -64,6 +65,7 @@ async fn a_policy_that_somebody_deletes_while_its_job_has_pods_is_created_again(
         agents: AgentClient::new(),
         agent_key: AgentKey::random(),
         boot_id: "first".to_owned(),
+        code: code_below(logs.path()),
     };
     let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
     tokio::spawn(Arc::clone(&jobs).run());

@@ -19,7 +19,7 @@ use protocol::routes::AGENT_PORT;
 use protocol::view::{JobState, JobView};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use testkit::fake::{Arrival, FakeBackend};
+use testkit::fake::{Arrival, FakeBackend, code_below};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -100,6 +100,7 @@ async fn submit_with(agent_key: AgentKey, server: &ApiServer, logs: &tempfile::T
         agents: AgentClient::new(),
         agent_key,
         boot_id: "first".to_owned(),
+        code: code_below(logs.path()),
     };
     let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
     tokio::spawn(Arc::clone(&jobs).run());

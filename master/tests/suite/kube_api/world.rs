@@ -44,6 +44,8 @@ pub(crate) fn wanted(uid: &str) -> PodSpec {
         work_dir: None,
         args: vec![],
         options: protocol::pod::PodOptions::default(),
+        brings_code: false,
+        script: protocol::code::ScriptPath::default(),
         agent_token_sha256: "0".repeat(64),
     }
 }

@@ -35,10 +35,13 @@ async fn exactly_the_existing_routes_are_described() {
         "/metrics",
         "/openapi.json",
         "/readyz",
+        "/v1/code/{id}",
+        "/v1/code/{id}/blobs",
         "/v1/jobs",
         "/v1/jobs/{name}",
         "/v1/jobs/{name}/cancel",
         "/v1/jobs/{name}/logs",
+        "/v1/jobs/{name}/series",
         "/v1/master",
     ];
     assert_eq!(paths.keys().collect::<Vec<_>>(), routes);

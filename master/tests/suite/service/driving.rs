@@ -100,7 +100,7 @@ async fn each_agent_learns_its_membership_in_the_start() {
     master.submit(spec.clone()).await;
     let agents = in_time("all start", master.started(&spec)).await;
     let memberships: Vec<_> = agents.iter().map(|agent| agent.status().membership).collect();
-    let expected = |seat: u32| Some(Membership { seat, of: 3, start: 0 });
+    let expected = |seat: u32| Some(Membership { seat, of: 3, start: 0, pushes: 0 });
     assert_eq!(memberships, [expected(0), expected(1), expected(2)]);
 }
 

@@ -47,7 +47,7 @@ pub(crate) async fn agents(master: &Master, spec: &JobSpec, indexes: &[u32]) -> 
 }
 
 async fn scale(master: &Master, spec: &JobSpec, min: Option<u32>, max: u32) -> Workers {
-    let patch = JobPatch { worker_min: min, worker_num: Some(max), suspended: None };
+    let patch = JobPatch { worker_min: min, worker_num: Some(max), ..JobPatch::default() };
     let record = master.jobs.patch(&spec.name, patch).await.expect("the change is accepted");
     record.workers().expect("the job is elastic")
 }
@@ -85,6 +85,21 @@ async fn a_job_shrinks_and_grows_with_its_number_of_workers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn pods_for_a_larger_number_of_workers_are_created_without_a_pause() {
+    let master = Master::new();
+    let spec = elastic("scaled", 1, 2);
+    let job = master.submit(spec.clone()).await;
+    // The pauses after lost pods would exceed the deadline.
+    for _ in 0..8 {
+        running_with(&job, &[0, 1]).await;
+        scale(&master, &spec, None, 1).await;
+        running_with(&job, &[0]).await;
+        scale(&master, &spec, None, 2).await;
+    }
+    running_with(&job, &[0, 1]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_evicted_worker_costs_no_restart_and_its_replacement_gets_the_last_seat() {
     let master = Master::new();
     let spec = elastic("evicted", 2, 4);
@@ -100,6 +115,7 @@ async fn an_evicted_worker_costs_no_restart_and_its_replacement_gets_the_last_se
         | ChangeCause::Joined { .. }
         | ChangeCause::Shrunk
         | ChangeCause::Resumed
+        | ChangeCause::Pushed
         | ChangeCause::TakenOver => None,
     });
     assert_eq!(cause.expect("the cause is in the view"), "worker-0 was lost: node drained");

@@ -18,7 +18,7 @@ use protocol::view::{BackendKind, JobState, JobView};
 use serde_json::Value;
 use tempfile::TempDir;
 use testkit::fake::FakeStore;
-use testkit::fake::{Arrival, FakeAgent, FakeBackend};
+use testkit::fake::{Arrival, FakeAgent, FakeBackend, code_below};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
@@ -65,14 +65,15 @@ impl Master {
         store: FakeStore,
         seen_store: Arc<dyn JobStore>,
     ) -> Self {
+        let logs = tempfile::tempdir().expect("a folder");
         let context = Context {
             store: seen_store,
             backend: Arc::new(backend.clone()),
             agents: AgentClient::new(),
             agent_key,
             boot_id: boot_id.to_owned(),
+            code: code_below(logs.path()),
         };
-        let logs = tempfile::tempdir().expect("a folder");
         let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
         let following = tokio::spawn(Arc::clone(&jobs).run()).abort_handle();
         Self { jobs, backend, store, logs, following, url: None }

@@ -121,7 +121,7 @@ async fn output_is_copied_however_often_its_connection_breaks() {
 async fn opening_a_log_file_is_retried() {
     let master = Master::serving(None).await;
     let folder = master.logs.path().to_owned();
-    std::fs::remove_dir(&folder).expect("an empty folder");
+    std::fs::remove_dir_all(&folder).expect("the folder with the store of code");
     std::fs::write(&folder, "in the way of the logs").expect("a file");
     let spec = spec("tried", 1);
     let job = master.submit(spec.clone()).await;

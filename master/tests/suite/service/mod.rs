@@ -2,15 +2,18 @@
 
 mod asking;
 mod breaking;
+mod delivering;
 mod describing;
 mod driving;
 mod elastic;
 mod endings;
 mod framing;
 mod guarding;
-mod harness;
+pub(crate) mod harness;
 mod logs;
 mod patience;
+mod pushing;
+mod reporting;
 mod restarting;
 mod submitting;
 mod suspending;

@@ -95,10 +95,7 @@ async fn a_suspended_job_can_be_cancelled_and_an_ended_one_cannot_be_suspended()
     reach(&job, JobState::Cancelled).await;
     let patch = JobPatch { suspended: Some(true), ..JobPatch::default() };
     let error = master.jobs.patch(&spec.name, patch).await.expect_err("the job has ended");
-    assert_eq!(
-        error.to_string(),
-        "job \"paused\" has ended, or is being stopped, so it can be neither scaled nor suspended"
-    );
+    assert_eq!(error.to_string(), "job \"paused\" has ended, or is being stopped, so it can no longer be changed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -23,7 +23,7 @@ use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::ids::{PodName, ReplicaId, UnixMillis};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::view::{BackendKind, JobResult, JobTimes, ReplicaState, ReplicaView};
-use testkit::fake::{Arrival, FakeBackend, FakeStore};
+use testkit::fake::{Arrival, FakeBackend, FakeStore, code_below};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -83,6 +83,7 @@ async fn serve_full_logs(dir: &Path) -> anyhow::Result<String> {
         agents: AgentClient::new(),
         agent_key: AgentKey::random(),
         boot_id: "bench".to_owned(),
+        code: code_below(dir),
     };
     let jobs = Jobs::new(Arc::new(context), dir.to_owned());
     tokio::spawn(Arc::clone(&jobs).run());

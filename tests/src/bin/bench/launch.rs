@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use e2e::Scene;
-use master::agent_client::{AgentClient, StartOf};
+use master::agent_client::{AgentClient, PartOfStart};
 use master::agent_token::AgentKey;
 use master::backend::{PodBackend, PodSpec};
 use master::driver::Context;
@@ -22,7 +22,7 @@ use protocol::ids::{Generation, ReplicaId};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::view::{JobState, JobTimes};
 use testkit::fake::FakeStore;
-use testkit::fake::{Arrival, FakeAgent, FakeBackend};
+use testkit::fake::{Arrival, FakeAgent, FakeBackend, code_below};
 
 use crate::sample::{Figure, RUNS, Row, median};
 use crate::spawn::BareAgent;
@@ -86,6 +86,7 @@ async fn launch_fakes() -> anyhow::Result<(Duration, Duration)> {
         agents: AgentClient::new(),
         agent_key: AgentKey::random(),
         boot_id: "bench".to_owned(),
+        code: code_below(logs.path()),
     };
     let jobs = Jobs::new(Arc::new(context), logs.path().to_owned());
     let following = tokio::spawn(Arc::clone(&jobs).run());
@@ -123,10 +124,10 @@ async fn bare_loop(agents: &[SocketAddr]) -> anyhow::Result<Duration> {
     }
     let begin = Instant::now();
     let rendezvous = Rendezvous::new(&spec, FIRST, &members);
-    let start = StartOf { generation: FIRST, membership: None, renewal: None };
+    let part = PartOfStart { generation: FIRST, membership: None, code: None, renewal: None };
     for (replica, agent) in &members {
         let body = serde_json::to_vec(&rendezvous.environment(*replica))?;
-        client.configure(*agent, start, Bytes::from(body)).await?;
+        client.configure(*agent, part, Bytes::from(body)).await?;
     }
     for agent in agents {
         client.run(*agent, FIRST).await?;

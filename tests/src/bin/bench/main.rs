@@ -3,6 +3,7 @@
 
 mod agents;
 mod cluster;
+mod helper;
 mod kept;
 mod launch;
 mod sample;
@@ -22,6 +23,7 @@ async fn main() -> anyhow::Result<()> {
     rows.extend(launch::fake().await?);
     rows.extend(agents::compare().await?);
     rows.extend(spawn::compare().await?);
+    rows.extend(helper::calls()?);
     rows.extend(kept::tails().await?);
     rows.extend(kept::finished().await?);
     rows.extend(cluster::compare()?);

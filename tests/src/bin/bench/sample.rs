@@ -18,6 +18,8 @@ pub(crate) struct Row {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Figure {
     Time(Duration),
+    /// A time that is shown in microseconds.
+    Moment(Duration),
     Bytes(u64),
     Count(u64),
 }
@@ -39,7 +41,7 @@ impl Row {
 impl Figure {
     fn value(self) -> f64 {
         match self {
-            Self::Time(time) => time.as_secs_f64(),
+            Self::Time(time) | Self::Moment(time) => time.as_secs_f64(),
             #[expect(clippy::cast_precision_loss, reason = "a ratio of two digits")]
             Self::Bytes(count) | Self::Count(count) => count as f64,
         }
@@ -48,6 +50,7 @@ impl Figure {
     fn shown(self) -> String {
         match self {
             Self::Time(_) => format!("{:.1} ms", self.value() * 1e3),
+            Self::Moment(_) => format!("{:.1} µs", self.value() * 1e6),
             Self::Bytes(_) => format!("{:.2} MB", self.value() / 1e6),
             Self::Count(count) => count.to_string(),
         }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use e2e::Scene;
+use protocol::elastic::JobPatch;
 use protocol::ids::{Generation, JobName};
 use protocol::job::JobRequest;
 use protocol::view::{JobState, JobView, ReplicaView};
@@ -23,6 +24,12 @@ impl Api<'_> {
         let body = serde_json::to_string(request)?;
         let answer =
             self.scene.curl(&["-H", "content-type: application/json", "-d", &body, &format!("{}/v1/jobs", self.url)]);
+        serde_json::from_str::<JobView>(&answer).map(drop).with_context(|| answer)
+    }
+
+    pub(crate) fn patch(&self, job: &JobName, patch: JobPatch) -> anyhow::Result<()> {
+        let body = serde_json::to_string(&patch)?;
+        let answer = self.scene.curl(&["-X", "PATCH", "-d", &body, &format!("{}/v1/jobs/{job}", self.url)]);
         serde_json::from_str::<JobView>(&answer).map(drop).with_context(|| answer)
     }
 

@@ -11,6 +11,7 @@ use e2e::processes::pids;
 use protocol::agent::ExitOutcome;
 use protocol::failure::{FailedStart, Failure, Loss};
 use protocol::ids::{JobName, ReplicaId};
+use protocol::job::JobRequest;
 use protocol::view::{JobState, JobView};
 
 use crate::api::{Api, pid_of};
@@ -23,6 +24,15 @@ use crate::work::{STEPS, Site, Traces, request};
 const LANES: usize = 4;
 /// Maximum restarts of a job: more than the kills of any job.
 const BUDGET: u32 = 1000;
+
+/// The kind of jobs to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Jobs {
+    /// With a fixed number of workers.
+    Fixed,
+    /// With a smaller minimum of workers.
+    Elastic,
+}
 
 /// Counts of kills and of their effects.
 #[derive(Debug, Clone, Copy, Default)]
@@ -40,7 +50,7 @@ struct Tally {
 }
 
 /// Kills processes until `kills` kills have hit.
-pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
+pub(crate) fn campaign(kills: u32, seed: u64, jobs: Jobs) -> anyhow::Result<()> {
     let site = Site::new()?;
     let api = Api { scene: &site.scene, url: &site.master.url };
     let (left, number, total) = (AtomicU32::new(kills), AtomicU32::new(0), Mutex::new(Tally::default()));
@@ -54,16 +64,18 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
                 return;
             }
             let name = format!("shot-{:05}", number.fetch_add(1, Ordering::SeqCst));
-            let Some(tally) = complaints.take(job(api, &name.parse().expect("it is a name"), quota, random)) else {
+            let Some(tally) = complaints.take(job(api, &name.parse().expect("it is a name"), (quota, jobs), random))
+            else {
                 continue;
             };
             left.fetch_add(quota.saturating_sub(tally.kills()), Ordering::SeqCst);
             *total.lock().expect("nobody panics") += tally;
         }
     });
-    let Tally { jobs, of_runs, of_agents, second, late, starts, restarts } = *total.lock().expect("nobody panics");
+    let Tally { jobs: number, of_runs, of_agents, second, late, starts, restarts } =
+        *total.lock().expect("nobody panics");
     say(&format!(
-        "{} kill -9 in {jobs} jobs, {of_runs} of exec.py and {of_agents} of agents: {starts} starts ended by them and \
+        "{} kill -9 in {number} {jobs:?} jobs, {of_runs} of exec.py and {of_agents} of agents: {starts} starts ended by them and \
          {restarts} restarts counted; {second} came right after another; {late} more came too late; {:.0} s",
         of_runs + of_agents,
         begin.elapsed().as_secs_f64(),
@@ -75,9 +87,10 @@ pub(crate) fn campaign(kills: u32, seed: u64) -> anyhow::Result<()> {
 }
 
 /// Runs a job. Kills its processes until the quota is reached or the job has ended.
-fn job(api: Api<'_>, name: &JobName, quota: u32, random: &mut fastrand::Rng) -> anyhow::Result<Tally> {
+fn job(api: Api<'_>, name: &JobName, (quota, jobs): (u32, Jobs), random: &mut fastrand::Rng) -> anyhow::Result<Tally> {
     let workers = random.u32(2..=4);
-    api.submit(&request(name, STEPS, workers, BUDGET))?;
+    let worker_min = (jobs == Jobs::Elastic).then(|| random.u32(1..workers));
+    api.submit(&JobRequest { worker_min, ..request(name, STEPS, workers, BUDGET) })?;
     let mut tally = Tally { jobs: 1, ..Tally::default() };
     // If an agent is killed right after another kill, its failure may appear in the next start.
     let mut shadow = vec![];
@@ -108,7 +121,7 @@ fn job(api: Api<'_>, name: &JobName, quota: u32, random: &mut fastrand::Rng) -> 
     }
     let end = api.finished(name)?;
     tally.restarts = end.restarts.counted;
-    ended_rightly(api, &end, workers, tally)?;
+    ended_rightly(api, &end, tally)?;
     api.delete(name)?;
     Ok(tally)
 }
@@ -159,7 +172,7 @@ fn is_blamed(failed: &FailedStart, suspects: &[ReplicaId]) -> bool {
     is_right_kind && failed.counted && failed.failure.replica().is_some_and(|replica| suspects.contains(&replica))
 }
 
-fn ended_rightly(api: Api<'_>, end: &JobView, workers: u32, tally: Tally) -> anyhow::Result<()> {
+fn ended_rightly(api: Api<'_>, end: &JobView, tally: Tally) -> anyhow::Result<()> {
     let name = &end.name;
     ensure!(end.state == JobState::Succeeded, "{name} did not succeed: {end:?}");
     let restarts = &end.restarts;
@@ -167,8 +180,10 @@ fn ended_rightly(api: Api<'_>, end: &JobView, workers: u32, tally: Tally) -> any
     let is_right = restarts.uncounted == 0 && (tally.starts..=tally.starts + tally.second).contains(&restarts.counted);
     ensure!(is_right, "{name}: {tally:?}, but {restarts:?}");
     let traces = Traces::of(api.scene, name)?;
-    traces.are_complete(name, workers)?;
-    ensure!(traces.starts() <= restarts.counted as usize + 1, "{name}: {traces:?}, but {restarts:?}");
+    traces.are_complete(name, if end.workers.is_some() { end.roster.len() } else { end.replicas.len() })?;
+    // An elastic job also starts again when a killed pod is replaced.
+    let most = if end.workers.is_some() { usize::MAX } else { restarts.counted as usize + 1 };
+    ensure!(traces.starts() <= most, "{name}: {traces:?}, but {restarts:?}");
     let logs = api.logs(name);
     ensure!(!logs.contains("VIOLATION"), "{name}: {logs}");
     let left = pids(api.scene.path(), name.as_str());

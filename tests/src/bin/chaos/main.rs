@@ -10,6 +10,7 @@ mod lanes;
 mod output;
 mod overnight;
 mod points;
+mod resizes;
 mod shots;
 mod work;
 
@@ -18,7 +19,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 
-const USAGE: &str = "chaos kills|budgets|overnight|cluster|points COUNT [SEED]";
+use crate::kills::Jobs;
+
+const USAGE: &str = "chaos kills|elastic-kills|resizes|budgets|overnight|cluster|points COUNT [SEED]";
 
 fn main() -> ExitCode {
     match run() {
@@ -40,7 +43,9 @@ fn run() -> anyhow::Result<()> {
     let count = count.parse().context(USAGE)?;
     say(&format!("== {campaign} {count}, seed {seed}"));
     match campaign.as_str() {
-        "kills" => kills::campaign(count, seed),
+        "kills" => kills::campaign(count, seed, Jobs::Fixed),
+        "elastic-kills" => kills::campaign(count, seed, Jobs::Elastic),
+        "resizes" => resizes::campaign(count, seed),
         "budgets" => budgets::campaign(count, seed),
         "overnight" => overnight::campaign(count),
         "cluster" => cluster::campaign(count, seed),

@@ -72,7 +72,7 @@ impl Site {
 }
 
 /// The folder of the real Python. The first `python` on the PATH may be a wrapper script, which is slow to start.
-fn python() -> anyhow::Result<PathBuf> {
+pub(crate) fn python() -> anyhow::Result<PathBuf> {
     let asked = Command::new("python").args(["-c", "import sys; print(sys.executable)"]).output();
     let program = String::from_utf8(asked.context("python is on the PATH")?.stdout)?;
     Ok(Path::new(program.trim()).parent().context("python has a folder")?.to_owned())
@@ -119,9 +119,9 @@ impl Traces {
     }
 
     /// Checks that every rank has done all its steps and ended in the last start.
-    pub(crate) fn are_complete(&self, job: &JobName, workers: u32) -> anyhow::Result<()> {
+    pub(crate) fn are_complete(&self, job: &JobName, workers: usize) -> anyhow::Result<()> {
         let (last, ran) = self.starts.last_key_value().with_context(|| format!("{job}: no script ran"))?;
-        ensure!(ran.len() == workers as usize, "{job}: only {ran:?} ran in the last start {last}");
+        ensure!(ran.len() == workers, "{job}: only {ran:?} ran in the last start {last}");
         for replica in ran {
             let checkpoint: Value =
                 serde_json::from_str(&fs::read_to_string(self.folder.join(format!("{replica}.json")))?)?;

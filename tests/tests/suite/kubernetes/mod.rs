@@ -2,6 +2,7 @@
 //! master. `make test` runs them if there is a cluster.
 
 mod api_faults;
+mod code;
 mod elastic;
 mod journeys;
 mod options;

@@ -8,7 +8,7 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 /// Docker reads these even if a pattern excludes them.
 const ALWAYS_SENT: [&str; 2] = ["Dockerfile", ".dockerignore"];
 
-pub(super) struct Ignored {
+pub(crate) struct Ignored {
     patterns: Vec<Pattern>,
 }
 
@@ -20,7 +20,7 @@ struct Pattern {
 
 impl Ignored {
     /// Parses the text of a file. The error is the invalid pattern.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let lines = text.trim_start_matches('\u{feff}').lines().map(str::trim);
         let used = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
         let patterns = used.filter_map(|line| Pattern::parse(line).transpose()).collect::<Result<_, _>>()?;
@@ -28,7 +28,7 @@ impl Ignored {
     }
 
     /// Whether the file or folder with this path from the root is excluded.
-    pub(super) fn leaves_out(&self, path: &Path, is_folder: bool) -> bool {
+    pub(crate) fn leaves_out(&self, path: &Path, is_folder: bool) -> bool {
         if ALWAYS_SENT.iter().any(|name| path == Path::new(name)) {
             return false;
         }
@@ -37,7 +37,7 @@ impl Ignored {
     }
 
     /// Whether a file in an excluded folder may be included again.
-    pub(super) fn takes_back(&self) -> bool {
+    pub(crate) fn takes_back(&self) -> bool {
         self.patterns.iter().any(|pattern| !pattern.leaves_out)
     }
 }

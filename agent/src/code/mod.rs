@@ -1,0 +1,255 @@
+//! The code that a job brings. A manifest says which files it has, and their contents follow as blobs. They wait in a
+//! folder of their own until all have arrived and are verified. Only then they take their place in the working directory.
+
+mod place;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, Permissions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use protocol::agent::CodeStatus;
+use protocol::code::{BlobError, BlobPart, BlobReader, CodeFile, CodeId, Hasher, Manifest, MissingBlobs, Sha256};
+
+/// The agent's own folder in the working directory. No path of a manifest is in it.
+const FOLDER: &str = ".muster";
+/// A blob on its way. It gets its name when it is complete and verified.
+const UNFINISHED: &str = "unfinished";
+/// Modes of files in the working directory.
+const MODE: u32 = 0o644;
+const EXECUTABLE_MODE: u32 = 0o755;
+
+/// Why code cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum CodeError {
+    /// The manifest has another id.
+    #[error("the manifest of code {asked} has the id {found}")]
+    WrongId {
+        /// The id in the request.
+        asked: CodeId,
+        /// The manifest's own id.
+        found: CodeId,
+    },
+    /// The manifest, or a blob, has not arrived.
+    #[error("the code {0} is not complete here: send its manifest and its missing blobs first")]
+    Missing(CodeId),
+    /// The stream of blobs is wrong.
+    #[error(transparent)]
+    Blobs(#[from] BlobError),
+    /// Something that no delivery brought has the place of a file or of its folder.
+    #[error("{0:?} is in the way of the job's code: remove it, or rename the file of the code")]
+    InTheWay(PathBuf),
+    /// A file cannot be read or written.
+    #[error("cannot keep the job's code in the working directory: {0}")]
+    File(#[from] io::Error),
+}
+
+/// Code with its files' names.
+#[derive(Debug)]
+struct Code {
+    id: CodeId,
+    manifest: Manifest,
+}
+
+/// The code in one working directory, and code on its way there.
+#[derive(Debug)]
+pub struct CodeFolder {
+    work_dir: PathBuf,
+    /// Some blobs of it are missing.
+    incoming: Option<Code>,
+    /// It is complete, and not in place.
+    staged: Option<Code>,
+    /// It is in the working directory.
+    placed: Option<Code>,
+}
+
+impl CodeFolder {
+    /// A working directory to which no code was delivered.
+    pub fn new(work_dir: PathBuf) -> Self {
+        Self { work_dir, incoming: None, staged: None, placed: None }
+    }
+
+    /// The code for the agent's status.
+    pub fn status(&self) -> CodeStatus {
+        let id = |code: &Option<Code>| code.as_ref().map(|code| code.id);
+        CodeStatus { staged: id(&self.staged).or(id(&self.placed)), running: id(&self.placed) }
+    }
+
+    /// Takes a manifest, and returns the blobs that are missing. Files of the code in place are used again.
+    ///
+    /// # Errors
+    /// [`CodeError::WrongId`], [`CodeError::InTheWay`] and [`CodeError::File`].
+    pub fn offer(&mut self, id: CodeId, manifest: Manifest) -> Result<MissingBlobs, CodeError> {
+        let found = manifest.id();
+        if found != id {
+            return Err(CodeError::WrongId { asked: id, found });
+        }
+        if is(&self.placed, id) {
+            self.staged = None;
+        }
+        if self.status().staged == Some(id) {
+            self.incoming = None;
+            return Ok(MissingBlobs::default());
+        }
+        let blobs = manifest.blobs();
+        self.incoming = Some(Code { id, manifest });
+        self.reuse(&blobs)?;
+        self.complete()
+    }
+
+    /// Takes blobs, in the form that [`BlobReader`] describes, and returns those that are still missing.
+    ///
+    /// # Errors
+    /// [`CodeError`]. Complete blobs are kept.
+    pub fn receive(&mut self, id: CodeId, mut parts: impl Iterator<Item = Bytes>) -> Result<MissingBlobs, CodeError> {
+        let Some(code) = self.incoming.as_ref().filter(|code| code.id == id) else {
+            let is_here = self.status().staged == Some(id);
+            return if is_here { Ok(MissingBlobs::default()) } else { Err(CodeError::Missing(id)) };
+        };
+        let mut incoming =
+            Incoming { folder: self.folder("incoming"), reader: BlobReader::new(&code.manifest), file: None };
+        parts.try_for_each(|part| incoming.take(&part))?;
+        incoming.reader.finish()?;
+        self.complete()
+    }
+
+    /// Puts this code into the working directory, if it is not there. No run may be active.
+    ///
+    /// # Errors
+    /// [`CodeError::Missing`], [`CodeError::InTheWay`] and [`CodeError::File`].
+    pub fn put_in_place(&mut self, id: CodeId) -> Result<(), CodeError> {
+        if is(&self.placed, id) {
+            return Ok(());
+        }
+        let Some(code) = self.staged.as_ref().filter(|code| code.id == id) else {
+            return Err(CodeError::Missing(id));
+        };
+        let earlier = self.placed.as_ref().map(|code| &code.manifest);
+        let change = place::Change::new(&self.work_dir, &code.manifest, earlier);
+        if let Some(path) = change.obstacle() {
+            return Err(CodeError::InTheWay(path));
+        }
+        let moved = change.apply(&self.folder("staged"));
+        // If a step has failed, files of both may be there. Then all must be sent again.
+        self.placed = self.staged.take().filter(|_| moved.is_ok());
+        Ok(moved?)
+    }
+
+    /// Keeps the blobs of an interrupted delivery that are in `blobs`, and copies others from the files in place.
+    fn reuse(&self, blobs: &BTreeMap<Sha256, u64>) -> io::Result<()> {
+        let folder = self.folder("incoming");
+        fs::create_dir_all(&folder)?;
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            let known = entry.file_name().to_str().and_then(|name| name.parse::<Sha256>().ok());
+            if !known.is_some_and(|blob| blobs.contains_key(&blob)) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        let placed = self.placed.iter().flat_map(|code| code.manifest.files());
+        for file in placed.filter(|file| blobs.contains_key(&file.sha256)) {
+            let (from, to) = (self.work_dir.join(file.path.as_str()), folder.join(file.sha256.to_string()));
+            // The script may have changed its own file.
+            if !to.exists() && has_content(&from, file)? {
+                let unfinished = folder.join(UNFINISHED);
+                fs::copy(from, &unfinished)?;
+                fs::rename(unfinished, to)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stages the incoming code if it is complete. The first code is put in place at once, so that a warm interpreter can
+    /// read it.
+    fn complete(&mut self) -> Result<MissingBlobs, CodeError> {
+        let Some(code) = &self.incoming else { return Ok(MissingBlobs::default()) };
+        let (id, folder) = (code.id, self.folder("incoming"));
+        let is_missing = |blob: &Sha256| !folder.join(blob.to_string()).is_file();
+        let missing: Vec<Sha256> = code.manifest.blobs().into_keys().filter(is_missing).collect();
+        if !missing.is_empty() {
+            return Ok(MissingBlobs { missing });
+        }
+        let staged = stage(&code.manifest, &folder, &self.folder("staged"));
+        self.staged = self.incoming.take().filter(|_| staged.is_ok());
+        staged?;
+        if self.placed.is_none() {
+            self.put_in_place(id)?;
+        }
+        Ok(MissingBlobs::default())
+    }
+
+    /// A folder of the agent on the file system of the working directory, so that a rename is enough.
+    fn folder(&self, name: &str) -> PathBuf {
+        self.work_dir.join(FOLDER).join(name)
+    }
+}
+
+fn is(code: &Option<Code>, id: CodeId) -> bool {
+    code.as_ref().is_some_and(|code| code.id == id)
+}
+
+/// Makes one file for each file of the manifest, named by its index there, with its mode.
+fn stage(manifest: &Manifest, blobs: &Path, staged: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(staged) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => fs::create_dir_all(staged)?,
+    }
+    let mut moved: BTreeMap<Sha256, PathBuf> = BTreeMap::new();
+    for (index, file) in manifest.files().iter().enumerate() {
+        let target = staged.join(index.to_string());
+        match moved.get(&file.sha256) {
+            Some(first) => drop(fs::copy(first, &target)?),
+            None => {
+                fs::rename(blobs.join(file.sha256.to_string()), &target)?;
+                moved.insert(file.sha256, target.clone());
+            }
+        }
+        set_mode(&target, file)?;
+    }
+    fs::remove_dir_all(blobs)
+}
+
+fn set_mode(path: &Path, file: &CodeFile) -> io::Result<()> {
+    fs::set_permissions(path, Permissions::from_mode(if file.executable { EXECUTABLE_MODE } else { MODE }))
+}
+
+/// Whether a regular file with this content is there.
+fn has_content(path: &Path, file: &CodeFile) -> io::Result<bool> {
+    // Opening a FIFO would wait for its writer.
+    if !fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == file.size) {
+        return Ok(false);
+    }
+    let (mut content, mut hasher, mut buffer) = (File::open(path)?, Hasher::default(), vec![0; 64 * 1024]);
+    loop {
+        match content.read(&mut buffer)? {
+            0 => return Ok(hasher.finish() == file.sha256),
+            length => hasher.update(&buffer[..length]),
+        }
+    }
+}
+
+/// Writes blobs to files as they arrive.
+struct Incoming {
+    folder: PathBuf,
+    reader: BlobReader,
+    file: Option<File>,
+}
+
+impl Incoming {
+    fn take(&mut self, mut part: &[u8]) -> Result<(), CodeError> {
+        let unfinished = self.folder.join(UNFINISHED);
+        while let Some(next) = self.reader.next(&mut part)? {
+            match next {
+                BlobPart::Begin(_) => self.file = Some(File::create(&unfinished)?),
+                BlobPart::Content(content) => self.file.iter_mut().try_for_each(|file| file.write_all(content))?,
+                BlobPart::End(blob) => {
+                    self.file = None;
+                    fs::rename(&unfinished, self.folder.join(blob.to_string()))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

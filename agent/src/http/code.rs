@@ -1,0 +1,89 @@
+//! The routes for the code that a job brings. Disks may be slow, so all work on files runs on a thread of its own.
+
+use std::ffi::OsStr;
+use std::iter;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::Request;
+use hyper::body::Incoming;
+use protocol::code::{CodeId, MANIFEST_BYTES_MAX, Manifest};
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::Agent;
+use super::answer::{Answer, Failure};
+use super::handlers::{self, BODY_TIME, read_body};
+use crate::code::CodeFolder;
+use crate::run::Command;
+use crate::run::environment::EnvChanges;
+use crate::shim;
+
+/// Maximum number of parts of a body that wait for the disk.
+const PARTS_WAITING: usize = 8;
+
+/// Takes a manifest.
+pub(super) async fn offer(id: CodeId, request: Request<Incoming>, agent: &Agent) -> handlers::Result {
+    let body = read_body(request.into_body(), MANIFEST_BYTES_MAX).await?;
+    let offer = move |folder: &mut CodeFolder| {
+        let manifest: Manifest = serde_json::from_slice(&body).map_err(Failure::Manifest)?;
+        Ok(folder.offer(id, manifest)?)
+    };
+    change(agent, offer).await.map(Answer::Missing)
+}
+
+/// Takes blobs. Reads the whole body even if a part of it is refused, because a client that is still sending would not
+/// read the reason.
+pub(super) async fn receive(id: CodeId, request: Request<Incoming>, agent: &Agent) -> handlers::Result {
+    let (sender, mut parts) = mpsc::channel(PARTS_WAITING);
+    let receive = change(agent, move |folder| Ok(folder.receive(id, iter::from_fn(|| parts.blocking_recv()))?));
+    let (sent, received) = tokio::join!(pass_on(request.into_body(), sender), receive);
+    sent?;
+    received.map(Answer::Missing)
+}
+
+async fn pass_on(mut body: Incoming, parts: mpsc::Sender<Bytes>) -> Result<(), Failure> {
+    loop {
+        let frame = timeout(BODY_TIME, body.frame()).await;
+        let frame = frame.map_err(|_| Failure::BodyLost(format!("no part for {} s", BODY_TIME.as_secs())))?;
+        match frame {
+            None => return Ok(()),
+            Some(Err(error)) => return Err(Failure::BodyLost(error.to_string())),
+            // A closed channel means that an earlier part was refused.
+            Some(Ok(frame)) => drop(parts.send(frame.into_data().unwrap_or_default()).await),
+        }
+    }
+}
+
+/// Puts the code into the working directory.
+pub(super) async fn put_in_place(agent: &Agent, id: CodeId) -> Result<(), Failure> {
+    // A long delivery of other code must not delay this start.
+    if agent.status.borrow().code.running == Some(id) {
+        return Ok(());
+    }
+    change(agent, move |folder| Ok(folder.put_in_place(id)?)).await
+}
+
+/// Changes the code, one request after the other, and then makes the new status public.
+async fn change<T: Send + 'static>(
+    agent: &Agent,
+    change: impl FnOnce(&mut CodeFolder) -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let mut folder = Arc::clone(&agent.code).lock_owned().await;
+    let work = spawn_blocking(move || {
+        let changed = change(&mut folder);
+        (changed, folder.status())
+    });
+    let (changed, status) = work.await.map_err(|_| Failure::Ending)?;
+    handlers::ask(agent, |reply| Command::Code { status, reply }).await?;
+    changed
+}
+
+/// Refuses an environment in which the command's Python is not installed.
+pub(super) fn find_python(agent: &Agent, changes: &EnvChanges) -> Result<(), Failure> {
+    let environment = agent.template.environment_with(changes);
+    let path = environment.get(OsStr::new("PATH")).map(AsRef::as_ref);
+    shim::missing_python(&agent.template.command, path).map_or(Ok(()), |missing| Err(Failure::NoPython(missing)))
+}

@@ -1,0 +1,325 @@
+//! Code that a job brings: how it arrives, what is refused, and what stays in the working directory.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use protocol::agent::{CodeStatus, ExitOutcome};
+use protocol::code::{CodeId, Manifest, MissingBlobs, Sha256};
+use protocol::error::ErrorCode;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{Agent, Response, program};
+
+/// Code as a test writes it.
+struct Code {
+    manifest: Manifest,
+    contents: BTreeMap<Sha256, Vec<u8>>,
+}
+
+impl Code {
+    fn of(files: &[(&str, &str)]) -> Self {
+        let contents = files.iter().map(|(_, text)| (Sha256::of(text.as_bytes()), text.as_bytes().to_vec())).collect();
+        let files: Vec<Value> = files
+            .iter()
+            .map(|(path, text)| {
+                json!({
+                    "path": path, "sha256": Sha256::of(text.as_bytes()), "size": text.len(),
+                    "executable": path.ends_with(".sh"),
+                })
+            })
+            .collect();
+        Self { manifest: serde_json::from_value(json!({ "files": files })).unwrap(), contents }
+    }
+
+    fn id(&self) -> CodeId {
+        self.manifest.id()
+    }
+
+    fn stream(&self, blobs: &[Sha256]) -> Vec<u8> {
+        blobs.iter().flat_map(|blob| [blob.as_bytes().as_slice(), &self.contents[blob]].concat()).collect()
+    }
+}
+
+/// An agent with its working directory.
+struct Place {
+    folder: TempDir,
+    agent: Agent,
+}
+
+impl Place {
+    fn new(command: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let agent = Agent::start(&["--work-dir", folder.path().to_str().unwrap()], command);
+        Self { folder, agent }
+    }
+
+    fn offer(&self, code: &Code) -> Vec<Sha256> {
+        let answer = self.put(code.id(), "", serde_json::to_string(&code.manifest).unwrap().as_bytes());
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        serde_json::from_slice::<MissingBlobs>(&answer.body).unwrap().missing
+    }
+
+    fn put(&self, id: impl std::fmt::Display, route: &str, body: &[u8]) -> Response {
+        self.agent.request_bytes("PUT", &format!("/code/{id}{route}"), body)
+    }
+
+    /// Delivers code as a whole, and returns the number of blobs that were sent.
+    fn deliver(&self, code: &Code) -> usize {
+        let missing = self.offer(code);
+        if !missing.is_empty() {
+            let answer = self.put(code.id(), "/blobs", &code.stream(&missing));
+            assert_eq!((answer.status, answer.text()), (200, r#"{"missing":[]}"#.to_owned()));
+        }
+        missing.len()
+    }
+
+    fn configure(&self, code: &Code, generation: &str) -> Response {
+        self.agent.post(&format!("/config?generation={generation}&code={}", code.id()), "{}")
+    }
+
+    /// The files of the working directory with their contents, without the agent's own folder.
+    fn files(&self) -> BTreeMap<String, String> {
+        let mut found = BTreeMap::new();
+        collect(self.folder.path(), "", &mut found);
+        found
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+fn collect(folder: &Path, prefix: &str, found: &mut BTreeMap<String, String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        let name = format!("{prefix}{}", entry.file_name().to_str().unwrap());
+        match entry.file_type().unwrap() {
+            kind if kind.is_dir() && name != ".muster" => collect(&entry.path(), &format!("{name}/"), found),
+            kind if kind.is_file() => drop(found.insert(name, fs::read_to_string(entry.path()).unwrap())),
+            _ => {}
+        }
+    }
+}
+
+fn files(of: &[(&str, &str)]) -> BTreeMap<String, String> {
+    of.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
+}
+
+#[test]
+fn the_first_code_is_put_in_place_and_runs() {
+    let place = Place::new(&["python3", "src/train.py"]);
+    let texts = [
+        ("src/train.py", "import helper\nprint(helper.NAME)"),
+        ("src/helper.py", "NAME = 'h'"),
+        ("run.sh", ""),
+        ("empty", ""),
+    ];
+    let code = Code::of(&texts);
+    assert_eq!(place.agent.status().code, CodeStatus::default());
+    assert_eq!(place.deliver(&code), 3, "equal files are one blob");
+    assert_eq!(place.files(), files(&texts));
+    let mode = |name: &str| fs::metadata(place.path(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("run.sh"), mode("src/train.py")), (0o755, 0o644));
+    let here = CodeStatus { staged: Some(code.id()), running: Some(code.id()) };
+    assert_eq!(place.agent.status().code, here);
+    assert_eq!(place.configure(&code, "1.1").status, 200);
+    assert_eq!(place.agent.get("/run?generation=1.1").status, 200);
+    assert_eq!(place.agent.wait_for_exit().outcome, ExitOutcome::Code(0));
+    assert_eq!(place.agent.logs("stdout"), b"h\n");
+    assert_eq!(place.offer(&code), [], "it has this code");
+}
+
+#[test]
+fn later_code_waits_until_a_start_names_it_and_leaves_files_of_the_script_alone() {
+    let place = Place::new(&["python3", "train.py"]);
+    let old = Code::of(&[("train.py", "1"), ("same.py", "same"), ("gone/deep/a.py", "a"), ("now_folder", "f")]);
+    place.deliver(&old);
+    fs::create_dir(place.path("checkpoints")).unwrap();
+    for (name, text) in [("checkpoints/1", "weights"), ("gone/log", "log")] {
+        fs::write(place.path(name), text).unwrap();
+    }
+    let same_before = fs::metadata(place.path("same.py")).unwrap().ino();
+    let before = place.files();
+    let new = Code::of(&[("train.py", "2"), ("same.py", "same"), ("now_folder/x", "x"), ("copy.py", "same")]);
+    assert_eq!(place.deliver(&new), 2, "blobs of files in place are not sent again");
+    assert_eq!(place.files(), before);
+    assert_eq!(place.agent.status().code, CodeStatus { staged: Some(new.id()), running: Some(old.id()) });
+    assert_eq!(place.configure(&new, "1.1").status, 200);
+    let expected = [
+        ("train.py", "2"),
+        ("same.py", "same"),
+        ("now_folder/x", "x"),
+        ("copy.py", "same"),
+        ("checkpoints/1", "weights"),
+        ("gone/log", "log"),
+    ];
+    assert_eq!(place.files(), files(&expected));
+    assert_eq!(fs::metadata(place.path("same.py")).unwrap().ino(), same_before, "an equal file stays");
+    assert!(!place.path("gone/deep").exists());
+    assert_eq!(place.agent.status().code, CodeStatus { staged: Some(new.id()), running: Some(new.id()) });
+    // A start can also go back.
+    assert_eq!(place.deliver(&old), 3);
+    assert_eq!(place.configure(&old, "1.2").status, 200);
+    assert_eq!(fs::read_to_string(place.path("gone/deep/a.py")).unwrap(), "a");
+}
+
+#[test]
+fn a_changed_file_has_the_time_of_the_delivery_and_a_file_that_the_script_changed_is_mended() {
+    let place = Place::new(&["python3", "train.py"]);
+    place.deliver(&Code::of(&[("train.py", "1"), ("settings", "a")]));
+    let modified = |name: &str| fs::metadata(place.path(name)).unwrap().modified().unwrap();
+    let before = modified("train.py");
+    fs::write(place.path("settings"), "changed").unwrap();
+    let new = Code::of(&[("train.py", "2"), ("settings", "a")]);
+    assert_eq!(place.deliver(&new), 2);
+    assert_eq!(place.configure(&new, "1.1").status, 200);
+    assert!(modified("train.py") > before);
+    assert_eq!(place.files(), files(&[("train.py", "2"), ("settings", "a")]));
+}
+
+#[test]
+fn an_interrupted_delivery_continues_where_it_was() {
+    let place = Place::new(&["python3", "train.py"]);
+    let code = Code::of(&[("a", "first"), ("b", "second"), ("train.py", "x")]);
+    let missing = place.offer(&code);
+    let whole = code.stream(&missing);
+    let answer = place.put(code.id(), "/blobs", &whole[..whole.len() - 1]);
+    assert_eq!((answer.status, answer.problem().code), (422, ErrorCode::BadCode));
+    assert_eq!(place.files(), files(&[]), "nothing is in place");
+    let left = place.offer(&code);
+    assert_eq!(left, missing[2..]);
+    let answer = place.put(code.id(), "/blobs", &code.stream(&left));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(place.files().len(), 3);
+}
+
+#[test]
+fn a_start_with_code_that_is_not_here_is_refused_and_succeeds_after_the_delivery() {
+    let place = Place::new(&["python3", "train.py"]);
+    let code = Code::of(&[("train.py", "print('ran')")]);
+    let answer = place.configure(&code, "1.1");
+    assert_eq!((answer.status, answer.problem().code), (409, ErrorCode::CodeMissing));
+    let answer = place.put(code.id(), "/blobs", b"");
+    assert_eq!((answer.status, answer.problem().code), (409, ErrorCode::CodeMissing));
+    place.deliver(&code);
+    assert_eq!(place.configure(&code, "1.1").status, 200);
+    let other = Code::of(&[("train.py", "print('other')")]);
+    place.deliver(&other);
+    let answer = place.configure(&other, "1.1");
+    assert_eq!((answer.status, answer.problem().code), (409, ErrorCode::Conflict), "a start has one code");
+}
+
+#[test]
+fn hostile_manifests_are_refused_whole() {
+    let place = Place::new(&["python3", "train.py"]);
+    let (good, blob) = (Code::of(&[("train.py", "x")]), Sha256::of(b"x"));
+    let file = |path: &str, size: u64| json!({ "path": path, "sha256": blob, "size": size });
+    let all = |files: &[Value]| json!({ "files": files }).to_string();
+    let bad_paths = ["/etc/x", "../x", "a/../../x", "a//b", "./a", "", "a\0b", "a\nb", "a\\b", ".muster/x", ".MUSTER"];
+    let mut manifests: Vec<String> = bad_paths.iter().map(|path| all(&[file("ok", 1), file(path, 1)])).collect();
+    manifests.extend([
+        all(&[file("a.py", 1), file("A.py", 1)]),
+        all(&[file("a", 1), file("a/b", 1)]),
+        all(&[file("a", 64 << 20), file("b", 1)]),
+        all(&[json!({ "path": "a", "sha256": blob, "size": 1, "link": "/etc/passwd" })]),
+        "{".to_owned(),
+    ]);
+    for manifest in manifests {
+        let answer = place.put(good.id(), "", manifest.as_bytes());
+        assert_eq!((answer.status, answer.problem().code), (422, ErrorCode::BadCode), "{manifest}");
+    }
+    let other = Code::of(&[("train.py", "y")]);
+    let answer = place.put(good.id(), "", serde_json::to_string(&other.manifest).unwrap().as_bytes());
+    assert_eq!((answer.status, answer.problem().code), (422, ErrorCode::BadCode), "its id is another");
+    assert_eq!(place.put("..", "", b"{}").status, 404);
+    assert_eq!(place.agent.get(&format!("/code/{}", good.id())).status, 405);
+    assert_eq!(fs::read_dir(place.folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn hostile_blobs_are_refused_and_put_nothing_in_place() {
+    let place = Place::new(&["python3", "train.py"]);
+    let code = Code::of(&[("train.py", "content"), ("b", "other")]);
+    let missing = place.offer(&code);
+    let good = code.stream(&missing);
+    let mut wrong = good.clone();
+    *wrong.last_mut().unwrap() ^= 1;
+    let unknown = [Sha256::of(b"unknown").as_bytes().as_slice(), b"unknown"].concat();
+    let longer = [good.as_slice(), b"and more"].concat();
+    let twice = [good.as_slice(), &good].concat();
+    for (what, stream) in [
+        ("truncated", good[..good.len() - 1].to_vec()),
+        ("wrong", wrong),
+        ("unknown", unknown),
+        ("longer", longer),
+        ("twice", twice),
+        ("half a name", vec![0; 16]),
+    ] {
+        let answer = place.put(code.id(), "/blobs", &stream);
+        assert_eq!((answer.status, answer.problem().code), (422, ErrorCode::BadCode), "{what}");
+        assert_eq!(place.files(), files(&[]), "{what}");
+    }
+    place.deliver(&code);
+    assert_eq!(place.files().len(), 2);
+}
+
+#[test]
+fn what_the_script_has_put_in_the_way_is_named_and_links_are_not_followed() {
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("x"), "precious").unwrap();
+    let place = Place::new(&["python3", "train.py"]);
+    let old = Code::of(&[("train.py", "1"), ("data/x", "x")]);
+    place.deliver(&old);
+    fs::remove_dir_all(place.path("data")).unwrap();
+    symlink(outside.path(), place.path("data")).unwrap();
+    let new = Code::of(&[("train.py", "2"), ("data/y", "y")]);
+    place.deliver(&new);
+    let answer = place.configure(&new, "1.1");
+    assert_eq!((answer.status, answer.problem().code), (422, ErrorCode::BadCode));
+    assert!(answer.problem().detail.contains("/data\" is in the way"), "{}", answer.text());
+    assert_eq!(fs::read_to_string(place.path("train.py")).unwrap(), "1", "nothing has changed");
+    // Without a file in that folder, the link stays, and so does everything behind it.
+    let without = Code::of(&[("train.py", "3"), ("link", "l")]);
+    symlink(outside.path().join("x"), place.path("link")).unwrap();
+    place.deliver(&without);
+    assert_eq!(place.configure(&without, "1.2").status, 200);
+    assert_eq!(fs::read_to_string(outside.path().join("x")).unwrap(), "precious");
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+    fs::create_dir(place.path("taken")).unwrap();
+    fs::write(place.path("taken/by"), "the script").unwrap();
+    let taken = Code::of(&[("train.py", "4"), ("taken", "t")]);
+    place.deliver(&taken);
+    assert!(place.configure(&taken, "1.3").problem().detail.contains("/taken\" is in the way"));
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_fails_the_delivery_with_its_reason() {
+    let place = Place::new(&["python3", "train.py"]);
+    fs::write(place.path(".muster"), "a file").unwrap();
+    let code = Code::of(&[("train.py", "x")]);
+    let answer = place.put(code.id(), "", serde_json::to_string(&code.manifest).unwrap().as_bytes());
+    assert_eq!((answer.status, answer.problem().code), (507, ErrorCode::CodeStoreFull));
+    assert!(answer.problem().detail.starts_with("cannot keep the job's code in the working directory: "));
+}
+
+#[test]
+fn an_image_without_python_is_refused_before_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut program = program();
+    program.args(["--supervised", "--listen", "127.0.0.1:0", "--", "python", "train.py"]);
+    program.current_dir(folder.path()).env("PATH", folder.path());
+    let place = Place { folder, agent: Agent::from_program(program) };
+    let code = Code::of(&[("train.py", "print('ran')")]);
+    place.deliver(&code);
+    let answer = place.configure(&code, "1.1");
+    assert_eq!((answer.status, answer.problem().code), (422, ErrorCode::NoPython));
+    let program = "import os, sys; print(os.path.dirname(sys.executable), end='')";
+    let found = Command::new("python3").args(["-c", program]).output().unwrap();
+    let path = json!({ "PATH": String::from_utf8(found.stdout).unwrap() }).to_string();
+    let configured = place.agent.post(&format!("/config?generation=1.1&code={}", code.id()), &path);
+    assert_eq!(configured.status, 200, "the job can set PATH");
+}

@@ -1,0 +1,74 @@
+//! The flags of the verbs for a cluster: `install`, `uninstall` and `doctor`.
+
+use clap::{Args, ValueEnum};
+use protocol::image::ImageRef;
+
+use super::FormatArgs;
+use crate::cluster::namespace_name;
+
+pub(super) const INSTALL_EXAMPLES: &str = "\
+Examples:
+  client install
+  eval \"$(client install -n team)\"
+  client install --image registry.example.com/team/muster-master:0.1.0
+  client install --export > muster.json";
+
+/// The namespace of a verb. `--master kube:CONTEXT/NAMESPACE` gives it too.
+#[derive(Debug, Args)]
+pub(crate) struct NamespaceArg {
+    /// Namespace of the master [default: the one of --master kube:NAMESPACE, else the context's]
+    #[arg(short, long, value_name = "NAME", value_parser = namespace_name)]
+    pub(crate) namespace: Option<String>,
+}
+
+/// Arguments of `install`.
+#[derive(Debug, Args)]
+pub(crate) struct InstallArgs {
+    #[command(flatten)]
+    pub(crate) place: NamespaceArg,
+    /// Image of the master. Nodes that have it do not pull it
+    /// [default: the muster-master of this version, which `make images` builds]
+    #[arg(long, value_name = "REF")]
+    pub(crate) image: Option<ImageRef>,
+    /// Way to the master besides --master kube: nodeport opens port 31898 of every node, none closes it
+    /// [default: as it is; a new installation has none]
+    #[arg(long, value_name = "WAY", hide_possible_values = true)]
+    pub(crate) service: Option<Service>,
+    /// Print the objects for kubectl apply -f - instead of installing them. The Secret is not among them
+    #[arg(long)]
+    pub(crate) export: bool,
+}
+
+/// The Service of an installation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Service {
+    /// No Service.
+    None,
+    /// A port on every node.
+    Nodeport,
+}
+
+/// Arguments of `uninstall`.
+#[derive(Debug, Args)]
+pub(crate) struct UninstallArgs {
+    #[command(flatten)]
+    pub(crate) place: NamespaceArg,
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// Only list what would be removed
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Also stop jobs that have not ended
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// Arguments of `doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    pub(crate) place: NamespaceArg,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}

@@ -1,0 +1,52 @@
+//! The flags for code that a job brings, and the check that a word is a script and not a misspelled verb.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::Verb;
+use crate::usage::UsageError;
+
+/// How similar a word must be to a verb to be taken for it, from 0 to 1.
+const SIMILAR: f64 = 0.7;
+
+/// The script, and the folder with the job's code.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Submitting a job")]
+pub(crate) struct CodeArgs {
+    /// Script to run, or its folder, such as train.py or ./project; a word that is no verb must end in .py, contain a
+    /// slash or be '.'. Its folder is the current one, if the script is below it. A master that is not local gets a copy
+    /// of the folder's files, except those that .musterignore, else .dockerignore, else .gitignore excludes
+    /// [default: exec.py of the current folder or of the image]
+    #[arg(value_name = "SCRIPT")]
+    pub(crate) script: Option<OsString>,
+    /// Folder with the job's code, which replaces the default of SCRIPT
+    #[arg(long, value_name = "DIR")]
+    pub(crate) code: Option<PathBuf>,
+}
+
+impl CodeArgs {
+    /// Refuses a word that is not a script.
+    pub(super) fn check(&self) -> Result<(), UsageError> {
+        let Some(word) = self.script.as_ref().map(|word| word.to_string_lossy()) else { return Ok(()) };
+        if word == "." || word.ends_with(".py") || word.contains('/') {
+            return Ok(());
+        }
+        let hint = match nearest_verb(&word) {
+            Some(verb) => format!("did you mean \"{verb}\"?"),
+            None => {
+                "client --help lists flags and verbs; a script ends in .py, a folder contains a slash, as in ./train"
+                    .to_owned()
+            }
+        };
+        Err(UsageError { sentence: format!("unknown verb \"{word}\""), hint: Some(hint) })
+    }
+}
+
+fn nearest_verb(word: &str) -> Option<String> {
+    let verbs = Verb::augment_subcommands(clap::Command::new("client"));
+    let names = verbs.get_subcommands().map(|verb| verb.get_name().to_owned());
+    let similar = names.map(|name| (strsim::jaro(word, &name), name)).filter(|(similar, _)| *similar > SIMILAR);
+    similar.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, name)| name)
+}

@@ -1,0 +1,293 @@
+//! The checks of `client doctor`: from what was observed to verdicts and hints. Pure.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{Node, ResourceQuota};
+use kube::ResourceExt;
+use protocol::pod::thousandths;
+use serde::Serialize;
+
+use super::ClusterError;
+use super::rights::{self, Right};
+use super::rollout::Rollout;
+
+/// The oldest Kubernetes with which Muster is tested: 1.20.
+const OLDEST_MINOR: u32 = 20;
+
+/// The outcome of one check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Check {
+    /// What was checked.
+    pub(crate) name: String,
+    /// The verdict.
+    pub(crate) verdict: Verdict,
+    /// What was found.
+    pub(crate) detail: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) hint: Option<String>,
+}
+
+/// The verdict of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Verdict {
+    /// As it should be.
+    Ok,
+    /// Jobs run, but something is not protected, not known or not available.
+    Warn,
+    /// Jobs cannot run.
+    Fail,
+}
+
+/// What was observed in a cluster whose API answers.
+#[derive(Debug)]
+pub(super) struct Observed {
+    /// The Pod Security Standard that the namespace enforces.
+    pub(super) pod_security: Result<Option<String>, ClusterError>,
+    /// The quotas of the namespace.
+    pub(super) quotas: Result<Vec<ResourceQuota>, ClusterError>,
+    /// Whether the Secret has its keys.
+    pub(super) secret: Result<(), ClusterError>,
+    /// The Deployment.
+    pub(super) master: Result<Master, ClusterError>,
+    /// The version of the master that answers through the forward, or an error and its hint.
+    pub(super) answer: Result<String, (String, Option<String>)>,
+    /// All nodes.
+    pub(super) nodes: Result<Vec<Node>, ClusterError>,
+    /// The names of all DaemonSets.
+    pub(super) daemon_sets: Result<Vec<String>, ClusterError>,
+}
+
+/// The installed master.
+#[derive(Debug)]
+pub(super) struct Master {
+    /// Whether it serves.
+    pub(super) rollout: Rollout,
+    /// Its image.
+    pub(super) image: String,
+}
+
+/// All checks of the cluster except those of the connection.
+pub(super) fn of_cluster(observed: &Observed) -> Vec<Check> {
+    let Observed { pod_security: standard, quotas, secret, master, answer, nodes, daemon_sets } = observed;
+    vec![
+        known("Pod Security", standard, |standard| pod_security(standard.as_deref())),
+        known("quota", quotas, |quotas| quota(quotas)),
+        secret.as_ref().map_or_else(|error| failed("Secret", error), |()| passed("Secret", "muster has its keys")),
+        master.as_ref().map_or_else(|error| failed("rollout", error), |master| rollout(&master.rollout)),
+        forward(answer),
+        known("image", nodes, |nodes| image(master.as_ref().map_or("", |master| &master.image), nodes.len())),
+        known("architecture", nodes, |nodes| architectures(nodes)),
+        known("network policies", daemon_sets, |names| network(names, nodes.as_deref().unwrap_or_default())),
+    ]
+}
+
+/// A check that passes.
+pub(super) fn passed(name: &str, detail: impl Into<String>) -> Check {
+    Check { name: name.to_owned(), verdict: Verdict::Ok, detail: detail.into(), hint: None }
+}
+
+/// A check that fails because of this error.
+pub(super) fn failed(name: &str, error: &ClusterError) -> Check {
+    Check { name: name.to_owned(), verdict: Verdict::Fail, detail: error.to_string(), hint: error.hint() }
+}
+
+fn warned(name: &str, detail: impl Into<String>, hint: impl Into<String>) -> Check {
+    Check { name: name.to_owned(), verdict: Verdict::Warn, detail: detail.into(), hint: Some(hint.into()) }
+}
+
+/// A check that needs a right which users of jobs need not have.
+fn known<T>(name: &str, found: &Result<T, ClusterError>, judge: impl FnOnce(&T) -> Check) -> Check {
+    match found {
+        Ok(found) => judge(found),
+        Err(error) => {
+            Check { name: name.to_owned(), verdict: Verdict::Warn, detail: format!("not checked: {error}"), hint: None }
+        }
+    }
+}
+
+/// Whether this version of Kubernetes is tested.
+pub(super) fn version(major: &str, minor: &str, shown: &str) -> Check {
+    // Some providers write the minor version as `27+`.
+    let digits: String = minor.chars().take_while(char::is_ascii_digit).collect();
+    let is_old = major == "1" && digits.parse::<u32>().is_ok_and(|minor| minor < OLDEST_MINOR);
+    if is_old {
+        let detail = format!("{shown} is older than 1.{OLDEST_MINOR}, the oldest tested version");
+        return warned("Kubernetes", detail, "upgrade the cluster");
+    }
+    passed("Kubernetes", shown)
+}
+
+/// A right that `--master kube` needs.
+pub(super) fn right(right: Right, is_missing: bool) -> Check {
+    let name = format!("right to {right}");
+    if !is_missing {
+        return passed(&name, "granted");
+    }
+    let hint = "ask the cluster's administrator for it; the guide \"Install on a cluster\" has a Role for users";
+    let (verdict, detail) = if right == rights::CREATE_FORWARD {
+        (Verdict::Warn, "missing; Kubernetes needs it since 1.35")
+    } else {
+        (Verdict::Fail, "missing")
+    };
+    Check { name, verdict, detail: detail.to_owned(), hint: Some(hint.to_owned()) }
+}
+
+fn pod_security(standard: Option<&str>) -> Check {
+    match standard {
+        Some("restricted" | "baseline") => {
+            let standard = standard.unwrap_or_default();
+            passed(
+                "Pod Security",
+                format!("the namespace enforces {standard}: --allow-root and volumes of the node may be refused"),
+            )
+        }
+        Some(standard) => passed("Pod Security", format!("the namespace enforces {standard}")),
+        None => passed("Pod Security", "the namespace enforces no standard"),
+    }
+}
+
+fn quota(quotas: &[ResourceQuota]) -> Check {
+    let exhausted: Vec<String> = quotas.iter().flat_map(exhausted).collect();
+    match (exhausted.is_empty(), quotas.len()) {
+        (true, 0) => passed("quota", "none"),
+        (true, _) => passed("quota", quotas.iter().map(ResourceExt::name_any).collect::<Vec<_>>().join(", ")),
+        (false, _) => warned(
+            "quota",
+            format!("no room for another pod: {}", exhausted.join(", ")),
+            "end jobs, or ask for a larger quota",
+        ),
+    }
+}
+
+fn exhausted(quota: &ResourceQuota) -> Vec<String> {
+    let status = quota.status.clone().unwrap_or_default();
+    let (hard, used) = (status.hard.unwrap_or_default(), status.used.unwrap_or_default());
+    let full = hard.iter().filter_map(|(resource, hard)| {
+        let used = used.get(resource)?;
+        let is_full = thousandths(&used.0)? >= thousandths(&hard.0)?;
+        is_full.then(|| format!("{} of {} {resource} used (quota {})", used.0, hard.0, quota.name_any()))
+    });
+    let of_pods = |line: &String| ["pods", "cpu", "memory"].iter().any(|word| line.contains(word));
+    full.filter(of_pods).collect()
+}
+
+fn rollout(rollout: &Rollout) -> Check {
+    let (verdict, detail) = match rollout {
+        Rollout::Done => return passed("rollout", "the master serves"),
+        Rollout::Waits(state) => (Verdict::Warn, state),
+        Rollout::NoImage(reason) | Rollout::Stuck(reason) => (Verdict::Fail, reason),
+    };
+    let hint = "kubectl describe pods -l app.kubernetes.io/component=master shows more; client install repairs it";
+    Check { name: "rollout".to_owned(), verdict, detail: detail.clone(), hint: Some(hint.to_owned()) }
+}
+
+fn forward(answer: &Result<String, (String, Option<String>)>) -> Check {
+    let own = env!("CARGO_PKG_VERSION");
+    match answer {
+        Ok(version) if version == own => passed("port-forward", format!("the master answers, version {version}")),
+        Ok(version) => {
+            let detail = format!("the master has version {version}, this client has {own}");
+            warned("port-forward", detail, "client install brings the master to this version")
+        }
+        Err((detail, hint)) => Check {
+            name: "port-forward".to_owned(),
+            verdict: Verdict::Fail,
+            detail: detail.clone(),
+            hint: hint.clone(),
+        },
+    }
+}
+
+fn image(image: &str, nodes: usize) -> Check {
+    // As in the distribution grammar: the first part is a registry if it has a dot, a port, or is localhost.
+    let first = image.split_once('/').map_or("", |(first, _)| first);
+    let has_registry = first.contains(['.', ':']) || first == "localhost";
+    match (image, nodes) {
+        ("", _) => Check {
+            name: "image".to_owned(),
+            verdict: Verdict::Warn,
+            detail: "not checked: there is no master".to_owned(),
+            hint: None,
+        },
+        (_, nodes) if nodes > 1 && !has_registry => {
+            let detail = format!("{image} is in no registry: only nodes that have it can run the master");
+            warned("image", detail, "push it: make images REGISTRY=REGISTRY, then client install --image NAME")
+        }
+        (image, _) => passed("image", image),
+    }
+}
+
+fn architectures(nodes: &[Node]) -> Check {
+    let of_node = |node: &Node| Some(node.status.as_ref()?.node_info.as_ref()?.architecture.clone());
+    let found: BTreeSet<String> = nodes.iter().filter_map(of_node).collect();
+    let listed = found.iter().cloned().collect::<Vec<_>>().join(", ");
+    match found.len() {
+        0 | 1 => passed("architecture", listed),
+        _ => {
+            let first = found.first().cloned().unwrap_or_default();
+            let hint = format!("choose one for each job, for example --node-selector kubernetes.io/arch={first}");
+            warned("architecture", format!("the nodes differ: {listed}; an image has the agent of one"), hint)
+        }
+    }
+}
+
+/// Whether a network enforces NetworkPolicies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Enforces {
+    Yes,
+    /// Only with an option of the cluster.
+    Optionally,
+    No,
+}
+
+/// The usual networks, by the start of their DaemonSets' names. The first one that is found decides, because a second
+/// one adds the enforcement that the first one lacks.
+const NETWORKS: [(&str, &str, Enforces); 12] = [
+    ("calico-node", "Calico", Enforces::Yes),
+    ("canal", "Canal", Enforces::Yes),
+    ("cilium", "Cilium", Enforces::Yes),
+    ("anetd", "GKE Dataplane V2", Enforces::Yes),
+    ("antrea-agent", "Antrea", Enforces::Yes),
+    ("azure-npm", "Azure NPM", Enforces::Yes),
+    ("kube-router", "kube-router", Enforces::Yes),
+    ("ovnkube-node", "OVN-Kubernetes", Enforces::Yes),
+    ("weave-net", "Weave Net", Enforces::Yes),
+    ("aws-node", "Amazon VPC CNI", Enforces::Optionally),
+    ("kindnet", "kindnet", Enforces::Optionally),
+    ("kube-flannel", "Flannel", Enforces::No),
+];
+
+fn network(daemon_sets: &[String], nodes: &[Node]) -> Check {
+    const NAME: &str = "network policies";
+    const HINT: &str = "the guide \"Security\" shows how to test whether the network enforces them";
+    let is_there = |start: &str| daemon_sets.iter().any(|name| name.starts_with(start));
+    let of_node = |node: &Node| Some(node.status.as_ref()?.node_info.as_ref()?.kubelet_version.contains("+k3s"));
+    let found =
+        NETWORKS.into_iter().find(|(start, _, _)| is_there(start)).map(|(_, network, enforces)| (network, enforces));
+    // k3s runs its network and its enforcement outside of pods.
+    let found = found.or_else(|| nodes.iter().filter_map(of_node).any(|is| is).then_some(("k3s", Enforces::Yes)));
+    match found {
+        Some((network, Enforces::Yes)) => passed(NAME, format!("{network} enforces them")),
+        Some((network, Enforces::Optionally)) => warned(NAME, format!("{network} enforces them only if enabled"), HINT),
+        Some((network, Enforces::No)) => {
+            warned(NAME, format!("{network} does not enforce them, so every pod can reach TensorFlow's port"), HINT)
+        }
+        None => warned(NAME, "the network is not known", HINT),
+    }
+}
+
+/// Docker is needed only to add the agent to an image.
+pub(super) fn docker(answer: Result<(), String>) -> Check {
+    match answer {
+        Ok(()) => passed("Docker", "answers"),
+        Err(error) => {
+            warned("Docker", error, "start Docker, or set DOCKER_HOST; the client needs it to add the agent to images")
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "checks_tests.rs"]
+mod tests;

@@ -1,0 +1,115 @@
+//! Tests of the verdicts of `client doctor`.
+
+use serde_json::json;
+
+use super::*;
+use crate::cluster::KubePlace;
+
+fn verdict(check: &Check) -> (Verdict, &str) {
+    (check.verdict, &check.detail)
+}
+
+fn node(architecture: &str, kubelet: &str) -> Node {
+    let info = json!({
+        "architecture": architecture, "kubeletVersion": kubelet, "bootID": "", "containerRuntimeVersion": "",
+        "kernelVersion": "", "kubeProxyVersion": "", "machineID": "", "operatingSystem": "linux", "osImage": "",
+        "systemUUID": "",
+    });
+    serde_json::from_value(json!({"metadata": {"name": "n"}, "status": {"nodeInfo": info}})).expect("a node")
+}
+
+fn healthy() -> Observed {
+    Observed {
+        pod_security: Ok(None),
+        quotas: Ok(vec![]),
+        secret: Ok(()),
+        master: Ok(Master { rollout: Rollout::Done, image: "muster-master:1".to_owned() }),
+        answer: Ok(env!("CARGO_PKG_VERSION").to_owned()),
+        nodes: Ok(vec![node("amd64", "v1.33.0")]),
+        daemon_sets: Ok(vec!["kube-proxy".to_owned(), "calico-node".to_owned()]),
+    }
+}
+
+#[test]
+fn a_healthy_installation_has_neither_failures_nor_warnings() {
+    let checks = of_cluster(&healthy());
+    assert!(checks.iter().all(|check| check.verdict == Verdict::Ok && check.hint.is_none()), "{checks:?}");
+    assert_eq!(checks.len(), 8);
+}
+
+#[test]
+fn a_check_that_the_user_may_not_make_is_a_warning_and_a_missing_master_a_failure() {
+    let lacking = || ClusterError::Forbidden { rights: vec![], context: "c".to_owned(), namespace: "n".to_owned() };
+    let no_master = || ClusterError::NoMaster(KubePlace::default());
+    let observed = Observed {
+        pod_security: Err(lacking()),
+        quotas: Err(lacking()),
+        nodes: Err(lacking()),
+        daemon_sets: Err(lacking()),
+        master: Err(no_master()),
+        answer: Err((no_master().to_string(), no_master().hint())),
+        ..healthy()
+    };
+    let checks = of_cluster(&observed);
+    let of = |verdict| checks.iter().filter(move |check| check.verdict == verdict).map(|check| check.name.as_str());
+    assert_eq!(of(Verdict::Fail).collect::<Vec<_>>(), ["rollout", "port-forward"]);
+    let unknown = ["Pod Security", "quota", "image", "architecture", "network policies"];
+    assert_eq!(of(Verdict::Warn).collect::<Vec<_>>(), unknown);
+}
+
+#[test]
+fn the_network_is_known_by_its_daemon_sets() {
+    for (names, kubelet, expected) in [
+        (&["cilium"][..], "v1.33.0", (Verdict::Ok, "Cilium enforces them")),
+        (&["aws-node"], "v1.33.0", (Verdict::Warn, "Amazon VPC CNI enforces them only if enabled")),
+        (&["aws-node", "calico-node"], "v1.33.0", (Verdict::Ok, "Calico enforces them")),
+        (
+            &["kube-flannel-ds"],
+            "v1.33.0",
+            (Verdict::Warn, "Flannel does not enforce them, so every pod can reach TensorFlow's port"),
+        ),
+        (&[], "v1.33.0+k3s1", (Verdict::Ok, "k3s enforces them")),
+        (&["kube-proxy"], "v1.33.0", (Verdict::Warn, "the network is not known")),
+    ] {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        assert_eq!(verdict(&network(&names, &[node("amd64", kubelet)])), expected);
+    }
+}
+
+#[test]
+fn an_image_without_a_registry_and_nodes_that_differ_are_warnings() {
+    let of = |name, nodes| image(name, nodes).verdict;
+    assert_eq!(of("muster-master:1", 1), Verdict::Ok);
+    assert_eq!(of("muster-master:1", 2), Verdict::Warn);
+    assert_eq!(of("team/muster-master:1", 2), Verdict::Warn);
+    for name in ["registry.example.com/muster-master:1", "localhost:5000/muster-master", "localhost/muster-master"] {
+        assert_eq!(of(name, 2), Verdict::Ok, "{name}");
+    }
+    let check = architectures(&[node("arm64", ""), node("amd64", ""), node("amd64", "")]);
+    let detail = "the nodes differ: amd64, arm64; an image has the agent of one";
+    assert_eq!(verdict(&check), (Verdict::Warn, detail));
+}
+
+#[test]
+fn a_quota_without_room_is_a_warning() {
+    let of = |used: &str| {
+        let quota = json!({
+            "metadata": {"name": "team"},
+            "status": {"hard": {"pods": "4", "configmaps": "1"}, "used": {"pods": used, "configmaps": "1"}},
+        });
+        quota_of(quota)
+    };
+    assert_eq!(verdict(&of("3")), (Verdict::Ok, "team"));
+    assert_eq!(verdict(&of("4")), (Verdict::Warn, "no room for another pod: 4 of 4 pods used (quota team)"));
+}
+
+fn quota_of(value: serde_json::Value) -> Check {
+    quota(&[serde_json::from_value(value).expect("a quota")])
+}
+
+#[test]
+fn an_old_kubernetes_and_another_version_of_the_master_are_warnings() {
+    assert_eq!(version("1", "19+", "v1.19.1").verdict, Verdict::Warn);
+    assert_eq!(version("1", "20", "v1.20.2").verdict, Verdict::Ok);
+    assert_eq!(forward(&Ok("0.0.1".to_owned())).verdict, Verdict::Warn);
+}

@@ -1,0 +1,92 @@
+//! Observes a cluster for `client doctor`. `checks.rs` judges what is observed.
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{Namespace, Node, ResourceQuota};
+use kube::api::{Api, ListParams};
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+
+use super::checks::{self, Check, Master, Observed};
+use super::rights::Right;
+use super::{Cluster, ClusterError, KubePlace, rights, rollout};
+
+/// The label of a namespace with the Pod Security Standard that it enforces.
+const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
+
+/// What other modules have found out.
+#[derive(Debug)]
+pub(crate) struct Surroundings {
+    /// The version of the master that answers through the forward, or an error and its hint.
+    pub(crate) master: Result<String, (String, Option<String>)>,
+    /// Whether Docker answers, or the error.
+    pub(crate) docker: Result<(), String>,
+}
+
+/// Checks everything that a job in this place needs.
+pub(crate) async fn examine(place: &KubePlace, surroundings: Surroundings) -> Vec<Check> {
+    let Surroundings { master, docker } = surroundings;
+    let mut done = match Cluster::connect(place).await {
+        Ok(cluster) => of_cluster(&cluster, master).await,
+        Err(error) => vec![checks::failed("kubeconfig", &error)],
+    };
+    done.push(checks::docker(docker));
+    done
+}
+
+async fn of_cluster(cluster: &Cluster, answer: Result<String, (String, Option<String>)>) -> Vec<Check> {
+    let place = format!("context {}, namespace {}, API {}", cluster.context(), cluster.namespace(), cluster.server);
+    let mut done = vec![checks::passed("kubeconfig", place)];
+    let version = cluster.call(rights::GET_VERSION, cluster.client().apiserver_version()).await;
+    let missing = match (version, rights::missing(cluster, rights::TO_USE).await) {
+        (Ok(version), Ok(missing)) => {
+            done.push(checks::version(&version.major, &version.minor, &version.git_version));
+            missing
+        }
+        // Every other call would fail for the same reason.
+        (Err(error), _) | (_, Err(error)) => {
+            done.push(checks::failed("Kubernetes", &error));
+            return done;
+        }
+    };
+    done.extend(rights::TO_USE.into_iter().map(|right| checks::right(right, missing.contains(&right))));
+    done.extend(checks::of_cluster(&observe(cluster, answer).await));
+    done
+}
+
+async fn observe(cluster: &Cluster, answer: Result<String, (String, Option<String>)>) -> Observed {
+    let client = cluster.client();
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let (namespace, quotas, secret, rollout, nodes, daemon_sets) = tokio::join!(
+        cluster.call(rights::GET_NAMESPACE, namespaces.get(cluster.namespace())),
+        list(cluster, rights::LIST_QUOTAS, cluster.api::<ResourceQuota>()),
+        check_secret(cluster),
+        rollout::look(cluster),
+        list(cluster, rights::LIST_NODES, Api::<Node>::all(client.clone())),
+        list(cluster, rights::LIST_DAEMONSETS, Api::<DaemonSet>::all(client.clone())),
+    );
+    Observed {
+        pod_security: namespace.map(|namespace| namespace.labels().get(POD_SECURITY).cloned()),
+        quotas,
+        secret,
+        master: rollout.map(|(deployment, pods)| Master {
+            rollout: rollout::judge(&deployment, &pods),
+            image: rollout::image(&deployment),
+        }),
+        answer,
+        nodes,
+        daemon_sets: daemon_sets.map(|sets| sets.iter().map(ResourceExt::name_any).collect()),
+    }
+}
+
+async fn check_secret(cluster: &Cluster) -> Result<(), ClusterError> {
+    let secret = cluster.secret().await?;
+    let secret = secret.ok_or_else(|| ClusterError::NoSecret(cluster.place.clone()))?;
+    ["token", "agent-key"].into_iter().try_for_each(|key| cluster.key_of(&secret, key).map(drop))
+}
+
+async fn list<K>(cluster: &Cluster, right: Right, api: Api<K>) -> Result<Vec<K>, ClusterError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    Ok(cluster.call(right, api.list(&ListParams::default())).await?.items)
+}

@@ -1,0 +1,212 @@
+//! Why a command on a cluster failed, with its hint.
+
+use std::time::Duration;
+
+use kube::config::KubeconfigError;
+
+use super::place::{BadPlace, KubePlace};
+use super::rights::Right;
+use crate::output::spelled;
+
+/// Why a command on a cluster failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClusterError {
+    /// No file says where the cluster is.
+    #[error("there is no usable kubeconfig")]
+    NoKubeconfig(#[source] KubeconfigError),
+    /// The kubeconfig has no such context.
+    #[error("the kubeconfig has no context \"{0}\"")]
+    NoContext(String),
+    /// `-n` is not the name of a namespace.
+    #[error(transparent)]
+    Namespace(#[from] BadPlace),
+    /// The login is missing, wrong or has expired.
+    #[error("the cluster of context {context} refuses your login: {reason}")]
+    Login {
+        /// The context.
+        context: String,
+        /// The cluster's or the login plugin's words.
+        reason: String,
+    },
+    /// The user lacks a right.
+    #[error("you may not {} in namespace {namespace} of context {context}", listed(rights))]
+    Forbidden {
+        /// The missing rights.
+        rights: Vec<Right>,
+        /// The context.
+        context: String,
+        /// The namespace.
+        namespace: String,
+    },
+    /// The API refused a call, with this message.
+    #[error("the cluster refused to {right}: {message}")]
+    Refused {
+        /// The call.
+        right: Right,
+        /// The HTTP status.
+        status: u16,
+        /// The API's message.
+        message: String,
+    },
+    /// The API cannot be reached.
+    #[error("the Kubernetes API at {server} cannot be reached: {reason}")]
+    Unreachable {
+        /// Its address.
+        server: String,
+        /// The system's error text.
+        reason: String,
+    },
+    /// The API did not answer in time.
+    #[error("the Kubernetes API at {server} did not answer within {}", spelled(*after))]
+    Silent {
+        /// Its address.
+        server: String,
+        /// The time limit.
+        after: Duration,
+    },
+    /// The namespace has no master.
+    #[error("there is no master in namespace {}", .0.namespace())]
+    NoMaster(KubePlace),
+    /// The master's pod is not ready.
+    #[error("the master in namespace {} is not ready: {state}", place.namespace())]
+    NotReady {
+        /// The master's place.
+        place: KubePlace,
+        /// The state of its newest pod.
+        state: String,
+    },
+    /// The Secret `muster` does not exist.
+    #[error("there is no Secret muster in namespace {}, so the master's token is not known", .0.namespace())]
+    NoSecret(KubePlace),
+    /// The Secret `muster` lacks a key or its value is not a token.
+    #[error("the Secret muster in namespace {} has no valid {key}", place.namespace())]
+    BadSecret {
+        /// The place.
+        place: KubePlace,
+        /// The key.
+        key: &'static str,
+    },
+    /// The connection to the master's pod broke.
+    #[error("the port-forward to pod {pod} failed: {reason}")]
+    Forward {
+        /// The pod.
+        pod: String,
+        /// The cause.
+        reason: String,
+    },
+    /// The socket for the forward cannot be created.
+    #[error("create a socket for the port-forward")]
+    Socket(#[source] std::io::Error),
+    /// Objects with the names of the manifests belong to someone else.
+    #[error("namespace {namespace} already has {} without the label app.kubernetes.io/part-of=muster", .objects.join(", "))]
+    Foreign {
+        /// The objects, as `kind/name`.
+        objects: Vec<String>,
+        /// The namespace.
+        namespace: String,
+    },
+    /// The namespace does not exist.
+    #[error("there is no namespace {0}")]
+    NoNamespace(String),
+    /// The node has not got the master's image.
+    #[error("the node cannot get the master's image {image}: {reason}")]
+    NoImage {
+        /// The image.
+        image: String,
+        /// The kubelet's words.
+        reason: String,
+    },
+    /// The master's pod cannot start.
+    #[error("the master does not start: {0}")]
+    Stuck(String),
+    /// Waiting took too long.
+    #[error("{what} after {}: {state}", spelled(*after))]
+    Late {
+        /// What was waited for, as the begin of a sentence.
+        what: &'static str,
+        /// The state at the end.
+        state: String,
+        /// The time limit.
+        after: Duration,
+    },
+    /// Jobs have not ended, so nothing is uninstalled.
+    #[error("jobs in namespace {namespace} have not ended: {}", .names.join(", "))]
+    JobsRun {
+        /// The jobs.
+        names: Vec<String>,
+        /// The namespace.
+        namespace: String,
+    },
+    /// `uninstall` without `-y`, and nobody can be asked.
+    #[error("uninstalling needs your consent, and stdin is not a terminal")]
+    NoConsent,
+}
+
+impl ClusterError {
+    /// Whether a retry may succeed.
+    pub(crate) fn is_transient(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Silent { .. } | Self::NoMaster(_) | Self::NotReady { .. } => true,
+            Self::Forward { .. } => true,
+            Self::Refused { status, .. } => *status == 429 || *status >= 500,
+            Self::NoKubeconfig(_) | Self::NoContext(_) | Self::Namespace(_) | Self::Login { .. } => false,
+            Self::Forbidden { .. } | Self::NoSecret(_) | Self::BadSecret { .. } | Self::Socket(_) => false,
+            Self::Foreign { .. } | Self::NoNamespace(_) | Self::NoImage { .. } | Self::Stuck(_) => false,
+            Self::Late { .. } | Self::JobsRun { .. } | Self::NoConsent => false,
+        }
+    }
+
+    /// Whether the user's input or files are wrong, and not the cluster.
+    pub(crate) fn is_bad_input(&self) -> bool {
+        match self {
+            Self::NoKubeconfig(_) | Self::NoContext(_) | Self::Namespace(_) | Self::NoNamespace(_) => true,
+            Self::Foreign { .. } | Self::NoImage { .. } | Self::JobsRun { .. } | Self::NoConsent => true,
+            Self::Login { .. } | Self::Forbidden { .. } | Self::Refused { .. } | Self::Unreachable { .. } => false,
+            Self::Silent { .. } | Self::NoMaster(_) | Self::NotReady { .. } | Self::NoSecret(_) => false,
+            Self::BadSecret { .. } | Self::Forward { .. } | Self::Socket(_) | Self::Stuck(_) => false,
+            Self::Late { .. } => false,
+        }
+    }
+
+    /// The next step for the user, if there is one.
+    pub(crate) fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::NoKubeconfig(_) => "set KUBECONFIG to your cluster's file, and try: kubectl config view".to_owned(),
+            Self::NoContext(_) => "kubectl config get-contexts lists the contexts".to_owned(),
+            Self::Login { .. } | Self::Unreachable { .. } | Self::Silent { .. } => "try: kubectl get pods".to_owned(),
+            Self::Forbidden { rights, namespace, .. } => {
+                let first = rights.first().map(Right::to_string).unwrap_or_default();
+                format!("ask the cluster's administrator for it; to check: kubectl auth can-i {first} -n {namespace}")
+            }
+            Self::NoMaster(place) | Self::NoSecret(place) => {
+                format!("to install a master there: client install --master {place}")
+            }
+            Self::NotReady { place, .. } => format!("client doctor --master {place} checks the installation"),
+            Self::BadSecret { place, .. } => {
+                let delete = format!("kubectl delete secret muster -n {}", place.namespace());
+                format!("to create it again: {delete}; client install --master {place}")
+            }
+            Self::Foreign { .. } => "choose another namespace with -n, or delete these objects".to_owned(),
+            Self::NoNamespace(name) => format!("kubectl create namespace {name}"),
+            Self::NoImage { .. } => "run `make images`, which builds it and loads it into a local cluster; else push it and give its name with --image"
+                .to_owned(),
+            Self::Stuck(_) => "kubectl describe pods -l app.kubernetes.io/component=master shows why".to_owned(),
+            Self::JobsRun { names, .. } => {
+                let first = names.first().map(String::as_str).unwrap_or_default();
+                format!("cancel them, for example with client cancel {first}, or add --force to stop all")
+            }
+            Self::NoConsent => "add -y".to_owned(),
+            Self::Refused { message, .. } if message.contains("provided port is already allocated") => {
+                "another master of the cluster has this port: leave out --service nodeport and use --master kube"
+                    .to_owned()
+            }
+            Self::Namespace(_) | Self::Refused { .. } | Self::Forward { .. } => return None,
+            Self::Socket(_) | Self::Late { .. } => return None,
+        };
+        Some(hint)
+    }
+}
+
+fn listed(rights: &[Right]) -> String {
+    rights.iter().map(Right::to_string).collect::<Vec<_>>().join(", ")
+}

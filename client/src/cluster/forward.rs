@@ -1,0 +1,189 @@
+//! The way to a master through the Kubernetes API: a socket of this process, and a port-forward to the master's pod for
+//! each connection to it. Each connection looks up the pod again, so a new master is found after the old one's end.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use protocol::routes::MASTER_PORT;
+use tempfile::TempDir;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::{Cluster, ClusterError, pods, rights};
+
+/// Maximum number of concurrent connections. A command uses about three.
+const MOST_CONNECTIONS: usize = 16;
+/// A connection without traffic for this time is closed, because a load balancer may have dropped it silently. Long polls
+/// are shorter. A reader of a quiet log stream resumes it.
+const IDLE: Duration = Duration::from_secs(120);
+/// Bytes of one read.
+const PIECE: usize = 16 * 1024;
+
+/// A socket that leads to the master. Dropping this closes all connections and removes the socket.
+#[derive(Debug)]
+pub(crate) struct Forward {
+    socket: PathBuf,
+    shared: Arc<Shared>,
+    /// The task that accepts connections, which owns those that pass on bytes.
+    _accepting: JoinSet<()>,
+    // Only this user can enter it.
+    _folder: TempDir,
+}
+
+/// Why the newest connection failed, for the error of the request that used it.
+#[derive(Debug, Default)]
+struct Shared {
+    trouble: Mutex<Option<Arc<ClusterError>>>,
+}
+
+impl Forward {
+    /// Creates the socket. The cluster is asked when a connection is made.
+    ///
+    /// # Errors
+    /// Fails if there is no folder for temporary files, or if its path is too long for a socket.
+    pub(crate) fn open(cluster: Cluster) -> Result<Self, ClusterError> {
+        let folder = tempfile::Builder::new().prefix("muster-").tempdir().map_err(ClusterError::Socket)?;
+        let socket = folder.path().join("master");
+        let listener = UnixListener::bind(&socket).map_err(ClusterError::Socket)?;
+        let shared = Arc::new(Shared::default());
+        let mut accepting = JoinSet::new();
+        accepting.spawn(accept(listener, cluster, Arc::clone(&shared)));
+        Ok(Self { socket, shared, _accepting: accepting, _folder: folder })
+    }
+
+    /// The socket's path.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Why the newest connection failed, unless one was made since then.
+    pub(crate) fn trouble(&self) -> Option<Arc<ClusterError>> {
+        self.shared.lock().clone()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<ClusterError>>> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn accept(listener: UnixListener, cluster: Cluster, shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.len() >= MOST_CONNECTIONS {
+            connections.join_next().await;
+        }
+        while connections.try_join_next().is_some() {}
+        // The only lasting failure is a lack of file descriptors, which the next request reports.
+        let Ok((mut stream, _)) = listener.accept().await else { return };
+        let (cluster, shared) = (cluster.clone(), Arc::clone(&shared));
+        connections.spawn(async move {
+            if let Err(error) = carry(&mut stream, &cluster, &shared).await {
+                // Stored before the end of the connection fails its request, which reports the error.
+                *shared.lock() = Some(Arc::new(error));
+            }
+            drop(stream);
+        });
+    }
+}
+
+/// Connects to the master's pod, and passes on bytes until one side ends.
+async fn carry(stream: &mut UnixStream, cluster: &Cluster, shared: &Shared) -> Result<(), ClusterError> {
+    let pod = ready_pod(cluster).await?;
+    let api = cluster.api::<Pod>();
+    let mut forward = cluster.call(rights::FORWARD, api.portforward(&pod, &[MASTER_PORT])).await?;
+    let mut far = forward.take_stream(MASTER_PORT).expect("the port was asked for, and its stream is taken once");
+    let failed = forward.take_error(MASTER_PORT).expect("the port was asked for, and its errors are taken once");
+    *shared.lock() = None;
+    let outcome = tokio::select! {
+        // The kubelet reports that nothing listens at the port. Without a report, the bytes end too.
+        Some(reason) = failed => Err(ClusterError::Forward { pod, reason: reason.trim().to_owned() }),
+        // A broken connection is an error of the request that used it.
+        _ = pass_on(stream, &mut far) => Ok(()),
+    };
+    forward.abort();
+    outcome
+}
+
+/// The name of the master's newest ready pod.
+async fn ready_pod(cluster: &Cluster) -> Result<String, ClusterError> {
+    let found = cluster.master_pods().await?;
+    if let Some(pod) = pods::newest_ready(&found) {
+        return Ok(pod.name_any());
+    }
+    let place = cluster.place.clone();
+    Err(match pods::newest_kept(&found) {
+        Some(pod) => ClusterError::NotReady { place, state: pods::state(pod) },
+        None => ClusterError::NoMaster(place),
+    })
+}
+
+/// Passes on bytes in both directions until one side ends, fails or both are silent.
+async fn pass_on(
+    near: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    far: &mut (impl AsyncRead + AsyncWrite + Unpin),
+) -> io::Result<()> {
+    let (mut up, mut down) = (vec![0; PIECE], vec![0; PIECE]);
+    loop {
+        let step = async {
+            tokio::select! {
+                read = near.read(&mut up) => Ok::<_, io::Error>((read?, Direction::Up)),
+                read = far.read(&mut down) => Ok((read?, Direction::Down)),
+            }
+        };
+        let (length, direction) = timeout(IDLE, step).await??;
+        let written = match direction {
+            _ if length == 0 => return Ok(()),
+            Direction::Up => timeout(IDLE, far.write_all(&up[..length])).await?,
+            Direction::Down => timeout(IDLE, near.write_all(&down[..length])).await?,
+        };
+        written?;
+    }
+}
+
+/// The direction of bytes.
+#[derive(Debug, Clone, Copy)]
+enum Direction {
+    /// To the master.
+    Up,
+    /// From the master.
+    Down,
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::duplex;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn bytes_pass_in_both_directions_until_one_side_ends() {
+        let ((mut client, mut near), (mut far, mut master)) = (duplex(64), duplex(64));
+        let passing = tokio::spawn(async move { pass_on(&mut near, &mut far).await });
+        let sent = vec![7_u8; 1000];
+        let (mut received, mut answer) = (vec![0; 1000], [0; 2]);
+        let (written, read) = tokio::join!(client.write_all(&sent), master.read_exact(&mut received));
+        written.unwrap();
+        read.unwrap();
+        assert_eq!(received, sent);
+        master.write_all(b"ok").await.unwrap();
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"ok");
+        drop(master);
+        passing.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_connection_is_closed() {
+        let ((_client, mut near), (mut far, _master)) = (duplex(64), duplex(64));
+        let error = pass_on(&mut near, &mut far).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+}

@@ -1,0 +1,157 @@
+//! Installs or upgrades the master of a namespace, as `kubectl apply -k manifests/` does, with the Secret.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::ObjectMeta;
+use protocol::image::ImageRef;
+use serde_json::{Value, json};
+
+use super::{Cluster, ClusterError, MUSTER, PART_OF, manifests, rights, rollout};
+use crate::config::Token;
+use crate::output::Notes;
+
+/// Whether clients can reach the master at a port of every node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ServiceChoice {
+    /// An existing Service stays as it is.
+    Keep,
+    /// There is no Service.
+    None,
+    /// There is a Service with a port on every node.
+    NodePort,
+}
+
+/// What to install.
+#[derive(Debug, Clone)]
+pub(crate) struct Order {
+    /// The master's image. If `None`, the one of this version.
+    pub(crate) image: Option<ImageRef>,
+    /// The Service.
+    pub(crate) service: ServiceChoice,
+}
+
+impl Order {
+    fn objects(&self) -> Vec<DynamicObject> {
+        let image = self.image.clone().unwrap_or_else(manifests::default_image);
+        let service = (self.service == ServiceChoice::NodePort).then(manifests::node_port);
+        manifests::required(&image).into_iter().chain(service).collect()
+    }
+}
+
+/// The objects as one list for `kubectl apply -f -`, without the Secret.
+pub(crate) fn exported(order: &Order) -> Value {
+    json!({"apiVersion": "v1", "kind": "List", "items": order.objects()})
+}
+
+/// Installs or upgrades, and waits until the master serves. Changes nothing if an object belongs to someone else, or if
+/// a right is missing.
+///
+/// # Errors
+/// Each variant of [`ClusterError`] that concerns the cluster.
+pub(crate) async fn install(cluster: &Cluster, order: &Order, notes: &Notes) -> Result<(), ClusterError> {
+    let missing = rights::missing(cluster, rights::to_install()).await?;
+    if !missing.is_empty() {
+        return Err(cluster.forbidden(missing));
+    }
+    check_namespace(cluster).await?;
+    let objects = order.objects();
+    let before = existing(cluster, &objects).await?;
+    make_secret(cluster, notes).await?;
+    for (object, before) in objects.iter().zip(before) {
+        let api = api_of(cluster, object);
+        let params = PatchParams::apply(MUSTER).force();
+        let right = rights::on_object("patch", manifests::kind(object));
+        let after = cluster.call(right, api.patch(MUSTER, &params, &Patch::Apply(object))).await?;
+        let done = match before {
+            None => "created",
+            Some(before) if before.metadata.resource_version == after.metadata.resource_version => "unchanged",
+            Some(_) => "changed",
+        };
+        notes.say(&format!("{} {done}", manifests::shown(object)));
+    }
+    if order.service == ServiceChoice::None && delete(cluster, &manifests::node_port()).await? {
+        notes.say("service/muster deleted");
+    }
+    rollout::replace_stuck(cluster).await?;
+    rollout::until_done(cluster, notes).await
+}
+
+/// Without the right to read namespaces, a missing one shows at the first object.
+async fn check_namespace(cluster: &Cluster) -> Result<(), ClusterError> {
+    let namespaces: Api<Namespace> = Api::all(cluster.client().clone());
+    match cluster.call(rights::GET_NAMESPACE, namespaces.get_opt(cluster.namespace())).await {
+        Ok(None) => Err(ClusterError::NoNamespace(cluster.namespace().to_owned())),
+        Ok(Some(_)) | Err(ClusterError::Forbidden { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The object of the cluster for each of these.
+///
+/// # Errors
+/// [`ClusterError::Foreign`] names all objects that exist without our label.
+async fn existing(cluster: &Cluster, objects: &[DynamicObject]) -> Result<Vec<Option<DynamicObject>>, ClusterError> {
+    let mut found = vec![];
+    for object in objects {
+        found.push(find(cluster, object).await?);
+    }
+    let foreign = |(object, found): (&DynamicObject, &Option<DynamicObject>)| {
+        found.as_ref().is_some_and(|found| !is_ours(found)).then(|| manifests::shown(object))
+    };
+    let foreign: Vec<String> = objects.iter().zip(&found).filter_map(foreign).collect();
+    if foreign.is_empty() {
+        Ok(found)
+    } else {
+        Err(ClusterError::Foreign { objects: foreign, namespace: cluster.namespace().to_owned() })
+    }
+}
+
+/// The object of the cluster with the type and name of this one.
+pub(super) async fn find(cluster: &Cluster, object: &DynamicObject) -> Result<Option<DynamicObject>, ClusterError> {
+    let right = rights::on_object("get", manifests::kind(object));
+    cluster.call(right, api_of(cluster, object).get_opt(MUSTER)).await
+}
+
+/// Deletes the object of the cluster with the type and name of this one, if it is ours. Returns whether it existed.
+pub(super) async fn delete(cluster: &Cluster, object: &DynamicObject) -> Result<bool, ClusterError> {
+    if !find(cluster, object).await?.is_some_and(|found| is_ours(&found)) {
+        return Ok(false);
+    }
+    let right = rights::on_object("delete", manifests::kind(object));
+    let api = api_of(cluster, object);
+    cluster.call(right, api.delete(MUSTER, &DeleteParams::background())).await?;
+    Ok(true)
+}
+
+fn api_of(cluster: &Cluster, object: &DynamicObject) -> Api<DynamicObject> {
+    Api::namespaced_with(cluster.client().clone(), cluster.namespace(), &manifests::resource(object))
+}
+
+pub(super) fn is_ours(object: &DynamicObject) -> bool {
+    object.metadata.labels.as_ref().and_then(|labels| labels.get(PART_OF)).is_some_and(|value| value == MUSTER)
+}
+
+/// Creates the Secret with a new token and a new key, unless it exists.
+async fn make_secret(cluster: &Cluster, notes: &Notes) -> Result<(), ClusterError> {
+    if let Some(secret) = cluster.secret().await? {
+        for key in ["token", "agent-key"] {
+            cluster.key_of(&secret, key)?;
+        }
+        return Ok(());
+    }
+    let random = || Token::random().text().to_owned();
+    let values = [("token", random()), ("agent-key", random())];
+    let labels = [("app.kubernetes.io/name", MUSTER), (PART_OF, MUSTER)];
+    let labels: BTreeMap<String, String> = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    let secret = Secret {
+        metadata: ObjectMeta { name: Some(MUSTER.to_owned()), labels: Some(labels), ..ObjectMeta::default() },
+        string_data: Some(values.map(|(key, value)| (key.to_owned(), value)).into()),
+        ..Secret::default()
+    };
+    let (api, params) = (cluster.api::<Secret>(), PostParams::default());
+    cluster.call(rights::CREATE_SECRET, api.create(&params, &secret)).await?;
+    notes.say("secret/muster created");
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! The objects of an installation, from the files that `kubectl apply -k manifests/` takes too.
+
+use kube::api::DynamicObject;
+use kube::core::{ApiResource, GroupVersionKind, TypeMeta};
+use protocol::image::ImageRef;
+use serde_json::{Value, json};
+
+const ACCOUNT: &str = include_str!("../../../manifests/base/account.yaml");
+const MASTER: &str = include_str!("../../../manifests/base/master.yaml");
+const SERVICE: &str = include_str!("../../../manifests/base/service.yaml");
+
+/// The service account and its rights, and then the Deployment with this image of the master.
+pub(super) fn required(image: &ImageRef) -> Vec<DynamicObject> {
+    let mut objects = parsed(&[ACCOUNT, MASTER]);
+    for object in objects.iter_mut().filter(|object| kind(object) == "Deployment") {
+        object.data["spec"]["template"]["spec"]["containers"][0]["image"] = json!(image.to_string());
+    }
+    objects
+}
+
+/// The Service with a port on every node.
+pub(super) fn node_port() -> DynamicObject {
+    parsed(&[SERVICE]).remove(0)
+}
+
+/// The image that `make images` builds for this version.
+pub(super) fn default_image() -> ImageRef {
+    concat!("muster-master:", env!("CARGO_PKG_VERSION")).parse().expect("a name and a version make an image")
+}
+
+/// The kind of an object from a manifest.
+pub(super) fn kind(object: &DynamicObject) -> &str {
+    &type_of(object).kind
+}
+
+/// `kind/name` in the form of kubectl.
+pub(super) fn shown(object: &DynamicObject) -> String {
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    format!("{}/{name}", kind(object).to_ascii_lowercase())
+}
+
+/// How the API names the objects of this kind.
+pub(super) fn resource(object: &DynamicObject) -> ApiResource {
+    let types = type_of(object);
+    let kind = GroupVersionKind::try_from(types).expect("manifests have a group and a version, which a test checks");
+    ApiResource::from_gvk(&kind)
+}
+
+fn type_of(object: &DynamicObject) -> &TypeMeta {
+    object.types.as_ref().expect("manifests have types, which a test checks")
+}
+
+fn parsed(files: &[&str]) -> Vec<DynamicObject> {
+    // Kubernetes reads YAML 1.1, in which 0440 is octal.
+    let options = serde_saphyr::options! { legacy_octal_numbers: true };
+    let documents = files.iter().flat_map(|text| {
+        let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options.clone())
+            .expect("the manifests are YAML, which a test checks");
+        documents
+    });
+    documents.map(|object| serde_json::from_value(object).expect("objects, which a test checks")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{MUSTER, PART_OF, rights};
+
+    fn all() -> Vec<DynamicObject> {
+        required(&default_image()).into_iter().chain([node_port()]).collect()
+    }
+
+    #[test]
+    fn the_files_are_those_that_kubectl_applies() {
+        let list = include_str!("../../../manifests/kustomization.yaml");
+        let files: Vec<&str> = list.lines().filter_map(|line| line.trim().strip_prefix("- ")).collect();
+        assert_eq!(files, ["base/account.yaml", "base/master.yaml", "base/service.yaml"]);
+    }
+
+    #[test]
+    fn every_object_has_a_type_a_known_kind_and_our_label() {
+        let shown: Vec<String> = all().iter().map(shown).collect();
+        let kinds = ["serviceaccount", "role", "rolebinding", "deployment", "service"];
+        assert_eq!(shown, kinds.map(|kind| format!("{kind}/muster")));
+        for object in all() {
+            rights::on_object("get", kind(&object));
+            assert_eq!(resource(&object).plural, format!("{}s", kind(&object).to_ascii_lowercase()));
+            assert_eq!(object.metadata.labels.as_ref().and_then(|labels| labels.get(PART_OF)).unwrap(), MUSTER);
+        }
+    }
+
+    #[test]
+    fn the_deployment_runs_the_given_image_and_reads_octal_modes() {
+        let image = "registry.example.com/team/muster-master:9".parse().unwrap();
+        let deployment = required(&image).pop().unwrap();
+        let pod = &deployment.data["spec"]["template"]["spec"];
+        assert_eq!(pod["containers"][0]["image"], "registry.example.com/team/muster-master:9");
+        assert_eq!(pod["containers"][0]["imagePullPolicy"], "IfNotPresent");
+        let secret = pod["volumes"].as_array().unwrap().iter().find(|volume| volume["name"] == "secret").unwrap();
+        assert_eq!(secret["secret"]["defaultMode"], 0o440);
+    }
+}

@@ -1,0 +1,190 @@
+//! Everything about the Kubernetes API: the connection to a namespace, the way to its master, and the installation. No
+//! other module of the client uses kube.
+
+mod checks;
+mod doctor;
+mod error;
+mod forward;
+mod install;
+mod manifests;
+mod place;
+mod pods;
+mod rights;
+mod rollout;
+mod uninstall;
+
+use std::error::Error as StdError;
+use std::time::Duration;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::api::ListParams;
+use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Api, Client, Resource};
+
+pub(crate) use self::checks::{Check, Verdict};
+pub(crate) use self::doctor::{Surroundings, examine};
+pub(crate) use self::error::ClusterError;
+pub(crate) use self::forward::Forward;
+pub(crate) use self::install::{Order, ServiceChoice, exported, install};
+pub(crate) use self::place::{BadPlace, KubePlace, namespace_name};
+use self::rights::Right;
+pub(crate) use self::uninstall::{Found, find, remove};
+use crate::config::Token;
+
+/// The name of all objects of the manifests, and of the Secret.
+const MUSTER: &str = "muster";
+/// The label of all objects of the manifests.
+const PART_OF: &str = "app.kubernetes.io/part-of";
+/// Selects the master's pods.
+const MASTER_PODS: &str = "app.kubernetes.io/name=muster,app.kubernetes.io/component=master";
+/// Maximum time of one call, including kube's own retries after 429, 503 and 504.
+const CALL_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The connection to one namespace of a cluster.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    client: Client,
+    /// The place, always with its namespace.
+    place: KubePlace,
+    /// The name of the context, also if the place has none.
+    context: String,
+    /// The URL of the API.
+    server: String,
+}
+
+impl Cluster {
+    /// Reads the kubeconfig, or the service account of the pod in which this program runs. Sends nothing yet.
+    ///
+    /// # Errors
+    /// Fails if neither exists, or if the kubeconfig lacks the context.
+    pub(crate) async fn connect(place: &KubePlace) -> Result<Self, ClusterError> {
+        // An error means that a provider is already installed.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let (context, config) = configured(place).await?;
+        let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+        let namespace = place.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        let place = place.clone().or_namespace(Some(namespace));
+        let client = Client::try_from(config).map_err(|error| {
+            if let kube::Error::Auth(error) = error {
+                return ClusterError::Login { context: context.clone(), reason: root_cause(&error) };
+            }
+            ClusterError::Unreachable { server: server.clone(), reason: root_cause(&error) }
+        })?;
+        Ok(Self { client, place, context, server })
+    }
+
+    fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The name of the namespace.
+    pub(crate) fn namespace(&self) -> &str {
+        self.place.namespace()
+    }
+
+    /// The name of the context.
+    pub(crate) fn context(&self) -> &str {
+        &self.context
+    }
+
+    /// The objects of one kind in the namespace.
+    fn api<K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>>(&self) -> Api<K> {
+        Api::namespaced(self.client.clone(), self.namespace())
+    }
+
+    /// Makes one call with a deadline. `right` names the call for an error.
+    async fn call<T>(
+        &self,
+        right: Right,
+        request: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, ClusterError> {
+        match tokio::time::timeout(CALL_TIMEOUT, request).await {
+            Ok(answer) => answer.map_err(|error| self.error(right, &error)),
+            Err(_) => Err(ClusterError::Silent { server: self.server.clone(), after: CALL_TIMEOUT }),
+        }
+    }
+
+    fn error(&self, right: Right, error: &kube::Error) -> ClusterError {
+        if let kube::Error::Auth(error) = error {
+            return self.login(root_cause(error));
+        }
+        let kube::Error::Api(status) = error else {
+            return ClusterError::Unreachable { server: self.server.clone(), reason: root_cause(error) };
+        };
+        match status.code {
+            401 => self.login(status.message.clone()),
+            // Other refusals with this status are about quotas, or about the rights that a Role would give.
+            403 if status.message.contains(" cannot ") => self.forbidden(vec![right]),
+            code => ClusterError::Refused { right, status: code, message: status.message.clone() },
+        }
+    }
+
+    fn login(&self, reason: String) -> ClusterError {
+        ClusterError::Login { context: self.context.clone(), reason }
+    }
+
+    fn forbidden(&self, rights: Vec<Right>) -> ClusterError {
+        let (context, namespace) = (self.context.clone(), self.namespace().to_owned());
+        ClusterError::Forbidden { rights, context, namespace }
+    }
+
+    /// The pods of the master.
+    async fn master_pods(&self) -> Result<Vec<Pod>, ClusterError> {
+        let selected = ListParams::default().labels(MASTER_PODS);
+        Ok(self.call(rights::LIST_PODS, self.api::<Pod>().list(&selected)).await?.items)
+    }
+
+    /// The Secret `muster`, if it exists.
+    async fn secret(&self) -> Result<Option<Secret>, ClusterError> {
+        self.call(rights::GET_SECRET, self.api::<Secret>().get_opt(MUSTER)).await
+    }
+
+    /// The master's token, from the Secret.
+    pub(crate) async fn token(&self) -> Result<Token, ClusterError> {
+        let secret = self.secret().await?.ok_or_else(|| ClusterError::NoSecret(self.place.clone()))?;
+        self.key_of(&secret, "token")
+    }
+
+    /// A key of the Secret, checked.
+    fn key_of(&self, secret: &Secret, key: &'static str) -> Result<Token, ClusterError> {
+        let value = secret.data.as_ref().and_then(|data| data.get(key));
+        let text = value.and_then(|value| std::str::from_utf8(&value.0).ok());
+        let bad = || ClusterError::BadSecret { place: self.place.clone(), key };
+        text.and_then(|text| text.parse().ok()).ok_or_else(bad)
+    }
+}
+
+/// The name of the context and its configuration.
+async fn configured(place: &KubePlace) -> Result<(String, Config), ClusterError> {
+    let refused = |error| {
+        let KubeconfigError::LoadContext(context) = error else { return ClusterError::NoKubeconfig(error) };
+        ClusterError::NoContext(context)
+    };
+    let options = KubeConfigOptions { context: place.context.clone(), ..KubeConfigOptions::default() };
+    let loaded = match Kubeconfig::read() {
+        Ok(kubeconfig) => {
+            let context = place.context.clone().or_else(|| kubeconfig.current_context.clone()).unwrap_or_default();
+            let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+            config.map(|config| (context, config))
+        }
+        Err(error) => Err(error),
+    };
+    match loaded {
+        Ok(loaded) => Ok(loaded),
+        Err(error) if place.context.is_some() => Err(refused(error)),
+        Err(error) => {
+            let in_pod = Config::incluster().map_err(|_| refused(error))?;
+            Ok(("in-cluster".to_owned(), in_pod))
+        }
+    }
+}
+
+/// The innermost cause. The outer causes name the layers of the HTTP client.
+fn root_cause(error: &dyn StdError) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
+}

@@ -1,0 +1,119 @@
+//! The rights that the client needs in a namespace: to reach a master, to install one and to uninstall it.
+
+use std::fmt;
+
+use futures_util::future::try_join_all;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use kube::Api;
+use kube::api::PostParams;
+
+use super::{Cluster, ClusterError, MUSTER};
+
+/// One call of the Kubernetes API, as RBAC names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Right {
+    verb: &'static str,
+    group: &'static str,
+    /// The plural of the kind, with a subresource after a slash.
+    resource: &'static str,
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.verb, self.resource)
+    }
+}
+
+const fn right(verb: &'static str, group: &'static str, resource: &'static str) -> Right {
+    Right { verb, group, resource }
+}
+
+pub(super) const LIST_PODS: Right = right("list", "", "pods");
+pub(super) const FORWARD: Right = right("get", "", "pods/portforward");
+pub(super) const GET_SECRET: Right = right("get", "", "secrets");
+pub(super) const CREATE_SECRET: Right = right("create", "", "secrets");
+pub(super) const DELETE_SECRET: Right = right("delete", "", "secrets");
+pub(super) const DELETE_POD: Right = right("delete", "", "pods");
+pub(super) const DELETE_PODS: Right = right("deletecollection", "", "pods");
+pub(super) const WATCH_PODS: Right = right("watch", "", "pods");
+pub(super) const GET_DEPLOYMENTS: Right = right("get", "apps", "deployments");
+pub(super) const LIST_RECORDS: Right = right("list", "", "configmaps");
+pub(super) const DELETE_RECORDS: Right = right("deletecollection", "", "configmaps");
+pub(super) const DELETE_POLICIES: Right = right("deletecollection", NETWORKING, "networkpolicies");
+pub(super) const ASK_RIGHTS: Right = right("create", "authorization.k8s.io", "selfsubjectaccessreviews");
+pub(super) const GET_VERSION: Right = right("get", "", "version");
+pub(super) const GET_NAMESPACE: Right = right("get", "", "namespaces");
+pub(super) const LIST_QUOTAS: Right = right("list", "", "resourcequotas");
+pub(super) const LIST_NODES: Right = right("list", "", "nodes");
+pub(super) const LIST_DAEMONSETS: Right = right("list", "apps", "daemonsets");
+
+const NETWORKING: &str = "networking.k8s.io";
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+/// Needed beside [`FORWARD`] since Kubernetes 1.35 (`AuthorizePodWebsocketUpgradeCreatePermission`).
+pub(super) const CREATE_FORWARD: Right = right("create", "", "pods/portforward");
+/// The rights of everyone who uses `--master kube`.
+pub(super) const TO_USE: [Right; 4] = [GET_SECRET, LIST_PODS, FORWARD, CREATE_FORWARD];
+
+/// The kinds of the manifests.
+const KINDS: [(&str, &str); 5] =
+    [("", "serviceaccounts"), (RBAC, "roles"), (RBAC, "rolebindings"), ("apps", "deployments"), ("", "services")];
+
+/// The rights that `client install` needs, besides [`TO_USE`].
+pub(super) fn to_install() -> impl Iterator<Item = Right> {
+    let of_kind = |(group, resource)| ["get", "create", "patch"].map(|verb| right(verb, group, resource));
+    let of_rollout = ["list", "watch"].map(|verb| right(verb, "apps", "deployments"));
+    let kinds = KINDS.into_iter().flat_map(of_kind);
+    TO_USE.into_iter().chain(kinds).chain(of_rollout).chain([WATCH_PODS, CREATE_SECRET])
+}
+
+/// The rights that `client uninstall` needs.
+pub(super) fn to_uninstall() -> impl Iterator<Item = Right> {
+    let of_kind = |(group, resource)| ["get", "delete"].map(|verb| right(verb, group, resource));
+    let secrets = ["get", "delete"].map(|verb| right(verb, "", "secrets"));
+    let of_jobs = [LIST_RECORDS, DELETE_RECORDS, DELETE_POLICIES, DELETE_PODS, LIST_PODS, WATCH_PODS];
+    KINDS.into_iter().flat_map(of_kind).chain(secrets).chain(of_jobs)
+}
+
+/// The right to make a call on an object of the manifests.
+pub(super) fn on_object(verb: &'static str, kind: &str) -> Right {
+    let plural = format!("{}s", kind.to_ascii_lowercase());
+    let known = KINDS.into_iter().find(|(_, resource)| *resource == plural);
+    let (group, resource) = known.expect("the manifests contain only these kinds, which a test checks");
+    right(verb, group, resource)
+}
+
+/// Which of these rights the user lacks, in their order.
+///
+/// # Errors
+/// Fails if the cluster cannot be asked.
+pub(super) async fn missing(
+    cluster: &Cluster,
+    rights: impl IntoIterator<Item = Right>,
+) -> Result<Vec<Right>, ClusterError> {
+    let asked = rights
+        .into_iter()
+        .map(|right| async move { is_allowed(cluster, right).await.map(|allowed| (!allowed).then_some(right)) });
+    Ok(try_join_all(asked).await?.into_iter().flatten().collect())
+}
+
+async fn is_allowed(cluster: &Cluster, right: Right) -> Result<bool, ClusterError> {
+    let Right { verb, group, resource } = right;
+    let (resource, subresource) =
+        resource.split_once('/').map_or((resource, None), |(resource, part)| (resource, Some(part.to_owned())));
+    let attributes = ResourceAttributes {
+        namespace: Some(cluster.namespace().to_owned()),
+        verb: Some(verb.to_owned()),
+        group: Some(group.to_owned()),
+        resource: Some(resource.to_owned()),
+        subresource,
+        // A user may have the right to read only this Secret.
+        name: (right == GET_SECRET).then(|| MUSTER.to_owned()),
+        ..ResourceAttributes::default()
+    };
+    let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
+    let review = SelfSubjectAccessReview { spec, ..Default::default() };
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(cluster.client().clone());
+    let answer = cluster.call(ASK_RIGHTS, reviews.create(&PostParams::default(), &review)).await?;
+    Ok(answer.status.is_some_and(|status| status.allowed))
+}

@@ -1,0 +1,184 @@
+//! Waiting until the installed master serves.
+
+use std::time::Duration;
+
+use futures_util::stream::{BoxStream, StreamExt, select};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use kube::ResourceExt;
+use kube::runtime::{WatchStreamExt, watcher};
+
+use super::pods::{self, Trouble};
+use super::{Cluster, ClusterError, MASTER_PODS, MUSTER, PART_OF, rights};
+use crate::output::Notes;
+
+/// Maximum time of a rollout: the old master's end, the pull of the image, and the start after an outage.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// How far a rollout is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Rollout {
+    /// The newest master serves.
+    Done,
+    /// It may still serve. Says what is missing.
+    Waits(String),
+    /// The node cannot get its image.
+    NoImage(String),
+    /// It does not start.
+    Stuck(String),
+}
+
+/// Waits until the master of the newest Deployment serves. Stops early if it cannot.
+pub(super) async fn until_done(cluster: &Cluster, notes: &Notes) -> Result<(), ClusterError> {
+    let deployments = watcher(cluster.api::<Deployment>(), ours()).default_backoff().map(drop).boxed();
+    let mut changes = select(deployments, pod_changes(cluster, MASTER_PODS));
+    let mut newest = String::new();
+    let work = async {
+        loop {
+            let (deployment, pods) = look(cluster).await?;
+            match judge(&deployment, &pods) {
+                Rollout::Done => return Ok(()),
+                Rollout::Waits(state) => newest = state,
+                Rollout::NoImage(reason) => return Err(ClusterError::NoImage { image: image(&deployment), reason }),
+                Rollout::Stuck(reason) => return Err(ClusterError::Stuck(reason)),
+            }
+            notes.show_step(&format!("waiting for the master: {newest}"));
+            changes.next().await;
+        }
+    };
+    let outcome = tokio::time::timeout(LIMIT, work).await;
+    notes.end_progress();
+    outcome.unwrap_or(Err(ClusterError::Late { what: "the master does not serve", state: newest, after: LIMIT }))
+}
+
+/// The Deployment and the master's pods.
+pub(super) async fn look(cluster: &Cluster) -> Result<(Deployment, Vec<Pod>), ClusterError> {
+    let deployment = cluster.call(rights::GET_DEPLOYMENTS, cluster.api::<Deployment>().get_opt(MUSTER)).await?;
+    let deployment = deployment.ok_or_else(|| ClusterError::NoMaster(cluster.place.clone()))?;
+    Ok((deployment, cluster.master_pods().await?))
+}
+
+/// An item for each change of the pods with these labels, and at least one at the start. A change of many pods may be
+/// one item.
+pub(super) fn pod_changes(cluster: &Cluster, labels: &str) -> BoxStream<'static, ()> {
+    watcher(cluster.api::<Pod>(), watcher::Config::default().labels(labels)).default_backoff().map(drop).boxed()
+}
+
+fn ours() -> watcher::Config {
+    watcher::Config::default().labels(&format!("{PART_OF}={MUSTER}"))
+}
+
+/// How far the rollout of this Deployment is.
+pub(super) fn judge(deployment: &Deployment, pods: &[Pod]) -> Rollout {
+    let status = deployment.status.clone().unwrap_or_default();
+    if status.observed_generation < deployment.metadata.generation {
+        return Rollout::Waits("the change is not noticed yet".to_owned());
+    }
+    if let Some(message) = replica_failure(deployment) {
+        return Rollout::Stuck(message);
+    }
+    let wanted = container(deployment);
+    let current: Vec<Pod> = pods.iter().filter(|pod| runs(pod, wanted)).cloned().collect();
+    let is_updated = status.updated_replicas == status.replicas && status.available_replicas.unwrap_or(0) > 0;
+    match pods::newest_kept(&current) {
+        Some(pod) if is_updated && pods::is_ready(pod) => Rollout::Done,
+        Some(pod) => match pods::trouble(pod) {
+            Trouble::Image(reason) => Rollout::NoImage(reason),
+            Trouble::Crashes(_) => Rollout::Stuck(pods::state(pod)),
+            Trouble::Waits(_) => Rollout::Waits(pods::state(pod)),
+        },
+        None if pods.is_empty() => Rollout::Waits("its pod is not created yet".to_owned()),
+        None => Rollout::Waits("the old master ends".to_owned()),
+    }
+}
+
+/// The image of the Deployment's master.
+pub(super) fn image(deployment: &Deployment) -> String {
+    container(deployment).and_then(|container| container.image.clone()).unwrap_or_default()
+}
+
+/// Why the cluster refuses to create the pod, for example because of a quota.
+fn replica_failure(deployment: &Deployment) -> Option<String> {
+    let conditions = deployment.status.as_ref()?.conditions.as_ref()?;
+    let failure = conditions.iter().find(|one| one.type_ == "ReplicaFailure" && one.status == "True")?;
+    Some(failure.message.clone().unwrap_or_default())
+}
+
+fn container(deployment: &Deployment) -> Option<&Container> {
+    deployment.spec.as_ref()?.template.spec.as_ref()?.containers.first()
+}
+
+/// Whether the pod was made from this container. A pod of the previous Deployment may still exist.
+fn runs(pod: &Pod, wanted: Option<&Container>) -> bool {
+    let own = pod.spec.as_ref().and_then(|spec| spec.containers.first());
+    own.zip(wanted).is_some_and(|(own, wanted)| own.image == wanted.image && own.args == wanted.args)
+}
+
+/// Deletes pods whose image was missing. The Deployment replaces them at once, while the kubelet would wait for minutes
+/// before it looks for the image again.
+pub(super) async fn replace_stuck(cluster: &Cluster) -> Result<(), ClusterError> {
+    let without_image = |pod: &&Pod| !pods::is_ready(pod) && matches!(pods::trouble(pod), Trouble::Image(_));
+    for pod in cluster.master_pods().await?.iter().filter(without_image) {
+        let only = kube::api::DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
+        cluster.call(rights::DELETE_POD, cluster.api::<Pod>().delete(&pod.name_any(), &only)).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn deployment(generation: i64, status: &Value) -> Deployment {
+        let container = json!({"name": "master", "image": "m:2", "args": ["--a"]});
+        let deployment = json!({
+            "metadata": {"name": "muster", "generation": generation},
+            "spec": {"selector": {}, "template": {"spec": {"containers": [container]}}},
+            "status": status,
+        });
+        serde_json::from_value(deployment).expect("a deployment")
+    }
+
+    fn pod(image: &str, status: &Value) -> Pod {
+        let mut pod = pods::tests::pod("muster-1", 1, status);
+        let spec = json!({"containers": [{"name": "master", "image": image, "args": ["--a"]}]});
+        pod.spec = Some(serde_json::from_value(spec).expect("a spec"));
+        pod
+    }
+
+    fn updated() -> Value {
+        json!({"observedGeneration": 2, "replicas": 1, "updatedReplicas": 1, "availableReplicas": 1})
+    }
+
+    #[test]
+    fn a_rollout_is_done_when_the_new_pod_serves() {
+        let waits = |text: &str| Rollout::Waits(text.to_owned());
+        let ready = || pods::tests::ready();
+        let done = judge(&deployment(2, &updated()), &[pod("m:2", &ready())]);
+        assert_eq!(done, Rollout::Done);
+        let unseen = judge(&deployment(3, &updated()), &[pod("m:2", &ready())]);
+        assert_eq!(unseen, waits("the change is not noticed yet"));
+        let old = judge(&deployment(2, &updated()), &[pod("m:1", &ready())]);
+        assert_eq!(old, waits("the old master ends"));
+        assert_eq!(judge(&deployment(2, &json!({"observedGeneration": 2})), &[]), waits("its pod is not created yet"));
+        let starts = judge(&deployment(2, &updated()), &[pod("m:2", &json!({"phase": "Pending"}))]);
+        assert_eq!(starts, waits("pod muster-1: it is pending"));
+    }
+
+    #[test]
+    fn a_missing_image_and_a_refused_pod_end_the_wait() {
+        let waiting = json!({"waiting": {"reason": "ErrImagePull", "message": "not found"}});
+        let container =
+            json!({"name": "m", "ready": false, "restartCount": 0, "image": "", "imageID": "", "state": waiting});
+        let status = json!({"phase": "Pending", "containerStatuses": [container]});
+        let expected = Rollout::NoImage("ErrImagePull: not found".to_owned());
+        assert_eq!(judge(&deployment(2, &updated()), &[pod("m:2", &status)]), expected);
+        let old = judge(&deployment(2, &updated()), &[pod("m:1", &status)]);
+        assert_eq!(old, Rollout::Waits("the old master ends".to_owned()), "the pod of the previous image");
+        let condition = json!({"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"});
+        let refused = deployment(2, &json!({"observedGeneration": 2, "conditions": [condition]}));
+        assert_eq!(judge(&refused, &[]), Rollout::Stuck("exceeded quota".to_owned()));
+    }
+}

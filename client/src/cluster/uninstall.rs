@@ -1,0 +1,179 @@
+//! Removes the master of a namespace with all its jobs.
+
+use std::time::Duration;
+
+use futures_util::stream::StreamExt;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::api::{DeleteParams, DynamicObject, ListParams};
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::install::{delete, find as find_object, is_ours};
+use super::rights::Right;
+use super::{Cluster, ClusterError, MASTER_PODS, MUSTER, manifests, pods, rights, rollout};
+use crate::output::Notes;
+
+/// Selects everything that a master has created for its jobs.
+const OF_JOBS: &str = "app.kubernetes.io/managed-by=muster";
+/// The label with a job's name.
+const JOB: &str = "muster/job";
+/// Maximum time until pods have ended. Their default grace is 30 s.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// What an uninstallation removes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The names of all jobs that have a record.
+    pub(crate) jobs: Vec<String>,
+    /// Those that have not ended.
+    pub(crate) unfinished: Vec<String>,
+    /// The installed objects, as `kind/name`, in the order of their removal.
+    pub(crate) objects: Vec<String>,
+}
+
+/// The manifests' objects that may exist, in the order of their removal: the master goes first, and its rights last.
+fn installed() -> Vec<DynamicObject> {
+    let mut objects = manifests::required(&manifests::default_image());
+    objects.push(manifests::node_port());
+    objects.sort_by_key(|object| manifests::kind(object) != "Deployment");
+    objects[1..].reverse();
+    objects
+}
+
+/// Lists what there is to remove.
+///
+/// # Errors
+/// [`ClusterError::Forbidden`] if a right for the removal is missing, so that it does not stop halfway.
+pub(crate) async fn find(cluster: &Cluster) -> Result<Found, ClusterError> {
+    let missing = rights::missing(cluster, rights::to_uninstall()).await?;
+    if !missing.is_empty() {
+        return Err(cluster.forbidden(missing));
+    }
+    let labels = ListParams::default().labels(OF_JOBS);
+    let records = cluster.call(rights::LIST_RECORDS, cluster.api::<ConfigMap>().list(&labels)).await?.items;
+    let mut found = sorted(&records);
+    for object in installed() {
+        if find_object(cluster, &object).await?.is_some_and(|found| is_ours(&found)) {
+            found.objects.push(manifests::shown(&object));
+        }
+    }
+    if own_secret(cluster).await?.is_some() {
+        found.objects.push("secret/muster".to_owned());
+    }
+    Ok(found)
+}
+
+/// The jobs of these records. A record that cannot be read counts as unfinished.
+fn sorted(records: &[ConfigMap]) -> Found {
+    let mut found = Found::default();
+    for record in records {
+        let name = record.labels().get(JOB).cloned().unwrap_or_else(|| record.name_any());
+        let text = record.data.as_ref().and_then(|data| data.get("record"));
+        let parsed = text.and_then(|text| serde_json::from_str::<Value>(text).ok());
+        if parsed.is_none_or(|record| record.get("ended").is_none_or(Value::is_null)) {
+            found.unfinished.push(name.clone());
+        }
+        found.jobs.push(name);
+    }
+    found
+}
+
+/// Removes the master, then the jobs, and the Secret last. Returns when nothing runs any more.
+pub(crate) async fn remove(cluster: &Cluster, notes: &Notes) -> Result<(), ClusterError> {
+    let mut objects = installed().into_iter();
+    let deployment = objects.next().expect("the manifests have a Deployment, which is sorted first");
+    remove_object(cluster, &deployment, notes).await?;
+    // A master that still runs would create the pods and policies of its jobs again.
+    until_gone(cluster, MASTER_PODS, notes).await?;
+    delete_all::<ConfigMap>(cluster, rights::DELETE_RECORDS).await?;
+    delete_all::<Pod>(cluster, rights::DELETE_PODS).await?;
+    delete_all::<NetworkPolicy>(cluster, rights::DELETE_POLICIES).await?;
+    until_gone(cluster, OF_JOBS, notes).await?;
+    for object in objects {
+        remove_object(cluster, &object, notes).await?;
+    }
+    if own_secret(cluster).await?.is_some() {
+        let (api, params) = (cluster.api::<Secret>(), DeleteParams::default());
+        cluster.call(rights::DELETE_SECRET, api.delete(MUSTER, &params)).await?;
+        notes.say("secret/muster deleted");
+    }
+    Ok(())
+}
+
+async fn remove_object(cluster: &Cluster, object: &DynamicObject, notes: &Notes) -> Result<(), ClusterError> {
+    if delete(cluster, object).await? {
+        notes.say(&format!("{} deleted", manifests::shown(object)));
+    }
+    Ok(())
+}
+
+/// The Secret, if it is a master's. `make token` gives it no label.
+async fn own_secret(cluster: &Cluster) -> Result<Option<Secret>, ClusterError> {
+    let secret = cluster.secret().await?;
+    Ok(secret.filter(|secret| ["token", "agent-key"].iter().all(|key| cluster.key_of(secret, key).is_ok())))
+}
+
+async fn delete_all<K>(cluster: &Cluster, right: Right) -> Result<(), ClusterError>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let (params, labels) = (DeleteParams::background(), ListParams::default().labels(OF_JOBS));
+    cluster.call(right, cluster.api::<K>().delete_collection(&params, &labels)).await.map(drop)
+}
+
+/// Waits until nothing runs in pods with these labels.
+async fn until_gone(cluster: &Cluster, labels: &str, notes: &Notes) -> Result<(), ClusterError> {
+    let mut changes = rollout::pod_changes(cluster, labels);
+    let mut left = 0;
+    let work = async {
+        loop {
+            let selected = ListParams::default().labels(labels);
+            let found = cluster.call(rights::LIST_PODS, cluster.api::<Pod>().list(&selected)).await?;
+            left = found.iter().filter(|pod| !pods::has_ended(pod)).count();
+            if left == 0 {
+                return Ok(());
+            }
+            notes.show_step(&format!("waiting until {left} pods have ended"));
+            changes.next().await;
+        }
+    };
+    let outcome = tokio::time::timeout(LIMIT, work).await;
+    notes.end_progress();
+    let state = || format!("{left} are left");
+    outcome.unwrap_or_else(|_| Err(ClusterError::Late { what: "pods have not ended", state: state(), after: LIMIT }))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn record(name: &str, text: &str) -> ConfigMap {
+        let map =
+            json!({"metadata": {"name": format!("muster-{name}"), "labels": {JOB: name}}, "data": {"record": text}});
+        serde_json::from_value(map).expect("a ConfigMap")
+    }
+
+    #[test]
+    fn jobs_without_a_result_and_unreadable_records_are_unfinished() {
+        let records = [
+            record("done", r#"{"ended": {"result": {}}}"#),
+            record("runs", r#"{"ended": null}"#),
+            record("damaged", "{"),
+        ];
+        let found = sorted(&records);
+        assert_eq!(found.jobs, ["done", "runs", "damaged"]);
+        assert_eq!(found.unfinished, ["runs", "damaged"]);
+    }
+
+    #[test]
+    fn the_master_is_removed_first_and_its_account_last() {
+        let shown: Vec<String> = installed().iter().map(manifests::shown).collect();
+        let kinds = ["deployment", "service", "rolebinding", "role", "serviceaccount"];
+        assert_eq!(shown, kinds.map(|kind| format!("{kind}/muster")));
+    }
+}

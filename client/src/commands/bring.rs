@@ -1,0 +1,74 @@
+//! Brings a job's own code to a master: packs it, and sends what the master does not have.
+
+use std::time::Instant;
+
+use protocol::error::ErrorCode;
+use protocol::job::JobSpec;
+use protocol::view::BackendKind;
+use tokio::task::spawn_blocking;
+
+use crate::args::ImageArgs;
+use crate::error::Error;
+use crate::master_client::{MasterClient, MasterError, Submitted};
+use crate::output::{Notes, size, spelled};
+use crate::pack::Packed;
+use crate::request;
+use crate::script::Named;
+
+/// How often the client sends code that the master does not have, before it gives up. Another client's upload may have
+/// been removed in between.
+const UPLOADS_MAX: usize = 3;
+
+/// The job with the code in the folder of this script, for replicas that this kind of back end runs.
+pub(super) async fn with_code(
+    spec: JobSpec,
+    named: Named,
+    (backend, image): (BackendKind, ImageArgs),
+) -> Result<(JobSpec, Packed), Error> {
+    let spec = match backend {
+        BackendKind::Process => spec,
+        BackendKind::Kubernetes => {
+            if let Some(flag) = image.given_for_wrapping() {
+                return Err(Error::NotWithCode { flag });
+            }
+            request::in_image(spec, image.image.ok_or(Error::CodeNeedsImage)?)
+        }
+    };
+    let packing = spawn_blocking(move || Packed::read(&named.folder, &named.script));
+    let packed = packing.await.expect("packing does not panic")?;
+    Ok((JobSpec { code: Some(packed.id()), ..spec }, packed))
+}
+
+/// Submits the job. If the master does not have its code, sends the code first.
+pub(super) async fn submit(
+    client: &MasterClient,
+    spec: &JobSpec,
+    code: Option<&Packed>,
+    notes: &Notes,
+) -> Result<Submitted, MasterError> {
+    match (client.submit(spec).await, code) {
+        (Err(MasterError::Refused(problem)), Some(code)) if problem.code == ErrorCode::CodeMissing => {
+            send(client, code, notes).await?;
+            client.submit(spec).await
+        }
+        (outcome, _) => outcome,
+    }
+}
+
+/// Sends the code. If the master's answer says that blobs are still missing, sends these too.
+async fn send(client: &MasterClient, code: &Packed, notes: &Notes) -> Result<(), MasterError> {
+    let begun = Instant::now();
+    let mut missing = client.put_manifest(code.id(), code.manifest()).await?;
+    let (mut sent, mut bytes) = (0, 0);
+    for _ in 0..UPLOADS_MAX {
+        if missing.is_empty() {
+            break;
+        }
+        let (blobs, stream) = code.stream(&missing);
+        (sent, bytes) = (sent + blobs, bytes + stream.len() as u64);
+        missing = client.put_blobs(code.id(), stream).await?;
+    }
+    let (files, took) = (code.manifest().files().len(), spelled(begun.elapsed()));
+    notes.say(&format!("code of {files} files: sent {sent} of them, {}, in {took}", size(bytes)));
+    Ok(())
+}

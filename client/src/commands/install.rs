@@ -1,0 +1,50 @@
+//! `install`: installs or upgrades the master of a namespace, and prints the variable by which the client finds it.
+
+use super::which_master::through_cluster;
+use crate::args::{InstallArgs, Service};
+use crate::cluster::{self, Cluster, Order, ServiceChoice};
+use crate::config::Config;
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::master_client::{MasterClient, MasterError};
+use crate::output::{Data, Notes};
+use crate::patience::Patience;
+
+pub(super) async fn run(args: InstallArgs, config: &Config, (data, notes): (&mut Data, &Notes)) -> Result<Exit, Error> {
+    let InstallArgs { place, image, service, export } = args;
+    let service = match service {
+        None => ServiceChoice::Keep,
+        Some(Service::None) => ServiceChoice::None,
+        Some(Service::Nodeport) => ServiceChoice::NodePort,
+    };
+    let order = Order { image, service };
+    if export {
+        data.json(&cluster::exported(&order))?;
+        notes.say("the Secret muster is not in the list; make token creates it");
+        return Ok(Exit::Done);
+    }
+    let place = config.place().or_namespace(place.namespace);
+    let cluster = Cluster::connect(&place).await?;
+    let (namespace, context) = (cluster.namespace(), cluster.context());
+    notes.say(&format!(
+        "installing version {} in namespace {namespace} of context {context}",
+        env!("CARGO_PKG_VERSION")
+    ));
+    cluster::install(&cluster, &order, notes).await?;
+    // The token in the environment may be of another master.
+    let client = through_cluster(place.clone(), None).await?;
+    notes.say(&format!("the master serves, version {}", version(&client).await?));
+    data.text(&format!("export MUSTER_MASTER={place}"))?;
+    Ok(Exit::Done)
+}
+
+/// The version of the master, which may still take over from its predecessor.
+async fn version(client: &MasterClient) -> Result<String, MasterError> {
+    let mut patience = Patience::new();
+    loop {
+        match client.about().await {
+            Ok(master) => return Ok(master.version),
+            Err(error) => patience.wait_after(error).await?,
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! `uninstall`: removes the master of a namespace with all its jobs, after it has asked.
+
+use std::io::{self, BufRead, IsTerminal};
+
+use crate::args::UninstallArgs;
+use crate::cluster::{self, Cluster, ClusterError, Found};
+use crate::config::Config;
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::output::Notes;
+
+pub(super) async fn run(args: UninstallArgs, config: &Config, notes: &Notes) -> Result<Exit, Error> {
+    let UninstallArgs { place, yes, dry_run, force } = args;
+    let cluster = Cluster::connect(&config.place().or_namespace(place.namespace)).await?;
+    let found = cluster::find(&cluster).await?;
+    let (namespace, context) = (cluster.namespace(), cluster.context());
+    if found == Found::default() {
+        notes.say(&format!("nothing of Muster is in namespace {namespace} of context {context}"));
+        return Ok(Exit::Done);
+    }
+    notes.say(&format!("to be removed from namespace {namespace} of context {context}:"));
+    notes.say(&listed(&found));
+    if dry_run {
+        return Ok(Exit::Done);
+    }
+    if !found.unfinished.is_empty() && !force {
+        return Err(ClusterError::JobsRun { names: found.unfinished, namespace: namespace.to_owned() }.into());
+    }
+    if !yes && !is_wanted(notes).await? {
+        notes.say("nothing was removed");
+        return Ok(Exit::NotSucceeded);
+    }
+    cluster::remove(&cluster, notes).await?;
+    notes.say("Muster is uninstalled from this namespace");
+    Ok(Exit::Done)
+}
+
+fn listed(found: &Found) -> String {
+    let Found { jobs, unfinished, objects } = found;
+    let job = |name: &String| {
+        let state = if unfinished.contains(name) { "has not ended" } else { "has ended" };
+        format!("  job {name} ({state})")
+    };
+    jobs.iter().map(job).chain(objects.iter().map(|object| format!("  {object}"))).collect::<Vec<_>>().join("\n")
+}
+
+/// Asks the user at the terminal.
+async fn is_wanted(notes: &Notes) -> Result<bool, ClusterError> {
+    if !io::stdin().is_terminal() {
+        return Err(ClusterError::NoConsent);
+    }
+    notes.say("remove all of this? [y/N]");
+    let line = tokio::task::spawn_blocking(|| io::stdin().lock().lines().next());
+    let answer = line.await.ok().flatten().and_then(Result::ok).unwrap_or_default();
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_are_listed_with_their_state() {
+        let texts = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let found = Found {
+            jobs: texts(&["a", "b"]),
+            unfinished: texts(&["b"]),
+            objects: texts(&["deployment/muster", "secret/muster"]),
+        };
+        let expected = "  job a (has ended)\n  job b (has not ended)\n  deployment/muster\n  secret/muster";
+        assert_eq!(listed(&found), expected);
+    }
+}

@@ -1,0 +1,69 @@
+//! Why a folder cannot be packed.
+
+use std::io;
+use std::path::PathBuf;
+
+use protocol::code::{BadCodePath, BadManifest, CODE_BYTES_MAX, CODE_FILES_MAX, ScriptPath};
+
+use crate::output::size;
+
+/// Why a folder cannot be packed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PackError {
+    /// A file or folder cannot be read, or vanished while it was read.
+    #[error("read {} for the job", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    /// A file's name cannot be in a job.
+    #[error("a file in {} cannot be sent: {wrong}", folder.display())]
+    Name { folder: PathBuf, wrong: BadCodePath },
+    /// A file's name is not text.
+    #[error("a file in {} cannot be sent: {name} is not valid UTF-8", folder.display())]
+    NotUnicode { folder: PathBuf, name: String },
+    /// A link leads out of the folder.
+    #[error("{} is a link to {}, outside the folder", link.display(), target.display())]
+    LinkOutside { link: PathBuf, target: PathBuf },
+    /// A link leads to itself, or to a folder in which it is.
+    #[error("{} is a link to itself, or to a folder that contains it", .0.display())]
+    LinkLoop(PathBuf),
+    /// A file of patterns has an invalid line.
+    #[error("{}: {wrong}", file.display())]
+    Pattern { file: PathBuf, wrong: String },
+    /// There are too many files to list.
+    #[error("{} has more than {most} files and folders; a job brings at most {CODE_FILES_MAX} files", folder.display())]
+    TooMany { folder: PathBuf, most: usize },
+    /// The files are too many or too large.
+    #[error(
+        "{} has {files} files with {}; a job brings at most {CODE_FILES_MAX} files with {} (largest: {})",
+        folder.display(), size(*bytes), size(CODE_BYTES_MAX), largest.join(", ")
+    )]
+    TooLarge { folder: PathBuf, files: usize, bytes: u64, largest: Vec<String> },
+    /// Files grew beyond the limit while they were read.
+    #[error("{} grew while it was read, beyond {}", .0.display(), size(CODE_BYTES_MAX))]
+    Grew(PathBuf),
+    /// The files do not go together.
+    #[error(transparent)]
+    Manifest(#[from] BadManifest),
+    /// A pattern leaves the script out.
+    #[error("{script} is left out of the files of {}", folder.display())]
+    NoScript { script: ScriptPath, folder: PathBuf },
+}
+
+impl PackError {
+    /// The next step for the user.
+    pub(crate) fn hint(&self) -> Option<String> {
+        let leave_out = "list it in .musterignore, as in .gitignore";
+        let hint = match self {
+            Self::Name { .. } | Self::NotUnicode { .. } => format!("rename it, or {leave_out}"),
+            Self::LinkOutside { .. } | Self::LinkLoop(_) => format!("put a copy there, or {leave_out}"),
+            Self::TooMany { .. } | Self::TooLarge { .. } | Self::Grew(_) => {
+                "list in .musterignore what the job does not need, and mount data with --volume".to_owned()
+            }
+            Self::Manifest(_) => format!("rename one of them, or {leave_out}"),
+            Self::NoScript { .. } => {
+                "check .musterignore, or if there is none .dockerignore, or else .gitignore".to_owned()
+            }
+            Self::Read { .. } | Self::Pattern { .. } => return None,
+        };
+        Some(hint)
+    }
+}

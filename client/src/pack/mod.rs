@@ -1,0 +1,89 @@
+//! Packs the files that a job brings: finds them, reads them, and makes their manifest. What is sent is what was read
+//! here, also if a file changes later.
+
+mod error;
+mod read;
+mod rules;
+mod walk;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use protocol::code::{CODE_BYTES_MAX, CODE_FILES_MAX, CodeId, Manifest, ScriptPath, Sha256};
+
+pub(crate) use self::error::PackError;
+use self::read::Contents;
+use self::walk::Found;
+
+/// Number of files or folders that an error about the limits names.
+const LARGEST_NAMED: usize = 3;
+
+/// The files of a job.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    manifest: Manifest,
+    contents: Contents,
+}
+
+impl Packed {
+    /// Packs a folder, which must contain the script. Blocks.
+    pub(crate) fn read(folder: &Path, script: &ScriptPath) -> Result<Self, PackError> {
+        let folder = folder.canonicalize().map_err(|source| PackError::Read { path: folder.to_owned(), source })?;
+        let found = walk::files(&folder)?;
+        check_limits(&folder, &found)?;
+        let (files, contents) = read::all(&found)?;
+        let manifest = Manifest::new(files)?;
+        if !manifest.has(script) {
+            return Err(PackError::NoScript { script: script.clone(), folder });
+        }
+        Ok(Self { manifest, contents })
+    }
+
+    /// The id.
+    pub(crate) fn id(&self) -> CodeId {
+        self.manifest.id()
+    }
+
+    /// The manifest.
+    pub(crate) fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The stream of these blobs, and how many they are. Blobs that are not ours are left out.
+    pub(crate) fn stream(&self, blobs: &[Sha256]) -> (usize, Vec<u8>) {
+        let ours: Vec<_> = blobs.iter().filter_map(|blob| self.contents.get_key_value(blob)).collect();
+        let bytes = ours.iter().map(|(_, content)| Sha256::BYTES + content.len()).sum();
+        let mut stream = Vec::with_capacity(bytes);
+        for (blob, content) in &ours {
+            stream.extend_from_slice(blob.as_bytes());
+            stream.extend_from_slice(content);
+        }
+        (ours.len(), stream)
+    }
+}
+
+fn check_limits(folder: &Path, found: &[Found]) -> Result<(), PackError> {
+    let bytes = found.iter().map(|file| file.size).sum();
+    if found.len() <= CODE_FILES_MAX && bytes <= CODE_BYTES_MAX {
+        return Ok(());
+    }
+    let by_size = bytes > CODE_BYTES_MAX;
+    let largest = largest(found, |size| if by_size { size } else { 1 });
+    Err(PackError::TooLarge { folder: folder.to_owned(), files: found.len(), bytes, largest })
+}
+
+/// The files and folders directly in the packed folder that weigh most.
+fn largest(found: &[Found], weight: impl Fn(u64) -> u64) -> Vec<String> {
+    let mut weights: BTreeMap<String, u64> = BTreeMap::new();
+    for Found { path, size, .. } in found {
+        let first = path.components().next().map(|part| part.as_os_str().to_string_lossy().into_owned());
+        *weights.entry(first.unwrap_or_default()).or_default() += weight(*size);
+    }
+    let mut names: Vec<_> = weights.into_iter().collect();
+    names.sort_by_key(|(_, weight)| std::cmp::Reverse(*weight));
+    names.into_iter().take(LARGEST_NAMED).map(|(name, _)| name).collect()
+}
+
+#[cfg(test)]
+#[path = "pack_tests.rs"]
+mod tests;

@@ -1,0 +1,87 @@
+//! A job brings its own code: the client packs a folder, and sends what the master does not have.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use protocol::view::BackendKind;
+use serde_json::json;
+
+use crate::support::fake_master::{FakeMaster, Script};
+use crate::support::views::succeeded;
+use crate::support::{Ended, folder_with_script, run};
+
+const IMAGE: [&str; 2] = ["--image", "python:3.11-slim"];
+
+fn at(backend: BackendKind) -> FakeMaster {
+    FakeMaster::start(Script { views: vec![succeeded("digits")], backend: Some(backend), ..Script::default() })
+}
+
+fn project() -> tempfile::TempDir {
+    let folder = folder_with_script();
+    fs::create_dir(folder.path().join("src")).unwrap();
+    fs::write(folder.path().join("src/train.py"), "import helper\n").unwrap();
+    fs::write(folder.path().join("src/helper.py"), "").unwrap();
+    fs::write(folder.path().join(".musterignore"), "/exec.py\n.*\n").unwrap();
+    folder
+}
+
+#[track_caller]
+fn submit(folder: &Path, master: &FakeMaster, more: &[&str]) -> Ended {
+    run(folder, &[&["--task", "digits", "-d", "--master", &master.url], more].concat())
+}
+
+/// The requests without the ids in them.
+fn asked(master: &FakeMaster) -> Vec<String> {
+    let id = master.submitted()["code"].as_str().unwrap().to_owned();
+    master.asked().iter().map(|request| request.replace(&id, "ID")).collect()
+}
+
+#[test]
+fn a_script_goes_to_the_pods_of_an_unmodified_image() {
+    let (folder, master) = (project(), at(BackendKind::Kubernetes));
+    let ended = submit(folder.path(), &master, &[&["src/train.py"], &IMAGE[..]].concat()).expect_code(0);
+    ended.expect_stderr("code of 2 files: sent 2 of them, 78 bytes, in ");
+    let submit_and_send = ["POST /v1/jobs", "PUT /v1/code/ID", "PUT /v1/code/ID/blobs", "POST /v1/jobs"];
+    assert_eq!(asked(&master), [&["GET /v1/master"], &submit_and_send[..]].concat());
+    let submitted = master.submitted();
+    assert_eq!(submitted["script"], "src/train.py");
+    assert_eq!((&submitted["image"], &submitted["work_dir"]), (&json!("python:3.11-slim"), &json!(null)));
+    let files = [("src/helper.py", ""), ("src/train.py", "import helper\n")];
+    assert_eq!(master.files(), files.map(|(path, text)| (path.to_owned(), text.to_owned())));
+    submit(folder.path(), &master, &[&["./src/train.py"], &IMAGE[..]].concat()).expect_code(0);
+    assert_eq!(asked(&master)[5..], ["GET /v1/master", "POST /v1/jobs"], "the master has the code now");
+}
+
+#[test]
+fn a_script_is_sent_to_a_master_with_processes_on_another_machine() {
+    let (folder, master) = (project(), at(BackendKind::Process));
+    submit(folder.path(), &master, &["src/train.py", "--code", "src"]).expect_code(0);
+    let submitted = master.submitted();
+    assert_eq!((&submitted["script"], &submitted["work_dir"]), (&json!("train.py"), &json!(null)));
+    assert_eq!(master.files().iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), ["helper.py", "train.py"]);
+}
+
+#[test]
+fn code_that_cannot_be_sent_or_run_is_refused() {
+    let folder = project();
+    for (arguments, sentence, hint) in [
+        (
+            &["src/train.py"][..],
+            "no image to run: a job that brings its code to Kubernetes needs --image",
+            "give one with Python",
+        ),
+        (&["src/train.py", "--push", "r:1"], "--push does not go with a script or --code", "leave out --push"),
+        (&[".", "--image", "a"], "exec.py is left out of the files of ", "check .musterignore"),
+        (&["none.py"], "find ", ""),
+        (&["src/"], "no exec.py in ", "name the script too"),
+    ] {
+        let master = at(BackendKind::Kubernetes);
+        let ended = submit(folder.path(), &master, arguments).expect_code(2);
+        ended.expect_stderr(&format!("error: {sentence}")).expect_stderr(hint);
+        assert!(master.asked().iter().all(|request| request == "GET /v1/master"), "nothing is sent: {arguments:?}");
+    }
+    symlink("/etc", folder.path().join("src/link")).unwrap();
+    let ended = submit(folder.path(), &at(BackendKind::Process), &["src/train.py"]).expect_code(2);
+    ended.expect_stderr("src/link is a link to /etc, outside the folder").expect_stderr("hint: put a copy there");
+}

@@ -1,0 +1,81 @@
+//! The pod of a job that brings its code. It runs an unmodified image. An init container copies the agent from another
+//! image into a folder that both containers share.
+
+use k8s_openapi::api::core::v1::{
+    Container, EmptyDirVolumeSource, PodSecurityContext, PodSpec as KubePodSpec, Volume, VolumeMount,
+};
+use protocol::image::ImageRef;
+use protocol::pod::{PodOptions, PullPolicy};
+
+use super::{GPU, restricted, variable};
+
+/// The name of the container that copies the agent.
+pub(in crate::backend::kube) const INSTALLER: &str = "install-agent";
+/// The agent in the images of the master and of the agent (images/).
+const AGENT_IN_IMAGE: &str = "/muster/agent";
+/// Where the agent is copied to.
+const AGENT: &str = "/muster/bin/agent";
+const WORK_DIR: &str = "/muster/work";
+const HOME: &str = "/muster/home";
+/// Where each empty folder is mounted, and the name of its volume.
+const FOLDERS: [(&str, &str); 4] =
+    [("/muster/bin", "muster-bin"), (WORK_DIR, "muster-work"), (HOME, "muster-home"), ("/tmp", "muster-tmp")];
+/// The user and the group of the processes if nothing else is asked for. The master's image uses it too.
+const USER: i64 = 65532;
+/// The user's name. Most images have no name for the user, and `getpass.getuser` fails without one.
+const USER_NAME: &str = "muster";
+
+/// Adds the agent to a pod whose only container runs the job's image.
+pub(super) fn installed(pod: KubePodSpec, agent: &ImageRef, options: &PodOptions) -> KubePodSpec {
+    let mut pod = pod;
+    // `--allow-root` and `--run-as` say which user the image needs.
+    if !options.allow_root && options.run_as.is_none() {
+        let context = pod.security_context.get_or_insert_with(PodSecurityContext::default);
+        (context.run_as_user, context.run_as_group) = (Some(USER), Some(USER));
+    }
+    let is_named = pod.security_context.as_ref().is_some_and(|context| context.run_as_user.is_some());
+    let own_paths: Vec<&str> = options.volumes.iter().map(|volume| volume.path.as_str()).collect();
+    let folders = FOLDERS.iter().filter(|(path, _)| !own_paths.contains(path));
+    let (volumes, mounts): (Vec<Volume>, Vec<VolumeMount>) = folders.map(|(path, name)| empty(path, name)).unzip();
+    pod.volumes.get_or_insert_default().extend(volumes);
+    for container in &mut pod.containers {
+        let arguments = container.args.take().unwrap_or_default();
+        container.command = Some(vec![AGENT.to_owned()]);
+        container.args = Some(["--work-dir", WORK_DIR].map(str::to_owned).into_iter().chain(arguments).collect());
+        container.volume_mounts.get_or_insert_default().extend(mounts.clone());
+        if is_named {
+            let variables = [("HOME", HOME), ("USER", USER_NAME), ("LOGNAME", USER_NAME)];
+            let variables = variables.map(|(name, value)| variable(name, value.to_owned()));
+            container.env.get_or_insert_default().extend(variables);
+        }
+    }
+    pod.init_containers = Some(pod.containers.iter().map(|container| installer(container, agent)).collect());
+    pod
+}
+
+/// The container that copies the agent. A quota may ask each container for its resources. The scheduler adds nothing for
+/// it: a pod needs the larger of both.
+fn installer(container: &Container, agent: &ImageRef) -> Container {
+    let mut resources = container.resources.clone();
+    if let Some(limits) = resources.as_mut().and_then(|resources| resources.limits.as_mut()) {
+        limits.remove(GPU);
+    }
+    Container {
+        name: INSTALLER.to_owned(),
+        image: Some(agent.to_string()),
+        image_pull_policy: Some(PullPolicy::IfNotPresent.as_str().to_owned()),
+        command: Some([AGENT_IN_IMAGE, "--install", AGENT].map(str::to_owned).to_vec()),
+        resources,
+        security_context: Some(restricted()),
+        // What it prints is the reason why it failed, also if the kernel could not start it.
+        termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
+        volume_mounts: Some(vec![empty(FOLDERS[0].0, FOLDERS[0].1).1]),
+        ..Container::default()
+    }
+}
+
+fn empty(path: &str, name: &str) -> (Volume, VolumeMount) {
+    let volume =
+        Volume { name: name.to_owned(), empty_dir: Some(EmptyDirVolumeSource::default()), ..Volume::default() };
+    (volume, VolumeMount { name: name.to_owned(), mount_path: path.to_owned(), ..VolumeMount::default() })
+}

@@ -1,0 +1,129 @@
+//! The files of the store of code: `manifests/<id>`, `blobs/<SHA-256>`, and `uploads/`, in which files are written before
+//! they are renamed. A manifest's time of change says when its code was last sent or asked for.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::SystemTime;
+
+use protocol::code::{CodeId, Manifest, Sha256};
+
+use super::upload::Upload;
+
+/// The smallest space that a file is charged for, in bytes, so that the limit bounds the number of files too.
+const BLOCK: u64 = 4096;
+
+/// The space that a file of this size is charged for.
+pub(super) fn charged(size: u64) -> u64 {
+    size.max(1).next_multiple_of(BLOCK)
+}
+
+#[derive(Debug)]
+pub(super) struct Disk {
+    manifests: PathBuf,
+    blobs: PathBuf,
+    pub(super) uploads: PathBuf,
+}
+
+impl Disk {
+    pub(super) fn open(folder: &Path) -> io::Result<Self> {
+        let disk =
+            Self { manifests: folder.join("manifests"), blobs: folder.join("blobs"), uploads: folder.join("uploads") };
+        unless_absent(fs::remove_dir_all(&disk.uploads))?;
+        for folder in [&disk.manifests, &disk.blobs, &disk.uploads] {
+            fs::create_dir_all(folder)?;
+        }
+        Ok(disk)
+    }
+
+    /// The space of all files.
+    pub(super) fn kept(&self) -> io::Result<u64> {
+        let mut kept = 0;
+        for folder in [&self.manifests, &self.blobs] {
+            for entry in fs::read_dir(folder)? {
+                kept += charged(entry?.metadata()?.len());
+            }
+        }
+        Ok(kept)
+    }
+
+    /// The blobs of this code that the store does not have. A file that a crash has shortened counts as missing.
+    pub(super) fn missing(&self, manifest: &Manifest) -> BTreeMap<Sha256, u64> {
+        let has = |blob: Sha256, size: u64| self.blob_path(blob).metadata().is_ok_and(|found| found.len() == size);
+        manifest.blobs().into_iter().filter(|(blob, size)| !has(*blob, *size)).collect()
+    }
+
+    /// Reads a manifest; `None` if there is none, or if the file is damaged.
+    pub(super) fn manifest(&self, id: CodeId) -> Option<Manifest> {
+        let text = fs::read(self.manifest_path(id)).ok()?;
+        serde_json::from_slice(&text).ok().filter(|manifest: &Manifest| manifest.id() == id)
+    }
+
+    pub(super) fn keep_manifest(&self, id: CodeId, text: &[u8]) -> io::Result<()> {
+        let new = self.uploads.join(uuid::Uuid::new_v4().to_string());
+        fs::write(&new, text)?;
+        fs::rename(new, self.manifest_path(id))
+    }
+
+    pub(super) fn remove_manifest(&self, id: CodeId) -> io::Result<()> {
+        unless_absent(fs::remove_file(self.manifest_path(id)))
+    }
+
+    /// Notes that this code is used now. Returns whether there is a manifest that can be read.
+    pub(super) fn touch(&self, id: CodeId) -> bool {
+        let file = File::options().append(true).open(self.manifest_path(id));
+        file.and_then(|file| file.set_modified(SystemTime::now())).is_ok() && self.manifest(id).is_some()
+    }
+
+    /// When this code was last used.
+    pub(super) fn touched(&self, id: CodeId) -> Option<SystemTime> {
+        self.manifest_path(id).metadata().and_then(|found| found.modified()).ok()
+    }
+
+    /// The ids of all manifests.
+    pub(super) fn codes(&self) -> io::Result<Vec<CodeId>> {
+        names(&self.manifests)
+    }
+
+    pub(super) fn blob(&self, blob: Sha256) -> io::Result<Vec<u8>> {
+        fs::read(self.blob_path(blob))
+    }
+
+    /// Moves a blob from an upload to the store. Returns whether it is new.
+    pub(super) fn keep_blob(&self, upload: &Upload, blob: Sha256) -> io::Result<bool> {
+        let is_new = !self.blob_path(blob).exists();
+        fs::rename(upload.path(blob), self.blob_path(blob))?;
+        Ok(is_new)
+    }
+
+    pub(super) fn remove_blobs_except(&self, named: &BTreeMap<Sha256, u64>) -> io::Result<()> {
+        let blobs: Vec<Sha256> = names(&self.blobs)?;
+        blobs
+            .into_iter()
+            .filter(|blob| !named.contains_key(blob))
+            .try_for_each(|blob| unless_absent(fs::remove_file(self.blob_path(blob))))
+    }
+
+    fn manifest_path(&self, id: CodeId) -> PathBuf {
+        self.manifests.join(id.to_string())
+    }
+
+    fn blob_path(&self, blob: Sha256) -> PathBuf {
+        self.blobs.join(blob.to_string())
+    }
+}
+
+/// The files of a folder whose names parse. Others are not ours.
+fn names<T: FromStr>(folder: &Path) -> io::Result<Vec<T>> {
+    let entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
+    Ok(entries.iter().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+}
+
+fn unless_absent(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}

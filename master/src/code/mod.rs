@@ -1,0 +1,210 @@
+//! The store of the code that jobs bring: manifests and blobs below one folder of the state directory, each named by its
+//! SHA-256. Code that no job uses is removed after a while. All methods block; call them on blocking threads.
+
+mod disk;
+mod upload;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use protocol::code::{BlobError, CodeId, Manifest, ScriptPath, Sha256};
+use tracing::info;
+
+use self::disk::Disk;
+pub use self::upload::Piece;
+
+/// Maximum bytes of all code together.
+pub const CODE_STORE_BYTES: u64 = 2 * 1024 * 1024 * 1024;
+/// How long code without a job stays after it was last sent or asked for. An upload must end within this time.
+pub const UNUSED_TIME: Duration = Duration::from_secs(10 * 60);
+
+/// The store.
+#[derive(Debug)]
+pub struct CodeStore {
+    disk: Disk,
+    most: u64,
+    /// Locked while files are added or removed.
+    space: Mutex<Space>,
+}
+
+/// The disk space in use, in bytes. See [`disk::charged`].
+#[derive(Debug)]
+struct Space {
+    /// By files of the store.
+    kept: u64,
+    /// By uploads that have begun.
+    reserved: u64,
+}
+
+/// Why code was not taken, or cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CodeError {
+    /// No manifest has this id.
+    #[error("this master has no manifest of code {0}: send it first")]
+    NoManifest(CodeId),
+    /// The manifest or some blobs are missing.
+    #[error("this master does not have the code {0}: send it, then submit the job again")]
+    Missing(CodeId),
+    /// The code does not contain the job's script.
+    #[error("the code has no file {0}")]
+    NoScript(ScriptPath),
+    /// The manifest has another id.
+    #[error("the manifest has the id {0}")]
+    OtherId(CodeId),
+    /// The stream of blobs is not valid.
+    #[error("the blobs are refused")]
+    Blobs(#[from] BlobError),
+    /// The caller stopped sending.
+    #[error("the upload ended early")]
+    Aborted,
+    /// There is no room for this code.
+    #[error(
+        "this master has no room for {needed} more bytes of code; its limit is {most}: delete jobs that are no longer \
+         needed, or try again in 10 minutes"
+    )]
+    Full {
+        /// The space that the code needs.
+        needed: u64,
+        /// The limit for all code.
+        most: u64,
+    },
+    /// A file could not be read or written.
+    #[error("access the store of code")]
+    Disk(#[from] io::Error),
+}
+
+impl CodeStore {
+    /// Opens the store in this folder, which it creates. Removes uploads that did not end.
+    ///
+    /// # Errors
+    /// The folder cannot be created or listed.
+    pub fn open(folder: &Path) -> io::Result<Self> {
+        Self::with_room(folder, CODE_STORE_BYTES)
+    }
+
+    /// Like [`Self::open`], with a limit of `most` bytes.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn with_room(folder: &Path, most: u64) -> io::Result<Self> {
+        let disk = Disk::open(folder)?;
+        let kept = disk.kept()?;
+        Ok(Self { disk, most, space: Mutex::new(Space { kept, reserved: 0 }) })
+    }
+
+    /// Keeps a manifest. Returns the blobs that are missing.
+    ///
+    /// # Errors
+    /// [`CodeError::OtherId`], [`CodeError::Full`], [`CodeError::Disk`].
+    pub fn offer(&self, id: CodeId, manifest: &Manifest) -> Result<Vec<Sha256>, CodeError> {
+        if manifest.id() != id {
+            return Err(CodeError::OtherId(manifest.id()));
+        }
+        let mut space = self.lock();
+        let missing = self.disk.missing(manifest);
+        if !self.disk.touch(id) {
+            let text = serde_json::to_vec(manifest).map_err(io::Error::other)?;
+            let needed = disk::charged(text.len() as u64);
+            self.check_room(&space, needed + total(&missing))?;
+            self.disk.keep_manifest(id, &text)?;
+            space.kept += needed;
+        }
+        Ok(missing.into_keys().collect())
+    }
+
+    /// Takes blobs of the code `id`, piece by piece, until [`Piece::End`]. Keeps all of them, or none after an error.
+    /// Returns the blobs that are still missing.
+    ///
+    /// # Errors
+    /// [`CodeError::NoManifest`], [`CodeError::Blobs`], [`CodeError::Aborted`], [`CodeError::Full`], [`CodeError::Disk`].
+    pub fn receive(&self, id: CodeId, next: impl FnMut() -> Option<Piece>) -> Result<Vec<Sha256>, CodeError> {
+        let manifest = self.disk.manifest(id).filter(|_| self.disk.touch(id)).ok_or(CodeError::NoManifest(id))?;
+        let reserved = self.reserve(&manifest)?;
+        let received = self.disk.upload(&manifest, next);
+        let mut space = self.lock();
+        space.reserved -= reserved;
+        let received = received?;
+        for (blob, size) in received.blobs() {
+            if self.disk.keep_blob(&received, *blob)? {
+                space.kept += disk::charged(*size);
+            }
+        }
+        Ok(self.disk.missing(&manifest).into_keys().collect())
+    }
+
+    fn reserve(&self, manifest: &Manifest) -> Result<u64, CodeError> {
+        let mut space = self.lock();
+        let needed = total(&self.disk.missing(manifest));
+        self.check_room(&space, needed)?;
+        space.reserved += needed;
+        Ok(needed)
+    }
+
+    fn check_room(&self, space: &Space, needed: u64) -> Result<(), CodeError> {
+        if space.kept + space.reserved + needed > self.most {
+            return Err(CodeError::Full { needed, most: self.most });
+        }
+        Ok(())
+    }
+
+    /// Checks that a job can use the code now. Nothing of it is removed within [`UNUSED_TIME`].
+    ///
+    /// # Errors
+    /// [`CodeError::Missing`], [`CodeError::NoScript`].
+    pub fn require(&self, id: CodeId, script: &ScriptPath) -> Result<(), CodeError> {
+        let manifest = self.manifest(id).filter(|_| self.disk.touch(id)).ok_or(CodeError::Missing(id))?;
+        if manifest.has(script) { Ok(()) } else { Err(CodeError::NoScript(script.clone())) }
+    }
+
+    /// The manifest of code whose blobs are all in the store.
+    pub fn manifest(&self, id: CodeId) -> Option<Manifest> {
+        self.disk.manifest(id).filter(|manifest| self.disk.missing(manifest).is_empty())
+    }
+
+    /// Reads a blob.
+    ///
+    /// # Errors
+    /// The blob is not in the store, or cannot be read.
+    pub fn blob(&self, blob: Sha256) -> io::Result<Vec<u8>> {
+        self.disk.blob(blob)
+    }
+
+    /// Removes all code that is not in `used` and was last sent or asked for [`UNUSED_TIME`] before `now`.
+    ///
+    /// # Errors
+    /// A folder cannot be listed, or a file cannot be removed.
+    pub fn sweep(&self, used: &BTreeSet<CodeId>, now: SystemTime) -> io::Result<()> {
+        let mut space = self.lock();
+        let is_old = |id: CodeId| {
+            let age = self.disk.touched(id).and_then(|touched| now.duration_since(touched).ok());
+            age.is_some_and(|age| age > UNUSED_TIME)
+        };
+        let (unused, kept): (Vec<_>, Vec<_>) =
+            self.disk.codes()?.into_iter().partition(|id| !used.contains(id) && is_old(*id));
+        if unused.is_empty() {
+            return Ok(());
+        }
+        for id in &unused {
+            info!(code = %id, "removing code that no job uses");
+            self.disk.remove_manifest(*id)?;
+        }
+        // Jobs can share files. A blob stays if a manifest that stays names it.
+        let named: BTreeMap<Sha256, u64> =
+            kept.into_iter().filter_map(|id| self.disk.manifest(id)).flat_map(|manifest| manifest.blobs()).collect();
+        self.disk.remove_blobs_except(&named)?;
+        space.kept = self.disk.kept()?;
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Space> {
+        self.space.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The space that blobs need.
+fn total(blobs: &BTreeMap<Sha256, u64>) -> u64 {
+    blobs.values().map(|size| disk::charged(*size)).sum()
+}

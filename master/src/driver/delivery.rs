@@ -1,0 +1,183 @@
+//! Brings a job's code to its agents. A replica counts as joined when its agent has the code. Each agent says what it
+//! has, so a new master sends nothing twice.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+
+use backon::Retryable;
+use bytes::Bytes;
+use protocol::agent::{RunState, RunStatus};
+use protocol::code::{CodeId, Sha256};
+use protocol::error::ErrorCode;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::task::spawn_blocking;
+use tracing::debug;
+
+use super::tasks::{is_unreachable, patience};
+use crate::agent_client::{AgentClient, AgentError};
+use crate::code::CodeStore;
+use crate::error_chain::error_chain;
+use crate::job::observation::{AgentState, LostRun};
+
+/// Maximum agents of this master that receive code at the same time.
+const AGENTS_AT_ONCE: usize = 32;
+
+static TURNS: Semaphore = Semaphore::const_new(AGENTS_AT_ONCE);
+
+/// The code of one job, on its way to the agents.
+#[derive(Debug)]
+pub(super) struct Delivery {
+    id: CodeId,
+    agents: AgentClient,
+    store: Arc<CodeStore>,
+    /// The newest stream, while an agent receives it. Usually all agents miss the same blobs.
+    stream: Mutex<Weak<Stream>>,
+}
+
+/// The blobs that some agents miss, as they are sent.
+#[derive(Debug)]
+struct Stream {
+    missing: Vec<Sha256>,
+    bytes: Bytes,
+}
+
+/// Why an agent does not have the code.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DeliveryError {
+    #[error("this master no longer has the job's code: delete the job and submit it again, which sends the code")]
+    Lost,
+    #[error("read the job's code")]
+    Store(#[source] io::Error),
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    #[error("the agent lacks {0} files after it has received all of them")]
+    Incomplete(usize),
+}
+
+impl DeliveryError {
+    /// What the failure means for the replica. A new pod has another disk, but the same image.
+    fn lost_run(&self) -> LostRun {
+        let reason = format!("its agent did not receive the job's code: {}", error_chain(self));
+        match self {
+            Self::Lost | Self::Agent(AgentError::Unfit { code: ErrorCode::BadCode, .. }) => LostRun::hopeless(reason),
+            Self::Agent(AgentError::Ending(_)) => LostRun::disrupted(reason),
+            Self::Store(_) | Self::Agent(_) | Self::Incomplete(_) => LostRun::broken(reason),
+        }
+    }
+
+    /// The agent's own error, or that it still has no code.
+    pub(super) fn at_agent(self, missing: &str) -> AgentError {
+        match self {
+            Self::Agent(error) => error,
+            Self::Lost | Self::Store(_) | Self::Incomplete(_) => {
+                let detail = format!("{missing}; {}", error_chain(&self));
+                AgentError::Unfit { code: ErrorCode::CodeMissing, detail }
+            }
+        }
+    }
+}
+
+impl Delivery {
+    pub(super) fn new(id: CodeId, agents: AgentClient, store: Arc<CodeStore>) -> Self {
+        Self { id, agents, store, stream: Mutex::default() }
+    }
+
+    /// The id of the code with which every start begins.
+    pub(super) fn id(&self) -> CodeId {
+        self.id
+    }
+
+    /// The state to report after an agent's first answer, when the agent has the code. `None` if the agent cannot be
+    /// reached.
+    pub(super) async fn complete(&self, agent: SocketAddr, first: AgentState) -> Option<AgentState> {
+        let status = match &first {
+            AgentState::Status(status) => status,
+            AgentState::SeedOnly => return Some(AgentState::Failed(too_old())),
+            AgentState::Silent
+            | AgentState::Configured(_)
+            | AgentState::Started(_)
+            | AgentState::Failed(_)
+            | AgentState::Unreachable { .. } => return Some(first),
+        };
+        if !self.is_missing_at(status) {
+            return Some(first);
+        }
+        if !status.features.code {
+            return Some(AgentState::Failed(too_old()));
+        }
+        match self.deliver(agent).await {
+            Ok(()) => Some(first),
+            Err(DeliveryError::Agent(AgentError::Unreachable { .. })) => None,
+            Err(error) => Some(AgentState::Failed(error.lost_run())),
+        }
+    }
+
+    /// Whether an agent needs the code for its next start. An agent that runs has the code of that start.
+    fn is_missing_at(&self, status: &RunStatus) -> bool {
+        match status.state {
+            RunState::Idle | RunState::Configured | RunState::Exited => status.code.staged != Some(self.id),
+            RunState::Running | RunState::Stopping => false,
+        }
+    }
+
+    /// Sends an agent what it does not have of the code.
+    pub(super) async fn deliver(&self, agent: SocketAddr) -> Result<(), DeliveryError> {
+        let _turn = TURNS.acquire().await.expect("the semaphore is never closed");
+        let manifest = self.manifest().await?;
+        let offer = async || self.agents.offer_code(agent, self.id, manifest.clone()).await;
+        let missing = offer.retry(patience()).when(is_unreachable).await?.missing;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let stream = self.stream(missing).await?;
+        debug!(%agent, code = %self.id, bytes = stream.bytes.len(), "sending code");
+        match self.agents.send_code(agent, self.id, stream.bytes.clone()).await?.missing.len() {
+            0 => Ok(()),
+            missing => Err(DeliveryError::Incomplete(missing)),
+        }
+    }
+
+    async fn manifest(&self) -> Result<Bytes, DeliveryError> {
+        let id = self.id;
+        let manifest = self.reading(move |store| Ok(store.manifest(id))).await?.ok_or(DeliveryError::Lost)?;
+        Ok(serde_json::to_vec(&manifest).expect("texts and numbers always serialize").into())
+    }
+
+    /// Reads the stream of these blobs once for all agents that receive it at the same time.
+    async fn stream(&self, missing: Vec<Sha256>) -> Result<Arc<Stream>, DeliveryError> {
+        let mut known = self.stream.lock().await;
+        if let Some(stream) = known.upgrade().filter(|stream| stream.missing == missing) {
+            return Ok(stream);
+        }
+        let stream = self.reading(move |store| {
+            let mut bytes = vec![];
+            for blob in &missing {
+                bytes.extend_from_slice(blob.as_bytes());
+                bytes.extend(store.blob(*blob)?);
+            }
+            Ok(Arc::new(Stream { missing, bytes: bytes.into() }))
+        });
+        let stream = stream.await?;
+        *known = Arc::downgrade(&stream);
+        Ok(stream)
+    }
+
+    /// Reads from the store on a thread for blocking work.
+    async fn reading<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&CodeStore) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, DeliveryError> {
+        let store = Arc::clone(&self.store);
+        let read = spawn_blocking(move || read(&store)).await;
+        read.map_err(io::Error::other).flatten().map_err(DeliveryError::Store)
+    }
+}
+
+/// The loss of a replica whose agent cannot receive code.
+fn too_old() -> LostRun {
+    LostRun::hopeless(
+        "its agent is of an earlier version and cannot receive the job's code: restart the master with an agent of its own \
+         version (--agent-image, or --agent-binary)",
+    )
+}

@@ -1,0 +1,141 @@
+//! `/v1/code`: takes the code that jobs bring, first its manifest, then the blobs that the master does not have.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use futures_util::StreamExt;
+use protocol::code::{CodeId, Manifest, MissingBlobs, Sha256};
+use protocol::error::{ErrorCode, Problem};
+use protocol::routes;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::AppState;
+use super::connections::Caller;
+use super::error::ApiError;
+use super::jobs::parsed_body;
+use super::openapi::{BadBody, Down, NotLetIn, Octets};
+use crate::code::{CodeError, CodeStore, Piece};
+
+/// Maximum uploads of blobs at a time. Others wait.
+const UPLOADS_AT_ONCE: usize = 16;
+/// Maximum time of an upload. Code stays longer than this after its manifest was sent.
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+/// Maximum time between two pieces of an upload.
+const PIECE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pieces that wait for the disk.
+const PIECES_AHEAD: usize = 8;
+
+static TURNS: Semaphore = Semaphore::const_new(UPLOADS_AT_ONCE);
+
+/// Takes the manifest of a job's code. Answers which blobs the master does not have yet. Code that no job uses is removed
+/// after 10 minutes.
+#[utoipa::path(
+    put,
+    path = routes::CODE,
+    params(("id" = CodeId, Path, description = "The manifest's id")),
+    request_body(content = Manifest, description = "At most 8 MiB, within 10 seconds"),
+    responses(
+        (status = 200, description = "The master has the manifest, but not these blobs", body = MissingBlobs),
+        (status = 422, description = "The manifest is refused, or has another id", body = Problem, content_type = "application/problem+json"),
+        (status = 507, description = "No room for this code", body = Problem, content_type = "application/problem+json"),
+        BadBody,
+        NotLetIn,
+        Down,
+    ),
+)]
+pub(super) async fn put_manifest(
+    State(state): State<AppState>,
+    id: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Result<Json<MissingBlobs>, ApiError> {
+    let id = parse_id(id)?;
+    let manifest: Manifest = parsed_body(request, "a manifest").await?;
+    answered(state.jobs.code(), move |code| code.offer(id, &manifest)).await
+}
+
+/// Takes blobs of a job's code: for each one, the 32 bytes of its SHA-256 and then its content. They may come in any order,
+/// each at most once. After an error, none of them is kept. Answers which blobs are still missing.
+#[utoipa::path(
+    put,
+    path = routes::CODE_BLOBS,
+    params(("id" = CodeId, Path, description = "The manifest's id")),
+    request_body(content = inline(Octets), content_type = "application/octet-stream",
+        description = "The blobs, within 5 minutes, and without a pause of more than 10 seconds"),
+    responses(
+        (status = 200, description = "The master has these blobs", body = MissingBlobs),
+        (status = 404, description = "The master does not have the manifest", body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "A blob is not in the manifest, or is not what its SHA-256 says", body = Problem,
+            content_type = "application/problem+json"),
+        (status = 507, description = "No room for this code", body = Problem, content_type = "application/problem+json"),
+        BadBody,
+        NotLetIn,
+        Down,
+    ),
+)]
+pub(super) async fn put_blobs(
+    State(state): State<AppState>,
+    id: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Result<Json<MissingBlobs>, ApiError> {
+    let id = parse_id(id)?;
+    let _awaited = request.extensions().get::<Caller>().map(Caller::awaited);
+    let receive = async {
+        let _turn = TURNS.acquire().await;
+        let (sender, mut pieces) = mpsc::channel(PIECES_AHEAD);
+        let received = answered(state.jobs.code(), move |code| code.receive(id, || pieces.blocking_recv()));
+        // The pieces of a refused upload are dropped. The refusal says more than their end.
+        let (sent, received) = tokio::join!(send(request.into_body(), sender), received);
+        sent.and(received)
+    };
+    timeout(UPLOAD_TIMEOUT, receive).await.unwrap_or_else(|_| Err(too_slow()))
+}
+
+/// Sends the body to the thread that writes it. Returns early if that thread wants no more.
+async fn send(body: Body, to: mpsc::Sender<Piece>) -> Result<(), ApiError> {
+    let mut body = body.into_data_stream();
+    loop {
+        let piece = match timeout(PIECE_TIMEOUT, body.next()).await {
+            Ok(Some(Ok(bytes))) => Piece::Bytes(bytes),
+            Ok(None) => Piece::End,
+            Ok(Some(Err(error))) => {
+                let detail = format!("the body cannot be read: {error}");
+                return Err(ApiError::new(StatusCode::BAD_REQUEST, ErrorCode::BadRequest, detail));
+            }
+            Err(_) => return Err(too_slow()),
+        };
+        let is_end = matches!(piece, Piece::End);
+        if to.send(piece).await.is_err() || is_end {
+            return Ok(());
+        }
+    }
+}
+
+/// Runs `work` on a blocking thread, and answers with the blobs that are missing after it.
+async fn answered(
+    code: &Arc<CodeStore>,
+    work: impl FnOnce(&CodeStore) -> Result<Vec<Sha256>, CodeError> + Send + 'static,
+) -> Result<Json<MissingBlobs>, ApiError> {
+    let code = Arc::clone(code);
+    let done = spawn_blocking(move || work(&code)).await;
+    let missing = done.unwrap_or_else(|error| Err(CodeError::Disk(std::io::Error::other(error))))?;
+    Ok(Json(MissingBlobs { missing }))
+}
+
+fn too_slow() -> ApiError {
+    let detail = "the blobs did not arrive in time";
+    ApiError::new(StatusCode::REQUEST_TIMEOUT, ErrorCode::BadRequest, detail)
+}
+
+fn parse_id(id: Result<Path<String>, PathRejection>) -> Result<CodeId, ApiError> {
+    let bad = |detail: String| ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadCode, detail);
+    // The path may hold bytes that are not UTF-8.
+    let Path(id) = id.map_err(|error| bad(error.body_text()))?;
+    id.parse().map_err(|error| bad(format!("invalid id of code: {error}")))
+}

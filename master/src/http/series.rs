@@ -1,0 +1,44 @@
+//! `/v1/jobs/{name}/series`: what the scripts of a job have reported.
+
+use axum::Json;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use protocol::ids::{JobName, UnixMillis};
+use protocol::progress::JobSeries;
+use protocol::routes;
+use serde::Deserialize;
+
+use super::AppState;
+use super::error::ApiError;
+use super::jobs::{bad_query, find};
+use super::openapi::{BadQuery, NoSuchJob, NotLetIn};
+
+/// The part of the series to send.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct SeriesQuery {
+    /// Only points that the master received later than this, in milliseconds since the Unix epoch.
+    after: Option<u64>,
+    /// Only this many newest points of each replica.
+    tail: Option<u64>,
+}
+
+/// Shows what the scripts have reported with `muster.py`: steps, times, and values such as the loss. The master
+/// asks each agent every 5 to 30 seconds. A long series keeps fewer points: at most 256 of each replica. They are lost when
+/// the master ends.
+#[utoipa::path(
+    get,
+    path = routes::JOB_SERIES,
+    params(("name" = JobName, Path, description = "The job"), SeriesQuery),
+    responses((status = 200, description = "The reports", body = JobSeries), BadQuery, NotLetIn, NoSuchJob),
+)]
+pub(super) async fn series(
+    State(state): State<AppState>,
+    name: Result<Path<String>, PathRejection>,
+    query: Result<Query<SeriesQuery>, QueryRejection>,
+) -> Result<Json<JobSeries>, ApiError> {
+    let Query(SeriesQuery { after, tail }) = query.map_err(bad_query)?;
+    let tail = tail.map(|tail| usize::try_from(tail).unwrap_or(usize::MAX));
+    Ok(Json(find(&state, name)?.series.shown(after.map(UnixMillis), tail)))
+}

@@ -1,0 +1,89 @@
+//! The code of the registry's jobs: checked before a job is accepted, and removed when no job uses it.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use protocol::code::CodeId;
+use protocol::elastic::JobPatch;
+use protocol::ids::JobName;
+use protocol::job::JobSpec;
+use tokio::sync::oneshot;
+use tokio::task::{JoinError, spawn_blocking};
+use tokio::time::interval;
+use tracing::warn;
+
+use super::{JobHandle, Jobs, JobsError};
+use crate::code::{CodeError, CodeStore};
+use crate::driver::Staging;
+use crate::store::Stored;
+
+/// How often unused code is looked for.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+
+impl Jobs {
+    /// The code that jobs bring.
+    pub fn code(&self) -> &Arc<CodeStore> {
+        &self.context.code
+    }
+
+    /// Checks that this master has the code of a new job.
+    pub(super) async fn check_code(&self, spec: &JobSpec) -> Result<(), JobsError> {
+        match spec.code {
+            Some(id) => self.require_code(id, spec).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn require_code(&self, id: CodeId, spec: &JobSpec) -> Result<(), JobsError> {
+        let (code, script) = (Arc::clone(self.code()), spec.script.clone());
+        let checked = spawn_blocking(move || code.require(id, &script)).await;
+        checked.unwrap_or_else(|error| Err(CodeError::Disk(failed(error)))).map_err(JobsError::Code)
+    }
+
+    /// Makes a job ready to start with new code, while it goes on with its present code: the agents take it, or this host's
+    /// Python parses what is in the job's folder.
+    pub(super) async fn prepare_push(&self, name: &JobName, patch: JobPatch) -> Result<(), JobsError> {
+        // The change of the record reports an unknown job.
+        let Some(handle) = self.find(name).filter(|_| patch.code.is_some() || patch.reload) else { return Ok(()) };
+        let spec = handle.view.borrow().spec.clone();
+        match (patch.code, spec.code) {
+            (Some(code), Some(_)) => {
+                self.require_code(code, &spec).await?;
+                let (done, outcome) = oneshot::channel();
+                handle.stagings.send(Staging { code, done }).await.map_err(|_| JobsError::Slow(name.clone()))?;
+                // A driver that breaks drops the request.
+                outcome.await.map_err(|_| JobsError::Slow(name.clone()))?.map_err(JobsError::NotStaged)
+            }
+            (Some(_), None) => Err(JobsError::NotPushable(name.clone())),
+            (None, Some(_)) => Ok(()),
+            (None, None) if spec.work_dir.is_some() => Ok(self.context.backend.admit(&spec).await?),
+            (None, None) => Err(JobsError::NotPushable(name.clone())),
+        }
+    }
+
+    /// Removes the code that no job on record uses, now and then.
+    pub(super) async fn sweep_code(self: Arc<Self>) {
+        let mut times = interval(SWEEP_INTERVAL);
+        loop {
+            times.tick().await;
+            let (code, used) = (Arc::clone(self.code()), self.codes());
+            let swept = spawn_blocking(move || code.sweep(&used, SystemTime::now())).await;
+            if let Err(error) = swept.unwrap_or_else(|error| Err(failed(error))) {
+                warn!(%error, "could not remove unused code");
+            }
+        }
+    }
+
+    /// The code of all jobs on record.
+    fn codes(&self) -> BTreeSet<CodeId> {
+        let of_record = |stored: &Stored| [stored.record.spec.code, stored.record.code];
+        let of_job = |handle: &JobHandle| handle.record.borrow().as_ref().map(of_record);
+        self.lock().values().filter_map(of_job).flatten().flatten().collect()
+    }
+}
+
+fn failed(error: JoinError) -> io::Error {
+    io::Error::other(error)
+}

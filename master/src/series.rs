@@ -1,0 +1,194 @@
+//! What the scripts of a job have reported over time. It is kept in memory only, within bounds that do not depend on how long
+//! the job runs.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use protocol::agent::RunStatus;
+use protocol::ids::{ReplicaId, UnixMillis};
+use protocol::progress::{JobSeries, ReplicaSeries, SeriesPoint};
+
+/// Maximum points of a job, shared between its replicas.
+const POINTS_MAX: usize = 2048;
+/// Maximum points of one replica.
+const REPLICA_POINTS_MAX: usize = 256;
+/// Points of one replica, however many replicas there are.
+const REPLICA_POINTS_MIN: usize = 16;
+
+/// Limits of the interval at which an agent is asked for the progress of its script.
+const INTERVAL_MIN: Duration = Duration::from_secs(5);
+const INTERVAL_MAX: Duration = Duration::from_secs(30);
+/// With many replicas, a job's master sends one request each 100 ms.
+const INTERVAL_EACH: Duration = Duration::from_millis(100);
+
+/// The points of all replicas of a job.
+#[derive(Debug, Default)]
+pub struct SeriesOfJob(Mutex<BTreeMap<ReplicaId, Thinned>>);
+
+impl SeriesOfJob {
+    /// Keeps what this status reports, if its script uses the helper and has completed a step.
+    pub fn note(&self, replica: ReplicaId, status: &RunStatus, now: UnixMillis) {
+        let (Some(progress), Some(generation)) = (&status.helper, status.generation) else { return };
+        if progress.has_stepped() {
+            let mut all = self.lock();
+            all.entry(replica).or_default();
+            let max = (POINTS_MAX / all.len()).clamp(REPLICA_POINTS_MIN, REPLICA_POINTS_MAX);
+            let point = SeriesPoint { at: now, generation, progress: progress.clone() };
+            all.entry(replica).and_modify(|points| points.push(point, max));
+        }
+    }
+
+    /// The points after a time; of each replica only the newest `tail`, if given.
+    pub fn shown(&self, after: Option<UnixMillis>, tail: Option<usize>) -> JobSeries {
+        let series = |(replica, points): (&ReplicaId, &Thinned)| {
+            let mut points = points.after(after);
+            points.drain(..points.len().saturating_sub(tail.unwrap_or(usize::MAX)));
+            ReplicaSeries { replica: *replica, points }
+        };
+        JobSeries { replicas: self.lock().iter().map(series).collect() }
+    }
+
+    /// How often to ask an agent whose script reports progress.
+    pub fn interval(&self) -> Duration {
+        let replicas = u32::try_from(self.lock().len()).unwrap_or(u32::MAX);
+        INTERVAL_EACH.saturating_mul(replicas).clamp(INTERVAL_MIN, INTERVAL_MAX)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ReplicaId, Thinned>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A series of points at equal distances, counted in points, and the newest one. When it is full, it drops every second point.
+#[derive(Debug, Default)]
+struct Thinned {
+    kept: Vec<SeriesPoint>,
+    /// The newest point, unless it is kept.
+    newest: Option<SeriesPoint>,
+    /// How many points were pushed.
+    pushed: usize,
+    /// Every point whose number is a multiple of two to this power is kept.
+    halvings: u32,
+}
+
+impl Thinned {
+    fn push(&mut self, point: SeriesPoint, max: usize) {
+        // A repeated report brings no news.
+        let last = self.newest.as_ref().or(self.kept.last());
+        if last.is_some_and(|last| (last.generation, &last.progress) == (point.generation, &point.progress)) {
+            return;
+        }
+        self.newest = None;
+        if self.pushed.is_multiple_of(1 << self.halvings) {
+            self.kept.push(point);
+        } else {
+            self.newest = Some(point);
+        }
+        self.pushed += 1;
+        while self.kept.len() > max {
+            self.halve();
+        }
+    }
+
+    fn halve(&mut self) {
+        let last = self.kept.last().cloned();
+        let mut is_even = false;
+        self.kept.retain(|_| {
+            is_even = !is_even;
+            is_even
+        });
+        self.halvings += 1;
+        if self.kept.last() != last.as_ref() {
+            self.newest = self.newest.take().or(last);
+        }
+    }
+
+    fn after(&self, time: Option<UnixMillis>) -> Vec<SeriesPoint> {
+        let all = self.kept.iter().chain(&self.newest);
+        all.filter(|point| time.is_none_or(|time| point.at > time)).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::agent::{CodeStatus, Features, RunState};
+    use protocol::ids::Generation;
+    use protocol::progress::Progress;
+
+    use super::*;
+
+    fn status(step: u64) -> RunStatus {
+        RunStatus {
+            seq: 1,
+            boot_id: "boot".to_owned(),
+            state: RunState::Running,
+            generation: Some(Generation { epoch: 1, sequence: 1 }),
+            pid: None,
+            started_at: None,
+            exit: None,
+            membership: None,
+            code: CodeStatus::default(),
+            features: Features::default(),
+            warm: None,
+            helper: Some(Progress { step: Some(step), ..Progress::default() }),
+            clock_ms: None,
+        }
+    }
+
+    fn steps(series: &SeriesOfJob, after: Option<u64>, tail: Option<usize>) -> Vec<u64> {
+        let shown = series.shown(after.map(UnixMillis), tail);
+        shown.replicas[0].points.iter().filter_map(|point| point.progress.step).collect()
+    }
+
+    fn worker(index: u32) -> ReplicaId {
+        format!("worker-{index}").parse().unwrap()
+    }
+
+    #[test]
+    fn a_long_series_keeps_evenly_spaced_points_and_the_newest() {
+        let series = SeriesOfJob::default();
+        for step in 0..5000 {
+            series.note(worker(0), &status(step), UnixMillis(step));
+            let kept = steps(&series, None, None);
+            assert!(kept.len() <= REPLICA_POINTS_MAX + 1 && kept.last() == Some(&step), "{kept:?}");
+            let is_even = kept.windows(3).all(|three| three[2] == step || three[2] - three[1] == three[1] - three[0]);
+            assert!(is_even && kept[0] == 0 && (step < 256 || kept.len() >= REPLICA_POINTS_MAX / 2), "{kept:?}");
+        }
+    }
+
+    #[test]
+    fn many_replicas_share_the_bound_of_the_job_and_are_asked_less_often() {
+        let series = SeriesOfJob::default();
+        for step in 0..40 {
+            (0..1000).for_each(|index| series.note(worker(index), &status(step), UnixMillis(step)));
+        }
+        let shown = series.shown(None, None).replicas;
+        assert_eq!(shown.len(), 1000);
+        assert!(shown[1..].iter().all(|replica| replica.points.len() <= REPLICA_POINTS_MIN + 1));
+        assert_eq!(series.interval(), INTERVAL_MAX);
+        assert_eq!(SeriesOfJob::default().interval(), INTERVAL_MIN);
+    }
+
+    #[test]
+    fn a_reader_can_ask_for_the_newest_points() {
+        let series = SeriesOfJob::default();
+        for step in [1, 2, 2, 3] {
+            series.note(worker(0), &status(step), UnixMillis(step * 10));
+        }
+        assert_eq!(steps(&series, None, None), [1, 2, 3]);
+        assert_eq!(steps(&series, Some(10), None), [2, 3]);
+        assert_eq!(steps(&series, None, Some(1)), [3]);
+        assert_eq!(steps(&series, Some(30), Some(5)), [] as [u64; 0]);
+    }
+
+    #[test]
+    fn a_run_without_a_step_has_no_points() {
+        let series = SeriesOfJob::default();
+        let begun = RunStatus { helper: Some(Progress::default()), ..status(0) };
+        [begun, RunStatus { helper: None, ..status(0) }].iter().for_each(|status| {
+            series.note(worker(0), status, UnixMillis(0));
+        });
+        assert_eq!(series.shown(None, None).replicas, []);
+    }
+}

@@ -1,0 +1,329 @@
+//! The code that jobs bring: the store on disk, hostile uploads, and the routes.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use master::code::{CodeError, CodeStore, Piece, UNUSED_TIME};
+use proptest::prelude::*;
+use protocol::code::{BlobError, CODE_BYTES_MAX, CodeFile, CodeId, Manifest, MissingBlobs, ScriptPath, Sha256};
+use protocol::job::JobSpec;
+use serde_json::{Value, json};
+
+use crate::service::harness::{Answer, Master, client, spec};
+
+/// The code of a job with its contents.
+struct Code {
+    manifest: Manifest,
+    contents: Vec<Vec<u8>>,
+}
+
+impl Code {
+    fn new(files: &[(&str, &[u8])]) -> Self {
+        let file = |(path, content): &(&str, &[u8])| CodeFile {
+            path: path.parse().expect(path),
+            sha256: Sha256::of(content),
+            size: content.len() as u64,
+            executable: false,
+        };
+        let manifest = Manifest::new(files.iter().map(file).collect()).expect("a manifest");
+        Self { manifest, contents: files.iter().map(|(_, content)| content.to_vec()).collect() }
+    }
+
+    /// Some code whose script is `train.py`.
+    fn example() -> Self {
+        Self::new(&[("train.py", b"print('hello')\n"), ("lib/a.py", b"A = 1\n"), ("lib/empty.py", b"")])
+    }
+
+    fn id(&self) -> CodeId {
+        self.manifest.id()
+    }
+
+    /// The stream of these blobs.
+    fn stream(&self, blobs: &[Sha256]) -> Vec<u8> {
+        let framed = |blob: &Sha256| {
+            let content =
+                self.contents.iter().find(|content| Sha256::of(content) == *blob).expect("a blob of this code");
+            [blob.as_bytes(), content.as_slice()].concat()
+        };
+        blobs.iter().flat_map(framed).collect()
+    }
+}
+
+fn received(store: &CodeStore, id: CodeId, stream: &[u8]) -> Result<Vec<Sha256>, CodeError> {
+    let mut pieces = stream.chunks(11).map(|piece| Piece::Bytes(Bytes::copy_from_slice(piece))).chain([Piece::End]);
+    store.receive(id, || pieces.next())
+}
+
+/// Sends what the store does not have. Returns how many blobs these were.
+fn send(store: &CodeStore, code: &Code) -> usize {
+    let missing = store.offer(code.id(), &code.manifest).expect("the manifest is taken");
+    assert_eq!(received(store, code.id(), &code.stream(&missing)).expect("the blobs are taken"), []);
+    missing.len()
+}
+
+/// All files below a folder.
+fn files_below(folder: &Path) -> BTreeSet<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let below = |path: PathBuf| if path.is_dir() { files_below(&path) } else { BTreeSet::from([path]) };
+    entries.flat_map(below).collect()
+}
+
+fn script(path: &str) -> ScriptPath {
+    path.parse().expect(path)
+}
+
+#[test]
+fn sent_code_survives_a_restart_and_is_sent_only_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
+    assert!(matches!(store.require(code.id(), &script("train.py")), Err(CodeError::Missing(_))));
+    assert_eq!(send(&store, &code), 3);
+    let store = CodeStore::open(folder.path()).expect("a store");
+    assert_eq!(store.manifest(code.id()), Some(code.manifest.clone()));
+    assert_eq!(store.blob(Sha256::of(b"A = 1\n")).expect("the blob"), b"A = 1\n");
+    store.require(code.id(), &script("train.py")).expect("the code is there");
+    assert!(matches!(store.require(code.id(), &script("exec.py")), Err(CodeError::NoScript(_))));
+    assert_eq!(send(&store, &code), 0);
+    let changed = Code::new(&[("train.py", b"print('bye')\n"), ("lib/a.py", b"A = 1\n"), ("lib/empty.py", b"")]);
+    assert_eq!(send(&store, &changed), 1, "only the file that changed");
+}
+
+#[test]
+fn a_file_that_a_crash_has_shortened_is_sent_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
+    send(&store, &code);
+    let blob = folder.path().join("blobs").join(Sha256::of(b"A = 1\n").to_string());
+    std::fs::write(blob, "").expect("the file is shortened");
+    assert_eq!(store.manifest(code.id()), None);
+    assert_eq!(send(&store, &code), 1);
+}
+
+#[test]
+fn code_that_no_job_uses_is_removed_after_a_while_and_shared_files_stay() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = CodeStore::open(folder.path()).expect("a store");
+    let used = Code::new(&[("exec.py", b"used"), ("shared.py", b"shared")]);
+    let unused = Code::new(&[("exec.py", b"unused"), ("shared.py", b"shared")]);
+    for code in [&used, &unused] {
+        send(&store, code);
+    }
+    let (of_jobs, now) = (BTreeSet::from([used.id()]), SystemTime::now());
+    store.sweep(&of_jobs, now).expect("swept");
+    assert_eq!(store.manifest(unused.id()), Some(unused.manifest.clone()), "it was sent just now");
+    store.sweep(&of_jobs, now + UNUSED_TIME + Duration::from_secs(60)).expect("swept");
+    assert_eq!((store.manifest(unused.id()), store.manifest(used.id())), (None, Some(used.manifest.clone())));
+    assert_eq!(files_below(folder.path()).len(), 3, "one manifest, two files");
+}
+
+#[test]
+fn code_beyond_the_room_is_refused_and_fits_after_other_code_is_removed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = CodeStore::with_room(folder.path(), 4 * 4096).expect("a store");
+    let small = Code::new(&[("exec.py", b"small")]);
+    send(&store, &small);
+    let large = Code::new(&[("exec.py", &[7; 2 * 4096])]);
+    let refused = store.offer(large.id(), &large.manifest).expect_err("there is no room");
+    assert!(matches!(refused, CodeError::Full { needed: 12288, most: 16384 }), "{refused}");
+    store.sweep(&BTreeSet::new(), SystemTime::now() + 2 * UNUSED_TIME).expect("swept");
+    assert_eq!(send(&store, &large), 1);
+}
+
+#[test]
+fn a_broken_upload_keeps_nothing_and_can_be_repeated() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
+    let missing = store.offer(code.id(), &code.manifest).expect("the manifest is taken");
+    let before = files_below(folder.path());
+    let mut pieces = [Piece::Bytes(code.stream(&missing).into())].into_iter();
+    assert!(matches!(store.receive(code.id(), || pieces.next()), Err(CodeError::Aborted)));
+    assert_eq!(files_below(folder.path()), before);
+    assert_eq!(send(&store, &code), 3);
+}
+
+#[test]
+fn two_uploads_of_the_same_code_do_not_disturb_each_other() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, code) = (CodeStore::open(folder.path()).expect("a store"), Code::example());
+    let missing = store.offer(code.id(), &code.manifest).expect("the manifest is taken");
+    let stream = code.stream(&missing);
+    let mut outer = [Piece::Bytes(stream.clone().into()), Piece::End].into_iter();
+    let mut sent_within = false;
+    let received_around = store.receive(code.id(), || {
+        if !std::mem::replace(&mut sent_within, true) {
+            assert_eq!(received(&store, code.id(), &stream).expect("taken"), []);
+        }
+        outer.next()
+    });
+    assert_eq!(received_around.expect("taken"), []);
+    assert_eq!(store.manifest(code.id()), Some(code.manifest));
+}
+
+/// A change that makes a stream wrong.
+#[derive(Debug, Clone)]
+enum Damage {
+    Cut(usize),
+    Flip(usize),
+    Append(Vec<u8>),
+    Repeat,
+    Stranger(Vec<u8>),
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    let bytes = || prop::collection::vec(any::<u8>(), 1..40);
+    prop_oneof![
+        any::<usize>().prop_map(Damage::Cut),
+        any::<usize>().prop_map(Damage::Flip),
+        bytes().prop_map(Damage::Append),
+        Just(Damage::Repeat),
+        bytes().prop_map(Damage::Stranger),
+    ]
+}
+
+/// The stream with this damage.
+fn damaged(stream: &[u8], damage: &Damage) -> Vec<u8> {
+    let mut stream = stream.to_vec();
+    match damage {
+        // Within the last blob, which is not empty.
+        Damage::Cut(by) => stream.truncate(stream.len() - 1 - by % 4),
+        Damage::Flip(at) => {
+            let at = at % stream.len();
+            stream[at] ^= 0x40;
+        }
+        Damage::Append(more) => stream.extend(more),
+        Damage::Repeat => stream.extend(stream.clone()),
+        Damage::Stranger(content) => stream.extend([Sha256::of(content).as_bytes(), content.as_slice()].concat()),
+    }
+    stream
+}
+
+/// A path that leads somewhere else, or collides with `train.py` or `lib/a.py`.
+fn hostile_path() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "/[a-z/]{0,9}",
+        "(\\.\\./){1,4}[a-z]{1,5}",
+        "[a-z]{1,3}/\\.\\./[a-z]{1,3}",
+        "[a-z]{0,3}\0[a-z]{0,3}",
+        "[a-z]{0,3}[\n\\\\][a-z]{0,3}",
+        "(?i:train)\\.PY",
+        "lib",
+        "LIB/A\\.py/[a-z]",
+        "train\\.py/[a-z]{1,3}",
+        "\\.muster/[a-z]{0,3}",
+        "[a-z]{256}",
+        "",
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(250))]
+
+    /// A hostile stream of blobs is refused whole: not even its good blobs are kept, and nothing is written elsewhere.
+    #[test]
+    fn a_hostile_stream_is_refused_whole(damage in damage()) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (store, code) = (CodeStore::open(&folder.path().join("code")).expect("a store"), Code::example());
+        // The last blob is not empty, so that a cut is a cut within it.
+        let order = [b"".as_slice(), b"A = 1\n", b"print('hello')\n"].map(Sha256::of);
+        store.offer(code.id(), &code.manifest).expect("the manifest is taken");
+        let before = files_below(folder.path());
+        let refused = received(&store, code.id(), &damaged(&code.stream(&order), &damage));
+        prop_assert!(matches!(refused, Err(CodeError::Blobs(_))), "{:?}", refused);
+        prop_assert_eq!(files_below(folder.path()), before);
+        prop_assert_eq!(store.manifest(code.id()), None);
+        send(&store, &code);
+    }
+
+    /// A hostile manifest does not parse, so no part of the store ever sees it.
+    #[test]
+    fn a_hostile_manifest_is_refused(path in hostile_path()) {
+        let mut manifest = serde_json::to_value(&Code::example().manifest).expect("JSON");
+        let files = manifest["files"].as_array_mut().expect("a list");
+        files.push(json!({"path": path, "sha256": Sha256::of(b"").to_string(), "size": 0}));
+        prop_assert!(serde_json::from_value::<Manifest>(manifest).is_err());
+    }
+}
+
+async fn put(master: &Master, path: &str, body: Vec<u8>) -> Answer {
+    Answer::of(client().put(master.url(path)).body(body)).await
+}
+
+async fn put_manifest(master: &Master, id: CodeId, manifest: &Value) -> Answer {
+    put(master, &format!("/v1/code/{id}"), manifest.to_string().into()).await
+}
+
+fn missing(answer: &Answer) -> Vec<Sha256> {
+    assert_eq!(answer.status, 200, "{answer:?}");
+    serde_json::from_value::<MissingBlobs>(answer.json()).expect("missing blobs").missing
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_accepted_once_its_code_has_been_sent() {
+    let (master, code) = (Master::serving(None).await, Code::example());
+    let job = JobSpec { code: Some(code.id()), script: script("train.py"), ..spec("brought", 1) };
+    let job = serde_json::to_value(&job).expect("JSON");
+    let refused = master.post("/v1/jobs", &job).await;
+    assert_eq!((refused.status, refused.code().as_str()), (409, "code_missing"));
+    let manifest = serde_json::to_value(&code.manifest).expect("JSON");
+    let asked_for = missing(&put_manifest(&master, code.id(), &manifest).await);
+    assert_eq!(asked_for.len(), 3);
+    assert_eq!(master.post("/v1/jobs", &job).await.code(), "code_missing", "the manifest alone is not enough");
+    let blobs = format!("/v1/code/{}/blobs", code.id());
+    let (first, rest) = asked_for.split_at(1);
+    assert_eq!(missing(&put(&master, &blobs, code.stream(first)).await), rest, "an upload in parts");
+    assert_eq!(missing(&put(&master, &blobs, code.stream(rest)).await), []);
+    assert_eq!(master.post("/v1/jobs", &job).await.status, 201);
+    let mut other = job.clone();
+    other["code"] = json!("0".repeat(64));
+    assert_eq!(master.post("/v1/jobs", &other).await.code(), "job_exists", "the code is part of the job");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_script_is_not_in_its_code_is_refused() {
+    let (master, code) = (Master::serving(None).await, Code::example());
+    send(master.jobs.code(), &code);
+    let job = JobSpec { code: Some(code.id()), ..spec("brought", 1) };
+    let refused = master.post("/v1/jobs", &serde_json::to_value(&job).expect("JSON")).await;
+    assert_eq!((refused.status, refused.code().as_str()), (422, "bad_code"));
+    assert_eq!(refused.json()["detail"], "the code has no file exec.py");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn uploads_that_are_not_valid_get_an_answer_that_says_why() {
+    let (master, code) = (Master::serving(None).await, Code::example());
+    let manifest = serde_json::to_value(&code.manifest).expect("JSON");
+    let other = put_manifest(&master, Code::new(&[]).id(), &manifest).await;
+    assert_eq!((other.status, other.code().as_str()), (422, "bad_code"));
+    let blobs = format!("/v1/code/{}/blobs", code.id());
+    let unknown = put(&master, &blobs, vec![]).await;
+    assert_eq!((unknown.status, unknown.code().as_str()), (404, "code_missing"));
+    missing(&put_manifest(&master, code.id(), &manifest).await);
+    let wrong = put(&master, &blobs, vec![0; 100]).await;
+    assert_eq!((wrong.status, wrong.code().as_str()), (422, "bad_code"));
+    let blob_error = BlobError::Unexpected("0".repeat(64).parse().expect("a SHA-256"));
+    assert_eq!(wrong.json()["detail"], format!("the blobs are refused: {blob_error}"));
+    let no_id = put(&master, "/v1/code/..%2f..", b"{}".into()).await;
+    assert_eq!((no_id.status, no_id.code().as_str()), (422, "bad_code"));
+    let too_large = json!({"files": [{"path": "a", "sha256": "0".repeat(64), "size": CODE_BYTES_MAX + 1}]});
+    let too_large = put_manifest(&master, code.id(), &too_large).await;
+    assert_eq!((too_large.status, too_large.code().as_str()), (422, "bad_request"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manifest_may_be_longer_than_other_bodies_and_needs_the_token() {
+    let master = Master::serving(Some("secret")).await;
+    let stem = "d".repeat(250);
+    let paths: Vec<String> = (0..19_000).map(|number| format!("{stem}/{number}")).collect();
+    let files: Vec<(&str, &[u8])> = paths.iter().map(|path| (path.as_str(), b"".as_slice())).collect();
+    let code = Code::new(&files);
+    let body = serde_json::to_vec(&code.manifest).expect("JSON");
+    assert!(body.len() > 4 << 20, "{}", body.len());
+    let request = || client().put(master.url(&format!("/v1/code/{}", code.id())));
+    assert_eq!(Answer::of(request().body("{}")).await.status, 401);
+    let answer = Answer::of(request().bearer_auth("secret").body(body)).await;
+    assert_eq!(missing(&answer), [Sha256::of(b"")]);
+    assert!(Arc::clone(master.jobs.code()).manifest(code.id()).is_none());
+}

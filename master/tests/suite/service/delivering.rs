@@ -1,0 +1,154 @@
+//! The code of a job on its way to the agents.
+
+use axum::http::StatusCode;
+use bytes::Bytes;
+use master::code::{CodeStore, Piece};
+use protocol::agent::ExitOutcome;
+use protocol::code::{CodeFile, CodeId, Manifest, Sha256};
+use protocol::failure::{Failure, Loss};
+use protocol::ids::Generation;
+use protocol::job::JobSpec;
+use protocol::run_policy::RunPolicy;
+use protocol::view::{JobResult, JobState};
+use testkit::fake::{Arrival, FakeAgent, FakeBackend, FakeStore};
+
+use crate::service::harness::{Master, in_time, reach, spec_with, until, worker};
+
+const CONTENTS: [&str; 2] = ["print('hello')", "NAME = 1"];
+
+/// Puts code with two files into the store.
+pub(crate) fn keep(store: &CodeStore) -> CodeId {
+    keep_files(store, CONTENTS)
+}
+
+/// Puts code with these two files into the store.
+pub(crate) fn keep_files(store: &CodeStore, contents: [&'static str; 2]) -> CodeId {
+    let file = |(path, content): (&str, &str)| CodeFile {
+        path: path.parse().expect("a path"),
+        sha256: Sha256::of(content.as_bytes()),
+        size: content.len() as u64,
+        executable: false,
+    };
+    let manifest = Manifest::new(["train.py", "b.py"].into_iter().zip(contents).map(file).collect());
+    let manifest = manifest.expect("a manifest");
+    store.offer(manifest.id(), &manifest).expect("the manifest is taken");
+    let blobs = contents.map(|content| [Sha256::of(content.as_bytes()).as_bytes(), content.as_bytes()].concat());
+    let mut pieces = [Piece::Bytes(Bytes::from(blobs.concat())), Piece::End].into_iter();
+    assert_eq!(store.receive(manifest.id(), || pieces.next()).expect("the blobs are taken"), []);
+    manifest.id()
+}
+
+/// A job of two workers that brings this code.
+pub(crate) fn spec(code: CodeId, max_restarts: u32) -> JobSpec {
+    let policy = RunPolicy { max_restarts, backoff_seconds: 0, ..RunPolicy::default() };
+    let script = "train.py".parse().expect("a script");
+    JobSpec { code: Some(code), script, ..spec_with("bringing", 2, policy) }
+}
+
+pub(crate) async fn agents(master: &Master, spec: &JobSpec) -> [FakeAgent; 2] {
+    [master.backend.agent(&spec.name, worker(0)).await, master.backend.agent(&spec.name, worker(1)).await]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_agent_gets_the_code_once_before_its_environment_and_its_warm_interpreter() {
+    let master = Master::new();
+    let spec = spec(keep(master.jobs.code()), 1);
+    let job = master.submit(spec.clone()).await;
+    reach(&job, JobState::Running).await;
+    let agents = agents(&master, &spec).await;
+    agents[1].exit(ExitOutcome::Code(1));
+    let next = Some(Generation { epoch: 1, sequence: 2 });
+    until(&job, |view| view.state == JobState::Running && view.generation == next).await;
+    for agent in &agents {
+        in_time("the warm interpreter", async {
+            while agent.history().warmed.is_empty() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        let history = agent.history();
+        assert_eq!((history.offers, history.blobs.len(), history.configs.len()), (1, 2, 2));
+        assert_eq!(agent.status().code.running, spec.code);
+        agent.exit(ExitOutcome::Code(0));
+    }
+    reach(&job, JobState::Succeeded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_master_sends_nothing_to_agents_that_have_the_code() {
+    let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
+    let first = Master::over("first", backend.clone(), store.clone());
+    let spec = spec(keep(first.jobs.code()), 1);
+    let job = first.submit(spec.clone()).await;
+    reach(&job, JobState::Running).await;
+    first.stop_following().await;
+    // It does not even have the code.
+    let second = Master::over("second", backend, store);
+    in_time("the second master knows the job", second.jobs.complete()).await;
+    let job = second.jobs.find(&spec.name).expect("the job is on record");
+    reach(&job, JobState::Running).await;
+    let agents = agents(&second, &spec).await;
+    agents[0].exit(ExitOutcome::Code(1));
+    let next = Some(Generation { epoch: 2, sequence: 1 });
+    until(&job, |view| view.state == JobState::Running && view.generation == next).await;
+    for agent in &agents {
+        assert_eq!((agent.history().offers, agent.history().configs.len()), (1, 2));
+        agent.exit(ExitOutcome::Code(0));
+    }
+    reach(&job, JobState::Succeeded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_has_lost_the_code_gets_it_again_before_the_next_start() {
+    let master = Master::new();
+    let spec = spec(keep(master.jobs.code()), 1);
+    let job = master.submit(spec.clone()).await;
+    reach(&job, JobState::Running).await;
+    let agents = agents(&master, &spec).await;
+    agents[0].lose_code();
+    agents[1].exit(ExitOutcome::Code(1));
+    let next = Some(Generation { epoch: 1, sequence: 2 });
+    let view = until(&job, |view| view.state == JobState::Running && view.generation == next).await;
+    assert_eq!(view.restarts.counted, 1);
+    assert_eq!(agents.each_ref().map(|agent| agent.history().offers), [2, 1]);
+    agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
+    reach(&job, JobState::Succeeded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_cannot_receive_the_code_is_named_and_no_script_starts() {
+    for (status, problem, loss) in [
+        (507, r#"{"status": 507, "code": "code_store_full", "detail": "no space left on device"}"#, Loss::Broken),
+        (422, r#"{"status": 422, "code": "bad_code", "detail": "no space left on device"}"#, Loss::Hopeless),
+    ] {
+        let backend = FakeBackend::new(Arrival::AtOnce);
+        let master = Master::over("first", backend, FakeStore::default());
+        let spec = spec(keep(master.jobs.code()), 0);
+        let status = StatusCode::from_u16(status).expect("a status");
+        master.backend.refuse_code(worker(1), (status, problem));
+        let job = master.submit(spec.clone()).await;
+        let view = reach(&job, JobState::Failed).await;
+        let reason = "its agent did not receive the job's code: no space left on device".to_owned();
+        let failure = Failure::ReplicaLost { replica: worker(1), reason, loss };
+        assert_eq!(view.result, Some(JobResult::Failed { failure }));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn code_that_neither_the_agent_nor_the_master_has_fails_the_job_with_the_way_out() {
+    let master = Master::new();
+    let spec = spec(keep(master.jobs.code()), 1);
+    let job = master.submit(spec.clone()).await;
+    reach(&job, JobState::Running).await;
+    let agents = agents(&master, &spec).await;
+    std::fs::remove_dir_all(master.logs.path().join("code")).expect("the folder is there");
+    agents[0].lose_code();
+    agents[1].exit(ExitOutcome::Code(1));
+    let view = reach(&job, JobState::Failed).await;
+    let Some(JobResult::Failed { failure: Failure::ReplicaLost { replica, reason, .. } }) = &view.result else {
+        panic!("{view:#?}");
+    };
+    let way_out = "this master no longer has the job's code: delete the job and submit it again, which sends the code";
+    assert!(reason.starts_with("its agent did not accept the environment: ") && reason.ends_with(way_out), "{reason}");
+    assert_eq!(*replica, worker(0));
+}

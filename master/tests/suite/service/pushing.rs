@@ -1,0 +1,116 @@
+//! A user pushes new code into a job that runs.
+
+use axum::http::StatusCode;
+use protocol::agent::ExitOutcome;
+use protocol::code::CodeId;
+use protocol::elastic::{ChangeCause, JobPatch};
+use protocol::ids::Generation;
+use protocol::job::JobSpec;
+use protocol::view::{JobState, JobView};
+use serde_json::json;
+use testkit::fake::{Arrival, FakeBackend, FakeStore};
+
+use crate::service::delivering::{agents, keep, keep_files, spec};
+use crate::service::harness::{Master, in_time, reach, spec_with, until, worker};
+
+/// Other code of the same script.
+fn keep_other(master: &Master) -> CodeId {
+    keep_files(master.jobs.code(), ["print('hello again')", "NAME = 1"])
+}
+
+async fn push(master: &Master, spec: &JobSpec, code: CodeId) -> Result<(), String> {
+    let patch = JobPatch { code: Some(code), ..JobPatch::default() };
+    master.jobs.patch(&spec.name, patch).await.map(drop).map_err(|error| error.to_string())
+}
+
+fn runs_in(epoch: u32, sequence: u32) -> impl Fn(&JobView) -> bool {
+    move |view| view.state == JobState::Running && view.generation == Some(Generation { epoch, sequence })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_scripts_start_again_with_the_new_code_in_the_same_pods() {
+    let first = spec(keep(Master::new().jobs.code()), 0);
+    for spec in [first.clone(), JobSpec { worker_min: Some(1), ..first }] {
+        let master = Master::new();
+        keep(master.jobs.code());
+        let job = master.submit(spec.clone()).await;
+        until(&job, runs_in(1, 1)).await;
+        let agents = agents(&master, &spec).await;
+        let other = keep_other(&master);
+        push(&master, &spec, other).await.expect("the code is taken");
+        let view = until(&job, runs_in(1, 2)).await;
+        assert_eq!((view.code, view.pushes, view.restarts.total()), (Some(other), 1, 0));
+        if spec.worker_min.is_some() {
+            assert_eq!(view.changes.last().expect("a change").cause, ChangeCause::Pushed);
+        }
+        for agent in &agents {
+            let history = agent.history();
+            assert_eq!((history.offers, agent.status().code.running), (2, Some(other)));
+            assert_eq!(history.configs.last().expect("it was configured").1["MUSTER_RESTART_COUNT"], json!(1));
+        }
+        push(&master, &spec, other).await.expect("the code is taken");
+        assert_eq!(until(&job, runs_in(1, 2)).await.pushes, 1, "the same code changes nothing");
+        agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
+        reach(&job, JobState::Succeeded).await;
+        let error = push(&master, &spec, keep(master.jobs.code())).await.expect_err("the job has ended");
+        assert!(error.ends_with("so it can no longer be changed"), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_does_not_take_the_code_is_named_and_the_job_goes_on() {
+    let master = Master::new();
+    let spec = spec(keep(master.jobs.code()), 0);
+    let job = master.submit(spec.clone()).await;
+    until(&job, runs_in(1, 1)).await;
+    let agents = agents(&master, &spec).await;
+    agents[1].refuse_code((StatusCode::INSUFFICIENT_STORAGE, "disk full"));
+    let error = push(&master, &spec, keep_other(&master)).await.expect_err("an agent refuses");
+    assert!(error.contains("an agent did not take the new code: worker-1: "), "{error}");
+    let view = until(&job, runs_in(1, 1)).await;
+    assert_eq!((view.pushes, view.code), (0, spec.code));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_master_starts_a_job_again_whose_push_it_finds_on_record() {
+    let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
+    let first = Master::over("first", backend.clone(), store.clone());
+    let spec = spec(keep(first.jobs.code()), 0);
+    let job = first.submit(spec.clone()).await;
+    until(&job, runs_in(1, 1)).await;
+    first.stop_following().await;
+    let second = Master::over("second", backend, store.clone());
+    keep(second.jobs.code());
+    let other = keep_other(&second);
+    // The first master died after it had written the record.
+    let stored = master::store::amend(&store, &spec.name, |record| {
+        (record.code, record.pushes) = (Some(other), 1);
+        master::store::Change::Write
+    });
+    stored.await.expect("nobody else writes");
+    in_time("the second master knows the job", second.jobs.complete()).await;
+    let job = second.jobs.find(&spec.name).expect("the job is on record");
+    let view = until(&job, |view| {
+        view.state == JobState::Running
+            && view.pushes == 1
+            && view.generation >= Some(Generation { epoch: 2, sequence: 1 })
+    });
+    assert_eq!(view.await.restarts.counted, 0);
+    for agent in agents(&second, &spec).await {
+        assert_eq!(agent.status().code.running, Some(other));
+        agent.exit(ExitOutcome::Code(0));
+    }
+    reach(&job, JobState::Succeeded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_of_an_image_takes_no_code() {
+    let master = Master::new();
+    let spec = spec_with("fixed-image", 1, protocol::run_policy::RunPolicy::default());
+    let spec = JobSpec { work_dir: None, image: Some("train:1".parse().expect("an image")), ..spec };
+    let job = master.submit(spec.clone()).await;
+    reach(&job, JobState::Running).await;
+    let error = push(&master, &spec, keep(master.jobs.code())).await.expect_err("its code is in its image");
+    assert!(error.starts_with("the script of job \"fixed-image\" is in its image: "), "{error}");
+    master.backend.agent(&spec.name, worker(0)).await.exit(ExitOutcome::Code(0));
+}

@@ -1,0 +1,73 @@
+//! What scripts report with the helper, over HTTP.
+
+use protocol::agent::ExitOutcome;
+use protocol::progress::{JobSeries, Progress};
+use protocol::view::JobState;
+use serde_json::json;
+
+use crate::service::harness::{Master, in_time, reach, spec};
+
+impl Master {
+    /// Waits until the series of the job, with this query, passes the test.
+    async fn series(&self, query: &str, test: impl Fn(&JobSeries) -> bool) -> JobSeries {
+        let look = async {
+            loop {
+                let answer = self.get(&format!("/v1/jobs/reports/series{query}")).await.json();
+                let series = serde_json::from_value(answer).expect("a series");
+                if test(&series) {
+                    return series;
+                }
+            }
+        };
+        in_time("the series", look).await
+    }
+}
+
+/// The steps of each replica.
+fn steps(series: &JobSeries) -> Vec<Vec<u64>> {
+    let steps =
+        |points: &[protocol::progress::SeriesPoint]| points.iter().filter_map(|point| point.progress.step).collect();
+    series.replicas.iter().map(|replica| steps(&replica.points)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_reports_of_each_replica_are_kept_until_the_job_is_deleted() {
+    let master = Master::serving(None).await;
+    let spec = spec("reports", 2);
+    let job = master.submit(spec.clone()).await;
+    let agents = master.started(&spec).await;
+    let [first, second] = &agents[..] else { panic!("two agents") };
+    reach(&job, JobState::Running).await;
+    assert_eq!(steps(&master.series("", |_| true).await), [] as [Vec<u64>; 0]);
+
+    let report = |step: u64, loss: f64| {
+        serde_json::from_value::<Progress>(json!({"step": step, "values": {"loss": loss}})).expect("a report")
+    };
+    second.report(report(1, 0.5));
+    let series = master.series("", |series| !series.replicas.is_empty()).await;
+    let shown = serde_json::to_value(&series).expect("it is JSON");
+    let point = &shown["replicas"][0]["points"][0];
+    assert_eq!(shown["replicas"][0]["replica"], "worker-1");
+    assert_eq!(
+        (&point["generation"], &point["progress"]),
+        (&json!("1.1"), &json!({"step": 1, "values": {"loss": 0.5}}))
+    );
+    first.report(report(2, 0.25));
+    second.report(report(2, 0.25));
+    // The end of a run brings its last report.
+    agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
+    reach(&job, JobState::Succeeded).await;
+    let series = master.series("", |series| steps(series) == [vec![2], vec![1, 2]]).await;
+    let after = series.replicas[1].points[0].at.0;
+    master.series(&format!("?after={after}"), |series| steps(series) == [vec![2], vec![2]]).await;
+    master.series("?tail=1", |series| steps(series) == [vec![2], vec![2]]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_series_of_an_unknown_job_and_bad_parameters_are_refused() {
+    let master = Master::serving(None).await;
+    master.submit(spec("reports", 1)).await;
+    for (path, status) in [("reports/series?tail=-1", 400), ("reports/series?until=1", 400), ("other/series", 404)] {
+        assert_eq!(master.get(&format!("/v1/jobs/{path}")).await.status, status, "{path}");
+    }
+}

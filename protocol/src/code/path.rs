@@ -1,0 +1,132 @@
+//! Paths of files in a job's code, checked when parsed: each stays in the job's folder, on every common file system.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::SCRIPT;
+use crate::ids::serde_as_string;
+
+/// Maximum bytes of a path.
+const PATH_BYTES_MAX: usize = 1024;
+/// Maximum bytes of a part, the limit of Linux's file systems.
+const PART_BYTES_MAX: usize = 255;
+/// The first part of paths that Muster keeps for its own files in a job's folder.
+const RESERVED: &str = ".muster";
+
+/// A relative path with `/` between its parts. No part is empty, `.` or `..`, and no character is a control character or
+/// a backslash.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct CodePath(String);
+
+/// The text is not a [`CodePath`] or [`ScriptPath`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("invalid path \"{path}\": {wrong}")]
+pub struct BadCodePath {
+    /// The first characters of the text.
+    path: String,
+    wrong: &'static str,
+}
+
+impl CodePath {
+    /// The path as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The path in lower case. Two paths whose results are equal are one file where case does not matter.
+    pub(super) fn folded(&self) -> String {
+        self.0.to_lowercase()
+    }
+}
+
+impl FromStr for CodePath {
+    type Err = BadCodePath;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parts = || text.split('/');
+        let wrong = if text.is_empty() {
+            "it is empty"
+        } else if text.len() > PATH_BYTES_MAX {
+            "it is longer than 1024 bytes"
+        } else if text.chars().any(char::is_control) {
+            "it contains a control character"
+        } else if text.contains('\\') {
+            "it contains a backslash"
+        } else if text.starts_with('/') {
+            "it is absolute; use a path in the job's folder"
+        } else if parts().any(|part| matches!(part, "" | "." | "..")) {
+            "it has a part that is empty, '.' or '..'"
+        } else if parts().any(|part| part.len() > PART_BYTES_MAX) {
+            "it has a part longer than 255 bytes"
+        } else if parts().next().is_some_and(|first| first.to_lowercase() == RESERVED) {
+            "Muster itself uses the folder .muster"
+        } else {
+            return Ok(Self(text.to_owned()));
+        };
+        Err(bad(text, wrong))
+    }
+}
+
+/// The error. Its text is one line, whatever the path contains.
+fn bad(text: &str, wrong: &'static str) -> BadCodePath {
+    BadCodePath { path: text.chars().take(80).flat_map(char::escape_debug).collect(), wrong }
+}
+
+impl fmt::Display for CodePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+serde_as_string!(CodePath);
+
+/// The script that `python` runs: a path in the job's folder that is no option of Python. The default is exec.py.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ScriptPath(CodePath);
+
+impl ScriptPath {
+    /// The path as text.
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+
+    /// The path.
+    pub fn as_path(&self) -> &CodePath {
+        &self.0
+    }
+
+    /// Whether it is exec.py.
+    pub fn is_default(&self) -> bool {
+        self.as_str() == SCRIPT
+    }
+}
+
+impl Default for ScriptPath {
+    fn default() -> Self {
+        Self(CodePath(SCRIPT.to_owned()))
+    }
+}
+
+impl FromStr for ScriptPath {
+    type Err = BadCodePath;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.parse() {
+            Ok(_) if text.starts_with('-') => Err(bad(text, "Python would read it as an option")),
+            Ok(path) => Ok(Self(path)),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl fmt::Display for ScriptPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+serde_as_string!(ScriptPath);

@@ -1,0 +1,113 @@
+//! What a script reports with the helper `muster.py`, and the series of these reports that a master keeps.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Generation, ReplicaId, UnixMillis};
+
+/// Maximum number of [`Values`] in one report.
+pub const VALUES_MAX: usize = 8;
+
+/// Maximum bytes of the name of a value.
+pub const VALUE_NAME_BYTES: usize = 64;
+
+/// The newest report of a run's script. The numbers from `steps` on are totals since the second step of this split, without
+/// short last batches. Differences of two reports of one start are valid if their `split` is equal.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Progress {
+    /// The last step by the script's own count. Absent before the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// The version of the batch sizes in use; 0 means an even division.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub split: u64,
+    /// Steps.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub steps: u64,
+    /// Samples of this replica.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub samples: u64,
+    /// Microseconds of the replica's own computation; 0 if the script does not measure it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub compute_us: u64,
+    /// Microseconds.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub wall_us: u64,
+    /// The newest values that the script has logged, such as its loss.
+    #[serde(default, skip_serializing_if = "Values::is_empty")]
+    pub values: Values,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl Progress {
+    /// Whether the script has completed a step in this run.
+    pub fn has_stepped(&self) -> bool {
+        self.step.is_some()
+    }
+}
+
+/// Named finite numbers, at most [`VALUES_MAX`]. Numbers that do not fit are left out when it is built.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(from = "BTreeMap<String, f64>")]
+pub struct Values(BTreeMap<String, f64>);
+
+// All numbers are finite, so each one equals itself.
+impl Eq for Values {}
+
+impl Values {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Each name with its number, in the order of the names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.0.iter().map(|(name, number)| (name.as_str(), *number))
+    }
+}
+
+impl From<BTreeMap<String, f64>> for Values {
+    fn from(numbers: BTreeMap<String, f64>) -> Self {
+        let fits = |(name, number): &(String, f64)| {
+            (1..=VALUE_NAME_BYTES).contains(&name.len()) && !name.contains(char::is_control) && number.is_finite()
+        };
+        Self(numbers.into_iter().filter(fits).take(VALUES_MAX).collect())
+    }
+}
+
+/// The answer of `GET /v1/jobs/NAME/series`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct JobSeries {
+    /// The replicas whose scripts have reported, ordered by role and index.
+    pub replicas: Vec<ReplicaSeries>,
+}
+
+/// The reports of one replica.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ReplicaSeries {
+    /// Role and index, such as `worker-2`.
+    pub replica: ReplicaId,
+    /// Its reports, oldest first. The longer a job runs, the larger are the intervals between them.
+    pub points: Vec<SeriesPoint>,
+}
+
+/// A report, and when the master received it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SeriesPoint {
+    /// By the master's clock.
+    pub at: UnixMillis,
+    /// The start in which the script reported it.
+    pub generation: Generation,
+    /// The report.
+    pub progress: Progress,
+}

@@ -1,0 +1,117 @@
+//! The rules that every [`JobSpec`] follows.
+
+use crate::env::{ENTRY_LIMIT, INPUT_BYTES_MAX};
+use crate::job::{JobSpec, SpecError, Strategy};
+use crate::run_policy::{LEASE_SECONDS_MAX, OnUnreachable, RunPolicy, SuccessPolicy};
+use crate::text::json_length;
+use crate::tf_config;
+use crate::warm::{MODULES_MAX, Preload};
+
+impl JobSpec {
+    pub(crate) fn check_counts(&self) -> Result<(), SpecError> {
+        match (self.strategy, self.ps_num) {
+            (Strategy::AllReduce, 1..) => return Err(SpecError::PsWithAllReduce(self.ps_num)),
+            (Strategy::ParameterServer, 0) => return Err(SpecError::NoPs),
+            (Strategy::AllReduce, 0) | (Strategy::ParameterServer, 1..) => {}
+        }
+        if self.chief_num > 1 {
+            return Err(SpecError::ChiefNum(self.chief_num));
+        }
+        if self.evaluator_num > 1 {
+            return Err(SpecError::EvaluatorNum(self.evaluator_num));
+        }
+        if self.worker_num == 0 {
+            return Err(SpecError::NoWorkers);
+        }
+        match self.worker_min {
+            Some(0) => return Err(SpecError::NoWorkers),
+            Some(min) if min > self.worker_num => {
+                return Err(SpecError::MinAboveMax { min, max: self.worker_num });
+            }
+            Some(_) | None => {}
+        }
+        self.check_tf_config_fits()
+    }
+
+    /// TF_CONFIG lists all members in one variable. Linux limits a variable's length, and so the number of members.
+    fn check_tf_config_fits(&self) -> Result<(), SpecError> {
+        let room = tf_config::MEMBERS_MAX - self.chief_num;
+        let most_workers = room - self.ps_num.min(1);
+        if self.worker_num > most_workers {
+            // If the servers alone leave no room, ignore them here: the next check reports them.
+            let beside_servers = room.saturating_sub(self.ps_num);
+            let fits = if beside_servers == 0 { most_workers } else { beside_servers };
+            return Err(SpecError::TooManyWorkers { asked: self.worker_num, fits });
+        }
+        let fits = room - self.worker_num;
+        if self.ps_num > fits {
+            return Err(SpecError::TooManyPs { asked: self.ps_num, fits });
+        }
+        Ok(())
+    }
+
+    /// Checks the rules, and whether they go together with the job's replicas.
+    pub(crate) fn check_run_policy(&self) -> Result<(), SpecError> {
+        let RunPolicy {
+            start_timeout_seconds,
+            deadline_seconds,
+            success_policy,
+            preload,
+            on_unreachable,
+            lease_seconds,
+            ..
+        } = &self.run_policy;
+        if *start_timeout_seconds == 0 {
+            return Err(SpecError::NoTime("start-timeout"));
+        }
+        if *deadline_seconds == Some(0) {
+            return Err(SpecError::NoTime("deadline"));
+        }
+        match *lease_seconds {
+            0 => return Err(SpecError::NoTime("lease")),
+            long if long > LEASE_SECONDS_MAX => return Err(SpecError::LongLease(long)),
+            _ => {}
+        }
+        if *on_unreachable == OnUnreachable::Replace && self.worker_min.is_none() {
+            return Err(SpecError::ReplaceInFixedJob);
+        }
+        if let Some(Preload::Modules(modules)) = preload
+            && modules.len() > MODULES_MAX
+        {
+            return Err(SpecError::TooManyModules(modules.len()));
+        }
+        match success_policy {
+            Some(SuccessPolicy::Chief) if self.chief_num == 0 => Err(SpecError::NoChiefToDecide),
+            // With a chief, the workers of a ParameterServer job are servers, which never end by themselves.
+            Some(policy @ (SuccessPolicy::All | SuccessPolicy::Worker0)) if self.ps_num > 0 && self.chief_num > 0 => {
+                Err(SpecError::ServersNeverEnd(*policy))
+            }
+            Some(SuccessPolicy::All | SuccessPolicy::Chief | SuccessPolicy::Worker0) | None => Ok(()),
+        }
+    }
+
+    pub(crate) fn check_inputs(&self) -> Result<(), SpecError> {
+        for (name, value) in &self.env {
+            if name.is_reserved() {
+                return Err(SpecError::ReservedEnv(name.clone()));
+            }
+            name.check_value(value)?;
+        }
+        if let Some(place) = self.args.iter().position(|arg| arg.contains('\0')) {
+            return Err(SpecError::NulInArgument(place + 1));
+        }
+        // JSON adds two quotes and a comma to each text, and a colon to each variable.
+        let of_variables = self.env.iter().map(|(name, value)| json_length(name.as_str()) + json_length(value) + 6);
+        let of_arguments = self.args.iter().map(|arg| json_length(arg) + 3);
+        let bytes: usize = of_variables.chain(of_arguments).sum();
+        // Linux limits a single argument as it limits a variable.
+        if bytes > INPUT_BYTES_MAX || self.args.iter().any(|arg| arg.len() >= ENTRY_LIMIT) {
+            return Err(SpecError::TooMuchInput { bytes });
+        }
+        match (&self.work_dir, &self.code) {
+            (Some(dir), _) if !dir.is_absolute() => Err(SpecError::RelativeWorkDir(dir.clone())),
+            (Some(_), Some(_)) => Err(SpecError::CodeAndWorkDir),
+            (Some(_), None) | (None, _) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Changes the number of workers of a TensorFlow job at random moments. No step may be lost, each sample must be used once in
+//! an epoch, and the weights must be those of a run on one worker.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use e2e::processes::within;
+use e2e::programs::root;
+use e2e::{Master, Scene};
+use protocol::elastic::JobPatch;
+use protocol::ids::JobName;
+use protocol::job::JobRequest;
+use protocol::run_policy::RunPolicy;
+use protocol::view::{JobState, JobView};
+use rustix::process::Signal;
+
+use crate::api::{Api, pid_of};
+use crate::say;
+use crate::shots::{agent_of, send};
+use crate::work::{python, request};
+
+/// Steps of the training for each change.
+const STEPS_EACH: u32 = 10;
+/// Samples of an epoch, and of a step.
+const SAMPLES: usize = 1500;
+const BATCH: usize = 96;
+/// Limits of the number of workers.
+const WORKERS: std::ops::RangeInclusive<u32> = 1..=4;
+/// Maximum difference of a weight between the two runs: rounding depends on the order of sums.
+const TOLERANCE: f64 = 1e-5;
+
+/// What one run has left in its folder.
+struct Outcome {
+    /// The samples of each step, over all ranks.
+    samples: BTreeMap<u32, BTreeSet<usize>>,
+    weights: Vec<f64>,
+}
+
+/// Changes the number of workers `count` times.
+pub(crate) fn campaign(count: u32, seed: u64) -> anyhow::Result<()> {
+    let scene = Scene::of_example("elastic");
+    fs::write(scene.path().join("exec.py"), include_str!("softmax.py"))?;
+    let path = format!("{}:/usr/bin:/bin", python()?.display());
+    let steps = count * STEPS_EACH;
+    let alone = alone(&scene, &path, steps)?;
+    let master = Master::start(scene.path(), &["--state-dir", "state"], &[("PATH", &path)]);
+    let api = Api { scene: &scene, url: &master.url };
+    let begin = Instant::now();
+    let mut resizes = Resizes { api, name: "resized".parse()?, random: fastrand::Rng::with_seed(seed), deleted: 0 };
+    let end = resizes.run(count)?;
+    let each = begin.elapsed() / count;
+    ensure!(
+        end.state == JobState::Succeeded && end.restarts.is_empty(),
+        "the job ended with {end:?}\n{}",
+        api.logs(&end.name)
+    );
+    let resized = Outcome::of(&scene.path().join("resized"), steps)?;
+    ensure!(resized.samples == alone.samples, "the two runs used different samples");
+    let difference = resized.difference(&alone);
+    ensure!(difference <= TOLERANCE, "the weights differ by {difference:e}");
+    say(&format!(
+        "{count} changes of 1 to 4 workers, {} of them deleted pods, in {steps} steps of TensorFlow, {:.1} s each; the job had {} starts: \
+         0 steps lost or repeated, every sample once in each of {} epochs, weights as without changes ({difference:.1e})",
+        resizes.deleted,
+        each.as_secs_f64(),
+        end.generation.map_or(0, |last| last.sequence),
+        steps as usize / SAMPLES.div_ceil(BATCH),
+    ));
+    drop(master);
+    scene.until_empty();
+    Ok(())
+}
+
+/// Trains on one worker, without Muster.
+fn alone(scene: &Scene, path: &str, steps: u32) -> anyhow::Result<Outcome> {
+    let folder = scene.path().join("alone");
+    fs::create_dir(&folder)?;
+    fs::write(folder.join("limit"), steps.to_string())?;
+    let ran = Command::new("python")
+        .args(["exec.py", "alone", &steps.to_string()])
+        .current_dir(scene.path())
+        .env("PATH", path)
+        .env("PYTHONPATH", root().join("agent/python"))
+        .output()?;
+    ensure!(ran.status.success(), "exec.py without Muster: {}", String::from_utf8_lossy(&ran.stderr));
+    Outcome::of(&folder, steps)
+}
+
+/// The job, and what is done to it.
+struct Resizes<'a> {
+    api: Api<'a>,
+    name: JobName,
+    random: fastrand::Rng,
+    /// How many pods were deleted.
+    deleted: u32,
+}
+
+impl Resizes<'_> {
+    /// Runs the job to its end, with this number of changes. Returns its last view.
+    fn run(&mut self, count: u32) -> anyhow::Result<JobView> {
+        fs::create_dir(self.folder())?;
+        self.allow(0)?;
+        let mut workers = *WORKERS.end();
+        let steps = u64::from(count * STEPS_EACH);
+        self.api.submit(&JobRequest {
+            worker_min: Some(*WORKERS.start()),
+            args: vec![self.name.to_string(), steps.to_string()],
+            run_policy: RunPolicy { max_restarts: 0, ..RunPolicy::default() },
+            ..request(&self.name, steps, workers, 0)
+        })?;
+        let mut view = self.training_with(workers, None)?;
+        for number in 1..=count {
+            // Fewer steps than planned, so that the job cannot end before the change.
+            self.allow(number * STEPS_EACH - STEPS_EACH / 2)?;
+            thread::sleep(Duration::from_millis(self.random.u64(0..=100)));
+            if self.random.u8(..4) == 0 {
+                self.delete_a_pod(&view)?;
+            } else {
+                workers = self.other_than(workers);
+                self.api.patch(&self.name, JobPatch { worker_num: Some(workers), ..JobPatch::default() })?;
+            }
+            view = self.training_with(workers, Some(&view))?;
+        }
+        self.allow(count * STEPS_EACH)?;
+        self.api.finished(&self.name)
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.api.scene.path().join(self.name.as_str())
+    }
+
+    /// Lets the job train up to this step.
+    fn allow(&self, step: u32) -> anyhow::Result<()> {
+        let (new, limit) = (self.folder().join("limit.new"), self.folder().join("limit"));
+        fs::write(&new, step.to_string())?;
+        Ok(fs::rename(new, limit)?)
+    }
+
+    fn other_than(&mut self, workers: u32) -> u32 {
+        let others: Vec<u32> = WORKERS.filter(|other| *other != workers).collect();
+        others[self.random.usize(..others.len())]
+    }
+
+    /// Ends a pod as a cluster does.
+    fn delete_a_pod(&mut self, view: &JobView) -> anyhow::Result<()> {
+        let member = view.roster[self.random.usize(..view.roster.len())];
+        let replica = view.replicas.iter().find(|replica| replica.replica == member).context("members are listed")?;
+        let agent = agent_of(pid_of(replica)?).context("it has an agent")?;
+        ensure!(send(Signal::TERM, agent, self.name.as_str()), "{member} ended before its pod was deleted");
+        self.deleted += 1;
+        Ok(())
+    }
+
+    /// Waits until this many workers train in a later start than that of `before`.
+    fn training_with(&self, workers: u32, before: Option<&JobView>) -> anyhow::Result<JobView> {
+        let last = before.and_then(|view| view.generation);
+        let is_it = |view: &JobView| {
+            let runs = |replica| view.replicas.iter().any(|view| view.replica == replica && view.pid.is_some());
+            view.state == JobState::Running
+                && view.generation > last
+                && view.roster.len() == workers as usize
+                && view.roster.iter().all(|member| runs(*member))
+        };
+        let what = format!("{workers} workers run");
+        let view = self.api.until(&self.name, &what, |view| view.state.is_finished() || is_it(view))?;
+        ensure!(is_it(&view), "the job ended early: {view:?}\n{}", self.api.logs(&self.name));
+        let journal = self.folder().join(format!("{}.0.journal", view.generation.context("it runs")?));
+        within("the script trains", || journal.exists().then_some(()), || self.api.logs(&self.name));
+        Ok(view)
+    }
+}
+
+impl Outcome {
+    /// Reads the journals. Fails unless exactly one start made each step, and each epoch has every sample once.
+    fn of(folder: &Path, steps: u32) -> anyhow::Result<Self> {
+        let mut samples: BTreeMap<u32, BTreeSet<usize>> = BTreeMap::new();
+        let mut made_by: BTreeMap<u32, String> = BTreeMap::new();
+        for entry in fs::read_dir(folder)? {
+            let name = entry?.file_name().into_string().unwrap_or_default();
+            let Some((start, _rank)) = name.strip_suffix(".journal").and_then(|name| name.rsplit_once('.')) else {
+                continue;
+            };
+            for line in fs::read_to_string(folder.join(&name))?.lines() {
+                let (step, indexes): (u32, Vec<usize>) = serde_json::from_str(line).with_context(|| name.clone())?;
+                let first = made_by.entry(step).or_insert_with(|| start.to_owned());
+                ensure!(first == start, "step {step} was made in the starts {first} and {start}");
+                let own = samples.entry(step).or_default();
+                for index in indexes {
+                    ensure!(own.insert(index), "step {step} used sample {index} twice");
+                }
+            }
+        }
+        ensure!(made_by.keys().copied().eq(1..=steps), "of {steps} steps only these were made: {:?}", made_by.keys());
+        let mut epoch = BTreeSet::new();
+        for (step, own) in &samples {
+            for index in own {
+                ensure!(epoch.insert(*index), "step {step} used sample {index}, which its epoch had used before");
+            }
+            if epoch.len() == SAMPLES {
+                epoch.clear();
+            }
+        }
+        let weights = serde_json::from_str(&fs::read_to_string(folder.join("weights.json"))?)?;
+        Ok(Self { samples, weights })
+    }
+
+    /// The largest difference of a weight.
+    fn difference(&self, other: &Self) -> f64 {
+        let pairs = self.weights.iter().zip(&other.weights);
+        pairs.map(|(one, other)| (one - other).abs()).fold(0.0, f64::max)
+    }
+}

@@ -1,0 +1,56 @@
+//! Code as a client sends it to a master.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use protocol::code::{CodeFile, CodeId, Manifest, MissingBlobs, Sha256};
+use serde_json::{Value, json};
+
+use crate::scene::Scene;
+
+/// Sends these files, path and content each, to the master at this URL. Returns the id of the code.
+///
+/// # Panics
+/// If the master does not take it.
+pub fn send_code(scene: &Scene, master: &str, files: &[(&str, &str)]) -> CodeId {
+    let file = |(path, text): &(&str, &str)| CodeFile {
+        path: path.parse().expect("a path"),
+        sha256: Sha256::of(text.as_bytes()),
+        size: text.len() as u64,
+        executable: false,
+    };
+    let manifest = Manifest::new(files.iter().map(file).collect()).expect("a manifest");
+    let put = |route: &str, body: &[u8]| -> MissingBlobs {
+        let sent = scene.path().join("sent");
+        fs::write(&sent, body).expect("write the body");
+        let url = format!("{master}/v1/code/{}{route}", manifest.id());
+        let answer = scene.curl(&["-X", "PUT", "--data-binary", &format!("@{}", sent.display()), &url]);
+        serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}"))
+    };
+    let missing = put("", &serde_json::to_vec(&manifest).expect("a manifest is JSON")).missing;
+    let contents: BTreeSet<&str> = files.iter().map(|(_, text)| *text).collect();
+    let blobs = contents.into_iter().map(|text| (Sha256::of(text.as_bytes()), text));
+    let blobs: Vec<u8> = blobs
+        .filter(|(blob, _)| missing.contains(blob))
+        .flat_map(|(blob, text)| [blob.as_bytes(), text.as_bytes()].concat())
+        .collect();
+    assert_eq!(put("/blobs", &blobs).missing, []);
+    manifest.id()
+}
+
+/// Sends these files to the master at this URL, and submits a job of these workers that runs `script` with them.
+/// `options` are further fields of the request.
+///
+/// # Panics
+/// If the master refuses the job.
+pub fn submit_with_code(scene: &Scene, master: &str, name: &str, files: &[(&str, &str)], options: Value) {
+    let code = send_code(scene, master, files);
+    let mut request =
+        json!({ "name": name, "strategy": "AllReduce", "worker_num": 2, "code": code, "script": files[0].0 });
+    let fields = request.as_object_mut().expect("an object");
+    let Value::Object(options) = options else { panic!("options are an object") };
+    fields.extend(options);
+    let url = format!("{master}/v1/jobs");
+    let answer = scene.curl(&["--json", &request.to_string(), &url]);
+    assert!(answer.contains("\"uid\""), "{answer}");
+}
