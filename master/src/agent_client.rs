@@ -1,6 +1,7 @@
 //! The client for agents: one method for each route. Every call has a deadline. Connections are kept and reused.
 
 mod code;
+mod leased;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,15 +18,14 @@ use hyper::{Method, Request, Response, StatusCode, Uri, header};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use protocol::agent::{Membership, RunStatus};
-use protocol::code::CodeId;
+use protocol::agent::RunStatus;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::Generation;
-use protocol::lease::{ClockMillis, Lease, Renewal};
 use protocol::routes;
 use protocol::warm::WarmRequest;
 use tokio::time::timeout;
 
+pub use self::leased::{LeasePoll, PartOfStart};
 use crate::agent_token::AgentToken;
 
 /// Maximum time to keep an unused connection. Each job's agents have their own addresses, so kept connections are
@@ -95,32 +95,6 @@ pub enum AgentAnswer {
     Status(Box<RunStatus>),
     /// The agent has no such route. It is an agent of the first prototype, which has only `/config` and `/run`.
     SeedOnly,
-}
-
-/// A long poll of an agent with a lease.
-#[derive(Debug, Clone, Copy)]
-pub struct LeasePoll {
-    /// The agent's lease.
-    pub lease: Lease,
-    /// The number of the newest status that is known.
-    pub after: u64,
-    /// How long to wait for another one.
-    pub wait: Duration,
-    /// The agent's clock in its newest answer.
-    pub heard: ClockMillis,
-}
-
-/// An agent's part in a start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PartOfStart {
-    /// The start.
-    pub generation: Generation,
-    /// The replica's membership. An evaluator has none.
-    pub membership: Option<Membership>,
-    /// The code with which the run starts, if the job brings it.
-    pub code: Option<CodeId>,
-    /// What keeps the run alive, if it needs that.
-    pub renewal: Option<Renewal>,
 }
 
 /// A part of a run's output.
@@ -193,17 +167,6 @@ impl AgentClient {
         self.status_of(get(agent, &path), limit).await
     }
 
-    /// `GET /status` as a long poll of an agent with a lease. `wait` may be zero.
-    ///
-    /// # Errors
-    /// [`AgentError`].
-    pub async fn poll(&self, agent: SocketAddr, poll: LeasePoll) -> Result<AgentAnswer, AgentError> {
-        let LeasePoll { lease, after, wait, heard } = poll;
-        let renewal = renewal(Some(Renewal { fence: lease.fence(), heard }));
-        let path = format!("{}?after={after}&wait_ms={}{renewal}", routes::AGENT_STATUS, wait.as_millis());
-        self.status_of(get(agent, &path), wait + lease.answer()).await
-    }
-
     async fn status_of(&self, request: Call, limit: Duration) -> Result<AgentAnswer, AgentError> {
         match self.call(request, limit).await {
             // The prototype answers 404, or `OK` to every request.
@@ -214,22 +177,6 @@ impl AgentClient {
                 serde_json::from_slice(&body).map(AgentAnswer::Status).map_err(|error| no_answer_of_an_agent(&error))
             }
         }
-    }
-
-    /// `POST /config` with a JSON object.
-    ///
-    /// # Errors
-    /// [`AgentError`].
-    pub async fn configure(&self, agent: SocketAddr, part: PartOfStart, body: Bytes) -> Result<(), AgentError> {
-        let PartOfStart { generation, membership, code, renewal: of_lease } = part;
-        let membership = membership.map(|Membership { seat, of, start, pushes }| {
-            let pushes = if pushes == 0 { String::new() } else { format!("&pushes={pushes}") };
-            format!("&seat={seat}&of={of}&start={start}{pushes}")
-        });
-        let code = code.map(|id| format!("&code={id}"));
-        let further = [membership, code].into_iter().flatten().collect::<String>() + &renewal(of_lease);
-        let path = format!("{}?generation={generation}{further}", routes::AGENT_CONFIG);
-        self.call(post(agent, &path, body), CALL_TIMEOUT).await.map(drop)
     }
 
     /// `POST /warm`.
@@ -321,14 +268,6 @@ impl AgentClient {
 struct Call {
     agent: SocketAddr,
     request: Request<Full<Bytes>>,
-}
-
-/// The parameters of a renewal.
-fn renewal(renewal: Option<Renewal>) -> String {
-    let parameters = |Renewal { fence, heard: ClockMillis(heard) }| {
-        format!("&fence_ms={}&heard_ms={heard}", Duration::as_millis(&fence))
-    };
-    renewal.map(parameters).unwrap_or_default()
 }
 
 fn get(agent: SocketAddr, path: &str) -> Call {

@@ -89,6 +89,12 @@ impl Member {
         self.pod == Presence::Live && !self.phase.was_configured()
     }
 
+    /// Whether the cluster is removing its pod, and can do so. It cannot remove the pod of a dead node; a fence shows
+    /// that the run there is dead.
+    pub fn is_on_its_way(&self) -> bool {
+        self.place.is_leaving && self.place.standing < Standing::Fenced
+    }
+
     /// Whether its pod is alive and has not reported the end of its run.
     pub fn is_unended(&self) -> bool {
         self.pod == Presence::Live && !self.phase.is_dead()

@@ -6,7 +6,6 @@ use std::time::Duration;
 use protocol::elastic::Workers;
 use protocol::failure::Loss;
 use protocol::ids::ReplicaId;
-use protocol::lease::Standing;
 
 use super::gang::{Gang, Member};
 use super::observation::{LostRun, Presence};
@@ -38,9 +37,7 @@ pub fn upkeep(gang: &Gang, workers: Workers, now: Duration) -> Upkeep {
         Presence::Live if is_surplus(place) => !place.place.may_run || !place.is_fit(),
         Presence::Live => !place.is_fit() && !may_recover(place),
     };
-    // The cluster cannot remove the pod of a dead node, but its run is dead.
-    let is_on_its_way = |place: &Member| place.place.is_leaving && place.place.standing < Standing::Fenced;
-    let delete = gang.places().iter().filter(|place| !gang.has(place) && !is_on_its_way(place) && is_useless(place));
+    let delete = gang.places().iter().filter(|place| !gang.has(place) && !place.is_on_its_way() && is_useless(place));
     Upkeep {
         create: create.into_iter().map(|place| place.id).collect(),
         delete: delete.map(|place| place.id).collect(),

@@ -11,12 +11,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use backon::{ExponentialBuilder, Retryable};
-use futures_util::{Stream, StreamExt, pin_mut};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
-use kube::runtime::watcher;
 use protocol::error::ErrorCode;
 use protocol::ids::ReplicaId;
 use protocol::image::ImageRef;
@@ -26,11 +24,11 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{info, warn};
+use tracing::warn;
 
 use self::error::{CreateError, ErrorKind, NO_AGENT_IMAGE, NO_IMAGE};
 use self::manifest::JOB_UID;
-use self::seen::SeenPods;
+use self::seen::{SeenPods, follow};
 use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
 use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
@@ -320,30 +318,6 @@ impl PodBackend for KubeBackend {
 
     /// The pods must outlive their master, so there is nothing to end.
     async fn shutdown(&self) {}
-}
-
-/// Keeps the table of pods up to date across broken connections.
-async fn follow(
-    events: impl Stream<Item = Result<watcher::Event<Pod>, watcher::Error>>,
-    seen: SeenPods,
-    listed: oneshot::Sender<()>,
-) {
-    let mut listed = Some(listed);
-    pin_mut!(events);
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(event) => {
-                let is_listed = matches!(event, watcher::Event::InitDone);
-                seen.take(event);
-                if is_listed && let Some(listed) = listed.take() {
-                    info!("all pods are known");
-                    // The receiver may have given up.
-                    let _ = listed.send(());
-                }
-            }
-            Err(error) => warn!(error = error_chain(&error), "the watch of the pods broke; restarting it"),
-        }
-    }
 }
 
 /// Retries for about a minute, plus the time of unanswered calls. An API server that is replaced or restarted usually

@@ -3,14 +3,17 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::{Stream, StreamExt, pin_mut};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use kube::runtime::watcher::Event;
+use kube::runtime::watcher::{self, Event};
 use protocol::ids::ReplicaId;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
+use tracing::{info, warn};
 
 use super::observe;
 use crate::backend::PodTable;
+use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
 use crate::job::observation::{Incarnation, Pod as Listed};
 
@@ -132,6 +135,30 @@ impl Inner {
         let Some(SeenPod { job, replica, .. }) = self.pods.remove(name) else { return };
         if let Some(table) = self.tables.get(&job) {
             table.send_if_modified(|table| table.remove(&replica).is_some());
+        }
+    }
+}
+
+/// Keeps the table of pods up to date across broken connections.
+pub(super) async fn follow(
+    events: impl Stream<Item = Result<Event<Pod>, watcher::Error>>,
+    seen: SeenPods,
+    listed: oneshot::Sender<()>,
+) {
+    let mut listed = Some(listed);
+    pin_mut!(events);
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => {
+                let is_listed = matches!(event, Event::InitDone);
+                seen.take(event);
+                if is_listed && let Some(listed) = listed.take() {
+                    info!("all pods are known");
+                    // The receiver may have given up.
+                    let _ = listed.send(());
+                }
+            }
+            Err(error) => warn!(error = error_chain(&error), "the watch of the pods broke; restarting it"),
         }
     }
 }

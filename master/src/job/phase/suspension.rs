@@ -31,6 +31,6 @@ pub(super) fn suspended(next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Acti
 
 /// Every pod is deleted, except a pod that the cluster is removing: a second deletion would shorten its grace.
 pub(super) fn upkeep(gang: &Gang) -> Upkeep {
-    let is_surplus = |place: &&Member| place.pod != Presence::Absent && !place.place.is_leaving;
+    let is_surplus = |place: &&Member| place.pod != Presence::Absent && !place.is_on_its_way();
     Upkeep { delete: gang.places().iter().filter(is_surplus).map(|place| place.id).collect(), ..Upkeep::default() }
 }

@@ -92,7 +92,7 @@ async fn loops(count: u32) -> anyhow::Result<Vec<Duration>> {
         };
         let bodies = members.iter().map(body).collect::<anyhow::Result<Vec<_>>>()?;
         let agents: Vec<SocketAddr> = members.values().copied().collect();
-        let part = PartOfStart { generation, membership: None, code: None };
+        let part = PartOfStart { generation, membership: None, code: None, renewal: None };
         let begin = Instant::now();
         each(agents.clone(), |agent| client.stop(agent, None, Duration::ZERO)).await?;
         each(bodies, |(agent, body)| client.configure(agent, part, body)).await?;

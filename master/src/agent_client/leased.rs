@@ -1,0 +1,76 @@
+//! The calls that can renew an agent's lease: its part in a start, and polls.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::agent::Membership;
+use protocol::code::CodeId;
+use protocol::ids::Generation;
+use protocol::lease::{ClockMillis, Lease, Renewal};
+use protocol::routes;
+
+use super::{AgentAnswer, AgentClient, AgentError, CALL_TIMEOUT, get, post};
+
+/// A long poll of an agent with a lease.
+#[derive(Debug, Clone, Copy)]
+pub struct LeasePoll {
+    /// The agent's lease.
+    pub lease: Lease,
+    /// The number of the newest status that is known.
+    pub after: u64,
+    /// How long to wait for another one.
+    pub wait: Duration,
+    /// The agent's clock in its newest answer.
+    pub heard: ClockMillis,
+}
+
+/// An agent's part in a start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartOfStart {
+    /// The start.
+    pub generation: Generation,
+    /// The replica's membership. An evaluator has none.
+    pub membership: Option<Membership>,
+    /// The code with which the run starts, if the job brings it.
+    pub code: Option<CodeId>,
+    /// What keeps the run alive, if it needs that.
+    pub renewal: Option<Renewal>,
+}
+
+impl AgentClient {
+    /// `POST /config` with a JSON object.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub async fn configure(&self, agent: SocketAddr, part: PartOfStart, body: Bytes) -> Result<(), AgentError> {
+        let PartOfStart { generation, membership, code, renewal: of_lease } = part;
+        let membership = membership.map(|Membership { seat, of, start, pushes }| {
+            let pushes = if pushes == 0 { String::new() } else { format!("&pushes={pushes}") };
+            format!("&seat={seat}&of={of}&start={start}{pushes}")
+        });
+        let code = code.map(|id| format!("&code={id}"));
+        let further = [membership, code].into_iter().flatten().collect::<String>() + &renewal(of_lease);
+        let path = format!("{}?generation={generation}{further}", routes::AGENT_CONFIG);
+        self.call(post(agent, &path, body), CALL_TIMEOUT).await.map(drop)
+    }
+
+    /// `GET /status` as a long poll of an agent with a lease. `wait` may be zero.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub async fn poll(&self, agent: SocketAddr, poll: LeasePoll) -> Result<AgentAnswer, AgentError> {
+        let LeasePoll { lease, after, wait, heard } = poll;
+        let renewal = renewal(Some(Renewal { fence: lease.fence(), heard }));
+        let path = format!("{}?after={after}&wait_ms={}{renewal}", routes::AGENT_STATUS, wait.as_millis());
+        self.status_of(get(agent, &path), wait + lease.answer()).await
+    }
+}
+
+/// The parameters of a renewal.
+fn renewal(renewal: Option<Renewal>) -> String {
+    let parameters = |Renewal { fence, heard: ClockMillis(heard) }| {
+        format!("&fence_ms={}&heard_ms={heard}", Duration::as_millis(&fence))
+    };
+    renewal.map(parameters).unwrap_or_default()
+}
