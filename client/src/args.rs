@@ -249,7 +249,13 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Par
     let matches = match Cli::command().try_get_matches_from(&arguments) {
         Ok(matches) => matches,
         Err(report) if !report.use_stderr() => return Ok(Parsed::Help(report.render().ansi().to_string())),
-        Err(report) => return Err(cannot(report, verb_of(&arguments).as_deref())),
+        Err(report) => {
+            let verb = verb_of(&arguments);
+            // After a misspelled verb, clap reports a later word.
+            let script = arguments.get(1).filter(|word| verb.is_none() && !word.as_encoded_bytes().starts_with(b"-"));
+            CodeArgs { script: script.cloned(), code: None }.check()?;
+            return Err(cannot(report, verb.as_deref()));
+        }
     };
     refuse_submit_flags_beside_a_verb(&matches)?;
     let cli = Cli::from_arg_matches(&matches).map_err(|report| cannot(report, matches.subcommand_name()))?;

@@ -80,9 +80,7 @@ pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
         let changes: Vec<_> = now.changes.iter().filter(|change| change.generation > old).collect();
         sentences.extend(changes.iter().map(|change| format!("--- {change} ---")));
         sentences.extend(
-            changes
-                .is_empty()
-                .then(|| format!("--- start {new}, after {} ---", cause_of_start(before, now, (old, new)))),
+            changes.is_empty().then(|| format!("--- start {new}, after {} ---", cause_of_start(now, old, new))),
         );
     }
     if now.times.joined.is_some() && now.times.joined != times_before.joined {
@@ -110,14 +108,14 @@ pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
 }
 
 /// Why start `new` followed start `old`.
-fn cause_of_start(before: Option<&JobView>, view: &JobView, (old, new): (Generation, Generation)) -> String {
+fn cause_of_start(view: &JobView, old: Generation, new: Generation) -> String {
     let failed =
         view.restarts.failed_starts.last().filter(|failed| failed.generation.is_some_and(|start| start >= old));
     match failed {
         Some(failed) => failed.failure.to_string(),
         None if new.epoch > old.epoch => "the previous start was lost with its master".to_owned(),
-        None if before.is_some_and(|before| before.pushes < view.pushes) => "new code".to_owned(),
-        None => "a suspension".to_owned(),
+        // A fixed job's view does not say whether this was a push or a resume.
+        None => "a user's request".to_owned(),
     }
 }
 

@@ -182,6 +182,7 @@ fn a_bad_command_line_has_a_hint_that_fits_the_typed_verb() {
         (&["logs", "x", "--tail", "-1"], "hint: client logs --help"),
         (&["foo"], "hint: client --help lists flags and verbs"),
         (&["lgos"], "hint: did you mean \"logs\"?"),
+        (&["lgos", "digits"], "hint: did you mean \"logs\"?"),
         (
             &["-d", "train.py", "more.py"],
             "hint: client --help lists flags and verbs; pass arguments for the script after --",

@@ -6,7 +6,8 @@ use super::{JobPhase, Seen, elastic, suspension};
 use crate::job::policy::Policy;
 use crate::job::upkeep::Upkeep;
 
-/// When the driver must send [`JobEvent::Observed`] besides [`JobPhase::deadline`], even if nothing else happens.
+/// When the driver must send [`JobEvent::Observed`](super::JobEvent::Observed) besides [`JobPhase::deadline`], even if
+/// nothing else happens.
 pub fn next_look(phase: &JobPhase, seen: Seen<'_>) -> Option<Duration> {
     let upkeep = upkeep_in(phase, seen);
     // A request may have had no effect.
@@ -31,7 +32,7 @@ pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
 }
 
 impl JobPhase {
-    /// When the driver must send [`JobEvent::Observed`] even if nothing else happens.
+    /// When the driver must send [`JobEvent::Observed`](super::JobEvent::Observed) even if nothing else happens.
     pub fn deadline(&self, policy: &Policy) -> Option<Duration> {
         let job = policy.deadline.map(|deadline| deadline.at);
         let earlier = |own: Duration| job.map_or(own, |job| own.min(job));
