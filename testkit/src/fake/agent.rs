@@ -145,6 +145,15 @@ impl FakeAgent {
         self.history_mut().clone()
     }
 
+    /// Forgets all effects, and all environments except the newest one. In large gangs, environments take much memory.
+    pub fn forget(&self) {
+        let mut history = self.history_mut();
+        let old = history.configs.len().saturating_sub(1);
+        history.configs.drain(..old);
+        history.configured_at.drain(..old);
+        history.events.clear();
+    }
+
     /// Locks the history. Only the holder of the lock may change the agent.
     pub(super) fn history_mut(&self) -> MutexGuard<'_, History> {
         self.0.history.lock().unwrap_or_else(PoisonError::into_inner)

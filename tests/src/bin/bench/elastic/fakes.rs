@@ -69,6 +69,7 @@ async fn crashes(count: u32) -> anyhow::Result<Vec<Duration>> {
         let event = Instant::now();
         agents.last().context("there are agents")?.exit(ExitOutcome::Code(1));
         gang.until(|view| view.state == JobState::Running && view.generation > before).await?;
+        agents.iter().for_each(FakeAgent::forget);
         times.push(last_start(&agents)?.duration_since(event));
     }
     gang.end(&agents).await?;
@@ -98,6 +99,7 @@ async fn loops(count: u32) -> anyhow::Result<Vec<Duration>> {
         each(bodies, |(agent, body)| client.configure(agent, part, body)).await?;
         each(agents, |agent| client.run(agent, generation)).await?;
         times.push(begin.elapsed());
+        backend.agents(&spec.name).values().for_each(FakeAgent::forget);
     }
     backend.shutdown().await;
     Ok(times.split_off(1))
@@ -166,6 +168,7 @@ impl FakeGang {
         agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
         self.until(|view| view.state.is_finished()).await?;
         self.following.abort();
+        self.backend.shutdown().await;
         Ok(())
     }
 }

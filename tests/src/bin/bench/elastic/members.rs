@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, ensure};
-use e2e::processes::{parent, signal};
+use e2e::processes::{parent, pids, signal, within};
 use protocol::ids::Generation;
 use rustix::process::Signal;
 
@@ -89,6 +89,13 @@ pub(crate) fn scaled(pairs: usize) -> anyhow::Result<Vec<Row>> {
         let event = SystemTime::now();
         patch(&master.url, workers)?;
         let gang = site.gang_of(workers)?;
+        // A worker can join only when the earlier pod of its name has ended.
+        let agents = || pids(site.scene.path(), "--supervised --listen");
+        within(
+            "the other agents have ended",
+            || (agents().len() == workers).then_some(()),
+            || format!("{:?}", agents()),
+        );
         Ok((gang.since(event)?, gang))
     };
     for _ in 0..pairs {

@@ -111,6 +111,7 @@ fn command(site: &Site, tuning: Tuning, port: u16, is_host: &str) -> Command {
     command
 }
 
+/// torchrun listens on all addresses, so the port must be free on all of them.
 fn free_port() -> anyhow::Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    Ok(TcpListener::bind("0.0.0.0:0")?.local_addr()?.port())
 }
