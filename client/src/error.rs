@@ -1,5 +1,7 @@
 //! Every error that ends a command, with its hint. Exit codes are in `exit.rs`.
 
+use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use protocol::error::ErrorCode;
@@ -67,6 +69,14 @@ pub(crate) enum Error {
     /// The job's code cannot be packed.
     #[error(transparent)]
     Pack(#[from] PackError),
+    /// A folder cannot be watched for changes.
+    #[error("watch {} for changes", folder.display())]
+    Watch {
+        /// The folder.
+        folder: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// Pods need an image, and the command line names none.
     #[error("no image to run: a job that brings its code to Kubernetes needs --image")]
     CodeNeedsImage,
@@ -93,7 +103,7 @@ pub(crate) enum Error {
     Local(#[from] LocalMasterError),
     /// The runtime could not start: no threads or sockets.
     #[error("start the client's runtime")]
-    Runtime(#[source] std::io::Error),
+    Runtime(#[source] io::Error),
     /// Data could not be written.
     #[error(transparent)]
     Output(#[from] OutputError),
@@ -152,6 +162,9 @@ impl Error {
             }
             Self::Script(error) => error.hint(),
             Self::Pack(error) => error.hint(),
+            Self::Watch { .. } => Some(
+                "list large folders in .musterignore, or raise the limits of inotify: sysctl fs.inotify".to_owned(),
+            ),
             Self::CodeNeedsImage => {
                 Some("give one with Python, for example --image tensorflow/tensorflow:2.21.0".to_owned())
             }

@@ -60,7 +60,11 @@ impl From<&Error> for Exit {
             Error::NoLocalMaster | Error::SeveralLocalMasters(_) => Self::BadInput,
             Error::LocalDetached | Error::AlreadyEnded { .. } => Self::BadInput,
             Error::NotLocal { .. } | Error::NotAtProcesses { .. } => Self::BadInput,
-            Error::Script(_) | Error::Pack(_) | Error::CodeNeedsImage | Error::NotWithCode { .. } => Self::BadInput,
+            Error::Script(_)
+            | Error::Pack(_)
+            | Error::Watch { .. }
+            | Error::CodeNeedsImage
+            | Error::NotWithCode { .. } => Self::BadInput,
             Error::Image(error) => Self::from(error),
             Error::Master(error) => Self::from(error),
             Error::Cluster(error) => Self::from(error),

@@ -48,15 +48,15 @@ pub(super) async fn submit(
 ) -> Result<Submitted, MasterError> {
     match (client.submit(spec).await, code) {
         (Err(MasterError::Refused(problem)), Some(code)) if problem.code == ErrorCode::CodeMissing => {
-            send(client, code, notes).await?;
+            notes.say(&send(client, code).await?);
             client.submit(spec).await
         }
         (outcome, _) => outcome,
     }
 }
 
-/// Sends the code. If the master's answer says that blobs are still missing, sends these too.
-pub(super) async fn send(client: &MasterClient, code: &Packed, notes: &Notes) -> Result<(), MasterError> {
+/// Sends the code. If the master's answer says that blobs are still missing, sends these too. Returns a sentence about it.
+pub(super) async fn send(client: &MasterClient, code: &Packed) -> Result<String, MasterError> {
     let begun = Instant::now();
     let mut missing = client.put_manifest(code.id(), code.manifest()).await?;
     let (mut sent, mut bytes) = (0, 0);
@@ -69,6 +69,5 @@ pub(super) async fn send(client: &MasterClient, code: &Packed, notes: &Notes) ->
         missing = client.put_blobs(code.id(), stream).await?;
     }
     let (files, took) = (code.manifest().files().len(), spelled(begun.elapsed()));
-    notes.say(&format!("code of {files} files: sent {sent} of them, {}, in {took}", size(bytes)));
-    Ok(())
+    Ok(format!("code of {files} files: sent {sent} of them, {}, in {took}", size(bytes)))
 }
