@@ -30,15 +30,14 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use rustix::process::setsid;
 use tokio::runtime;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
 use activity::Activity;
-use code::CodeFolder;
 use config::{Config, Invocation, Supervision};
 use ending::Stops;
 use helper::HelperFolder;
-use http::Agent;
+use http::{Agent, JobCode};
 use log::{LogSize, Output};
 use reaper::Reaper;
 use run::child::RunTemplate;
@@ -138,7 +137,7 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
     let command = [entrypoint, command].concat();
     let template = RunTemplate { command, entrypoint_words, work_dir, environment, helper: path };
     let boot_id = uuid::Uuid::new_v4().to_string();
-    let code = Arc::new(Mutex::new(CodeFolder::new(template.work_dir.clone())));
+    let code = JobCode::new(template.work_dir.clone());
     let shared = Arc::new(template.clone());
     let (runner, status) = Runner::new(template, Arc::clone(&output), reaper, Memory::of(CGROUP), boot_id);
     let (commands, queue) = mpsc::channel(COMMANDS_MAX);

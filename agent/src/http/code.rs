@@ -57,12 +57,11 @@ async fn pass_on(mut body: Incoming, parts: mpsc::Sender<Bytes>) -> Result<(), F
     }
 }
 
-/// Puts the code into the working directory.
-pub(super) async fn put_in_place(agent: &Agent, id: CodeId) -> Result<(), Failure> {
+/// Puts the code of a start into the working directory, if the job brings code.
+pub(super) async fn put_in_place(agent: &Agent, code: Option<CodeId>) -> Result<(), Failure> {
     // A long delivery of other code must not delay this start.
-    if agent.status.borrow().code.running == Some(id) {
-        return Ok(());
-    }
+    let missing = code.filter(|id| agent.status.borrow().code.running != Some(*id));
+    let Some(id) = missing else { return Ok(()) };
     change(agent, move |folder| Ok(folder.put_in_place(id)?)).await
 }
 
@@ -71,7 +70,7 @@ async fn change<T: Send + 'static>(
     agent: &Agent,
     change: impl FnOnce(&mut CodeFolder) -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
-    let mut folder = Arc::clone(&agent.code).lock_owned().await;
+    let mut folder = Arc::clone(&agent.code.folder).lock_owned().await;
     let work = spawn_blocking(move || {
         let changed = change(&mut folder);
         (changed, folder.status())

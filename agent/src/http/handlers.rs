@@ -44,12 +44,15 @@ pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result 
         code::find_python(agent, &changes)?;
     }
     let assignment = Assignment { generation, membership, code, changes };
-    let answer = ask(agent, |reply| Command::Configure { assignment, renewal, reply }).await?;
-    // The code changes only after the runner has accepted the environment, so no run is active.
-    match code {
-        Some(id) => code::put_in_place(agent, id).await.map(|()| answer),
-        None => Ok(answer),
-    }
+    let (mut next_code, agent) = (Arc::clone(&agent.code.next).lock_owned().await, agent.clone());
+    // A task of its own finishes this also if the caller goes away.
+    let work = tokio::spawn(async move {
+        let answer = ask(&agent, |reply| Command::Configure { assignment, renewal, reply }).await?;
+        // The code changes only after the runner has accepted the environment, so no run is active.
+        *next_code = code;
+        code::put_in_place(&agent, code).await.map(|()| answer)
+    });
+    work.await.map_err(|_| Failure::Ending)?
 }
 
 /// Answers before the modules are imported.
@@ -59,8 +62,12 @@ pub(super) async fn warm(request: Request<Incoming>, agent: &Agent) -> Result {
     ask(agent, |reply| Command::Warm { request, reply }).await
 }
 
+/// The status shows the environment before the code is in place, so this request may come before that.
 pub(super) async fn run(request: &Request<Incoming>, agent: &Agent) -> Result {
-    ask_runner(agent, Event::Run(Query::of(request).generation()?)).await
+    let generation = Query::of(request).generation()?;
+    let next_code = agent.code.next.lock().await;
+    code::put_in_place(agent, *next_code).await?;
+    ask_runner(agent, Event::Run(generation)).await
 }
 
 pub(super) async fn stop(request: &Request<Incoming>, agent: &Agent) -> Result {

@@ -13,6 +13,7 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,6 +66,21 @@ const KEEP_ALIVE_PROBES: u32 = 3;
 /// How long bytes for a client may stay unacknowledged or unsent, in milliseconds.
 const UNACKNOWLEDGED_LIMIT_MS: u32 = 60_000;
 
+/// The code that the job brings.
+#[derive(Debug, Clone)]
+pub struct JobCode {
+    folder: Arc<Mutex<CodeFolder>>,
+    /// The code of the newest start. Locked until this code is in place.
+    next: Arc<Mutex<Option<CodeId>>>,
+}
+
+impl JobCode {
+    /// No code was delivered to this working directory.
+    pub fn new(work_dir: PathBuf) -> Self {
+        Self { folder: Arc::new(Mutex::new(CodeFolder::new(work_dir))), next: Arc::default() }
+    }
+}
+
 /// The shared state that every request needs.
 #[derive(Debug, Clone)]
 pub struct Agent {
@@ -79,7 +95,7 @@ pub struct Agent {
     /// The token that requests must carry, if any.
     pub token: Option<TokenHash>,
     /// The code that the job brings.
-    pub code: Arc<Mutex<CodeFolder>>,
+    pub code: JobCode,
     /// What all runs have in common.
     pub template: Arc<RunTemplate>,
 }
