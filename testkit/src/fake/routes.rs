@@ -138,7 +138,7 @@ async fn configure(
     renewal(fence_ms, heard_ms).into_iter().for_each(|renewal| agent.renew(renewal));
     history.configs.push((generation, environment.clone()));
     history.configured_at.push(Instant::now());
-    history.note(AgentEvent::Configured(generation, environment));
+    history.note(AgentEvent::Configured(generation, environment, code));
     agent.change(|status| {
         status.state = RunState::Configured;
         status.generation = Some(generation);

@@ -2,7 +2,7 @@
 
 mod asking;
 mod breaking;
-mod delivering;
+pub(crate) mod delivering;
 mod describing;
 mod driving;
 mod elastic;
