@@ -28,7 +28,7 @@ use protocol::code::CodeId;
 use protocol::failure::FailedStart;
 use protocol::ids::{Generation, ReplicaId};
 use protocol::view::JobTimes;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
@@ -103,6 +103,8 @@ struct Driver {
     token: AgentToken,
     /// The job's code, if it brings it.
     delivery: Option<Arc<Delivery>>,
+    /// Locked while agents receive new code that a user pushes.
+    staging: Arc<Mutex<()>>,
     channels: Channels,
     stored: Stored,
     policy: Policy,
@@ -169,6 +171,7 @@ impl Driver {
         let delivery = |id: CodeId| Arc::new(Delivery::new(id, agents.clone(), Arc::clone(&context.code)));
         Self {
             delivery: record.code().map(delivery),
+            staging: Arc::default(),
             agents,
             token,
             pods: context.backend.watch(&stored.key()),

@@ -239,6 +239,11 @@ impl FakeAgent {
         }
     }
 
+    /// Ends its run as a stop request does.
+    pub fn end_as_stopped(&self) {
+        self.end(&mut self.history_mut(), ExitOutcome::Signal(15), true);
+    }
+
     /// Makes its script report this with the helper.
     pub fn report(&self, progress: Progress) {
         self.change(|status| status.helper = Some(progress));

@@ -175,7 +175,8 @@ async fn receive_code(
     body: Bytes,
 ) -> Result<Json<MissingBlobs>, (StatusCode, &'static str)> {
     let mut history = agent.history_mut();
-    let Some(manifest) = history.manifest.clone() else { return Err(CODE_MISSING) };
+    let offered = history.manifest.clone().filter(|manifest| manifest.id() == id);
+    let Some(manifest) = offered else { return Err(CODE_MISSING) };
     let (mut reader, mut input) = (BlobReader::new(&manifest), body.as_ref());
     let bad = |_| (StatusCode::UNPROCESSABLE_ENTITY, "the blobs are refused");
     while let Some(part) = reader.next(&mut input).map_err(bad)? {
