@@ -52,6 +52,8 @@ fn each_save_runs_in_the_same_pods(stage: &Stage, output: &Running) {
                       {.status.containerStatuses[0].state.running.startedAt}{\"\\n\"}{end}";
     let path = format!("jsonpath={containers}");
     let pods = || stage.cluster().namespace.kubectl(&["get", "pods", "-o", &path]);
+    // The agents answer before the pods' status says that they run.
+    stage.cluster().namespace.kubectl(&["wait", "pods", "--all", "--for=condition=Ready", "--timeout=60s"]);
     let before = pods();
     let line = ["push", "brings", "src", "--watch", "--master", stage.url()];
     let watch = Running::of(&mut stage.scene().client(&line));
