@@ -94,6 +94,7 @@ fn spec_hint(error: &SpecError) -> &'static str {
         SpecError::GroupsCount { .. } => "give --worker-num the sum of all --worker, or leave it out",
         SpecError::EmptyGroup(_) => "leave it out",
         SpecError::GroupPort { .. } => "give another port",
+        SpecError::ComputedKey(_) => "leave it out",
         SpecError::NoTemplate(_) => "give a pod with metadata and spec",
         SpecError::GroupsTooLarge { .. } => "shorten the pod templates",
         SpecError::NoTime(_) => "leave it out, or give a longer time, such as 10m",

@@ -15,7 +15,8 @@ use super::{JobHandle, Jobs, Submitted};
 use crate::job::key::JobKey;
 use crate::logs::JobLogs;
 use crate::store::{
-    Change, JobRecord, SECOND_FORMAT, SPEC_BYTES_MAX, StoreError, Stored, Suspension, Wish, amend, format_of, json_bytes_of,
+    Change, JobRecord, SECOND_FORMAT, SPEC_BYTES_MAX, StoreError, Stored, Suspension, Wish, amend, format_of,
+    json_bytes_of,
 };
 
 /// Maximum time for a recorded job to reach the registry.
