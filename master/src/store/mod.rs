@@ -69,18 +69,13 @@ pub struct JobRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeId>,
     /// How often a user has pushed new code. Starts with fewer pushes begin again.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "protocol::is_default")]
     pub pushes: u32,
     /// When a user suspended the job.
     #[serde(default, skip_serializing_if = "Suspension::is_none")]
     pub suspension: Suspension,
     /// How the job ended; written once.
     pub ended: Option<Ended>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
 }
 
 impl JobRecord {
