@@ -8,6 +8,7 @@ pub mod elastic;
 pub mod env;
 pub mod error;
 pub mod failure;
+pub mod group;
 pub mod ids;
 pub mod image;
 pub mod job;
@@ -25,3 +26,8 @@ pub mod text;
 pub mod tf_config;
 pub mod view;
 pub mod warm;
+
+/// Whether a value is its type's default. JSON leaves out the fields that name this function.
+pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::env::{ENTRY_LIMIT, TF_CONFIG};
 use crate::ids::{ReplicaId, Role};
@@ -24,6 +26,9 @@ pub const MEMBERS_MAX: u32 = {
 pub struct Cluster {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     chief: Vec<String>,
+    /// The chief under its name in TensorFlow 1.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    master: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     worker: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -37,31 +42,56 @@ impl Cluster {
             let of_role = members.iter().filter(|(id, _)| id.role == role);
             of_role.map(|(_, address)| address.to_string()).collect()
         };
-        Self { chief: addresses(Role::Chief), worker: addresses(Role::Worker), ps: addresses(Role::Ps) }
+        let (chief, worker, ps) = (addresses(Role::Chief), addresses(Role::Worker), addresses(Role::Ps));
+        Self { chief, master: vec![], worker, ps }
+    }
+
+    /// The same cluster, with the chief under its name in TensorFlow 1.
+    #[must_use]
+    pub fn with_master(self) -> Self {
+        Self { master: self.chief, chief: vec![], ..self }
     }
 }
 
 /// This process's place in the cluster.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Task {
-    /// The task type.
+    /// The task type: a key of the cluster, or `evaluator`.
     #[serde(rename = "type")]
-    pub role: Role,
+    pub kind: &'static str,
     /// The index in `cluster[type]`, from 0.
     pub index: u32,
 }
 
 impl From<ReplicaId> for Task {
     fn from(id: ReplicaId) -> Self {
-        Self { role: id.role, index: id.index }
+        Self { kind: id.role.as_str(), index: id.index }
     }
 }
 
 /// The value of TF_CONFIG. The cluster is borrowed, because it is the same for every member.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub struct TfConfig<'a> {
     /// The cluster; the same for all members.
     pub cluster: &'a Cluster,
     /// This replica's task.
     pub task: Task,
+    /// Further keys, without those of the other fields.
+    pub extra: &'a Map<String, Value>,
+}
+
+/// The keys of TF_CONFIG that Muster computes.
+pub const COMPUTED_KEYS: [&str; 2] = ["cluster", "task"];
+
+impl Serialize for TfConfig<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { cluster, task, extra } = self;
+        let mut map = serializer.serialize_map(Some(COMPUTED_KEYS.len() + extra.len()))?;
+        map.serialize_entry(COMPUTED_KEYS[0], cluster)?;
+        map.serialize_entry(COMPUTED_KEYS[1], task)?;
+        for (key, value) in *extra {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
+    }
 }

@@ -1,5 +1,5 @@
-//! Packs the files that a job brings: finds them, reads them, and makes their manifest. What is sent is what was read
-//! here, also if a file changes later.
+//! Packs the files that a job brings: finds them, reads them, and makes their manifest. The client sends the contents that
+//! were read here, even if a file changes later.
 
 mod error;
 mod read;
@@ -38,7 +38,13 @@ impl Packed {
         let (files, contents) = read::all(files)?;
         let manifest = Manifest::new(files)?;
         if !manifest.has(script) {
-            return Err(PackError::NoScript { script: script.clone(), folder: root.clone() });
+            let exists = root.join(script.as_str()).exists();
+            let (script, folder) = (script.clone(), root.clone());
+            return Err(if exists {
+                PackError::LeftOut { script, folder }
+            } else {
+                PackError::NoScript { script, folder }
+            });
         }
         Ok(Self { manifest, contents })
     }

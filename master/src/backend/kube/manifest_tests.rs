@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::{prop_assert_eq, proptest};
-use protocol::code::ScriptPath;
+use protocol::group::Template;
 use serde_json::{Value, json};
 
 use super::*;
@@ -14,16 +14,22 @@ fn spec() -> PodSpec {
         image: Some("registry.local/digits:1".parse().unwrap()),
         work_dir: None,
         brings_code: false,
-        script: ScriptPath::default(),
-        args: vec![],
+        command: command(&["exec.py"]),
+        template: None,
         options: PodOptions::default(),
         agent_token_sha256: "ab".repeat(32),
     }
 }
 
+/// The command that runs a script with these words.
+fn command(words: &[&str]) -> Vec<String> {
+    ["python"].iter().chain(words).map(|word| (*word).to_owned()).collect()
+}
+
 fn sent(spec: &PodSpec) -> Value {
     let agent = "muster-master:1".parse().unwrap();
-    serde_json::to_value(pod(spec, Some(&agent))).unwrap()
+    let allowed = Allowed { host_volumes: false, root: false };
+    serde_json::to_value(pod(spec, Some(&agent), allowed).unwrap()).unwrap()
 }
 
 /// Every option, as a user would write it.
@@ -75,20 +81,14 @@ fn minimal() -> Value {
                     { "name": "MUSTER_TOKEN_SHA256", "value": "ab".repeat(32) },
                     { "name": "MUSTER_TERMINATION_GRACE_SECONDS", "value": "30" },
                 ],
-                "envFrom": [],
                 "ports": [{ "name": "agent", "containerPort": 7896 }],
-                "resources": { "limits": {}, "requests": {} },
                 "securityContext": { "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } },
-                "volumeMounts": [],
             }],
             "restartPolicy": "Never",
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
             "securityContext": { "runAsNonRoot": true, "seccompProfile": { "type": "RuntimeDefault" } },
             "terminationGracePeriodSeconds": 30,
-            "nodeSelector": {},
-            "tolerations": [],
-            "volumes": [],
         },
     })
 }
@@ -133,16 +133,16 @@ fn each_option_sets_its_fields_of_the_pod() {
     ]);
     pod["priorityClassName"] = json!("batch");
     pod["serviceAccountName"] = json!("trainer");
-    let args = ["--epochs", "3"].map(str::to_owned).into();
-    assert_eq!(sent(&PodSpec { args, options: all_options(), ..spec() }), expected);
+    let command = command(&["exec.py", "--epochs", "3"]);
+    assert_eq!(sent(&PodSpec { command, options: all_options(), ..spec() }), expected);
 }
 
 proptest! {
     #[test]
     fn arguments_reach_the_agent_as_they_were_typed(args in vec("([$()A é]|\\$\\(A\\)){0,8}", 1..4)) {
-        let sent = command(&PodSpec { args: args.clone(), ..spec() }).unwrap();
-        prop_assert_eq!(&sent[..3], ["--", "python", "exec.py"]);
-        let arrived: Vec<String> = sent[3..].iter().map(|arg| expanded(arg)).collect();
+        let sent = arguments(&PodSpec { command: args.clone(), ..spec() }).unwrap();
+        prop_assert_eq!(&sent[0], "--");
+        let arrived: Vec<String> = sent[1..].iter().map(|arg| expanded(arg)).collect();
         prop_assert_eq!(arrived, args);
     }
 }
@@ -162,15 +162,14 @@ fn expanded(arg: &str) -> String {
 
 #[test]
 fn without_arguments_the_container_has_no_args_unless_the_script_has_another_name() {
-    let script = "src/train.py".parse().unwrap();
-    assert_eq!(command(&PodSpec { script, ..spec() }).unwrap(), ["--", "python", "src/train.py"]);
+    let command = command(&["src/train.py"]);
+    assert_eq!(arguments(&PodSpec { command, ..spec() }).unwrap(), ["--", "python", "src/train.py"]);
     assert_eq!(sent(&spec())["spec"]["containers"][0].get("args"), None);
 }
 
 /// The pod of a job that brings its code, with these options.
 fn with_code(options: PodOptions) -> PodSpec {
-    let (script, args) = ("train.py".parse().unwrap(), vec!["--epochs".to_owned(), "$3".to_owned()]);
-    PodSpec { brings_code: true, script, args, options, ..spec() }
+    PodSpec { brings_code: true, command: command(&["train.py", "--epochs", "$3"]), options, ..spec() }
 }
 
 #[test]
@@ -333,4 +332,74 @@ fn the_options_for_root_and_for_host_volumes_break_the_restricted_standard() {
 fn the_same_spec_gives_the_same_pod() {
     let spec = PodSpec { options: all_options(), ..spec() };
     assert_eq!(sent(&spec), sent(&spec.clone()));
+}
+
+/// The pod of a replica whose group has this template.
+fn in_template(pod: Value, options: PodOptions) -> Value {
+    let template = Template { container: "tensorflow".to_owned(), tf_port: 2222, pod };
+    sent(&PodSpec { image: None, template: Some(template), command: command(&["/opt/model.py"]), options, ..spec() })
+}
+
+#[test]
+fn a_template_keeps_what_muster_does_not_need() {
+    let made = in_template(
+        json!({
+            "metadata": { "labels": { "team": "vision", "muster/job": "another" }, "annotations": { "note": "kept" } },
+            "spec": {
+                "tolerations": [{ "key": "gpu" }],
+                "nodeSelector": { "disk": "ssd" },
+                "volumes": [{ "name": "data", "emptyDir": {} }],
+                "initContainers": [{ "name": "fetch", "image": "fetch:1" }],
+                "containers": [
+                    { "name": "logs", "image": "logs:1" },
+                    {
+                        "name": "tensorflow", "image": "digits:1", "command": ["python"], "args": ["/opt/model.py"],
+                        "workingDir": "/opt", "env": [{ "name": "BATCH", "value": "64" }],
+                        "resources": { "limits": { "cpu": "2" } },
+                        "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
+                        "ports": [{ "name": "tfjob-port", "containerPort": 2222 }],
+                    },
+                ],
+            },
+        }),
+        PodOptions::default(),
+    );
+    let (metadata, spec) = (&made["metadata"], &made["spec"]);
+    assert_eq!((&metadata["labels"]["team"], &metadata["labels"]["muster/job"]), (&json!("vision"), &json!("digits")));
+    let annotations =
+        json!({ "kubectl.kubernetes.io/default-container": "tensorflow", "muster/tf-port": "2222", "note": "kept" });
+    assert_eq!(metadata["annotations"], annotations);
+    assert_eq!(spec["tolerations"], json!([{ "key": "gpu" }]));
+    assert_eq!(spec["nodeSelector"], json!({ "disk": "ssd" }));
+    assert_eq!(names(&spec["initContainers"]), ["install-agent", "fetch"]);
+    assert_eq!(names(&spec["containers"]), ["logs", "tensorflow"]);
+    assert_eq!(names(&spec["volumes"]), ["data", "muster-bin", "muster-home"]);
+    let run = &spec["containers"][1];
+    assert_eq!((&run["image"], &run["workingDir"]), (&json!("digits:1"), &json!("/opt")));
+    assert_eq!(run["command"], json!(["/muster/bin/agent"]));
+    assert_eq!(run["args"], json!(["--", "python", "/opt/model.py"]));
+    assert_eq!(run["resources"], json!({ "limits": { "cpu": "2" } }));
+    assert_eq!(names(&run["ports"]), ["tfjob-port", "agent"]);
+    assert_eq!(names(&run["env"])[0], "BATCH");
+    assert_eq!(names(&run["volumeMounts"]), ["data", "muster-bin", "muster-home"]);
+    assert_eq!((&spec["restartPolicy"], &spec["automountServiceAccountToken"]), (&json!("Never"), &json!(false)));
+    assert_eq!(spec["securityContext"]["runAsUser"], 65532);
+}
+
+#[test]
+fn a_template_may_name_the_user() {
+    let pod = json!({ "spec": {
+        "securityContext": { "runAsUser": 1000, "fsGroup": 100 },
+        "containers": [{ "name": "tensorflow", "image": "digits:1" }],
+    } });
+    let context = &in_template(pod, PodOptions::default())["spec"]["securityContext"];
+    assert_eq!(
+        (&context["runAsUser"], &context["fsGroup"], &context["runAsNonRoot"]),
+        (&json!(1000), &json!(100), &json!(true))
+    );
+}
+
+/// The names of the items of a list.
+fn names(list: &Value) -> Vec<&str> {
+    list.as_array().unwrap().iter().map(|item| item["name"].as_str().unwrap()).collect()
 }
