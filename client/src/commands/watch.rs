@@ -98,7 +98,7 @@ impl Watch {
         if before.is_none() {
             self.notes.say(&format!("watching {} for job {}", self.folder.display(), self.name));
         }
-        // A job that runs in this folder has started with what is there.
+        // A job that runs in this folder has started with these files.
         let is_known = before.is_none() && self.spec.code.is_none() && !self.force;
         if before == Some(code.id()) || is_known {
             return Ok(None);
