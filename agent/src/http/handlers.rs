@@ -47,10 +47,11 @@ pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result 
     let (mut next_code, agent) = (Arc::clone(&agent.code.next).lock_owned().await, agent.clone());
     // A task of its own finishes this also if the caller goes away.
     let work = tokio::spawn(async move {
+        let ready = code::ready(&agent, code).await?;
         let answer = ask(&agent, |reply| Command::Configure { assignment, renewal, reply }).await?;
         // The code changes only after the runner has accepted the environment, so no run is active.
         *next_code = code;
-        code::put_in_place(&agent, code).await.map(|()| answer)
+        code::put_in_place(&agent, ready).await.map(|()| answer)
     });
     work.await.map_err(|_| Failure::Ending)?
 }
@@ -66,7 +67,7 @@ pub(super) async fn warm(request: Request<Incoming>, agent: &Agent) -> Result {
 pub(super) async fn run(request: &Request<Incoming>, agent: &Agent) -> Result {
     let generation = Query::of(request).generation()?;
     let next_code = agent.code.next.lock().await;
-    code::put_in_place(agent, *next_code).await?;
+    code::put_in_place(agent, code::ready(agent, *next_code).await?).await?;
     ask_runner(agent, Event::Run(generation)).await
 }
 

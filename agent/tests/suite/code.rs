@@ -228,6 +228,7 @@ fn a_start_with_code_that_is_not_here_is_refused_and_succeeds_after_the_delivery
     let code = Code::of(&[("train.py", "print('ran')")]);
     let answer = place.configure(&code, "1.1");
     assert_eq!((answer.status, answer.problem().code), (409, ErrorCode::CodeMissing));
+    assert_eq!(place.agent.status().state, RunState::Idle, "a master that polls must not start it");
     let answer = place.put(code.id(), "/blobs", b"");
     assert_eq!((answer.status, answer.problem().code), (409, ErrorCode::CodeMissing));
     place.deliver(&code);
