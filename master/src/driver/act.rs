@@ -71,6 +71,7 @@ impl Driver {
         }
         let (spec, uid) = (record.spec.clone(), record.uid.clone());
         let meeting = Meeting { spec, uid, members, restarts, pushes: record.pushes };
+        self.note_fixed_start(generation);
         self.begin_start(tasks::configure(self.fanout(generation), seats, meeting));
     }
 

@@ -63,9 +63,7 @@ impl Driver {
 
     /// Enters a phase. `gang` was observed in the previous phase.
     fn enter(&mut self, phase: JobPhase, gang: &Gang) {
-        if self.policy.elastic.is_some() {
-            self.note_starts(&phase, gang);
-        }
+        self.note_starts(&phase, gang);
         let launches = Launches { are_complete: gang.all(ReplicaPhase::was_launched), last: self.last_launch() };
         times::reach(&mut self.times, (&self.phase, &phase), &launches, self.context.store.now());
         match &phase {
