@@ -200,8 +200,8 @@ impl Policy {
         }
     }
 
-    /// Whether a restart would count; `None` if a restart is useless. A script may ask for a restart that does not count,
-    /// once it has completed a step. One that leaves before its first step could do so in every start.
+    /// Whether a restart would count; `None` if a restart is useless. A script that has completed a step may ask for a restart
+    /// that does not count. Without a step, it could ask for one in every start.
     pub fn budget_of(&self, failure: &Failure, helper: HelperUse) -> Option<Budget> {
         match failure {
             Failure::ReplicaExited { exit, .. } => match self.budget_of_exit(exit) {
