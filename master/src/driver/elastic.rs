@@ -142,8 +142,7 @@ impl Driver {
         let gang = self.gang();
         let start = self.starts_so_far(&gang);
         for (id, seat) in roster.seats() {
-            let pushes = self.stored.record.pushes;
-            let membership = Membership { seat: seat.index, of: roster.len(), start, pushes };
+            let membership = Membership { seat: seat.index, of: roster.len(), start, pushes: self.policy.pushes };
             self.replicas.entry(id).and_modify(|replica| {
                 replica.seen.enrolled = Some(Enrolled { generation, membership });
             });

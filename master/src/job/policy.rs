@@ -60,7 +60,7 @@ pub struct Policy {
     pub requeue_pause: Duration,
     /// Whether a user has suspended the job.
     pub is_suspended: bool,
-    /// How often a user has pushed new code.
+    /// How often a user had pushed new code when the driver last chose the code of the next start.
     pub pushes: u32,
     /// The deadline of the job, if it has one.
     pub deadline: Option<Deadline>,
