@@ -268,11 +268,14 @@ fn running(generation: Generation, since: Duration, seen: Seen<'_>) -> (JobPhase
         return stop(&phase, Ending::Succeeded, seen);
     }
     let failure = seen.gang.first_failure().or_else(|| overdue(seen));
+    let is_outdated = is_outdated(generation, seen);
     match (failure, &seen.policy.elastic) {
         // An earlier master was about to start the gang again.
-        (Some(failure), Some(_)) if was_stopped(&failure) => stop(&phase, Ending::Regroup, seen),
+        (Some(failure), elastic) if was_stopped(&failure) && (elastic.is_some() || is_outdated) => {
+            stop(&phase, Ending::Regroup, seen)
+        }
         (Some(failure), _) => fail(&phase, failure, seen),
-        (None, _) if is_outdated(generation, seen) => stop(&phase, Ending::Regroup, seen),
+        (None, _) if is_outdated => stop(&phase, Ending::Regroup, seen),
         (None, Some(elastic)) if resize(seen.gang, elastic, since, seen.now).is_some() => {
             stop(&phase, Ending::Regroup, seen)
         }
