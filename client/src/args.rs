@@ -15,6 +15,7 @@ use std::str::FromStr;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use protocol::elastic::WorkerNum;
+use protocol::group::WorkerGroup;
 use protocol::env::{EnvError, EnvName};
 use protocol::ids::JobName;
 use protocol::job::Strategy;
@@ -92,6 +93,10 @@ pub(crate) struct SubmitArgs {
     /// [default: 2]
     #[arg(long, value_name = "N|MIN:MAX", value_parser = workers, allow_negative_numbers = true)]
     pub(crate) worker_num: Option<WorkerNum>,
+    /// Workers with resources of their own, such as cpu=6,memory=8Gi:2 for two workers. Repeat it for other workers; the
+    /// first ones have the first indexes. Without --worker-num, the job has these workers. Only with Kubernetes
+    #[arg(long, value_name = "RESOURCES:N")]
+    pub(crate) worker: Vec<WorkerGroup>,
     /// Number of parameter servers [default: 1 with ParameterServer, else 0]
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(crate) ps_num: Option<u32>,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use protocol::code::ScriptPath;
 use protocol::env::EnvName;
+use protocol::group::{TfConfigOptions, WorkerGroup};
 use protocol::ids::{JOB_NAME_MAX, JobName};
 use protocol::image::ImageRef;
 use protocol::job::{JobRequest, JobSpec, SpecError};
@@ -90,6 +91,11 @@ fn spec_hint(error: &SpecError) -> &'static str {
         SpecError::NoPs => "give --ps-num 1 or more",
         SpecError::ChiefNum(_) => "give --chief-num 0 or 1",
         SpecError::EvaluatorNum(_) => "give --evaluator-num 0 or 1",
+        SpecError::GroupsCount { .. } => "give --worker-num the sum of all --worker, or leave it out",
+        SpecError::EmptyGroup(_) => "leave it out",
+        SpecError::GroupPort { .. } => "give another port",
+        SpecError::NoTemplate(_) => "give a pod with metadata and spec",
+        SpecError::GroupsTooLarge { .. } => "shorten the pod templates",
         SpecError::NoTime(_) => "leave it out, or give a longer time, such as 10m",
         SpecError::NoChiefToDecide => "give --chief-num 1, or --success-policy worker-0",
         SpecError::ServersNeverEnd(_) => "leave out --success-policy, or give --chief-num 0",
@@ -123,6 +129,7 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
     let SubmitArgs {
         strategy,
         worker_num,
+        worker,
         ps_num,
         chief_num,
         evaluator_num,
@@ -157,6 +164,8 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
         evaluator_num,
         image: None,
         pod,
+        groups: worker.into_iter().map(|WorkerGroup(group)| group).collect(),
+        tf_config: TfConfigOptions::default(),
         run_policy: policy.run_policy(surroundings.restarts_by_default),
         work_dir: None,
         code: None,

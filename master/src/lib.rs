@@ -18,6 +18,7 @@ pub mod series;
 mod signals;
 mod state_dir;
 pub mod store;
+pub mod template;
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::net::SocketAddr;

@@ -32,6 +32,8 @@ pub enum ErrorCode {
     BadImage,
     /// A pod option is wrong or not supported by this back end, or the cluster refuses the pods.
     BadPod,
+    /// The groups do not fit the job's replicas, or a pod template is not allowed.
+    BadGroups,
     /// The run policy contradicts itself or the job.
     BadRunPolicy,
     /// The working directory is missing, contains no exec.py that Python can parse, or this back end does not use it.

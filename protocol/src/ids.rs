@@ -72,6 +72,7 @@ serde_as_string!(JobName);
 /// What a replica does: TensorFlow 2's task types (`tensorflow/python/distribute/multi_worker_util.py`), in the order of
 /// ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Coordinates the training.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::code::{CodeId, ScriptPath};
 use crate::env::EnvName;
+use crate::group::{Group, TfConfigOptions};
 use crate::ids::{JobName, Role};
 use crate::image::ImageRef;
 use crate::pod::PodOptions;
@@ -78,6 +79,12 @@ pub struct JobRequest {
     )]
     #[cfg_attr(feature = "openapi", schema(value_type = crate::pod::Strict))]
     pub pod: PodOptions,
+    /// Replicas whose pods differ. Absent: all pods are alike. A role that has groups has as many replicas as they count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<Group>,
+    /// How TF_CONFIG differs from the usual form.
+    #[serde(default, skip_serializing_if = "TfConfigOptions::is_default")]
+    pub tf_config: TfConfigOptions,
     /// Restarts, time limits and other rules for the run.
     #[serde(
         default,
@@ -106,6 +113,8 @@ impl JobRequest {
             env: BTreeMap::new(),
             allow_env: BTreeSet::new(),
             pod: PodOptions::default(),
+            groups: Vec::new(),
+            tf_config: TfConfigOptions::default(),
             run_policy: RunPolicy::default(),
         }
     }
@@ -155,6 +164,12 @@ pub struct JobSpec {
     /// Options for the job's pods.
     #[serde(skip_serializing_if = "PodOptions::is_empty")]
     pub pod: PodOptions,
+    /// Replicas whose pods differ. Empty: all pods are alike.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<Group>,
+    /// How TF_CONFIG differs from the usual form.
+    #[serde(skip_serializing_if = "TfConfigOptions::is_default")]
+    pub tf_config: TfConfigOptions,
     /// Restarts, time limits and other rules for the run.
     #[serde(skip_serializing_if = "RunPolicy::is_default")]
     pub run_policy: RunPolicy,
@@ -183,6 +198,10 @@ struct JobSpecWire {
     allow_env: BTreeSet<EnvName>,
     #[serde(default)]
     pod: PodOptions,
+    #[serde(default)]
+    groups: Vec<Group>,
+    #[serde(default)]
+    tf_config: TfConfigOptions,
     #[serde(default)]
     run_policy: RunPolicy,
 }
@@ -225,9 +244,17 @@ impl JobSpec {
             env,
             allow_env,
             pod,
+            groups,
+            tf_config,
             run_policy,
         } = request;
-        let worker_num = worker_num.unwrap_or(DEFAULT_WORKER_NUM);
+        let grouped = |role: Role| {
+            let mut of_role = groups.iter().filter(|group| group.role == role).peekable();
+            of_role.peek()?;
+            Some(of_role.fold(0_u32, |sum, group| sum.saturating_add(group.count)))
+        };
+        let counted = |role: Role, given: Option<u32>| given.or_else(|| grouped(role));
+        let worker_num = counted(Role::Worker, worker_num).unwrap_or(DEFAULT_WORKER_NUM);
         let servers_by_default = match strategy {
             Strategy::AllReduce => 0,
             Strategy::ParameterServer => 1,
@@ -238,9 +265,9 @@ impl JobSpec {
             worker_num,
             // A job with one possible number of workers is not elastic.
             worker_min: worker_min.filter(|min| *min != worker_num),
-            ps_num: ps_num.unwrap_or(servers_by_default),
-            chief_num: chief_num.unwrap_or(servers_by_default),
-            evaluator_num: evaluator_num.unwrap_or(0),
+            ps_num: counted(Role::Ps, ps_num).unwrap_or(servers_by_default),
+            chief_num: counted(Role::Chief, chief_num).unwrap_or(servers_by_default),
+            evaluator_num: counted(Role::Evaluator, evaluator_num).unwrap_or(0),
             image,
             work_dir,
             code,
@@ -249,9 +276,12 @@ impl JobSpec {
             env,
             allow_env,
             pod,
+            groups,
+            tf_config,
             run_policy,
         };
         spec.check_counts()?;
+        spec.check_groups()?;
         spec.check_run_policy()?;
         spec.check_inputs()?;
         Ok(spec)

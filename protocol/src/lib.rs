@@ -8,6 +8,7 @@ pub mod elastic;
 pub mod env;
 pub mod error;
 pub mod failure;
+pub mod group;
 pub mod ids;
 pub mod image;
 pub mod job;

@@ -1,12 +1,13 @@
 //! The rules that a user chooses for a job: restarts, time limits, cleanup and success.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::ids::Role;
 use crate::lease::Lease;
 pub use crate::warm::Preload;
 
@@ -23,6 +24,9 @@ pub struct RunPolicy {
     /// Exit codes of exec.py that fail the job without a restart.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub no_retry_exit_codes: BTreeSet<u8>,
+    /// What a failure of a replica means, by its role. Absent: on_failure.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub restart: BTreeMap<Role, RestartRule>,
     /// Maximum time until all replicas have started.
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub start_timeout_seconds: u32,
@@ -80,6 +84,7 @@ struct Strict {
     max_restarts: u32,
     backoff_seconds: u32,
     no_retry_exit_codes: BTreeSet<u8>,
+    restart: BTreeMap<Role, RestartRule>,
     start_timeout_seconds: u32,
     on_start_timeout: OnStartTimeout,
     deadline_seconds: Option<u32>,
@@ -101,6 +106,7 @@ impl Default for RunPolicy {
             max_restarts: 3,
             backoff_seconds: 1,
             no_retry_exit_codes: BTreeSet::new(),
+            restart: BTreeMap::new(),
             start_timeout_seconds: 600,
             on_start_timeout: OnStartTimeout::Fail,
             deadline_seconds: None,
@@ -133,6 +139,19 @@ impl RunPolicy {
     pub(crate) fn deserialize_strictly<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         Strict::deserialize(from)
     }
+}
+
+/// What a failure of a replica means for its job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum RestartRule {
+    /// The job fails.
+    Never,
+    /// The job restarts while `max_restarts` allows it.
+    OnFailure,
+    /// A signal, an exit code of 128 or more, too much memory or the loss of the pod: as `on_failure`; else as `never`.
+    ExitCode,
 }
 
 /// What happens when the gang has not started within its time limit.

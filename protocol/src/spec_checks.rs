@@ -1,7 +1,9 @@
 //! The rules that every [`JobSpec`] follows.
 
 use crate::env::{ENTRY_LIMIT, INPUT_BYTES_MAX};
+use crate::ids::Role;
 use crate::job::{JobSpec, SpecError, Strategy};
+use crate::routes::AGENT_PORT;
 use crate::run_policy::{LEASE_SECONDS_MAX, OnUnreachable, RunPolicy, SuccessPolicy};
 use crate::text::json_length;
 use crate::tf_config;
@@ -20,7 +22,8 @@ impl JobSpec {
         if self.evaluator_num > 1 {
             return Err(SpecError::EvaluatorNum(self.evaluator_num));
         }
-        if self.worker_num == 0 {
+        // A chief can train alone.
+        if self.worker_num == 0 && self.chief_num == 0 {
             return Err(SpecError::NoWorkers);
         }
         match self.worker_min {
@@ -46,6 +49,37 @@ impl JobSpec {
         let fits = room - self.worker_num;
         if self.ps_num > fits {
             return Err(SpecError::TooManyPs { asked: self.ps_num, fits });
+        }
+        Ok(())
+    }
+
+    /// Checks that the groups of a role are all its replicas, and that each group can be started.
+    pub(crate) fn check_groups(&self) -> Result<(), SpecError> {
+        for role in Role::ALL {
+            let mut of_role = self.groups.iter().filter(|group| group.role == role).peekable();
+            if of_role.peek().is_none() {
+                continue;
+            }
+            let grouped = of_role.fold(0_u32, |sum, group| sum.saturating_add(group.count));
+            if grouped != self.count(role) {
+                return Err(SpecError::GroupsCount { role, grouped, replicas: self.count(role) });
+            }
+        }
+        for (place, group) in self.groups.iter().enumerate() {
+            let number = place + 1;
+            if group.count == 0 {
+                return Err(SpecError::EmptyGroup(number));
+            }
+            if let Some(place) = group.command.iter().position(|word| word.contains('\0')) {
+                return Err(SpecError::NulInArgument(place + 1));
+            }
+            let Some(template) = &group.template else { continue };
+            if template.tf_port == 0 || template.tf_port == AGENT_PORT {
+                return Err(SpecError::GroupPort { group: number, port: template.tf_port });
+            }
+            if template.container.is_empty() || !template.pod.is_object() {
+                return Err(SpecError::NoTemplate(number));
+            }
         }
         Ok(())
     }
@@ -105,8 +139,16 @@ impl JobSpec {
         let of_arguments = self.args.iter().map(|arg| json_length(arg) + 3);
         let bytes: usize = of_variables.chain(of_arguments).sum();
         // Linux limits a single argument as it limits a variable.
-        if bytes > INPUT_BYTES_MAX || self.args.iter().any(|arg| arg.len() >= ENTRY_LIMIT) {
+        let mut arguments = self.args.iter().chain(self.groups.iter().flat_map(|group| &group.command));
+        if bytes > INPUT_BYTES_MAX || arguments.any(|arg| arg.len() >= ENTRY_LIMIT) {
             return Err(SpecError::TooMuchInput { bytes });
+        }
+        if !self.groups.is_empty() {
+            // A group is always JSON: its keys are strings.
+            let of_groups = serde_json::to_string(&self.groups).map_or(0, |json| json.len());
+            if bytes + of_groups > INPUT_BYTES_MAX {
+                return Err(SpecError::GroupsTooLarge { bytes: bytes + of_groups });
+            }
         }
         match (&self.work_dir, &self.code) {
             (Some(dir), _) if !dir.is_absolute() => Err(SpecError::RelativeWorkDir(dir.clone())),

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use crate::env::{ENTRY_LIMIT, EnvError, EnvName, INPUT_BYTES_MAX};
 use crate::error::ErrorCode;
+use crate::ids::Role;
+use crate::routes::AGENT_PORT;
 use crate::run_policy::{LEASE_SECONDS_MAX, SuccessPolicy};
 use crate::warm::MODULES_MAX;
 
@@ -59,6 +61,30 @@ pub enum SpecError {
     /// TensorFlow accepts one evaluator at most.
     #[error("evaluator-num {0} is not allowed: use 0 or 1")]
     EvaluatorNum(u32),
+    /// The groups of a role are not all its replicas.
+    #[error("the groups of role {role} have {grouped} replicas, but the job has {replicas}: give both the same number")]
+    GroupsCount {
+        /// The role.
+        role: Role,
+        /// Replicas in groups.
+        grouped: u32,
+        /// Replicas of the job.
+        replicas: u32,
+    },
+    /// A group has no replicas. Groups are numbered from 1.
+    #[error("group {0} has count 0: use at least 1, or leave the group out")]
+    EmptyGroup(usize),
+    /// A group's port cannot be used.
+    #[error("tf_port of group {group} is {port}: use a port from 1 to 65535 other than {AGENT_PORT}, the agent's")]
+    GroupPort {
+        /// The group's number, from 1.
+        group: usize,
+        /// The port.
+        port: u16,
+    },
+    /// A group's template has no container or no pod.
+    #[error("the template of group {0} needs the name of a container, and a pod as an object with metadata and spec")]
+    NoTemplate(usize),
     /// A time limit is 0.
     #[error("{0} is 0: use at least 1 s")]
     NoTime(&'static str),
@@ -105,6 +131,12 @@ pub enum SpecError {
         /// Their total length as JSON, names included.
         bytes: usize,
     },
+    /// The groups, with their templates, leave too little room in the job's record.
+    #[error("groups, arguments and variables take {bytes} bytes as JSON: use at most {INPUT_BYTES_MAX} in total")]
+    GroupsTooLarge {
+        /// Their total length as JSON.
+        bytes: usize,
+    },
     /// The folder on the master's host is not an absolute path.
     #[error("work_dir \"{0}\" is not an absolute path")]
     RelativeWorkDir(PathBuf),
@@ -124,6 +156,11 @@ impl SpecError {
             Self::PsWithAllReduce(_) | Self::NoPs | Self::TooManyPs { .. } => ErrorCode::BadPsNum,
             Self::ChiefNum(_) => ErrorCode::BadChiefNum,
             Self::EvaluatorNum(_) => ErrorCode::BadEvaluatorNum,
+            Self::GroupsCount { .. } 
+            | Self::EmptyGroup(_)
+            | Self::GroupPort { .. }
+            | Self::NoTemplate(_)
+            | Self::GroupsTooLarge { .. } => ErrorCode::BadGroups,
             Self::NoTime(_)
             | Self::NoChiefToDecide
             | Self::ServersNeverEnd(_)

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::env::{ENTRY_LIMIT, TF_CONFIG};
 use crate::ids::{ReplicaId, Role};
@@ -24,6 +25,9 @@ pub const MEMBERS_MAX: u32 = {
 pub struct Cluster {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     chief: Vec<String>,
+    /// The chief under its name in TensorFlow 1.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    master: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     worker: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -37,23 +41,30 @@ impl Cluster {
             let of_role = members.iter().filter(|(id, _)| id.role == role);
             of_role.map(|(_, address)| address.to_string()).collect()
         };
-        Self { chief: addresses(Role::Chief), worker: addresses(Role::Worker), ps: addresses(Role::Ps) }
+        let (chief, worker, ps) = (addresses(Role::Chief), addresses(Role::Worker), addresses(Role::Ps));
+        Self { chief, master: vec![], worker, ps }
+    }
+
+    /// The same cluster, with the chief under its name in TensorFlow 1.
+    #[must_use]
+    pub fn with_master(self) -> Self {
+        Self { master: self.chief, chief: vec![], ..self }
     }
 }
 
 /// This process's place in the cluster.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Task {
-    /// The task type.
+    /// The task type: a key of the cluster, or `evaluator`.
     #[serde(rename = "type")]
-    pub role: Role,
+    pub kind: &'static str,
     /// The index in `cluster[type]`, from 0.
     pub index: u32,
 }
 
 impl From<ReplicaId> for Task {
     fn from(id: ReplicaId) -> Self {
-        Self { role: id.role, index: id.index }
+        Self { kind: id.role.as_str(), index: id.index }
     }
 }
 
@@ -64,4 +75,7 @@ pub struct TfConfig<'a> {
     pub cluster: &'a Cluster,
     /// This replica's task.
     pub task: Task,
+    /// Further keys.
+    #[serde(flatten)]
+    pub extra: &'a Map<String, Value>,
 }

@@ -89,6 +89,7 @@ impl PolicyArgs {
             max_restarts: max_restarts.unwrap_or(restarts_by_default),
             backoff_seconds: backoff.unwrap_or(default.backoff_seconds),
             no_retry_exit_codes: BTreeSet::from_iter(no_retry_exit_codes),
+            restart: default.restart,
             start_timeout_seconds: start_timeout.unwrap_or(default.start_timeout_seconds),
             on_start_timeout: if requeue { OnStartTimeout::Requeue } else { OnStartTimeout::Fail },
             deadline_seconds: deadline,

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use protocol::code::ScriptPath;
 use protocol::error::ErrorCode;
+use protocol::group::Template;
 use protocol::ids::{JobName, PodName, ReplicaId};
 use protocol::image::ImageRef;
 use protocol::job::JobSpec;
@@ -33,10 +33,10 @@ pub struct PodSpec {
     pub work_dir: Option<PathBuf>,
     /// Whether the job brings its code, which its agents receive later.
     pub brings_code: bool,
-    /// The script.
-    pub script: ScriptPath,
-    /// Arguments for the script.
-    pub args: Vec<String>,
+    /// The program that the agent starts, and its arguments.
+    pub command: Vec<String>,
+    /// The pod into which the agent is copied, if pods run in Kubernetes and the replica has one of its own.
+    pub template: Option<Template>,
     /// The options for Kubernetes, if pods run there.
     pub options: PodOptions,
     /// The SHA-256, in hex, of the token that the agent requires from its callers.
@@ -52,11 +52,16 @@ impl PodSpec {
             image: spec.image.clone(),
             work_dir: spec.work_dir.clone(),
             brings_code: spec.code.is_some(),
-            script: spec.script.clone(),
-            args: spec.args.clone(),
-            options: spec.pod.clone(),
+            command: spec.command_of(replica),
+            template: spec.group_of(replica).and_then(|group| group.template.clone()),
+            options: spec.pod_of(replica),
             agent_token_sha256,
         }
+    }
+
+    /// Whether the agent must be copied into the pod: its image has none.
+    pub fn needs_agent(&self) -> bool {
+        self.brings_code || self.template.is_some()
     }
 
     /// The pod's name.

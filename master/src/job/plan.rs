@@ -14,9 +14,17 @@ pub fn replicas_now(spec: &JobSpec, workers: Option<Workers>) -> Vec<ReplicaId> 
     with_workers(spec, workers.map_or(spec.worker_num, |workers| workers.max))
 }
 
-/// The number of replicas that the job needs at least.
-pub fn least(spec: &JobSpec) -> usize {
-    with_workers(spec, spec.worker_min.unwrap_or(spec.worker_num)).len()
+/// A replica of each kind of pod, and how many pods of this kind the job needs at least.
+pub fn kinds(spec: &JobSpec) -> Vec<(ReplicaId, usize)> {
+    let mut kinds: Vec<(ReplicaId, usize)> = vec![];
+    for replica in with_workers(spec, spec.worker_min.unwrap_or(spec.worker_num)) {
+        let is_same = |other: ReplicaId| spec.group_of(other) == spec.group_of(replica);
+        match kinds.iter_mut().find(|(first, _)| is_same(*first)) {
+            Some((_, pods)) => *pods += 1,
+            None => kinds.push((replica, 1)),
+        }
+    }
+    kinds
 }
 
 fn with_workers(spec: &JobSpec, workers: u32) -> Vec<ReplicaId> {

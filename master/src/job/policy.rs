@@ -1,6 +1,6 @@
 //! The rules of a job, as values: its time limits, its restarts, and the function that judges a failure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use protocol::agent::{ExitOutcome, ExitReport};
@@ -9,7 +9,7 @@ use protocol::failure::{Failure, Loss, Restarts};
 use protocol::ids::{ReplicaId, Role};
 use protocol::job::{JobSpec, Strategy};
 use protocol::lease::Lease;
-use protocol::run_policy::{BACKOFF_MAX_SECONDS, CleanPods, OnStartTimeout, RunPolicy, SuccessPolicy};
+use protocol::run_policy::{BACKOFF_MAX_SECONDS, CleanPods, OnStartTimeout, RestartRule, RunPolicy, SuccessPolicy};
 
 use super::gang::{Gang, HelperUse, has_left};
 
@@ -33,6 +33,10 @@ const REQUEUE_PAUSE_MAX: Duration = Duration::from_secs(300);
 /// After this time without a counted failure, an elastic job's earlier restarts do not use up `max_restarts` any more.
 pub const FORGIVE_AFTER: Duration = Duration::from_secs(600);
 
+/// The first exit code of a container that a signal ended: 128 and the signal's number. TFJob's restart policy `ExitCode`
+/// takes this one and later ones for failures that a restart can cure.
+const FIRST_RETRYABLE: i32 = 128;
+
 /// The rules of one job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
@@ -53,6 +57,8 @@ pub struct Policy {
     pub backoff: Duration,
     /// Exit codes for which a restart is useless.
     pub no_retry_exit_codes: BTreeSet<u8>,
+    /// What a failure of a replica of this role means; by default, that the job restarts.
+    pub restart: BTreeMap<Role, RestartRule>,
     /// What to do when a gang does not gather in time.
     pub on_start_timeout: OnStartTimeout,
     /// Pause before the pods of a requeued gang are created again. It differs between jobs, so that two jobs that need
@@ -147,6 +153,7 @@ impl Policy {
             max_restarts,
             backoff_seconds,
             no_retry_exit_codes,
+            restart,
             start_timeout_seconds,
             on_start_timeout,
             deadline_seconds,
@@ -169,6 +176,7 @@ impl Policy {
             max_restarts: *max_restarts,
             backoff: seconds(*backoff_seconds),
             no_retry_exit_codes: no_retry_exit_codes.clone(),
+            restart: restart.clone(),
             on_start_timeout: *on_start_timeout,
             // The share gives a factor from 0.5 to 1.5.
             requeue_pause: start_timeout.min(REQUEUE_PAUSE_MAX) * (128 + u32::from(share)) / 256,
@@ -203,6 +211,9 @@ impl Policy {
     /// Whether a restart would count; `None` if a restart is useless. A script that has completed a step may ask for a restart
     /// that does not count. Without a step, it could ask for one in every start.
     pub fn budget_of(&self, failure: &Failure, helper: HelperUse) -> Option<Budget> {
+        if failure.replica().is_some_and(|replica| self.ends_job(replica.role, failure)) {
+            return None;
+        }
         match failure {
             Failure::ReplicaExited { exit, .. } => match self.budget_of_exit(exit) {
                 Some(_) if has_left(failure) && helper == HelperUse::Stepped => Some(Budget::Free),
@@ -213,6 +224,18 @@ impl Policy {
             Failure::ReplicaLost { loss: Loss::Hopeless, .. }
             | Failure::StartTimeout { .. }
             | Failure::DeadlineExceeded { .. } => None,
+        }
+    }
+
+    /// Whether the rule of the replica's role says that its failure ends the job.
+    fn ends_job(&self, role: Role, failure: &Failure) -> bool {
+        match (self.restart.get(&role), failure) {
+            (Some(RestartRule::Never), _) => true,
+            (Some(RestartRule::ExitCode), Failure::ReplicaExited { exit, .. }) => match exit.outcome {
+                ExitOutcome::Code(code) => code < FIRST_RETRYABLE,
+                ExitOutcome::Signal(_) | ExitOutcome::OutOfMemory { .. } | ExitOutcome::NotStarted(_) => false,
+            },
+            (Some(RestartRule::ExitCode | RestartRule::OnFailure) | None, _) => false,
         }
     }
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use protocol::agent::Membership;
 use protocol::env;
+use protocol::group::TfConfigOptions;
 use protocol::ids::{Generation, Rank, ReplicaId, Role};
 use protocol::job::JobSpec;
 use protocol::tf_config::{Cluster, Task, TfConfig};
@@ -12,6 +13,9 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 
 use super::launchers::Peers;
+
+/// The chief's task type in TensorFlow 1.
+const MASTER: &str = "master";
 
 /// A complete gang, from which each member's environment is built.
 #[derive(Debug)]
@@ -32,7 +36,9 @@ impl<'a> Rendezvous<'a> {
     pub fn new(spec: &'a JobSpec, generation: Generation, members: &'a BTreeMap<ReplicaId, SocketAddr>) -> Self {
         let hosts: BTreeSet<String> = members.values().map(|address| address.ip().to_string()).collect();
         let no_proxy = hosts.into_iter().collect::<Vec<_>>().join(",");
-        let (cluster, peers) = (Cluster::new(members), Peers::new(members));
+        let cluster = Cluster::new(members);
+        let cluster = if spec.tf_config.chief_is_master { cluster.with_master() } else { cluster };
+        let peers = Peers::new(members);
         Self { spec, generation, members, cluster, peers, no_proxy, uid: "", restarts: 0, pushes: 0 }
     }
 
@@ -77,8 +83,16 @@ impl<'a> Rendezvous<'a> {
         if let Some(Rank(rank)) = rank {
             variables.insert(env::RANK, Value::from(rank));
         }
-        let tf_config = TfConfig { cluster: &self.cluster, task: Task::from(replica) };
-        Environment { tf_config, variables }
+        Environment { tf_config: self.tf_config(replica), variables }
+    }
+
+    /// TF_CONFIG of one member, unless the job needs none.
+    fn tf_config(&'a self, replica: ReplicaId) -> Option<TfConfig<'a>> {
+        let TfConfigOptions { omit_single, chief_is_master, extra } = &self.spec.tf_config;
+        let task = Task::from(replica);
+        let kind = if *chief_is_master && replica.role == Role::Chief { MASTER } else { task.kind };
+        let config = TfConfig { cluster: &self.cluster, task: Task { kind, ..task }, extra };
+        (!omit_single || self.members.len() > 1).then_some(config)
     }
 
     /// The rank among all training replicas; `None` for a replica that does not train.
@@ -108,14 +122,17 @@ impl<'a> Rendezvous<'a> {
 /// The cluster is borrowed, not copied: each of a thousand members receives all thousand addresses.
 #[derive(Debug)]
 pub struct Environment<'a> {
-    tf_config: TfConfig<'a>,
+    tf_config: Option<TfConfig<'a>>,
     variables: BTreeMap<&'a str, Value>,
 }
 
 impl Serialize for Environment<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.variables.len() + 1))?;
-        map.serialize_entry(env::TF_CONFIG, &self.tf_config)?;
+        let length = self.variables.len() + usize::from(self.tf_config.is_some());
+        let mut map = serializer.serialize_map(Some(length))?;
+        if let Some(tf_config) = &self.tf_config {
+            map.serialize_entry(env::TF_CONFIG, tf_config)?;
+        }
         for (name, value) in &self.variables {
             map.serialize_entry(name, value)?;
         }

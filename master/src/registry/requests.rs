@@ -15,7 +15,7 @@ use super::{JobHandle, Jobs, Submitted};
 use crate::job::key::JobKey;
 use crate::logs::JobLogs;
 use crate::store::{
-    Change, FORMAT, JobRecord, SPEC_BYTES_MAX, StoreError, Stored, Suspension, Wish, amend, format_of, json_bytes_of,
+    Change, JobRecord, SECOND_FORMAT, SPEC_BYTES_MAX, StoreError, Stored, Suspension, Wish, amend, format_of, json_bytes_of,
 };
 
 /// Maximum time for a recorded job to reach the registry.
@@ -200,14 +200,14 @@ fn patched(record: &mut JobRecord, patch: JobPatch, now: UnixMillis) -> Result<(
     if let Some(is_suspended) = patch.suspended {
         record.suspension.set(is_suspended, now);
         if is_suspended {
-            record.format = FORMAT;
+            record.format = record.format.max(SECOND_FORMAT);
         }
     }
     let is_new = patch.code.is_some_and(|code| record.code() != Some(code));
     if is_new || patch.reload {
         record.code = patch.code.or(record.code);
         record.pushes += 1;
-        record.format = FORMAT;
+        record.format = record.format.max(SECOND_FORMAT);
     }
     let is_over = record.ended.is_some() || record.wish > Wish::Run;
     if is_over { Err(JobsError::Over(record.spec.name.clone())) } else { Ok(()) }

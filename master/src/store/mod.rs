@@ -29,10 +29,13 @@ use crate::job::plan;
 
 /// The newest format of records that this version of the master can change. A later format may hold fields that this
 /// version would drop.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
-/// The first format. Jobs that are elastic, were suspended, bring code or name a script need a later one, so that an
-/// earlier version of the master leaves them alone.
+/// The format of jobs that are elastic, were suspended, bring code or name a script.
+pub const SECOND_FORMAT: u32 = 2;
+
+/// The first format. Jobs with newer properties need a later one, so that an earlier version of the master leaves them
+/// alone.
 const FIRST_FORMAT: u32 = 1;
 
 /// The record of one job.
@@ -113,8 +116,13 @@ impl JobRecord {
 
 /// The format of the record of this job.
 pub fn format_of(spec: &JobSpec) -> u32 {
+    let has_own_pods = !spec.groups.is_empty() || !spec.tf_config.is_default() || !spec.run_policy.restart.is_empty();
     let is_as_ever = spec.workers().is_none() && spec.code.is_none() && spec.script.is_default();
-    if is_as_ever { FIRST_FORMAT } else { FORMAT }
+    match (has_own_pods, is_as_ever) {
+        (true, _) => FORMAT,
+        (false, true) => FIRST_FORMAT,
+        (false, false) => SECOND_FORMAT,
+    }
 }
 
 /// What a user wants of a job. A wish can change only to a later wish in this list.

@@ -270,8 +270,8 @@ impl PodBackend for FakeBackend {
             image: _,
             work_dir: _,
             brings_code: _,
-            script: _,
-            args: _,
+            command: _,
+            template: _,
             options: _,
             agent_token_sha256: _,
         } = pod;

@@ -2,12 +2,13 @@
 
 use crate::backend::BackendError;
 use crate::kube::api::ApiFailure;
+use crate::template::{Note, listed};
 
 /// Why a job without an image cannot run.
 pub(super) const NO_IMAGE: &str = "image is missing: this master runs pods in Kubernetes, and they need one";
 
 /// Why a job that brings its code cannot run.
-pub(super) const NO_AGENT_IMAGE: &str = "the job brings its code, and this master knows no image with the agent: start the \
+pub(super) const NO_AGENT_IMAGE: &str = "the agent must be copied into the job's pods, and this master knows no image with the agent: start the \
                                          master with --agent-image, such as --agent-image muster-master:latest";
 
 /// Why a pod could not be created.
@@ -19,13 +20,15 @@ pub(super) enum CreateError {
     NameTaken,
     #[error("{NO_AGENT_IMAGE}")]
     NoAgentImage,
+    #[error("its template is refused: {}", listed(.0))]
+    Template(Vec<Note>),
 }
 
 impl CreateError {
     pub(super) fn kind(&self) -> ErrorKind {
         match self {
             Self::Api(failure) => ErrorKind::of(failure),
-            Self::NameTaken | Self::NoAgentImage => ErrorKind::Final,
+            Self::NameTaken | Self::NoAgentImage | Self::Template(_) => ErrorKind::Final,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Builds the Kubernetes pod for a [`PodSpec`].
 
 mod agent;
+mod template;
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
-use protocol::agent::PYTHONS;
+use protocol::agent::{PYTHONS, SCRIPT};
 use protocol::env::{MUSTER_TERMINATION_GRACE_SECONDS, MUSTER_TOKEN_SHA256};
 use protocol::image::ImageRef;
 use protocol::pod::{Amount, MemorySize, PodOptions, PullPolicy, RunAs, SHM_PATH, Toleration, Volume, VolumeSource};
@@ -21,10 +22,12 @@ use protocol::routes::AGENT_PORT;
 
 use crate::backend::PodSpec;
 use crate::job::key::JobKey;
+use crate::template::{Allowed, Note, checked};
 use crate::kube::api::{APP_COMPONENT, APP_INSTANCE, APP_NAME, JOB, MANAGED_BY, MUSTER};
 use crate::kube::record_name;
 
 pub(super) use self::agent::INSTALLER;
+pub(super) use self::template::{RUN_CONTAINER, TF_PORT};
 
 /// The label with the job's uid. It distinguishes the job's pods from those of an earlier job with the same name.
 pub(super) const JOB_UID: &str = "muster/job-uid";
@@ -37,12 +40,31 @@ pub(super) const CONTAINER: &str = "agent";
 /// The resource name of GPUs in NVIDIA's device plugin.
 const GPU: &str = "nvidia.com/gpu";
 
-/// Builds the pod. The same spec always gives the same pod. If the job brings its code, the agent comes from the image
-/// `agent`; otherwise it is in the job's image.
-pub(super) fn pod(spec: &PodSpec, agent: Option<&ImageRef>) -> Pod {
-    // `command` uses the script and its arguments.
-    let PodSpec { job, replica, image, work_dir: _, brings_code, script: _, args: _, options, agent_token_sha256 } =
-        spec;
+/// Builds the pod. The same spec always gives the same pod. If the job brings its code or the pod has a template, the agent
+/// comes from the image `agent`; otherwise it is in the job's image.
+///
+/// # Errors
+/// The fields of the template that are refused.
+pub(super) fn pod(spec: &PodSpec, agent: Option<&ImageRef>, allowed: Allowed) -> Result<Pod, Vec<Note>> {
+    let own = own_pod(spec, agent);
+    let Some(template) = &spec.template else { return Ok(own) };
+    let allowed = Allowed { root: allowed.root || spec.options.allow_root, ..allowed };
+    Ok(template::filled(checked(template, allowed)?.pod, template, own))
+}
+
+/// Muster's own pod.
+fn own_pod(spec: &PodSpec, agent: Option<&ImageRef>) -> Pod {
+    let PodSpec {
+        job,
+        replica,
+        image,
+        work_dir: _,
+        brings_code: _,
+        command: _, // see `arguments`
+        template: _,
+        options,
+        agent_token_sha256,
+    } = spec;
     let labels = [
         (MANAGED_BY, MUSTER.to_owned()),
         (APP_NAME, "muster-job".to_owned()),
@@ -56,8 +78,11 @@ pub(super) fn pod(spec: &PodSpec, agent: Option<&ImageRef>) -> Pod {
     let container = Container {
         name: CONTAINER.to_owned(),
         image: image.as_ref().map(ToString::to_string),
-        image_pull_policy: Some(options.image_pull_policy.unwrap_or(PullPolicy::IfNotPresent).as_str().to_owned()),
-        args: command(spec),
+        image_pull_policy: options
+            .image_pull_policy
+            .or(spec.template.is_none().then_some(PullPolicy::IfNotPresent))
+            .map(|policy| policy.as_str().to_owned()),
+        args: arguments(spec),
         env: Some(vec![
             variable(MUSTER_TOKEN_SHA256, agent_token_sha256.clone()),
             variable(MUSTER_TERMINATION_GRACE_SECONDS, options.termination_grace_seconds().to_string()),
@@ -77,8 +102,8 @@ pub(super) fn pod(spec: &PodSpec, agent: Option<&ImageRef>) -> Pod {
             owner_references: Some(vec![owner(job)]),
             ..ObjectMeta::default()
         },
-        spec: Some(match agent.filter(|_| *brings_code) {
-            Some(agent) => agent::installed(with_options(container, options), agent, options),
+        spec: Some(match agent.filter(|_| spec.needs_agent()) {
+            Some(agent) => agent::installed(with_options(container, options), agent, spec),
             None => with_options(container, options),
         }),
         status: None,
@@ -113,12 +138,11 @@ pub(super) fn owner(job: &JobKey) -> OwnerReference {
 /// Arguments for the agent. `None` if they say no more than its default, because the first prototype's agent accepts
 /// none. Kubernetes and the agent expand `$(NAME)` and turn `$$` into `$`. Every `$` is doubled, so only the agent
 /// expands: its variables are those of the run.
-fn command(spec: &PodSpec) -> Option<Vec<String>> {
-    let PodSpec { brings_code, script, args, .. } = spec;
-    if args.is_empty() && script.is_default() && !brings_code {
+fn arguments(spec: &PodSpec) -> Option<Vec<String>> {
+    if spec.command == [PYTHONS[0], SCRIPT] && !spec.needs_agent() {
         return None;
     }
-    let words = ["--", PYTHONS[0], script.as_str()].into_iter().chain(args.iter().map(String::as_str));
+    let words = ["--"].into_iter().chain(spec.command.iter().map(String::as_str));
     Some(words.map(|word| word.replace('$', "$$")).collect())
 }
 
@@ -154,9 +178,9 @@ fn with_options(container: Container, options: &PodOptions) -> KubePodSpec {
         .chain(shm.iter().map(in_memory))
         .unzip();
     let container = Container {
-        resources: Some(resources(cpu.as_ref(), memory.as_ref(), gpus.unwrap_or(0))),
-        env_from: Some(env_secrets.iter().map(ToString::to_string).map(from_secret).collect()),
-        volume_mounts: Some(mounts),
+        resources: resources(cpu.as_ref(), memory.as_ref(), gpus.unwrap_or(0)),
+        env_from: filled(env_secrets.iter().map(ToString::to_string).map(from_secret).collect()),
+        volume_mounts: filled(mounts),
         ..container
     };
     KubePodSpec {
@@ -176,16 +200,22 @@ fn with_options(container: Container, options: &PodOptions) -> KubePodSpec {
             ..PodSecurityContext::default()
         }),
         termination_grace_period_seconds: Some(options.termination_grace_seconds().into()),
-        volumes: Some(volumes),
-        node_selector: Some(node_selector.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()),
-        tolerations: Some(tolerations.iter().map(tolerated).collect()),
+        volumes: filled(volumes),
+        node_selector: (!node_selector.is_empty())
+            .then(|| node_selector.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()),
+        tolerations: filled(tolerations.iter().map(tolerated).collect()),
         priority_class_name: priority_class.as_ref().map(ToString::to_string),
         service_account_name: service_account.as_ref().map(ToString::to_string),
         ..KubePodSpec::default()
     }
 }
 
-fn resources(cpu: Option<&Amount>, memory: Option<&Amount>, gpus: u32) -> ResourceRequirements {
+/// The list, unless it is empty: an empty list would replace that of a template.
+fn filled<T>(list: Vec<T>) -> Option<Vec<T>> {
+    (!list.is_empty()).then_some(list)
+}
+
+fn resources(cpu: Option<&Amount>, memory: Option<&Amount>, gpus: u32) -> Option<ResourceRequirements> {
     let (mut requests, mut limits) = (BTreeMap::new(), BTreeMap::new());
     for (name, amount) in [("cpu", cpu), ("memory", memory)] {
         if let Some(Amount { request, limit }) = amount {
@@ -196,7 +226,8 @@ fn resources(cpu: Option<&Amount>, memory: Option<&Amount>, gpus: u32) -> Resour
     if gpus > 0 {
         limits.insert(GPU.to_owned(), Quantity(gpus.to_string()));
     }
-    ResourceRequirements { requests: Some(requests), limits: Some(limits), claims: None }
+    // Every amount has a limit.
+    (!limits.is_empty()).then_some(ResourceRequirements { requests: Some(requests), limits: Some(limits), claims: None })
 }
 
 fn mounted(place: usize, volume: &Volume) -> (KubeVolume, VolumeMount) {

@@ -2,7 +2,6 @@
 
 use proptest::collection::vec;
 use proptest::prelude::{prop_assert_eq, proptest};
-use protocol::code::ScriptPath;
 use serde_json::{Value, json};
 
 use super::*;
@@ -14,16 +13,22 @@ fn spec() -> PodSpec {
         image: Some("registry.local/digits:1".parse().unwrap()),
         work_dir: None,
         brings_code: false,
-        script: ScriptPath::default(),
-        args: vec![],
+        command: command(&["exec.py"]),
+        template: None,
         options: PodOptions::default(),
         agent_token_sha256: "ab".repeat(32),
     }
 }
 
+/// The command that runs a script with these words.
+fn command(words: &[&str]) -> Vec<String> {
+    ["python"].iter().chain(words).map(|word| (*word).to_owned()).collect()
+}
+
 fn sent(spec: &PodSpec) -> Value {
     let agent = "muster-master:1".parse().unwrap();
-    serde_json::to_value(pod(spec, Some(&agent))).unwrap()
+    let allowed = Allowed { host_volumes: false, root: false };
+    serde_json::to_value(pod(spec, Some(&agent), allowed).unwrap()).unwrap()
 }
 
 /// Every option, as a user would write it.
@@ -75,20 +80,14 @@ fn minimal() -> Value {
                     { "name": "MUSTER_TOKEN_SHA256", "value": "ab".repeat(32) },
                     { "name": "MUSTER_TERMINATION_GRACE_SECONDS", "value": "30" },
                 ],
-                "envFrom": [],
                 "ports": [{ "name": "agent", "containerPort": 7896 }],
-                "resources": { "limits": {}, "requests": {} },
                 "securityContext": { "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } },
-                "volumeMounts": [],
             }],
             "restartPolicy": "Never",
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
             "securityContext": { "runAsNonRoot": true, "seccompProfile": { "type": "RuntimeDefault" } },
             "terminationGracePeriodSeconds": 30,
-            "nodeSelector": {},
-            "tolerations": [],
-            "volumes": [],
         },
     })
 }
@@ -133,14 +132,14 @@ fn each_option_sets_its_fields_of_the_pod() {
     ]);
     pod["priorityClassName"] = json!("batch");
     pod["serviceAccountName"] = json!("trainer");
-    let args = ["--epochs", "3"].map(str::to_owned).into();
-    assert_eq!(sent(&PodSpec { args, options: all_options(), ..spec() }), expected);
+    let command = command(&["exec.py", "--epochs", "3"]);
+    assert_eq!(sent(&PodSpec { command, options: all_options(), ..spec() }), expected);
 }
 
 proptest! {
     #[test]
     fn arguments_reach_the_agent_as_they_were_typed(args in vec("([$()A é]|\\$\\(A\\)){0,8}", 1..4)) {
-        let sent = command(&PodSpec { args: args.clone(), ..spec() }).unwrap();
+        let sent = arguments(&PodSpec { command: args.clone(), ..spec() }).unwrap();
         prop_assert_eq!(&sent[..3], ["--", "python", "exec.py"]);
         let arrived: Vec<String> = sent[3..].iter().map(|arg| expanded(arg)).collect();
         prop_assert_eq!(arrived, args);
@@ -162,15 +161,14 @@ fn expanded(arg: &str) -> String {
 
 #[test]
 fn without_arguments_the_container_has_no_args_unless_the_script_has_another_name() {
-    let script = "src/train.py".parse().unwrap();
-    assert_eq!(command(&PodSpec { script, ..spec() }).unwrap(), ["--", "python", "src/train.py"]);
+    let command = command(&["src/train.py"]);
+    assert_eq!(arguments(&PodSpec { command, ..spec() }).unwrap(), ["--", "python", "src/train.py"]);
     assert_eq!(sent(&spec())["spec"]["containers"][0].get("args"), None);
 }
 
 /// The pod of a job that brings its code, with these options.
 fn with_code(options: PodOptions) -> PodSpec {
-    let (script, args) = ("train.py".parse().unwrap(), vec!["--epochs".to_owned(), "$3".to_owned()]);
-    PodSpec { brings_code: true, script, args, options, ..spec() }
+    PodSpec { brings_code: true, command: command(&["train.py", "--epochs", "$3"]), options, ..spec() }
 }
 
 #[test]

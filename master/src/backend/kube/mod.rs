@@ -1,5 +1,6 @@
 //! Runs pods in Kubernetes. One watch reports the pods of all jobs; creation, deletion and queries are single calls.
 
+mod admission;
 mod error;
 mod manifest;
 mod network_policy;
@@ -15,27 +16,25 @@ use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
-use protocol::error::ErrorCode;
 use protocol::ids::ReplicaId;
 use protocol::image::ImageRef;
 use protocol::job::JobSpec;
-use protocol::pod::{Volume, VolumeSource};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::warn;
 
-use self::error::{CreateError, ErrorKind, NO_AGENT_IMAGE, NO_IMAGE};
+use self::error::{CreateError, ErrorKind};
 use self::manifest::JOB_UID;
 use self::seen::{SeenPods, follow};
 use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
 use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
 use crate::job::observation::PodState;
-use crate::job::plan;
 use crate::kube::api::{self, ApiFailure, Cluster, MasterPlace, call};
 use crate::kube::changes;
+use crate::template::{Allowed, Note};
 
 /// Maximum time for the first list of all pods.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -144,51 +143,19 @@ impl KubeBackend {
         Self { agent_image, ..self }
     }
 
-    /// Makes the checks that need no call to the cluster. Returns the refusal, if any.
-    fn refusal(&self, spec: &JobSpec) -> Option<Refusal> {
-        let refuse = |code, sentence: &str| Some(Refusal { code, sentence: sentence.to_owned() });
-        if spec.image.is_none() {
-            return refuse(ErrorCode::BadImage, NO_IMAGE);
-        }
-        if spec.work_dir.is_some() {
-            return refuse(
-                ErrorCode::BadWorkDir,
-                "work_dir has no meaning here: the image's working directory holds the script",
-            );
-        }
-        if spec.code.is_some() && self.agent_image.is_none() {
-            return refuse(ErrorCode::BadCode, NO_AGENT_IMAGE);
-        }
-        let is_host = |volume: &&Volume| matches!(volume.source, VolumeSource::Host(_));
-        let folder = spec.pod.volumes.iter().find(is_host).filter(|_| self.host_volumes == HostVolumes::Refused)?;
-        let sentence = format!(
-            "volume \"{folder}\" is a folder of the node, and this master refuses such volumes: to allow them, start \
-             the master with --allow-host-volumes"
-        );
-        refuse(ErrorCode::BadPod, &sentence)
-    }
-
-    /// Refuses a gang that exceeds a whole quota. A gang that only exceeds the free part of a quota must wait.
-    async fn admit_gang(&self, pod: &Pod, spec: &JobSpec) -> Result<(), Refusal> {
-        let quotas = match call(self.quotas.list(&ListParams::default())).await {
-            Ok(quotas) => quotas.items,
-            Err(error) => {
-                warn!(job = %spec.name, error = error_chain(&error), "could not read the quotas");
-                return Ok(());
-            }
-        };
-        match quota::shortage(pod, plan::least(spec), &quotas) {
-            Some(sentence) => Err(Refusal { code: ErrorCode::BadPod, sentence }),
-            None => Ok(()),
-        }
+    /// The pod that this back end creates.
+    fn manifest(&self, spec: &PodSpec) -> Result<Pod, Vec<Note>> {
+        let allowed = Allowed { host_volumes: self.host_volumes == HostVolumes::Allowed, root: false };
+        manifest::pod(spec, self.agent_image.as_ref(), allowed)
     }
 
     /// Creates a pod, or finds that it exists. Waits while a pod of another job has this name.
     async fn create_once(&self, spec: &PodSpec) -> Result<(), CreateError> {
-        if spec.brings_code && self.agent_image.is_none() {
+        if spec.needs_agent() && self.agent_image.is_none() {
             return Err(CreateError::NoAgentImage);
         }
-        let (name, pod) = (spec.name().to_string(), manifest::pod(spec, self.agent_image.as_ref()));
+        let name = spec.name().to_string();
+        let pod = self.manifest(spec).map_err(|refused| CreateError::Template(refused))?;
         let create = async {
             loop {
                 let owner = self.seen.owner(&name);
@@ -232,33 +199,8 @@ impl KubeBackend {
 
 #[async_trait]
 impl PodBackend for KubeBackend {
-    /// Asks the API in a dry run whether it would accept the first pod. The dry run finds exceeded quotas, violated
-    /// admission rules, unknown classes and unknown accounts before anything exists.
     async fn admit(&self, spec: &JobSpec) -> Result<(), Refusal> {
-        if let Some(refusal) = self.refusal(spec) {
-            return Err(refusal);
-        }
-        let first = plan::replicas(spec).into_iter().next().expect("a job has a worker");
-        // The API requires the owner's uid, and does not check that the owner exists.
-        let owner = JobKey { name: spec.name.clone(), uid: "00000000-0000-0000-0000-000000000000".to_owned() };
-        let trial = PodSpec::new(owner, spec, first, String::new());
-        let dry_run = PostParams { dry_run: true, field_manager: None };
-        let trial = manifest::pod(&trial, self.agent_image.as_ref());
-        match call(self.pods.create(&dry_run, &trial)).await {
-            // The answer includes what the namespace adds, such as the defaults of a LimitRange.
-            Ok(pod) => self.admit_gang(&pod, spec).await,
-            // Other jobs may release their share of the quota before this job starts.
-            Err(failure) if failure.says_over_quota() => self.admit_gang(&trial, spec).await,
-            // An earlier job's pod still has this name. `create` waits until that pod is gone.
-            Err(ApiFailure::Refused { status: 409, .. }) => Ok(()),
-            Err(ApiFailure::Refused { status: 400 | 403 | 404 | 422, message, .. }) => {
-                let missing = quota::missing_options(&message);
-                let sentence = format!("the cluster refuses such a pod: {message}{missing}");
-                Err(Refusal { code: ErrorCode::BadPod, sentence })
-            }
-            // The API may be unavailable. If so, the submit fails when it creates the record.
-            Err(_) => Ok(()),
-        }
+        self.admission(spec).await
     }
 
     /// Creates the job's NetworkPolicy.

@@ -10,7 +10,7 @@ use protocol::ids::{JobName, PodName, ReplicaId, UnixMillis};
 use protocol::pod::bytes_of_quantity;
 use protocol::routes::{AGENT_PORT, TENSORFLOW_PORT};
 
-use super::manifest::{CONTAINER, INDEX, INSTALLER, ROLE};
+use super::manifest::{CONTAINER, INDEX, INSTALLER, ROLE, RUN_CONTAINER, TF_PORT};
 use crate::job::key::JobKey;
 use crate::job::observation::{Addresses, PodState};
 use crate::kube::api::JOB;
@@ -53,7 +53,9 @@ pub(super) fn whose(pod: &Pod) -> Option<(JobKey, ReplicaId)> {
 /// The state of a pod. `before` is its previous state, whose reason may explain the new state better.
 pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
     let Some(status) = &pod.status else { return PodState::Pending { reason: None } };
-    if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
+    // Containers beside the training may run on when it has ended.
+    let has_ended = container_state(pod, status).is_some_and(|state| state.terminated.is_some());
+    if has_ended || matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
         return ended(pod, status, before);
     }
     if pod.metadata.deletion_timestamp.is_some() {
@@ -64,19 +66,30 @@ pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
     if let Some(waiting) = waiting.filter(Waiting::is_hopeless) {
         return PodState::Unusable { reason: waiting.hopeless(before) };
     }
-    match address(status) {
+    match address(pod, status) {
         Some(addresses) if waiting.is_none_or(|waiting| waiting.reason().is_none()) => PodState::Running(addresses),
         Some(_) | None => PodState::Pending { reason: pending(status, waiting) },
     }
 }
 
-/// The agent's container. A cluster may add other containers before or after it.
-fn container(pod: &Pod) -> Option<&Container> {
-    pod.spec.as_ref()?.containers.iter().find(|container| container.name == CONTAINER)
+fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
+    pod.metadata.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
-fn container_state(status: &PodStatus) -> Option<&ContainerState> {
-    status.container_statuses.iter().flatten().find(|container| container.name == CONTAINER)?.state.as_ref()
+/// The name of the agent's container. A pod without a template does not name it.
+fn container_name(pod: &Pod) -> &str {
+    annotation(pod, RUN_CONTAINER).filter(|_| annotation(pod, TF_PORT).is_some()).unwrap_or(CONTAINER)
+}
+
+/// The agent's container. A cluster or a template may add other containers before or after it.
+fn container(pod: &Pod) -> Option<&Container> {
+    let name = container_name(pod);
+    pod.spec.as_ref()?.containers.iter().find(|container| container.name == name)
+}
+
+fn container_state<'a>(pod: &Pod, status: &'a PodStatus) -> Option<&'a ContainerState> {
+    let name = container_name(pod);
+    status.container_statuses.iter().flatten().find(|container| container.name == name)?.state.as_ref()
 }
 
 /// The state of the container that copies the agent.
@@ -92,9 +105,10 @@ pub(super) fn has_begun(pod: &Pod) -> bool {
 }
 
 /// The addresses of a pod with an IP. The agent may answer before Kubernetes marks the pod as Running.
-fn address(status: &PodStatus) -> Option<Addresses> {
+fn address(pod: &Pod, status: &PodStatus) -> Option<Addresses> {
     let ip: IpAddr = status.pod_ip.as_deref()?.parse().ok()?;
-    Some(Addresses { agent: SocketAddr::new(ip, AGENT_PORT), tensorflow: SocketAddr::new(ip, TENSORFLOW_PORT) })
+    let port = annotation(pod, TF_PORT).and_then(|port| port.parse().ok()).unwrap_or(TENSORFLOW_PORT);
+    Some(Addresses { agent: SocketAddr::new(ip, AGENT_PORT), tensorflow: SocketAddr::new(ip, port) })
 }
 
 fn condition<'a>(status: &'a PodStatus, kind: &str, value: &str) -> Option<&'a PodCondition> {
@@ -130,7 +144,7 @@ fn waiting<'a>(pod: &'a Pod, status: &'a PodStatus) -> Option<Waiting<'a>> {
         image: installers.next().and_then(image),
         is_installer: true,
     });
-    let own = container_state(status).and_then(|state| state.waiting.as_ref());
+    let own = container_state(pod, status).and_then(|state| state.waiting.as_ref());
     let own = own.map(|state| Waiting { state, image: container(pod).and_then(image), is_installer: false });
     installer.filter(|waiting| waiting.reason().is_some()).or(own)
 }
@@ -199,7 +213,7 @@ fn is_own_fault(status: &PodStatus) -> bool {
 }
 
 fn ended(pod: &Pod, status: &PodStatus, before: Option<&PodState>) -> PodState {
-    let terminated = container_state(status).and_then(|state| state.terminated.as_ref());
+    let terminated = container_state(pod, status).and_then(|state| state.terminated.as_ref());
     // A pod that succeeded, or ended before its deletion, did not end because of the deletion.
     let had_ended = matches!(before, Some(PodState::Terminated { .. })) || status.phase.as_deref() == Some("Succeeded");
     let is_deleted = pod.metadata.deletion_timestamp.is_some() && !had_ended;

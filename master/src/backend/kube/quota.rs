@@ -7,9 +7,10 @@ use protocol::pod::thousandths;
 /// The container resources that a quota also counts under their plain names (core/v1 `ResourceCPU`, `ResourceMemory`).
 const PLAIN: [&str; 2] = ["cpu", "memory"];
 
-/// Why this number of pods never fits, even into an empty namespace. Only the cluster checks quotas with a scope; this
-/// function skips them.
-pub(super) fn shortage(pod: &Pod, pods: usize, quotas: &[ResourceQuota]) -> Option<String> {
+/// Why a gang never fits, even into an empty namespace. The gang has a number of pods of each kind. Only the cluster checks
+/// quotas with a scope; this function skips them.
+pub(super) fn shortage(gang: &[(Pod, usize)], quotas: &[ResourceQuota]) -> Option<String> {
+    let pods: usize = gang.iter().map(|(_, pods)| pods).sum();
     let unscoped = quotas.iter().filter_map(|quota| {
         let spec = quota.spec.as_ref()?;
         let is_scoped = spec.scopes.is_some() || spec.scope_selector.is_some();
@@ -21,13 +22,13 @@ pub(super) fn shortage(pod: &Pod, pods: usize, quotas: &[ResourceQuota]) -> Opti
             let too_many = thousandths(hard)? < thousandths(&pods.to_string())?;
             return too_many.then(|| format!("{pods} pods do not fit into quota \"{quota}\", which allows {hard}"));
         }
-        let each = used_by(pod, resource);
-        let all = each.checked_mul(u128::try_from(pods).ok()?)?;
-        let each = shown(each, resource);
+        let used = gang.iter().map(|(pod, pods)| Some((pods, used_by(pod, resource), u128::try_from(*pods).ok()?)));
+        let used: Vec<(&usize, u128, u128)> = used.collect::<Option<_>>()?;
+        let all = used.iter().try_fold(0_u128, |sum, (_, each, pods)| sum.checked_add(each.checked_mul(*pods)?))?;
+        let kind = |(pods, each, _): &(&usize, u128, u128)| format!("{pods} pods with {resource} of {}", shown(*each, resource));
         (all > thousandths(hard)?).then(|| {
-            format!(
-                "{pods} pods with {resource} of {each} do not fit into quota \"{quota}\", which allows {hard} in all"
-            )
+            let kinds = used.iter().map(kind).collect::<Vec<_>>().join(" and ");
+            format!("{kinds} do not fit into quota \"{quota}\", which allows {hard} in all")
         })
     };
     limits.into_iter().find_map(exceeded)

@@ -10,7 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use protocol::agent::{ExitOutcome, PYTHONS};
+use protocol::agent::ExitOutcome;
 use protocol::env::MUSTER_TOKEN_SHA256;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
@@ -111,8 +111,9 @@ pub(super) struct Started {
 
 /// Starts the agent of one pod.
 pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, ChildError> {
-    // `admit` has refused images and pod options, so both are ignored here.
-    let PodSpec { job, replica, image: _, work_dir, brings_code, script, args, options: _, agent_token_sha256 } = pod;
+    // `admit` has refused images and pod options, so they are ignored here.
+    let PodSpec { job, replica, image: _, work_dir, brings_code, command, template: _, options: _, agent_token_sha256 } =
+        pod;
     let job = &job.name;
     launcher.run_dirs.create(job, *replica).map_err(ChildError::Folder)?;
     let messages = launcher.run_dirs.agent_log(job, *replica).map_err(ChildError::Folder)?;
@@ -122,15 +123,15 @@ pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, Child
         .transpose()
         .map_err(ChildError::Folder)?;
     let claim = launcher.ports.claim().map_err(ChildError::Port)?;
-    let mut command = Command::new(&launcher.agent_binary);
+    let mut agent = Command::new(&launcher.agent_binary);
     for name in &launcher.not_inherited {
-        command.env_remove(name);
+        agent.env_remove(name);
     }
-    let mut child = command
+    let mut child = agent
         .args(["--supervised", "--listen", "127.0.0.1:0", "--work-dir"])
         .arg(own_work_dir.as_deref().unwrap_or_else(|| launcher.work_dir_of(work_dir.as_deref())))
-        .args(["--", PYTHONS[0], script.as_str()])
-        .args(args)
+        .arg("--")
+        .args(command)
         .env(MUSTER_TOKEN_SHA256, agent_token_sha256)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use protocol::error::ErrorCode;
+use protocol::group::Group;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::job::JobSpec;
 use tokio::sync::watch;
@@ -159,7 +160,8 @@ impl PodBackend for ProcessBackend {
                 format!("image \"{image}\" has no meaning here: this master runs pods as processes of its own host");
             return Err(Refusal { code: ErrorCode::BadImage, sentence });
         }
-        if let Some(option) = spec.pod.asked_for().first() {
+        let kinds = plan::kinds(spec);
+        if let Some(option) = kinds.iter().find_map(|(replica, _)| spec.pod_of(*replica).asked_for().first().copied()) {
             let sentence = format!(
                 "{option} has no meaning here: this master runs pods as processes of its own host, without limits"
             );
@@ -170,8 +172,11 @@ impl PodBackend for ProcessBackend {
             .descriptors
             .admit(replicas)
             .map_err(|too_many| Refusal { code: ErrorCode::TooManyReplicas, sentence: too_many.to_string() })?;
+        // The files of other launchers name a program for each role.
+        let runs_script = kinds.iter().any(|(replica, _)| spec.group_of(*replica).is_none_or(Group::runs_script));
         match spec.code {
             Some(_) => python::check_python().await,
+            None if !runs_script => Ok(()),
             None => python::check(self.launcher.work_dir_of(spec.work_dir.as_deref()), &spec.script).await,
         }
     }

@@ -10,8 +10,9 @@ use master::job::policy::{
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::elastic::Workers;
 use protocol::failure::{Failure, Loss, Restarts};
+use protocol::ids::Role;
 use protocol::job::{JobRequest, JobSpec, Strategy};
-use protocol::run_policy::{CleanPods, OnStartTimeout, OnUnreachable, RunPolicy, SuccessPolicy};
+use protocol::run_policy::{CleanPods, OnStartTimeout, OnUnreachable, RestartRule, RunPolicy, SuccessPolicy};
 
 use crate::job::support::{NO_RESTARTS, exit, exited, id, stopped};
 
@@ -32,6 +33,7 @@ fn the_policy_of_a_job_follows_its_spec() {
         max_restarts: 7,
         backoff_seconds: 11,
         no_retry_exit_codes: [2, 3].into(),
+        restart: [(Role::Ps, RestartRule::Never)].into(),
         start_timeout_seconds: 60,
         on_start_timeout: OnStartTimeout::Requeue,
         deadline_seconds: Some(3600),
@@ -52,6 +54,7 @@ fn the_policy_of_a_job_follows_its_spec() {
         max_restarts: 7,
         backoff: Duration::from_secs(11),
         no_retry_exit_codes: [2, 3].into(),
+        restart: [(Role::Ps, RestartRule::Never)].into(),
         on_start_timeout: OnStartTimeout::Requeue,
         requeue_pause: Duration::from_secs(60),
         is_suspended: false,

@@ -1,6 +1,6 @@
 //! Helpers: members in any phase, gangs, and calls of `step`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use master::job::gang::{Gang, Member, Place};
@@ -40,6 +40,7 @@ pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
         max_restarts,
         backoff: Duration::from_secs(5),
         no_retry_exit_codes: BTreeSet::new(),
+        restart: BTreeMap::new(),
         on_start_timeout: OnStartTimeout::Fail,
         requeue_pause: Duration::from_secs(50),
         is_suspended: false,

@@ -42,10 +42,10 @@ pub(crate) fn wanted(uid: &str) -> PodSpec {
         replica: worker(0),
         image: Some("digits:1".parse().expect("an image")),
         work_dir: None,
-        args: vec![],
+        command: ["python", "exec.py"].map(str::to_owned).into(),
+        template: None,
         options: protocol::pod::PodOptions::default(),
         brings_code: false,
-        script: protocol::code::ScriptPath::default(),
         agent_token_sha256: "0".repeat(64),
     }
 }

@@ -5,9 +5,10 @@ use k8s_openapi::api::core::v1::{
     Container, EmptyDirVolumeSource, PodSecurityContext, PodSpec as KubePodSpec, Volume, VolumeMount,
 };
 use protocol::image::ImageRef;
-use protocol::pod::{PodOptions, PullPolicy};
+use protocol::pod::PullPolicy;
 
 use super::{GPU, restricted, variable};
+use crate::backend::PodSpec;
 
 /// The name of the container that copies the agent.
 pub(in crate::backend::kube) const INSTALLER: &str = "install-agent";
@@ -17,16 +18,18 @@ const AGENT_IN_IMAGE: &str = "/muster/agent";
 const AGENT: &str = "/muster/bin/agent";
 const WORK_DIR: &str = "/muster/work";
 const HOME: &str = "/muster/home";
+const TMP: &str = "/tmp";
 /// Where each empty folder is mounted, and the name of its volume.
 const FOLDERS: [(&str, &str); 4] =
-    [("/muster/bin", "muster-bin"), (WORK_DIR, "muster-work"), (HOME, "muster-home"), ("/tmp", "muster-tmp")];
+    [("/muster/bin", "muster-bin"), (WORK_DIR, "muster-work"), (HOME, "muster-home"), (TMP, "muster-tmp")];
 /// The default user and group of the processes. The master's image uses them too.
 const USER: i64 = 65532;
 /// The user's name. Most images have no name for the user, and `getpass.getuser` fails without one.
 const USER_NAME: &str = "muster";
 
 /// Adds the agent to a pod whose only container runs the job's image.
-pub(super) fn installed(pod: KubePodSpec, agent: &ImageRef, options: &PodOptions) -> KubePodSpec {
+pub(super) fn installed(pod: KubePodSpec, agent: &ImageRef, spec: &PodSpec) -> KubePodSpec {
+    let PodSpec { options, brings_code, .. } = spec;
     let mut pod = pod;
     // `--allow-root` and `--run-as` say which user the image needs.
     if !options.allow_root && options.run_as.is_none() {
@@ -35,13 +38,16 @@ pub(super) fn installed(pod: KubePodSpec, agent: &ImageRef, options: &PodOptions
     }
     let is_named = pod.security_context.as_ref().is_some_and(|context| context.run_as_user.is_some());
     let own_paths: Vec<&str> = options.volumes.iter().map(|volume| volume.path.as_str()).collect();
-    let folders = FOLDERS.iter().filter(|(path, _)| !own_paths.contains(path));
+    // A pod with a template may keep files of its own in /tmp.
+    let is_needed = |path: &str| *brings_code || path != WORK_DIR && path != TMP;
+    let folders = FOLDERS.iter().filter(|(path, _)| !own_paths.contains(path) && is_needed(path));
     let (volumes, mounts): (Vec<Volume>, Vec<VolumeMount>) = folders.map(|(path, name)| empty(path, name)).unzip();
     pod.volumes.get_or_insert_default().extend(volumes);
     for container in &mut pod.containers {
         let arguments = container.args.take().unwrap_or_default();
         container.command = Some(vec![AGENT.to_owned()]);
-        container.args = Some(["--work-dir", WORK_DIR].map(str::to_owned).into_iter().chain(arguments).collect());
+        let work_dir: &[&str] = if *brings_code { &["--work-dir", WORK_DIR] } else { &[] };
+        container.args = Some(work_dir.iter().map(|word| (*word).to_owned()).chain(arguments).collect());
         container.volume_mounts.get_or_insert_default().extend(mounts.clone());
         if is_named {
             let variables = [("HOME", HOME), ("USER", USER_NAME), ("LOGNAME", USER_NAME)];

@@ -1,0 +1,104 @@
+//! Whether a job's pods can exist in this cluster, asked before anything is created.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ListParams, PostParams};
+use protocol::error::ErrorCode;
+use protocol::group::Group;
+use protocol::ids::ReplicaId;
+use protocol::job::JobSpec;
+use protocol::pod::{Volume, VolumeSource};
+use tracing::warn;
+
+use super::error::{NO_AGENT_IMAGE, NO_IMAGE};
+use super::{HostVolumes, KubeBackend, quota};
+use crate::backend::{PodSpec, Refusal};
+use crate::error_chain::error_chain;
+use crate::job::key::JobKey;
+use crate::job::plan;
+use crate::kube::api::{ApiFailure, call};
+use crate::template::{Note, listed};
+
+impl KubeBackend {
+    /// Checks a job before anything exists: what needs no call, then each kind of pod in a dry run, then the quotas. The dry
+    /// run finds violated admission rules, unknown classes and unknown accounts.
+    pub(super) async fn admission(&self, spec: &JobSpec) -> Result<(), Refusal> {
+        if let Some(refusal) = self.refusal(spec) {
+            return Err(refusal);
+        }
+        // The API requires the owner's uid, and does not check that the owner exists.
+        let owner = JobKey { name: spec.name.clone(), uid: "00000000-0000-0000-0000-000000000000".to_owned() };
+        let mut gang = vec![];
+        for (replica, pods) in plan::kinds(spec) {
+            let trial = PodSpec::new(owner.clone(), spec, replica, String::new());
+            let trial = self.manifest(&trial).map_err(|refused| refused_template(replica, &refused))?;
+            gang.push((self.tried(trial).await?, pods));
+        }
+        self.admit_gang(&gang, spec).await
+    }
+
+    /// Makes the checks that need no call to the cluster. Returns the refusal, if any.
+    fn refusal(&self, spec: &JobSpec) -> Option<Refusal> {
+        let refuse = |code, sentence: &str| Some(Refusal { code, sentence: sentence.to_owned() });
+        let has_own_image = |group: &Group| group.template.is_some();
+        if spec.image.is_none() && !plan::kinds(spec).iter().all(|(id, _)| spec.group_of(*id).is_some_and(has_own_image)) {
+            return refuse(ErrorCode::BadImage, NO_IMAGE);
+        }
+        if spec.work_dir.is_some() {
+            return refuse(
+                ErrorCode::BadWorkDir,
+                "work_dir has no meaning here: the image's working directory holds the script",
+            );
+        }
+        if spec.code.is_some() && self.agent_image.is_none() {
+            return refuse(ErrorCode::BadCode, NO_AGENT_IMAGE);
+        }
+        if spec.groups.iter().any(has_own_image) && self.agent_image.is_none() {
+            return refuse(ErrorCode::BadGroups, NO_AGENT_IMAGE);
+        }
+        let is_host = |volume: &&Volume| matches!(volume.source, VolumeSource::Host(_));
+        let folder = spec.pod.volumes.iter().find(is_host).filter(|_| self.host_volumes == HostVolumes::Refused)?;
+        let sentence = format!(
+            "volume \"{folder}\" is a folder of the node, and this master refuses such volumes: to allow them, start \
+             the master with --allow-host-volumes"
+        );
+        refuse(ErrorCode::BadPod, &sentence)
+    }
+
+    /// Asks the API in a dry run whether it would accept this pod. Returns the pod with what the namespace adds, such as the
+    /// defaults of a LimitRange.
+    async fn tried(&self, trial: Pod) -> Result<Pod, Refusal> {
+        let dry_run = PostParams { dry_run: true, field_manager: None };
+        match call(self.pods.create(&dry_run, &trial)).await {
+            Ok(pod) => Ok(pod),
+            Err(failure) if failure.says_over_quota() => Ok(trial),
+            Err(ApiFailure::Refused { status: 400 | 403 | 404 | 422, message, .. }) => {
+                let missing = quota::missing_options(&message);
+                let sentence = format!("the cluster refuses such a pod: {message}{missing}");
+                Err(Refusal { code: ErrorCode::BadPod, sentence })
+            }
+            // Other jobs may release their share of the quota, or an earlier job's pod has this name still: `create` waits.
+            // If the API is unavailable, the submit fails when it creates the record.
+            Err(_) => Ok(trial),
+        }
+    }
+
+    /// Refuses a gang that exceeds a whole quota. A gang that only exceeds the free part of a quota must wait.
+    async fn admit_gang(&self, gang: &[(Pod, usize)], spec: &JobSpec) -> Result<(), Refusal> {
+        let quotas = match call(self.quotas.list(&ListParams::default())).await {
+            Ok(quotas) => quotas.items,
+            Err(error) => {
+                warn!(job = %spec.name, error = error_chain(&error), "could not read the quotas");
+                return Ok(());
+            }
+        };
+        match quota::shortage(gang, &quotas) {
+            Some(sentence) => Err(Refusal { code: ErrorCode::BadPod, sentence }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn refused_template(replica: ReplicaId, refused: &[Note]) -> Refusal {
+    let sentence = format!("the template of {replica} is refused: {}", listed(refused));
+    Refusal { code: ErrorCode::BadGroups, sentence }
+}

@@ -1,0 +1,49 @@
+//! Puts Muster's pod into the template of a group. What Muster needs wins; everything else stays as the template has it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::DeepMerge;
+use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use protocol::group::Template;
+
+use super::CONTAINER;
+
+/// The annotation with the name of the container that kubectl means by default, and that runs the script.
+pub(in crate::backend::kube) const RUN_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+/// The annotation with the port of TensorFlow's server.
+pub(in crate::backend::kube) const TF_PORT: &str = "muster/tf-port";
+/// Prefixes of labels that only Muster sets: they say to which job a pod belongs.
+const OUR_LABELS: [&str; 2] = ["muster/", "app.kubernetes.io/"];
+
+/// The pod of a group: `own` in the template, whose fields were checked before.
+pub(super) fn filled(theirs: PodTemplateSpec, template: &Template, own: Pod) -> Pod {
+    let mut pod = Pod { metadata: theirs.metadata.unwrap_or_default(), spec: theirs.spec, status: None };
+    if let Some(labels) = &mut pod.metadata.labels {
+        labels.retain(|name, _| !OUR_LABELS.iter().any(|prefix| name.starts_with(prefix)));
+    }
+    let is_user_named = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref()?.run_as_user).is_some();
+    let later_installers = pod.spec.as_mut().and_then(|spec| spec.init_containers.take());
+    let mut own = named(own, template);
+    if let Some(context) = own.spec.as_mut().and_then(|spec| spec.security_context.as_mut()).filter(|_| is_user_named) {
+        (context.run_as_user, context.run_as_group) = (None, None);
+    }
+    pod.merge_from(own);
+    if let Some(spec) = &mut pod.spec {
+        // The agent is copied first: an init container of the template may wait for the rest of the gang.
+        spec.init_containers.get_or_insert_default().extend(later_installers.unwrap_or_default());
+    }
+    pod
+}
+
+/// Muster's pod with the name of the template's container, which `observe` reads back.
+fn named(own: Pod, template: &Template) -> Pod {
+    let mut own = own;
+    let annotations = [(RUN_CONTAINER, template.container.clone()), (TF_PORT, template.tf_port.to_string())];
+    own.metadata.annotations =
+        Some(annotations.into_iter().map(|(name, value)| (name.to_owned(), value)).collect::<BTreeMap<_, _>>());
+    for container in own.spec.iter_mut().flat_map(|spec| &mut spec.containers) {
+        debug_assert_eq!(container.name, CONTAINER, "a pod of Muster's own has one container");
+        container.name.clone_from(&template.container);
+    }
+    own
+}

@@ -1,0 +1,264 @@
+//! The fields of a pod template, each with its rule. A field that is not listed is refused.
+
+use std::path::{Component, Path};
+
+use serde_json::Value;
+
+use super::Allowed;
+use crate::kube::api::MUSTER;
+
+/// What becomes of a field.
+#[derive(Debug)]
+pub(super) enum Rule {
+    /// It goes into the pod.
+    Keep,
+    /// It goes into the pod if this says nothing against its value.
+    Check(fn(&Value, Allowed) -> Option<String>),
+    /// It has no effect, for this reason.
+    Drop(&'static str),
+    /// The API server sets it. Files that were read from a cluster have it.
+    DropSilently,
+    /// It is refused unless it is `false`, for this reason.
+    Refuse(&'static str),
+    /// An object whose fields have these rules.
+    Object(Fields),
+    /// A list of such objects.
+    Each(Fields),
+    /// The list of containers.
+    Containers,
+}
+
+/// Rules by the name of the field.
+type Fields = &'static [(&'static str, Rule)];
+
+use Rule::{Check, Containers, Drop, DropSilently, Each, Keep, Object, Refuse};
+
+const SHARES_THE_NODE: &str = "it gives the pod access to its node: remove it";
+const BY_THE_MASTER: &str = "it has no effect: the master decides when a training ends and restarts";
+const BY_THE_AGENT: &str = "it has no effect: the agent answers for the script";
+const NO_TERMINAL: &str = "it has no effect: scripts have no terminal";
+
+pub(super) const POD_TEMPLATE: Fields = &[
+    ("apiVersion", DropSilently),
+    ("kind", DropSilently),
+    ("status", DropSilently),
+    ("metadata", Object(METADATA)),
+    ("spec", Object(POD_SPEC)),
+];
+
+const METADATA: Fields = &[
+    ("labels", Keep),
+    ("annotations", Keep),
+    ("name", Drop("it has no effect: pods are named after job and replica")),
+    ("generateName", Drop("it has no effect: pods are named after job and replica")),
+    ("namespace", Drop("it has no effect: pods run in the master's namespace")),
+    ("creationTimestamp", DropSilently),
+    ("uid", DropSilently),
+    ("resourceVersion", DropSilently),
+    ("generation", DropSilently),
+    ("selfLink", DropSilently),
+    ("managedFields", DropSilently),
+    ("finalizers", Refuse("it would keep ended pods: remove it")),
+    ("ownerReferences", Refuse("the job owns its pods: remove it")),
+];
+
+const POD_SPEC: Fields = &[
+    ("affinity", Keep),
+    ("automountServiceAccountToken", Drop("it has no effect: pods get no token for the API")),
+    ("activeDeadlineSeconds", Drop(BY_THE_MASTER)),
+    ("containers", Containers),
+    ("dnsConfig", Keep),
+    ("dnsPolicy", Keep),
+    ("enableServiceLinks", DropSilently),
+    ("ephemeralContainers", Refuse("only the API server adds such containers: remove it")),
+    ("hostAliases", Keep),
+    ("hostIPC", Refuse(SHARES_THE_NODE)),
+    ("hostNetwork", Refuse(SHARES_THE_NODE)),
+    ("hostPID", Refuse(SHARES_THE_NODE)),
+    ("hostname", Keep),
+    ("imagePullSecrets", Each(&[("name", Check(not_musters))])),
+    ("initContainers", Each(CONTAINER)),
+    ("nodeName", Keep),
+    ("nodeSelector", Keep),
+    ("os", Keep),
+    ("overhead", Keep),
+    ("preemptionPolicy", Keep),
+    ("priority", Keep),
+    ("priorityClassName", Keep),
+    ("restartPolicy", Drop(BY_THE_MASTER)),
+    ("runtimeClassName", Keep),
+    ("schedulerName", Keep),
+    ("securityContext", Object(POD_SECURITY)),
+    ("serviceAccount", Check(not_musters)),
+    ("serviceAccountName", Check(not_musters)),
+    ("setHostnameAsFQDN", Keep),
+    ("shareProcessNamespace", Refuse("the agent must be process 1 of its container: remove it")),
+    ("subdomain", Keep),
+    ("terminationGracePeriodSeconds", Keep),
+    ("tolerations", Keep),
+    ("topologySpreadConstraints", Keep),
+    ("volumes", Each(VOLUME)),
+];
+
+const POD_SECURITY: Fields = &[
+    ("fsGroup", Keep),
+    ("fsGroupChangePolicy", Keep),
+    ("runAsGroup", Keep),
+    ("runAsNonRoot", Keep),
+    ("runAsUser", Check(not_root)),
+    ("seLinuxOptions", Keep),
+    ("seccompProfile", Object(SECCOMP)),
+    ("supplementalGroups", Keep),
+    ("sysctls", Refuse(SHARES_THE_NODE)),
+];
+
+const SECCOMP: Fields = &[("type", Check(confined)), ("localhostProfile", Keep)];
+
+const CONTAINER_SECURITY: Fields = &[
+    ("allowPrivilegeEscalation", Refuse("a container gets no further rights: remove it")),
+    ("capabilities", Object(&[("add", Refuse("a container gets no further rights: remove it")), ("drop", Keep)])),
+    ("privileged", Refuse(SHARES_THE_NODE)),
+    ("procMount", Refuse(SHARES_THE_NODE)),
+    ("readOnlyRootFilesystem", Keep),
+    ("runAsGroup", Keep),
+    ("runAsNonRoot", Keep),
+    ("runAsUser", Check(not_root)),
+    ("seLinuxOptions", Keep),
+    ("seccompProfile", Object(SECCOMP)),
+];
+
+/// A container of any kind.
+pub(super) const CONTAINER: Fields = &[
+    ("args", Keep),
+    ("command", Keep),
+    ("env", Each(VARIABLE)),
+    ("envFrom", Each(ENV_FROM)),
+    ("image", Keep),
+    ("imagePullPolicy", Keep),
+    ("lifecycle", Keep),
+    ("livenessProbe", Keep),
+    ("name", Keep),
+    ("ports", Each(PORT)),
+    ("readinessProbe", Keep),
+    ("resources", Keep),
+    ("restartPolicy", Refuse("a container that runs beside the training goes into spec.containers")),
+    ("securityContext", Object(CONTAINER_SECURITY)),
+    ("startupProbe", Keep),
+    ("stdin", Drop(NO_TERMINAL)),
+    ("stdinOnce", Drop(NO_TERMINAL)),
+    ("terminationMessagePath", Keep),
+    ("terminationMessagePolicy", Keep),
+    ("tty", Drop(NO_TERMINAL)),
+    ("volumeMounts", Each(MOUNT)),
+    ("workingDir", Keep),
+];
+
+/// Fields without effect in the container that runs the script, each with the reason.
+pub(super) const NOT_OF_THE_RUN: [(&str, &str); 5] = [
+    ("livenessProbe", BY_THE_AGENT),
+    ("readinessProbe", BY_THE_AGENT),
+    ("startupProbe", BY_THE_AGENT),
+    ("terminationMessagePath", BY_THE_AGENT),
+    ("terminationMessagePolicy", BY_THE_AGENT),
+];
+
+const PORT: Fields = &[
+    ("containerPort", Keep),
+    ("hostIP", Refuse(SHARES_THE_NODE)),
+    ("hostPort", Refuse(SHARES_THE_NODE)),
+    ("name", Keep),
+    ("protocol", Keep),
+];
+
+const VARIABLE: Fields = &[
+    ("name", Keep),
+    ("value", Keep),
+    (
+        "valueFrom",
+        Object(&[
+            ("configMapKeyRef", Keep),
+            ("fieldRef", Keep),
+            ("resourceFieldRef", Keep),
+            ("secretKeyRef", Object(&[("name", Check(not_musters)), ("key", Keep), ("optional", Keep)])),
+        ]),
+    ),
+];
+
+const ENV_FROM: Fields = &[
+    ("configMapRef", Keep),
+    ("prefix", Keep),
+    ("secretRef", Object(&[("name", Check(not_musters)), ("optional", Keep)])),
+];
+
+const MOUNT: Fields = &[
+    ("mountPath", Check(beside_musters_folder)),
+    ("mountPropagation", Refuse(SHARES_THE_NODE)),
+    ("name", Keep),
+    ("readOnly", Keep),
+    ("subPath", Keep),
+    ("subPathExpr", Keep),
+];
+
+const SECRET_ITEMS: Fields =
+    &[("name", Check(not_musters)), ("secretName", Check(not_musters)), ("items", Keep), ("optional", Keep), ("defaultMode", Keep)];
+
+const VOLUME: Fields = &[
+    ("name", Check(not_musters_volume)),
+    ("configMap", Keep),
+    ("downwardAPI", Keep),
+    ("emptyDir", Keep),
+    ("ephemeral", Keep),
+    ("hostPath", Check(host_volume)),
+    ("nfs", Refuse("use a PersistentVolumeClaim for it")),
+    ("persistentVolumeClaim", Keep),
+    (
+        "projected",
+        Object(&[
+            (
+                "sources",
+                Each(&[
+                    ("configMap", Keep),
+                    ("downwardAPI", Keep),
+                    ("secret", Object(SECRET_ITEMS)),
+                    ("serviceAccountToken", Refuse("pods get no token for the API")),
+                ]),
+            ),
+            ("defaultMode", Keep),
+        ]),
+    ),
+    ("secret", Object(SECRET_ITEMS)),
+];
+
+/// The master's account and its Secret have the name `muster`.
+fn not_musters(name: &Value, _: Allowed) -> Option<String> {
+    (name == MUSTER).then(|| format!("\"{MUSTER}\" belongs to the master: use another"))
+}
+
+fn not_musters_volume(name: &Value, _: Allowed) -> Option<String> {
+    let is_ours = name.as_str().is_some_and(|name| name.starts_with("muster-"));
+    is_ours.then(|| "names that begin with muster- belong to Muster: use another".to_owned())
+}
+
+fn not_root(user: &Value, allowed: Allowed) -> Option<String> {
+    let is_root = user.as_i64() == Some(0) && !allowed.root;
+    is_root.then(|| "it is root: use another user, or allow root with --allow-root".to_owned())
+}
+
+fn confined(kind: &Value, _: Allowed) -> Option<String> {
+    (kind == "Unconfined").then(|| "a container needs a seccomp profile: use RuntimeDefault".to_owned())
+}
+
+fn host_volume(_: &Value, allowed: Allowed) -> Option<String> {
+    (!allowed.host_volumes).then(|| {
+        "this master refuses folders of the node: to allow them, start the master with --allow-host-volumes".to_owned()
+    })
+}
+
+/// Muster keeps its agent and the job's code in /muster.
+fn beside_musters_folder(path: &Value, _: Allowed) -> Option<String> {
+    let mut parts = Path::new(path.as_str()?).components().filter(|part| *part != Component::RootDir);
+    match parts.next() {
+        Some(Component::Normal(first)) if first != MUSTER && !parts.any(|part| part == Component::ParentDir) => None,
+        Some(_) | None => Some("it may hide /muster, which belongs to Muster: use another path".to_owned()),
+    }
+}

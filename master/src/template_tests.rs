@@ -1,0 +1,136 @@
+//! Tests of `template.rs`.
+
+use protocol::group::Template;
+use serde_json::{Value, json};
+
+use super::*;
+
+const STRICT: Allowed = Allowed { host_volumes: false, root: false };
+
+/// A template whose only container has these fields too.
+fn template(container: &Value, spec: &Value) -> Template {
+    let mut run = json!({ "name": "tensorflow", "image": "digits:1" });
+    let mut pod = json!({ "containers": [] });
+    for (into, from) in [(&mut run, container), (&mut pod, spec)] {
+        let fields = from.as_object().unwrap().clone();
+        into.as_object_mut().unwrap().extend(fields);
+    }
+    pod["containers"].as_array_mut().unwrap().push(run);
+    Template { container: "tensorflow".to_owned(), tf_port: 2222, pod: json!({ "spec": pod }) }
+}
+
+fn of_container(container: &Value) -> Template {
+    template(container, &json!({}))
+}
+
+fn of_pod(spec: &Value) -> Template {
+    template(&json!({}), spec)
+}
+
+/// The paths that are refused.
+fn refused(template: &Template, allowed: Allowed) -> Vec<String> {
+    checked(template, allowed).err().unwrap_or_default().into_iter().map(|note| note.path).collect()
+}
+
+#[test]
+fn whatever_reaches_the_node_or_the_master_is_refused() {
+    let mount = |path: &str| of_container(&json!({ "volumeMounts": [{ "name": "x", "mountPath": path }] }));
+    let volume = |volume: Value| of_pod(&json!({ "volumes": [volume] }));
+    let secured = |context: Value| of_container(&json!({ "securityContext": context }));
+    let cases = [
+        (of_pod(&json!({ "hostNetwork": true })), "spec.hostNetwork"),
+        (of_pod(&json!({ "hostPID": true })), "spec.hostPID"),
+        (of_pod(&json!({ "hostIPC": true })), "spec.hostIPC"),
+        (of_pod(&json!({ "shareProcessNamespace": true })), "spec.shareProcessNamespace"),
+        (of_pod(&json!({ "ephemeralContainers": [{ "name": "x" }] })), "spec.ephemeralContainers"),
+        (of_pod(&json!({ "serviceAccountName": "muster" })), "spec.serviceAccountName"),
+        (of_pod(&json!({ "serviceAccount": "muster" })), "spec.serviceAccount"),
+        (of_pod(&json!({ "securityContext": { "sysctls": [{ "name": "x", "value": "1" }] } })), "spec.securityContext.sysctls"),
+        (of_pod(&json!({ "securityContext": { "runAsUser": 0 } })), "spec.securityContext.runAsUser"),
+        (of_pod(&json!({ "initContainers": [{ "name": "x", "restartPolicy": "Always" }] })), "spec.initContainers[0].restartPolicy"),
+        (secured(json!({ "privileged": true })), "spec.containers[0].securityContext.privileged"),
+        (secured(json!({ "runAsUser": 0 })), "spec.containers[0].securityContext.runAsUser"),
+        (secured(json!({ "procMount": "Unmasked" })), "spec.containers[0].securityContext.procMount"),
+        (secured(json!({ "capabilities": { "add": ["SYS_ADMIN"] } })), "spec.containers[0].securityContext.capabilities.add"),
+        (secured(json!({ "seccompProfile": { "type": "Unconfined" } })), "spec.containers[0].securityContext.seccompProfile.type"),
+        (of_container(&json!({ "ports": [{ "containerPort": 1, "hostPort": 1 }] })), "spec.containers[0].ports[0].hostPort"),
+        (of_container(&json!({ "envFrom": [{ "secretRef": { "name": "muster" } }] })), "spec.containers[0].envFrom[0].secretRef.name"),
+        (
+            of_container(&json!({ "env": [{ "name": "X", "valueFrom": { "secretKeyRef": { "name": "muster", "key": "token" } } }] })),
+            "spec.containers[0].env[0].valueFrom.secretKeyRef.name",
+        ),
+        (volume(json!({ "name": "x", "hostPath": { "path": "/" } })), "spec.volumes[0].hostPath"),
+        (volume(json!({ "name": "x", "nfs": { "server": "a", "path": "/" } })), "spec.volumes[0].nfs"),
+        (volume(json!({ "name": "muster-bin", "emptyDir": {} })), "spec.volumes[0].name"),
+        (volume(json!({ "name": "x", "secret": { "secretName": "muster" } })), "spec.volumes[0].secret.secretName"),
+        (
+            volume(json!({ "name": "x", "projected": { "sources": [{ "serviceAccountToken": { "path": "t" } }] } })),
+            "spec.volumes[0].projected.sources[0].serviceAccountToken",
+        ),
+        (
+            volume(json!({ "name": "x", "projected": { "sources": [{ "secret": { "name": "muster" } }] } })),
+            "spec.volumes[0].projected.sources[0].secret.name",
+        ),
+        (volume(json!({ "name": "x", "csi": { "driver": "d" } })), "spec.volumes[0].csi"),
+        (mount("/"), "spec.containers[0].volumeMounts[0].mountPath"),
+        (mount("/muster"), "spec.containers[0].volumeMounts[0].mountPath"),
+        (mount("//muster/./bin"), "spec.containers[0].volumeMounts[0].mountPath"),
+        (mount("/data/../muster"), "spec.containers[0].volumeMounts[0].mountPath"),
+    ];
+    for (template, path) in cases {
+        assert_eq!(refused(&template, STRICT), [path], "{}", template.pod);
+    }
+}
+
+#[test]
+fn what_an_operator_allows_passes() {
+    let folder = of_pod(&json!({ "volumes": [{ "name": "x", "hostPath": { "path": "/data" } }] }));
+    assert_eq!(refused(&folder, Allowed { host_volumes: true, ..STRICT }), [""; 0]);
+    let root = of_pod(&json!({ "securityContext": { "runAsUser": 0 } }));
+    assert_eq!(refused(&root, Allowed { root: true, ..STRICT }), [""; 0]);
+    let false_or_empty = of_pod(&json!({ "hostNetwork": false, "ephemeralContainers": [], "nodeSelector": null }));
+    assert_eq!(refused(&false_or_empty, STRICT), [""; 0]);
+}
+
+#[test]
+fn a_field_that_would_be_lost_is_refused_by_its_path() {
+    let unknown = of_pod(&json!({ "tolerationz": [{ "key": "gpu" }] }));
+    assert_eq!(refused(&unknown, STRICT), ["spec.tolerationz"]);
+    let nested = of_pod(&json!({ "tolerations": [{ "key": "gpu", "efect": "NoSchedule" }] }));
+    assert_eq!(refused(&nested, STRICT), ["spec.tolerations[0].efect"]);
+    let wrong = of_pod(&json!({ "nodeSelector": ["gpu"] }));
+    assert_eq!(refused(&wrong, STRICT), ["template"]);
+    let no_list = of_pod(&json!({ "volumes": { "name": "x" } }));
+    assert_eq!(refused(&no_list, STRICT)[0], "spec.volumes");
+}
+
+#[test]
+fn the_script_needs_exactly_one_container() {
+    let none = Template { container: "main".to_owned(), ..of_pod(&json!({})) };
+    assert_eq!(refused(&none, STRICT), ["spec.containers"]);
+    let two = of_pod(&json!({ "containers": [{ "name": "tensorflow" }] }));
+    assert_eq!(refused(&two, STRICT), ["spec.containers"]);
+    let side_car = of_pod(&json!({ "containers": [{ "name": "logs", "livenessProbe": { "periodSeconds": 5 } }] }));
+    assert_eq!(refused(&side_car, STRICT), [""; 0]);
+}
+
+#[test]
+fn fields_without_effect_are_dropped_with_a_word() {
+    let container = json!({ "livenessProbe": { "periodSeconds": 5 }, "stdin": true, "terminationMessagePath": "/x" });
+    let given = template(&container, &json!({ "restartPolicy": "OnFailure", "activeDeadlineSeconds": 5, "schedulerName": "s" }));
+    let checked = checked(&given, STRICT).unwrap();
+    let paths: Vec<&str> = checked.warnings.iter().map(|note| note.path.as_str()).collect();
+    assert_eq!(
+        paths,
+        [
+            "spec.activeDeadlineSeconds",
+            "spec.containers[0].livenessProbe",
+            "spec.containers[0].terminationMessagePath",
+            "spec.containers[0].stdin",
+            "spec.restartPolicy"
+        ]
+    );
+    let spec = checked.pod.spec.unwrap();
+    assert_eq!((spec.restart_policy, spec.scheduler_name.as_deref()), (None, Some("s")));
+    assert_eq!((&spec.containers[0].liveness_probe, spec.containers[0].stdin), (&None, None));
+}

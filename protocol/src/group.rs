@@ -1,0 +1,181 @@
+//! Groups: replicas of one role whose pods differ from those of the role's other replicas, and the pod templates that other
+//! launchers' files bring.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::agent::PYTHONS;
+use crate::ids::{ReplicaId, Role};
+use crate::job::JobSpec;
+use crate::pod::{Amount, PodOptions};
+use crate::routes::TENSORFLOW_PORT;
+
+/// Consecutive replicas of one role that have the same pod. The groups of a role follow each other: together they are all
+/// replicas of the role.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    /// The role of its replicas.
+    pub role: Role,
+    /// Number of its replicas, at least 1.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 5457))]
+    pub count: u32,
+    /// CPU request and limit, instead of those of the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Amount>,
+    /// Memory request and limit, instead of those of the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Amount>,
+    /// Number of GPUs, instead of that of the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<u32>,
+    /// The program and its arguments. Empty: Python with the job's script and arguments.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// The pod into which the agent is copied. Absent: Muster's own pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<Template>,
+}
+
+/// A pod template for a group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Template {
+    /// The name of the container that runs the script.
+    pub container: String,
+    /// The port of TensorFlow's server in the pod; default 1234.
+    #[serde(default = "tensorflow_port", skip_serializing_if = "is_tensorflow_port")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
+    pub tf_port: u16,
+    /// A PodTemplateSpec of core/v1: `metadata` and `spec`.
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub pod: Value,
+}
+
+fn tensorflow_port() -> u16 {
+    TENSORFLOW_PORT
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_tensorflow_port(port: &u16) -> bool {
+    *port == TENSORFLOW_PORT
+}
+
+/// How TF_CONFIG differs from the usual form.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct TfConfigOptions {
+    /// Whether a job with one replica has no TF_CONFIG.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub omit_single: bool,
+    /// Whether the chief is called `master`, as in TensorFlow 1.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub chief_is_master: bool,
+    /// Further keys and their values, such as `environment`.
+    #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub extra: serde_json::Map<String, Value>,
+}
+
+impl TfConfigOptions {
+    /// Whether TF_CONFIG has the usual form.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Group {
+    /// A group without any difference.
+    pub fn new(role: Role, count: u32) -> Self {
+        Self { role, count, cpu: None, memory: None, gpus: None, command: vec![], template: None }
+    }
+
+    /// Whether its replicas run the job's script.
+    pub fn runs_script(&self) -> bool {
+        self.command.is_empty()
+    }
+}
+
+impl JobSpec {
+    /// The group of a replica; `None` if the job has no groups. An elastic job may get more workers than its groups have:
+    /// the last group has these too.
+    pub fn group_of(&self, replica: ReplicaId) -> Option<&Group> {
+        let mut of_role = self.groups.iter().filter(|group| group.role == replica.role);
+        let mut end = 0;
+        let last = of_role.clone().next_back();
+        of_role
+            .find(|group| {
+                end += group.count;
+                replica.index < end
+            })
+            .or(last)
+    }
+
+    /// The program that a replica runs, and its arguments.
+    pub fn command_of(&self, replica: ReplicaId) -> Vec<String> {
+        match self.group_of(replica) {
+            Some(group) if !group.runs_script() => group.command.clone(),
+            Some(_) | None => {
+                let script = [PYTHONS[0], self.script.as_str()].map(str::to_owned);
+                script.into_iter().chain(self.args.iter().cloned()).collect()
+            }
+        }
+    }
+
+    /// The pod options of a replica: the job's, with the resources of its group.
+    pub fn pod_of(&self, replica: ReplicaId) -> PodOptions {
+        let group = self.group_of(replica);
+        let PodOptions { cpu, memory, gpus, .. } = &self.pod;
+        PodOptions {
+            cpu: group.and_then(|group| group.cpu.clone()).or_else(|| cpu.clone()),
+            memory: group.and_then(|group| group.memory.clone()).or_else(|| memory.clone()),
+            gpus: group.and_then(|group| group.gpus).or(*gpus),
+            ..self.pod.clone()
+        }
+    }
+}
+
+/// Workers with the same resources, as a user writes them: `cpu=6,memory=8Gi:2` for two workers. The number stands behind
+/// the last colon, since an amount may have one too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerGroup(pub Group);
+
+/// The text is not a [`WorkerGroup`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}; write RESOURCE=AMOUNT[,...]:NUMBER with cpu, memory or gpus, such as cpu=6,memory=8Gi:2")]
+pub struct BadWorkerGroup(String);
+
+impl FromStr for WorkerGroup {
+    type Err = BadWorkerGroup;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bad = |why: &dyn fmt::Display| BadWorkerGroup(why.to_string());
+        let (resources, number) = text.rsplit_once(':').ok_or_else(|| bad(&"the number of workers is missing"))?;
+        let count = match number.parse() {
+            Ok(0) => return Err(bad(&"the number of workers is 0")),
+            Ok(count) => count,
+            Err(_) => return Err(bad(&format!("\"{number}\" is not a number of workers"))),
+        };
+        let mut group = Group::new(Role::Worker, count);
+        for resource in resources.split(',') {
+            let (name, amount) =
+                resource.split_once('=').ok_or_else(|| bad(&format!("\"{resource}\" names no amount")))?;
+            let is_new = match name {
+                "cpu" => group.cpu.replace(amount.parse().map_err(|error| bad(&error))?).is_none(),
+                "memory" => group.memory.replace(amount.parse().map_err(|error| bad(&error))?).is_none(),
+                "gpus" => group.gpus.replace(amount.parse().map_err(|error| bad(&error))?).is_none(),
+                _ => return Err(bad(&format!("\"{name}\" is not a resource"))),
+            };
+            if !is_new {
+                return Err(bad(&format!("{name} is named twice")));
+            }
+        }
+        Ok(Self(group))
+    }
+}
