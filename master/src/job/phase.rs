@@ -34,6 +34,7 @@ pub use self::look::next_look;
 use super::gang::{Gang, Member, was_stopped};
 use super::policy::{Deadline, Policy};
 use super::roster::resize;
+use super::upkeep::Upkeep;
 
 /// The phase of a job. All times are durations since the job's driver began.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -220,7 +221,7 @@ pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Act
 pub fn step(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let (phase, mut actions) = next(phase, event, seen);
     let upkeep = look::upkeep_in(&phase, seen);
-    if !upkeep.create.is_empty() || !upkeep.delete.is_empty() {
+    if upkeep != Upkeep::default() {
         actions.push(Action::Keep(upkeep));
     }
     (phase, actions)
