@@ -32,7 +32,7 @@ async fn a_fault_at_any_point_breaks_no_promise() {
         let is_about_code = || play.strikes.iter().any(|strike| strike.point.deed().is_about_code());
         matches!(play.scenario, Scenario::Evicted | Scenario::Elastic) || is_about_code() || index % 5 == 0
     });
-    plays.extend(matrix::crashed_pairs(1).into_iter().step_by(15));
+    plays.extend(matrix::crashed_pairs(1).into_iter().step_by(20));
     let report = matrix::play(plays).await;
     println!("{report}");
     report.judge();
