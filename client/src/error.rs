@@ -63,6 +63,14 @@ pub(crate) enum Error {
         /// The master.
         url: MasterUrl,
     },
+    /// The master takes its jobs from the agents of bare machines.
+    #[error("the master at {url} runs jobs on machines that join it, each with its own script")]
+    AtMachines {
+        /// The job.
+        name: JobName,
+        /// The master.
+        url: MasterUrl,
+    },
     /// There is no script to run.
     #[error(transparent)]
     Script(#[from] ScriptError),
@@ -160,6 +168,9 @@ impl Error {
             Self::NotLocal { .. } | Self::NotAtProcesses { .. } => {
                 Some("leave it out, or give --master URL or --master kube, for a master in Kubernetes".to_owned())
             }
+            Self::AtMachines { name, url } => Some(format!(
+                "run on each machine: agent --join {url} --task {name} --worker-num MIN:MAX -- python train.py"
+            )),
             Self::Script(error) => error.hint(),
             Self::Pack(error) => error.hint(),
             Self::Watch { .. } => Some(

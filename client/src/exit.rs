@@ -59,7 +59,7 @@ impl From<&Error> for Exit {
             Error::Usage(_) | Error::Config(_) | Error::Request(_) | Error::NeedsMaster { .. } => Self::BadInput,
             Error::NoLocalMaster | Error::SeveralLocalMasters(_) => Self::BadInput,
             Error::LocalDetached | Error::AlreadyEnded { .. } => Self::BadInput,
-            Error::NotLocal { .. } | Error::NotAtProcesses { .. } => Self::BadInput,
+            Error::NotLocal { .. } | Error::NotAtProcesses { .. } | Error::AtMachines { .. } => Self::BadInput,
             Error::Script(_)
             | Error::Pack(_)
             | Error::Watch { .. }

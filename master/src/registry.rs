@@ -3,6 +3,7 @@
 
 mod code;
 mod error;
+mod join;
 mod requests;
 
 use std::collections::{BTreeMap, HashMap};

@@ -34,6 +34,14 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 
 pub(super) type Result = std::result::Result<Answer, Failure>;
 
+/// With `boot_id`, confirms only that this agent has this id: a master checks the address of a machine that joins.
+pub(super) fn healthz(request: &Request<Incoming>, agent: &Agent) -> Result {
+    match Query::of(request).boot_id() {
+        Some(asked) if agent.status.borrow().boot_id != asked => Err(Failure::AnotherAgent),
+        Some(_) | None => Ok(Answer::ok()),
+    }
+}
+
 pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result {
     let query = Query::of(&request);
     let (generation, membership, code) = (query.generation()?, query.membership()?, query.code()?);
@@ -84,10 +92,12 @@ pub(super) async fn finish(agent: &Agent) -> Result {
 /// Without `after`, answers at once. With `after`, waits until the status has a different number. An `after` from an
 /// earlier agent at this address differs already, and is answered at once.
 pub(super) async fn status(request: &Request<Incoming>, agent: &Agent) -> Result {
+    let _open = agent.polls.begin();
     let query = Query::of(request);
     let (after, wait, renewal) = (query.after()?, query.wait()?, query.renewal()?);
     if let Some(renewal) = renewal {
-        agent.commands.send(Command::Renew(renewal)).await.map_err(|_| Failure::Ending)?;
+        // An agent that is ending has no run to keep alive, but it can still report how the last one ended.
+        let _ = agent.commands.send(Command::Renew(renewal)).await;
     }
     let mut status = agent.status.clone();
     if let Some(after) = after {

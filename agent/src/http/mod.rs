@@ -41,7 +41,7 @@ use crate::run::child::RunTemplate;
 use answer::{Answer, Failure};
 use body::AgentBody;
 use connections::{Authenticated, Connections, Slot};
-pub use token::TokenHash;
+pub use token::{Access, TokenHash};
 
 /// How long a client may take to send the head of a request.
 const HEAD_LIMIT: Duration = Duration::from_secs(5);
@@ -92,8 +92,10 @@ pub struct Agent {
     pub output: Arc<Output>,
     /// Open requests.
     pub activity: Activity,
-    /// The token that requests must carry, if any.
-    pub token: Option<TokenHash>,
+    /// Open requests for the status.
+    pub polls: Activity,
+    /// Who may send requests.
+    pub access: Access,
     /// The code that the job brings.
     pub code: JobCode,
     /// What all runs have in common.
@@ -199,7 +201,10 @@ async fn respond(
     agent: &Agent,
     authenticated: &Authenticated,
 ) -> Result<Response<AgentBody>, Infallible> {
-    let admitted = framing::check(request.headers()).and_then(|()| agent.admit(&request));
+    let admitted = match framing::check(request.headers()) {
+        Ok(()) => agent.admit(&request).await,
+        Err(failure) => Err(failure),
+    };
     // An anonymous request does not delay the agent's end.
     let open = matches!(admitted, Ok(Caller::Known)).then(|| {
         authenticated.set();
@@ -217,7 +222,7 @@ async fn respond(
 
 async fn answer(route: Route, request: Request<Incoming>, agent: &Agent) -> Result<Answer, Failure> {
     match route {
-        Route::Healthz => Ok(Answer::ok()),
+        Route::Healthz => handlers::healthz(&request, agent),
         Route::Config => handlers::config(request, agent).await,
         Route::Warm => handlers::warm(request, agent).await,
         Route::Code(id) => code::offer(id, request, agent).await,
@@ -242,11 +247,13 @@ enum Caller {
 impl Agent {
     /// Admits a request that has the token or requests a public route. All other requests get 401, even for unknown
     /// routes.
-    fn admit(&self, request: &Request<Incoming>) -> Result<Caller, Failure> {
-        if self.token.is_none_or(|token| token.admits(request.headers())) {
+    async fn admit(&self, request: &Request<Incoming>) -> Result<Caller, Failure> {
+        if self.access.admits(request.headers()) {
             Ok(Caller::Known)
         } else if request.uri().path() == routes::HEALTHZ {
             Ok(Caller::Anonymous)
+        } else if self.access.admits_soon(request.headers()).await {
+            Ok(Caller::Known)
         } else {
             Err(Failure::Unauthorized)
         }

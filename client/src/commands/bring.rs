@@ -26,7 +26,7 @@ pub(super) async fn with_code(
     (backend, image): (BackendKind, ImageArgs),
 ) -> Result<(JobSpec, Packed), Error> {
     let spec = match backend {
-        BackendKind::Process => spec,
+        BackendKind::Process | BackendKind::Joined => spec,
         BackendKind::Kubernetes => {
             if let Some(flag) = image.given_for_wrapping() {
                 return Err(Error::NotWithCode { flag });

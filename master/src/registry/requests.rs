@@ -221,7 +221,11 @@ pub(super) async fn remove_output(job: JobName, logs: Arc<JobLogs>) {
     }
 }
 
-async fn in_time<T>(name: &JobName, work: impl Future<Output = Result<T, JobsError>>) -> Result<T, JobsError> {
+/// Limits the time of a request.
+pub(super) async fn in_time<T>(
+    name: &JobName,
+    work: impl Future<Output = Result<T, JobsError>>,
+) -> Result<T, JobsError> {
     timeout(WRITE_TIMEOUT, work)
         .await
         .unwrap_or_else(|_| Err(JobsError::Late { name: name.clone(), limit: WRITE_TIMEOUT }))
