@@ -6,6 +6,7 @@ mod code;
 mod kubernetes;
 mod mistakes;
 mod policy;
+mod tfjob;
 mod values;
 mod verbs;
 
@@ -25,6 +26,7 @@ pub(crate) use self::code::CodeArgs;
 pub(crate) use self::kubernetes::{ImageArgs, Loader, PodArgs, Registry};
 use self::mistakes::{refuse_submit_flags_beside_a_verb, typed_with_one_dash, verb_of};
 pub(crate) use self::policy::PolicyArgs;
+pub(crate) use self::tfjob::{ApplyArgs, GetArgs, ObjectFormat};
 use self::values::{count, workers};
 pub(crate) use self::verbs::{
     CompletionsArgs, EnvArgs, LogsArgs, NameArg, PushArgs, ScaleArgs, StatusArgs, WaitArgs, WhyArgs,
@@ -174,6 +176,12 @@ pub(crate) enum Verb {
     #[command(after_help = "Examples:\n  client logs digits -f\n  client logs digits --tail 20\n  \
                             client logs digits --replica worker-1 > worker-1.txt")]
     Logs(LogsArgs),
+    /// Submit TFJobs, the files of Kubeflow's training operator; the same file again changes nothing
+    #[command(after_help = tfjob::APPLY_EXAMPLES)]
+    Apply(ApplyArgs),
+    /// Show jobs as the TFJobs that they came from, with conditions
+    #[command(after_help = "Examples:\n  client get\n  client get mnist -o yaml")]
+    Get(GetArgs),
     /// Wait until a job has ended; the exit status reflects its result
     #[command(after_help = "Example:\n  client wait digits --timeout 2h && ./evaluate")]
     Wait(WaitArgs),

@@ -18,6 +18,7 @@ use crate::pack::PackError;
 use crate::request::RequestError;
 use crate::script::ScriptError;
 use crate::shell_env::EnvError;
+use crate::tfjob::TfJobError;
 use crate::usage::UsageError;
 
 /// Why a command failed.
@@ -67,6 +68,9 @@ pub(crate) enum Error {
     /// The job's code cannot be packed.
     #[error(transparent)]
     Pack(#[from] PackError),
+    /// The files with TFJobs cannot be used.
+    #[error(transparent)]
+    TfJob(#[from] TfJobError),
     /// Pods need an image, and the command line names none.
     #[error("no image to run: a job that brings its code to Kubernetes needs --image")]
     CodeNeedsImage,
@@ -152,6 +156,7 @@ impl Error {
             }
             Self::Script(error) => error.hint(),
             Self::Pack(error) => error.hint(),
+            Self::TfJob(error) => error.hint(),
             Self::CodeNeedsImage => {
                 Some("give one with Python, for example --image tensorflow/tensorflow:2.21.0".to_owned())
             }

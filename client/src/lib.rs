@@ -27,6 +27,7 @@ mod request;
 mod resume;
 mod script;
 mod shell_env;
+mod tfjob;
 mod usage;
 
 use std::ffi::OsString;

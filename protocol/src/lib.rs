@@ -15,6 +15,7 @@ pub mod job;
 pub mod lease;
 #[cfg(feature = "openapi")]
 mod openapi;
+pub mod origin;
 pub mod pod;
 pub mod progress;
 pub mod routes;
@@ -24,5 +25,6 @@ mod spec_error;
 mod strategy;
 pub mod text;
 pub mod tf_config;
+pub mod tfjob;
 pub mod view;
 pub mod warm;

@@ -145,7 +145,7 @@ impl JobSpec {
         }
         if !self.groups.is_empty() {
             // A group is always JSON: its keys are strings.
-            let of_groups = serde_json::to_string(&self.groups).map_or(0, |json| json.len());
+            let of_groups = serde_json::to_string(&(&self.groups, &self.origin)).map_or(0, |json| json.len());
             if bytes + of_groups > INPUT_BYTES_MAX {
                 return Err(SpecError::GroupsTooLarge { bytes: bytes + of_groups });
             }

@@ -13,6 +13,7 @@ mod logs;
 mod metrics;
 mod openapi;
 mod series;
+mod tfjobs;
 
 use std::io;
 use std::net::SocketAddr;
@@ -81,6 +82,8 @@ fn routes(guard: Guard) -> OpenApiRouter<AppState> {
         .routes(routes!(jobs::cancel))
         .routes(routes!(logs::logs))
         .routes(routes!(series::series))
+        .routes(routes!(tfjobs::list, tfjobs::apply))
+        .routes(routes!(tfjobs::show))
         .routes(routes!(about::master))
         .routes(routes!(about::agent_program))
         .routes(routes!(code::put_blobs))

@@ -10,3 +10,4 @@ mod job;
 mod kube_api;
 mod process;
 mod service;
+mod tfjob;

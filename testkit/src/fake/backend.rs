@@ -268,6 +268,7 @@ impl PodBackend for FakeBackend {
             job,
             replica,
             image: _,
+            labels: _,
             work_dir: _,
             brings_code: _,
             command: _,

@@ -15,6 +15,7 @@ fn spec() -> PodSpec {
         brings_code: false,
         command: command(&["exec.py"]),
         template: None,
+        labels: BTreeMap::new(),
         options: PodOptions::default(),
         agent_token_sha256: "ab".repeat(32),
     }

@@ -43,6 +43,7 @@ pub(crate) fn wanted(uid: &str) -> PodSpec {
         image: Some("digits:1".parse().expect("an image")),
         work_dir: None,
         command: ["python", "exec.py"].map(str::to_owned).into(),
+        labels: std::collections::BTreeMap::new(),
         template: None,
         options: protocol::pod::PodOptions::default(),
         brings_code: false,

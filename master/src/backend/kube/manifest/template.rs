@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::DeepMerge;
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use protocol::group::Template;
+use protocol::origin::TFJOB_LABELS;
 
 use super::CONTAINER;
 
@@ -13,7 +14,7 @@ pub(in crate::backend::kube) const RUN_CONTAINER: &str = "kubectl.kubernetes.io/
 /// The annotation with the port of TensorFlow's server.
 pub(in crate::backend::kube) const TF_PORT: &str = "muster/tf-port";
 /// Prefixes of labels that only Muster sets: they say to which job a pod belongs.
-const OUR_LABELS: [&str; 2] = ["muster/", "app.kubernetes.io/"];
+const OUR_LABELS: [&str; 3] = ["muster/", "app.kubernetes.io/", TFJOB_LABELS];
 
 /// The pod of a group: `own` in the template, whose fields were checked before.
 pub(super) fn filled(theirs: PodTemplateSpec, template: &Template, own: Pod) -> Pod {
