@@ -16,8 +16,8 @@ use std::str::FromStr;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use protocol::elastic::WorkerNum;
-use protocol::group::WorkerGroup;
 use protocol::env::{EnvError, EnvName};
+use protocol::group::WorkerGroup;
 use protocol::ids::JobName;
 use protocol::job::Strategy;
 

@@ -59,7 +59,7 @@ pub(super) fn split(text: &str, origin: &str, folder: &Path) -> Result<Vec<Docum
     // Kubernetes reads YAML 1.1, in which 0440 is octal.
     let options = serde_saphyr::options! { legacy_octal_numbers: true, with_snippet: false };
     let values: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)
-        .map_err(|error| TfJobError::NotYaml { origin: origin.to_owned(), reason: error.to_string() })?;
+        .map_err(|error| TfJobError::NotYaml { origin: origin.to_owned(), reason: reason(&error) })?;
     let objects: Vec<Value> = values.into_iter().flat_map(items).filter(|object| !object.is_null()).collect();
     let is_only = objects.len() == 1;
     let document = |(place, object): (usize, Value)| Document {
@@ -68,6 +68,11 @@ pub(super) fn split(text: &str, origin: &str, folder: &Path) -> Result<Vec<Docum
         object,
     };
     Ok(objects.into_iter().enumerate().map(document).collect())
+}
+
+/// Why a text is not YAML. The library's advice is for programmers.
+fn reason(error: &serde_saphyr::Error) -> String {
+    error.to_string().replace(", set DuplicateKeyPolicy in Options if acceptable", "")
 }
 
 /// The objects of a list, as `kubectl get -o yaml` writes it; else the object itself.

@@ -15,10 +15,10 @@ fn origins(text: &str) -> Vec<String> {
 #[test]
 fn a_file_has_one_object_or_several_or_a_list() {
     assert_eq!(origins("{kind: TFJob, metadata: {name: a}}"), ["job.yaml: a"]);
-    assert_eq!(origins("---\nmetadata: {name: a}\n---\n---\nmetadata: {name: b}\n"), [
-        "job.yaml, object 1: a",
-        "job.yaml, object 2: b"
-    ]);
+    assert_eq!(
+        origins("---\nmetadata: {name: a}\n---\n---\nmetadata: {name: b}\n"),
+        ["job.yaml, object 1: a", "job.yaml, object 2: b"]
+    );
     let list = "{kind: List, items: [{metadata: {name: a}}, {metadata: {name: b}}]}";
     assert_eq!(origins(list), ["job.yaml, object 1: a", "job.yaml, object 2: b"]);
     assert_eq!(origins("# nothing\n"), Vec::<String>::new());
@@ -79,12 +79,15 @@ fn a_script_of_an_image_is_found_beside_the_file_or_in_the_folder_of_the_code() 
         let mut document = with_worker(&json!({ "command": words(command), "args": words(args) }));
         let outcome = document.without_images(&BTreeMap::new(), &folders);
         let container = document.containers().next().unwrap().clone();
-        let found = [&container["command"], &container["args"]]
-            .map(|list| list.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect::<Vec<_>>().join(" "));
+        let found = [&container["command"], &container["args"]].map(|list| {
+            list.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect::<Vec<_>>().join(" ")
+        });
         let found = outcome.map(|()| found.join(" ").trim().to_owned()).map_err(|error| error.to_string());
         match expected {
             Some(expected) => assert_eq!(found, Ok(expected)),
-            None => assert!(found.as_ref().unwrap_err().contains("/var/none/other.py is a path of the image"), "{found:?}"),
+            None => {
+                assert!(found.as_ref().unwrap_err().contains("/var/none/other.py is a path of the image"), "{found:?}")
+            }
         }
     }
 }

@@ -15,7 +15,8 @@ use super::{JobHandle, Jobs, Submitted};
 use crate::job::key::JobKey;
 use crate::logs::JobLogs;
 use crate::store::{
-    Change, JobRecord, SECOND_FORMAT, SPEC_BYTES_MAX, StoreError, Stored, Suspension, Wish, amend, format_of, json_bytes_of,
+    Change, JobRecord, SECOND_FORMAT, SPEC_BYTES_MAX, StoreError, Stored, Suspension, Wish, amend, format_of,
+    json_bytes_of,
 };
 
 /// Maximum time for a recorded job to reach the registry.
@@ -227,7 +228,10 @@ pub(super) async fn remove_output(job: JobName, logs: Arc<JobLogs>) {
     }
 }
 
-pub(super) async fn in_time<T>(name: &JobName, work: impl Future<Output = Result<T, JobsError>>) -> Result<T, JobsError> {
+pub(super) async fn in_time<T>(
+    name: &JobName,
+    work: impl Future<Output = Result<T, JobsError>>,
+) -> Result<T, JobsError> {
     timeout(WRITE_TIMEOUT, work)
         .await
         .unwrap_or_else(|_| Err(JobsError::Late { name: name.clone(), limit: WRITE_TIMEOUT }))

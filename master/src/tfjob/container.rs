@@ -56,7 +56,8 @@ pub(super) fn command(
         return Some([command, args].concat());
     }
     let of_image = container["image"].as_str().and_then(|image| request.entrypoints.get(image));
-    let of_image = of_image.map(|image| [&image.command[..], if args.is_empty() { &image.args } else { &args }].concat());
+    let of_image =
+        of_image.map(|image| [&image.command[..], if args.is_empty() { &image.args } else { &args }].concat());
     let found = of_image.filter(|command| !command.is_empty());
     if found.is_none() {
         let why = format!("what its image runs is not known: add command: to containers[{TFJOB_CONTAINER}] of {name}");
@@ -70,7 +71,7 @@ fn words(list: &Value, path: &str, findings: &mut Findings) -> Option<Vec<String
     let words = match list {
         Value::Null => Some(vec![]),
         Value::Array(items) => items.iter().map(|item| item.as_str().map(str::to_owned)).collect(),
-        _ => None,
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => None,
     };
     if words.is_none() {
         findings.refuse(path, "it must be a list of strings: put numbers in quotation marks");
@@ -86,7 +87,8 @@ pub(super) fn port(container: &Value, path: &str, findings: &mut Findings) -> u1
     };
     match named.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0) {
         Some(AGENT_PORT) => {
-            findings.refuse(&format!("{path}.ports"), format!("{AGENT_PORT} is the port of Muster's agent: use another"));
+            findings
+                .refuse(&format!("{path}.ports"), format!("{AGENT_PORT} is the port of Muster's agent: use another"));
             PORT
         }
         Some(port) => port,

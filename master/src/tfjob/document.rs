@@ -91,7 +91,11 @@ fn refuse_name(error: &protocol::ids::BadJobName, findings: &mut Findings) {
 fn parsed(text: &str) -> Result<Value, String> {
     // Kubernetes reads YAML 1.1, in which 0440 is octal.
     let options = serde_saphyr::options! { legacy_octal_numbers: true, with_snippet: false };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| format!("it is not valid YAML or JSON: {error}"))
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+        // The library's advice is for programmers.
+        let reason = error.to_string().replace(", set DuplicateKeyPolicy in Options if acceptable", "");
+        format!("it is not valid YAML or JSON: {reason}")
+    })
 }
 
 /// The `spec` of kubeflow.org/v1alpha1 in the form of v1.
@@ -111,8 +115,9 @@ fn modern(old: Fields, findings: &mut Findings) -> Fields {
         let mut item = Fields::of(Some(item), &path, findings);
         // The default type.
         let kind = item.text("tfReplicaType", findings).unwrap_or_else(|| "MASTER".to_owned());
-        let template = item.take("template").unwrap_or_default();
-        let restart = template.pointer("/spec/restartPolicy").cloned();
+        let mut template = item.take("template").unwrap_or_default();
+        let pod = template.get_mut("spec").and_then(Value::as_object_mut);
+        let restart = pod.and_then(|pod| pod.remove("restartPolicy"));
         let mut spec = json!({ "template": template });
         let replicas = item.take("replicas").map(|replicas| ("replicas", replicas));
         for (name, value) in replicas.into_iter().chain(restart.map(|restart| ("restartPolicy", restart))) {

@@ -73,7 +73,8 @@ fn has_value(
         return false;
     }
     if name.runs_other_code() && !options.allow_env.contains(name) {
-        findings.warn(path, format!("it is left out: it makes programs load other code; to keep it: --allow-env {name}"));
+        findings
+            .warn(path, format!("it is left out: it makes programs load other code; to keep it: --allow-env {name}"));
         return false;
     }
     true
@@ -95,7 +96,8 @@ pub(super) fn command(command: Vec<String>, path: &str, findings: &mut Findings)
     let first = command.first_mut()?;
     let program = Path::new(&*first).file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let Some(known) = PROGRAMS.into_iter().find(|known| *known == program) else {
-        let why = format!("\"{first}\" is a program of the image: without a cluster, use one of {}", PROGRAMS.join(", "));
+        let why =
+            format!("\"{first}\" is a program of the image: without a cluster, use one of {}", PROGRAMS.join(", "));
         findings.refuse(&format!("{path}.command"), why);
         return None;
     };

@@ -10,6 +10,7 @@ mod roles;
 mod same;
 mod status;
 
+use protocol::error::ErrorCode;
 use protocol::group::TfConfigOptions;
 use protocol::ids::Role;
 use protocol::job::{JobRequest, JobSpec, SpecError, Strategy};
@@ -138,6 +139,9 @@ impl Plan {
         if wants_all && plan.count(Role::Chief) > 0 {
             findings.warn(&success_path, "it has no effect: the success of the chief decides");
         }
+        if plan.count(Role::Chief) + plan.count(Role::Worker) == 0 {
+            findings.refuse("spec.tfReplicaSpecs", "no replica trains: a job needs a Chief or a Worker");
+        }
         plan.policy.check_available(plan.replicas.iter().map(|of_role| of_role.count).sum(), findings);
         plan
     }
@@ -183,15 +187,19 @@ impl Plan {
 
     /// The options of the pods: who the processes are.
     fn pod(&self, allow_root: bool, findings: &mut Findings) -> PodOptions {
-        let unknown: Vec<&Replicas> = self.replicas.iter().filter(|one| one.user == User::Unknown).collect();
+        let unknown = self.replicas.iter().filter(|one| one.user == User::Unknown);
+        let unknown: Vec<&str> = unknown.map(|one| one.name.as_str()).collect();
         let of_image = self.replicas.iter().any(|one| one.user == User::OfImage);
         if allow_root {
             return PodOptions { allow_root, ..PodOptions::default() };
         }
-        for of_role in unknown.iter().filter(|_| !of_image) {
-            let why = "its processes run as user 65532, not as the image's user: name another user, or allow root with \
-                       --allow-root";
-            findings.warn(&format!("{}.template.spec.securityContext.runAsUser", of_role.path), why);
+        if !unknown.is_empty() && !of_image {
+            let why = format!(
+                "the processes of {} run as user 65532, not as the image's user: name another one in \
+                 template.spec.securityContext.runAsUser, or allow root with --allow-root",
+                unknown.join(", ")
+            );
+            findings.warn("spec.tfReplicaSpecs", why);
         }
         PodOptions { run_as: of_image.then_some(RunAs::Image), ..PodOptions::default() }
     }
@@ -199,16 +207,11 @@ impl Plan {
 
 /// An error of the job as a refusal of a field.
 fn refusal(error: &SpecError) -> Note {
-    let path = match error {
-        SpecError::NoWorkers => "spec.tfReplicaSpecs",
-        SpecError::TooManyWorkers { .. } => "spec.tfReplicaSpecs.Worker.replicas",
-        SpecError::TooManyPs { .. } => "spec.tfReplicaSpecs.PS.replicas",
-        SpecError::NoTime("deadline") => "spec.runPolicy.activeDeadlineSeconds",
-        _ => "spec",
-    };
-    let why = match error {
-        SpecError::NoWorkers => "a job needs a Worker or a Chief".to_owned(),
-        other => other.to_string(),
-    };
-    Note { path: path.to_owned(), why }
+    let fields = [
+        (ErrorCode::BadWorkerNum, "spec.tfReplicaSpecs.Worker.replicas"),
+        (ErrorCode::BadPsNum, "spec.tfReplicaSpecs.PS.replicas"),
+        (ErrorCode::BadRunPolicy, "spec.runPolicy"),
+    ];
+    let path = fields.into_iter().find(|(code, _)| *code == error.code()).map_or("spec", |(_, path)| path);
+    Note { path: path.to_owned(), why: error.to_string() }
 }

@@ -106,8 +106,11 @@ impl Policy {
         success: SuccessPolicy,
     ) -> RunPolicy {
         let default = RunPolicy::default();
-        let restart: BTreeMap<Role, RestartRule> =
-            replicas.iter().filter(|of_role| of_role.count > 0).map(|of_role| (of_role.role, of_role.restart)).collect();
+        let restart: BTreeMap<Role, RestartRule> = replicas
+            .iter()
+            .filter(|of_role| of_role.count > 0)
+            .map(|of_role| (of_role.role, of_role.restart))
+            .collect();
         let without_limit = if restart.values().all(|rule| *rule == RestartRule::Never) { 0 } else { u32::MAX };
         RunPolicy {
             max_restarts: max_restarts.or(self.backoff_limit).unwrap_or(without_limit),

@@ -14,8 +14,8 @@ use crate::template::{Allowed, Note, checked};
 
 /// The replicas of one type.
 pub(super) struct Replicas {
-    /// The path of their description.
-    pub(super) path: String,
+    /// Their type, as the TFJob writes it.
+    pub(super) name: String,
     pub(super) role: Role,
     /// Whether the TFJob calls its chief Master.
     pub(super) is_master: bool,
@@ -82,7 +82,7 @@ fn of_type(
         _ => of_template(template, (&path, name), from, findings),
     };
     let group = group.map(|(command, template)| Group { command, template: Some(template), ..Group::new(role, count) });
-    Replicas { path, role, is_master, count, restart, user, group }
+    Replicas { name: name.to_owned(), role, is_master, count, restart, user, group }
 }
 
 type Runnable = (Vec<String>, Template);
@@ -122,7 +122,10 @@ fn of_template(
 
 /// Checks the fields of the pod. The back end knows whether it allows folders of the node.
 fn check(template: &Template, path: &str, root: bool, findings: &mut Findings) {
-    let within = |note: Note| Note { path: format!("{path}.{}", note.path), ..note };
+    let within = |note: Note| match note.path.as_str() {
+        "template" => Note { path: path.to_owned(), ..note },
+        field => Note { path: format!("{path}.{field}"), why: note.why },
+    };
     match checked(template, Allowed { host_volumes: true, root }) {
         Ok(checked) => findings.warnings.extend(checked.warnings.into_iter().map(within)),
         Err(refused) => findings.refused.extend(refused.into_iter().map(within)),

@@ -58,7 +58,9 @@ fn conditions(job: &JobView, origin: &TfJobOrigin) -> Vec<Value> {
 
 fn ended(name: &str, result: &JobResult, at: UnixMillis) -> Value {
     match result {
-        JobResult::Succeeded => condition("Succeeded", "Succeeded", &format!("TFJob {name} successfully completed"), at),
+        JobResult::Succeeded => {
+            condition("Succeeded", "Succeeded", &format!("TFJob {name} successfully completed"), at)
+        }
         JobResult::Failed { failure } => {
             condition("Failed", "Failed", &format!("TFJob {name} has failed: {failure}"), at)
         }

@@ -51,7 +51,8 @@ fn golden(outcome: Result<Read, Vec<Note>>) -> Value {
 /// The files of the corpus, without their extension.
 fn names() -> Vec<String> {
     let files = fs::read_dir(corpus()).expect("read the corpus");
-    let names = files.map(|file| file.expect("a file").path()).filter(|path| path.extension().is_some_and(|it| it == "yaml"));
+    let names =
+        files.map(|file| file.expect("a file").path()).filter(|path| path.extension().is_some_and(|it| it == "yaml"));
     let mut names: Vec<String> =
         names.map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned()).collect();
     names.sort();

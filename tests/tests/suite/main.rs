@@ -17,4 +17,5 @@ mod prototype;
 mod remote;
 mod second_terminal;
 mod tensorflow;
+mod tfjob;
 mod why;

@@ -22,9 +22,9 @@ use protocol::routes::AGENT_PORT;
 
 use crate::backend::PodSpec;
 use crate::job::key::JobKey;
-use crate::template::{Allowed, Note, checked};
 use crate::kube::api::{APP_COMPONENT, APP_INSTANCE, APP_NAME, JOB, MANAGED_BY, MUSTER};
 use crate::kube::record_name;
+use crate::template::{Allowed, Note, checked};
 
 pub(super) use self::agent::INSTALLER;
 pub(super) use self::template::{RUN_CONTAINER, TF_PORT};
@@ -229,7 +229,11 @@ fn resources(cpu: Option<&Amount>, memory: Option<&Amount>, gpus: u32) -> Option
         limits.insert(GPU.to_owned(), Quantity(gpus.to_string()));
     }
     // Every amount has a limit.
-    (!limits.is_empty()).then_some(ResourceRequirements { requests: Some(requests), limits: Some(limits), claims: None })
+    (!limits.is_empty()).then_some(ResourceRequirements {
+        requests: Some(requests),
+        limits: Some(limits),
+        claims: None,
+    })
 }
 
 fn mounted(place: usize, volume: &Volume) -> (KubeVolume, VolumeMount) {

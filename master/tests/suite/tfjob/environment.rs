@@ -37,9 +37,13 @@ fn tf_config_is_that_of_a_tfjob_with_addresses_instead_of_services() {
     let cluster = json!({
         "chief": ["10.0.0.0:2222"], "worker": ["10.0.0.1:3333", "10.0.0.2:3333"], "ps": ["10.0.0.3:2222"],
     });
-    for (replica, kind, index) in
-        [("chief-0", "chief", 0), ("worker-0", "worker", 0), ("worker-1", "worker", 1), ("ps-0", "ps", 0), ("evaluator-0", "evaluator", 0)]
-    {
+    for (replica, kind, index) in [
+        ("chief-0", "chief", 0),
+        ("worker-0", "worker", 0),
+        ("worker-1", "worker", 1),
+        ("ps-0", "ps", 0),
+        ("evaluator-0", "evaluator", 0),
+    ] {
         let golden = json!({ "cluster": cluster, "task": { "type": kind, "index": index }, "environment": "cloud" });
         assert_eq!(environments[replica]["TF_CONFIG"], golden, "{replica}");
     }

@@ -45,7 +45,8 @@ fn replica(id: &str, state: &str, exit: &Value) -> Value {
 #[test]
 fn the_newest_condition_is_the_state() {
     let failure = json!({ "cause": "deadline_exceeded", "after_seconds": 9 });
-    let failed = json!({ "failed_starts": [{ "at": BEGIN + 9_000, "failure": failure, "counted": true }], "counted": 1 });
+    let failed =
+        json!({ "failed_starts": [{ "at": BEGIN + 9_000, "failure": failure, "counted": true }], "counted": 1 });
     let started = json!({ "accepted": BEGIN, "started": BEGIN + 5_000 });
     let ended = json!({ "accepted": BEGIN, "started": BEGIN + 5_000, "ended": BEGIN + 30_000 });
     for (view, expected) in [
@@ -125,7 +126,10 @@ fn the_object_is_what_was_sent_with_a_status() {
     assert_eq!(object["metadata"], metadata);
     let types = &object["spec"]["tfReplicaSpecs"];
     assert_eq!(types["Worker"]["replicas"], 2);
-    assert_eq!(types["Evaluator"]["template"]["spec"]["containers"][0]["command"], json!(["python", "/var/evaluate.py"]));
+    assert_eq!(
+        types["Evaluator"]["template"]["spec"]["containers"][0]["command"],
+        json!(["python", "/var/evaluate.py"])
+    );
     assert_eq!(object["spec"]["runPolicy"]["backoffLimit"], 4);
     let times = ["startTime", "completionTime", "lastReconcileTime"].map(|name| object["status"][name].clone());
     assert_eq!(times, ["2026-01-01T00:00:00Z", "2026-01-01T00:00:30Z", "2026-01-01T00:01:00Z"]);

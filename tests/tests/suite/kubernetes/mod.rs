@@ -10,4 +10,5 @@ mod prototype;
 mod reasons;
 mod remains;
 mod takeover;
+mod tfjob;
 mod why;
