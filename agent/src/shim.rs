@@ -74,7 +74,7 @@ fn with_installed_python(mut command: Vec<OsString>, is_installed: impl Fn(&str)
     command
 }
 
-/// Where the command has the plain word `python`, in place of which `python3` may run.
+/// The index of the word `python`, which `python3` may replace.
 fn place_of_plain_python(command: &[OsString]) -> Option<usize> {
     let place = if command[0] == PYTHONS[0] { Some(0) } else { place_of_python(command) };
     place.filter(|place| command[*place] == PYTHONS[0])

@@ -152,7 +152,7 @@ impl Error {
                 "run `master --backend process` in another terminal and give --master http://127.0.0.1:7897".to_owned(),
             ),
             Self::NotLocal { .. } | Self::NotAtProcesses { .. } => {
-                Some("leave it out, or give --master URL, the address of a master in Kubernetes".to_owned())
+                Some("leave it out, or give --master URL or --master kube, for a master in Kubernetes".to_owned())
             }
             Self::Script(error) => error.hint(),
             Self::Pack(error) => error.hint(),
@@ -184,6 +184,15 @@ impl Error {
     pub(crate) fn is_quiet(&self) -> bool {
         matches!(self, Self::Output(OutputError::Closed))
     }
+}
+
+/// The innermost cause. The outer causes of libraries repeat addresses, and name their own layers.
+pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
 }
 
 fn listed(masters: &[Announced]) -> String {

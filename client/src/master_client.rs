@@ -1,6 +1,5 @@
 //! One function for each route of the master. Every request has a deadline. Callers retry with `patience.rs`.
 
-use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,6 +21,7 @@ use serde_json::Value;
 
 use crate::cluster::{ClusterError, Forward, KubePlace};
 use crate::config::Token;
+use crate::error::root_cause;
 use crate::master_url::MasterUrl;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -219,7 +219,7 @@ impl MasterClient {
         self.json(request).await
     }
 
-    /// Changes the number of workers of a job. Returns the job with its new number, which it may not have reached yet.
+    /// Changes a job: its number of workers, its code, or whether it is suspended. Returns before the change has its effect.
     pub(crate) async fn patch(&self, name: &JobName, patch: JobPatch) -> Result<JobView, MasterError> {
         self.json(self.request(Method::PATCH, self.job(name, "")).json(&patch)).await
     }
@@ -322,13 +322,4 @@ pub(crate) enum Submitted {
     New(JobView),
     /// An earlier request with the same arguments created the job.
     Before(JobView),
-}
-
-/// The innermost cause. reqwest's outer causes repeat the URL and name its own layers.
-fn root_cause(error: &dyn StdError) -> String {
-    let mut cause = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    cause.to_string()
 }

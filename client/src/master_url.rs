@@ -41,7 +41,7 @@ impl BadMasterUrl {
                 format!("write http://{text}, or local for a master for this job only")
             }
             Self::Scheme(_) | Self::Syntax(_, _) => {
-                "write it as http://HOST:PORT, or local for a master for this job only".to_owned()
+                "write it as http://HOST:PORT, as kube for the master in a cluster, or as local for one of this job only".to_owned()
             }
             Self::Place(_, _) => "write it as kube, kube:NAMESPACE or kube:CONTEXT/NAMESPACE".to_owned(),
             Self::Extra => "give a token in MUSTER_TOKEN or with --token-file FILE".to_owned(),

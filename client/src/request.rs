@@ -94,6 +94,7 @@ fn spec_hint(error: &SpecError) -> &'static str {
         SpecError::GroupsCount { .. } => "give --worker-num the sum of all --worker, or leave it out",
         SpecError::EmptyGroup(_) => "leave it out",
         SpecError::GroupPort { .. } => "give another port",
+        SpecError::ComputedKey(_) => "leave it out",
         SpecError::NoTemplate(_) => "give a pod with metadata and spec",
         SpecError::GroupsTooLarge { .. } => "shorten the pod templates",
         SpecError::NoTime(_) => "leave it out, or give a longer time, such as 10m",
@@ -106,7 +107,7 @@ fn spec_hint(error: &SpecError) -> &'static str {
         SpecError::RefusedEnv(_) => "if the script needs it, give --allow-env with its name too",
         SpecError::Env(_) => "change it in --env or --env-file",
         SpecError::NulInArgument(_) => "change the arguments after --",
-        SpecError::TooMuchInput { .. } => "write it to a file in this folder for exec.py to read",
+        SpecError::TooMuchInput { .. } => "write it to a file in this folder for the script to read",
         SpecError::RelativeWorkDir(_) => "run client in a folder with an absolute path",
         SpecError::CodeAndWorkDir => "leave out work_dir",
     }

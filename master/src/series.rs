@@ -112,7 +112,7 @@ impl Thinned {
 
 #[cfg(test)]
 mod tests {
-    use protocol::agent::{CodeStatus, Features, RunState};
+    use protocol::agent::RunState;
     use protocol::ids::Generation;
     use protocol::progress::Progress;
 
@@ -120,19 +120,10 @@ mod tests {
 
     fn status(step: u64) -> RunStatus {
         RunStatus {
-            seq: 1,
-            boot_id: "boot".to_owned(),
             state: RunState::Running,
             generation: Some(Generation { epoch: 1, sequence: 1 }),
-            pid: None,
-            started_at: None,
-            exit: None,
-            membership: None,
-            code: CodeStatus::default(),
-            features: Features::default(),
-            warm: None,
             helper: Some(Progress { step: Some(step), ..Progress::default() }),
-            clock_ms: None,
+            ..RunStatus::idle("boot")
         }
     }
 

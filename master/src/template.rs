@@ -106,7 +106,7 @@ impl Review<'_> {
                 Some(rule) => self.field(&path, value, rule),
                 None => {
                     self.refuse(&path, "this field is not supported");
-                    true
+                    false
                 }
             }
         });
@@ -149,7 +149,9 @@ impl Review<'_> {
                     review(self, &format!("{path}[{place}]"), item);
                 }
             }
-            _ => self.refuse(path, "it must be a list"),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
+                self.refuse(path, "it must be a list");
+            }
         }
     }
 
@@ -169,7 +171,10 @@ impl Review<'_> {
         match containers.into_iter().flatten().filter(named).count() {
             1 => {}
             number => {
-                let why = format!("{number} containers are named \"{}\": the one that runs the script has this name", self.run);
+                let why = format!(
+                    "{number} containers are named \"{}\": the one that runs the script has this name",
+                    self.run
+                );
                 self.refuse("spec.containers", &why);
             }
         }

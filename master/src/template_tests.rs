@@ -34,8 +34,6 @@ fn refused(template: &Template, allowed: Allowed) -> Vec<String> {
 
 #[test]
 fn whatever_reaches_the_node_or_the_master_is_refused() {
-    let mount = |path: &str| of_container(&json!({ "volumeMounts": [{ "name": "x", "mountPath": path }] }));
-    let volume = |volume: Value| of_pod(&json!({ "volumes": [volume] }));
     let secured = |context: Value| of_container(&json!({ "securityContext": context }));
     let cases = [
         (of_pod(&json!({ "hostNetwork": true })), "spec.hostNetwork"),
@@ -45,20 +43,51 @@ fn whatever_reaches_the_node_or_the_master_is_refused() {
         (of_pod(&json!({ "ephemeralContainers": [{ "name": "x" }] })), "spec.ephemeralContainers"),
         (of_pod(&json!({ "serviceAccountName": "muster" })), "spec.serviceAccountName"),
         (of_pod(&json!({ "serviceAccount": "muster" })), "spec.serviceAccount"),
-        (of_pod(&json!({ "securityContext": { "sysctls": [{ "name": "x", "value": "1" }] } })), "spec.securityContext.sysctls"),
+        (
+            of_pod(&json!({ "securityContext": { "sysctls": [{ "name": "x", "value": "1" }] } })),
+            "spec.securityContext.sysctls",
+        ),
         (of_pod(&json!({ "securityContext": { "runAsUser": 0 } })), "spec.securityContext.runAsUser"),
-        (of_pod(&json!({ "initContainers": [{ "name": "x", "restartPolicy": "Always" }] })), "spec.initContainers[0].restartPolicy"),
+        (
+            of_pod(&json!({ "initContainers": [{ "name": "x", "restartPolicy": "Always" }] })),
+            "spec.initContainers[0].restartPolicy",
+        ),
         (secured(json!({ "privileged": true })), "spec.containers[0].securityContext.privileged"),
         (secured(json!({ "runAsUser": 0 })), "spec.containers[0].securityContext.runAsUser"),
         (secured(json!({ "procMount": "Unmasked" })), "spec.containers[0].securityContext.procMount"),
-        (secured(json!({ "capabilities": { "add": ["SYS_ADMIN"] } })), "spec.containers[0].securityContext.capabilities.add"),
-        (secured(json!({ "seccompProfile": { "type": "Unconfined" } })), "spec.containers[0].securityContext.seccompProfile.type"),
-        (of_container(&json!({ "ports": [{ "containerPort": 1, "hostPort": 1 }] })), "spec.containers[0].ports[0].hostPort"),
-        (of_container(&json!({ "envFrom": [{ "secretRef": { "name": "muster" } }] })), "spec.containers[0].envFrom[0].secretRef.name"),
         (
-            of_container(&json!({ "env": [{ "name": "X", "valueFrom": { "secretKeyRef": { "name": "muster", "key": "token" } } }] })),
+            secured(json!({ "capabilities": { "add": ["SYS_ADMIN"] } })),
+            "spec.containers[0].securityContext.capabilities.add",
+        ),
+        (
+            secured(json!({ "seccompProfile": { "type": "Unconfined" } })),
+            "spec.containers[0].securityContext.seccompProfile.type",
+        ),
+        (
+            of_container(&json!({ "ports": [{ "containerPort": 1, "hostPort": 1 }] })),
+            "spec.containers[0].ports[0].hostPort",
+        ),
+        (
+            of_container(&json!({ "envFrom": [{ "secretRef": { "name": "muster" } }] })),
+            "spec.containers[0].envFrom[0].secretRef.name",
+        ),
+        (
+            of_container(
+                &json!({ "env": [{ "name": "X", "valueFrom": { "secretKeyRef": { "name": "muster", "key": "token" } } }] }),
+            ),
             "spec.containers[0].env[0].valueFrom.secretKeyRef.name",
         ),
+    ];
+    for (template, path) in cases {
+        assert_eq!(refused(&template, STRICT), [path], "{}", template.pod);
+    }
+}
+
+#[test]
+fn volumes_that_reach_the_node_or_the_master_are_refused() {
+    let mount = |path: &str| of_container(&json!({ "volumeMounts": [{ "name": "x", "mountPath": path }] }));
+    let volume = |volume: Value| of_pod(&json!({ "volumes": [volume] }));
+    let cases = [
         (volume(json!({ "name": "x", "hostPath": { "path": "/" } })), "spec.volumes[0].hostPath"),
         (volume(json!({ "name": "x", "nfs": { "server": "a", "path": "/" } })), "spec.volumes[0].nfs"),
         (volume(json!({ "name": "muster-bin", "emptyDir": {} })), "spec.volumes[0].name"),
@@ -117,7 +146,10 @@ fn the_script_needs_exactly_one_container() {
 #[test]
 fn fields_without_effect_are_dropped_with_a_word() {
     let container = json!({ "livenessProbe": { "periodSeconds": 5 }, "stdin": true, "terminationMessagePath": "/x" });
-    let given = template(&container, &json!({ "restartPolicy": "OnFailure", "activeDeadlineSeconds": 5, "schedulerName": "s" }));
+    let given = template(
+        &container,
+        &json!({ "restartPolicy": "OnFailure", "activeDeadlineSeconds": 5, "schedulerName": "s" }),
+    );
     let checked = checked(&given, STRICT).unwrap();
     let paths: Vec<&str> = checked.warnings.iter().map(|note| note.path.as_str()).collect();
     assert_eq!(

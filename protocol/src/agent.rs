@@ -71,10 +71,10 @@ pub struct RunStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub membership: Option<Membership>,
     /// The code that the job brings.
-    #[serde(default, skip_serializing_if = "CodeStatus::is_none")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub code: CodeStatus,
     /// What this agent supports.
-    #[serde(default, skip_serializing_if = "Features::is_none")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub features: Features,
     /// The warm interpreter. Absent until `/warm` asks for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -82,14 +82,33 @@ pub struct RunStatus {
     /// The newest report of the helper `muster.py`. Absent until the run's script says that it uses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub helper: Option<Progress>,
-    /// The agent's clock at this answer. It is no part of the state.
+    /// The agent's clock when it answers. A new time is no change of the status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_ms: Option<ClockMillis>,
 }
 
 impl RunStatus {
-    /// Whether it differs from an earlier status in more than the progress of the script. The first step of a run is news,
-    /// later ones are not.
+    /// The first status of an agent without a run, with no optional features.
+    pub fn idle(boot_id: impl Into<String>) -> Self {
+        Self {
+            seq: 1,
+            boot_id: boot_id.into(),
+            state: RunState::Idle,
+            generation: None,
+            pid: None,
+            started_at: None,
+            exit: None,
+            membership: None,
+            code: CodeStatus::default(),
+            features: Features::default(),
+            warm: None,
+            helper: None,
+            clock_ms: None,
+        }
+    }
+
+    /// Whether it differs from an earlier status in more than the progress of the script. The first step of a run is
+    /// news, later ones are not.
     pub fn is_news_after(&self, known: &Self) -> bool {
         let stage = |status: &Self| status.helper.as_ref().map(Progress::has_stepped);
         stage(self) != stage(known) || Self { helper: known.helper.clone(), ..self.clone() } != *known
@@ -107,13 +126,8 @@ pub struct Membership {
     /// How often the job had restarted before this start, as in `MUSTER_RESTART_COUNT`.
     pub start: u32,
     /// How often a user had pushed new code before this start.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub pushes: u32,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
 }
 
 /// The code that an agent has.
@@ -125,13 +139,6 @@ pub struct CodeStatus {
     /// The code in the working directory, with which runs start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<CodeId>,
-}
-
-impl CodeStatus {
-    /// Whether there is no code.
-    fn is_none(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 /// What an agent supports. Agents of the first versions report nothing, and ignore unknown parameters.
@@ -149,13 +156,6 @@ pub struct Features {
     /// The agent keeps a [`Fence`](crate::lease::Fence), and accepts `wait_ms`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fence: bool,
-}
-
-impl Features {
-    /// Whether the agent supports none of these features.
-    fn is_none(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 /// How a run ended (`outcome`), and why (`stopped`, `terminated`).

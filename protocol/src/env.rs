@@ -57,8 +57,8 @@ pub const MUSTER_TOKEN_SHA256: &str = "MUSTER_TOKEN_SHA256";
 /// seconds (`terminationGracePeriodSeconds`).
 pub const MUSTER_TERMINATION_GRACE_SECONDS: &str = "MUSTER_TERMINATION_GRACE_SECONDS";
 
-/// Written by the kubelet into every container, removed by the agent. Where it is set, JAX asks the cluster's API for the
-/// members, and pods have no token for the API.
+/// Written by the kubelet into every container, removed by the agent. If it is set, JAX asks the cluster's API for the
+/// members. That fails, because pods have no token for the API.
 pub const KUBERNETES_SERVICE_HOST: &str = "KUBERNETES_SERVICE_HOST";
 
 /// Prefix of Muster's own variables.

@@ -39,7 +39,7 @@ pub enum ErrorCode {
     BadTfJob,
     /// The run policy contradicts itself or the job.
     BadRunPolicy,
-    /// The working directory is missing, contains no exec.py that Python can parse, or this back end does not use it.
+    /// The working directory is missing, has no script that Python can parse, or this back end does not use it.
     BadWorkDir,
     /// The code is not valid: its manifest, the content of a file, or its place.
     BadCode,
@@ -71,7 +71,7 @@ pub enum ErrorCode {
     StaleGeneration,
     /// The body is larger than allowed.
     TooLarge,
-    /// The master has no room for more code. Jobs that are deleted free some.
+    /// The master has no room for more code: delete jobs. From an agent: it cannot write the code to its disk.
     CodeStoreFull,
     /// An agent could not be reached, or its answer was not valid.
     AgentUnreachable,

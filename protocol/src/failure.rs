@@ -157,18 +157,13 @@ pub struct Restarts {
     /// Restarts that do not count, because the cluster removed a pod.
     pub uncounted: u32,
     /// Restarts of `counted` that are forgiven: since then, an elastic job ran for 10 minutes without a failure.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub forgiven: u32,
     /// The newest failed starts, oldest first. When the job has failed, the last entry is the cause.
     pub failed_starts: Vec<FailedStart>,
     /// The newest starts after a change of masters. No failure caused them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub repeated_starts: Vec<RepeatedStart>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
 }
 
 /// A start that repeats a start of an earlier master.

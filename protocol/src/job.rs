@@ -28,9 +28,9 @@ pub struct JobRequest {
     pub name: JobName,
     /// How the replicas train together.
     pub strategy: Strategy,
-    /// Number of workers; default 2. With `worker_min`, the maximum.
+    /// Number of workers; default 2. With `worker_min`, the maximum. 0 with AllReduce and a chief only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 5457))]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 5457))]
     pub worker_num: Option<u32>,
     /// Minimum number of workers, which makes the job elastic. Absent: the job runs with `worker_num` workers only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -133,7 +133,7 @@ pub struct JobSpec {
     pub name: JobName,
     /// How the replicas train together.
     pub strategy: Strategy,
-    /// Number of workers, at least 1. Of an elastic job, the maximum that the request named.
+    /// Number of workers, at least 1 unless a chief trains alone. Of an elastic job, the maximum that the request named.
     pub worker_num: u32,
     /// Minimum number of workers of an elastic job, below `worker_num`. Absent: the job is not elastic.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,10 +1,10 @@
-//! Leases: how a master may take an agent for dead that it cannot reach, and start the job again without it. The agent
-//! keeps its part of the promise with a [`Fence`], the master with a [`Vigil`]. Both are pure: time is an argument.
+//! Leases: when a master may assume that the run of an unreachable agent is dead, and start the job again without it. The
+//! agent keeps a [`Fence`], and the master a [`Vigil`]. Both are pure: time is an argument.
 //!
-//! The master polls the agent. Each poll names the agent's clock as of the last answer that this master has received.
-//! The agent kills its run at that time plus [`Lease::fence`]. It gave that answer before the master received it, so its
-//! run is dead when the master has waited for as long after the receipt. This holds for every poll, however late it
-//! arrives.
+//! The master polls the agent. Each poll names the agent's clock in the last answer that this master has received. The
+//! agent kills its run when its clock shows that time plus [`Lease::fence`]. The agent gave that answer before the master
+//! received it. So the run is dead if the master waits for the same time after it has received the answer. A poll may
+//! arrive at any later time, because the time that it names does not change.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ impl Lease {
         self.0 / 20
     }
 
-    /// How long after an answer the agent may let its run live, if no later answer is named to it.
+    /// How long a run may live after an answer of its agent. A poll that names a later answer prolongs its life.
     pub fn fence(self) -> Duration {
         self.0 * 3
     }
@@ -78,7 +78,7 @@ pub struct Fence {
 impl Fence {
     /// Applies a request that arrives now. A request that names an old answer changes nothing.
     pub fn renew(&mut self, Renewal { fence, heard }: Renewal, now: ClockMillis) {
-        // A time in the future is another machine's.
+        // A time in the future is that of another machine's clock.
         self.until = self.until.max(Some(heard.min(now).after(fence)));
     }
 
@@ -98,7 +98,7 @@ impl Fence {
     }
 }
 
-/// What a master may assume of an agent.
+/// What a master may assume about an agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
     /// It answered recently, or it has no lease.

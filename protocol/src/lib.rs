@@ -28,3 +28,8 @@ pub mod tf_config;
 pub mod tfjob;
 pub mod view;
 pub mod warm;
+
+/// Whether a value is its type's default. JSON leaves out the fields that name this function.
+pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}

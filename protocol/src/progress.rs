@@ -21,28 +21,23 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
     /// The version of the batch sizes in use; 0 means an even division.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub split: u64,
-    /// Steps.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    /// Number of steps.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub steps: u64,
     /// Samples of this replica.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub samples: u64,
     /// Microseconds of the replica's own computation; 0 if the script does not measure it.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub compute_us: u64,
-    /// Microseconds.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    /// Microseconds that the steps took.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub wall_us: u64,
     /// The newest values that the script has logged, such as its loss.
     #[serde(default, skip_serializing_if = "Values::is_empty")]
     pub values: Values,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 impl Progress {

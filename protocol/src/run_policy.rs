@@ -52,10 +52,10 @@ pub struct RunPolicy {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preload: Option<Preload>,
     /// What an elastic job does about a replica that does not answer, while nothing shows that its exec.py is dead.
-    #[serde(skip_serializing_if = "OnUnreachable::is_default")]
+    #[serde(skip_serializing_if = "crate::is_default")]
     pub on_unreachable: OnUnreachable,
-    /// With `on_unreachable` `replace`: after this time without an answer, a replica is lost. Its exec.py is killed when
-    /// its agent was not asked for three times as long.
+    /// With `on_unreachable` `replace`: after this time without an answer, a replica is lost. Its agent kills exec.py
+    /// after three times this time without a request from a master.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 3600))]
     #[serde(skip_serializing_if = "is_default_lease")]
     pub lease_seconds: u32,
@@ -180,21 +180,15 @@ pub enum CleanPods {
 }
 
 /// What an elastic job does about a replica that does not answer, while nothing shows that its exec.py is dead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum OnUnreachable {
     /// It goes on. If it has to start again, it waits until the cluster has removed the replica's pod.
+    #[default]
     Wait,
     /// It starts again without this replica, and replaces its pod. The replica's agent kills exec.py by itself before.
     Replace,
-}
-
-impl OnUnreachable {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-    fn is_default(&self) -> bool {
-        *self == Self::Wait
-    }
 }
 
 /// Replicas whose exit decides whether a job has succeeded.

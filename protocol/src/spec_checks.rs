@@ -6,7 +6,7 @@ use crate::job::{JobSpec, SpecError, Strategy};
 use crate::routes::AGENT_PORT;
 use crate::run_policy::{LEASE_SECONDS_MAX, OnUnreachable, RunPolicy, SuccessPolicy};
 use crate::text::json_length;
-use crate::tf_config;
+use crate::tf_config::{self, COMPUTED_KEYS};
 use crate::warm::{MODULES_MAX, Preload};
 
 impl JobSpec {
@@ -22,8 +22,8 @@ impl JobSpec {
         if self.evaluator_num > 1 {
             return Err(SpecError::EvaluatorNum(self.evaluator_num));
         }
-        // A chief can train alone.
-        if self.worker_num == 0 && self.chief_num == 0 {
+        // A chief can train alone, but not with servers alone.
+        if self.worker_num == 0 && (self.chief_num == 0 || self.ps_num > 0) {
             return Err(SpecError::NoWorkers);
         }
         match self.worker_min {
@@ -64,6 +64,9 @@ impl JobSpec {
             if grouped != self.count(role) {
                 return Err(SpecError::GroupsCount { role, grouped, replicas: self.count(role) });
             }
+        }
+        if let Some(key) = COMPUTED_KEYS.iter().find(|key| self.tf_config.extra.contains_key(**key)) {
+            return Err(SpecError::ComputedKey(key));
         }
         for (place, group) in self.groups.iter().enumerate() {
             let number = place + 1;
@@ -143,9 +146,10 @@ impl JobSpec {
         if bytes > INPUT_BYTES_MAX || arguments.any(|arg| arg.len() >= ENTRY_LIMIT) {
             return Err(SpecError::TooMuchInput { bytes });
         }
-        if !self.groups.is_empty() {
-            // A group is always JSON: its keys are strings.
-            let of_groups = serde_json::to_string(&(&self.groups, &self.origin)).map_or(0, |json| json.len());
+        if !self.groups.is_empty() || !self.tf_config.is_default() || self.origin.is_some() {
+            // They are always JSON: their keys are strings.
+            let parts = (&self.groups, &self.tf_config, &self.origin);
+            let of_groups = serde_json::to_string(&parts).map_or(0, |json| json.len());
             if bytes + of_groups > INPUT_BYTES_MAX {
                 return Err(SpecError::GroupsTooLarge { bytes: bytes + of_groups });
             }

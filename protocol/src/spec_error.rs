@@ -131,6 +131,9 @@ pub enum SpecError {
         /// Their total length as JSON, names included.
         bytes: usize,
     },
+    /// A further key of TF_CONFIG is one that Muster computes.
+    #[error("tf_config.extra must not have the key \"{0}\": Muster computes it")]
+    ComputedKey(&'static str),
     /// The groups, with their templates, leave too little room in the job's record.
     #[error("groups, arguments and variables take {bytes} bytes as JSON: use at most {INPUT_BYTES_MAX} in total")]
     GroupsTooLarge {
@@ -156,10 +159,11 @@ impl SpecError {
             Self::PsWithAllReduce(_) | Self::NoPs | Self::TooManyPs { .. } => ErrorCode::BadPsNum,
             Self::ChiefNum(_) => ErrorCode::BadChiefNum,
             Self::EvaluatorNum(_) => ErrorCode::BadEvaluatorNum,
-            Self::GroupsCount { .. } 
+            Self::GroupsCount { .. }
             | Self::EmptyGroup(_)
             | Self::GroupPort { .. }
             | Self::NoTemplate(_)
+            | Self::ComputedKey(_)
             | Self::GroupsTooLarge { .. } => ErrorCode::BadGroups,
             Self::NoTime(_)
             | Self::NoChiefToDecide

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -69,13 +70,28 @@ impl From<ReplicaId> for Task {
 }
 
 /// The value of TF_CONFIG. The cluster is borrowed, because it is the same for every member.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub struct TfConfig<'a> {
     /// The cluster; the same for all members.
     pub cluster: &'a Cluster,
     /// This replica's task.
     pub task: Task,
-    /// Further keys.
-    #[serde(flatten)]
+    /// Further keys, without those of the other fields.
     pub extra: &'a Map<String, Value>,
+}
+
+/// The keys of TF_CONFIG that Muster computes.
+pub const COMPUTED_KEYS: [&str; 2] = ["cluster", "task"];
+
+impl Serialize for TfConfig<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { cluster, task, extra } = self;
+        let mut map = serializer.serialize_map(Some(COMPUTED_KEYS.len() + extra.len()))?;
+        map.serialize_entry(COMPUTED_KEYS[0], cluster)?;
+        map.serialize_entry(COMPUTED_KEYS[1], task)?;
+        for (key, value) in *extra {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
+    }
 }

@@ -227,7 +227,7 @@ pub struct JobView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeId>,
     /// How often a user has pushed new code.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub pushes: u32,
     /// Of an elastic job, the members of the current start by seat: chief, workers, parameter servers, evaluator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -240,11 +240,6 @@ pub struct JobView {
     pub replicas: Arc<[ReplicaView]>,
     /// When the job reached each step.
     pub times: JobTimes,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
 }
 
 impl JobView {

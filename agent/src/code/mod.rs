@@ -1,5 +1,5 @@
-//! The code that a job brings. A manifest says which files it has, and their contents follow as blobs. They wait in a
-//! folder of their own until all have arrived and are verified. Only then they take their place in the working directory.
+//! The code that a job brings. A manifest says which files it has, and their contents follow as blobs. Blobs wait in a
+//! folder of the agent until all have arrived and are verified. Only then are the files moved to the working directory.
 
 mod place;
 
@@ -38,7 +38,7 @@ pub enum CodeError {
     /// The stream of blobs is wrong.
     #[error(transparent)]
     Blobs(#[from] BlobError),
-    /// Something that no delivery brought has the place of a file or of its folder.
+    /// A file or folder of the script has the path of a file of the code, or of its folder.
     #[error("{0:?} is in the way of the job's code: remove it, or rename the file of the code")]
     InTheWay(PathBuf),
     /// A file cannot be read or written.
@@ -46,7 +46,7 @@ pub enum CodeError {
     File(#[from] io::Error),
 }
 
-/// Code with its files' names.
+/// The id and the files of some code.
 #[derive(Debug)]
 struct Code {
     id: CodeId,
@@ -57,11 +57,11 @@ struct Code {
 #[derive(Debug)]
 pub struct CodeFolder {
     work_dir: PathBuf,
-    /// Some blobs of it are missing.
+    /// Code of which some blobs are missing.
     incoming: Option<Code>,
-    /// It is complete, and not in place.
+    /// Complete code that is not in the working directory.
     staged: Option<Code>,
-    /// It is in the working directory.
+    /// The code in the working directory.
     placed: Option<Code>,
 }
 

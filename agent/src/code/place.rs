@@ -2,9 +2,11 @@
 //! checkpoints.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, DirEntry, File};
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use protocol::code::Manifest;
 
@@ -28,15 +30,14 @@ impl<'a> Change<'a> {
         Self { work_dir, new, going }
     }
 
-    /// Something that takes the place of a file or of its folder, and that no delivery brought. A link to a folder is not
-    /// followed: it may lead out of the working directory.
+    /// A path that a file of the new code or its folder needs, and that something of the script takes. A link to a folder
+    /// is not followed: it may lead out of the working directory.
     pub(super) fn obstacle(&self) -> Option<PathBuf> {
         let mut folders = BTreeSet::new();
         for file in self.new.files() {
             let path = file.path.as_str();
             folders.extend(folders_of(path));
-            let is_emptied = || self.going.range(path..).any(|gone| Path::new(gone).starts_with(path));
-            if self.is_folder(path) && !is_emptied() {
+            if self.is_folder(path) && !self.will_vanish(path) {
                 return Some(self.work_dir.join(path));
             }
         }
@@ -45,14 +46,25 @@ impl<'a> Change<'a> {
         taken.find(|path| fs::symlink_metadata(path).is_ok())
     }
 
+    /// Whether this folder is one of the earlier code, and has nothing but files that the new code does not have.
+    fn will_vanish(&self, folder: &str) -> bool {
+        let prefix = format!("{folder}/");
+        let is_ours = self.going.range(prefix.as_str()..).next().is_some_and(|gone| gone.starts_with(&prefix));
+        let goes = |entry: io::Result<DirEntry>| {
+            let Ok(name) = entry.map(|entry| entry.file_name()) else { return false };
+            let path = format!("{prefix}{}", name.to_string_lossy());
+            if self.is_folder(&path) { self.will_vanish(&path) } else { self.going.contains(path.as_str()) }
+        };
+        is_ours && fs::read_dir(self.work_dir.join(folder)).is_ok_and(|mut entries| entries.all(goes))
+    }
+
     /// Whether it is a folder, and no link to one.
     fn is_folder(&self, path: &str) -> bool {
         fs::symlink_metadata(self.work_dir.join(path)).is_ok_and(|found| found.is_dir())
     }
 
     /// Removes the files that only the earlier code has, and moves the staged files to their places. A file that has the
-    /// right content stays. All others have a new time of change: Python ignores a changed source whose time and size are
-    /// those of its compiled form.
+    /// right content stays.
     pub(super) fn apply(self, staged: &Path) -> io::Result<()> {
         for gone in self.going.iter().filter(|gone| folders_of(gone).all(|folder| self.is_folder(folder))) {
             remove(&self.work_dir.join(gone))?;
@@ -65,7 +77,9 @@ impl<'a> Change<'a> {
                 continue;
             }
             target.parent().map_or(Ok(()), fs::create_dir_all)?;
-            fs::rename(staged.join(index.to_string()), target)?;
+            let file = staged.join(index.to_string());
+            make_newer(&file, &target)?;
+            fs::rename(file, target)?;
         }
         fs::remove_dir_all(staged)
     }
@@ -78,6 +92,17 @@ impl<'a> Change<'a> {
             }
         }
     }
+}
+
+/// Gives a new file a later time of change than the old file, if there is one. Python compares times in whole seconds: it
+/// runs the compiled form of the old source if time and size are equal.
+fn make_newer(new: &Path, old: &Path) -> io::Result<()> {
+    let Ok(old) = fs::symlink_metadata(old) else { return Ok(()) };
+    if fs::metadata(new)?.mtime() > old.mtime() {
+        return Ok(());
+    }
+    let later = old.modified()?.checked_add(Duration::from_secs(1));
+    later.map_or(Ok(()), |later| File::open(new)?.set_modified(later))
 }
 
 /// The folders of a path, outermost first.

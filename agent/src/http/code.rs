@@ -9,7 +9,7 @@ use http_body_util::BodyExt;
 use hyper::Request;
 use hyper::body::Incoming;
 use protocol::code::{CodeId, MANIFEST_BYTES_MAX, Manifest};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -66,19 +66,22 @@ pub(super) async fn put_in_place(agent: &Agent, id: CodeId) -> Result<(), Failur
     change(agent, move |folder| Ok(folder.put_in_place(id)?)).await
 }
 
-/// Changes the code, one request after the other, and then makes the new status public.
+/// Changes the code, one request after the other, and makes each new status public before the next change.
 async fn change<T: Send + 'static>(
     agent: &Agent,
     change: impl FnOnce(&mut CodeFolder) -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
     let mut folder = Arc::clone(&agent.code).lock_owned().await;
+    let commands = agent.commands.clone();
+    // If the client leaves, this future is dropped, but the thread finishes: the status must follow the files.
     let work = spawn_blocking(move || {
         let changed = change(&mut folder);
-        (changed, folder.status())
+        let (reply, published) = oneshot::channel();
+        commands.blocking_send(Command::Code { status: folder.status(), reply }).map_err(|_| Failure::Ending)?;
+        published.blocking_recv().map_err(|_| Failure::Ending)?;
+        changed
     });
-    let (changed, status) = work.await.map_err(|_| Failure::Ending)?;
-    handlers::ask(agent, |reply| Command::Code { status, reply }).await?;
-    changed
+    work.await.map_err(|_| Failure::Ending)?
 }
 
 /// Refuses an environment in which the command's Python is not installed.

@@ -119,7 +119,7 @@ async fn ask_runner(agent: &Agent, event: Event) -> Result {
     ask(agent, |reply| Command::Request { event, reply }).await
 }
 
-pub(super) async fn ask(agent: &Agent, command: impl FnOnce(oneshot::Sender<Reply>) -> Command) -> Result {
+async fn ask(agent: &Agent, command: impl FnOnce(oneshot::Sender<Reply>) -> Command) -> Result {
     let (reply, answer) = oneshot::channel();
     agent.commands.send(command(reply)).await.map_err(|_| Failure::Ending)?;
     match answer.await.map_err(|_| Failure::Ending)? {

@@ -12,7 +12,7 @@ use super::environment::Environment;
 /// Linux's maximum bytes of all arguments and variables together: three quarters of 8 MiB (`bprm_stack_limits`, fs/exec.c).
 const TOTAL_LIMIT: usize = 6 * 1024 * 1024;
 
-/// Replaces `$(NAME)` by the variable's value, and `$$` by `$`. The name of an unknown variable stays as it is.
+/// Replaces `$(NAME)` by the variable's value, and `$$` by `$`. A reference to an unknown variable stays as it is.
 ///
 /// # Errors
 /// `ArgumentListTooLong`, before the words take more memory than Linux passes to a program.

@@ -83,9 +83,9 @@ pub fn start(template: &RunTemplate, start: Start) -> io::Result<(Pid, Pipes)> {
     spawn(&command, &template.work_dir, &environment, Stdio::null())
 }
 
-/// Starts a command with this environment in a process group of its own, and returns the process id, which is also the group's id. The
-/// started process is the agent's own program, which then becomes the command (see [`shim`]). So `spawn`
-/// succeeds even if the command does not exist: the exit code shows that error later.
+/// Starts a command with this environment in a new process group. Returns the process id, which is also the group's id.
+/// The started process is the agent's own program, which then becomes the command (see [`shim`]). So `spawn` succeeds
+/// even if the command does not exist: the exit code shows that error later.
 ///
 /// Call this from a thread that lives as long as the agent: the kernel kills the child when the thread that started it
 /// ends.

@@ -99,8 +99,8 @@ fn config(phase: Phase, asked: Assignment) -> Moved {
     if let (Some(generation), Some(held)) = (asked.generation, phase.assignment())
         && held.generation == Some(generation)
     {
-        let same = Assignment { generation: held.generation, ..asked.clone() } == *held;
-        return if same { to(phase) } else { refused(phase, Refusal::ConfiguredOtherwise(generation)) };
+        let is_same = asked == *held;
+        return if is_same { to(phase) } else { refused(phase, Refusal::ConfiguredOtherwise(generation)) };
     }
     match phase {
         Phase::Idle | Phase::Configured { .. } | Phase::Exited { .. } => to(Phase::Configured { assignment: asked }),

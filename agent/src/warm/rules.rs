@@ -11,8 +11,8 @@ use crate::run::script::place_of_python;
 /// Variables that the agent itself changes before a run. Python's libraries and gRPC read them at each connection.
 const READ_LATE: [&str; 3] = ["no_proxy", "NO_PROXY", "no_grpc_proxy"];
 
-/// The script and its arguments, if the command is `python SCRIPT.py …`. Another command may set up what Python needs.
-/// A script's name with `$` may differ in each start, unlike the arguments.
+/// The script and its arguments, if the command is `PYTHON SCRIPT …`. Another command may set up what Python needs.
+/// PYTHON and SCRIPT must be the same in each start, so they contain no `$`. Arguments are sent with each start.
 pub fn script_of(command: &[OsString]) -> Option<&[OsString]> {
     let is_constant = command.iter().take(2).all(|word| !word.as_encoded_bytes().contains(&b'$'));
     (is_constant && place_of_python(command) == Some(0)).then(|| &command[1..])

@@ -168,17 +168,20 @@ fn later_code_waits_until_a_start_names_it_and_leaves_files_of_the_script_alone(
 }
 
 #[test]
-fn a_changed_file_has_the_time_of_the_delivery_and_a_file_that_the_script_changed_is_mended() {
+fn a_changed_file_has_a_later_time_and_a_file_that_the_script_changed_is_mended() {
     let place = Place::new(&["python3", "train.py"]);
     place.deliver(&Code::of(&[("train.py", "1"), ("settings", "a")]));
-    let modified = |name: &str| fs::metadata(place.path(name)).unwrap().modified().unwrap();
-    let before = modified("train.py");
-    fs::write(place.path("settings"), "changed").unwrap();
-    let new = Code::of(&[("train.py", "2"), ("settings", "a")]);
-    assert_eq!(place.deliver(&new), 2);
-    assert_eq!(place.configure(&new, "1.1").status, 200);
-    assert!(modified("train.py") > before);
-    assert_eq!(place.files(), files(&[("train.py", "2"), ("settings", "a")]));
+    // Python compares whole seconds.
+    let modified = || fs::metadata(place.path("train.py")).unwrap().mtime();
+    for (text, generation) in [("2", "1.1"), ("3", "1.2"), ("4", "1.3")] {
+        let before = modified();
+        fs::write(place.path("settings"), "changed").unwrap();
+        let new = Code::of(&[("train.py", text), ("settings", "a")]);
+        assert_eq!(place.deliver(&new), 2);
+        assert_eq!(place.configure(&new, generation).status, 200);
+        assert!(modified() > before, "also within one second");
+        assert_eq!(place.files(), files(&[("train.py", text), ("settings", "a")]));
+    }
 }
 
 #[test]
@@ -294,6 +297,22 @@ fn what_the_script_has_put_in_the_way_is_named_and_links_are_not_followed() {
     let taken = Code::of(&[("train.py", "4"), ("taken", "t")]);
     place.deliver(&taken);
     assert!(place.configure(&taken, "1.3").problem().detail.contains("/taken\" is in the way"));
+}
+
+#[test]
+fn a_folder_of_the_code_becomes_a_file_unless_the_script_has_files_in_it() {
+    let place = Place::new(&["python3", "train.py"]);
+    place.deliver(&Code::of(&[("train.py", "1"), ("data/deep/x", "x"), ("data/y", "y")]));
+    fs::write(place.path("data/deep/log"), "log").unwrap();
+    let before = place.files();
+    let new = Code::of(&[("train.py", "2"), ("data", "one file")]);
+    place.deliver(&new);
+    let answer = place.configure(&new, "1.1");
+    assert!(answer.problem().detail.contains("/data\" is in the way"), "{}", answer.text());
+    assert_eq!(place.files(), before, "nothing has changed");
+    fs::remove_file(place.path("data/deep/log")).unwrap();
+    assert_eq!(place.configure(&new, "1.1").status, 200);
+    assert_eq!(place.files(), files(&[("train.py", "2"), ("data", "one file")]));
 }
 
 #[test]

@@ -51,13 +51,14 @@ pub(crate) struct PolicyArgs {
     /// the cluster to remove the pod, or `replace` the pod after the lease [default: wait]
     #[arg(long, value_name = "WHAT")]
     pub(crate) on_unreachable: Option<OnUnreachable>,
-    /// With --on-unreachable replace: how long a replica may be silent before it is lost. Its agent kills exec.py if
-    /// nobody has asked it for three times as long [default: 5s]
+    /// With --on-unreachable replace: how long a replica may be silent before it is lost. Its agent kills exec.py after
+    /// three times this time without a request from the master [default: 5s]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true, requires = "on_unreachable")]
     pub(crate) lease: Option<u32>,
     /// Keep a warm interpreter in each pod, which starts exec.py with these modules already imported. Restarts are then
     /// faster, and pods need more memory. Without MODULES: exec.py's own imports of tensorflow, numpy and other large
-    /// modules [default: only for elastic jobs]
+    /// modules [default: only for jobs that are elastic or
+    /// bring their code]
     #[arg(long, value_name = "MODULES", num_args = 0..=1, value_delimiter = ',')]
     pub(crate) preload: Option<Vec<ModuleName>>,
     /// Start exec.py in a new interpreter each time

@@ -136,12 +136,10 @@ pub(super) fn right(right: Right, is_missing: bool) -> Check {
 
 fn pod_security(standard: Option<&str>) -> Check {
     match standard {
-        Some("restricted" | "baseline") => {
-            let standard = standard.unwrap_or_default();
-            passed(
-                "Pod Security",
-                format!("the namespace enforces {standard}: --allow-root and volumes of the node may be refused"),
-            )
+        Some(standard @ ("restricted" | "baseline")) => {
+            let detail =
+                format!("the namespace enforces {standard}: --allow-root and volumes of the node may be refused");
+            passed("Pod Security", detail)
         }
         Some(standard) => passed("Pod Security", format!("the namespace enforces {standard}")),
         None => passed("Pod Security", "the namespace enforces no standard"),
@@ -164,13 +162,13 @@ fn quota(quotas: &[ResourceQuota]) -> Check {
 fn exhausted(quota: &ResourceQuota) -> Vec<String> {
     let status = quota.status.clone().unwrap_or_default();
     let (hard, used) = (status.hard.unwrap_or_default(), status.used.unwrap_or_default());
-    let full = hard.iter().filter_map(|(resource, hard)| {
+    let of_pods = |resource: &str| ["pods", "cpu", "memory"].iter().any(|word| resource.contains(word));
+    let full = hard.iter().filter(|(resource, _)| of_pods(resource)).filter_map(|(resource, hard)| {
         let used = used.get(resource)?;
         let is_full = thousandths(&used.0)? >= thousandths(&hard.0)?;
         is_full.then(|| format!("{} of {} {resource} used (quota {})", used.0, hard.0, quota.name_any()))
     });
-    let of_pods = |line: &String| ["pods", "cpu", "memory"].iter().any(|word| line.contains(word));
-    full.filter(of_pods).collect()
+    full.collect()
 }
 
 fn rollout(rollout: &Rollout) -> Check {
@@ -228,7 +226,7 @@ fn architectures(nodes: &[Node]) -> Check {
         _ => {
             let first = found.first().cloned().unwrap_or_default();
             let hint = format!("choose one for each job, for example --node-selector kubernetes.io/arch={first}");
-            warned("architecture", format!("the nodes differ: {listed}; an image has the agent of one"), hint)
+            warned("architecture", format!("the nodes differ: {listed}; each image is for one of them"), hint)
         }
     }
 }

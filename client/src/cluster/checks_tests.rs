@@ -86,7 +86,7 @@ fn an_image_without_a_registry_and_nodes_that_differ_are_warnings() {
         assert_eq!(of(name, 2), Verdict::Ok, "{name}");
     }
     let check = architectures(&[node("arm64", ""), node("amd64", ""), node("amd64", "")]);
-    let detail = "the nodes differ: amd64, arm64; an image has the agent of one";
+    let detail = "the nodes differ: amd64, arm64; each image is for one of them";
     assert_eq!(verdict(&check), (Verdict::Warn, detail));
 }
 
@@ -94,13 +94,13 @@ fn an_image_without_a_registry_and_nodes_that_differ_are_warnings() {
 fn a_quota_without_room_is_a_warning() {
     let of = |used: &str| {
         let quota = json!({
-            "metadata": {"name": "team"},
+            "metadata": {"name": "team-pods"},
             "status": {"hard": {"pods": "4", "configmaps": "1"}, "used": {"pods": used, "configmaps": "1"}},
         });
         quota_of(quota)
     };
-    assert_eq!(verdict(&of("3")), (Verdict::Ok, "team"));
-    assert_eq!(verdict(&of("4")), (Verdict::Warn, "no room for another pod: 4 of 4 pods used (quota team)"));
+    assert_eq!(verdict(&of("3")), (Verdict::Ok, "team-pods"));
+    assert_eq!(verdict(&of("4")), (Verdict::Warn, "no room for another pod: 4 of 4 pods used (quota team-pods)"));
 }
 
 fn quota_of(value: serde_json::Value) -> Check {

@@ -80,8 +80,7 @@ async fn observe(cluster: &Cluster, answer: Result<String, (String, Option<Strin
 
 async fn check_secret(cluster: &Cluster) -> Result<(), ClusterError> {
     let secret = cluster.secret().await?;
-    let secret = secret.ok_or_else(|| ClusterError::NoSecret(cluster.place.clone()))?;
-    ["token", "agent-key"].into_iter().try_for_each(|key| cluster.key_of(&secret, key).map(drop))
+    cluster.check_keys(&secret.ok_or_else(|| ClusterError::NoSecret(cluster.place.clone()))?)
 }
 
 async fn list<K>(cluster: &Cluster, right: Right, api: Api<K>) -> Result<Vec<K>, ClusterError>

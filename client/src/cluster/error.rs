@@ -122,7 +122,7 @@ pub(crate) enum ClusterError {
     /// Waiting took too long.
     #[error("{what} after {}: {state}", spelled(*after))]
     Late {
-        /// What was waited for, as the begin of a sentence.
+        /// What has not happened: the beginning of the sentence.
         what: &'static str,
         /// The state at the end.
         state: String,

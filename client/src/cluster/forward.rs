@@ -62,7 +62,7 @@ impl Forward {
         &self.socket
     }
 
-    /// Why the newest connection failed, unless one was made since then.
+    /// Why the last attempt to connect failed; `None` if it succeeded.
     pub(crate) fn trouble(&self) -> Option<Arc<ClusterError>> {
         self.shared.lock().clone()
     }

@@ -8,7 +8,7 @@ use kube::core::ObjectMeta;
 use protocol::image::ImageRef;
 use serde_json::{Value, json};
 
-use super::{Cluster, ClusterError, MUSTER, PART_OF, manifests, rights, rollout};
+use super::{Cluster, ClusterError, MUSTER, PART_OF, SECRET_KEYS, manifests, rights, rollout};
 use crate::config::Token;
 use crate::output::Notes;
 
@@ -136,18 +136,15 @@ pub(super) fn is_ours(object: &DynamicObject) -> bool {
 /// Creates the Secret with a new token and a new key, unless it exists.
 async fn make_secret(cluster: &Cluster, notes: &Notes) -> Result<(), ClusterError> {
     if let Some(secret) = cluster.secret().await? {
-        for key in ["token", "agent-key"] {
-            cluster.key_of(&secret, key)?;
-        }
-        return Ok(());
+        return cluster.check_keys(&secret);
     }
     let random = || Token::random().text().to_owned();
-    let values = [("token", random()), ("agent-key", random())];
+    let values = SECRET_KEYS.map(|key| (key.to_owned(), random()));
     let labels = [("app.kubernetes.io/name", MUSTER), (PART_OF, MUSTER)];
     let labels: BTreeMap<String, String> = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     let secret = Secret {
         metadata: ObjectMeta { name: Some(MUSTER.to_owned()), labels: Some(labels), ..ObjectMeta::default() },
-        string_data: Some(values.map(|(key, value)| (key.to_owned(), value)).into()),
+        string_data: Some(values.into()),
         ..Secret::default()
     };
     let (api, params) = (cluster.api::<Secret>(), PostParams::default());

@@ -13,7 +13,6 @@ mod rights;
 mod rollout;
 mod uninstall;
 
-use std::error::Error as StdError;
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
@@ -31,6 +30,7 @@ pub(crate) use self::place::{BadPlace, KubePlace, namespace_name};
 use self::rights::Right;
 pub(crate) use self::uninstall::{Found, find, remove};
 use crate::config::Token;
+use crate::error::root_cause;
 
 /// The name of all objects of the manifests, and of the Secret.
 const MUSTER: &str = "muster";
@@ -38,6 +38,8 @@ const MUSTER: &str = "muster";
 const PART_OF: &str = "app.kubernetes.io/part-of";
 /// Selects the master's pods.
 const MASTER_PODS: &str = "app.kubernetes.io/name=muster,app.kubernetes.io/component=master";
+/// The keys of the Secret: the token of users, and the key of the agents' tokens.
+const SECRET_KEYS: [&str; 2] = ["token", "agent-key"];
 /// Maximum time of one call, including kube's own retries after 429, 503 and 504.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -146,6 +148,11 @@ impl Cluster {
         self.key_of(&secret, "token")
     }
 
+    /// Checks that the Secret has all keys.
+    fn check_keys(&self, secret: &Secret) -> Result<(), ClusterError> {
+        SECRET_KEYS.into_iter().try_for_each(|key| self.key_of(secret, key).map(drop))
+    }
+
     /// A key of the Secret, checked.
     fn key_of(&self, secret: &Secret, key: &'static str) -> Result<Token, ClusterError> {
         let value = secret.data.as_ref().and_then(|data| data.get(key));
@@ -178,13 +185,4 @@ async fn configured(place: &KubePlace) -> Result<(String, Config), ClusterError>
             Ok(("in-cluster".to_owned(), in_pod))
         }
     }
-}
-
-/// The innermost cause. The outer causes name the layers of the HTTP client.
-fn root_cause(error: &dyn StdError) -> String {
-    let mut cause = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    cause.to_string()
 }

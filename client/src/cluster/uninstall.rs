@@ -113,7 +113,7 @@ async fn remove_object(cluster: &Cluster, object: &DynamicObject, notes: &Notes)
 /// The Secret, if it is a master's. `make token` gives it no label.
 async fn own_secret(cluster: &Cluster) -> Result<Option<Secret>, ClusterError> {
     let secret = cluster.secret().await?;
-    Ok(secret.filter(|secret| ["token", "agent-key"].iter().all(|key| cluster.key_of(secret, key).is_ok())))
+    Ok(secret.filter(|secret| cluster.check_keys(secret).is_ok()))
 }
 
 async fn delete_all<K>(cluster: &Cluster, right: Right) -> Result<(), ClusterError>

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use protocol::error::ErrorCode;
+use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
 use protocol::tfjob::{Entrypoint, TfJobOptions, TfJobRequest};
 use protocol::view::BackendKind;
@@ -146,10 +146,11 @@ async fn send_all(client: &MasterClient, orders: Vec<Named>, to: (Data, &Notes))
 
 /// Names the document that the master refuses.
 fn of_document(error: MasterError, origin: &str) -> Error {
-    match error {
-        MasterError::Refused(problem) if problem.status == 422 || problem.code == ErrorCode::JobExists => {
-            TfJobError::Refused { origin: origin.to_owned(), detail: problem.detail }.into()
-        }
-        other => other.into(),
+    let is_about_document = |problem: &Problem| problem.status == 422 || problem.code == ErrorCode::JobExists;
+    if let MasterError::Refused(problem) = &error
+        && is_about_document(problem)
+    {
+        return TfJobError::Refused { origin: origin.to_owned(), detail: problem.detail.clone() }.into();
     }
+    error.into()
 }

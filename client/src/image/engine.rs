@@ -15,6 +15,7 @@ use super::layer::Base;
 use super::names::exact;
 use super::stall::STALL_LIMIT;
 use crate::config::DockerVariables;
+use crate::error::root_cause;
 
 /// Timeout of the first answer, which shows that the engine works.
 const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -122,14 +123,6 @@ pub(super) fn reason(error: &EngineError) -> String {
 pub(super) fn refused(doing: &str) -> impl FnOnce(EngineError) -> ImageError {
     let doing = doing.to_owned();
     move |error| ImageError::Engine { doing, reason: reason(&error) }
-}
-
-fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    cause.to_string()
 }
 
 /// The connection to an engine. Nothing is sent yet.

@@ -43,8 +43,7 @@ pub(crate) fn tfjobs_table(objects: &[Value], now: UnixMillis) -> String {
     shown(&table)
 }
 
-/// One job, with one line for each replica.
-/// `series` has the newest reports of its scripts.
+/// One job, with one line for each replica. `series` has the newest reports of its scripts.
 pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixMillis) -> String {
     let mut head = vec![
         ("job", view.name.to_string()),

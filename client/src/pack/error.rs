@@ -48,6 +48,9 @@ pub(crate) enum PackError {
     Manifest(#[from] BadManifest),
     /// A pattern leaves the script out.
     #[error("{script} is left out of the files of {}", folder.display())]
+    LeftOut { script: ScriptPath, folder: PathBuf },
+    /// The folder does not contain the script.
+    #[error("no {script} in {}", folder.display())]
     NoScript { script: ScriptPath, folder: PathBuf },
 }
 
@@ -62,7 +65,8 @@ impl PackError {
                 "list in .musterignore what the job does not need, and mount data with --volume".to_owned()
             }
             Self::Manifest(_) => format!("rename one of them, or {leave_out}"),
-            Self::NoScript { .. } => {
+            Self::NoScript { .. } => "give the folder that contains the job's script".to_owned(),
+            Self::LeftOut { .. } => {
                 "check .musterignore, or if there is none .dockerignore, or else .gitignore".to_owned()
             }
             Self::DoesNotParse(_) | Self::Read { .. } | Self::Pattern { .. } => return None,

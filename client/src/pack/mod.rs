@@ -1,5 +1,5 @@
-//! Packs the files that a job brings: finds them, reads them, and makes their manifest. What is sent is what was read
-//! here, also if a file changes later.
+//! Packs the files that a job brings: finds them, reads them, and makes their manifest. The client sends the contents that
+//! were read here, even if a file changes later.
 
 mod error;
 mod read;
@@ -34,7 +34,12 @@ impl Packed {
         let (files, contents) = read::all(&found)?;
         let manifest = Manifest::new(files)?;
         if !manifest.has(script) {
-            return Err(PackError::NoScript { script: script.clone(), folder });
+            let (script, exists) = (script.clone(), folder.join(script.as_str()).exists());
+            return Err(if exists {
+                PackError::LeftOut { script, folder }
+            } else {
+                PackError::NoScript { script, folder }
+            });
         }
         Ok(Self { manifest, contents })
     }

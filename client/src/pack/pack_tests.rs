@@ -159,11 +159,15 @@ fn too_many_files_are_refused_with_the_folder_that_has_most() {
 }
 
 #[test]
-fn a_folder_whose_script_is_left_out_is_refused() {
+fn a_folder_whose_script_is_left_out_or_missing_is_refused() {
     let folder = folder(&[(".gitignore", "exec.py\n")]);
     let (sentence, hint) = refused(folder.path());
     assert!(sentence.starts_with("exec.py is left out of the files of "), "{sentence}");
     assert_eq!(hint, "check .musterignore, or if there is none .dockerignore, or else .gitignore");
+    fs::remove_file(folder.path().join("exec.py")).unwrap();
+    let (sentence, hint) = refused(folder.path());
+    assert!(sentence.starts_with("no exec.py in "), "{sentence}");
+    assert_eq!(hint, "give the folder that contains the job's script");
 }
 
 #[test]

@@ -63,11 +63,12 @@ impl Walk<'_> {
     }
 
     fn entry(&mut self, place: &Path, path: &Path) -> Result<(), PackError> {
-        let is_link = fs::symlink_metadata(place).map_err(failed(place))?.is_symlink();
+        let is_link = fs::symlink_metadata(place).is_ok_and(|found| found.is_symlink());
         let metadata = match fs::metadata(place) {
             Ok(metadata) => metadata,
+            // A link that leads nowhere, or a file that vanished after the folder was listed, as editors' files do.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(_) if self.rules.leave_out(path, false) => return Ok(()),
-            Err(error) if is_link && error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(_) if is_link => return Err(PackError::LinkLoop(place.to_owned())),
             Err(source) => return Err(PackError::Read { path: place.to_owned(), source }),
         };

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::OptionFuture;
 use futures_util::{FutureExt, StreamExt, stream};
+use protocol::group::Group;
 use protocol::ids::{Generation, ReplicaId};
 use tokio::time::Instant;
 use tracing::{debug, warn};
@@ -161,12 +162,17 @@ impl Driver {
             replica.is_released = replica.seen.presence() == Presence::Live;
             // An evicted pod ends by itself, and exec.py may still be saving its state.
             let is_to_end = replica.is_released && !replica.seen.is_leaving();
+            // Other containers run on when the agent has ended.
+            let has_others = self.stored.record.spec.group_of(*id).is_some_and(Group::has_other_containers);
+            let is_occupied = has_others && replica.seen.presence() == Presence::Ended;
+            replica.is_released |= is_occupied;
             let (id, agent) = (*id, replica.agent());
             let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.key());
             self.tasks.spawn(async move {
                 // Readers of the output need not wait for the pod's end.
                 complete.await;
-                if is_to_end && !tasks::finish(&agents, agent).await {
+                let is_finished = is_to_end && tasks::finish(&agents, agent).await && !has_others;
+                if is_occupied || is_to_end && !is_finished {
                     tasks::delete(context.backend.as_ref(), &job, id).await;
                 }
             });

@@ -2,6 +2,7 @@
 //! when its record is created. Everything else about a job is observed, not stored.
 
 mod bounds;
+mod format;
 pub mod kube;
 mod reading;
 pub mod sqlite;
@@ -21,28 +22,18 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 pub use self::bounds::{SPEC_BYTES_MAX, json_bytes_of};
+pub use self::format::{FORMAT, SECOND_FORMAT, format_of};
 pub use self::reading::NotRead;
 pub use self::suspension::Suspension;
 
 use crate::job::key::JobKey;
 use crate::job::plan;
 
-/// The newest format of records that this version of the master can change. A later format may hold fields that this
-/// version would drop.
-pub const FORMAT: u32 = 3;
-
-/// The format of jobs that are elastic, were suspended, bring code or name a script.
-pub const SECOND_FORMAT: u32 = 2;
-
-/// The first format. Jobs with newer properties need a later one, so that an earlier version of the master leaves them
-/// alone.
-const FIRST_FORMAT: u32 = 1;
-
 /// The record of one job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobRecord {
     /// The format of the record, from 1.
-    #[serde(default = "first_format")]
+    #[serde(default = "format::first_format")]
     pub format: u32,
     /// How many times the record was changed. A watch may report changes late; readers ignore a revision that is lower
     /// than one that they have seen.
@@ -78,23 +69,13 @@ pub struct JobRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeId>,
     /// How often a user has pushed new code. Starts with fewer pushes begin again.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "protocol::is_default")]
     pub pushes: u32,
     /// When a user suspended the job.
     #[serde(default, skip_serializing_if = "Suspension::is_none")]
     pub suspension: Suspension,
     /// How the job ended; written once.
     pub ended: Option<Ended>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
-}
-
-/// The format of a record without the field `format`.
-fn first_format() -> u32 {
-    FIRST_FORMAT
 }
 
 impl JobRecord {
@@ -111,20 +92,6 @@ impl JobRecord {
     /// The replicas that the job has now.
     pub fn replicas(&self) -> Vec<ReplicaId> {
         plan::replicas_now(&self.spec, self.workers())
-    }
-}
-
-/// The format of the record of this job.
-pub fn format_of(spec: &JobSpec) -> u32 {
-    let has_own_pods = !spec.groups.is_empty()
-        || !spec.tf_config.is_default()
-        || !spec.run_policy.restart.is_empty()
-        || spec.origin.is_some();
-    let is_as_ever = spec.workers().is_none() && spec.code.is_none() && spec.script.is_default();
-    match (has_own_pods, is_as_ever) {
-        (true, _) => FORMAT,
-        (false, true) => FIRST_FORMAT,
-        (false, false) => SECOND_FORMAT,
     }
 }
 

@@ -22,7 +22,7 @@ pub enum NotRead {
 
 #[derive(Deserialize)]
 struct FormatAlone {
-    #[serde(default = "super::first_format")]
+    #[serde(default = "super::format::first_format")]
     format: u32,
 }
 

@@ -199,8 +199,13 @@ const MOUNT: Fields = &[
     ("subPathExpr", Keep),
 ];
 
-const SECRET_ITEMS: Fields =
-    &[("name", Check(not_musters)), ("secretName", Check(not_musters)), ("items", Keep), ("optional", Keep), ("defaultMode", Keep)];
+const SECRET_ITEMS: Fields = &[
+    ("name", Check(not_musters)),
+    ("secretName", Check(not_musters)),
+    ("items", Keep),
+    ("optional", Keep),
+    ("defaultMode", Keep),
+];
 
 const VOLUME: Fields = &[
     ("name", Check(not_musters_volume)),

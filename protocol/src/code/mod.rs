@@ -127,8 +127,8 @@ pub struct CodeFile {
     pub executable: bool,
 }
 
-/// All files of a job's code, in the order of their paths. It contains only regular files: links, devices and empty
-/// folders have no form in it.
+/// All files of a job's code, in the order of their paths. All are regular files: a manifest cannot describe links,
+/// devices or empty folders.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(try_from = "ManifestWire")]

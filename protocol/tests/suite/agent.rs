@@ -12,21 +12,7 @@ const STARTED: UnixMillis = UnixMillis(1_700_000_000_000);
 const ENDED: UnixMillis = UnixMillis(1_700_000_042_000);
 
 fn status(state: RunState) -> RunStatus {
-    RunStatus {
-        seq: 3,
-        boot_id: "6f1c".into(),
-        state,
-        generation: Some(Generation { epoch: 2, sequence: 1 }),
-        pid: None,
-        started_at: None,
-        exit: None,
-        membership: None,
-        code: CodeStatus::default(),
-        features: Features::default(),
-        warm: None,
-        helper: None,
-        clock_ms: None,
-    }
+    RunStatus { seq: 3, state, generation: Some(Generation { epoch: 2, sequence: 1 }), ..RunStatus::idle("6f1c") }
 }
 
 fn report(outcome: ExitOutcome) -> ExitReport {

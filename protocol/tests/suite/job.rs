@@ -339,7 +339,7 @@ proptest! {
         let asked_for = JobRequest { worker_num, ps_num, chief_num, evaluator_num, ..request(strategy) };
         match JobSpec::try_from(asked_for.clone()) {
             Ok(spec) => {
-                prop_assert!(spec.worker_num >= 1 && spec.chief_num <= 1 && spec.evaluator_num <= 1);
+                prop_assert!((spec.worker_num >= 1 || spec.chief_num == 1 && spec.ps_num == 0) && spec.chief_num <= 1 && spec.evaluator_num <= 1);
                 prop_assert_eq!(spec.ps_num >= 1, strategy == Strategy::ParameterServer);
                 prop_assert!(spec.chief_num + spec.worker_num + spec.ps_num <= MEMBERS_MAX);
                 let json = serde_json::to_value(&spec).expect("JSON");

@@ -103,21 +103,8 @@ pub enum AgentEvent {
 impl FakeAgent {
     /// An agent without history, for this address.
     pub(super) fn new(address: SocketAddr, kind: AgentKind) -> Self {
-        let idle = RunStatus {
-            seq: 1,
-            boot_id: address.to_string(),
-            state: RunState::Idle,
-            generation: None,
-            pid: None,
-            started_at: None,
-            exit: None,
-            membership: None,
-            code: CodeStatus::default(),
-            features: Features { seats: true, warm: true, code: true, fence: true },
-            warm: None,
-            helper: None,
-            clock_ms: None,
-        };
+        let features = Features { seats: true, warm: true, code: true, fence: true };
+        let idle = RunStatus { features, ..RunStatus::idle(address.to_string()) };
         Self(Arc::new(Shared {
             address,
             status: watch::Sender::new(idle),

@@ -40,7 +40,9 @@ impl KubeBackend {
     fn refusal(&self, spec: &JobSpec) -> Option<Refusal> {
         let refuse = |code, sentence: &str| Some(Refusal { code, sentence: sentence.to_owned() });
         let has_own_image = |group: &Group| group.template.is_some();
-        if spec.image.is_none() && !plan::kinds(spec).iter().all(|(id, _)| spec.group_of(*id).is_some_and(has_own_image)) {
+        if spec.image.is_none()
+            && !plan::kinds(spec).iter().all(|(id, _)| spec.group_of(*id).is_some_and(has_own_image))
+        {
             return refuse(ErrorCode::BadImage, NO_IMAGE);
         }
         if spec.work_dir.is_some() {

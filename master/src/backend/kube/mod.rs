@@ -155,7 +155,7 @@ impl KubeBackend {
             return Err(CreateError::NoAgentImage);
         }
         let name = spec.name().to_string();
-        let pod = self.manifest(spec).map_err(|refused| CreateError::Template(refused))?;
+        let pod = self.manifest(spec).map_err(CreateError::Template)?;
         let create = async {
             loop {
                 let owner = self.seen.owner(&name);

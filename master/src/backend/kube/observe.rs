@@ -53,9 +53,7 @@ pub(super) fn whose(pod: &Pod) -> Option<(JobKey, ReplicaId)> {
 /// The state of a pod. `before` is its previous state, whose reason may explain the new state better.
 pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
     let Some(status) = &pod.status else { return PodState::Pending { reason: None } };
-    // Containers beside the training may run on when it has ended.
-    let has_ended = container_state(pod, status).is_some_and(|state| state.terminated.is_some());
-    if has_ended || matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
+    if ended_among_others(pod, status) || matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
         return ended(pod, status, before);
     }
     if pod.metadata.deletion_timestamp.is_some() {
@@ -70,6 +68,14 @@ pub(super) fn state(pod: &Pod, before: Option<&PodState>) -> PodState {
         Some(addresses) if waiting.is_none_or(|waiting| waiting.reason().is_none()) => PodState::Running(addresses),
         Some(_) | None => PodState::Pending { reason: pending(status, waiting) },
     }
+}
+
+/// Whether the script's container has ended by itself in a pod of a template, whose other containers may run on. A
+/// container that was stopped may belong to an eviction, which the phase of the pod will tell.
+fn ended_among_others(pod: &Pod, status: &PodStatus) -> bool {
+    let terminated = container_state(pod, status).and_then(|state| state.terminated.as_ref());
+    let is_by_itself = |state| last_words(state).is_none_or(|words| !words.exit.stopped);
+    annotation(pod, TF_PORT).is_some() && terminated.is_some_and(is_by_itself)
 }
 
 fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {

@@ -370,6 +370,25 @@ fn a_pod_whose_container_has_ended_is_running_until_its_phase_changes() {
 }
 
 #[test]
+fn a_pod_of_a_template_has_the_port_and_ends_with_the_container_that_it_names() {
+    let named = |pod: &Pod| {
+        let mut pod = pod.clone();
+        let annotations =
+            [(RUN_CONTAINER, "agent"), (TF_PORT, "2222")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        pod.metadata.annotations = Some(annotations.into());
+        pod
+    };
+    let running = named(&pod(&with("Running", &json!({ "running": {} }))));
+    let PodState::Running(addresses) = state(&running, None) else { panic!("it runs") };
+    assert_eq!((addresses.tensorflow.port(), addresses.agent.port()), (2222, AGENT_PORT));
+    let ended = state(&named(&terminated("Running", 137, "Error")), None);
+    assert!(matches!(ended, PodState::Terminated { exit: Some(_), .. }), "{ended:?}");
+    let mut other = named(&terminated("Running", 137, "Error"));
+    other.metadata.annotations.as_mut().unwrap().insert(RUN_CONTAINER.to_owned(), "tensorflow".to_owned());
+    assert!(matches!(state(&other, None), PodState::Running(_)), "another container has ended");
+}
+
+#[test]
 fn labels_and_owner_identify_the_job_and_replica_of_a_pod() {
     let replica: ReplicaId = "worker-1".parse().unwrap();
     let job = JobKey { name: "digits".parse().unwrap(), uid: "u-1".to_owned() };

@@ -25,7 +25,9 @@ pub(super) fn shortage(gang: &[(Pod, usize)], quotas: &[ResourceQuota]) -> Optio
         let used = gang.iter().map(|(pod, pods)| Some((pods, used_by(pod, resource), u128::try_from(*pods).ok()?)));
         let used: Vec<(&usize, u128, u128)> = used.collect::<Option<_>>()?;
         let all = used.iter().try_fold(0_u128, |sum, (_, each, pods)| sum.checked_add(each.checked_mul(*pods)?))?;
-        let kind = |(pods, each, _): &(&usize, u128, u128)| format!("{pods} pods with {resource} of {}", shown(*each, resource));
+        let kind = |(pods, each, _): &(&usize, u128, u128)| {
+            format!("{pods} pods with {resource} of {}", shown(*each, resource))
+        };
         (all > thousandths(hard)?).then(|| {
             let kinds = used.iter().map(kind).collect::<Vec<_>>().join(" and ");
             format!("{kinds} do not fit into quota \"{quota}\", which allows {hard} in all")

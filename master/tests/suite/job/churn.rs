@@ -11,7 +11,7 @@ use master::job::policy::{Elastic, Policy};
 use master::job::upkeep::Replacements;
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
-use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, Features, Membership, RunState, RunStatus};
+use protocol::agent::{ExitOutcome, ExitReport, Features, Membership, RunState, RunStatus};
 use protocol::elastic::Workers;
 use protocol::failure::Restarts;
 use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
@@ -428,21 +428,8 @@ fn arrive(place: &mut Place) {
     let port = u16::try_from(20_000 + place.id.index).expect("a port");
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     place.seen.pod = Some(PodState::Running(Addresses { agent: address, tensorflow: address }));
-    place.seen.agent = AgentState::Status(Box::new(RunStatus {
-        seq: 1,
-        boot_id: "boot".to_owned(),
-        state: RunState::Idle,
-        generation: None,
-        pid: None,
-        started_at: None,
-        exit: None,
-        membership: None,
-        code: CodeStatus::default(),
-        features: Features { seats: true, ..Features::default() },
-        warm: None,
-        helper: None,
-        clock_ms: None,
-    }));
+    let features = Features { seats: true, ..Features::default() };
+    place.seen.agent = AgentState::Status(Box::new(RunStatus { features, ..RunStatus::idle("boot") }));
 }
 
 fn heed(place: &mut Place) {

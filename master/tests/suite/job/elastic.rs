@@ -9,7 +9,7 @@ use master::job::phase::{Action, JobEvent, JobPhase, Seen, StartStage, step};
 use master::job::policy::{Elastic, Policy};
 use master::job::roster::Roster;
 use master::job::upkeep::upkeep;
-use protocol::agent::{CodeStatus, ExitReport, Features, Membership, RunState, RunStatus};
+use protocol::agent::{ExitReport, Features, Membership, RunState, RunStatus};
 use protocol::elastic::Workers;
 use protocol::ids::{Generation, ReplicaId};
 
@@ -40,19 +40,12 @@ fn found(pod: Option<PodState>) -> Observation {
 /// A worker whose agent reports this run of the first start, in this seat of three.
 fn member(seat: u32, state: RunState, exit: Option<ExitReport>) -> Observation {
     let status = RunStatus {
-        seq: 1,
-        boot_id: "boot".to_owned(),
         state,
         generation: Some(FIRST),
-        pid: None,
-        started_at: None,
         exit,
         membership: Some(Membership { seat, of: 3, start: 0, pushes: 0 }),
-        code: CodeStatus::default(),
         features: Features { seats: true, ..Features::default() },
-        warm: None,
-        helper: None,
-        clock_ms: None,
+        ..RunStatus::idle("boot")
     };
     Observation { agent: AgentState::Status(Box::new(status)), ..found(running_pod()) }
 }

@@ -10,7 +10,7 @@ use master::job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, step 
 use master::job::policy::{Elastic, Policy};
 use master::job::replica::ReplicaPhase::{self, Exited, Running};
 use master::job::roster::grow_interval;
-use protocol::agent::{CodeStatus, ExitReport, Features, Membership, RunState, RunStatus};
+use protocol::agent::{ExitReport, Membership, RunState, RunStatus};
 use protocol::elastic::Workers;
 use protocol::run_policy::RunPolicy;
 
@@ -207,22 +207,8 @@ fn workers_join_sooner_if_every_script_reports_its_steps() {
 
 /// The state of an agent whose run in the first start ended with `exit`.
 fn ended(exit: ExitReport) -> AgentState {
-    let (boot_id, state, generation) = ("boot".to_owned(), RunState::Exited, Some(FIRST));
-    let run = RunStatus {
-        seq: 1,
-        boot_id,
-        state,
-        generation,
-        pid: None,
-        started_at: None,
-        exit: Some(exit),
-        membership: None,
-        code: CodeStatus::default(),
-        features: Features::default(),
-        warm: None,
-        helper: None,
-        clock_ms: None,
-    };
+    let (state, generation) = (RunState::Exited, Some(FIRST));
+    let run = RunStatus { state, generation, exit: Some(exit), ..RunStatus::idle("boot") };
     AgentState::Status(Box::new(run))
 }
 

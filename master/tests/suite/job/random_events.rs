@@ -11,7 +11,7 @@ use master::job::policy::{Deadline, Policy, SuccessRule};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::{Just, Strategy, any, prop_assert, prop_assert_eq, prop_oneof, proptest};
-use protocol::agent::{CodeStatus, ExitReport, Features, LastWords, RunState, RunStatus};
+use protocol::agent::{ExitReport, LastWords, RunState, RunStatus};
 use protocol::failure::Restarts;
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 use protocol::run_policy::{CleanPods, OnStartTimeout};
@@ -170,24 +170,7 @@ fn any_loss() -> impl Strategy<Value = LostRun> {
 
 fn status(state: RunState, generation: Generation, exit: Option<ExitReport>) -> RunStatus {
     let generation = (state != RunState::Idle).then_some(generation);
-    let (pid, started_at, membership, warm, helper) = (None, None, None, None, None);
-    let (boot_id, code, features) = ("boot".to_owned(), CodeStatus::default(), Features::default());
-    let clock_ms = None;
-    RunStatus {
-        seq: 1,
-        boot_id,
-        state,
-        generation,
-        pid,
-        started_at,
-        exit,
-        membership,
-        code,
-        features,
-        warm,
-        helper,
-        clock_ms,
-    }
+    RunStatus { state, generation, exit, ..RunStatus::idle("boot") }
 }
 
 /// A random moment. Sometimes all members have the same observation, so that the later phases are reached.

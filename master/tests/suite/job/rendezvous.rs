@@ -7,6 +7,7 @@ use master::job::rendezvous::Rendezvous;
 use master::job::{plan, warm};
 use proptest::prelude::{Strategy as _, prop_assert, prop_assert_eq, proptest};
 use protocol::env::EnvName;
+use protocol::group::TfConfigOptions;
 use protocol::ids::{ReplicaId, Role};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::pod::PodOptions;
@@ -325,4 +326,27 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn tf_config_has_the_form_that_scripts_of_tfjob_expect() {
+    let tf_config = TfConfigOptions {
+        omit_single: true,
+        chief_is_master: true,
+        extra: json!({ "environment": "cloud" }).as_object().expect("an object").clone(),
+    };
+    let with = |worker_num, chief_num| {
+        let request = JobRequest {
+            chief_num: Some(chief_num),
+            tf_config: tf_config.clone(),
+            ..request(Strategy::AllReduce, worker_num)
+        };
+        environments(&spec(request))
+    };
+    let pair = with(1, 1);
+    let cluster = json!({ "master": ["10.0.0.0:1234"], "worker": ["10.0.0.1:1234"] });
+    let of = |kind: &str| json!({ "cluster": cluster, "task": { "type": kind, "index": 0 }, "environment": "cloud" });
+    assert_eq!(pair[&id("chief-0")]["TF_CONFIG"], of("master"));
+    assert_eq!(pair[&id("worker-0")]["TF_CONFIG"], of("worker"));
+    assert_eq!(with(0, 1)[&id("chief-0")].get("TF_CONFIG"), None);
 }

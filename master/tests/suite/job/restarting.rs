@@ -160,25 +160,9 @@ fn a_restart_waits_until_every_run_of_the_old_start_is_dead() {
 
 #[test]
 fn a_pod_is_unfit_while_a_run_of_an_old_start_is_alive_in_it() {
-    use protocol::agent::{CodeStatus, Features, RunState, RunStatus};
-    let (boot_id, pid, started_at, exit) = ("boot".to_owned(), None, None, None);
+    use protocol::agent::{RunState, RunStatus};
     for state in [RunState::Running, RunState::Stopping] {
-        let boot_id = boot_id.clone();
-        let run = RunStatus {
-            seq: 1,
-            boot_id,
-            state,
-            generation: Some(FIRST),
-            pid,
-            started_at,
-            exit: exit.clone(),
-            membership: None,
-            code: CodeStatus::default(),
-            features: Features::default(),
-            warm: None,
-            helper: None,
-            clock_ms: None,
-        };
+        let run = RunStatus { state, generation: Some(FIRST), ..RunStatus::idle("boot") };
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
         let pod = Some(PodState::Running(Addresses { agent: address, tensorflow: address }));
         let seen = Observation { pod, agent: AgentState::Status(Box::new(run)), ..Observation::NEW };

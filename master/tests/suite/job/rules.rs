@@ -10,7 +10,7 @@ use master::job::policy::{
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::elastic::Workers;
 use protocol::failure::{Failure, Loss, Restarts};
-use protocol::ids::Role;
+use protocol::ids::{Role, UnixMillis};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::run_policy::{CleanPods, OnStartTimeout, OnUnreachable, RestartRule, RunPolicy, SuccessPolicy};
 
@@ -75,6 +75,29 @@ fn a_deadline_counts_from_the_moment_the_job_was_accepted() {
         assert_eq!(deadline, Some(Deadline { at: Duration::from_secs(left), given }), "after {age} s");
     }
     assert_eq!(of(RunPolicy::default(), 3000, 0).deadline, None);
+}
+
+#[test]
+fn the_rule_of_a_role_says_which_failures_restart_the_job() {
+    let restart = [(Role::Worker, RestartRule::ExitCode), (Role::Ps, RestartRule::Never)].into();
+    let policy = of(RunPolicy { restart, ..RunPolicy::default() }, 0, 0);
+    let budget = |failure: &Failure| policy.budget_of(failure, HelperUse::None);
+    let report = |outcome| ExitReport::new(outcome, UnixMillis(0));
+    let died = |replica: &str, outcome| Failure::ReplicaExited { replica: id(replica), exit: report(outcome) };
+    let lost = |replica: &str| Failure::ReplicaLost {
+        replica: id(replica),
+        reason: "evicted".to_owned(),
+        loss: Loss::Disrupted,
+    };
+    assert_eq!(budget(&died("worker-0", ExitOutcome::Code(1))), None);
+    assert_eq!(budget(&died("worker-0", ExitOutcome::Code(127))), None);
+    assert_eq!(budget(&died("worker-0", ExitOutcome::Code(128))), Some(Counted));
+    assert_eq!(budget(&died("worker-0", ExitOutcome::Signal(9))), Some(Counted));
+    assert_eq!(budget(&died("worker-0", ExitOutcome::OutOfMemory { limit: None })), Some(Counted));
+    assert_eq!(budget(&lost("worker-0")), Some(Free));
+    assert_eq!(budget(&died("ps-0", ExitOutcome::Signal(9))), None);
+    assert_eq!(budget(&lost("ps-0")), None);
+    assert_eq!(budget(&died("chief-0", ExitOutcome::Code(1))), Some(Counted));
 }
 
 #[test]

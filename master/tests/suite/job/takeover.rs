@@ -9,7 +9,7 @@ use master::job::phase::{
 };
 use master::job::replica::ReplicaPhase;
 use master::job::replica::ReplicaPhase::{Configured, Exited, Joined, Running, Scheduled};
-use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, Features, LastWords, RunState, RunStatus};
+use protocol::agent::{ExitOutcome, ExitReport, LastWords, RunState, RunStatus};
 use protocol::failure::{Failure, Loss};
 use protocol::ids::Generation;
 use protocol::view::JobResult;
@@ -123,24 +123,9 @@ fn a_late_status_does_not_undo_an_acknowledgement() {
 }
 
 fn status(state: RunState, generation: Generation) -> AgentState {
-    let (boot_id, pid, started_at) = ("boot".to_owned(), None, None);
     let exit = (state == RunState::Exited).then(|| exit(3, 9));
     let generation = Some(generation);
-    AgentState::Status(Box::new(RunStatus {
-        seq: 3,
-        boot_id,
-        state,
-        generation,
-        pid,
-        started_at,
-        exit,
-        membership: None,
-        code: CodeStatus::default(),
-        features: Features::default(),
-        warm: None,
-        helper: None,
-        clock_ms: None,
-    }))
+    AgentState::Status(Box::new(RunStatus { state, generation, exit, ..RunStatus::idle("boot") }))
 }
 
 fn running_pod() -> Observation {

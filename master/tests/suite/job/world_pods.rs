@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use master::job::observation::{Addresses, AgentState, LostRun, Observation, PodState, Presence};
-use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, Features, RunState, RunStatus};
+use protocol::agent::{ExitOutcome, ExitReport, RunState, RunStatus};
 use protocol::ids::{Generation, ReplicaId, UnixMillis};
 
 /// The addresses of all members of a start.
@@ -61,25 +61,6 @@ pub(crate) struct Pod {
     instance: u16,
 }
 
-fn idle() -> RunStatus {
-    let (boot_id, exit, pid, started_at) = ("boot".to_owned(), None, None, None);
-    RunStatus {
-        seq: 1,
-        boot_id,
-        state: RunState::Idle,
-        generation: None,
-        pid,
-        started_at,
-        exit,
-        membership: None,
-        code: CodeStatus::default(),
-        features: Features::default(),
-        warm: None,
-        helper: None,
-        clock_ms: None,
-    }
-}
-
 impl Pod {
     /// A replica without a pod.
     pub(crate) fn absent(id: ReplicaId, place: usize) -> Self {
@@ -92,7 +73,7 @@ impl Pod {
             place: u16::try_from(place).expect("a gang of tests is small"),
             truth: None,
             fates: vec![],
-            run: idle(),
+            run: RunStatus::idle("boot"),
             newest: None,
             cluster: vec![],
             instance: 0,
@@ -104,7 +85,7 @@ impl Pod {
         let mut pod = Self::absent(id, place);
         pod.create();
         if state != RunState::Idle {
-            pod.run = RunStatus { state, generation: Some(generation), ..idle() };
+            pod.run = RunStatus { state, generation: Some(generation), ..RunStatus::idle("boot") };
             pod.newest = Some(generation);
         }
         pod
@@ -113,7 +94,7 @@ impl Pod {
     fn create(&mut self) {
         self.instance += 1;
         self.truth = Some(PodState::Running(self.addresses()));
-        (self.fates, self.run, self.newest) = (vec![], idle(), None);
+        (self.fates, self.run, self.newest) = (vec![], RunStatus::idle("boot"), None);
     }
 
     /// The pod's addresses. They differ from those of every other pod.
@@ -252,7 +233,8 @@ impl Pod {
             return self.refuse("it still runs");
         }
         if self.run.generation != Some(generation) {
-            self.run = RunStatus { state: RunState::Configured, generation: Some(generation), ..idle() };
+            self.run =
+                RunStatus { state: RunState::Configured, generation: Some(generation), ..RunStatus::idle("boot") };
             self.cluster.clone_from(&cluster);
         }
         self.seen.hear(AgentState::Configured(generation));

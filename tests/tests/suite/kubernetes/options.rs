@@ -151,14 +151,25 @@ fn an_image_of_root_that_the_client_did_not_check_fails_its_job_with_the_kubelet
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
 fn resources_and_scheduling_options_are_in_the_pods() {
     let stage = Stage::hello(Place::Cluster);
-    let flags = ["--task", "asks", "--worker-num", "1", "--cpu", "50m:1", "--memory", "100Mi", "--image-pull-policy"];
-    let more = ["Never", "--node-selector", "kubernetes.io/os=linux", "--toleration", "spot=yes:NoSchedule"];
+    let flags =
+        ["--task", "asks", "--worker", "cpu=50m:1:1", "--worker", "cpu=60m:1,memory=90Mi:1", "--memory", "100Mi"];
+    let more = [
+        "--image-pull-policy",
+        "Never",
+        "--node-selector",
+        "kubernetes.io/os=linux",
+        "--toleration",
+        "spot=yes:NoSchedule",
+    ];
     let last = ["--service-account", "default", "--termination-grace", "1m30s"];
     stage.submit(&[flags.as_slice(), &more, &last].concat()).code(0);
-    let shown = |path: &str| {
+    let of_pod = |pod: &str, path: &str| {
         let template = format!("jsonpath={{{path}}}");
-        stage.cluster().namespace.kubectl(&["get", "pod", "asks-worker-0", "-o", &template])
+        stage.cluster().namespace.kubectl(&["get", "pod", pod, "-o", &template])
     };
+    let shown = |path: &str| of_pod("asks-worker-0", path);
+    let of_other = |path: &str| of_pod("asks-worker-1", &format!(".spec.containers[0].resources.requests.{path}"));
+    assert_eq!((of_other("cpu").as_str(), of_other("memory").as_str()), ("60m", "90Mi"));
     let container = |path: &str| shown(&format!(".spec.containers[0].{path}"));
     assert_eq!(container("resources.requests.cpu"), "50m");
     assert_eq!(container("resources.limits.cpu"), "1");

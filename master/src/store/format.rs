@@ -1,0 +1,33 @@
+//! Formats of records: an earlier version of the master must leave a record alone that has what it does not know.
+
+use protocol::job::JobSpec;
+
+/// The newest format of records that this version of the master can change. A later format may hold fields that this
+/// version would drop.
+pub const FORMAT: u32 = 3;
+
+/// The format of jobs that are elastic, were suspended, bring code or name a script.
+pub const SECOND_FORMAT: u32 = 2;
+
+/// The first format. Jobs with newer properties need a later one, so that an earlier version of the master leaves them
+/// alone.
+const FIRST_FORMAT: u32 = 1;
+
+/// The format of a record without the field `format`.
+pub(super) fn first_format() -> u32 {
+    FIRST_FORMAT
+}
+
+/// The format of the record of this job.
+pub fn format_of(spec: &JobSpec) -> u32 {
+    let has_own_pods = !spec.groups.is_empty()
+        || !spec.tf_config.is_default()
+        || !spec.run_policy.restart.is_empty()
+        || spec.origin.is_some();
+    let is_as_ever = spec.workers().is_none() && spec.code.is_none() && spec.script.is_default();
+    match (has_own_pods, is_as_ever) {
+        (true, _) => FORMAT,
+        (false, true) => FIRST_FORMAT,
+        (false, false) => SECOND_FORMAT,
+    }
+}

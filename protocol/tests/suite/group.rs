@@ -1,0 +1,119 @@
+//! Groups of replicas: how users write them, which are refused, and what each replica gets.
+
+use protocol::error::ErrorCode;
+use protocol::group::{Group, Template, WorkerGroup};
+use protocol::ids::{ReplicaId, Role};
+use protocol::job::{JobRequest, JobSpec, SpecError, Strategy};
+use serde_json::json;
+
+fn request(groups: Vec<Group>) -> JobRequest {
+    JobRequest { groups, ..JobRequest::new("digits".parse().expect("a name"), Strategy::AllReduce) }
+}
+
+fn workers(text: &str) -> Group {
+    text.parse::<WorkerGroup>().expect("a group").0
+}
+
+fn id(text: &str) -> ReplicaId {
+    text.parse().expect("a replica")
+}
+
+fn templated(tf_port: u16, pod: serde_json::Value) -> Group {
+    let template = Template { container: "tensorflow".to_owned(), tf_port, pod };
+    Group { template: Some(template), ..Group::new(Role::Worker, 2) }
+}
+
+fn refused(request: JobRequest) -> (ErrorCode, String) {
+    let error = JobSpec::try_from(request).expect_err("a bad request");
+    (error.code(), error.to_string())
+}
+
+#[test]
+fn the_number_of_workers_stands_behind_the_last_colon() {
+    let group = workers("cpu=2:4,memory=8Gi,gpus=1:3");
+    assert_eq!((group.role, group.count, group.gpus), (Role::Worker, 3, Some(1)));
+    assert_eq!(group.cpu.map(|cpu| (cpu.request, cpu.limit)), Some(("2".to_owned(), "4".to_owned())));
+    assert_eq!(group.memory.map(|memory| memory.to_string()), Some("8Gi".to_owned()));
+}
+
+#[test]
+fn a_group_that_is_not_written_well_is_refused_with_the_reason() {
+    let cases = [
+        ("cpu=2", "the number of workers is missing"),
+        ("cpu=2:0", "the number of workers is 0"),
+        ("cpu=2:two", "\"two\" is not a number of workers"),
+        ("2:4", "\"2\" names no amount"),
+        (":4", "\"\" names no amount"),
+        ("disk=2:4", "\"disk\" is not a resource"),
+        ("cpu=1,cpu=2:4", "cpu is named twice"),
+        ("cpu=x:4", "\"x\" is not a valid amount"),
+        ("gpus=-1:4", "invalid digit"),
+    ];
+    for (text, why) in cases {
+        let error = text.parse::<WorkerGroup>().expect_err(text).to_string();
+        assert!(error.contains(why), "{text}: {error}");
+    }
+}
+
+#[test]
+fn a_role_has_as_many_replicas_as_its_groups_count() {
+    let groups = vec![workers("cpu=6:2"), workers("cpu=32:1")];
+    let spec = JobSpec::try_from(request(groups.clone())).expect("a job");
+    assert_eq!(spec.worker_num, 3);
+    let cpu = |replica: &str| spec.pod_of(id(replica)).cpu.map(|cpu| cpu.to_string());
+    assert_eq!(["worker-0", "worker-1", "worker-2"].map(cpu), ["6", "6", "32"].map(|cpu| Some(cpu.to_owned())));
+    // A job that was scaled beyond its groups.
+    assert_eq!(cpu("worker-7"), Some("32".to_owned()));
+    assert_eq!(cpu("ps-0"), None);
+    let other = JobRequest { worker_num: Some(4), ..request(groups) };
+    let sentence = "the groups of role worker have 3 replicas, but the job has 4: give both the same number";
+    assert_eq!(refused(other), (ErrorCode::BadGroups, sentence.to_owned()));
+}
+
+#[test]
+fn a_group_takes_from_the_job_what_it_does_not_say() {
+    let mut request = request(vec![workers("cpu=6:2")]);
+    request.pod.memory = Some("4Gi".parse().expect("an amount"));
+    request.args = vec!["--epochs".to_owned()];
+    let spec = JobSpec::try_from(request.clone()).expect("a job");
+    let pod = spec.pod_of(id("worker-1"));
+    assert_eq!((pod.cpu.map(|cpu| cpu.to_string()), pod.memory), (Some("6".to_owned()), spec.pod.memory.clone()));
+    assert_eq!(spec.command_of(id("worker-1")), ["python", "exec.py", "--epochs"]);
+    request.groups[0].command = vec!["bash".to_owned(), "run.sh".to_owned()];
+    let spec = JobSpec::try_from(request).expect("a job");
+    assert_eq!(spec.command_of(id("worker-1")), ["bash", "run.sh"]);
+}
+
+#[test]
+fn a_group_that_cannot_be_started_is_refused() {
+    let spec = json!({ "spec": {} });
+    assert!(JobSpec::try_from(request(vec![templated(2222, spec.clone())])).is_ok());
+    let empty = Group::new(Role::Worker, 0);
+    for (group, error) in [
+        (templated(7896, spec.clone()), SpecError::GroupPort { group: 1, port: 7896 }),
+        (templated(0, spec), SpecError::GroupPort { group: 1, port: 0 }),
+        (templated(2222, json!("text")), SpecError::NoTemplate(1)),
+        (Group { command: vec!["a".to_owned(), "\0".to_owned()], ..workers("cpu=1:2") }, SpecError::NulInArgument(2)),
+        (empty, SpecError::NoWorkers),
+    ] {
+        assert_eq!(JobSpec::try_from(request(vec![group])), Err(error));
+    }
+    let with_empty = request(vec![workers("cpu=1:2"), Group::new(Role::Worker, 0)]);
+    assert_eq!(JobSpec::try_from(with_empty), Err(SpecError::EmptyGroup(2)));
+}
+
+#[test]
+fn templates_leave_room_for_the_result_in_the_record() {
+    let large = templated(2222, json!({ "metadata": { "annotations": { "a": "x".repeat(600_000) } } }));
+    let (code, sentence) = refused(request(vec![large]));
+    assert_eq!(code, ErrorCode::BadGroups);
+    assert!(sentence.ends_with("bytes as JSON: use at most 524288 in total"), "{sentence}");
+}
+
+#[test]
+fn a_chief_can_train_without_workers() {
+    let alone = JobRequest { worker_num: Some(0), chief_num: Some(1), ..request(vec![]) };
+    assert_eq!(JobSpec::try_from(alone).expect("a job").worker_num, 0);
+    let nobody = JobRequest { worker_num: Some(0), ..request(vec![]) };
+    assert_eq!(JobSpec::try_from(nobody), Err(SpecError::NoWorkers));
+}
