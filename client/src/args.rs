@@ -6,6 +6,7 @@ mod code;
 mod kubernetes;
 mod mistakes;
 mod policy;
+mod spawn;
 mod tfjob;
 mod values;
 mod verbs;
@@ -26,6 +27,7 @@ pub(crate) use self::code::CodeArgs;
 pub(crate) use self::kubernetes::{ImageArgs, Loader, PodArgs, Registry};
 use self::mistakes::{refuse_submit_flags_beside_a_verb, typed_with_one_dash, verb_of};
 pub(crate) use self::policy::PolicyArgs;
+pub(crate) use self::spawn::SpawnArgs;
 pub(crate) use self::tfjob::{ApplyArgs, GetArgs, ObjectFormat};
 use self::values::{count, workers};
 pub(crate) use self::verbs::{
@@ -179,6 +181,9 @@ pub(crate) enum Verb {
     /// Submit TFJobs, the files of Kubeflow's training operator; the same file again changes nothing
     #[command(after_help = tfjob::APPLY_EXAMPLES)]
     Apply(ApplyArgs),
+    /// Start a training as tf-spawner does: one script, in pods of an unmodified image
+    #[command(after_help = spawn::EXAMPLES)]
+    Spawn(SpawnArgs),
     /// Show jobs as the TFJobs that they came from, with conditions
     #[command(after_help = "Examples:\n  client get\n  client get mnist -o yaml")]
     Get(GetArgs),
@@ -257,7 +262,7 @@ pub(crate) enum Parsed {
 
 /// Parses a command line, its program's name first.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Parsed, UsageError> {
-    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let arguments = spawn::as_verb(arguments.into_iter().collect());
     let cannot = |report, verb: Option<&str>| usage::from_clap(&report, verb, typed_with_one_dash(&arguments));
     let matches = match Cli::command().try_get_matches_from(&arguments) {
         Ok(matches) => matches,

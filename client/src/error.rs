@@ -18,6 +18,7 @@ use crate::pack::PackError;
 use crate::request::RequestError;
 use crate::script::ScriptError;
 use crate::shell_env::EnvError;
+use crate::spawn::SpawnError;
 use crate::tfjob::TfJobError;
 use crate::usage::UsageError;
 
@@ -71,6 +72,9 @@ pub(crate) enum Error {
     /// The files with TFJobs cannot be used.
     #[error(transparent)]
     TfJob(#[from] TfJobError),
+    /// The command line of tf-spawner cannot be used.
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
     /// Pods need an image, and the command line names none.
     #[error("no image to run: a job that brings its code to Kubernetes needs --image")]
     CodeNeedsImage,
@@ -157,6 +161,7 @@ impl Error {
             Self::Script(error) => error.hint(),
             Self::Pack(error) => error.hint(),
             Self::TfJob(error) => error.hint(),
+            Self::Spawn(error) => error.hint(),
             Self::CodeNeedsImage => {
                 Some("give one with Python, for example --image tensorflow/tensorflow:2.21.0".to_owned())
             }

@@ -60,7 +60,7 @@ impl From<&Error> for Exit {
             Error::NoLocalMaster | Error::SeveralLocalMasters(_) => Self::BadInput,
             Error::LocalDetached | Error::AlreadyEnded { .. } => Self::BadInput,
             Error::NotLocal { .. } | Error::NotAtProcesses { .. } => Self::BadInput,
-            Error::Script(_) | Error::Pack(_) | Error::TfJob(_) => Self::BadInput,
+            Error::Script(_) | Error::Pack(_) | Error::TfJob(_) | Error::Spawn(_) => Self::BadInput,
             Error::CodeNeedsImage | Error::NotWithCode { .. } => Self::BadInput,
             Error::Image(error) => Self::from(error),
             Error::Master(error) => Self::from(error),

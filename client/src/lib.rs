@@ -27,6 +27,7 @@ mod request;
 mod resume;
 mod script;
 mod shell_env;
+mod spawn;
 mod tfjob;
 mod usage;
 

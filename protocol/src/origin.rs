@@ -75,6 +75,14 @@ pub fn role_of_type(key: &str) -> Option<Role> {
 }
 
 impl JobSpec {
+    /// A second path of the folder with the code in pods, where scripts of the job's launcher expect it.
+    pub fn second_code_folder(&self) -> Option<&'static str> {
+        match self.origin {
+            Some(Origin::Spawner { .. }) => Some("/script"),
+            Some(Origin::TfJob(_)) | None => None,
+        }
+    }
+
     /// The labels of a replica's pod by which users of the job's launcher find it.
     pub fn labels_of(&self, replica: ReplicaId) -> BTreeMap<String, String> {
         let labels = match &self.origin {

@@ -12,9 +12,8 @@ use tokio::sync::watch;
 use super::bring::Order;
 use super::leaving::Stage;
 use super::submit::{LOCAL_BY_DEFAULT, Submission, at_own_master, at_running_master};
-use super::which_master::running_master;
+use super::which_master::{running_master, with_namespace};
 use crate::args::{ApplyArgs, Format};
-use crate::cluster::KubePlace;
 use crate::config::{Config, LocalBecause, MasterChoice, variable_to_pass_on};
 use crate::error::Error;
 use crate::exit::Exit;
@@ -50,18 +49,6 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &No
     let orders: Result<Vec<Named>, _> =
         documents.into_iter().map(|document| files.order(document, backend, options.clone())).collect();
     send_all(&client, orders?, (data, notes)).await
-}
-
-/// With a namespace and no master, the master is that of the namespace.
-fn with_namespace(config: &Config, namespace: Option<&String>) -> Config {
-    let Some(namespace) = namespace else { return config.clone() };
-    let in_namespace = |place: KubePlace| MasterChoice::Kube(place.or_namespace(Some(namespace.clone())));
-    let master = match &config.master {
-        MasterChoice::Local(LocalBecause::Default) => in_namespace(KubePlace::default()),
-        MasterChoice::Kube(place) => in_namespace(place.clone()),
-        MasterChoice::Local(LocalBecause::Asked) | MasterChoice::At(_) => config.master.clone(),
-    };
-    Config { master, ..config.clone() }
 }
 
 /// What the images without a command run, as far as this machine's Docker knows them. The master names the others.

@@ -15,6 +15,7 @@ mod list;
 mod logs;
 mod push;
 mod scale;
+mod spawn;
 mod status;
 mod submit;
 mod uninstall;
@@ -50,6 +51,7 @@ pub(crate) async fn run(
         Some(Verb::Why(args)) => why::run(&client("why").await?, &args, &mut data).await,
         Some(Verb::Logs(args)) => logs::run(client("logs").await?, args, data, notes).await,
         Some(Verb::Apply(args)) => apply::run(args, &config()?, data, notes).await,
+        Some(Verb::Spawn(args)) => spawn::run(args, &config()?, data, notes).await,
         Some(Verb::Get(args)) => get::run(&client("get").await?, &args, &mut data).await,
         Some(Verb::Wait(args)) => wait::run(client("wait").await?, args, data, notes).await,
         Some(Verb::Scale(args)) => scale::run(&client("scale").await?, &args.job.name, args.worker_num, notes).await,

@@ -55,7 +55,7 @@ fn files_at(path: &Path) -> Result<Vec<PathBuf>, TfJobError> {
 }
 
 /// The objects of a text. The library refuses duplicate keys, and limits what anchors and aliases may become.
-pub(super) fn split(text: &str, origin: &str, folder: &Path) -> Result<Vec<Document>, TfJobError> {
+pub(crate) fn split(text: &str, origin: &str, folder: &Path) -> Result<Vec<Document>, TfJobError> {
     // Kubernetes reads YAML 1.1, in which 0440 is octal.
     let options = serde_saphyr::options! { legacy_octal_numbers: true, with_snippet: false };
     let values: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use protocol::tfjob::{Entrypoint, TFJOB_CONTAINER};
 use serde_json::{Value, json};
 
-pub(crate) use self::files::read;
+pub(crate) use self::files::{read, split};
 
 /// Why there is no TFJob to send.
 #[derive(Debug, thiserror::Error)]

@@ -269,6 +269,7 @@ impl PodBackend for FakeBackend {
             replica,
             image: _,
             labels: _,
+            second_code_folder: _,
             work_dir: _,
             brings_code: _,
             command: _,

@@ -63,6 +63,7 @@ fn own_pod(spec: &PodSpec, agent: Option<&ImageRef>) -> Pod {
         command: _, // see `arguments`
         template: _,
         labels: of_launcher,
+        second_code_folder: _, // see `agent`
         options,
         agent_token_sha256,
     } = spec;

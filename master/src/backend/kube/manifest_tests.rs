@@ -17,6 +17,7 @@ fn spec() -> PodSpec {
         command: command(&["exec.py"]),
         template: None,
         labels: BTreeMap::new(),
+        second_code_folder: None,
         options: PodOptions::default(),
         agent_token_sha256: "ab".repeat(32),
     }
