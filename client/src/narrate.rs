@@ -114,7 +114,7 @@ fn cause_of_start(view: &JobView, old: Generation, new: Generation) -> String {
     match failed {
         Some(failed) => failed.failure.to_string(),
         None if new.epoch > old.epoch => "the previous start was lost with its master".to_owned(),
-        // A fixed job's view does not say whether this was a push or a resume.
+        // The master that knew whether this was a push or a resume has been replaced.
         None => "a user's request".to_owned(),
     }
 }

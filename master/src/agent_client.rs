@@ -46,9 +46,9 @@ pub const POLL_WAIT_MAX: Duration = Duration::from_secs(30);
 /// A long poll of an agent's status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Poll {
-    /// The answer comes when the status has another number than this.
+    /// The number of the newest known status. The agent answers when its status has another number.
     pub after: u64,
-    /// Or after this time, in whole seconds, at most [`POLL_WAIT_MAX`].
+    /// Maximum time until the answer, in whole seconds, at most [`POLL_WAIT_MAX`].
     pub wait: Duration,
 }
 

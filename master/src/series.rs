@@ -1,5 +1,5 @@
-//! What the scripts of a job have reported over time. It is kept in memory only, within bounds that do not depend on how long
-//! the job runs.
+//! What the scripts of a job have reported over time. It is kept in memory only, within limits that do not depend on how
+//! long the job runs.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,13 +13,13 @@ use protocol::progress::{JobSeries, ReplicaSeries, SeriesPoint};
 const POINTS_MAX: usize = 2048;
 /// Maximum points of one replica.
 const REPLICA_POINTS_MAX: usize = 256;
-/// Points of one replica, however many replicas there are.
+/// Points that each replica may have, however many replicas there are. This limit wins over [`POINTS_MAX`].
 const REPLICA_POINTS_MIN: usize = 16;
 
 /// Limits of the interval at which an agent is asked for the progress of its script.
 const INTERVAL_MIN: Duration = Duration::from_secs(5);
 const INTERVAL_MAX: Duration = Duration::from_secs(30);
-/// With many replicas, a job's master sends one request each 100 ms.
+/// With many replicas, the master sends one such request for a job every 100 ms.
 const INTERVAL_EACH: Duration = Duration::from_millis(100);
 
 /// The points of all replicas of a job.
@@ -32,10 +32,9 @@ impl SeriesOfJob {
         let (Some(progress), Some(generation)) = (&status.helper, status.generation) else { return };
         if progress.has_stepped() {
             let mut all = self.lock();
-            all.entry(replica).or_default();
-            let max = (POINTS_MAX / all.len()).clamp(REPLICA_POINTS_MIN, REPLICA_POINTS_MAX);
+            let max = (POINTS_MAX / all.len().max(1)).clamp(REPLICA_POINTS_MIN, REPLICA_POINTS_MAX);
             let point = SeriesPoint { at: now, generation, progress: progress.clone() };
-            all.entry(replica).and_modify(|points| points.push(point, max));
+            all.entry(replica).or_default().push(point, max);
         }
     }
 
@@ -60,7 +59,7 @@ impl SeriesOfJob {
     }
 }
 
-/// A series of points at equal distances, counted in points, and the newest one. When it is full, it drops every second point.
+/// Every n-th point that was pushed, and the newest one. When it is full, it drops every second point, and n doubles.
 #[derive(Debug, Default)]
 struct Thinned {
     kept: Vec<SeriesPoint>,
@@ -68,7 +67,7 @@ struct Thinned {
     newest: Option<SeriesPoint>,
     /// How many points were pushed.
     pushed: usize,
-    /// Every point whose number is a multiple of two to this power is kept.
+    /// n is two to this power.
     halvings: u32,
 }
 

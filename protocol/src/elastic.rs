@@ -114,7 +114,7 @@ impl JobSpec {
     }
 }
 
-/// A start of the gang of an elastic job, and why it began.
+/// A start of the gang, and why it began.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GangChange {
@@ -128,7 +128,7 @@ pub struct GangChange {
     pub cause: ChangeCause,
 }
 
-/// Why the gang of an elastic job started.
+/// Why the gang started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "cause", rename_all = "snake_case")]

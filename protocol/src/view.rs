@@ -232,7 +232,8 @@ pub struct JobView {
     /// Of an elastic job, the members of the current start by seat: chief, workers, parameter servers, evaluator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roster: Vec<ReplicaId>,
-    /// The newest starts of an elastic job under this master, oldest first, each with its cause; at most 16.
+    /// The newest starts under this master, oldest first, each with its cause; at most 16. Of a job that is not elastic,
+    /// only the starts after a push or after `client resume`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<GangChange>,
     /// All replicas, ordered by role and index.

@@ -53,7 +53,8 @@ pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixM
     ];
     head.extend(view.generation.map(|generation| ("generation", generation.to_string())));
     head.extend(view.workers.map(|wanted| ("workers", format!("{} take part, {wanted} wanted", workers_now(view)))));
-    head.extend(view.changes.last().map(|change| ("last start", one_line(&change.to_string()))));
+    let newest = view.changes.last().filter(|change| Some(change.generation) == view.generation);
+    head.extend(newest.map(|change| ("last start", one_line(&change.to_string()))));
     head.extend(series.and_then(progress).map(|progress| ("progress", one_line(&progress))));
     head.extend(view.result.as_ref().map(|ended| ("result", result(ended))));
     head.extend((view.restarts.total() > 0).then(|| ("restarts", restarts(view))));

@@ -76,7 +76,10 @@ impl SpawnError {
             Self::Taken { tag, .. } => {
                 Some(format!("delete it with client spawn -d {tag}, or use another tag: -t TAG or -r"))
             }
-            Self::NoScript => Some("name it at the end, for example client spawn -w 3 train.py; client spawn --help lists the options".to_owned()),
+            Self::NoScript => Some(
+                "name it at the end, for example client spawn -w 3 train.py; client spawn --help lists the options"
+                    .to_owned(),
+            ),
             Self::NamespaceAndAddress(_) => Some("leave out -n, or give --master kube".to_owned()),
             Self::Read { .. }
             | Self::Line { .. }

@@ -19,7 +19,7 @@ pub struct LeasePoll {
     pub lease: Lease,
     /// The number of the newest status that is known.
     pub after: u64,
-    /// How long to wait for another one.
+    /// How long to wait for a newer status.
     pub wait: Duration,
     /// The agent's clock in its newest answer.
     pub heard: ClockMillis,
@@ -34,7 +34,7 @@ pub struct PartOfStart {
     pub membership: Option<Membership>,
     /// The code with which the run starts, if the job brings it.
     pub code: Option<CodeId>,
-    /// What keeps the run alive, if it needs that.
+    /// What keeps the run alive, if the job has leases.
     pub renewal: Option<Renewal>,
 }
 

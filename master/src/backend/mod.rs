@@ -170,8 +170,8 @@ pub trait PodBackend: Send + Sync {
     /// [`BackendError::Delete`].
     async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError>;
 
-    /// Like [`PodBackend::delete`], for a pod in which exec.py is dead. So a back end that waits for a pod's node need not
-    /// wait for it.
+    /// Like [`PodBackend::delete`], for a pod in which exec.py is known to be dead. A back end need not wait until the pod's
+    /// node confirms the end.
     ///
     /// # Errors
     /// [`BackendError::Delete`].

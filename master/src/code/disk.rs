@@ -1,5 +1,5 @@
 //! The files of the store of code: `manifests/<id>`, `blobs/<SHA-256>`, and `uploads/`, in which files are written before
-//! they are renamed. A manifest's time of change says when its code was last sent or asked for.
+//! they are renamed. The time of a manifest's last change is the time at which its code was last sent or required.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,10 +12,10 @@ use protocol::code::{CodeId, Manifest, Sha256};
 
 use super::upload::Upload;
 
-/// The smallest space that a file is charged for, in bytes, so that the limit bounds the number of files too.
+/// Minimum bytes that a file is charged for, so that the limit of all code also limits the number of files.
 const BLOCK: u64 = 4096;
 
-/// The space that a file of this size is charged for.
+/// The bytes that a file of this size is charged for.
 pub(super) fn charged(size: u64) -> u64 {
     size.max(1).next_multiple_of(BLOCK)
 }
@@ -38,7 +38,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// The space of all files.
+    /// The bytes that all files are charged for.
     pub(super) fn kept(&self) -> io::Result<u64> {
         let mut kept = 0;
         for folder in [&self.manifests, &self.blobs] {

@@ -18,7 +18,7 @@ pub use self::upload::Piece;
 
 /// Maximum bytes of all code together.
 pub const CODE_STORE_BYTES: u64 = 2 * 1024 * 1024 * 1024;
-/// How long code without a job stays after it was last sent or asked for. An upload must end within this time.
+/// How long code without a job stays after it was last sent or required. An upload must end within this time.
 pub const UNUSED_TIME: Duration = Duration::from_secs(10 * 60);
 
 /// The store.
@@ -30,7 +30,7 @@ pub struct CodeStore {
     space: Mutex<Space>,
 }
 
-/// The disk space in use, in bytes. See [`disk::charged`].
+/// The bytes that files are charged for. See [`disk::charged`].
 #[derive(Debug)]
 struct Space {
     /// By files of the store.
@@ -52,7 +52,7 @@ pub enum CodeError {
     #[error("the code has no file {0}")]
     NoScript(ScriptPath),
     /// The manifest has another id.
-    #[error("the manifest has the id {0}")]
+    #[error("the manifest has another id: {0}")]
     OtherId(CodeId),
     /// The stream of blobs is not valid.
     #[error("the blobs are refused")]
@@ -172,7 +172,7 @@ impl CodeStore {
         self.disk.blob(blob)
     }
 
-    /// Removes all code that is not in `used` and was last sent or asked for [`UNUSED_TIME`] before `now`.
+    /// Removes all code that is not in `used` and was last sent or required more than [`UNUSED_TIME`] before `now`.
     ///
     /// # Errors
     /// A folder cannot be listed, or a file cannot be removed.

@@ -16,7 +16,7 @@ use super::disk::Disk;
 pub enum Piece {
     /// The next bytes.
     Bytes(Bytes),
-    /// The upload ends here. An upload without it was broken off.
+    /// The upload is complete.
     End,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Upload {
 }
 
 impl Disk {
-    /// Receives an upload. `next` returns `None` if the sender is gone.
+    /// Receives an upload. `next` returns `None` if the caller stopped sending before [`Piece::End`].
     pub(super) fn upload(
         &self,
         manifest: &Manifest,

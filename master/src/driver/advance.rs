@@ -28,7 +28,7 @@ impl Driver {
             let seen = Seen { gang: &gang, policy: &self.policy, restarts: &restarts, epoch, now };
             let (phase, actions) = phase::step(self.phase.clone(), self.wished(), seen);
             let has_moved = phase != self.phase;
-            let look_at = phase::next_look(&phase, seen);
+            let look_at = phase::next_look(&phase, &actions, seen);
             // The new phase drops the evidence of the failed start, so the diagnosis is stored first.
             if let Some(failure) = judged(&actions) {
                 self.failed = Some(self.failed_start(failure.clone(), &gang).await);
@@ -63,9 +63,7 @@ impl Driver {
 
     /// Enters a phase. `gang` was observed in the previous phase.
     fn enter(&mut self, phase: JobPhase, gang: &Gang) {
-        if self.policy.elastic.is_some() {
-            self.note_starts(&phase, gang);
-        }
+        self.note_starts(&phase, gang);
         let launches = Launches { are_complete: gang.all(ReplicaPhase::was_launched), last: self.last_launch() };
         times::reach(&mut self.times, (&self.phase, &phase), &launches, self.context.store.now());
         match &phase {

@@ -14,6 +14,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::task::spawn_blocking;
 use tracing::debug;
 
+use super::Context;
 use super::tasks::{is_unreachable, patience};
 use crate::agent_client::{AgentClient, AgentError};
 use crate::code::CodeStore;
@@ -66,7 +67,7 @@ impl DeliveryError {
         }
     }
 
-    /// The agent's own error, or that it still has no code.
+    /// The agent's own error. If there is none: its answer `missing`, and why the code could not be sent.
     pub(super) fn at_agent(self, missing: &str) -> AgentError {
         match self {
             Self::Agent(error) => error,
@@ -79,8 +80,8 @@ impl DeliveryError {
 }
 
 impl Delivery {
-    pub(super) fn new(id: CodeId, agents: AgentClient, store: Arc<CodeStore>) -> Self {
-        Self { id, agents, store, stream: Mutex::default() }
+    pub(super) fn new(id: CodeId, agents: &AgentClient, context: &Context) -> Self {
+        Self { id, agents: agents.clone(), store: Arc::clone(&context.code), stream: Mutex::default() }
     }
 
     /// The id of the code with which every start begins.
@@ -111,6 +112,11 @@ impl Delivery {
             Err(DeliveryError::Agent(AgentError::Unreachable { .. })) => None,
             Err(error) => Some(AgentState::Failed(error.lost_run())),
         }
+    }
+
+    /// Whether the agent receives the code after this first answer.
+    pub(super) fn is_due(&self, first: &AgentState) -> bool {
+        first.status().is_some_and(|status| status.features.code && self.is_missing_at(status))
     }
 
     /// Whether an agent needs the code for its next start. An agent that runs has the code of that start.

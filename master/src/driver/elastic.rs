@@ -1,5 +1,5 @@
-//! What only the driver of an elastic job does: it gives replicas their seats, keeps their pods, and follows changes of
-//! the number of workers.
+//! Why starts begin, and the changes that users ask for. In an elastic job also: gives replicas their seats, and keeps
+//! their pods.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -47,7 +47,8 @@ pub(super) fn follow(policy: &mut Policy, record: &JobRecord, (active_time, elap
     });
 }
 
-/// The starts of a job under this master. In a fixed job, only `before` is used.
+/// The starts of a job under this master. In a fixed job, `roster` stays empty, and only starts that a user has caused are
+/// in `changes`: the record has the causes of the others.
 #[derive(Debug, Default)]
 pub(super) struct Starts {
     /// How many starts there were before the next one, as far as this master knows without its agents.
@@ -106,7 +107,11 @@ impl Starts {
             None if joined.is_empty() => ChangeCause::Shrunk,
             None => ChangeCause::Joined { replicas: joined },
         };
-        self.changes.push(GangChange { generation, at: now, workers: roster.workers(), cause });
+        self.change(GangChange { generation, at: now, workers: roster.workers(), cause });
+    }
+
+    fn change(&mut self, change: GangChange) {
+        self.changes.push(change);
         if self.changes.len() > CHANGES_MAX {
             self.changes.remove(0);
         }
@@ -137,8 +142,7 @@ impl Driver {
         let gang = self.gang();
         let start = self.starts_so_far(&gang);
         for (id, seat) in roster.seats() {
-            let pushes = self.stored.record.pushes;
-            let membership = Membership { seat: seat.index, of: roster.len(), start, pushes };
+            let membership = Membership { seat: seat.index, of: roster.len(), start, pushes: self.policy.pushes };
             self.replicas.entry(id).and_modify(|replica| {
                 replica.seen.enrolled = Some(Enrolled { generation, membership });
             });
@@ -147,12 +151,22 @@ impl Driver {
         self.starts.begin(generation, roster, last_start(&gang).is_none(), self.context.store.now());
     }
 
-    /// Notes the members of the gang when this phase begins.
+    /// Notes why a start of a fixed job begins, if a user has caused it.
+    pub(super) fn note_fixed_start(&mut self, generation: Generation) {
+        if self.policy.elastic.is_some() {
+            return;
+        }
+        if let Some(cause @ (ChangeCause::Pushed | ChangeCause::Resumed)) = self.starts.cause.take() {
+            let workers = self.stored.record.spec.worker_num;
+            self.starts.change(GangChange { generation, at: self.context.store.now(), workers, cause });
+        }
+    }
+
+    /// When this phase begins, notes why the start before it has ended, and the members of an elastic job's start.
     pub(super) fn note_starts(&mut self, phase: &JobPhase, gang: &Gang) {
+        let is_unknown = self.policy.elastic.is_some() && self.starts.roster.is_empty();
         match phase {
-            JobPhase::Starting { .. } | JobPhase::Running { .. } if self.starts.roster.is_empty() => {
-                self.starts.adopt(gang);
-            }
+            JobPhase::Starting { .. } | JobPhase::Running { .. } if is_unknown => self.starts.adopt(gang),
             JobPhase::Stopping { ending: Ending::Failed(failure), .. } => self.starts.note_failure(failure.clone()),
             // Somebody has stopped a member, or nothing failed.
             JobPhase::Stopping { ending: Ending::Regroup, .. } => {

@@ -5,6 +5,8 @@
 mod copying;
 mod leased;
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +18,7 @@ use protocol::ids::Generation;
 use protocol::lease::{ClockMillis, Lease, Renewal, Vigil};
 use protocol::warm::WarmRequest;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
@@ -32,6 +34,8 @@ use crate::logs::ReplicaLog;
 use crate::series::SeriesOfJob;
 use crate::store::wall_clock;
 
+/// A delivery of code that takes less time than this is not worth a word.
+const QUIET_DELIVERY: Duration = Duration::from_secs(1);
 /// Maximum pause, without jitter, before a silent agent is asked again. The whole gang waits for the last agent.
 const JOIN_DELAY_MAX: Duration = Duration::from_millis(200);
 
@@ -189,15 +193,30 @@ impl Pod {
         self.news.send_modify(|copied| copied.is_last = true);
     }
 
-    /// Brings the code after the agent's first answer, before the driver hears of that answer. Retries while the pod
+    /// Brings the code after the agent's first answer, before the driver learns of that answer. Retries while the pod
     /// lives, or for the length of the lease, if the agent has one. `None` if the pod has ended.
     async fn with_code(&self, is_first: bool, state: AgentState, has_lease: bool) -> Option<AgentState> {
         let Followed { delivery, address, lease, .. } = &self.followed;
         let Some(delivery) = delivery.as_ref().filter(|_| is_first) else { return Some(state) };
         let complete = async || delivery.complete(*address, state.clone()).await.ok_or(());
         let pauses = persistent().with_total_delay(lease.filter(|_| has_lease).map(Lease::length));
-        let complete = complete.retry(pauses).when(|()| !self.ended.is_cancelled()).await;
+        let complete = complete.retry(pauses).when(|()| !self.ended.is_cancelled());
+        let complete = tokio::select! {
+            complete = complete => complete,
+            never = self.tell_of_delivery(delivery.is_due(&state)) => match never {},
+        };
         complete.ok().or_else(|| self.unreachable(false).filter(|_| !self.ended.is_cancelled()))
+    }
+
+    /// Reports that the replica waits for its code, if that takes long. Then does nothing for ever.
+    async fn tell_of_delivery(&self, is_due: bool) -> Infallible {
+        if is_due {
+            sleep(QUIET_DELIVERY).await;
+            let report = Report::Waits(self.followed.subject, "its agent receives the job's code".to_owned());
+            // The send fails only if the driver has ended, so the error does not matter.
+            let _ = self.followed.reporter.send(report).await;
+        }
+        pending().await
     }
 
     /// Asks for a warm interpreter after the agent's first answer, so that it imports modules while the gang gathers.

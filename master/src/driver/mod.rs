@@ -24,7 +24,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::code::CodeId;
 use protocol::failure::FailedStart;
 use protocol::ids::{Generation, ReplicaId};
 use protocol::view::JobTimes;
@@ -59,7 +58,7 @@ const BACKLOG: usize = 1024;
 enum Report {
     /// A replica's agent has this state now.
     Agent(Subject, AgentState),
-    /// A replica has no pod yet, for this reason.
+    /// A replica has no pod yet, or its agent is not ready yet, for this reason.
     Waits(Subject, String),
     /// A replica's agent does not stop its run.
     NotStopped {
@@ -118,9 +117,9 @@ struct Driver {
     start: Option<AbortOnDropHandle<()>>,
     /// The tasks that create pods.
     creations: Vec<AbortOnDropHandle<()>>,
-    /// The starts of an elastic job.
+    /// The starts of the job.
     starts: Starts,
-    /// When the driver must look at an elastic job again, as the time since it began.
+    /// When the driver must look at the job again because of its upkeep or size, as the time since it began.
     look_at: Option<Duration>,
     /// The newest start, also after its end; `None` while a gang gathers for the next start.
     current_start: Option<Generation>,
@@ -166,9 +165,9 @@ impl Driver {
         let accepted = JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() };
         let token = context.agent_key.token(&record.uid);
         let agents = context.agents.with_token(&token);
-        let delivery = |id: CodeId| Arc::new(Delivery::new(id, agents.clone(), Arc::clone(&context.code)));
+        let delivery = record.code().map(|id| Arc::new(Delivery::new(id, &agents, &context)));
         Self {
-            delivery: record.code().map(delivery),
+            delivery,
             agents,
             token,
             pods: context.backend.watch(&stored.key()),

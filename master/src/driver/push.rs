@@ -17,24 +17,20 @@ impl Driver {
     /// The delivery of this code, which may have begun.
     pub(super) fn delivery_of(&self, code: Option<CodeId>) -> Option<Arc<Delivery>> {
         let begun = self.delivery.as_ref().filter(|delivery| Some(delivery.id()) == code);
-        begun.cloned().or_else(|| code.map(|id| self.new_delivery(id)))
-    }
-
-    fn new_delivery(&self, id: CodeId) -> Arc<Delivery> {
-        Arc::new(Delivery::new(id, self.agents.clone(), Arc::clone(&self.context.code)))
+        begun.cloned().or_else(|| code.map(|id| Arc::new(Delivery::new(id, &self.agents, &self.context))))
     }
 
     /// Brings new code to all agents that answer. Later agents get it before their next start.
     pub(super) fn stage(&mut self, Staging { code, done }: Staging) {
         let agents = self.replicas.iter().filter_map(|(id, replica)| Some((*id, replica.agent()?)));
         let agents: Vec<(ReplicaId, SocketAddr)> = agents.collect();
-        let delivery = self.new_delivery(code);
+        let delivery = Delivery::new(code, &self.agents, &self.context);
         self.tasks.spawn(async move {
             let deliver = async |(id, agent): (ReplicaId, SocketAddr)| {
                 delivery.deliver(agent).await.map_err(|error| format!("{id}: {}", error_chain(&error)))
             };
             let deliveries = stream::iter(agents).map(deliver).buffer_unordered(AGENTS_AT_ONCE);
-            // Whoever asked may have given up.
+            // The request may have timed out.
             let _ = done.send(deliveries.try_collect().await);
         });
     }

@@ -197,7 +197,7 @@ pub(super) async fn delete(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId
     replace(backend, job, id, Standing::Held).await;
 }
 
-/// Like [`delete`]. The pod of an agent that is fenced need not be confirmed dead.
+/// Like [`delete`]. If the agent is fenced, the run in its pod is dead, and the pod's end need not be confirmed.
 pub(super) async fn replace(backend: &dyn PodBackend, job: &JobKey, id: ReplicaId, standing: Standing) {
     let delete = async || match standing {
         Standing::Held | Standing::Lapsed => backend.delete(job, id).await,

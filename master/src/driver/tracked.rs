@@ -109,10 +109,10 @@ impl Replica {
         self.seen.hear(before.unwrap_or(agent));
     }
 
-    /// Stores why its pod does not exist yet.
+    /// Stores why its pod does not exist yet, or why its agent is not ready yet.
     pub(super) fn wait(&mut self, subject: Subject, reason: String) {
         if subject.pod == self.pods_before {
-            self.seen.denied = Some(reason);
+            self.seen.waits = Some(reason);
         }
     }
 
@@ -124,7 +124,9 @@ impl Replica {
         let Some(incarnation) = incarnation else {
             return if was_listed { PodNews::Deleted } else { PodNews::Same };
         };
-        self.seen.denied = None;
+        if !was_listed {
+            self.seen.waits = None;
+        }
         self.requested_at = None;
         self.seen.is_found |= mem::take(&mut self.may_be_found);
         match self.incarnation.replace(incarnation) {
@@ -256,6 +258,7 @@ impl Replica {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::observation::Addresses;
 
     #[test]
     fn late_reports_about_an_earlier_pod_are_ignored() {
@@ -280,5 +283,23 @@ mod tests {
         assert_eq!(news, [PodNews::Same, PodNews::Same, PodNews::Replaced]);
         let news = [None, None, listed("c"), listed("c")].map(|pod| replica.see(pod));
         assert_eq!(news, [PodNews::Deleted, PodNews::Same, PodNews::Replaced, PodNews::Same]);
+    }
+
+    #[test]
+    fn a_replica_shows_why_its_agent_is_not_ready_until_the_agent_is() {
+        let id = "worker-1".parse().unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let state = PodState::Running(Addresses { agent: address, tensorflow: address });
+        let pod = || Some(Pod { incarnation: "a".to_owned().into(), state: state.clone() });
+        let mut replica = Replica::new();
+        replica.wait(replica.subject(id), "a quota has no room".to_owned());
+        assert_eq!(replica.seen.waits_for(), Some("a quota has no room"));
+        replica.see(pod());
+        assert_eq!(replica.seen.waits_for(), None);
+        replica.wait(replica.subject(id), "its agent receives the job's code".to_owned());
+        replica.see(pod());
+        assert_eq!(replica.seen.waits_for(), Some("its agent receives the job's code"));
+        replica.hear(replica.subject(id), AgentState::SeedOnly, None);
+        assert_eq!(replica.seen.waits_for(), None);
     }
 }

@@ -90,7 +90,7 @@ pub(super) async fn put_blobs(
         let _turn = TURNS.acquire().await;
         let (sender, mut pieces) = mpsc::channel(PIECES_AHEAD);
         let received = answered(state.jobs.code(), move |code| code.receive(id, || pieces.blocking_recv()));
-        // The pieces of a refused upload are dropped. The refusal says more than their end.
+        // If the blobs are refused, `send` ends early without an error, and the refusal is the answer.
         let (sent, received) = tokio::join!(send(request.into_body(), sender), received);
         sent.and(received)
     };

@@ -122,16 +122,16 @@ pub(super) async fn show(
     Ok(Json(view))
 }
 
-/// Changes how many workers an elastic job may have, or suspends or resumes a job. The change takes effect after the
-/// answer.
+/// Changes how many workers an elastic job may have, suspends or resumes a job, or gives it new code. The change takes
+/// effect after the answer.
 #[utoipa::path(
     patch,
     path = routes::JOB,
     params(("name" = JobName, Path, description = "The job")),
     request_body(content = JobPatch, description = "At most 4 MiB, within 10 seconds"),
     responses(
-        (status = 200, description = "The job. Its number of workers is the new one; its state may still be the old one", body = JobView),
-        (status = 409, description = "The job has ended, or is not elastic and its number of workers is to change, or its record cannot be changed",
+        (status = 200, description = "The job. Its number of workers and its code are the new ones; its state may still be the old one", body = JobView),
+        (status = 409, description = "The job has ended or does not allow the change, its new code is missing, or its record cannot be changed",
             body = Problem, content_type = "application/problem+json"),
         (status = 422, description = "The change is refused", body = Problem, content_type = "application/problem+json"),
         BadBody,

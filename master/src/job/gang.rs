@@ -24,7 +24,7 @@ pub struct Member {
     pub waits_for: Option<String>,
     /// Whether this master has requested the pod's deletion.
     pub deleted_by: DeletedBy,
-    /// What mainly elastic jobs ask.
+    /// What mainly elastic jobs need to know.
     pub place: Place,
 }
 
@@ -89,8 +89,8 @@ impl Member {
         self.pod == Presence::Live && !self.phase.was_configured()
     }
 
-    /// Whether the cluster is removing its pod, and can do so. It cannot remove the pod of a dead node; a fence shows
-    /// that the run there is dead.
+    /// Whether the cluster is removing its pod, so that the pod soon disappears without this master. The node of a fenced
+    /// agent may be dead, and then the pod would stay.
     pub fn is_on_its_way(&self) -> bool {
         self.place.is_leaving && self.place.standing < Standing::Fenced
     }

@@ -98,8 +98,8 @@ pub struct Addresses {
 pub struct Observation {
     /// Its pod; `None` before the back end reports it, and after its deletion.
     pub pod: Option<PodState>,
-    /// Why the back end does not create its pod yet, if it says.
-    pub denied: Option<String>,
+    /// Why its pod does not exist yet, or why its agent is not ready yet, if known.
+    pub waits: Option<String>,
     /// Its agent.
     pub agent: AgentState,
     /// Whether this master has requested the pod's deletion.
@@ -132,7 +132,7 @@ impl Observation {
     /// A replica about which nothing is known yet.
     pub const NEW: Self = Self {
         pod: None,
-        denied: None,
+        waits: None,
         agent: AgentState::Silent,
         deleted_by: DeletedBy::Others,
         enrolled: None,
@@ -234,10 +234,11 @@ impl Observation {
         matches!(self.pod, Some(PodState::Leaving { .. }))
     }
 
-    /// Why it has no pod, or why its pod has no address, if known.
+    /// Why it has no pod, why its pod has no address, or why its agent is not ready, if known.
     pub fn waits_for(&self) -> Option<&str> {
         match &self.pod {
             Some(PodState::Pending { reason }) => reason.as_deref(),
+            Some(PodState::Running(_)) if self.agent == AgentState::Silent => self.waits.as_deref(),
             Some(
                 PodState::Running(_)
                 | PodState::Unusable { .. }
@@ -245,7 +246,7 @@ impl Observation {
                 | PodState::Disrupted { .. }
                 | PodState::Terminated { .. },
             ) => None,
-            None => self.denied.as_deref(),
+            None => self.waits.as_deref(),
         }
     }
 

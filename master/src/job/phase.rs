@@ -34,6 +34,7 @@ pub use self::look::next_look;
 use super::gang::{Gang, Member, was_stopped};
 use super::policy::{Deadline, Policy};
 use super::roster::resize;
+use super::upkeep::Upkeep;
 
 /// The phase of a job. All times are durations since the job's driver began.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -220,7 +221,7 @@ pub fn begin(known: Known, policy: &Policy, now: Duration) -> (JobPhase, Vec<Act
 pub fn step(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let (phase, mut actions) = next(phase, event, seen);
     let upkeep = look::upkeep_in(&phase, seen);
-    if !upkeep.create.is_empty() || !upkeep.delete.is_empty() {
+    if upkeep != Upkeep::default() {
         actions.push(Action::Keep(upkeep));
     }
     (phase, actions)
@@ -267,11 +268,14 @@ fn running(generation: Generation, since: Duration, seen: Seen<'_>) -> (JobPhase
         return stop(&phase, Ending::Succeeded, seen);
     }
     let failure = seen.gang.first_failure().or_else(|| overdue(seen));
+    let is_outdated = is_outdated(generation, seen);
     match (failure, &seen.policy.elastic) {
         // An earlier master was about to start the gang again.
-        (Some(failure), Some(_)) if was_stopped(&failure) => stop(&phase, Ending::Regroup, seen),
+        (Some(failure), elastic) if was_stopped(&failure) && (elastic.is_some() || is_outdated) => {
+            stop(&phase, Ending::Regroup, seen)
+        }
         (Some(failure), _) => fail(&phase, failure, seen),
-        (None, _) if is_outdated(generation, seen) => stop(&phase, Ending::Regroup, seen),
+        (None, _) if is_outdated => stop(&phase, Ending::Regroup, seen),
         (None, Some(elastic)) if resize(seen.gang, elastic, since, seen.now).is_some() => {
             stop(&phase, Ending::Regroup, seen)
         }

@@ -66,7 +66,7 @@ pub struct Policy {
     pub requeue_pause: Duration,
     /// Whether a user has suspended the job.
     pub is_suspended: bool,
-    /// How often a user has pushed new code.
+    /// How often a user had pushed new code when the driver last chose the code of the next start.
     pub pushes: u32,
     /// The deadline of the job, if it has one.
     pub deadline: Option<Deadline>,
@@ -208,8 +208,8 @@ impl Policy {
         }
     }
 
-    /// Whether a restart would count; `None` if a restart is useless. A script may ask for a restart that does not count,
-    /// once it has completed a step. One that leaves before its first step could do so in every start.
+    /// Whether a restart would count; `None` if a restart is useless. A script that has completed a step may ask for a restart
+    /// that does not count. Without a step, it could ask for one in every start.
     pub fn budget_of(&self, failure: &Failure, helper: HelperUse) -> Option<Budget> {
         if failure.replica().is_some_and(|replica| self.ends_job(replica.role, failure)) {
             return None;

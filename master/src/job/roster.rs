@@ -132,8 +132,8 @@ pub fn resize(gang: &Gang, elastic: &Elastic, since: Duration, now: Duration) ->
     (is_due && wanted.iter().any(|place| is_ready(place) && !gang.has(place))).then_some(Resize::Grow)
 }
 
-/// Minimum time from a start to a restart that takes in new workers, unless every wanted worker is ready. Scripts that use
-/// the helper lose no step by a restart.
+/// Minimum time from a start to a restart that takes in new workers, unless every wanted worker is ready. By default, it is
+/// shorter if all scripts use the helper, because they lose no step.
 pub fn grow_interval(gang: &Gang, elastic: &Elastic) -> Duration {
     let mut training = gang.members().filter(|member| member.id.role.trains());
     let by_default = if training.all(|member| member.place.helper == HelperUse::Stepped) {

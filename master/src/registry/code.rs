@@ -42,8 +42,8 @@ impl Jobs {
         checked.unwrap_or_else(|error| Err(CodeError::Disk(failed(error)))).map_err(JobsError::Code)
     }
 
-    /// Makes a job ready to start with new code, while it goes on with its present code: the agents take it, or this host's
-    /// Python parses what is in the job's folder.
+    /// Prepares a start with new code, while the job goes on with its present code. The agents receive the new code. If the
+    /// job runs in a folder of this host, Python parses the script in it.
     pub(super) async fn prepare_push(&self, name: &JobName, patch: JobPatch) -> Result<(), JobsError> {
         // The change of the record reports an unknown job.
         let Some(handle) = self.find(name).filter(|_| patch.code.is_some() || patch.reload) else { return Ok(()) };
@@ -58,12 +58,14 @@ impl Jobs {
             }
             (Some(_), None) => Err(JobsError::NotPushable(name.clone())),
             (None, Some(_)) => Ok(()),
-            (None, None) if spec.work_dir.is_some() => Ok(self.context.backend.admit(&spec).await?),
+            (None, None) if spec.image.is_none() && spec.groups.is_empty() => {
+                Ok(self.context.backend.admit(&spec).await?)
+            }
             (None, None) => Err(JobsError::NotPushable(name.clone())),
         }
     }
 
-    /// Removes the code that no job on record uses, now and then.
+    /// Removes the code that no job on record uses, every [`SWEEP_INTERVAL`].
     pub(super) async fn sweep_code(self: Arc<Self>) {
         let mut times = interval(SWEEP_INTERVAL);
         loop {

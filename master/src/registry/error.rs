@@ -38,13 +38,13 @@ pub enum JobsError {
     /// The back end refuses the job.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// A job whose code is in its image gets new code.
+    /// The job's code is in its image, so it takes no new code.
     #[error(
         "the script of job \"{0}\" is in its image: build the image again and submit the job with --replace, or submit it \
          with its code, as in client train.py --image IMAGE"
     )]
     NotPushable(JobName),
-    /// An agent does not take the new code.
+    /// An agent did not take the new code.
     #[error("the job goes on with its present code, because an agent did not take the new code: {0}")]
     NotStaged(String),
     /// The code that the job brings cannot be used.

@@ -127,11 +127,11 @@ impl Jobs {
     }
 
     /// Changes the number of workers of an elastic job, suspends or resumes a job, or gives it new code. The driver then
-    /// follows it.
-    /// Returns the changed record.
+    /// follows the record. Returns the changed record.
     ///
     /// # Errors
-    /// [`JobsError::Spec`], [`JobsError::Over`], and those of [`Self::wish`].
+    /// [`JobsError::Spec`], [`JobsError::Over`], [`JobsError::Refused`], [`JobsError::Code`], [`JobsError::NotPushable`],
+    /// [`JobsError::NotStaged`], and those of [`Self::wish`].
     pub async fn patch(&self, name: &JobName, patch: JobPatch) -> Result<JobRecord, JobsError> {
         in_time(name, self.put_patch_on_record(name, patch)).await
     }
@@ -192,7 +192,7 @@ impl Jobs {
     }
 }
 
-/// Changes a record as a user asks. An error leaves it unspecified.
+/// Changes a record as a user asks. After an error, the record must not be written.
 fn patched(record: &mut JobRecord, patch: JobPatch, now: UnixMillis) -> Result<(), JobsError> {
     if patch.scales() {
         let workers = record.spec.patched(record.desired, patch).map_err(JobsError::Spec)?;

@@ -68,10 +68,10 @@ pub struct JobRecord {
     /// The code of the newest push. Absent: the code of the spec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeId>,
-    /// How often a user has pushed new code. Starts with fewer pushes begin again.
+    /// How often a user has pushed new code. A start that began with fewer pushes is stopped, and begins again.
     #[serde(default, skip_serializing_if = "protocol::is_default")]
     pub pushes: u32,
-    /// When a user suspended the job.
+    /// When and how long users have suspended the job.
     #[serde(default, skip_serializing_if = "Suspension::is_none")]
     pub suspension: Suspension,
     /// How the job ended; written once.

@@ -16,7 +16,7 @@ pub struct Suspension {
     /// How long the job was suspended before, in milliseconds.
     #[serde(default)]
     pub earlier_millis: u64,
-    /// Starts that were neither failed nor repeated when the job was suspended for the last time.
+    /// How many starts before the last suspension are not among the job's restarts, because they did not fail.
     #[serde(default)]
     pub starts: u32,
     /// The start that the last suspension ended. It and all earlier starts are over.

@@ -190,8 +190,10 @@ impl Plan {
         let unknown = self.replicas.iter().filter(|one| one.user == User::Unknown);
         let unknown: Vec<&str> = unknown.map(|one| one.name.as_str()).collect();
         let of_image = self.replicas.iter().any(|one| one.user == User::OfImage);
+        let graces = self.replicas.iter().filter_map(Replicas::grace_seconds);
+        let options = PodOptions { termination_grace_seconds: graces.max(), allow_root, ..PodOptions::default() };
         if allow_root {
-            return PodOptions { allow_root, ..PodOptions::default() };
+            return options;
         }
         if !unknown.is_empty() && !of_image {
             let why = format!(
@@ -201,7 +203,7 @@ impl Plan {
             );
             findings.warn("spec.tfReplicaSpecs", why);
         }
-        PodOptions { run_as: of_image.then_some(RunAs::Image), ..PodOptions::default() }
+        PodOptions { run_as: of_image.then_some(RunAs::Image), ..options }
     }
 }
 

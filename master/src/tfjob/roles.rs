@@ -1,5 +1,7 @@
 //! The replicas of each type, as a group of one role.
 
+use std::num::NonZeroU32;
+
 use protocol::group::{Group, Template};
 use protocol::ids::Role;
 use protocol::origin::role_of_type;
@@ -25,6 +27,15 @@ pub(super) struct Replicas {
     pub(super) user: User,
     /// Absent without replicas, and if it was refused.
     pub(super) group: Option<Group>,
+}
+
+impl Replicas {
+    /// The time from SIGTERM to SIGKILL that the template gives.
+    pub(super) fn grace_seconds(&self) -> Option<NonZeroU32> {
+        let template = self.group.as_ref()?.template.as_ref()?;
+        let seconds = template.pod["spec"]["terminationGracePeriodSeconds"].as_u64()?;
+        NonZeroU32::new(u32::try_from(seconds).ok()?)
+    }
 }
 
 /// Reads all types.

@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 use crate::service::harness::{Answer, Master, client, spec};
 
 /// The code of a job with its contents.
-struct Code {
+pub(crate) struct Code {
     manifest: Manifest,
     contents: Vec<Vec<u8>>,
 }
 
 impl Code {
-    fn new(files: &[(&str, &[u8])]) -> Self {
+    pub(crate) fn new(files: &[(&str, &[u8])]) -> Self {
         let file = |(path, content): &(&str, &[u8])| CodeFile {
             path: path.parse().expect(path),
             sha256: Sha256::of(content),
@@ -37,7 +37,7 @@ impl Code {
         Self::new(&[("train.py", b"print('hello')\n"), ("lib/a.py", b"A = 1\n"), ("lib/empty.py", b"")])
     }
 
-    fn id(&self) -> CodeId {
+    pub(crate) fn id(&self) -> CodeId {
         self.manifest.id()
     }
 
@@ -57,8 +57,8 @@ fn received(store: &CodeStore, id: CodeId, stream: &[u8]) -> Result<Vec<Sha256>,
     store.receive(id, || pieces.next())
 }
 
-/// Sends what the store does not have. Returns how many blobs these were.
-fn send(store: &CodeStore, code: &Code) -> usize {
+/// Sends what the store does not have. Returns how many blobs it sent.
+pub(crate) fn send(store: &CodeStore, code: &Code) -> usize {
     let missing = store.offer(code.id(), &code.manifest).expect("the manifest is taken");
     assert_eq!(received(store, code.id(), &code.stream(&missing)).expect("the blobs are taken"), []);
     missing.len()

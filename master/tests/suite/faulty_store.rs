@@ -1,21 +1,24 @@
-//! A store with a bug. Tests check how the master reacts to the bug, or that the chaos checker finds it.
+//! A store with a bug, or with another writer. Tests check how the master reacts, or that the chaos checker finds the bug.
 
 use async_trait::async_trait;
-use master::store::{JobRecord, JobStore, StoreError, StoreEvent, Stored, Version};
+use master::store::{Change, JobRecord, JobStore, StoreError, StoreEvent, Stored, Version, amend};
+use protocol::code::CodeId;
 use protocol::ids::JobName;
 use testkit::fake::FakeStore;
 use tokio::sync::mpsc;
 
-/// What is wrong with a [`FaultyStore`].
+/// What is special about a [`FaultyStore`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bug {
     /// `get` panics.
     PanicInGet,
     /// `update` writes the record even if the version is outdated.
     UpdateIgnoresVersion,
+    /// A user pushes this code just before the first restart is recorded.
+    PushComesFirst(CodeId),
 }
 
-/// A store in memory that is correct except for one bug.
+/// A store in memory that is correct except for this.
 pub(crate) struct FaultyStore {
     pub(crate) store: FakeStore,
     pub(crate) bug: Bug,
@@ -39,6 +42,17 @@ impl JobStore for FaultyStore {
     async fn update(&self, record: JobRecord, version: &Version) -> Result<Stored, StoreError> {
         match self.bug {
             Bug::PanicInGet => self.store.update(record, version).await,
+            Bug::PushComesFirst(code) => {
+                amend(&self.store, &record.spec.name, |known| {
+                    if record.restarts.counted == 0 || known.pushes > 0 {
+                        return Change::Nothing;
+                    }
+                    (known.code, known.pushes) = (Some(code), 1);
+                    Change::Write
+                })
+                .await?;
+                self.store.update(record, version).await
+            }
             Bug::UpdateIgnoresVersion => {
                 let name = record.spec.name.clone();
                 let now = self.store.get(&name).await?.ok_or(StoreError::NotFound(name))?;

@@ -9,8 +9,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use master::template::Note;
-use master::tfjob::{Place, Read, read};
+use master::tfjob::{Place, Read, difference, object, read};
+use protocol::elastic::JobPatch;
+use protocol::ids::UnixMillis;
 use protocol::tfjob::{TfJobOptions, TfJobRequest};
+use protocol::view::JobView;
 use serde_json::{Value, json};
 
 /// The namespace of the master that reads the corpus.
@@ -69,6 +72,23 @@ fn every_file_of_the_corpus_becomes_its_golden_job_or_refusal() {
         let found = golden(read_file(&name));
         assert_eq!(found.get("refused").is_some(), name.starts_with("broken_"), "{name}: {found:#}");
         assert_eq!(found, expected, "{name}: if this is right, run the ignored test `write_the_golden_files`");
+    }
+}
+
+#[test]
+fn an_object_that_is_shown_can_be_applied_again() {
+    for name in names().into_iter().filter(|name| !name.starts_with("broken_")) {
+        let document = fs::read_to_string(corpus().join(&name).with_extension("yaml")).expect("read the corpus");
+        let Read { spec, .. } = read_text(&document).expect("a valid TFJob");
+        let view = json!({
+            "name": spec.name, "uid": "u", "seq": 1, "state": "pending", "spec": spec, "workers": spec.workers(),
+            "replicas": [], "times": {},
+        });
+        let view: JobView = serde_json::from_value(view).expect("a view");
+        let shown = object(&view, Some(NAMESPACE), UnixMillis(0)).expect("a TFJob");
+        let first = document.lines().next().unwrap_or_default();
+        let again = read_text(&format!("{first}\n{shown:#}")).expect("a valid TFJob").spec;
+        assert_eq!(difference(&spec, spec.workers(), &again), Some(JobPatch::default()), "{name}: {shown:#}");
     }
 }
 

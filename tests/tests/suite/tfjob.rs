@@ -95,8 +95,7 @@ fn all_documents_are_checked_before_the_first_is_sent() {
     assert_eq!(client(&["apply", "-f", "project"]).code(0).stdout, "tfjob/good created\n");
     assert_eq!(client(&["apply", "-f", "project/job.yaml"]).code(0).stdout, "tfjob/good is up to date\n");
     client(&["wait", "good"]).code(0);
-    let lines = client(&["logs", "good"]).code(0).lines("worker-0");
-    assert_eq!(lines, ["worker-0 │ worker 0 64"]);
+    assert_eq!(client(&["logs", "good", "--replica", "worker-0"]).code(0).stdout, "worker 0 64\n");
     let table = client(&["get", "good"]).code(0).stdout;
     assert!(table.contains("good  Succeeded  "), "{table}");
     let yaml = client(&["get", "good", "-o", "yaml"]).code(0).stdout;

@@ -113,7 +113,7 @@ fn own_pod(spec: &PodSpec, agent: Option<&ImageRef>) -> Pod {
     }
 }
 
-/// What the Pod Security Standard `restricted` asks of each container.
+/// What the Pod Security Standard `restricted` requires of each container.
 fn restricted() -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
@@ -196,7 +196,7 @@ fn with_options(container: Container, options: &PodOptions) -> KubePodSpec {
         enable_service_links: Some(false),
         security_context: Some(PodSecurityContext {
             seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
-            // Unless the job names a user: a user other than the image's own may be unable to read the image's files.
+            // Set only if the job names a user. Other users than the image's own may be unable to read the image's files.
             run_as_user: user.map(|(uid, _)| uid.into()),
             run_as_group: user.map(|(_, gid)| gid.into()),
             run_as_non_root: (!allow_root).then_some(true),

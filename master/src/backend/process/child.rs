@@ -28,7 +28,7 @@ use crate::job::observation::{Addresses, PodState};
 /// Maximum time for an agent to print its address, which is the first thing that it does.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// After this time, an agent whose pod is deleted is killed.
+/// Time for an agent to end by itself when its pod is deleted. After this time it is killed.
 const SOON: Duration = Duration::from_millis(100);
 
 /// What a child must do.
@@ -183,7 +183,8 @@ async fn end(child: &mut Child, lifeline: Option<ChildStdin>) {
     }
 }
 
-/// Like [`end`]. An agent that does not end soon is killed with its processes: somebody may have stopped it.
+/// Like [`end`], but kills the agent and its processes if it does not end soon. An agent that has received SIGSTOP reacts to
+/// nothing else.
 async fn end_soon(child: &mut Child, lifeline: Option<ChildStdin>, pid: Option<Pid>) {
     let killed = async {
         sleep(SOON).await;

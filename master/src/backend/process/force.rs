@@ -1,4 +1,4 @@
-//! Kills an agent that does not end by itself, for example because somebody has stopped it, and all its processes.
+//! Kills an agent that does not end by itself, for example after SIGSTOP, and all its processes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,8 +10,8 @@ use tokio::time::sleep;
 /// Pause between two searches for processes that are still alive.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Kills all descendants of an agent, and then the agent. Returns when none of them is alive. The agent goes last: as
-/// long as it lives, it is the parent of orphans, and so they are found.
+/// Kills all descendants of an agent, and when none of them is alive, the agent. The agent is the parent of all orphans
+/// while it lives, so they are found.
 pub(super) async fn kill_tree(agent: Pid) {
     loop {
         let alive = descendants(agent);

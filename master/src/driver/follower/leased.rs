@@ -23,8 +23,8 @@ pub(super) struct Leased {
 }
 
 impl Leased {
-    /// Asks for news, and waits for them for at most `longest`. After a missed answer, it asks at once and on another connection, and the agent need not wait for
-    /// news.
+    /// Asks for news, and waits for at most `longest`. After a missed answer, asks again at once, on another connection. The
+    /// agent then answers without waiting for news.
     pub(super) async fn ask(
         self,
         pod: &Pod,
@@ -43,8 +43,8 @@ impl Leased {
 }
 
 impl Pod {
-    /// The vigil over an agent that has not answered yet. A new pod may take its time to begin, but a pod that an earlier
-    /// master has started may hold a run.
+    /// The vigil over an agent before its first answer. Only a pod that an earlier master may have created has one, because
+    /// a run may be alive in it. A new pod may take long to start.
     pub(super) fn first_vigil(&self) -> Option<Vigil> {
         let Followed { lease, is_found, .. } = self.followed;
         lease.filter(|_| is_found).map(|lease| Vigil::new(lease, self.now()))
@@ -57,7 +57,7 @@ impl Pod {
         Some(Leased { lease, after: heard.seq, heard: clock? })
     }
 
-    /// Notes an answer. Takes the clock off its status, because the clock is no news.
+    /// Notes an answer. Removes the clock from the status, because a later time alone is no news.
     pub(super) fn note_answer(&self, status: &mut RunStatus, vigil: &mut Option<Vigil>) {
         let (clock, features) = (status.clock_ms.take(), status.features);
         let lease = self.followed.lease.filter(|_| features.fence && clock.is_some());

@@ -57,9 +57,9 @@ fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> G
 }
 
 /// Time between SIGTERM and SIGKILL. During an eviction, the other members have time to save their state, because the
-/// next start waits for the evicted pod anyway. A gang that regroups has this time too if each of its scripts uses the
-/// helper: they leave together after a step. The same applies when a user suspends the job. After other failures the grace is 0: without one member, the other
-/// TensorFlow processes only hang or end slowly.
+/// next start waits for the evicted pod anyway. If each script uses the helper, a gang that regroups or is suspended has
+/// this time too, because the scripts leave together after a step. After other failures the grace is 0: without one
+/// member, the other TensorFlow processes only hang or end slowly.
 fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
     match ending {
         Ending::Failed(_) | Ending::Regroup | Ending::Suspended if seen.gang.any(Member::is_leaving) => {

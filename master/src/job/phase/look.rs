@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use super::{JobPhase, Seen, elastic, suspension};
+use super::{Action, JobPhase, Seen, elastic, suspension};
 use crate::job::policy::Policy;
 use crate::job::upkeep::Upkeep;
 
 /// When the driver must send [`JobEvent::Observed`](super::JobEvent::Observed) besides [`JobPhase::deadline`], even if
-/// nothing else happens.
-pub fn next_look(phase: &JobPhase, seen: Seen<'_>) -> Option<Duration> {
-    let upkeep = upkeep_in(phase, seen);
+/// nothing else happens. `phase` and `actions` are what [`step`](super::step) has returned.
+pub fn next_look(phase: &JobPhase, actions: &[Action], seen: Seen<'_>) -> Option<Duration> {
+    let upkeep = actions.iter().find_map(|action| if let Action::Keep(upkeep) = action { Some(upkeep) } else { None });
     // A request may have had no effect.
-    let is_busy = !upkeep.create.is_empty() || !upkeep.delete.is_empty();
-    let again = is_busy.then(|| seen.now + seen.policy.release_timeout);
+    let is_busy = |upkeep: &&Upkeep| !upkeep.create.is_empty() || !upkeep.delete.is_empty();
+    let again = upkeep.filter(is_busy).map(|_| seen.now + seen.policy.release_timeout);
     let own = elastic::next_look(phase, seen);
-    own.into_iter().chain(upkeep.next).chain(again).filter(|at| *at > seen.now).min()
+    own.into_iter().chain(upkeep.and_then(|upkeep| upkeep.next)).chain(again).filter(|at| *at > seen.now).min()
 }
 
 /// The pods to create and to delete in this phase, besides those of the actions.

@@ -9,13 +9,13 @@ use crate::job::gang::{Gang, Member};
 use crate::job::observation::Presence;
 use crate::job::upkeep::Upkeep;
 
-/// Stops the phase's runs, unless the job has succeeded.
+/// Stops the runs. A job that has succeeded ends instead.
 pub(super) fn suspend(phase: &JobPhase, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let ending = if seen.policy.success.is_met(seen.gang) { Ending::Succeeded } else { Ending::Suspended };
     stop(phase, ending, seen)
 }
 
-/// Every run is dead.
+/// Suspends the job. Every run is dead.
 pub(super) fn enter(next: Generation) -> (JobPhase, Vec<Action>) {
     (JobPhase::Suspended { next }, vec![Action::RecordSuspension])
 }
@@ -29,7 +29,7 @@ pub(super) fn suspended(next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Acti
     (restart.into(), vec![])
 }
 
-/// Every pod is deleted, except a pod that the cluster is removing: a second deletion would shorten its grace.
+/// Deletes every pod except those that the cluster is removing: a second deletion would shorten their grace.
 pub(super) fn upkeep(gang: &Gang) -> Upkeep {
     let is_surplus = |place: &&Member| place.pod != Presence::Absent && !place.is_on_its_way();
     Upkeep { delete: gang.places().iter().filter(is_surplus).map(|place| place.id).collect(), ..Upkeep::default() }

@@ -1,11 +1,11 @@
-//! Elastic jobs: what holds a start back, and what does not.
+//! Elastic jobs: what holds a start back, and what does not. Also pushes, which stop any gang.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use master::job::gang::{Gang, Member};
 use master::job::observation::{Addresses, AgentState, DeletedBy, LostRun, Observation, PodState};
-use master::job::phase::{Action, JobEvent, JobPhase, Seen, StartStage, step};
+use master::job::phase::{Action, Ending, JobEvent, JobPhase, Seen, StartStage, step};
 use master::job::policy::{Elastic, Policy};
 use master::job::roster::Roster;
 use master::job::upkeep::upkeep;
@@ -135,6 +135,22 @@ fn a_gang_that_an_earlier_master_was_stopping_starts_again_without_a_failure() {
     let (phase, actions) = look(&[halted(0), halted(1), halted(2)]);
     assert!(matches!(phase, JobPhase::Stopping { .. }), "{phase:?}");
     assert!(!actions.iter().any(|action| matches!(action, Action::RecordRestart(_))), "{actions:?}");
+}
+
+#[test]
+fn a_fixed_gang_that_an_earlier_master_was_stopping_for_new_code_starts_again_without_a_failure() {
+    let halted = |seat: u32| {
+        let seen = member(seat, RunState::Exited, Some(stopped(1)));
+        Member::of(id(&format!("worker-{seat}")), &seen, None)
+    };
+    let gang = Gang::new((0..3).map(halted).collect());
+    let after = |pushes: u32| {
+        let policy = Policy { pushes, ..POLICY };
+        let seen = Seen { gang: &gang, policy: &policy, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now: SOON };
+        step(pending(), JobEvent::Observed, seen).0
+    };
+    assert!(matches!(after(1), JobPhase::Stopping { ending: Ending::Regroup, .. }), "{:?}", after(1));
+    assert!(matches!(after(0), JobPhase::Stopping { ending: Ending::Failed(_), .. }), "{:?}", after(0));
 }
 
 #[test]

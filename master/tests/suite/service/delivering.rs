@@ -1,10 +1,9 @@
 //! The code of a job on its way to the agents.
 
 use axum::http::StatusCode;
-use bytes::Bytes;
-use master::code::{CodeStore, Piece};
+use master::code::CodeStore;
 use protocol::agent::ExitOutcome;
-use protocol::code::{CodeFile, CodeId, Manifest, Sha256};
+use protocol::code::CodeId;
 use protocol::failure::{Failure, Loss};
 use protocol::ids::Generation;
 use protocol::job::JobSpec;
@@ -12,6 +11,7 @@ use protocol::run_policy::RunPolicy;
 use protocol::view::{JobResult, JobState};
 use testkit::fake::{Arrival, FakeAgent, FakeBackend, FakeStore};
 
+use crate::code::{Code, send};
 use crate::service::harness::{Master, in_time, reach, spec_with, until, worker};
 
 const CONTENTS: [&str; 2] = ["print('hello')", "NAME = 1"];
@@ -23,19 +23,10 @@ pub(crate) fn keep(store: &CodeStore) -> CodeId {
 
 /// Puts code with these two files into the store.
 pub(crate) fn keep_files(store: &CodeStore, contents: [&'static str; 2]) -> CodeId {
-    let file = |(path, content): (&str, &str)| CodeFile {
-        path: path.parse().expect("a path"),
-        sha256: Sha256::of(content.as_bytes()),
-        size: content.len() as u64,
-        executable: false,
-    };
-    let manifest = Manifest::new(["train.py", "b.py"].into_iter().zip(contents).map(file).collect());
-    let manifest = manifest.expect("a manifest");
-    store.offer(manifest.id(), &manifest).expect("the manifest is taken");
-    let blobs = contents.map(|content| [Sha256::of(content.as_bytes()).as_bytes(), content.as_bytes()].concat());
-    let mut pieces = [Piece::Bytes(Bytes::from(blobs.concat())), Piece::End].into_iter();
-    assert_eq!(store.receive(manifest.id(), || pieces.next()).expect("the blobs are taken"), []);
-    manifest.id()
+    let [script, module] = contents.map(str::as_bytes);
+    let code = Code::new(&[("train.py", script), ("b.py", module)]);
+    send(store, &code);
+    code.id()
 }
 
 /// A job of two workers that brings this code.

@@ -1,7 +1,10 @@
 //! A user pushes new code into a job that runs.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use axum::http::StatusCode;
-use protocol::agent::ExitOutcome;
+use protocol::agent::{ExitOutcome, RunState, RunStatus};
 use protocol::code::CodeId;
 use protocol::elastic::{ChangeCause, JobPatch};
 use protocol::ids::Generation;
@@ -10,6 +13,7 @@ use protocol::view::{JobState, JobView};
 use serde_json::json;
 use testkit::fake::{Arrival, FakeBackend, FakeStore};
 
+use crate::faulty_store::{Bug, FaultyStore};
 use crate::service::delivering::{agents, keep, keep_files, spec};
 use crate::service::harness::{Master, in_time, reach, spec_with, until, worker};
 
@@ -40,9 +44,8 @@ async fn all_scripts_start_again_with_the_new_code_in_the_same_pods() {
         push(&master, &spec, other).await.expect("the code is taken");
         let view = until(&job, runs_in(1, 2)).await;
         assert_eq!((view.code, view.pushes, view.restarts.total()), (Some(other), 1, 0));
-        if spec.worker_min.is_some() {
-            assert_eq!(view.changes.last().expect("a change").cause, ChangeCause::Pushed);
-        }
+        let change = view.changes.last().expect("a change");
+        assert_eq!((change.generation, &change.cause), (Generation { epoch: 1, sequence: 2 }, &ChangeCause::Pushed));
         for agent in &agents {
             let history = agent.history();
             assert_eq!((history.offers, agent.status().code.running), (2, Some(other)));
@@ -100,6 +103,29 @@ async fn a_new_master_starts_a_job_again_whose_push_it_finds_on_record() {
         assert_eq!(agent.status().code.running, Some(other));
         agent.exit(ExitOutcome::Code(0));
     }
+    reach(&job, JobState::Succeeded).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn code_that_a_user_pushes_while_a_failure_is_recorded_is_not_lost() {
+    let elsewhere = Master::new();
+    let (spec, other) = (spec(keep(elsewhere.jobs.code()), 1), keep_other(&elsewhere));
+    let store = FaultyStore { store: FakeStore::default(), bug: Bug::PushComesFirst(other) };
+    let master = Master::serving_over(Arc::new(store)).await;
+    keep(master.jobs.code());
+    keep_other(&master);
+    let job = master.submit(spec.clone()).await;
+    until(&job, runs_in(1, 1)).await;
+    let agents = agents(&master, &spec).await;
+    agents[1].exit(ExitOutcome::Code(1));
+    let run_other = |status: RunStatus| status.state == RunState::Running && status.code.running == Some(other);
+    in_time("all scripts run the new code", async {
+        while !agents.iter().all(|agent| run_other(agent.status())) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
     reach(&job, JobState::Succeeded).await;
 }
 

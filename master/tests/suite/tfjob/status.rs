@@ -90,8 +90,8 @@ fn the_created_condition_has_the_warnings() {
 
 #[test]
 fn replicas_are_counted_by_the_types_of_the_file() {
-    let done = json!({ "outcome": { "code": 0 }, "ended_at": BEGIN, "stopped": false });
-    let killed = json!({ "outcome": { "signal": 9 }, "ended_at": BEGIN, "stopped": true });
+    let done = json!({ "code": 0, "ended_at": BEGIN, "stopped": false });
+    let killed = json!({ "signal": 9, "ended_at": BEGIN, "stopped": true });
     let replicas = json!([
         replica("chief-0", "exited", &done),
         replica("worker-0", "running", &Value::Null),

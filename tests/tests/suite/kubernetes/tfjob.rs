@@ -3,7 +3,7 @@
 use std::fs;
 
 use e2e::cluster::Image;
-use e2e::{Place, Stage};
+use e2e::{Place, Stage, within};
 use serde_json::{Value, json};
 
 /// Prints the task and the members. A parameter server waits for the end of the job.
@@ -53,7 +53,7 @@ fn a_tfjob_with_every_role_succeeds_and_shows_labels_and_conditions() {
 
     // Ended pods stay, and those that still ran are stopped.
     let cluster = stage.cluster();
-    assert_eq!(cluster.live_pods(), Vec::<String>::new());
+    within("the pods end", || cluster.live_pods().is_empty().then_some(()), || cluster.to_string());
     let named = |labels: &str| {
         let selector = format!("training.kubeflow.org/job-name=hello,{labels}");
         cluster.namespace.kubectl(&["get", "pods", "-l", &selector, "-o", "name"])

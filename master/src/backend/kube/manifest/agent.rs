@@ -25,7 +25,7 @@ const TMP: &str = "/tmp";
 /// Where each empty folder is mounted, and the name of its volume.
 const FOLDERS: [(&str, &str); 4] =
     [("/muster/bin", "muster-bin"), (WORK_DIR, WORK), (HOME, "muster-home"), (TMP, "muster-tmp")];
-/// The user and the group of the processes if nothing else is asked for. The master's image uses it too.
+/// The default user and group of the processes. The master's image uses them too.
 const USER: i64 = 65532;
 /// The user's name. Most images have no name for the user, and `getpass.getuser` fails without one.
 const USER_NAME: &str = "muster";
@@ -63,8 +63,8 @@ pub(super) fn installed(pod: KubePodSpec, agent: &ImageRef, spec: &PodSpec) -> K
     pod
 }
 
-/// The container that copies the agent. A quota may ask each container for its resources. The scheduler adds nothing for
-/// it: a pod needs the larger of both.
+/// The container that copies the agent. It has the resources of the job's container, because a quota may require them of
+/// each container. The pod needs no more for that: the scheduler takes the larger of both, not the sum.
 fn installer(container: &Container, agent: &ImageRef) -> Container {
     Container {
         name: INSTALLER.to_owned(),
@@ -73,7 +73,7 @@ fn installer(container: &Container, agent: &ImageRef) -> Container {
         command: Some([AGENT_IN_IMAGE, "--install", AGENT].map(str::to_owned).to_vec()),
         resources: without_gpus(container.resources.clone()),
         security_context: Some(restricted()),
-        // What it prints is the reason why it failed, also if the kernel could not start it.
+        // What it prints says why it failed. This includes the runtime's message if it could not be started.
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
         volume_mounts: Some(vec![empty(FOLDERS[0].0, FOLDERS[0].1).1]),
         ..Container::default()

@@ -58,8 +58,8 @@ pub(crate) fn lost(pairs: usize) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Kills torchruns, each with its script. A torchrun notices only failures of its own script, so a second script is killed,
-/// which a broken connection would end.
+/// Kills torchruns, each with its script. The other torchruns notice only failures of their own scripts. In a training, the
+/// broken connection would end these scripts; here, one of them is killed instead.
 fn peer(tuning: Tuning, pairs: usize) -> anyhow::Result<Vec<Duration>> {
     let mut site = Site::new(HELLO)?;
     let mut torchruns = Torchruns::start(&site, tuning)?;
