@@ -6,6 +6,8 @@ mod code;
 mod kubernetes;
 mod mistakes;
 mod policy;
+mod spawn;
+mod tfjob;
 mod values;
 mod verbs;
 
@@ -25,6 +27,8 @@ pub(crate) use self::code::CodeArgs;
 pub(crate) use self::kubernetes::{ImageArgs, Loader, PodArgs, Registry};
 use self::mistakes::{refuse_submit_flags_beside_a_verb, typed_with_one_dash, verb_of};
 pub(crate) use self::policy::PolicyArgs;
+pub(crate) use self::spawn::SpawnArgs;
+pub(crate) use self::tfjob::{ApplyArgs, GetArgs, ObjectFormat};
 use self::values::{count, workers};
 pub(crate) use self::verbs::{
     CompletionsArgs, EnvArgs, LogsArgs, NameArg, PushArgs, ScaleArgs, StatusArgs, WaitArgs, WhyArgs,
@@ -174,6 +178,15 @@ pub(crate) enum Verb {
     #[command(after_help = "Examples:\n  client logs digits -f\n  client logs digits --tail 20\n  \
                             client logs digits --replica worker-1 > worker-1.txt")]
     Logs(LogsArgs),
+    /// Submit TFJobs, the files of Kubeflow's training operator; the same file again changes nothing
+    #[command(after_help = tfjob::APPLY_EXAMPLES)]
+    Apply(ApplyArgs),
+    /// Start a training as tf-spawner does: one script, in pods of an unmodified image
+    #[command(after_help = spawn::EXAMPLES)]
+    Spawn(SpawnArgs),
+    /// Show jobs as the TFJobs that they came from, with conditions
+    #[command(after_help = "Examples:\n  client get\n  client get mnist -o yaml")]
+    Get(GetArgs),
     /// Wait until a job has ended; the exit status reflects its result
     #[command(after_help = "Example:\n  client wait digits --timeout 2h && ./evaluate")]
     Wait(WaitArgs),
@@ -249,8 +262,8 @@ pub(crate) enum Parsed {
 
 /// Parses a command line, its program's name first.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Parsed, UsageError> {
-    let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let cannot = |report, verb: Option<&str>| usage::from_clap(&report, verb, typed_with_one_dash(&arguments));
+    let arguments = spawn::as_verb(arguments.into_iter().collect());
+    let cannot = |report, verb: Option<&str>| usage::from_clap(&report, verb, typed_with_one_dash(&arguments, verb));
     let matches = match Cli::command().try_get_matches_from(&arguments) {
         Ok(matches) => matches,
         Err(report) if !report.use_stderr() => return Ok(Parsed::Help(report.render().ansi().to_string())),

@@ -20,6 +20,8 @@ use crate::pack::PackError;
 use crate::request::RequestError;
 use crate::script::ScriptError;
 use crate::shell_env::EnvError;
+use crate::spawn::SpawnError;
+use crate::tfjob::TfJobError;
 use crate::usage::UsageError;
 
 /// Why a command failed.
@@ -85,6 +87,12 @@ pub(crate) enum Error {
         /// The system's error.
         source: io::Error,
     },
+    /// The files with TFJobs cannot be used.
+    #[error(transparent)]
+    TfJob(#[from] TfJobError),
+    /// The command line of tf-spawner cannot be used.
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
     /// Pods need an image, and the command line names none.
     #[error("no image to run: a job that brings its code to Kubernetes needs --image")]
     CodeNeedsImage,
@@ -176,6 +184,8 @@ impl Error {
             Self::Watch { .. } => Some(
                 "list large folders in .musterignore, or raise the limits of inotify: sysctl fs.inotify".to_owned(),
             ),
+            Self::TfJob(error) => error.hint(),
+            Self::Spawn(error) => error.hint(),
             Self::CodeNeedsImage => {
                 Some("give one with Python, for example --image tensorflow/tensorflow:2.21.0".to_owned())
             }

@@ -62,6 +62,8 @@ impl From<&Error> for Exit {
             Error::NotLocal { .. } | Error::NotAtProcesses { .. } | Error::AtMachines { .. } => Self::BadInput,
             Error::Script(_)
             | Error::Pack(_)
+            | Error::TfJob(_)
+            | Error::Spawn(_)
             | Error::Watch { .. }
             | Error::CodeNeedsImage
             | Error::NotWithCode { .. } => Self::BadInput,

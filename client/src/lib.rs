@@ -28,6 +28,8 @@ mod request;
 mod resume;
 mod script;
 mod shell_env;
+mod spawn;
+mod tfjob;
 mod usage;
 
 use std::ffi::OsString;

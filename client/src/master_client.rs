@@ -11,11 +11,13 @@ use protocol::error::Problem;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::progress::JobSeries;
-use protocol::routes::{AGENT_PROGRAM, CODE, CODE_BLOBS, JOBS, LONG_POLL_MAX_SECONDS, MASTER};
+use protocol::routes::{AGENT_PROGRAM, CODE, CODE_BLOBS, JOBS, LONG_POLL_MAX_SECONDS, MASTER, TFJOBS};
+use protocol::tfjob::{TfJobAnswer, TfJobList, TfJobOptions, TfJobRequest, Warning};
 use protocol::view::{JobList, JobView, MasterView};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::cluster::{ClusterError, Forward, KubePlace};
 use crate::config::Token;
@@ -153,6 +155,33 @@ impl MasterClient {
         let is_new = answer.status() == StatusCode::CREATED;
         let view = self.parsed(answer).await?;
         Ok(if is_new { Submitted::New(view) } else { Submitted::Before(view) })
+    }
+
+    /// Submits a TFJob. Returns the job, and the fields that mean something else here.
+    pub(crate) async fn apply(&self, tfjob: &TfJobRequest) -> Result<(Submitted, Vec<Warning>), MasterError> {
+        let answer = self.send(self.request(Method::POST, self.url.join(TFJOBS)).json(tfjob)).await?;
+        let status = answer.status();
+        let TfJobAnswer { job, warnings } = self.parsed(answer).await?;
+        let job = job.ok_or_else(|| self.not_a_master(status))?;
+        let is_new = status == StatusCode::CREATED;
+        Ok((if is_new { Submitted::New(job) } else { Submitted::Before(job) }, warnings))
+    }
+
+    /// Asks the master whether it would accept a TFJob.
+    pub(crate) async fn check_tfjob(&self, tfjob: &TfJobRequest) -> Result<(), MasterError> {
+        let options = TfJobOptions { dry_run: true, ..tfjob.options.clone() };
+        let tfjob = TfJobRequest { options, ..tfjob.clone() };
+        self.send(self.request(Method::POST, self.url.join(TFJOBS)).json(&tfjob)).await.map(drop)
+    }
+
+    /// All TFJobs.
+    pub(crate) async fn tfjobs(&self) -> Result<TfJobList, MasterError> {
+        self.json(self.request(Method::GET, self.url.join(TFJOBS))).await
+    }
+
+    /// One job as a TFJob.
+    pub(crate) async fn tfjob(&self, name: &JobName) -> Result<Value, MasterError> {
+        self.json(self.request(Method::GET, self.job(name, "/tfjob"))).await
     }
 
     /// Sends the manifest of a job's code. Returns the blobs that the master does not have.

@@ -167,12 +167,13 @@ pub(crate) fn job_spec(args: SubmitArgs, surroundings: &Surroundings<'_>) -> Res
         pod,
         groups: worker.into_iter().map(|WorkerGroup(group)| group).collect(),
         tf_config: TfConfigOptions::default(),
+        origin: None,
         run_policy: policy.run_policy(surroundings.restarts_by_default),
         work_dir: None,
         code: None,
         script: None,
         args,
-        env: variables(env, env_file.as_deref(), surroundings)?,
+        env: variables(env, env_file.as_deref(), surroundings.variable)?,
         allow_env: allow_env.into_iter().collect(),
     };
     Ok(JobSpec::try_from(request)?)
@@ -196,16 +197,17 @@ pub(crate) fn in_image(spec: JobSpec, image: ImageRef) -> JobSpec {
     JobSpec { image: Some(image), ..spec }
 }
 
-fn variables(
+/// The variables of flags and of a file. `variable` looks up one of the client's environment.
+pub(crate) fn variables(
     flags: Vec<EnvArg>,
     file: Option<&Path>,
-    surroundings: &Surroundings<'_>,
+    variable: &dyn Fn(&EnvName) -> Result<Option<String>, ConfigError>,
 ) -> Result<BTreeMap<EnvName, String>, RequestError> {
     let from_file = file.map(env_file::read).transpose()?.unwrap_or_default();
-    let pair = |variable| match variable {
+    let pair = |flag| match flag {
         EnvArg::Set(name, value) => Ok((name, value)),
         EnvArg::PassOn(name) => {
-            let value = (surroundings.variable)(&name).map_err(RequestError::Variable)?;
+            let value = variable(&name).map_err(RequestError::Variable)?;
             let value = value.ok_or_else(|| RequestError::NoVariable(name.clone()))?;
             Ok((name, value))
         }
@@ -214,11 +216,15 @@ fn variables(
     from_file.into_iter().chain(flags).map(pair).collect()
 }
 
+/// A random suffix for a name.
+pub(crate) fn tail(random: [u8; 16]) -> String {
+    const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+    random[..TAIL_LENGTH].iter().map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect()
+}
+
 /// The folder's name as a DNS label, and a random suffix.
 fn name_after_folder(folder: &str, random: [u8; 16]) -> JobName {
-    const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
-    let tail = random[..TAIL_LENGTH].iter().map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]));
-    let tail: String = tail.collect();
+    let tail = tail(random);
     let lower = folder.to_lowercase();
     let words = lower.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let mut stem = words.collect::<Vec<_>>().join("-");

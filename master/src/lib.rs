@@ -19,6 +19,7 @@ mod signals;
 mod state_dir;
 pub mod store;
 pub mod template;
+pub mod tfjob;
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -78,7 +79,7 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
     // Raise the limit first: later code reads it.
     let descriptors = Descriptors::raise().context("raise the limit of open files")?;
     let state = StateDir::claim(&config.state_dir()?)?;
-    let World { store, backend, agent_key, boot_id, logs, code } = tokio::select! {
+    let World { store, backend, namespace, agent_key, boot_id, logs, code } = tokio::select! {
         world = World::find(&config, &state, descriptors) => world?,
         reason = signals.told_to_end() => return ended_by(reason),
     };
@@ -98,7 +99,7 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
     announce(&listener)?;
 
     let end = CancellationToken::new();
-    let about = About { backend: config.backend().into(), agent_binary: config.agent_to_give()? };
+    let about = About { backend: config.backend().into(), namespace, agent_binary: config.agent_to_give()? };
     let server = Server::new(Arc::clone(&jobs), guard, about, end.clone());
     let serving = tokio::spawn(async move { server.serve(listener).await });
     let outcome = tokio::select! {
@@ -137,6 +138,8 @@ fn why_it_ended(ended: Result<Result<(), StoreError>, JoinError>) -> anyhow::Res
 struct World {
     store: Arc<dyn JobStore>,
     backend: Arc<dyn PodBackend>,
+    /// The namespace of the pods, if they are Kubernetes pods.
+    namespace: Option<String>,
     agent_key: AgentKey,
     /// See [`Context::boot_id`].
     boot_id: String,
@@ -172,7 +175,7 @@ async fn on_this_host(config: &Config, state: &StateDir, descriptors: Descriptor
     // These agents do not outlive this master, so a random key is enough.
     let (boot_id, agent_key) = (boot_id(&store).await?, AgentKey::random());
     let (logs, code) = (state.logs(), state.code());
-    Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key, boot_id, logs, code })
+    Ok(World { store: Arc::new(store), backend: Arc::new(backend), namespace: None, agent_key, boot_id, logs, code })
 }
 
 async fn on_machines(config: &Config, state: &StateDir) -> anyhow::Result<World> {
@@ -183,7 +186,7 @@ async fn on_machines(config: &Config, state: &StateDir) -> anyhow::Result<World>
     let backend = JoinedBackend::open(state.machines(), agent_key.clone(), |job| jobs.contains(job));
     let backend = backend.context("read the messages of machines")?;
     let (logs, code) = (state.logs(), state.code());
-    Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key, boot_id, logs, code })
+    Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key, boot_id, logs, code, namespace: None })
 }
 
 /// The key for the tokens of agents that outlive this master.
@@ -205,7 +208,8 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
     let (logs, code) = (state.logs().join(cluster.folder()), state.code().join(cluster.folder()));
     let store = KubeStore::new(&cluster);
     let boot_id = boot_id(&store).await?;
-    Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key, boot_id, logs, code })
+    let namespace = Some(cluster.namespace().to_owned());
+    Ok(World { store: Arc::new(store), backend: Arc::new(backend), namespace, agent_key, boot_id, logs, code })
 }
 
 /// The exit status: 0 after a requested shutdown, 2 when the master could not start or continue.

@@ -1,6 +1,7 @@
 //! The registry: every job of this master, behind a single lock. The registry follows the store's watch, so a job
 //! reaches its driver in the same way after a submit and after a restart of the master.
 
+mod apply;
 mod code;
 mod error;
 mod join;

@@ -34,6 +34,9 @@ pub enum ErrorCode {
     BadPod,
     /// The groups do not fit the job's replicas, or a pod template is not allowed.
     BadGroups,
+    /// A field of the TFJob is not supported. The detail has its path.
+    #[serde(rename = "bad_tfjob")]
+    BadTfJob,
     /// The run policy contradicts itself or the job.
     BadRunPolicy,
     /// The working directory is missing, has no script that Python can parse, or this back end does not use it.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::agent::PYTHONS;
+use crate::env::EnvName;
 use crate::ids::{ReplicaId, Role};
 use crate::job::JobSpec;
 use crate::pod::{Amount, PodOptions};
@@ -87,6 +88,23 @@ impl TfConfigOptions {
     /// Whether TF_CONFIG has the usual form.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
+    }
+}
+
+impl Template {
+    /// The variables that the script's container sets to a text. Variables that Muster reserves are left out.
+    pub fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
+        fn text<'a>(of: &'a Value, name: &str) -> Option<&'a str> {
+            of.get(name).and_then(Value::as_str)
+        }
+        let containers = self.pod.pointer("/spec/containers").and_then(Value::as_array);
+        let run = containers.into_iter().flatten().find(|one| text(one, "name") == Some(&self.container));
+        let variables = run.and_then(|run| run.get("env")).and_then(Value::as_array);
+        variables.into_iter().flatten().filter_map(|variable| {
+            let name = text(variable, "name")?;
+            let is_usable = name.parse::<EnvName>().is_ok_and(|name| !name.is_reserved());
+            is_usable.then_some((name, text(variable, "value")?))
+        })
     }
 }
 

@@ -10,6 +10,7 @@ use crate::env::EnvName;
 use crate::group::{Group, TfConfigOptions};
 use crate::ids::{JobName, Role};
 use crate::image::ImageRef;
+use crate::origin::Origin;
 use crate::pod::PodOptions;
 use crate::run_policy::{OnUnreachable, RunPolicy};
 pub use crate::spec_error::SpecError;
@@ -85,6 +86,9 @@ pub struct JobRequest {
     /// How TF_CONFIG differs from the usual form.
     #[serde(default, skip_serializing_if = "TfConfigOptions::is_default")]
     pub tf_config: TfConfigOptions,
+    /// The launcher from whose file or command the job comes. Absent: Muster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
     /// Restarts, time limits and other rules for the run.
     #[serde(
         default,
@@ -115,6 +119,7 @@ impl JobRequest {
             pod: PodOptions::default(),
             groups: Vec::new(),
             tf_config: TfConfigOptions::default(),
+            origin: None,
             run_policy: RunPolicy::default(),
         }
     }
@@ -171,6 +176,9 @@ pub struct JobSpec {
     /// How TF_CONFIG differs from the usual form.
     #[serde(skip_serializing_if = "TfConfigOptions::is_default")]
     pub tf_config: TfConfigOptions,
+    /// The launcher from whose file or command the job comes. Absent: Muster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
     /// Restarts, time limits and other rules for the run.
     #[serde(skip_serializing_if = "RunPolicy::is_default")]
     pub run_policy: RunPolicy,
@@ -203,6 +211,7 @@ struct JobSpecWire {
     groups: Vec<Group>,
     #[serde(default)]
     tf_config: TfConfigOptions,
+    origin: Option<Origin>,
     #[serde(default)]
     run_policy: RunPolicy,
 }
@@ -247,6 +256,7 @@ impl JobSpec {
             pod,
             groups,
             tf_config,
+            origin,
             run_policy,
         } = request;
         let grouped = |role: Role| {
@@ -280,6 +290,7 @@ impl JobSpec {
             pod,
             groups,
             tf_config,
+            origin,
             run_policy,
         };
         spec.check_counts()?;

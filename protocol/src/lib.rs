@@ -16,6 +16,7 @@ pub mod join;
 pub mod lease;
 #[cfg(feature = "openapi")]
 mod openapi;
+pub mod origin;
 pub mod pod;
 pub mod progress;
 pub mod routes;
@@ -25,6 +26,7 @@ mod spec_error;
 mod strategy;
 pub mod text;
 pub mod tf_config;
+pub mod tfjob;
 pub mod view;
 pub mod warm;
 

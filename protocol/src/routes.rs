@@ -59,6 +59,10 @@ pub const CODE: &str = "/v1/code/{id}";
 /// Master: takes blobs of that code as a stream, see [`crate::code::BlobReader`]; answers with
 /// [`crate::code::MissingBlobs`].
 pub const CODE_BLOBS: &str = "/v1/code/{id}/blobs";
+/// Master: submits a TFJob, see [`crate::tfjob::TfJobRequest`], or lists all TFJobs.
+pub const TFJOBS: &str = "/v1/tfjobs";
+/// Master: shows one job as a TFJob with its status.
+pub const JOB_TFJOB: &str = "/v1/jobs/{name}/tfjob";
 /// Master: answers with a [`crate::view::MasterView`].
 pub const MASTER: &str = "/v1/master";
 /// Master: the agent's program, for a client that wraps an image and has no agent.

@@ -146,9 +146,10 @@ impl JobSpec {
         if bytes > INPUT_BYTES_MAX || arguments.any(|arg| arg.len() >= ENTRY_LIMIT) {
             return Err(SpecError::TooMuchInput { bytes });
         }
-        if !self.groups.is_empty() || !self.tf_config.is_default() {
-            // Both are always JSON: their keys are strings.
-            let of_groups = serde_json::to_string(&(&self.groups, &self.tf_config)).map_or(0, |json| json.len());
+        if !self.groups.is_empty() || !self.tf_config.is_default() || self.origin.is_some() {
+            // They are always JSON: their keys are strings.
+            let parts = (&self.groups, &self.tf_config, &self.origin);
+            let of_groups = serde_json::to_string(&parts).map_or(0, |json| json.len());
             if bytes + of_groups > INPUT_BYTES_MAX {
                 return Err(SpecError::GroupsTooLarge { bytes: bytes + of_groups });
             }

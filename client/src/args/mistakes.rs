@@ -15,11 +15,12 @@ pub(super) fn verb_of(arguments: &[OsString]) -> Option<String> {
 }
 
 /// Suggests `--worker-num` for `-worker-num`, which clap reads as the flag `-w` with a value.
-pub(super) fn typed_with_one_dash(arguments: &[OsString]) -> Option<String> {
+pub(super) fn typed_with_one_dash(arguments: &[OsString], verb: Option<&str>) -> Option<String> {
     let cli = Cli::command();
+    let command = verb.and_then(|verb| cli.find_subcommand(verb)).unwrap_or(&cli);
     let is_flag = |name: &str| {
-        let mut commands = std::iter::once(&cli).chain(cli.get_subcommands());
-        commands.any(|command| command.get_arguments().any(|arg| arg.get_long() == Some(name)))
+        let mut flags = command.get_arguments().chain(cli.get_arguments().filter(|arg| arg.is_global_set()));
+        flags.any(|arg| arg.get_long() == Some(name))
     };
     let ours = arguments.iter().filter_map(|argument| argument.to_str()).take_while(|argument| *argument != "--");
     let mut names = ours.filter_map(|argument| argument.strip_prefix('-')?.split('=').next());

@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use protocol::error::ErrorCode;
+use protocol::ids::JobName;
 use protocol::job::JobSpec;
+use protocol::tfjob::TfJobRequest;
 use protocol::view::BackendKind;
 use tokio::task::spawn_blocking;
 
@@ -39,8 +41,58 @@ pub(super) async fn with_code(
     Ok((JobSpec { code: Some(packed.id()), ..spec }, packed))
 }
 
+/// What is submitted.
+pub(super) enum Order {
+    /// A job that the command line describes.
+    Job {
+        /// The job.
+        spec: Box<JobSpec>,
+        /// The code that it brings.
+        code: Option<Packed>,
+    },
+    /// The TFJob of a file.
+    TfJob {
+        /// Its name.
+        name: JobName,
+        /// The message about it.
+        request: Box<TfJobRequest>,
+    },
+}
+
+impl Order {
+    /// The job's name.
+    pub(super) fn name(&self) -> &JobName {
+        match self {
+            Self::Job { spec, .. } => &spec.name,
+            Self::TfJob { name, .. } => name,
+        }
+    }
+
+    /// Submits the job. Tells the user which fields of a TFJob mean something else here.
+    pub(super) async fn submit(&self, client: &MasterClient, notes: &Notes) -> Result<Submitted, MasterError> {
+        match self {
+            Self::Job { spec, code } => submit(client, spec, code.as_ref(), notes).await,
+            Self::TfJob { name, request } => {
+                let (submitted, warnings) = client.apply(request).await?;
+                for warning in warnings {
+                    notes.say(&format!("tfjob {name}: {warning}"));
+                }
+                Ok(submitted)
+            }
+        }
+    }
+
+    /// Asks the master whether it would accept a TFJob. Other jobs are checked when they are submitted.
+    pub(super) async fn check(&self, client: &MasterClient) -> Result<(), MasterError> {
+        match self {
+            Self::Job { .. } => Ok(()),
+            Self::TfJob { request, .. } => client.check_tfjob(request).await,
+        }
+    }
+}
+
 /// Submits the job. If the master does not have its code, sends the code first.
-pub(super) async fn submit(
+async fn submit(
     client: &MasterClient,
     spec: &JobSpec,
     code: Option<&Packed>,

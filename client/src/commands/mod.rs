@@ -1,5 +1,6 @@
 //! The verbs, one file each. This file dispatches them.
 
+mod apply;
 mod bring;
 mod build;
 mod cancel;
@@ -7,12 +8,14 @@ mod completions;
 mod delete;
 mod doctor;
 mod env;
+mod get;
 mod install;
 mod leaving;
 mod list;
 mod logs;
 mod push;
 mod scale;
+mod spawn;
 mod status;
 mod submit;
 mod uninstall;
@@ -48,6 +51,9 @@ pub(crate) async fn run(
         Some(Verb::Status(args)) => status::run(&client("status").await?, &args, &mut data).await,
         Some(Verb::Why(args)) => why::run(&client("why").await?, &args, &mut data).await,
         Some(Verb::Logs(args)) => logs::run(client("logs").await?, args, data, notes).await,
+        Some(Verb::Apply(args)) => apply::run(args, &config()?, data, notes).await,
+        Some(Verb::Spawn(args)) => spawn::run(args, &config()?, data, notes).await,
+        Some(Verb::Get(args)) => get::run(&client("get").await?, &args, &mut data).await,
         Some(Verb::Wait(args)) => wait::run(client("wait").await?, args, data, notes).await,
         Some(Verb::Scale(args)) => scale::run(&client("scale").await?, &args.job.name, args.worker_num, notes).await,
         Some(Verb::Push(args)) => push::run(client("push").await?, args, notes).await,

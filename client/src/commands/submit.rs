@@ -10,7 +10,7 @@ use protocol::view::{BackendKind, JobView};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::bring;
+use super::bring::{self, Order};
 use super::delete::delete_if_there;
 use super::leaving::{Stage, to_follow, unless_interrupted};
 use super::which_master::running_master;
@@ -31,6 +31,9 @@ use crate::pack::Packed;
 use crate::request::{self, RequestError, Surroundings};
 use crate::script::{self, Named};
 
+/// What the user learns when neither a flag nor a variable names a master.
+pub(super) const LOCAL_BY_DEFAULT: &str =
+    "no --master and no MUSTER_MASTER: running the job on this machine, with a local master";
 /// How long a cancelled job may take to end before its local master is stopped.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -60,15 +63,16 @@ pub(super) async fn run(args: SubmitArgs, config: &Config, data: Data, notes: &N
                 return Err(Error::LocalDetached);
             }
             if config.master == MasterChoice::Local(LocalBecause::Default) {
-                notes.say("no --master and no MUSTER_MASTER: running the job on this machine, with a local master");
+                notes.say(LOCAL_BY_DEFAULT);
             }
-            at_own_master(spec, config, (format, data, notes)).await
+            at_own_master(Order::Job { spec: Box::new(spec), code: None }, config, (format, data, notes)).await
         }
         Some(client) => {
             let place = Place { folder, named, image };
             let (spec, code) = placed(spec, place, &client, (&config.image, notes)).await?;
             let stage = watch::Sender::new(if replace { Stage::Replacing } else { Stage::Submitting });
-            at_running_master(Submission { client, spec, code, stage }, (format, detach), (data, notes)).await
+            let order = Order::Job { spec: Box::new(spec), code };
+            at_running_master(Submission { client, order, stage }, (format, detach), (data, notes)).await
         }
     }
 }
@@ -120,12 +124,13 @@ fn flag_for_kubernetes(image: &ImageArgs, spec: &JobSpec) -> Option<String> {
     image.given().map(str::to_owned).or_else(of_pods)
 }
 
-async fn at_running_master(
+/// Submits a job to a master that runs.
+pub(super) async fn at_running_master(
     submission: Submission,
     (format, detach): (Format, bool),
     (data, notes): (Data, &Notes),
 ) -> Result<Exit, Error> {
-    let (client, name) = (submission.client.clone(), submission.spec.name.clone());
+    let (client, name) = (submission.client.clone(), submission.order.name().clone());
     let standing = submission.stage.subscribe();
     let to = (data, notes.clone());
     let job = (&client, &name);
@@ -153,22 +158,20 @@ fn lost_sight(error: MasterError, (client, name): (&MasterClient, &JobName), not
 }
 
 /// A job to submit.
-struct Submission {
-    client: MasterClient,
-    spec: JobSpec,
-    /// The code that the job brings.
-    code: Option<Packed>,
+pub(super) struct Submission {
+    pub(super) client: MasterClient,
+    pub(super) order: Order,
     /// The stage of the submit, for the sentence after an interrupt.
-    stage: watch::Sender<Stage>,
+    pub(super) stage: watch::Sender<Stage>,
 }
 
 async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, JobView), Error> {
-    let Submission { client, spec, code, stage } = submission;
+    let Submission { client, order, stage } = submission;
     if *stage.borrow() == Stage::Replacing {
-        delete_if_there(&client, &spec.name, notes).await?;
+        delete_if_there(&client, order.name(), notes).await?;
         stage.send_replace(Stage::Submitting);
     }
-    let submitted = bring::submit(&client, &spec, code.as_ref(), notes).await?;
+    let submitted = order.submit(&client, notes).await?;
     stage.send_replace(Stage::Following);
     let view = match submitted {
         Submitted::New(view) => {
@@ -215,14 +218,14 @@ async fn submit_and_follow(
 }
 
 /// Runs the job at a local master. Always shuts the master down, with everything it has started.
-async fn at_own_master(
-    spec: JobSpec,
+pub(super) async fn at_own_master(
+    order: Order,
     config: &Config,
     (format, data, notes): (Format, Data, &Notes),
 ) -> Result<Exit, Error> {
     let mut interrupts = Interrupts::listen().map_err(Error::Runtime)?;
     let mut master = LocalMaster::start()?;
-    let job = (spec, config.run_folders.as_slice());
+    let job = (order, config.run_folders.as_slice());
     let outcome = follow_at(&mut master, job, (format, data, notes), &mut interrupts).await;
     notes.end_progress();
     master.shut_down(&mut interrupts).await;
@@ -231,11 +234,11 @@ async fn at_own_master(
 
 async fn follow_at(
     master: &mut LocalMaster,
-    (spec, run_folders): (JobSpec, &[PathBuf]),
+    (order, run_folders): (Order, &[PathBuf]),
     (format, data, notes): (Format, Data, &Notes),
     interrupts: &mut Interrupts,
 ) -> Result<Exit, Error> {
-    let name = spec.name.clone();
+    let name = order.name().clone();
     let url = tokio::select! {
         url = master.listening() => url?,
         () = interrupts.next() => {
@@ -248,7 +251,7 @@ async fn follow_at(
     let _announcement = announce(run_folders, &announced, notes);
     let client = MasterClient::new(url, Some(master.token()))?;
     let stage = watch::Sender::new(Stage::Submitting);
-    let submission = Submission { client: client.clone(), spec, code: None, stage };
+    let submission = Submission { client: client.clone(), order, stage };
     // The work has its own task, so that an interrupt works even while a slow reader of stdout blocks the work.
     let mut work = tokio::spawn(submit_and_follow(submission, format, (data, notes.clone())));
     tokio::select! {

@@ -38,6 +38,18 @@ pub(super) async fn through_cluster(place: KubePlace, token: Option<Token>) -> R
     Ok(MasterClient::through(place, &token, Forward::open(cluster)?)?)
 }
 
+/// With a namespace and no master, the master is that of the namespace.
+pub(super) fn with_namespace(config: &Config, namespace: Option<&String>) -> Config {
+    let Some(namespace) = namespace else { return config.clone() };
+    let in_namespace = |place: KubePlace| MasterChoice::Kube(place.or_namespace(Some(namespace.clone())));
+    let master = match &config.master {
+        MasterChoice::Local(LocalBecause::Default) => in_namespace(KubePlace::default()),
+        MasterChoice::Kube(place) => in_namespace(place.clone()),
+        MasterChoice::Local(LocalBecause::Asked) | MasterChoice::At(_) => config.master.clone(),
+    };
+    Config { master, ..config.clone() }
+}
+
 /// The local masters that run, in the order of their jobs.
 fn running(folders: &[PathBuf], notes: &Notes) -> Vec<Announced> {
     let Found { mut masters, ignored } = announcement::find(folders);

@@ -22,7 +22,7 @@ use serde::Serialize;
 pub(crate) use checks::checks_text;
 pub(crate) use duration::spelled;
 pub(crate) use size::size;
-pub(crate) use table::{jobs_table, status_text};
+pub(crate) use table::{jobs_table, status_text, tfjobs_table};
 pub(crate) use trace::trace_requests;
 pub(crate) use why::why_text;
 

@@ -1,9 +1,13 @@
 //! The text of `list` and `status`. The time is an argument.
 
+use std::time::Duration;
+
 use comfy_table::{ContentArrangement, Table};
+use k8s_openapi::jiff::Timestamp;
 use protocol::ids::UnixMillis;
 use protocol::progress::{JobSeries, Progress};
 use protocol::view::{JobResult, JobView, ReplicaView};
+use serde_json::Value;
 
 use crate::narrate::{between, composition, members, workers_now};
 use crate::output::spelled;
@@ -20,6 +24,21 @@ pub(crate) fn jobs_table(jobs: &[JobView], now: UnixMillis) -> String {
             time(view, now),
             view.result.as_ref().map(result).unwrap_or_default(),
         ]);
+    }
+    shown(&table)
+}
+
+/// All TFJobs, one per line, as `kubectl get tfjobs` shows them.
+pub(crate) fn tfjobs_table(objects: &[Value], now: UnixMillis) -> String {
+    let mut table = plain_table(&["NAME", "STATE", "AGE"]);
+    for object in objects {
+        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let newest = object["status"]["conditions"].as_array().and_then(|conditions| conditions.last());
+        let state = newest.and_then(|condition| condition["type"].as_str()).unwrap_or_default();
+        let created = text("/metadata/creationTimestamp").parse::<Timestamp>().ok();
+        let created = created.and_then(|at| u64::try_from(at.as_millisecond()).ok());
+        let age = created.map(|at| spelled(Duration::from_millis(now.0.saturating_sub(at)))).unwrap_or_default();
+        table.add_row([text("/metadata/name").to_owned(), state.to_owned(), age]);
     }
     shown(&table)
 }

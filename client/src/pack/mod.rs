@@ -9,7 +9,7 @@ mod walk;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use protocol::code::{CODE_BYTES_MAX, CODE_FILES_MAX, CodeId, Manifest, ScriptPath, Sha256};
+use protocol::code::{CODE_BYTES_MAX, CODE_FILES_MAX, CodeFile, CodeId, CodePath, Manifest, ScriptPath, Sha256};
 
 pub(crate) use self::error::PackError;
 use self::read::Contents;
@@ -46,6 +46,18 @@ impl Packed {
                 PackError::NoScript { script, folder }
             });
         }
+        Ok(Self { manifest, contents })
+    }
+
+    /// Packs files that are in memory.
+    pub(crate) fn in_memory(files: Vec<(CodePath, Vec<u8>)>) -> Result<Self, PackError> {
+        let mut contents = Contents::new();
+        let listed = files.into_iter().map(|(path, content)| {
+            let file = CodeFile { path, sha256: Sha256::of(&content), size: content.len() as u64, executable: false };
+            contents.insert(file.sha256, content);
+            file
+        });
+        let manifest = Manifest::new(listed.collect())?;
         Ok(Self { manifest, contents })
     }
 

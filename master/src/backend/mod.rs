@@ -40,6 +40,10 @@ pub struct PodSpec {
     pub command: Vec<String>,
     /// The pod into which the agent is copied, if pods run in Kubernetes and the replica has one of its own.
     pub template: Option<Template>,
+    /// Labels by which users of the job's launcher find the pod.
+    pub labels: BTreeMap<String, String>,
+    /// A second path of the folder with the code, if pods run in Kubernetes.
+    pub second_code_folder: Option<&'static str>,
     /// The options for Kubernetes, if pods run there.
     pub options: PodOptions,
     /// The SHA-256, in hex, of the token that the agent requires from its callers.
@@ -57,6 +61,8 @@ impl PodSpec {
             brings_code: spec.code.is_some(),
             command: spec.command_of(replica),
             template: spec.group_of(replica).and_then(|group| group.template.clone()),
+            labels: spec.labels_of(replica),
+            second_code_folder: spec.second_code_folder(),
             options: spec.pod_of(replica),
             agent_token_sha256,
         }

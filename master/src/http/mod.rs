@@ -14,6 +14,7 @@ mod members;
 mod metrics;
 mod openapi;
 mod series;
+mod tfjobs;
 
 use std::io;
 use std::net::SocketAddr;
@@ -83,6 +84,8 @@ fn routes(guard: Guard) -> OpenApiRouter<AppState> {
         .routes(routes!(members::join))
         .routes(routes!(logs::logs))
         .routes(routes!(series::series))
+        .routes(routes!(tfjobs::list, tfjobs::apply))
+        .routes(routes!(tfjobs::show))
         .routes(routes!(about::master))
         .routes(routes!(about::agent_program))
         .routes(routes!(code::put_blobs))

@@ -30,10 +30,10 @@ impl Jobs {
     /// # Errors
     /// [`JobsError`].
     pub async fn submit(&self, spec: JobSpec) -> Result<Submitted, JobsError> {
-        in_time(&spec.name.clone(), self.put_on_record(spec)).await
+        in_time(&spec.name.clone(), self.put_on_record(spec, false)).await
     }
 
-    async fn put_on_record(&self, spec: JobSpec) -> Result<Submitted, JobsError> {
+    pub(super) async fn put_on_record(&self, spec: JobSpec, is_suspended: bool) -> Result<Submitted, JobsError> {
         let name = spec.name.clone();
         let bytes = json_bytes_of(&spec);
         if bytes > SPEC_BYTES_MAX {
@@ -44,12 +44,13 @@ impl Jobs {
         }
         self.check_code(&spec).await?;
         self.context.backend.admit(&spec).await?;
-        let record = JobRecord {
+        let now = self.context.store.now();
+        let mut record = JobRecord {
             format: format_of(&spec),
             revision: 0,
             uid: uuid::Uuid::new_v4().to_string(),
             spec: spec.clone(),
-            accepted_at: self.context.store.now(),
+            accepted_at: now,
             epoch: 1,
             holder: self.context.boot_id.clone(),
             agent_key: self.context.agent_key.fingerprint().map(str::to_owned),
@@ -62,6 +63,7 @@ impl Jobs {
             suspension: Suspension::default(),
             ended: None,
         };
+        suspend(&mut record, is_suspended, now);
         match self.context.store.create(record).await {
             Ok(stored) => {
                 info!(job = %stored.name(), replicas = stored.record.replicas().len(), "job accepted");
@@ -84,7 +86,7 @@ impl Jobs {
     }
 
     /// Waits until a recorded job is in the registry. Until then, the registry may hold an earlier job with this name.
-    async fn arrived(&self, stored: &Stored) -> Result<JobHandle, JobsError> {
+    pub(super) async fn arrived(&self, stored: &Stored) -> Result<JobHandle, JobsError> {
         let (name, uid) = (stored.name(), &stored.record.uid);
         let mut arrivals = self.arrivals.subscribe();
         let arrival = async {
@@ -199,10 +201,7 @@ fn patched(record: &mut JobRecord, patch: JobPatch, now: UnixMillis) -> Result<(
         }
     }
     if let Some(is_suspended) = patch.suspended {
-        record.suspension.set(is_suspended, now);
-        if is_suspended {
-            record.format = record.format.max(SECOND_FORMAT);
-        }
+        suspend(record, is_suspended, now);
     }
     let is_new = patch.code.is_some_and(|code| record.code() != Some(code));
     if is_new || patch.reload {
@@ -212,6 +211,14 @@ fn patched(record: &mut JobRecord, patch: JobPatch, now: UnixMillis) -> Result<(
     }
     let is_over = record.ended.is_some() || record.wish > Wish::Run;
     if is_over { Err(JobsError::Over(record.spec.name.clone())) } else { Ok(()) }
+}
+
+/// Suspends or resumes a job.
+fn suspend(record: &mut JobRecord, is_suspended: bool, now: UnixMillis) {
+    record.suspension.set(is_suspended, now);
+    if is_suspended {
+        record.format = record.format.max(SECOND_FORMAT);
+    }
 }
 
 /// Removes a job's output.

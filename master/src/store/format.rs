@@ -20,7 +20,10 @@ pub(super) fn first_format() -> u32 {
 
 /// The format of the record of this job.
 pub fn format_of(spec: &JobSpec) -> u32 {
-    let has_own_pods = !spec.groups.is_empty() || !spec.tf_config.is_default() || !spec.run_policy.restart.is_empty();
+    let has_own_pods = !spec.groups.is_empty()
+        || !spec.tf_config.is_default()
+        || !spec.run_policy.restart.is_empty()
+        || spec.origin.is_some();
     let is_as_ever = spec.workers().is_none() && spec.code.is_none() && spec.script.is_default();
     match (has_own_pods, is_as_ever) {
         (true, _) => FORMAT,

@@ -55,7 +55,7 @@ impl Master {
         timeout(DEADLINE, jobs.complete()).await.expect("the master reads its jobs in time");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("the listener is bound"));
-        let about = About { backend: BackendKind::Process, agent_binary: None };
+        let about = About { backend: BackendKind::Process, namespace: None, agent_binary: None };
         let server = Server::new(Arc::clone(&jobs), Guard::ThisMachine, about, CancellationToken::new());
         tokio::spawn(async move { server.serve(listener).await });
         Self { jobs, backend, url, _logs: logs }

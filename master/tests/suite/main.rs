@@ -11,3 +11,4 @@ mod joined;
 mod kube_api;
 mod process;
 mod service;
+mod tfjob;

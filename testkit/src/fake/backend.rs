@@ -268,6 +268,8 @@ impl PodBackend for FakeBackend {
             job,
             replica,
             image: _,
+            labels: _,
+            second_code_folder: _,
             work_dir: _,
             brings_code: _,
             command: _,

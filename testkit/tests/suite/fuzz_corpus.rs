@@ -15,6 +15,8 @@ mod pod_status;
 mod query;
 #[path = "../../../fuzz/fuzz_targets/record.rs"]
 mod record;
+#[path = "../../../fuzz/fuzz_targets/tfjob.rs"]
+mod tfjob;
 
 fn fuzz() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("fuzz")
@@ -60,6 +62,7 @@ mod no_file_of_the_corpus_breaks {
         pod_status,
         query,
         record,
+        tfjob,
     }
 
     pub(super) const ALL: &[&str] = REPLAYED;

@@ -17,5 +17,7 @@ mod packaging;
 mod prototype;
 mod remote;
 mod second_terminal;
+mod spawn;
 mod tensorflow;
+mod tfjob;
 mod why;

@@ -283,6 +283,8 @@ impl PodBackend for JoinedBackend {
         let PodSpec {
             job,
             replica,
+            labels: _,
+            second_code_folder: _,
             image: _,
             work_dir: _,
             brings_code: _,

@@ -62,6 +62,8 @@ fn own_pod(spec: &PodSpec, agent: Option<&ImageRef>) -> Pod {
         brings_code: _,
         command: _, // see `arguments`
         template: _,
+        labels: of_launcher,
+        second_code_folder: _, // see `agent`
         options,
         agent_token_sha256,
     } = spec;
@@ -75,6 +77,7 @@ fn own_pod(spec: &PodSpec, agent: Option<&ImageRef>) -> Pod {
         (ROLE, replica.role.to_string()),
         (INDEX, replica.index.to_string()),
     ];
+    let labels = labels.map(|(key, value)| (key.to_owned(), value));
     let container = Container {
         name: CONTAINER.to_owned(),
         image: image.as_ref().map(ToString::to_string),
@@ -98,7 +101,7 @@ fn own_pod(spec: &PodSpec, agent: Option<&ImageRef>) -> Pod {
     Pod {
         metadata: ObjectMeta {
             name: Some(spec.name().to_string()),
-            labels: Some(labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()),
+            labels: Some(of_launcher.clone().into_iter().chain(labels).collect()),
             owner_references: Some(vec![owner(job)]),
             ..ObjectMeta::default()
         },

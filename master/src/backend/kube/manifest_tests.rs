@@ -16,6 +16,8 @@ fn spec() -> PodSpec {
         brings_code: false,
         command: command(&["exec.py"]),
         template: None,
+        labels: BTreeMap::new(),
+        second_code_folder: None,
         options: PodOptions::default(),
         agent_token_sha256: "ab".repeat(32),
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use protocol::agent::ExitOutcome;
 use protocol::env::MUSTER_TOKEN_SHA256;
+use protocol::group::Template;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
@@ -111,9 +112,8 @@ pub(super) struct Started {
 
 /// Starts the agent of one pod.
 pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, ChildError> {
-    // `admit` has refused images and pod options, so they are ignored here.
-    let PodSpec { job, replica, image: _, work_dir, brings_code, command, template: _, options: _, agent_token_sha256 } =
-        pod;
+    // `admit` has refused images and pod options. Of a template, a process has the variables only.
+    let PodSpec { job, replica, work_dir, brings_code, command, template, agent_token_sha256, .. } = pod;
     let job = &job.name;
     launcher.run_dirs.create(job, *replica).map_err(ChildError::Folder)?;
     let messages = launcher.run_dirs.agent_log(job, *replica).map_err(ChildError::Folder)?;
@@ -132,6 +132,7 @@ pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, Child
         .arg(own_work_dir.as_deref().unwrap_or_else(|| launcher.work_dir_of(work_dir.as_deref())))
         .arg("--")
         .args(command)
+        .envs(template.iter().flat_map(Template::variables))
         .env(MUSTER_TOKEN_SHA256, agent_token_sha256)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

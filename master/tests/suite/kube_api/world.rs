@@ -43,6 +43,8 @@ pub(crate) fn wanted(uid: &str) -> PodSpec {
         image: Some("digits:1".parse().expect("an image")),
         work_dir: None,
         command: ["python", "exec.py"].map(str::to_owned).into(),
+        labels: std::collections::BTreeMap::new(),
+        second_code_folder: None,
         template: None,
         options: protocol::pod::PodOptions::default(),
         brings_code: false,

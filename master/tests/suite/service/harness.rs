@@ -95,7 +95,7 @@ impl Master {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         master.url = Some(format!("http://{}", listener.local_addr().expect("the listener is bound")));
         let guard = token.map_or(Guard::ThisMachine, |token| Guard::Token(token.to_owned()));
-        let about = About { backend: BackendKind::Process, agent_binary: None };
+        let about = About { backend: BackendKind::Process, namespace: None, agent_binary: None };
         let server = Server::new(Arc::clone(&master.jobs), guard, about, CancellationToken::new());
         tokio::spawn(async move { server.serve(listener).await });
         master

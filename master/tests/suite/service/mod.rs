@@ -1,5 +1,6 @@
 //! Jobs over the fake back end and the fake store: drivers, registry and HTTP service.
 
+mod applying;
 mod asking;
 mod breaking;
 pub(crate) mod delivering;

@@ -9,5 +9,7 @@ mod options;
 mod prototype;
 mod reasons;
 mod remains;
+mod spawn;
 mod takeover;
+mod tfjob;
 mod why;

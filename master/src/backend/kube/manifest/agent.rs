@@ -2,7 +2,8 @@
 //! image into a folder that both containers share.
 
 use k8s_openapi::api::core::v1::{
-    Container, EmptyDirVolumeSource, PodSecurityContext, PodSpec as KubePodSpec, Volume, VolumeMount,
+    Container, EmptyDirVolumeSource, PodSecurityContext, PodSpec as KubePodSpec, ResourceRequirements, Volume,
+    VolumeMount,
 };
 use protocol::image::ImageRef;
 use protocol::pod::PullPolicy;
@@ -17,11 +18,13 @@ const AGENT_IN_IMAGE: &str = "/muster/agent";
 /// Where the agent is copied to.
 const AGENT: &str = "/muster/bin/agent";
 const WORK_DIR: &str = "/muster/work";
+/// The name of its volume.
+const WORK: &str = "muster-work";
 const HOME: &str = "/muster/home";
 const TMP: &str = "/tmp";
 /// Where each empty folder is mounted, and the name of its volume.
 const FOLDERS: [(&str, &str); 4] =
-    [("/muster/bin", "muster-bin"), (WORK_DIR, "muster-work"), (HOME, "muster-home"), (TMP, "muster-tmp")];
+    [("/muster/bin", "muster-bin"), (WORK_DIR, WORK), (HOME, "muster-home"), (TMP, "muster-tmp")];
 /// The default user and group of the processes. The master's image uses them too.
 const USER: i64 = 65532;
 /// The user's name. Most images have no name for the user, and `getpass.getuser` fails without one.
@@ -29,7 +32,7 @@ const USER_NAME: &str = "muster";
 
 /// Adds the agent to a pod whose only container runs the job's image.
 pub(super) fn installed(pod: KubePodSpec, agent: &ImageRef, spec: &PodSpec) -> KubePodSpec {
-    let PodSpec { options, brings_code, .. } = spec;
+    let PodSpec { options, brings_code, second_code_folder, .. } = spec;
     let mut pod = pod;
     // `--allow-root` and `--run-as` say which user the image needs.
     if !options.allow_root && options.run_as.is_none() {
@@ -41,7 +44,8 @@ pub(super) fn installed(pod: KubePodSpec, agent: &ImageRef, spec: &PodSpec) -> K
     // A pod with a template may keep files of its own in /tmp.
     let is_needed = |path: &str| *brings_code || path != WORK_DIR && path != TMP;
     let folders = FOLDERS.iter().filter(|(path, _)| !own_paths.contains(path) && is_needed(path));
-    let (volumes, mounts): (Vec<Volume>, Vec<VolumeMount>) = folders.map(|(path, name)| empty(path, name)).unzip();
+    let (volumes, mut mounts): (Vec<Volume>, Vec<VolumeMount>) = folders.map(|(path, name)| empty(path, name)).unzip();
+    mounts.extend(second_code_folder.map(|path| empty(path, WORK).1));
     pod.volumes.get_or_insert_default().extend(volumes);
     for container in &mut pod.containers {
         let arguments = container.args.take().unwrap_or_default();
@@ -62,22 +66,26 @@ pub(super) fn installed(pod: KubePodSpec, agent: &ImageRef, spec: &PodSpec) -> K
 /// The container that copies the agent. It has the resources of the job's container, because a quota may require them of
 /// each container. The pod needs no more for that: the scheduler takes the larger of both, not the sum.
 fn installer(container: &Container, agent: &ImageRef) -> Container {
-    let mut resources = container.resources.clone();
-    if let Some(limits) = resources.as_mut().and_then(|resources| resources.limits.as_mut()) {
-        limits.remove(GPU);
-    }
     Container {
         name: INSTALLER.to_owned(),
         image: Some(agent.to_string()),
         image_pull_policy: Some(PullPolicy::IfNotPresent.as_str().to_owned()),
         command: Some([AGENT_IN_IMAGE, "--install", AGENT].map(str::to_owned).to_vec()),
-        resources,
+        resources: without_gpus(container.resources.clone()),
         security_context: Some(restricted()),
         // What it prints says why it failed. This includes the runtime's message if it could not be started.
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
         volume_mounts: Some(vec![empty(FOLDERS[0].0, FOLDERS[0].1).1]),
         ..Container::default()
     }
+}
+
+/// The resources of a container that needs no GPU.
+pub(super) fn without_gpus(mut resources: Option<ResourceRequirements>) -> Option<ResourceRequirements> {
+    if let Some(limits) = resources.as_mut().and_then(|resources| resources.limits.as_mut()) {
+        limits.remove(GPU);
+    }
+    resources
 }
 
 fn empty(path: &str, name: &str) -> (Volume, VolumeMount) {

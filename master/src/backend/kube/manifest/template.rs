@@ -3,17 +3,19 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::DeepMerge;
-use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{Pod, PodSpec, PodTemplateSpec};
 use protocol::group::Template;
+use protocol::origin::TFJOB_LABELS;
 
-use super::CONTAINER;
+use super::agent::without_gpus;
+use super::{CONTAINER, INSTALLER};
 
 /// The annotation with the name of the container that kubectl means by default, and that runs the script.
 pub(in crate::backend::kube) const RUN_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// The annotation with the port of TensorFlow's server.
 pub(in crate::backend::kube) const TF_PORT: &str = "muster/tf-port";
 /// Prefixes of labels that only Muster sets: they say to which job a pod belongs.
-const OUR_LABELS: [&str; 2] = ["muster/", "app.kubernetes.io/"];
+const OUR_LABELS: [&str; 3] = ["muster/", "app.kubernetes.io/", TFJOB_LABELS];
 
 /// The pod of a group: `own` in the template, whose fields were checked before.
 pub(super) fn filled(theirs: PodTemplateSpec, template: &Template, own: Pod) -> Pod {
@@ -29,10 +31,20 @@ pub(super) fn filled(theirs: PodTemplateSpec, template: &Template, own: Pod) -> 
     }
     pod.merge_from(own);
     if let Some(spec) = &mut pod.spec {
+        equip_installer(spec, template);
         // The agent is copied first: an init container of the template may wait for the rest of the gang.
         spec.init_containers.get_or_insert_default().extend(later_installers.unwrap_or_default());
     }
     pod
+}
+
+/// A quota may ask each container for its resources, so the container that copies the agent has those of the script's.
+fn equip_installer(spec: &mut PodSpec, template: &Template) {
+    let run = spec.containers.iter().find(|container| container.name == template.container);
+    let resources = run.and_then(|run| without_gpus(run.resources.clone()));
+    for installer in spec.init_containers.iter_mut().flatten().filter(|installer| installer.name == INSTALLER) {
+        installer.resources.clone_from(&resources);
+    }
 }
 
 /// Muster's pod with the name of the template's container, which `observe` reads back.

@@ -1,0 +1,68 @@
+//! The arguments of the verbs for TFJobs: `apply` and `get`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use protocol::env::EnvName;
+use protocol::ids::JobName;
+
+use super::EnvArg;
+use super::values::count;
+use crate::cluster::namespace_name;
+
+pub(super) const APPLY_EXAMPLES: &str = "\
+Examples:
+  client apply -f tfjob.yaml --master kube:team
+  client apply -f tfjob.yaml --follow               on this machine, without a cluster: the same command
+  kustomize build overlay | client apply -f -";
+
+/// Arguments of `apply`.
+#[derive(Debug, Args)]
+pub(crate) struct ApplyArgs {
+    /// File with TFJobs, a folder with such files, or - for stdin. Repeatable. A file may have several documents and lists;
+    /// all are checked before the first is sent
+    #[arg(short = 'f', long = "filename", value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Namespace of the TFJobs, instead of the one in the file. It must be that of the master, or of --master kube
+    #[arg(short, long, value_name = "NAME", value_parser = namespace_name)]
+    pub(crate) namespace: Option<String>,
+    /// Allow containers to run as root
+    #[arg(long)]
+    pub(crate) allow_root: bool,
+    /// Environment variable for every replica. With NAME alone, copies the value from your environment. Repeatable
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<EnvArg>,
+    /// Allow a variable that can make programs run other code, such as LD_PRELOAD. Repeatable
+    #[arg(long, value_name = "NAME")]
+    pub(crate) allow_env: Vec<EnvName>,
+    /// Maximum restarts after failures, instead of backoffLimit
+    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
+    pub(crate) max_restarts: Option<u32>,
+    /// Folder in which scripts run and are looked for, where replicas are processes [default: the folder of the file]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) code: Option<PathBuf>,
+    /// Follow the job to its end, as a submit does. Without a cluster, apply always does
+    #[arg(long)]
+    pub(crate) follow: bool,
+}
+
+/// Arguments of `get`.
+#[derive(Debug, Args)]
+pub(crate) struct GetArgs {
+    /// Name of a TFJob [default: all]
+    pub(crate) name: Option<JobName>,
+    /// Output format: a table, or the whole object as yaml or json
+    #[arg(short, long, value_name = "FORMAT", default_value = "table", hide_possible_values = true)]
+    pub(crate) output: ObjectFormat,
+}
+
+/// The form of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ObjectFormat {
+    /// A line for each object.
+    Table,
+    /// YAML.
+    Yaml,
+    /// JSON.
+    Json,
+}

@@ -1,0 +1,143 @@
+//! `apply`: submits the TFJobs of files. The master reads them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use protocol::error::{ErrorCode, Problem};
+use protocol::ids::JobName;
+use protocol::tfjob::{Entrypoint, TfJobOptions, TfJobRequest};
+use protocol::view::BackendKind;
+use tokio::sync::watch;
+
+use super::bring::Order;
+use super::leaving::Stage;
+use super::submit::{LOCAL_BY_DEFAULT, Submission, at_own_master, at_running_master};
+use super::which_master::{running_master, with_namespace};
+use crate::args::{ApplyArgs, Format};
+use crate::config::{Config, LocalBecause, MasterChoice, variable_to_pass_on};
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::image;
+use crate::master_client::{MasterClient, MasterError, Submitted};
+use crate::output::{Data, Notes};
+use crate::request::{self, RequestError};
+use crate::tfjob::{self, Document, TfJobError};
+
+pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
+    let here = std::env::current_dir().map_err(RequestError::NoFolder)?;
+    let mut documents = tfjob::read(&args.files, &here)?;
+    for document in &mut documents {
+        document.name_it(&request::tail(uuid::Uuid::new_v4().into_bytes()));
+    }
+    let config = &with_namespace(config, args.namespace.as_ref());
+    let entrypoints = entrypoints(&mut documents, config, notes).await;
+    let files = Files { entrypoints, code: args.code.as_deref().map(tfjob::code_folder).transpose()? };
+    let options = options(&args)?;
+    let Some(client) = running_master(config).await? else {
+        let order = files.order(only(documents)?, BackendKind::Process, options)?.order;
+        if config.master == MasterChoice::Local(LocalBecause::Default) {
+            notes.say(LOCAL_BY_DEFAULT);
+        }
+        return at_own_master(order, config, (Format::Text, data, notes)).await;
+    };
+    let backend = client.about().await?.backend;
+    if args.follow {
+        let order = files.order(only(documents)?, backend, options)?.order;
+        let submission = Submission { client, order, stage: watch::Sender::new(Stage::Submitting) };
+        return at_running_master(submission, (Format::Text, false), (data, notes)).await;
+    }
+    let orders: Result<Vec<Named>, _> =
+        documents.into_iter().map(|document| files.order(document, backend, options.clone())).collect();
+    send_all(&client, orders?, (data, notes)).await
+}
+
+/// What the images without a command run, as far as this machine's Docker knows them. The master names the others.
+async fn entrypoints(documents: &mut [Document], config: &Config, notes: &Notes) -> BTreeMap<String, Entrypoint> {
+    let images = documents.iter_mut().flat_map(Document::images_without_command).collect();
+    match image::programs(&images, &config.image).await {
+        Ok(known) => known,
+        Err(error) => {
+            notes.say(&format!("could not ask Docker what the images without command: run: {error}"));
+            BTreeMap::new()
+        }
+    }
+}
+
+fn options(args: &ApplyArgs) -> Result<TfJobOptions, Error> {
+    let env = request::variables(args.env.clone(), None, &variable_to_pass_on)?;
+    Ok(TfJobOptions {
+        namespace: args.namespace.clone(),
+        allow_root: args.allow_root,
+        env,
+        allow_env: args.allow_env.iter().cloned().collect(),
+        max_restarts: args.max_restarts,
+        ..TfJobOptions::default()
+    })
+}
+
+fn only(documents: Vec<Document>) -> Result<Document, TfJobError> {
+    let several = documents.len();
+    documents.into_iter().next().filter(|_| several == 1).ok_or(TfJobError::Several(several))
+}
+
+/// A TFJob to send, and the file that it comes from.
+struct Named {
+    origin: String,
+    order: Order,
+}
+
+/// What this machine knows about scripts and images.
+struct Files {
+    entrypoints: BTreeMap<String, Entrypoint>,
+    code: Option<PathBuf>,
+}
+
+impl Files {
+    fn order(&self, document: Document, backend: BackendKind, options: TfJobOptions) -> Result<Named, TfJobError> {
+        let mut document = document;
+        let origin = document.origin.clone();
+        let folder = self.code.as_deref().unwrap_or(Path::new(&document.folder)).to_owned();
+        if backend == BackendKind::Process {
+            let folders: Vec<PathBuf> = [document.folder.clone()].into_iter().chain(self.code.clone()).collect();
+            document.without_images(&self.entrypoints, &folders)?;
+        }
+        let name: Result<JobName, _> = document.name().parse();
+        let name = name.map_err(|error| TfJobError::Refused {
+            origin: origin.clone(),
+            detail: format!("metadata.name: {error}"),
+        })?;
+        let options = TfJobOptions { work_dir: Some(folder), ..options };
+        let request =
+            TfJobRequest { document: document.object.to_string(), entrypoints: self.entrypoints.clone(), options };
+        Ok(Named { origin, order: Order::TfJob { name, request: Box::new(request) } })
+    }
+}
+
+/// Sends the TFJobs. Several ones are all checked before.
+async fn send_all(client: &MasterClient, orders: Vec<Named>, to: (Data, &Notes)) -> Result<Exit, Error> {
+    let (mut data, notes) = to;
+    if orders.len() > 1 {
+        for Named { origin, order } in &orders {
+            order.check(client).await.map_err(|error| of_document(error, origin))?;
+        }
+    }
+    for Named { origin, order } in &orders {
+        let submitted = order.submit(client, notes).await.map_err(|error| of_document(error, origin))?;
+        data.text(&match submitted {
+            Submitted::New(job) => format!("tfjob/{} created", job.name),
+            Submitted::Before(job) => format!("tfjob/{} is up to date", job.name),
+        })?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Names the document that the master refuses.
+fn of_document(error: MasterError, origin: &str) -> Error {
+    let is_about_document = |problem: &Problem| problem.status == 422 || problem.code == ErrorCode::JobExists;
+    if let MasterError::Refused(problem) = &error
+        && is_about_document(problem)
+    {
+        return TfJobError::Refused { origin: origin.to_owned(), detail: problem.detail.clone() }.into();
+    }
+    error.into()
+}

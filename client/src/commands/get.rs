@@ -1,0 +1,32 @@
+//! `get`: jobs as the TFJobs that they came from.
+
+use super::now;
+use crate::args::{GetArgs, ObjectFormat};
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::master_client::MasterClient;
+use crate::output::{Data, tfjobs_table};
+use serde_json::{Value, json};
+
+pub(super) async fn run(client: &MasterClient, args: &GetArgs, data: &mut Data) -> Result<Exit, Error> {
+    let (shown, items) = match &args.name {
+        Some(name) => {
+            let object = client.tfjob(name).await?;
+            (object.clone(), vec![object])
+        }
+        None => {
+            let items = client.tfjobs().await?.items;
+            (json!({ "apiVersion": "v1", "kind": "List", "items": items }), items)
+        }
+    };
+    match args.output {
+        ObjectFormat::Table => data.text(&tfjobs_table(&items, now()))?,
+        ObjectFormat::Json => data.json(&shown)?,
+        ObjectFormat::Yaml => data.text(&yaml(&shown))?,
+    }
+    Ok(Exit::Done)
+}
+
+fn yaml(value: &Value) -> String {
+    serde_saphyr::to_string(value).expect("objects with names as keys always serialize")
+}

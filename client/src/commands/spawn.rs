@@ -1,0 +1,137 @@
+//! `spawn`: starts, or deletes, a training as tf-spawner does.
+
+use std::fs;
+use std::io::{self, BufRead, IsTerminal};
+use std::path::Path;
+
+use protocol::error::ErrorCode;
+use protocol::job::JobSpec;
+use protocol::view::BackendKind;
+use tokio::sync::watch;
+
+use super::bring::Order;
+use super::delete;
+use super::leaving::Stage;
+use super::submit::{Submission, at_own_master, at_running_master};
+use super::which_master::{running_master, with_namespace};
+use crate::args::{Format, SpawnArgs};
+use crate::cluster::KubePlace;
+use crate::config::{Config, LocalBecause, MasterChoice};
+use crate::error::Error;
+use crate::exit::Exit;
+use crate::master_client::{MasterClient, MasterError, Submitted};
+use crate::output::{Data, Notes};
+use crate::pack::Packed;
+use crate::request::RequestError;
+use crate::spawn::{self, Inputs, SpawnError, Tag};
+
+/// The pod file if the command line names none.
+const POD_FILE: &str = "pod.yaml";
+
+pub(super) async fn run(args: SpawnArgs, config: &Config, data: Data, notes: &Notes) -> Result<Exit, Error> {
+    let tag = Tag::of(&args, uuid::Uuid::new_v4())?;
+    let config = &in_cluster(config, &args)?;
+    if args.delete {
+        return delete_training(&args, &tag, config, notes).await;
+    }
+    let inputs = read(&args)?;
+    for (name, _) in inputs.env.iter().filter(|(name, _)| name.as_str().contains("SECRET")) {
+        notes.say(&format!(
+            "{name} is readable for all who may see the job: a Secret, named in the pod file's envFrom, is not"
+        ));
+    }
+    let Some(client) = running_master(config).await? else {
+        let order = order(&args, tag, inputs, BackendKind::Process)?;
+        return at_own_master(order, config, (Format::Text, data, notes)).await;
+    };
+    let backend = client.about().await?.backend;
+    let order = order(&args, tag.clone(), inputs, backend)?;
+    if args.follow {
+        let submission = Submission { client, order, stage: watch::Sender::new(Stage::Submitting) };
+        return at_running_master(submission, (Format::Text, false), (data, notes)).await;
+    }
+    start(&client, &order, &tag, (data, notes)).await
+}
+
+/// Without a master, that of the namespace in the cluster is meant.
+fn in_cluster(config: &Config, args: &SpawnArgs) -> Result<Config, SpawnError> {
+    if let (MasterChoice::At(_), Some(namespace)) = (&config.master, &args.namespace) {
+        return Err(SpawnError::NamespaceAndAddress(namespace.clone()));
+    }
+    let config = match config.master {
+        MasterChoice::Local(LocalBecause::Default) => {
+            Config { master: MasterChoice::Kube(KubePlace::default()), ..config.clone() }
+        }
+        MasterChoice::Local(LocalBecause::Asked) | MasterChoice::At(_) | MasterChoice::Kube(_) => config.clone(),
+    };
+    Ok(with_namespace(&config, args.namespace.as_ref()))
+}
+
+fn read(args: &SpawnArgs) -> Result<Inputs, Error> {
+    let content = |path: &Path| fs::read(path).map_err(|source| SpawnError::Read { path: path.to_owned(), source });
+    let text =
+        |path: &Path| fs::read_to_string(path).map_err(|source| SpawnError::Read { path: path.to_owned(), source });
+    let script = Path::new(args.script.as_deref().ok_or(SpawnError::NoScript)?);
+    let default = Path::new(POD_FILE);
+    let pod_file = args.pod_file.as_deref().or_else(|| default.is_file().then_some(default));
+    Ok(Inputs {
+        script: script.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        content: content(script)?,
+        commands: args.command.as_deref().map(text).transpose()?,
+        pod: pod_file.map(|path| spawn::pod_file(&text(path)?, path)).transpose()?,
+        env: args
+            .env_file
+            .as_deref()
+            .map(|path| spawn::environment(&text(path)?, path))
+            .transpose()?
+            .unwrap_or_default(),
+    })
+}
+
+fn order(args: &SpawnArgs, tag: Tag, inputs: Inputs, backend: BackendKind) -> Result<Order, Error> {
+    let (request, files) = spawn::job(args, tag, inputs, backend == BackendKind::Process)?;
+    let code = Packed::in_memory(files)?;
+    let spec = JobSpec::try_from(request).map_err(RequestError::from)?;
+    Ok(Order::Job { spec: Box::new(JobSpec { code: Some(code.id()), ..spec }), code: Some(code) })
+}
+
+/// Starts the training, and returns when it is accepted.
+async fn start(
+    client: &MasterClient,
+    order: &Order,
+    tag: &Tag,
+    (mut data, notes): (Data, &Notes),
+) -> Result<Exit, Error> {
+    let taken = || SpawnError::Taken { tag: tag.text.clone(), name: tag.job.clone() };
+    let view = match order.submit(client, notes).await {
+        Ok(Submitted::New(view)) => view,
+        Ok(Submitted::Before(_)) => return Err(taken().into()),
+        Err(MasterError::Refused(problem)) if problem.code == ErrorCode::JobExists => return Err(taken().into()),
+        Err(error) => return Err(error.into()),
+    };
+    data.text(&format!("generated with label training_attempt={}", tag.text))?;
+    for replica in view.replicas.iter() {
+        data.text(&replica.pod)?;
+    }
+    Ok(Exit::Done)
+}
+
+async fn delete_training(args: &SpawnArgs, tag: &Tag, config: &Config, notes: &Notes) -> Result<Exit, Error> {
+    if !args.yes && !is_wanted(tag, notes).await? {
+        notes.say("nothing was deleted");
+        return Ok(Exit::Done);
+    }
+    let client = super::which_master::client_for("spawn -d", config, notes).await?;
+    delete::run(&client, &tag.job, notes).await
+}
+
+/// Asks the user at the terminal. Only `y` means yes.
+async fn is_wanted(tag: &Tag, notes: &Notes) -> Result<bool, SpawnError> {
+    if !io::stdin().is_terminal() {
+        return Err(SpawnError::NoConsent);
+    }
+    notes.say(&format!("delete the training with tag {}, job {}? y/[n]", tag.text, tag.job));
+    let line = tokio::task::spawn_blocking(|| io::stdin().lock().lines().next());
+    let answer = line.await.ok().flatten().and_then(Result::ok).unwrap_or_default();
+    Ok(answer.trim() == "y")
+}

@@ -1,0 +1,198 @@
+//! `client spawn`: a command line of tf-spawner, its pod file and its environment file, as a job.
+
+mod files;
+
+use std::io;
+use std::path::PathBuf;
+
+use protocol::code::{CodePath, ScriptPath};
+use protocol::env::EnvName;
+use protocol::group::{Group, Template};
+use protocol::ids::{JOB_NAME_MAX, JobName, Role};
+use protocol::image::ImageRef;
+use protocol::job::{JobRequest, Strategy};
+use protocol::origin::Origin;
+use protocol::pod::LabelValue;
+use protocol::run_policy::RunPolicy;
+use serde_json::{Value, json};
+
+pub(crate) use self::files::{PodFile, environment, pod_file};
+use crate::args::SpawnArgs;
+
+/// The tag if the command line has none.
+const DEFAULT_TAG: &str = "tf-spawner";
+/// The image if neither the command line nor the pod file names one.
+const DEFAULT_IMAGE: &str = "tensorflow/tensorflow";
+/// The name of the container without a pod file.
+const CONTAINER: &str = "tensorflow";
+/// The script's name in the folder /script.
+pub(crate) const SCRIPT: &str = "training-script.py";
+/// The script's path, as commands and pod files of tf-spawner name it.
+const SCRIPT_IN_POD: &str = "/script/training-script.py";
+/// The name of the file with the commands of -c.
+const COMMANDS: &str = ".tf-spawner/command.sh";
+
+/// Why a command line of tf-spawner is no job.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SpawnError {
+    /// A file cannot be read, or is no text.
+    #[error("read {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    /// A line of the environment file is no variable.
+    #[error("{}, line {line}: {why}", path.display())]
+    Line { path: PathBuf, line: usize, why: String },
+    /// The pod file is not valid.
+    #[error("{}: {why}", path.display())]
+    PodFile { path: PathBuf, why: String },
+    /// The tag cannot be a label.
+    #[error(
+        "tag {0:?} cannot be a label: use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+    )]
+    Tag(String),
+    /// The tag is given twice.
+    #[error("-d {positional} and -t {tag} both name a tag: give one")]
+    TwoTags { positional: String, tag: String },
+    /// There is no script.
+    #[error("no script is given")]
+    NoScript,
+    /// The script's name cannot be sent.
+    #[error("the script cannot be named like this: {0}")]
+    Name(#[from] protocol::code::BadCodePath),
+    /// A namespace and an address are given.
+    #[error("-n {0} does not go with the address of a master: the master's own namespace is used")]
+    NamespaceAndAddress(String),
+    /// A training with this tag exists.
+    #[error("a training with tag {tag} exists, as job {name}")]
+    Taken { tag: String, name: JobName },
+    /// Nobody can be asked.
+    #[error("-d asks before it deletes, and there is no terminal: give -y")]
+    NoConsent,
+}
+
+impl SpawnError {
+    /// The next step for the user.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Self::Taken { tag, .. } => {
+                Some(format!("delete it with client spawn -d {tag}, or use another tag: -t TAG or -r"))
+            }
+            Self::NoScript => Some(
+                "name it at the end, for example client spawn -w 3 train.py; client spawn --help lists the options"
+                    .to_owned(),
+            ),
+            Self::NamespaceAndAddress(_) => Some("leave out -n, or give --master kube".to_owned()),
+            Self::Read { .. }
+            | Self::Line { .. }
+            | Self::PodFile { .. }
+            | Self::Tag(_)
+            | Self::TwoTags { .. }
+            | Self::Name(_)
+            | Self::NoConsent => None,
+        }
+    }
+}
+
+/// The tag of a training, which becomes a label of its pods, and the name of its job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tag {
+    /// As the user typed it.
+    pub(crate) text: String,
+    /// In lower case, with `-` for other characters.
+    pub(crate) job: JobName,
+}
+
+impl Tag {
+    /// The tag that a command line names. `random` is the id of which a random tag has the first eight characters.
+    pub(crate) fn of(args: &SpawnArgs, random: uuid::Uuid) -> Result<Self, SpawnError> {
+        let positional = args.script.as_ref().filter(|_| args.delete);
+        let text = match (positional, &args.tag) {
+            (Some(positional), Some(tag)) => {
+                return Err(SpawnError::TwoTags { positional: positional.clone(), tag: tag.clone() });
+            }
+            _ if args.randomize_tag => random.to_string()[..8].to_owned(),
+            (Some(tag), None) | (None, Some(tag)) => tag.clone(),
+            (None, None) => DEFAULT_TAG.to_owned(),
+        };
+        let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' };
+        let name: String = text.chars().map(plain).take(JOB_NAME_MAX).collect();
+        match (text.parse::<LabelValue>(), name.trim_matches('-').parse()) {
+            (Ok(_), Ok(job)) => Ok(Self { text, job }),
+            (_, _) => Err(SpawnError::Tag(text)),
+        }
+    }
+}
+
+/// What the files of a command line contain.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Inputs {
+    /// The name of the script.
+    pub(crate) script: String,
+    /// The script.
+    pub(crate) content: Vec<u8>,
+    /// The commands of -c.
+    pub(crate) commands: Option<String>,
+    /// The pod file.
+    pub(crate) pod: Option<PodFile>,
+    /// The variables.
+    pub(crate) env: Vec<(EnvName, String)>,
+}
+
+/// A job, and the files that it brings.
+pub(crate) type Spawned = (JobRequest, Vec<(CodePath, Vec<u8>)>);
+
+/// The job of a command line. `is_local`: the workers are processes of one machine, without images and without /script.
+pub(crate) fn job(args: &SpawnArgs, tag: Tag, inputs: Inputs, is_local: bool) -> Result<Spawned, SpawnError> {
+    let Inputs { script, content, commands, pod, env } = inputs;
+    let beside = |text: String| if is_local { text.replace(SCRIPT_IN_POD, SCRIPT) } else { text };
+    let mut files: Vec<(CodePath, Vec<u8>)> = vec![(script.parse()?, content.clone())];
+    if script != SCRIPT {
+        files.push((SCRIPT.parse()?, content));
+    }
+    let of_pod_file = pod.as_ref().map(|pod| pod.command.clone()).unwrap_or_default();
+    let command = match commands {
+        Some(commands) => {
+            files.push((COMMANDS.parse()?, beside(commands).into_bytes()));
+            ["bash", "-e", COMMANDS].map(str::to_owned).into()
+        }
+        None => of_pod_file.into_iter().map(beside).collect(),
+    };
+    let named = pod.as_ref().and_then(|pod| pod.image.clone());
+    let image = args.image.clone().or_else(|| named.is_none().then(default_image)).filter(|_| !is_local);
+    let template = pod.map_or_else(default_template, |PodFile { container, template, .. }| Template {
+        container,
+        tf_port: args.port,
+        pod: template,
+    });
+    let group = Group {
+        command,
+        template: (!is_local).then_some(Template { tf_port: args.port, ..template }),
+        ..Group::new(Role::Worker, args.workers)
+    };
+    let request = JobRequest {
+        worker_num: Some(args.workers),
+        image,
+        script: Some(SCRIPT.parse::<ScriptPath>()?),
+        allow_env: env.iter().map(|(name, _)| name.clone()).filter(EnvName::runs_other_code).collect(),
+        env: env.into_iter().collect(),
+        groups: vec![group],
+        origin: Some(Origin::Spawner { attempt: tag.text }),
+        run_policy: RunPolicy { max_restarts: args.max_restarts, ..RunPolicy::default() },
+        ..JobRequest::new(tag.job, Strategy::AllReduce)
+    };
+    Ok((request, files))
+}
+
+fn default_image() -> ImageRef {
+    DEFAULT_IMAGE.parse().expect("the default is an image's name")
+}
+
+/// The pod without a pod file: tf-spawner's own file asks for the same resources.
+fn default_template() -> Template {
+    let resources = json!({ "requests": { "memory": "1Gi", "cpu": "1000m" } });
+    let pod: Value = json!({ "spec": { "containers": [{ "name": CONTAINER, "resources": resources }] } });
+    Template { container: CONTAINER.to_owned(), tf_port: 0, pod }
+}
+
+#[cfg(test)]
+#[path = "../spawn_tests.rs"]
+mod tests;

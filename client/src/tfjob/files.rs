@@ -1,0 +1,85 @@
+//! Reads files, folders and stdin, and splits them into objects.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::{Document, TfJobError};
+
+/// The name of stdin.
+const STDIN: &str = "-";
+/// The files of a folder that are read, as kubectl reads them.
+const EXTENSIONS: [&str; 3] = ["json", "yaml", "yml"];
+
+/// All objects of these files, in their order. `here` is the current folder.
+pub(crate) fn read(files: &[PathBuf], here: &Path) -> Result<Vec<Document>, TfJobError> {
+    let mut documents = vec![];
+    for path in files {
+        if path.as_os_str() == STDIN {
+            let mut text = String::new();
+            io::stdin().read_to_string(&mut text).map_err(|source| TfJobError::Read { path: path.clone(), source })?;
+            documents.extend(split(&text, "stdin", here)?);
+            continue;
+        }
+        for file in files_at(path)? {
+            let unreadable = |source| TfJobError::Read { path: file.clone(), source };
+            let text = fs::read_to_string(&file).map_err(unreadable)?;
+            let folder = file.canonicalize().map_err(unreadable)?.parent().map(Path::to_owned).unwrap_or_default();
+            documents.extend(split(&text, &file.display().to_string(), &folder)?);
+        }
+    }
+    if documents.is_empty() {
+        let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+        return Err(TfJobError::Nothing(names.join(", ")));
+    }
+    Ok(documents)
+}
+
+/// The file at this path or, if it is a folder, the files in it in the order of their names.
+fn files_at(path: &Path) -> Result<Vec<PathBuf>, TfJobError> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let unreadable = |source| TfJobError::Read { path: path.to_owned(), source };
+    let entries: Result<Vec<_>, _> = fs::read_dir(path).map_err(unreadable)?.collect();
+    let paths = entries.map_err(unreadable)?.into_iter().map(|entry| entry.path());
+    let is_read = |path: &PathBuf| {
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        path.is_file() && extension.is_some_and(|extension| EXTENSIONS.contains(&extension))
+    };
+    let mut paths: Vec<PathBuf> = paths.filter(is_read).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+/// The objects of a text. The library refuses duplicate keys, and limits what anchors and aliases may become.
+pub(crate) fn split(text: &str, origin: &str, folder: &Path) -> Result<Vec<Document>, TfJobError> {
+    // Kubernetes reads YAML 1.1, in which 0440 is octal.
+    let options = serde_saphyr::options! { legacy_octal_numbers: true, with_snippet: false };
+    let values: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)
+        .map_err(|error| TfJobError::NotYaml { origin: origin.to_owned(), reason: reason(&error) })?;
+    let objects: Vec<Value> = values.into_iter().flat_map(items).filter(|object| !object.is_null()).collect();
+    let is_only = objects.len() == 1;
+    let document = |(place, object): (usize, Value)| Document {
+        origin: if is_only { origin.to_owned() } else { format!("{origin}, object {}", place + 1) },
+        folder: folder.to_owned(),
+        object,
+    };
+    Ok(objects.into_iter().enumerate().map(document).collect())
+}
+
+/// Why a text is not YAML. The library's advice is for programmers.
+fn reason(error: &serde_saphyr::Error) -> String {
+    error.to_string().replace(", set DuplicateKeyPolicy in Options if acceptable", "")
+}
+
+/// The objects of a list, as `kubectl get -o yaml` writes it; else the object itself.
+fn items(object: Value) -> Vec<Value> {
+    let is_list = object["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
+    match object.get("items") {
+        Some(Value::Array(items)) if is_list => items.clone(),
+        Some(_) | None => vec![object],
+    }
+}

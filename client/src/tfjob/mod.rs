@@ -1,0 +1,128 @@
+//! The files with TFJobs: finds and splits them, and prepares them for a master without a cluster. The master reads them.
+
+mod files;
+mod scripts;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use protocol::tfjob::{Entrypoint, TFJOB_CONTAINER};
+use serde_json::{Value, json};
+
+pub(crate) use self::files::{read, split};
+
+/// Why there is no TFJob to send.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TfJobError {
+    /// The file or folder cannot be read.
+    #[error("read {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    /// The file is not YAML.
+    #[error("{origin} is not valid YAML: {reason}")]
+    NotYaml { origin: String, reason: String },
+    /// No file has a document.
+    #[error("there is no TFJob in {0}")]
+    Nothing(String),
+    /// The script is in the image, which this machine does not use.
+    #[error("{origin}: {script} is a path of the image, and this machine has no {} in {}", file.display(), listed(folders))]
+    NoScript { origin: String, script: String, file: PathBuf, folders: Vec<PathBuf> },
+    /// --code names no folder.
+    #[error("--code {} is not a folder", .0.display())]
+    NoFolder(PathBuf),
+    /// Several TFJobs are to be followed.
+    #[error("only one TFJob can be followed, and there are {0}")]
+    Several(usize),
+    /// The master refused a document.
+    #[error("{origin}: {detail}")]
+    Refused { origin: String, detail: String },
+}
+
+fn listed(folders: &[PathBuf]) -> String {
+    folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(" or ")
+}
+
+impl TfJobError {
+    /// The next step for the user.
+    pub(crate) fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::NoScript { .. } => "put the script beside the file, or name its folder with --code DIR",
+            Self::Several(_) => "give one TFJob; to start several, give --master URL and no --follow",
+            Self::Read { .. } | Self::NotYaml { .. } | Self::Nothing(_) | Self::NoFolder(_) | Self::Refused { .. } => {
+                return None;
+            }
+        };
+        Some(hint.to_owned())
+    }
+}
+
+/// One object of a file.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Document {
+    /// The file and, if it has several objects, the object's number.
+    pub(crate) origin: String,
+    /// The folder of the file.
+    pub(crate) folder: PathBuf,
+    /// The object.
+    pub(crate) object: Value,
+}
+
+impl Document {
+    /// The name of the object.
+    pub(crate) fn name(&self) -> &str {
+        self.object["metadata"]["name"].as_str().unwrap_or_default()
+    }
+
+    /// Gives an object that has only the beginning of a name the rest of it.
+    pub(crate) fn name_it(&mut self, suffix: &str) {
+        let begin = self.object["metadata"]["generateName"].as_str().map(str::to_owned);
+        if let Some(begin) = begin.filter(|_| self.name().is_empty()) {
+            self.object["metadata"]["name"] = format!("{begin}{suffix}").into();
+        }
+    }
+
+    /// The containers that train.
+    fn containers(&mut self) -> impl Iterator<Item = &mut Value> {
+        let types = self.object.pointer_mut("/spec/tfReplicaSpecs").and_then(Value::as_object_mut);
+        let lists = types.into_iter().flatten();
+        let lists = lists.filter_map(|(_, of_type)| of_type.pointer_mut("/template/spec/containers")?.as_array_mut());
+        lists.flatten().filter(|container| container["name"] == TFJOB_CONTAINER)
+    }
+
+    /// The images whose own program runs.
+    pub(crate) fn images_without_command(&mut self) -> BTreeSet<String> {
+        let without = self.containers().filter(|container| container["command"].is_null());
+        without.filter_map(|container| Some(container["image"].as_str()?.to_owned())).collect()
+    }
+
+    /// Prepares the object for a master whose replicas are processes: names the programs of images, and finds the scripts in
+    /// these folders instead of the images.
+    pub(crate) fn without_images(
+        &mut self,
+        entrypoints: &BTreeMap<String, Entrypoint>,
+        folders: &[PathBuf],
+    ) -> Result<(), TfJobError> {
+        let origin = self.origin.clone();
+        for container in self.containers() {
+            let known = container["image"].as_str().and_then(|image| entrypoints.get(image));
+            if let Some(Entrypoint { command, args, .. }) = known.filter(|_| container["command"].is_null()) {
+                container["command"] = json!(command);
+                if container["args"].is_null() {
+                    container["args"] = json!(args);
+                }
+            }
+            scripts::find(container, &origin, folders)?;
+        }
+        Ok(())
+    }
+}
+
+/// The folder that --code names.
+pub(crate) fn code_folder(code: &Path) -> Result<PathBuf, TfJobError> {
+    let folder = code.canonicalize().ok().filter(|folder| folder.is_dir());
+    folder.ok_or_else(|| TfJobError::NoFolder(code.to_owned()))
+}
+
+#[cfg(test)]
+#[path = "tfjob_tests.rs"]
+mod tests;

@@ -1,0 +1,42 @@
+//! The script that a container runs: a path of its image, which becomes a file of this machine.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::TfJobError;
+
+/// Flags of interpreters after which no script follows.
+const NO_SCRIPT: [&str; 2] = ["-c", "-m"];
+
+/// Names the file of this machine, if the script is an absolute path that this machine does not have: the file with the same
+/// name in the first of these folders that has it.
+pub(super) fn find(container: &mut Value, origin: &str, folders: &[PathBuf]) -> Result<(), TfJobError> {
+    let Some(word) = script(container) else { return Ok(()) };
+    let script = word.as_str().unwrap_or_default().to_owned();
+    let path = Path::new(&script);
+    if !path.is_absolute() || path.exists() {
+        return Ok(());
+    }
+    let file = PathBuf::from(path.file_name().unwrap_or_default());
+    match folders.iter().map(|folder| folder.join(&file)).find(|found| found.is_file()) {
+        Some(found) => {
+            *word = found.to_string_lossy().into_owned().into();
+            Ok(())
+        }
+        None => Err(TfJobError::NoScript { origin: origin.to_owned(), script, file, folders: folders.to_vec() }),
+    }
+}
+
+/// The first word after the program that is no flag.
+fn script(container: &mut Value) -> Option<&mut Value> {
+    let [command, args] = ["command", "args"].map(|name| container[name].as_array().map_or(0, Vec::len));
+    let place_of = |place: usize| if place < command { ("command", place) } else { ("args", place - command) };
+    let found = (1..command + args).map(place_of).find(|(list, place)| {
+        let word = container[*list][*place].as_str().unwrap_or_default();
+        NO_SCRIPT.contains(&word) || !word.starts_with('-')
+    });
+    let (list, place) = found?;
+    let word = &mut container[list][place];
+    (!word.as_str().is_some_and(|word| NO_SCRIPT.contains(&word))).then_some(word)
+}

@@ -1,0 +1,105 @@
+//! Tests of the files with TFJobs.
+
+use std::fs;
+
+use super::*;
+
+fn documents(text: &str) -> Result<Vec<Document>, String> {
+    files::split(text, "job.yaml", Path::new("/jobs")).map_err(|error| error.to_string())
+}
+
+fn origins(text: &str) -> Vec<String> {
+    documents(text).unwrap().into_iter().map(|document| format!("{}: {}", document.origin, document.name())).collect()
+}
+
+#[test]
+fn a_file_has_one_object_or_several_or_a_list() {
+    assert_eq!(origins("{kind: TFJob, metadata: {name: a}}"), ["job.yaml: a"]);
+    assert_eq!(
+        origins("---\nmetadata: {name: a}\n---\n---\nmetadata: {name: b}\n"),
+        ["job.yaml, object 1: a", "job.yaml, object 2: b"]
+    );
+    let list = "{kind: List, items: [{metadata: {name: a}}, {metadata: {name: b}}]}";
+    assert_eq!(origins(list), ["job.yaml, object 1: a", "job.yaml, object 2: b"]);
+    assert_eq!(origins("# nothing\n"), Vec::<String>::new());
+    let error = documents("a: 1\na: 2\n").unwrap_err();
+    assert!(error.starts_with("job.yaml is not valid YAML: "), "{error}");
+}
+
+#[test]
+fn a_folder_has_the_files_with_yaml_and_json() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in [("b.yml", "metadata: {name: b}"), ("a.yaml", "metadata: {name: a}"), ("c.py", "x = 1")] {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    let found = read(&[folder.path().to_owned()], Path::new("/")).unwrap();
+    assert_eq!(found.iter().map(Document::name).collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(found[0].folder, folder.path().canonicalize().unwrap());
+    let nothing = read(&[folder.path().join("c.py"), folder.path().join("none")], Path::new("/"));
+    assert!(nothing.is_err());
+}
+
+#[test]
+fn a_generated_name_is_completed_once() {
+    let mut document = documents("metadata: {generateName: mnist-}").unwrap().remove(0);
+    document.name_it("abcde");
+    document.name_it("fghij");
+    assert_eq!(document.name(), "mnist-abcde");
+}
+
+/// A TFJob whose worker has these fields.
+fn with_worker(container: &Value) -> Document {
+    let mut container = container.clone();
+    container["name"] = TFJOB_CONTAINER.into();
+    let worker = json!({ "template": { "spec": { "containers": [{ "name": "proxy" }, container] } } });
+    let object = json!({ "spec": { "tfReplicaSpecs": { "Worker": worker } } });
+    Document { origin: "job.yaml".to_owned(), folder: PathBuf::from("/jobs"), object }
+}
+
+#[test]
+fn a_script_of_an_image_is_found_beside_the_file_or_in_the_folder_of_the_code() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path().canonicalize().unwrap();
+    let folders = [root.join("beside"), root.join("code")];
+    for file in ["beside/mnist.py", "code/mnist.py", "code/train.py"] {
+        fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();
+        fs::write(root.join(file), "").unwrap();
+    }
+    let beside = root.join("beside/mnist.py").to_string_lossy().into_owned();
+    let of_code = root.join("code/train.py").to_string_lossy().into_owned();
+    let words = |words: &str| words.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    for (command, args, expected) in [
+        ("python /var/none/mnist.py", "--a /var/none/b", Some(format!("python {beside} --a /var/none/b"))),
+        ("python -u", "/var/none/train.py --x", Some(format!("python -u {of_code} --x"))),
+        ("python", "mnist.py", Some("python mnist.py".to_owned())),
+        ("bash -c", "/var/none/x.sh", Some("bash -c /var/none/x.sh".to_owned())),
+        ("python -m", "package", Some("python -m package".to_owned())),
+        ("python /var/none/other.py", "", None),
+    ] {
+        let mut document = with_worker(&json!({ "command": words(command), "args": words(args) }));
+        let outcome = document.without_images(&BTreeMap::new(), &folders);
+        let container = document.containers().next().unwrap().clone();
+        let found = [&container["command"], &container["args"]].map(|list| {
+            list.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect::<Vec<_>>().join(" ")
+        });
+        let found = outcome.map(|()| found.join(" ").trim().to_owned()).map_err(|error| error.to_string());
+        match expected {
+            Some(expected) => assert_eq!(found, Ok(expected)),
+            None => {
+                assert!(found.as_ref().unwrap_err().contains("/var/none/other.py is a path of the image"), "{found:?}")
+            }
+        }
+    }
+}
+
+#[test]
+fn the_program_of_an_image_replaces_a_missing_command() {
+    let mut document = with_worker(&json!({ "image": "mnist:1", "args": ["--steps", "3"] }));
+    assert_eq!(document.images_without_command(), BTreeSet::from(["mnist:1".to_owned()]));
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let known = Entrypoint { command: words(&["python", "mnist.py"]), args: words(&["--all"]), user: String::new() };
+    let entrypoints = BTreeMap::from([("mnist:1".to_owned(), known)]);
+    document.without_images(&entrypoints, &[]).unwrap();
+    let container = document.containers().next().unwrap();
+    assert_eq!((&container["command"], &container["args"]), (&json!(["python", "mnist.py"]), &json!(["--steps", "3"])));
+}

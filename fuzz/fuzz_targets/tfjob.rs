@@ -1,0 +1,39 @@
+//! A TFJob as YAML or JSON. The object that is shown of an accepted TFJob can be applied again, and is the same job.
+#![cfg_attr(fuzzing, no_main)]
+
+use master::tfjob::{Place, difference, object, read};
+use protocol::elastic::JobPatch;
+use protocol::ids::UnixMillis;
+use protocol::job::JobSpec;
+use protocol::tfjob::TfJobRequest;
+use protocol::view::JobView;
+use serde_json::json;
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|document: &[u8]| check(document));
+
+/// Checks one input.
+///
+/// # Panics
+/// If the input breaks a rule in this file's description.
+pub(crate) fn check(document: &[u8]) {
+    let Ok(document) = std::str::from_utf8(document) else { return };
+    let read = |document: String| {
+        let place = Place::Pods { namespace: "team".to_owned() };
+        read(&TfJobRequest { document, ..TfJobRequest::default() }, &place).map(|read| read.spec)
+    };
+    let spec = match read(document.to_owned()) {
+        Ok(spec) => spec,
+        Err(refused) => return assert!(refused.iter().all(|note| !note.path.is_empty()), "{refused:?}"),
+    };
+    let stored: JobSpec = serde_json::from_value(json!(spec)).expect("a record of the job");
+    assert_eq!(stored, spec);
+    let view = json!({
+        "name": spec.name, "uid": "u", "seq": 1, "state": "pending", "spec": spec, "workers": spec.workers(),
+        "replicas": [], "times": {},
+    });
+    let view: JobView = serde_json::from_value(view).expect("a view");
+    let shown = object(&view, Some("team"), UnixMillis(0)).expect("a TFJob");
+    let again = read(shown.to_string()).unwrap_or_else(|refused| panic!("{refused:?} of {shown:#}"));
+    assert_eq!(difference(&spec, spec.workers(), &again), Some(JobPatch::default()), "{shown:#}");
+}

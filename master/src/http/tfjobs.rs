@@ -1,0 +1,96 @@
+//! `/v1/tfjobs`: reads TFJobs, and shows jobs as TFJobs.
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use protocol::error::{ErrorCode, Problem};
+use protocol::ids::JobName;
+use protocol::routes;
+use protocol::tfjob::{TfJobAnswer, TfJobList, TfJobRequest};
+use serde_json::Value;
+
+use super::AppState;
+use super::error::ApiError;
+use super::jobs::{find, parsed_body};
+use super::openapi::{BadBody, Down, NoSuchJob, NotLetIn};
+use crate::registry::Submitted;
+use crate::store::wall_clock;
+use crate::template::{Note, listed};
+use crate::tfjob;
+
+/// Maximum refused fields that an answer names.
+const NAMED_MAX: usize = 20;
+
+/// Submits a TFJob as a job, or checks it. The same TFJob again changes nothing, unless it suspends or resumes the job or,
+/// with `enableDynamicWorker`, changes the number of workers.
+#[utoipa::path(
+    post,
+    path = routes::TFJOBS,
+    request_body(content = TfJobRequest, description = "At most 4 MiB, within 10 seconds"),
+    responses(
+        (status = 201, description = "The job is on record", body = TfJobAnswer),
+        (status = 200, description = "This job was already on record, or the TFJob was only checked", body = TfJobAnswer),
+        (status = 409, description = "Another job has this name, or the job has ended and can no longer be changed",
+            body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The TFJob is refused", body = Problem, content_type = "application/problem+json"),
+        BadBody,
+        NotLetIn,
+        Down,
+    ),
+)]
+pub(super) async fn apply(
+    State(state): State<AppState>,
+    request: Request,
+) -> Result<(StatusCode, Json<TfJobAnswer>), ApiError> {
+    let request: TfJobRequest = parsed_body(request, "a TFJob with its options").await?;
+    let read = tfjob::read(&request, &state.about.place()).map_err(refused)?;
+    let warnings = read.warnings().to_vec();
+    if request.options.dry_run {
+        state.jobs.check(&read).await?;
+        return Ok((StatusCode::OK, Json(TfJobAnswer { job: None, warnings })));
+    }
+    let (status, handle) = match state.jobs.apply(read).await? {
+        Submitted::Created(handle) => (StatusCode::CREATED, handle),
+        Submitted::Existing(handle) => (StatusCode::OK, handle),
+    };
+    let job = handle.view.borrow().clone();
+    Ok((status, Json(TfJobAnswer { job: Some(job), warnings })))
+}
+
+/// Lists all jobs that came from a TFJob, in the order of their names.
+#[utoipa::path(get, path = routes::TFJOBS, responses((status = 200, description = "All TFJobs", body = TfJobList), NotLetIn))]
+pub(super) async fn list(State(state): State<AppState>) -> Json<TfJobList> {
+    let (namespace, now) = (state.about.namespace.as_deref(), wall_clock());
+    let items = state.jobs.list().iter().filter_map(|job| tfjob::object(job, namespace, now)).collect();
+    Json(TfJobList { items })
+}
+
+/// Shows a job that came from a TFJob as an object of kubeflow.org, with conditions and counts in its status.
+#[utoipa::path(
+    get,
+    path = routes::JOB_TFJOB,
+    params(("name" = JobName, Path, description = "The job")),
+    responses((status = 200, description = "The TFJob", body = Object), NotLetIn, NoSuchJob),
+)]
+pub(super) async fn show(
+    State(state): State<AppState>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let job = find(&state, name)?.view.borrow().clone();
+    let object = tfjob::object(&job, state.about.namespace.as_deref(), wall_clock());
+    object.map(Json).ok_or_else(|| {
+        let detail = format!("job \"{}\" is no TFJob: it was submitted in another way", job.name);
+        ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownJob, detail)
+    })
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "`map_err` passes the notes by value")]
+fn refused(notes: Vec<Note>) -> ApiError {
+    let more = match notes.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    let named = listed(&notes[..notes.len().min(NAMED_MAX)]);
+    ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadTfJob, format!("the TFJob is refused: {named}{more}"))
+}

@@ -1,0 +1,63 @@
+//! Accepts jobs from files that users may apply again: TFJobs.
+
+use protocol::job::JobSpec;
+use tracing::info;
+
+use super::error::{JobsError, of_store};
+use super::requests::in_time;
+use super::{Jobs, Submitted};
+use crate::store::{Stored, Wish};
+use crate::tfjob::{Read, difference};
+
+impl Jobs {
+    /// Accepts the job of a TFJob. If it is on record already, suspends, resumes or scales it as the TFJob says.
+    ///
+    /// # Errors
+    /// [`JobsError::Exists`] if another job has this name, and all others of [`Jobs::submit`] and [`Jobs::patch`].
+    pub async fn apply(&self, tfjob: Read) -> Result<Submitted, JobsError> {
+        let Read { spec, is_suspended } = tfjob;
+        let name = spec.name.clone();
+        let found = in_time(&name, async { self.context.store.get(&name).await.map_err(of_store) }).await?;
+        match found {
+            Some(stored) => self.apply_again(stored, &spec, is_suspended).await,
+            None => in_time(&name, self.put_on_record(spec, is_suspended)).await,
+        }
+    }
+
+    /// Checks a TFJob as [`Jobs::apply`] does, and changes nothing.
+    ///
+    /// # Errors
+    /// As [`Jobs::apply`].
+    pub async fn check(&self, tfjob: &Read) -> Result<(), JobsError> {
+        let spec = &tfjob.spec;
+        in_time(&spec.name, async {
+            match self.context.store.get(&spec.name).await.map_err(of_store)? {
+                Some(stored) if is_other(&stored, spec) => Err(JobsError::Exists(spec.name.clone())),
+                Some(_) => Ok(()),
+                None => Ok(self.context.backend.admit(spec).await?),
+            }
+        })
+        .await
+    }
+
+    async fn apply_again(&self, stored: Stored, spec: &JobSpec, is_suspended: bool) -> Result<Submitted, JobsError> {
+        let record = &stored.record;
+        let patch = difference(&record.spec, record.workers(), spec).filter(|_| record.wish != Wish::Delete);
+        let Some(mut patch) = patch else { return Err(JobsError::Exists(spec.name.clone())) };
+        if record.suspension.since.is_some() != is_suspended {
+            patch.suspended = Some(is_suspended);
+        }
+        let is_open = record.ended.is_none() && record.wish == Wish::Run;
+        if is_open && (patch.scales() || patch.suspended.is_some()) {
+            info!(job = %spec.name, "a TFJob that was applied again changes its job");
+            self.patch(&spec.name, patch).await?;
+        }
+        let handle = in_time(&spec.name, self.arrived(&stored)).await?;
+        Ok(Submitted::Existing(handle))
+    }
+}
+
+fn is_other(stored: &Stored, spec: &JobSpec) -> bool {
+    let record = &stored.record;
+    record.wish == Wish::Delete || difference(&record.spec, record.workers(), spec).is_none()
+}

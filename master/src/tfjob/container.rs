@@ -1,0 +1,124 @@
+//! The container that trains: its program, its port, its variables and its user.
+
+use std::collections::BTreeMap;
+
+use protocol::env::{EnvName, MUSTER_PREFIX};
+use protocol::routes::AGENT_PORT;
+use protocol::tfjob::{Entrypoint, TFJOB_CONTAINER, TfJobRequest};
+use serde_json::Value;
+
+use super::fields::Findings;
+
+/// The name of the port of TensorFlow's server.
+const PORT_NAME: &str = "tfjob-port";
+/// The port of TensorFlow's server in a TFJob that names none.
+const PORT: u16 = 2222;
+
+/// Who the processes of a container are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum User {
+    /// The template names a user.
+    Named,
+    /// The image names a numeric user other than root.
+    OfImage,
+    /// The image's user is not known, is root, or has a name.
+    Unknown,
+}
+
+/// The place of the container that trains.
+pub(super) fn position(template: &Value) -> Option<usize> {
+    let containers = template.pointer("/spec/containers")?.as_array()?;
+    containers.iter().position(|one| one.get("name").and_then(Value::as_str) == Some(TFJOB_CONTAINER))
+}
+
+/// Who the processes are.
+pub(super) fn user(template: &Value, position: usize, known: &BTreeMap<String, Entrypoint>) -> User {
+    let container = &template["spec"]["containers"][position];
+    let is_named = |context: &Value| !context["securityContext"]["runAsUser"].is_null();
+    if is_named(container) || is_named(&template["spec"]) {
+        return User::Named;
+    }
+    let of_image = container["image"].as_str().and_then(|image| known.get(image)).map(|known| known.user.as_str());
+    let uid = of_image.and_then(|user| user.split(':').next()?.parse::<u32>().ok());
+    if uid.is_some_and(|uid| uid != 0) { User::OfImage } else { User::Unknown }
+}
+
+/// The program and its arguments. `name` is the type of the replicas.
+pub(super) fn command(
+    container: &Value,
+    (path, name): (&str, &str),
+    request: &TfJobRequest,
+    findings: &mut Findings,
+) -> Option<Vec<String>> {
+    let command = words(&container["command"], &format!("{path}.command"), findings)?;
+    let args = words(&container["args"], &format!("{path}.args"), findings)?;
+    if !command.is_empty() {
+        return Some([command, args].concat());
+    }
+    let of_image = container["image"].as_str().and_then(|image| request.entrypoints.get(image));
+    let of_image =
+        of_image.map(|image| [&image.command[..], if args.is_empty() { &image.args } else { &args }].concat());
+    let found = of_image.filter(|command| !command.is_empty());
+    if found.is_none() {
+        let why = format!("what its image runs is not known: add command: to containers[{TFJOB_CONTAINER}] of {name}");
+        findings.refuse(&format!("{path}.command"), why);
+    }
+    found
+}
+
+/// A list of texts; absent means empty. `None` if it was refused.
+fn words(list: &Value, path: &str, findings: &mut Findings) -> Option<Vec<String>> {
+    let words = match list {
+        Value::Null => Some(vec![]),
+        Value::Array(items) => items.iter().map(|item| item.as_str().map(str::to_owned)).collect(),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => None,
+    };
+    if words.is_none() {
+        findings.refuse(path, "it must be a list of strings: put numbers in quotation marks");
+    }
+    words
+}
+
+/// The port of TensorFlow's server.
+pub(super) fn port(container: &Value, path: &str, findings: &mut Findings) -> u16 {
+    let ports = container["ports"].as_array().into_iter().flatten();
+    let Some(named) = ports.filter(|port| port["name"] == PORT_NAME).map(|port| &port["containerPort"]).next() else {
+        return PORT;
+    };
+    match named.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0) {
+        Some(AGENT_PORT) => {
+            findings
+                .refuse(&format!("{path}.ports"), format!("{AGENT_PORT} is the port of Muster's agent: use another"));
+            PORT
+        }
+        Some(port) => port,
+        None => {
+            findings.refuse(&format!("{path}.ports"), format!("{named} is not a port from 1 to 65535"));
+            PORT
+        }
+    }
+}
+
+/// The variables of a container, each with its path and, if it is valid, its name.
+pub(super) fn variables<'a>(container: &'a Value, path: &str) -> Vec<(String, Option<EnvName>, &'a Value)> {
+    let list = container["env"].as_array().into_iter().flatten();
+    list.map(|variable| {
+        let name = variable["name"].as_str().unwrap_or_default();
+        (format!("{path}.env[{name}]"), name.parse().ok(), variable)
+    })
+    .collect()
+}
+
+/// Says which variables of a pod have no effect, or an unexpected one.
+pub(super) fn check_variables(container: &Value, path: &str, findings: &mut Findings) {
+    for (path, name, _) in variables(container, path) {
+        let Some(name) = name else { continue };
+        if name.as_str().starts_with(MUSTER_PREFIX) {
+            findings.refuse(&path, format!("names that begin with {MUSTER_PREFIX} belong to Muster: use another"));
+        } else if name.is_reserved() {
+            findings.warn(&path, "it has no effect: Muster sets this variable");
+        } else if name.runs_other_code() {
+            findings.warn(&path, "it makes every program of the container load or run other code");
+        }
+    }
+}

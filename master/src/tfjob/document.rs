@@ -1,0 +1,146 @@
+//! The document: its format, its version and its metadata.
+
+use std::collections::BTreeMap;
+
+use protocol::ids::JobName;
+use protocol::tfjob::{TFJOB_GROUP, TFJOB_KIND};
+use serde_json::{Map, Value, json};
+
+use super::fields::{Fields, Findings};
+
+/// Fields that the API server sets. Files that were read from a cluster have them.
+const SET_BY_SERVER: [&str; 6] =
+    ["creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"];
+
+/// A TFJob whose metadata was read.
+pub(super) struct Document {
+    pub(super) api_version: String,
+    /// Absent if it was refused.
+    pub(super) name: Option<JobName>,
+    pub(super) namespace: Option<String>,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) annotations: BTreeMap<String, String>,
+    /// In the form of kubeflow.org/v1.
+    pub(super) spec: Fields,
+}
+
+impl Document {
+    /// Reads YAML or JSON. `None` if the text is no TFJob at all.
+    pub(super) fn parse(text: &str, findings: &mut Findings) -> Option<Self> {
+        let mut fields = match parsed(text) {
+            Ok(value @ Value::Object(_)) => Fields::of(Some(value), "", findings),
+            Ok(_) => {
+                findings.refuse("document", "it must be an object with apiVersion, kind, metadata and spec");
+                return None;
+            }
+            Err(why) => {
+                findings.refuse("document", why);
+                return None;
+            }
+        };
+        let (kind, api_version) = (fields.text("kind", findings), fields.text("apiVersion", findings));
+        if kind.as_deref() != Some(TFJOB_KIND) {
+            let found = kind.map_or("there is none".to_owned(), |kind| format!("it is \"{kind}\""));
+            findings.refuse("kind", format!("{found}: only {TFJOB_KIND} is understood"));
+            return None;
+        }
+        let is_oldest = match api_version.as_deref().unwrap_or_default().split_once('/') {
+            Some((TFJOB_GROUP, "v1" | "v1beta2")) => false,
+            Some((TFJOB_GROUP, "v1alpha1")) => true,
+            _ => {
+                let found = api_version.map_or("there is none".to_owned(), |version| format!("it is \"{version}\""));
+                let known = format!("{TFJOB_GROUP}/v1, {TFJOB_GROUP}/v1beta2 or {TFJOB_GROUP}/v1alpha1");
+                findings.refuse("apiVersion", format!("{found}: use {known}"));
+                return None;
+            }
+        };
+        // The API server writes it.
+        drop(fields.take("status"));
+        let metadata = fields.object("metadata", findings);
+        let spec = fields.object("spec", findings);
+        fields.end(findings);
+        let version = if is_oldest { format!("{TFJOB_GROUP}/v1") } else { api_version? };
+        let spec = if is_oldest { modern(spec, findings) } else { spec };
+        Some(Self::with_metadata(metadata, version, spec, findings))
+    }
+
+    fn with_metadata(metadata: Fields, api_version: String, spec: Fields, findings: &mut Findings) -> Self {
+        let mut metadata = metadata;
+        let name = metadata.text("name", findings);
+        if name.is_none() {
+            findings.refuse("metadata.name", "it is missing: give the job a name, or generateName to client apply");
+        }
+        let name = name.and_then(|name| name.parse().map_err(|error| refuse_name(&error, findings)).ok());
+        drop(metadata.take("generateName"));
+        let namespace = metadata.text("namespace", findings);
+        let (labels, annotations) = (metadata.texts("labels", findings), metadata.texts("annotations", findings));
+        for name in ["finalizers", "ownerReferences"] {
+            metadata.without_effect(name, "it has no effect: no object of the cluster stands for the job", findings);
+        }
+        SET_BY_SERVER.into_iter().for_each(|name| drop(metadata.take(name)));
+        metadata.end(findings);
+        Self { api_version, name, namespace, labels, annotations, spec }
+    }
+}
+
+fn refuse_name(error: &protocol::ids::BadJobName, findings: &mut Findings) {
+    findings.refuse("metadata.name", error.to_string());
+}
+
+/// The only document of a text. The library refuses duplicate keys, and limits what anchors and aliases may become.
+fn parsed(text: &str) -> Result<Value, String> {
+    // Kubernetes reads YAML 1.1, in which 0440 is octal.
+    let options = serde_saphyr::options! { legacy_octal_numbers: true, with_snippet: false };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+        // The library's advice is for programmers.
+        let reason = error.to_string().replace(", set DuplicateKeyPolicy in Options if acceptable", "");
+        format!("it is not valid YAML or JSON: {reason}")
+    })
+}
+
+/// The `spec` of kubeflow.org/v1alpha1 in the form of v1.
+fn modern(old: Fields, findings: &mut Findings) -> Fields {
+    let mut old = old;
+    findings.warn("apiVersion", format!("it is read as {TFJOB_GROUP}/v1: its replicas are tfReplicaSpecs there"));
+    let mut specs = Map::new();
+    let list = match old.take("replicaSpecs") {
+        Some(Value::Array(list)) => list,
+        Some(_) | None => {
+            findings.refuse("spec.replicaSpecs", "it must be a list");
+            vec![]
+        }
+    };
+    for (place, item) in list.into_iter().enumerate() {
+        let path = format!("spec.replicaSpecs[{place}]");
+        let mut item = Fields::of(Some(item), &path, findings);
+        // The default type.
+        let kind = item.text("tfReplicaType", findings).unwrap_or_else(|| "MASTER".to_owned());
+        let mut template = item.take("template").unwrap_or_default();
+        let pod = template.get_mut("spec").and_then(Value::as_object_mut);
+        let restart = pod.and_then(|pod| pod.remove("restartPolicy"));
+        let mut spec = json!({ "template": template });
+        let replicas = item.take("replicas").map(|replicas| ("replicas", replicas));
+        for (name, value) in replicas.into_iter().chain(restart.map(|restart| ("restartPolicy", restart))) {
+            spec[name] = value;
+        }
+        item.without_effect("tfPort", "it has no effect: name a containerPort tfjob-port", findings);
+        item.end(findings);
+        if specs.insert(type_of(&kind).to_owned(), spec).is_some() {
+            findings.refuse(&path, format!("{kind} stands twice"));
+        }
+    }
+    for name in ["tfImage", "runtimeId", "terminationPolicy"] {
+        old.without_effect(name, "it has no effect: the chief or worker 0 decides about success", findings);
+    }
+    old.put("tfReplicaSpecs", Value::Object(specs));
+    old
+}
+
+/// The name of a replica type in v1.
+fn type_of(old: &str) -> &str {
+    match old {
+        "MASTER" => "Master",
+        "WORKER" => "Worker",
+        other => other,
+    }
+}

@@ -1,0 +1,133 @@
+//! Takes the fields of an object one by one. What nobody has taken at the end is unknown, and is refused.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use crate::template::Note;
+
+/// What the reader has found so far.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    /// The fields that are refused.
+    pub(super) refused: Vec<Note>,
+    /// The fields that mean something else here, or nothing.
+    pub(super) warnings: Vec<Note>,
+}
+
+impl Findings {
+    pub(super) fn refuse(&mut self, path: &str, why: impl Into<String>) {
+        self.refused.push(Note { path: path.to_owned(), why: why.into() });
+    }
+
+    pub(super) fn warn(&mut self, path: &str, why: impl Into<String>) {
+        self.warnings.push(Note { path: path.to_owned(), why: why.into() });
+    }
+}
+
+/// The fields of an object that were not taken yet.
+#[derive(Debug, Clone)]
+pub(super) struct Fields {
+    path: String,
+    map: Map<String, Value>,
+}
+
+impl Fields {
+    /// The fields of this value, which has this path. An absent value has none.
+    pub(super) fn of(value: Option<Value>, path: &str, findings: &mut Findings) -> Self {
+        let map = match value {
+            None | Some(Value::Null) => Map::new(),
+            Some(Value::Object(map)) => map,
+            Some(_) => {
+                findings.refuse(path, "it must be an object");
+                Map::new()
+            }
+        };
+        Self { path: path.to_owned(), map }
+    }
+
+    /// The path of a field.
+    pub(super) fn path(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    }
+
+    pub(super) fn clone_map(&self) -> Map<String, Value> {
+        self.map.clone()
+    }
+
+    /// The names of all fields.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.map.keys().cloned().collect()
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.map.get(name).is_some_and(|value| !value.is_null())
+    }
+
+    /// A field; `None` if it is absent or null.
+    pub(super) fn take(&mut self, name: &str) -> Option<Value> {
+        self.map.remove(name).filter(|value| !value.is_null())
+    }
+
+    /// Sets a field.
+    pub(super) fn put(&mut self, name: &str, value: Value) {
+        self.map.insert(name.to_owned(), value);
+    }
+
+    pub(super) fn object(&mut self, name: &str, findings: &mut Findings) -> Self {
+        let path = self.path(name);
+        Self::of(self.take(name), &path, findings)
+    }
+
+    pub(super) fn text(&mut self, name: &str, findings: &mut Findings) -> Option<String> {
+        let value = self.take(name)?;
+        let text = value.as_str().map(str::to_owned);
+        if text.is_none() {
+            findings.refuse(&self.path(name), "it must be a string: put it in quotation marks");
+        }
+        text
+    }
+
+    /// A whole number that is not negative.
+    pub(super) fn number(&mut self, name: &str, findings: &mut Findings) -> Option<u32> {
+        let value = self.take(name)?;
+        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+        if number.is_none() {
+            findings.refuse(&self.path(name), format!("{value} is not a whole number from 0 to {}", u32::MAX));
+        }
+        number
+    }
+
+    /// `true` or `false`; an absent flag is `false`.
+    pub(super) fn flag(&mut self, name: &str, findings: &mut Findings) -> bool {
+        match self.take(name) {
+            None => false,
+            Some(Value::Bool(flag)) => flag,
+            Some(_) => {
+                findings.refuse(&self.path(name), "it must be true or false");
+                false
+            }
+        }
+    }
+
+    /// An object whose values are texts, such as labels.
+    pub(super) fn texts(&mut self, name: &str, findings: &mut Findings) -> BTreeMap<String, String> {
+        let mut fields = self.object(name, findings);
+        let names = fields.names();
+        names.into_iter().filter_map(|name| Some((name.clone(), fields.text(&name, findings)?))).collect()
+    }
+
+    /// Takes a field that has no effect here, for this reason.
+    pub(super) fn without_effect(&mut self, name: &str, why: &str, findings: &mut Findings) {
+        if self.take(name).is_some() {
+            findings.warn(&self.path(name), why);
+        }
+    }
+
+    /// Refuses all fields that were not taken.
+    pub(super) fn end(self, findings: &mut Findings) {
+        for name in self.map.keys() {
+            findings.refuse(&self.path(name), "this field is not known");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! A TFJob on a machine without a cluster: its replicas are processes, so of their pods only program and variables count.
+
+use std::path::Path;
+
+use protocol::env::MUSTER_PREFIX;
+use protocol::tfjob::TfJobOptions;
+use serde_json::{Map, Value};
+
+use super::container::variables;
+use super::fields::Findings;
+
+const NO_MEANING: &str = "it has no meaning here: replicas are processes of this machine";
+/// The programs that this machine has too.
+const PROGRAMS: [&str; 4] = ["python", "python3", "bash", "sh"];
+/// Fields of a container that count here, or that say nothing about this machine.
+const READ: [&str; 6] = ["args", "command", "env", "imagePullPolicy", "name", "ports"];
+/// Fields of a pod that count here, or that say nothing about this machine.
+const READ_OF_POD: [&str; 2] = ["containers", "restartPolicy"];
+
+/// Removes what has no meaning for processes, with a warning for each field.
+pub(super) fn simplify(
+    template: &mut Value,
+    (path, position): (&str, usize),
+    options: &TfJobOptions,
+    findings: &mut Findings,
+) {
+    let Some(pod) = template["spec"].as_object_mut() else { return };
+    keep(pod, &READ_OF_POD, &format!("{path}.spec"), findings);
+    let Some(Value::Array(containers)) = pod.get_mut("containers") else { return };
+    for place in (0..containers.len()).filter(|place| *place != position) {
+        findings.warn(&format!("{path}.spec.containers[{place}]"), NO_MEANING);
+    }
+    let mut container = containers.swap_remove(position);
+    let path = format!("{path}.spec.containers[{position}]");
+    let env: Vec<Value> = variables(&container, &path)
+        .into_iter()
+        .filter(|variable| has_value(variable, options, findings))
+        .map(|(_, _, variable)| variable.clone())
+        .collect();
+    if let Some(fields) = container.as_object_mut() {
+        keep(fields, &READ, &path, findings);
+        fields.remove("env");
+        if !env.is_empty() {
+            fields.insert("env".to_owned(), Value::Array(env));
+        }
+    }
+    *containers = vec![container];
+}
+
+/// Whether a variable gets the value that stands in the file.
+fn has_value(
+    (path, name, variable): &(String, Option<protocol::env::EnvName>, &Value),
+    options: &TfJobOptions,
+    findings: &mut Findings,
+) -> bool {
+    let Some(name) = name else {
+        findings.refuse(path, "a variable's name has letters, digits and '_', and no digit at the beginning");
+        return false;
+    };
+    if options.env.contains_key(name) {
+        return false;
+    }
+    if !variable["valueFrom"].is_null() {
+        findings.refuse(path, format!("its value comes from the cluster: give it with --env {name}=VALUE"));
+        return false;
+    }
+    if name.as_str().starts_with(MUSTER_PREFIX) {
+        findings.refuse(path, format!("names that begin with {MUSTER_PREFIX} belong to Muster: use another"));
+        return false;
+    }
+    if name.is_reserved() {
+        findings.warn(path, "it has no effect: Muster sets this variable");
+        return false;
+    }
+    if name.runs_other_code() && !options.allow_env.contains(name) {
+        findings
+            .warn(path, format!("it is left out: it makes programs load other code; to keep it: --allow-env {name}"));
+        return false;
+    }
+    true
+}
+
+fn keep(fields: &mut Map<String, Value>, read: &[&str], path: &str, findings: &mut Findings) {
+    fields.retain(|name, _| {
+        let is_read = read.contains(&name.as_str());
+        if !is_read {
+            findings.warn(&format!("{path}.{name}"), NO_MEANING);
+        }
+        is_read
+    });
+}
+
+/// The command with a program of this machine. `None` if it was refused.
+pub(super) fn command(command: Vec<String>, path: &str, findings: &mut Findings) -> Option<Vec<String>> {
+    let mut command = command;
+    let first = command.first_mut()?;
+    let program = Path::new(&*first).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let Some(known) = PROGRAMS.into_iter().find(|known| *known == program) else {
+        let why =
+            format!("\"{first}\" is a program of the image: without a cluster, use one of {}", PROGRAMS.join(", "));
+        findings.refuse(&format!("{path}.command"), why);
+        return None;
+    };
+    known.clone_into(first);
+    Some(command)
+}

@@ -1,0 +1,219 @@
+//! TFJobs, the files of Kubeflow's training operator: reads one as a job of Muster, and shows a job as a TFJob.
+
+mod container;
+mod document;
+mod fields;
+mod local;
+mod object;
+mod policy;
+mod roles;
+mod same;
+mod status;
+
+use protocol::error::ErrorCode;
+use protocol::group::TfConfigOptions;
+use protocol::ids::Role;
+use protocol::job::{JobRequest, JobSpec, SpecError, Strategy};
+use protocol::origin::{Origin, TfJobOrigin};
+use protocol::pod::{PodOptions, RunAs};
+use protocol::run_policy::SuccessPolicy;
+use protocol::tfjob::{TfJobRequest, Warning};
+use serde_json::{Map, json};
+
+use self::container::User;
+use self::document::Document;
+use self::fields::Findings;
+use self::policy::Policy;
+use self::roles::Replicas;
+use crate::template::Note;
+
+pub use self::object::object;
+pub use self::same::difference;
+
+/// Where a master runs replicas.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// As processes of its own machine.
+    Processes,
+    /// As pods of this namespace.
+    Pods {
+        /// The namespace.
+        namespace: String,
+    },
+}
+
+/// A TFJob as a job of Muster.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Read {
+    /// The job. Its origin has the warnings.
+    pub spec: JobSpec,
+    /// Whether the job is suspended.
+    pub is_suspended: bool,
+}
+
+impl Read {
+    /// The fields that mean something else here, or nothing.
+    pub fn warnings(&self) -> &[Warning] {
+        match &self.spec.origin {
+            Some(Origin::TfJob(origin)) => &origin.warnings,
+            Some(Origin::Spawner { .. }) | None => &[],
+        }
+    }
+}
+
+/// Reads a TFJob for a master whose replicas run in `place`.
+///
+/// # Errors
+/// The fields that are refused, each with its path.
+pub fn read(request: &TfJobRequest, place: &Place) -> Result<Read, Vec<Note>> {
+    let mut findings = Findings::default();
+    let Some(document) = Document::parse(&request.document, &mut findings) else { return Err(findings.refused) };
+    let Document { api_version, name, namespace, labels, annotations, spec } = document;
+    check_namespace(request.options.namespace.as_ref().or(namespace.as_ref()), place, &mut findings);
+    let kept_spec = without_templates(spec.clone_map());
+    let mut spec = spec;
+    let policy = policy::read(&mut spec, &mut findings);
+    let types = spec.object("tfReplicaSpecs", &mut findings);
+    let replicas = roles::read(types, (request, place), policy.priority_class.as_deref(), &mut findings);
+    let plan = Plan::read(&mut spec, replicas, policy, &mut findings);
+    spec.end(&mut findings);
+    let Some(name) = name.filter(|_| findings.refused.is_empty()) else { return Err(findings.refused) };
+    let is_suspended = plan.policy.is_suspended;
+    let origin = TfJobOrigin { api_version, labels, annotations, spec: kept_spec, warnings: vec![] };
+    let mut job = plan.job(JobRequest::new(name, Strategy::AllReduce), request, place, &mut findings);
+    let warnings = findings.warnings.into_iter().map(|Note { path, why }| Warning { path, sentence: why }).collect();
+    job.origin = Some(Origin::TfJob(TfJobOrigin { warnings, ..origin }));
+    let spec = JobSpec::try_from(job).map_err(|error| vec![refusal(&error)])?;
+    Ok(Read { spec, is_suspended })
+}
+
+/// A master runs jobs in its own namespace only.
+fn check_namespace(asked: Option<&String>, place: &Place, findings: &mut Findings) {
+    let Place::Pods { namespace } = place else { return };
+    if let Some(asked) = asked.filter(|asked| *asked != namespace) {
+        let why = format!(
+            "\"{asked}\" is not the namespace of this master, \"{namespace}\": add -n {namespace}, or ask the master of \
+             the other one with --master kube:{asked}"
+        );
+        findings.refuse("metadata.namespace", why);
+    }
+}
+
+/// The `spec` without the templates, which are in the job's groups, and without `suspend`, which is in its record.
+fn without_templates(spec: Map<String, serde_json::Value>) -> Map<String, serde_json::Value> {
+    let mut spec = spec;
+    let specs = spec.get_mut("tfReplicaSpecs").and_then(serde_json::Value::as_object_mut);
+    for of_role in specs.into_iter().flatten().filter_map(|(_, value)| value.as_object_mut()) {
+        of_role.remove("template");
+    }
+    if let Some(policy) = spec.get_mut("runPolicy").and_then(serde_json::Value::as_object_mut) {
+        policy.remove("suspend");
+        if policy.is_empty() {
+            spec.remove("runPolicy");
+        }
+    }
+    spec
+}
+
+/// What the `spec` says.
+struct Plan {
+    policy: Policy,
+    replicas: Vec<Replicas>,
+    wants_all: bool,
+    is_dynamic: bool,
+}
+
+impl Plan {
+    fn read(spec: &mut fields::Fields, replicas: Vec<Replicas>, policy: Policy, findings: &mut Findings) -> Self {
+        let success_path = spec.path("successPolicy");
+        let wants_all = match spec.text("successPolicy", findings).as_deref() {
+            None | Some("" | "Default") => false,
+            Some("AllWorkers") => true,
+            Some(_) => {
+                findings.refuse(&success_path, "use AllWorkers, or leave it out: worker 0 then decides");
+                false
+            }
+        };
+        let is_dynamic = spec.flag("enableDynamicWorker", findings);
+        let plan = Self { policy, replicas, wants_all, is_dynamic };
+        if wants_all && plan.count(Role::Chief) > 0 {
+            findings.warn(&success_path, "it has no effect: the success of the chief decides");
+        }
+        if plan.count(Role::Chief) + plan.count(Role::Worker) == 0 {
+            findings.refuse("spec.tfReplicaSpecs", "no replica trains: a job needs a Chief or a Worker");
+        }
+        plan.policy.check_available(plan.replicas.iter().map(|of_role| of_role.count).sum(), findings);
+        plan
+    }
+
+    fn count(&self, role: Role) -> u32 {
+        self.replicas.iter().find(|of_role| of_role.role == role).map_or(0, |of_role| of_role.count)
+    }
+
+    /// The job's request. `empty` has its name.
+    fn job(self, empty: JobRequest, from: &TfJobRequest, place: &Place, findings: &mut Findings) -> JobRequest {
+        let options = &from.options;
+        let [chiefs, workers, servers, evaluators] = Role::ALL.map(|role| self.count(role));
+        let strategy = if servers > 0 { Strategy::ParameterServer } else { Strategy::AllReduce };
+        let success = match (chiefs, self.wants_all) {
+            (1.., _) => SuccessPolicy::Chief,
+            (0, true) => SuccessPolicy::All,
+            (0, false) => SuccessPolicy::Worker0,
+        };
+        let pod = match place {
+            Place::Processes => PodOptions::default(),
+            Place::Pods { .. } => self.pod(options.allow_root, findings),
+        };
+        let chief_is_master = self.replicas.iter().any(|of_role| of_role.is_master);
+        let extra = json!({ "environment": "cloud" }).as_object().cloned().unwrap_or_default();
+        let run_policy = self.policy.run_policy(&self.replicas, options.max_restarts, success);
+        JobRequest {
+            strategy,
+            worker_num: Some(workers),
+            worker_min: (self.is_dynamic && workers > 0).then_some(1),
+            ps_num: Some(servers),
+            chief_num: Some(chiefs),
+            evaluator_num: Some(evaluators),
+            work_dir: options.work_dir.clone().filter(|_| *place == Place::Processes),
+            env: options.env.clone(),
+            allow_env: options.allow_env.clone(),
+            pod,
+            groups: self.replicas.into_iter().filter_map(|of_role| of_role.group).collect(),
+            tf_config: TfConfigOptions { omit_single: true, chief_is_master, extra },
+            run_policy,
+            ..empty
+        }
+    }
+
+    /// The options of the pods: who the processes are.
+    fn pod(&self, allow_root: bool, findings: &mut Findings) -> PodOptions {
+        let unknown = self.replicas.iter().filter(|one| one.user == User::Unknown);
+        let unknown: Vec<&str> = unknown.map(|one| one.name.as_str()).collect();
+        let of_image = self.replicas.iter().any(|one| one.user == User::OfImage);
+        let graces = self.replicas.iter().filter_map(Replicas::grace_seconds);
+        let options = PodOptions { termination_grace_seconds: graces.max(), allow_root, ..PodOptions::default() };
+        if allow_root {
+            return options;
+        }
+        if !unknown.is_empty() && !of_image {
+            let why = format!(
+                "the processes of {} run as user 65532, not as the image's user: name another one in \
+                 template.spec.securityContext.runAsUser, or allow root with --allow-root",
+                unknown.join(", ")
+            );
+            findings.warn("spec.tfReplicaSpecs", why);
+        }
+        PodOptions { run_as: of_image.then_some(RunAs::Image), ..options }
+    }
+}
+
+/// An error of the job as a refusal of a field.
+fn refusal(error: &SpecError) -> Note {
+    let fields = [
+        (ErrorCode::BadWorkerNum, "spec.tfReplicaSpecs.Worker.replicas"),
+        (ErrorCode::BadPsNum, "spec.tfReplicaSpecs.PS.replicas"),
+        (ErrorCode::BadRunPolicy, "spec.runPolicy"),
+    ];
+    let path = fields.into_iter().find(|(code, _)| *code == error.code()).map_or("spec", |(_, path)| path);
+    Note { path: path.to_owned(), why: error.to_string() }
+}

@@ -1,0 +1,54 @@
+//! A job as the object that users of Kubeflow know.
+
+use protocol::ids::UnixMillis;
+use protocol::origin::{Origin, TfJobOrigin, role_of_type};
+use protocol::tfjob::TFJOB_KIND;
+use protocol::view::{JobState, JobView};
+use serde_json::{Map, Value, json};
+
+use super::status::{status, timestamp};
+
+/// The TFJob of a job, at this time; `None` if the job did not come from one. `namespace` is that of the master.
+pub fn object(job: &JobView, namespace: Option<&str>, now: UnixMillis) -> Option<Value> {
+    let Some(Origin::TfJob(origin)) = &job.spec.origin else { return None };
+    let TfJobOrigin { api_version, labels, annotations, spec: _, warnings: _ } = origin;
+    let mut metadata = json!({ "name": job.name, "uid": job.uid });
+    if let Some(accepted) = job.times.accepted {
+        metadata["creationTimestamp"] = timestamp(accepted).into();
+    }
+    if let Some(namespace) = namespace {
+        metadata["namespace"] = namespace.into();
+    }
+    for (name, map) in [("labels", labels), ("annotations", annotations)] {
+        if !map.is_empty() {
+            metadata[name] = json!(map);
+        }
+    }
+    Some(json!({
+        "apiVersion": api_version,
+        "kind": TFJOB_KIND,
+        "metadata": metadata,
+        "spec": spec(job, origin),
+        "status": status(job, origin, now),
+    }))
+}
+
+/// The `spec` as it was sent, with the number of workers that the job has now.
+fn spec(job: &JobView, origin: &TfJobOrigin) -> Map<String, Value> {
+    let mut spec = origin.spec.clone();
+    let types = spec.get_mut("tfReplicaSpecs").and_then(Value::as_object_mut);
+    for (name, of_type) in types.into_iter().flatten() {
+        let group = job.spec.groups.iter().find(|group| Some(group.role) == role_of_type(name));
+        if let Some(template) = group.and_then(|group| group.template.as_ref()) {
+            of_type["template"] = template.pod.clone();
+        }
+        if let Some(workers) = job.workers.filter(|_| role_of_type(name) == Some(protocol::ids::Role::Worker)) {
+            of_type["replicas"] = workers.max.into();
+        }
+    }
+    if job.state == JobState::Suspended {
+        let policy = spec.entry("runPolicy").or_insert_with(|| json!({}));
+        policy["suspend"] = true.into();
+    }
+    spec
+}

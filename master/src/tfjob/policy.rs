@@ -1,0 +1,126 @@
+//! The run policy: when pods and job are deleted, time limits, restarts, and who schedules the pods.
+
+use std::collections::BTreeMap;
+
+use protocol::ids::Role;
+use protocol::run_policy::{CleanPods, RestartRule, RunPolicy, SuccessPolicy};
+
+use super::fields::{Fields, Findings};
+use super::roles::Replicas;
+
+/// Fields that stood directly under `spec` in early versions.
+const ONCE_IN_SPEC: [&str; 4] = ["cleanPodPolicy", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit"];
+/// The controller that Muster stands for.
+const TRAINING_OPERATOR: &str = "kubeflow.org/training-operator";
+const AVAILABLE: &str = "spec.runPolicy.schedulingPolicy.minAvailable";
+
+/// The run policy of a TFJob.
+#[derive(Debug)]
+pub(super) struct Policy {
+    clean_pods: CleanPods,
+    ttl_seconds: Option<u32>,
+    deadline_seconds: Option<u32>,
+    backoff_limit: Option<u32>,
+    pub(super) is_suspended: bool,
+    min_available: Option<u32>,
+    pub(super) priority_class: Option<String>,
+    start_timeout_seconds: Option<u32>,
+}
+
+/// Reads the policy of a `spec`.
+pub(super) fn read(spec: &mut Fields, findings: &mut Findings) -> Policy {
+    let mut policy = spec.object("runPolicy", findings);
+    for name in ONCE_IN_SPEC {
+        if let Some(value) = spec.take(name) {
+            if policy.has(name) {
+                findings.refuse(&spec.path(name), format!("{} is there too: remove this one", policy.path(name)));
+            } else {
+                findings.warn(&spec.path(name), format!("it is read as {}, where it belongs now", policy.path(name)));
+                policy.put(name, value);
+            }
+        }
+    }
+    let clean_pods = clean_pods(&mut policy, findings);
+    check_manager(&mut policy, findings);
+    let mut scheduling = policy.object("schedulingPolicy", findings);
+    scheduling.without_effect("queue", "it has no effect: the cluster's scheduler has no queues", findings);
+    scheduling.without_effect("minResources", "it has no effect: a gang starts when all its pods run", findings);
+    let read = Policy {
+        clean_pods,
+        ttl_seconds: policy.number("ttlSecondsAfterFinished", findings),
+        deadline_seconds: policy.number("activeDeadlineSeconds", findings),
+        backoff_limit: policy.number("backoffLimit", findings),
+        is_suspended: policy.flag("suspend", findings),
+        min_available: scheduling.number("minAvailable", findings),
+        priority_class: scheduling.text("priorityClass", findings),
+        start_timeout_seconds: scheduling.number("scheduleTimeoutSeconds", findings),
+    };
+    scheduling.end(findings);
+    policy.end(findings);
+    read
+}
+
+fn clean_pods(policy: &mut Fields, findings: &mut Findings) -> CleanPods {
+    match policy.text("cleanPodPolicy", findings).as_deref() {
+        Some("All") => CleanPods::All,
+        None | Some("" | "Running") => CleanPods::Running,
+        Some("None") => {
+            let why = "pods that still run at the end are stopped, as with Running: they would hold their resources";
+            findings.warn(&policy.path("cleanPodPolicy"), why);
+            CleanPods::Running
+        }
+        Some(other) => {
+            findings.refuse(&policy.path("cleanPodPolicy"), format!("\"{other}\": use All, Running or None"));
+            CleanPods::Running
+        }
+    }
+}
+
+fn check_manager(policy: &mut Fields, findings: &mut Findings) {
+    let manager = policy.text("managedBy", findings);
+    if let Some(other) = manager.filter(|manager| manager != TRAINING_OPERATOR) {
+        let why = format!("another controller runs this job, \"{other}\": remove it to run the job here");
+        findings.refuse(&policy.path("managedBy"), why);
+    }
+}
+
+impl Policy {
+    /// A gang starts as a whole, so a smaller number has no effect.
+    pub(super) fn check_available(&self, replicas: u32, findings: &mut Findings) {
+        match self.min_available {
+            Some(fewer) if fewer < replicas => {
+                findings.warn(AVAILABLE, format!("it has no effect: all {replicas} replicas start together"));
+            }
+            Some(more) if more > replicas => {
+                findings.refuse(AVAILABLE, format!("{more} is more than the job's {replicas} replicas"));
+            }
+            Some(_) | None => {}
+        }
+    }
+
+    /// The rules of the job.
+    pub(super) fn run_policy(
+        &self,
+        replicas: &[Replicas],
+        max_restarts: Option<u32>,
+        success: SuccessPolicy,
+    ) -> RunPolicy {
+        let default = RunPolicy::default();
+        let restart: BTreeMap<Role, RestartRule> = replicas
+            .iter()
+            .filter(|of_role| of_role.count > 0)
+            .map(|of_role| (of_role.role, of_role.restart))
+            .collect();
+        let without_limit = if restart.values().all(|rule| *rule == RestartRule::Never) { 0 } else { u32::MAX };
+        RunPolicy {
+            max_restarts: max_restarts.or(self.backoff_limit).unwrap_or(without_limit),
+            restart,
+            start_timeout_seconds: self.start_timeout_seconds.unwrap_or(default.start_timeout_seconds),
+            deadline_seconds: self.deadline_seconds,
+            ttl_after_finished_seconds: self.ttl_seconds,
+            clean_pods: self.clean_pods,
+            success_policy: Some(success),
+            ..default
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The replicas of each type, as a group of one role.
+
+use std::num::NonZeroU32;
+
+use protocol::group::{Group, Template};
+use protocol::ids::Role;
+use protocol::origin::role_of_type;
+use protocol::run_policy::RestartRule;
+use protocol::tfjob::{TFJOB_CONTAINER, TfJobRequest};
+use serde_json::Value;
+
+use super::container::{self, User};
+use super::fields::{Fields, Findings};
+use super::{Place, local};
+use crate::template::{Allowed, Note, checked};
+
+/// The replicas of one type.
+pub(super) struct Replicas {
+    /// Their type, as the TFJob writes it.
+    pub(super) name: String,
+    pub(super) role: Role,
+    /// Whether the TFJob calls its chief Master.
+    pub(super) is_master: bool,
+    pub(super) count: u32,
+    pub(super) restart: RestartRule,
+    /// Who their processes are.
+    pub(super) user: User,
+    /// Absent without replicas, and if it was refused.
+    pub(super) group: Option<Group>,
+}
+
+impl Replicas {
+    /// The time from SIGTERM to SIGKILL that the template gives.
+    pub(super) fn grace_seconds(&self) -> Option<NonZeroU32> {
+        let template = self.group.as_ref()?.template.as_ref()?;
+        let seconds = template.pod["spec"]["terminationGracePeriodSeconds"].as_u64()?;
+        NonZeroU32::new(u32::try_from(seconds).ok()?)
+    }
+}
+
+/// Reads all types.
+pub(super) fn read(
+    types: Fields,
+    from: (&TfJobRequest, &Place),
+    priority_class: Option<&str>,
+    findings: &mut Findings,
+) -> Vec<Replicas> {
+    let mut types = types;
+    let mut all: Vec<Replicas> = vec![];
+    for name in types.names() {
+        let path = types.path(&name);
+        let Some(role) = role_of_type(&name) else {
+            drop(types.take(&name));
+            findings.refuse(&path, "this replica type is not known: use Chief, Master, Worker, PS or Evaluator");
+            continue;
+        };
+        if all.iter().any(|earlier| earlier.role == role) {
+            findings.refuse(&path, format!("the job has two types of replicas that are a {role}: remove one"));
+        }
+        let fields = types.object(&name, findings);
+        all.push(of_type(fields, (&name, role), from, priority_class, findings));
+    }
+    all.sort_by_key(|of_role| of_role.role);
+    all
+}
+
+fn of_type(
+    fields: Fields,
+    (name, role): (&str, Role),
+    from: (&TfJobRequest, &Place),
+    priority_class: Option<&str>,
+    findings: &mut Findings,
+) -> Replicas {
+    let mut fields = fields;
+    let path = fields.path("template").trim_end_matches(".template").to_owned();
+    let count = fields.number("replicas", findings).unwrap_or(1);
+    if count > 1 && matches!(role, Role::Chief | Role::Evaluator) {
+        findings.refuse(&fields.path("replicas"), format!("a job has at most one {role}"));
+    }
+    let restart = restart(&mut fields, findings);
+    let template = fields.take("template").unwrap_or_default();
+    let is_master = name.eq_ignore_ascii_case("master") && count > 0;
+    if is_master {
+        findings.warn(&path, "TF_CONFIG calls it master, which TensorFlow 2 does not accept: call it Chief");
+    }
+    if role == Role::Evaluator && count > 0 {
+        findings.warn(&path, "the cluster in TF_CONFIG does not list it, because TensorFlow would wait for it");
+    }
+    fields.end(findings);
+    let template = with_priority(template, priority_class);
+    let (user, group) = match count {
+        0 => (User::Named, None),
+        _ => of_template(template, (&path, name), from, findings),
+    };
+    let group = group.map(|(command, template)| Group { command, template: Some(template), ..Group::new(role, count) });
+    Replicas { name: name.to_owned(), role, is_master, count, restart, user, group }
+}
+
+type Runnable = (Vec<String>, Template);
+
+/// What the replicas run, and as whom.
+fn of_template(
+    template: Value,
+    (path, name): (&str, &str),
+    (request, place): (&TfJobRequest, &Place),
+    findings: &mut Findings,
+) -> (User, Option<Runnable>) {
+    let mut template = template;
+    let path = format!("{path}.template");
+    let Some(position) = container::position(&template) else {
+        let why = format!("no container is named \"{TFJOB_CONTAINER}\": give the one that trains this name");
+        findings.refuse(&format!("{path}.spec.containers"), why);
+        return (User::Named, None);
+    };
+    let at = format!("{path}.spec.containers[{position}]");
+    let user = container::user(&template, position, &request.entrypoints);
+    let command = container::command(&template["spec"]["containers"][position], (&at, name), request, findings);
+    let port = container::port(&template["spec"]["containers"][position], &at, findings);
+    match place {
+        Place::Processes => local::simplify(&mut template, (&path, position), &request.options, findings),
+        Place::Pods { .. } => container::check_variables(&template["spec"]["containers"][position], &at, findings),
+    }
+    let command = match place {
+        Place::Processes => command.and_then(|command| local::command(command, &at, findings)),
+        Place::Pods { .. } => command,
+    };
+    let template = Template { container: TFJOB_CONTAINER.to_owned(), tf_port: port, pod: template };
+    if let Place::Pods { .. } = place {
+        check(&template, &path, request.options.allow_root, findings);
+    }
+    (user, command.map(|command| (command, template)))
+}
+
+/// Checks the fields of the pod. The back end knows whether it allows folders of the node.
+fn check(template: &Template, path: &str, root: bool, findings: &mut Findings) {
+    let within = |note: Note| match note.path.as_str() {
+        "template" => Note { path: path.to_owned(), ..note },
+        field => Note { path: format!("{path}.{field}"), why: note.why },
+    };
+    match checked(template, Allowed { host_volumes: true, root }) {
+        Ok(checked) => findings.warnings.extend(checked.warnings.into_iter().map(within)),
+        Err(refused) => findings.refused.extend(refused.into_iter().map(within)),
+    }
+}
+
+/// The template with the priority class of the job, unless it names one.
+fn with_priority(template: Value, class: Option<&str>) -> Value {
+    let mut template = template;
+    let spec = template.get_mut("spec").and_then(Value::as_object_mut);
+    if let (Some(spec), Some(class)) = (spec, class) {
+        spec.entry("priorityClassName").or_insert_with(|| class.into());
+    }
+    template
+}
+
+fn restart(fields: &mut Fields, findings: &mut Findings) -> RestartRule {
+    let path = fields.path("restartPolicy");
+    match fields.text("restartPolicy", findings).as_deref() {
+        None | Some("" | "Never") => RestartRule::Never,
+        Some("OnFailure") => RestartRule::OnFailure,
+        Some("Always") => {
+            findings.warn(&path, "it means OnFailure: a replica that exits with 0 has done its part");
+            RestartRule::OnFailure
+        }
+        Some("ExitCode") => RestartRule::ExitCode,
+        Some(other) => {
+            findings.refuse(&path, format!("\"{other}\": use Always, OnFailure, Never or ExitCode"));
+            RestartRule::Never
+        }
+    }
+}

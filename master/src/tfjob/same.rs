@@ -1,0 +1,38 @@
+//! Whether a TFJob that is sent again is the job on record: all but the number of workers of an elastic job must be equal.
+
+use protocol::elastic::{JobPatch, Workers};
+use protocol::group::Group;
+use protocol::ids::Role;
+use protocol::job::JobSpec;
+use protocol::origin::Origin;
+use serde_json::Value;
+
+/// The change of the job on record, which now may have this many workers, that makes it the job that was sent; `None` if
+/// that is another job.
+pub fn difference(on_record: &JobSpec, now: Option<Workers>, sent: &JobSpec) -> Option<JobPatch> {
+    if without_growth(on_record) != without_growth(sent) {
+        return None;
+    }
+    let max = now.map(|now| now.max).filter(|max| *max != sent.worker_num);
+    Some(JobPatch { worker_num: max.map(|_| sent.worker_num), ..JobPatch::default() })
+}
+
+/// The job without what may differ. The warnings of an earlier version of the master may differ too.
+fn without_growth(spec: &JobSpec) -> JobSpec {
+    let mut spec = spec.clone();
+    let is_elastic = spec.worker_min.is_some();
+    if let Some(Origin::TfJob(tfjob)) = &mut spec.origin {
+        tfjob.warnings.clear();
+        let worker = tfjob.replica_type(Role::Worker).map(str::to_owned).filter(|_| is_elastic);
+        let types = tfjob.spec.get_mut("tfReplicaSpecs").and_then(Value::as_object_mut);
+        if let (Some(worker), Some(types)) = (worker, types) {
+            types.get_mut(&worker).and_then(Value::as_object_mut).map(|worker| worker.remove("replicas"));
+        }
+    }
+    if is_elastic {
+        spec.worker_num = 0;
+        let workers = spec.groups.iter_mut().filter(|group| group.role == Role::Worker);
+        workers.for_each(|Group { count, .. }| *count = 0);
+    }
+    spec
+}

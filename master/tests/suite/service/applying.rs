@@ -1,0 +1,84 @@
+//! `/v1/tfjobs`: a TFJob is applied, applied again, suspended and shown.
+
+use protocol::view::JobState;
+use serde_json::{Value, json};
+use testkit::fake::FakeAgent;
+
+use crate::service::harness::{Master, reach, until};
+
+const TFJOBS: &str = "/v1/tfjobs";
+
+/// A TFJob with two workers. `policy` is its run policy.
+fn request(name: &str, policy: &Value, options: &Value) -> Value {
+    let container = json!({ "name": "tensorflow", "image": "mnist:1", "command": ["python", "mnist.py"] });
+    let worker = json!({ "replicas": 2, "template": { "spec": { "containers": [container] } } });
+    let document = json!({
+        "apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": { "name": name },
+        "spec": { "runPolicy": policy, "tfReplicaSpecs": { "Worker": worker } },
+    });
+    json!({ "document": document.to_string(), "options": options })
+}
+
+async fn agents(master: &Master, name: &str) -> Vec<FakeAgent> {
+    let spec = master.jobs.find(&name.parse().expect("a name")).expect("the job").view.borrow().spec.clone();
+    master.started(&spec).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tfjob_is_accepted_once_and_ends_as_an_object_with_conditions() {
+    let master = Master::serving(None).await;
+    let body = request("mnist", &json!({}), &json!({}));
+    let created = master.post(TFJOBS, &body).await;
+    assert_eq!(created.status, 201, "{created:?}");
+    assert_eq!(created.json()["warnings"][0]["path"], "spec.tfReplicaSpecs.Worker.template.spec.containers[0].image");
+    assert_eq!(created.json()["job"]["spec"]["worker_num"], 2);
+    for agent in agents(&master, "mnist").await {
+        agent.exit(protocol::agent::ExitOutcome::Code(0));
+    }
+    let job = master.jobs.find(&"mnist".parse().expect("a name")).expect("the job");
+    reach(&job, JobState::Succeeded).await;
+    let again = master.post(TFJOBS, &body).await;
+    assert_eq!((again.status, &again.json()["job"]["state"]), (200, &json!("succeeded")));
+    let other = master.post(TFJOBS, &request("mnist", &json!({ "backoffLimit": 1 }), &json!({}))).await;
+    assert_eq!((other.status, &other.json()["code"]), (409, &json!("job_exists")));
+
+    let object = master.get("/v1/jobs/mnist/tfjob").await.json();
+    let newest = object["status"]["conditions"].as_array().expect("conditions").last().expect("a condition");
+    assert_eq!((&newest["type"], &newest["reason"]), (&json!("Succeeded"), &json!("TFJobSucceeded")), "{object:#}");
+    assert_eq!(object["status"]["replicaStatuses"], json!({ "Worker": { "succeeded": 2 } }));
+    let listed = master.get(TFJOBS).await.json();
+    assert_eq!(listed["items"].as_array().map(Vec::len), Some(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tfjob_may_begin_suspended_and_is_resumed_by_the_file_without_suspend() {
+    let master = Master::serving(None).await;
+    let suspended = request("later", &json!({ "suspend": true }), &json!({}));
+    assert_eq!(master.post(TFJOBS, &suspended).await.status, 201);
+    let job = master.jobs.find(&"later".parse().expect("a name")).expect("the job");
+    until(&job, |view| view.state == JobState::Suspended).await;
+    assert_eq!(master.get("/v1/jobs/later/tfjob").await.json()["spec"]["runPolicy"]["suspend"], true);
+    assert_eq!(master.post(TFJOBS, &request("later", &json!({}), &json!({}))).await.status, 200);
+    until(&job, |view| view.state == JobState::Running).await;
+    assert_eq!(master.post(TFJOBS, &suspended).await.status, 200);
+    until(&job, |view| view.state == JobState::Suspended).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_creates_nothing_and_a_refusal_names_each_field() {
+    let master = Master::serving(None).await;
+    let checked = master.post(TFJOBS, &request("mnist", &json!({}), &json!({ "dry_run": true }))).await;
+    assert_eq!((checked.status, checked.json().get("job")), (200, None), "{checked:?}");
+    let refused = master.post(TFJOBS, &request("mnist", &json!({ "wrong": 1, "backoffLimit": "x" }), &json!({}))).await;
+    assert_eq!((refused.status, &refused.json()["code"]), (422, &json!("bad_tfjob")), "{refused:?}");
+    let detail = "the TFJob is refused: spec.runPolicy.backoffLimit: \"x\" is not a whole number from 0 to 4294967295; \
+                  spec.runPolicy.wrong: this field is not known";
+    assert_eq!(refused.json()["detail"], detail);
+    assert_eq!(master.get(TFJOBS).await.json(), json!({ "items": [] }));
+
+    // A job that was submitted in another way is no TFJob.
+    let spec = crate::service::elastic::elastic("own", 1, 2);
+    master.submit(spec).await;
+    assert_eq!(master.get("/v1/jobs/own/tfjob").await.status, 404);
+    assert_eq!(master.post(TFJOBS, &request("own", &json!({}), &json!({ "dry_run": true }))).await.status, 409);
+}

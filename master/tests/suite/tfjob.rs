@@ -1,0 +1,136 @@
+//! Reads a corpus of TFJobs: each file in `tests/tfjob` with what it becomes, or why it is refused. A line of JSON in the
+//! first comment says with which options a file is read.
+
+mod again;
+mod environment;
+mod status;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use master::template::Note;
+use master::tfjob::{Place, Read, difference, object, read};
+use protocol::elastic::JobPatch;
+use protocol::ids::UnixMillis;
+use protocol::tfjob::{TfJobOptions, TfJobRequest};
+use protocol::view::JobView;
+use serde_json::{Value, json};
+
+/// The namespace of the master that reads the corpus.
+const NAMESPACE: &str = "team";
+
+fn corpus() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tfjob")
+}
+
+/// What a file of the corpus becomes.
+pub(crate) fn read_file(name: &str) -> Result<Read, Vec<Note>> {
+    let document = fs::read_to_string(corpus().join(name).with_extension("yaml")).expect("read a file of the corpus");
+    read_text(&document)
+}
+
+/// What a document becomes, with the options of its first line.
+fn read_text(document: &str) -> Result<Read, Vec<Note>> {
+    let first = document.lines().next().and_then(|line| line.strip_prefix("# ")).unwrap_or_default();
+    let given: Value = serde_json::from_str(first).unwrap_or_default();
+    let part = |name: &str| given.get(name).cloned().unwrap_or(json!({}));
+    let options: TfJobOptions = serde_json::from_value(part("options")).expect("options");
+    let entrypoints = serde_json::from_value(part("entrypoints")).expect("entrypoints");
+    let place = match given["place"].as_str() {
+        Some("processes") => Place::Processes,
+        _ => Place::Pods { namespace: NAMESPACE.to_owned() },
+    };
+    read(&TfJobRequest { document: document.to_owned(), entrypoints, options }, &place)
+}
+
+/// The golden form: the job, or the refused fields.
+fn golden(outcome: Result<Read, Vec<Note>>) -> Value {
+    match outcome {
+        Ok(Read { spec, is_suspended }) => json!({ "spec": spec, "is_suspended": is_suspended }),
+        Err(notes) => json!({ "refused": notes.iter().map(Note::to_string).collect::<Vec<_>>() }),
+    }
+}
+
+/// The files of the corpus, without their extension.
+fn names() -> Vec<String> {
+    let files = fs::read_dir(corpus()).expect("read the corpus");
+    let names =
+        files.map(|file| file.expect("a file").path()).filter(|path| path.extension().is_some_and(|it| it == "yaml"));
+    let mut names: Vec<String> =
+        names.map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn every_file_of_the_corpus_becomes_its_golden_job_or_refusal() {
+    let names = names();
+    assert!(names.len() >= 25, "{names:?}");
+    for name in names {
+        let expected = fs::read_to_string(corpus().join(&name).with_extension("json")).unwrap_or_default();
+        let expected: Value = serde_json::from_str(&expected).unwrap_or_default();
+        let found = golden(read_file(&name));
+        assert_eq!(found.get("refused").is_some(), name.starts_with("broken_"), "{name}: {found:#}");
+        assert_eq!(found, expected, "{name}: if this is right, run the ignored test `write_the_golden_files`");
+    }
+}
+
+#[test]
+fn an_object_that_is_shown_can_be_applied_again() {
+    for name in names().into_iter().filter(|name| !name.starts_with("broken_")) {
+        let document = fs::read_to_string(corpus().join(&name).with_extension("yaml")).expect("read the corpus");
+        let Read { spec, .. } = read_text(&document).expect("a valid TFJob");
+        let view = json!({
+            "name": spec.name, "uid": "u", "seq": 1, "state": "pending", "spec": spec, "workers": spec.workers(),
+            "replicas": [], "times": {},
+        });
+        let view: JobView = serde_json::from_value(view).expect("a view");
+        let shown = object(&view, Some(NAMESPACE), UnixMillis(0)).expect("a TFJob");
+        let first = document.lines().next().unwrap_or_default();
+        let again = read_text(&format!("{first}\n{shown:#}")).expect("a valid TFJob").spec;
+        assert_eq!(difference(&spec, spec.workers(), &again), Some(JobPatch::default()), "{name}: {shown:#}");
+    }
+}
+
+#[test]
+#[ignore = "writes files"]
+fn write_the_golden_files() {
+    for name in names() {
+        let text = serde_json::to_string_pretty(&golden(read_file(&name))).expect("JSON");
+        fs::write(corpus().join(name).with_extension("json"), text + "\n").expect("write a golden file");
+    }
+}
+
+#[test]
+fn no_part_of_a_document_breaks_the_reader() {
+    // Each value of a valid document is replaced by values of other types.
+    let document = fs::read_to_string(corpus().join("sidecars.yaml")).expect("read a file of the corpus");
+    let whole: Value = serde_saphyr::from_str(&document).expect("YAML");
+    let mut pointers = vec![];
+    collect(&whole, String::new(), &mut pointers);
+    assert!(pointers.len() > 50, "{pointers:?}");
+    for pointer in pointers {
+        for wrong in [json!(null), json!(7), json!("text"), json!([]), json!({}), json!([[]]), json!(true)] {
+            let mut broken = whole.clone();
+            *broken.pointer_mut(&pointer).expect("a value") = wrong;
+            // It becomes a job or a refusal; a refusal names a field.
+            if let Err(notes) = read_text(&broken.to_string()) {
+                assert!(notes.iter().all(|note| !note.path.is_empty()), "{pointer}: {notes:?}");
+            }
+        }
+    }
+}
+
+fn collect(value: &Value, pointer: String, into: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            let escaped = |name: &str| name.replace('~', "~0").replace('/', "~1");
+            fields.iter().for_each(|(name, value)| collect(value, format!("{pointer}/{}", escaped(name)), into));
+        }
+        Value::Array(items) => {
+            items.iter().enumerate().for_each(|(place, value)| collect(value, format!("{pointer}/{place}"), into));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+    into.push(pointer);
+}

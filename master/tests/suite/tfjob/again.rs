@@ -1,0 +1,45 @@
+//! A TFJob that is applied again: what may differ from the job on record.
+
+use std::fs;
+
+use master::tfjob::difference;
+use protocol::elastic::{JobPatch, Workers};
+use protocol::job::JobSpec;
+
+use super::{corpus, read_text};
+
+/// The job of a file with this text instead of another one.
+fn edited(name: &str, before: &str, after: &str) -> JobSpec {
+    let document = fs::read_to_string(corpus().join(name).with_extension("yaml")).expect("read a file of the corpus");
+    assert!(document.contains(before), "{name} has no {before}");
+    read_text(&document.replace(before, after)).expect("a valid TFJob").spec
+}
+
+#[test]
+fn only_suspend_and_the_workers_of_an_elastic_job_may_differ() {
+    let same = Some(JobPatch::default());
+    for (name, before, after, expected) in [
+        ("clean_none_suspended", "mnist", "mnist", same),
+        ("clean_none_suspended", "suspend: true", "suspend: false", same),
+        ("clean_none_suspended", "    suspend: true\n", "", same),
+        ("clean_none_suspended", "cleanPodPolicy: None", "cleanPodPolicy: All", None),
+        ("clean_none_suspended", "OnFailure", "Never", None),
+        ("every_role", "--steps", "--epochs", None),
+        ("every_role", "replicas: 2", "replicas: 3", None),
+        ("every_role", "nightly", "daily", None),
+        ("dynamic", "mnist:1", "mnist:2", None),
+        ("dynamic", "replicas: 4", "replicas: 6", Some(JobPatch { worker_num: Some(6), ..JobPatch::default() })),
+    ] {
+        let on_record = edited(name, "kind", "kind");
+        let sent = edited(name, before, after);
+        assert_eq!(difference(&on_record, on_record.workers(), &sent), expected, "{name}: {before} becomes {after}");
+    }
+}
+
+#[test]
+fn workers_are_compared_with_those_that_the_job_has_now() {
+    let spec = edited("dynamic", "kind", "kind");
+    let scaled = Some(Workers { min: 1, max: 7 });
+    let back = Some(JobPatch { worker_num: Some(4), ..JobPatch::default() });
+    assert_eq!(difference(&spec, scaled, &spec), back);
+}

@@ -1,0 +1,111 @@
+//! The messages about TFJobs, the files of Kubeflow's training operator. The master reads the files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::env::EnvName;
+use crate::view::JobView;
+
+/// The name of the container that runs the script.
+pub const TFJOB_CONTAINER: &str = "tensorflow";
+/// The API group of TFJobs.
+pub const TFJOB_GROUP: &str = "kubeflow.org";
+/// The kind of the object.
+pub const TFJOB_KIND: &str = "TFJob";
+
+/// The body of `POST /v1/tfjobs`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct TfJobRequest {
+    /// One TFJob as YAML or JSON.
+    pub document: String,
+    /// What is known of images, by the name that the document has. Needed for containers without `command`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub entrypoints: BTreeMap<String, Entrypoint>,
+    /// What the caller adds to the document.
+    #[serde(default)]
+    pub options: TfJobOptions,
+}
+
+/// What an image runs by itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct Entrypoint {
+    /// ENTRYPOINT.
+    pub command: Vec<String>,
+    /// CMD.
+    pub args: Vec<String>,
+    /// USER, empty if the image names none.
+    pub user: String,
+}
+
+/// What a caller adds to a TFJob.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct TfJobOptions {
+    /// The namespace, instead of that of the document.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Whether containers may run as root.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub allow_root: bool,
+    /// Further variables for every replica.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<EnvName, String>,
+    /// Variables that are allowed although they make a program load or run other code.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub allow_env: BTreeSet<EnvName>,
+    /// Maximum restarts, instead of `backoffLimit`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_restarts: Option<u32>,
+    /// Absolute path of the folder in which scripts run where pods are processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, pattern = "^/"))]
+    pub work_dir: Option<PathBuf>,
+    /// Whether the master only checks the TFJob, and creates nothing.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
+}
+
+/// A field that means something else here, or nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Warning {
+    /// The path of the field, such as `spec.runPolicy.schedulingPolicy.queue`.
+    pub path: String,
+    /// What it means here.
+    pub sentence: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.sentence)
+    }
+}
+
+/// The answer of `POST /v1/tfjobs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TfJobAnswer {
+    /// The job. Absent if it was only checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobView>,
+    /// The fields that mean something else here, or nothing.
+    pub warnings: Vec<Warning>,
+}
+
+/// The answer of `GET /v1/tfjobs`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TfJobList {
+    /// All TFJobs, ordered by name, each as an object of kubeflow.org with its status.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
+    pub items: Vec<Value>,
+}

@@ -1,0 +1,48 @@
+//! Trainings of tf-spawner without a cluster.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::{Command, Stdio};
+
+use e2e::programs::built;
+use e2e::{Finished, Scene};
+
+#[test]
+fn a_training_of_tf_spawner_runs_on_this_machine() {
+    let scene = Scene::new("");
+    let commands = "echo prepared\npython /script/training-script.py\n";
+    let script = "import os; print(os.environ['WORKER_NUMBER'], os.environ['TOT_WORKERS'], os.environ['KEY'])";
+    for (name, text) in [("train.py", script), ("env", "KEY=a b\n"), ("entrypoint.sh", commands)] {
+        fs::write(scene.path().join(name), text).expect("write a file");
+    }
+    let line = ["spawn", "--master", "local", "-e", "env", "-c", "entrypoint.sh", "train.py"];
+    let run = scene.run(&line).code(0);
+    let mut lines: Vec<&str> = run.stdout.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["worker-0 │ 0 2 a b", "worker-0 │ prepared", "worker-1 │ 1 2 a b", "worker-1 │ prepared"]);
+    scene.assert_empty();
+}
+
+#[test]
+fn a_bad_command_line_of_tf_spawner_is_refused_by_name() {
+    let scene = Scene::new("");
+    let tf_spawner = scene.path().join("tf-spawner");
+    symlink(built("client"), &tf_spawner).expect("make a link");
+    fs::write(scene.path().join("a.py"), "").expect("write a file");
+    let at = "--master=http://127.0.0.1:1";
+    for (words, sentence) in [
+        (vec![], "no script is given"),
+        (vec!["none.py", at], "read none.py"),
+        (vec!["-c", "none.sh", "a.py", at], "read none.sh"),
+        (vec!["--pod-file", "none.yaml", "a.py", at], "read none.yaml"),
+        (vec!["-n", "team", "a.py", at], "-n team does not go with the address of a master"),
+        (vec!["-t", "a b", "a.py", at], "tag \"a b\" cannot be a label"),
+        (vec!["-d", "run1", at], "there is no terminal: give -y"),
+        (vec!["-w", "3", at], "no script is given"),
+    ] {
+        let mut command = Command::new(&tf_spawner);
+        command.args(&words).current_dir(scene.path()).env_remove("MUSTER_MASTER").stdin(Stdio::null());
+        let run = Finished::of(command.stdout(Stdio::piped()).stderr(Stdio::piped())).code(2);
+        run.says(&[sentence]);
+    }
+}

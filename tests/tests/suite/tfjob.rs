@@ -1,0 +1,107 @@
+//! TFJobs without a cluster: the client finds the scripts, and a local master runs them as processes.
+
+use std::fs;
+
+use e2e::{Finished, Scene};
+
+/// Prints the task and ends. A parameter server waits for the end of the job.
+const SCRIPT: &str = "import json, os, time
+task = json.loads(os.environ['TF_CONFIG'])['task']
+print(task['type'], task['index'], os.environ['BATCH'])
+while task['type'] == 'ps': time.sleep(0.05)
+";
+
+const HEAD: &str = "apiVersion: kubeflow.org/v1\nkind: TFJob\n";
+
+/// A TFJob whose replicas of these types run a script that is in their image.
+fn tfjob(name: &str, types: &[(&str, u32)], container: &str) -> String {
+    let replicas = types.iter().map(|(kind, count)| {
+        format!(
+            "    {kind}:\n      replicas: {count}\n      template:\n        spec:\n          containers:\n            - \
+             {{ name: tensorflow, image: \"mnist:1\", env: [{{ name: BATCH, value: \"64\" }}], {container} }}\n"
+        )
+    });
+    let replicas: String = replicas.collect();
+    format!("{HEAD}metadata: {{ name: {name} }}\nspec:\n  tfReplicaSpecs:\n{replicas}")
+}
+
+const COMMAND: &str = "command: [python, /var/of-the-image/mnist.py]";
+
+/// A folder with a script in `project/`, and this TFJob beside it.
+fn scene(document: &str) -> Scene {
+    let scene = Scene::new("");
+    let project = scene.path().join("project");
+    fs::create_dir(&project).expect("make a folder");
+    fs::write(project.join("mnist.py"), SCRIPT).expect("write the script");
+    fs::write(project.join("job.yaml"), document).expect("write the TFJob");
+    scene
+}
+
+#[test]
+fn a_tfjob_runs_on_this_machine_with_the_script_beside_its_file() {
+    let types = [("Chief", 1), ("Worker", 2), ("PS", 1), ("Evaluator", 1)];
+    let scene = scene(&tfjob("mnist", &types, COMMAND));
+    let run = scene.run(&["apply", "-f", "project/job.yaml"]).code(0);
+    let mut lines: Vec<&str> = run.stdout.lines().collect();
+    lines.sort_unstable();
+    // The chief's success ends the job, so the other replicas may not get to their line.
+    assert!(lines.contains(&"chief-0     │ chief 0 64"), "{lines:?}");
+    run.says(&[
+        "running the job on this machine, with a local master",
+        "tfjob mnist: spec.tfReplicaSpecs.Chief.template.spec.containers[0].image: it has no meaning here",
+        "succeeded",
+    ]);
+    scene.assert_empty();
+}
+
+#[test]
+fn what_cannot_run_on_this_machine_is_named_with_the_fix() {
+    let variable = "env: [{ name: KEY, valueFrom: { secretKeyRef: { name: keys, key: training } } }]";
+    let of_cluster =
+        tfjob("mnist", &[("Worker", 1)], COMMAND).replace("env: [{ name: BATCH, value: \"64\" }]", variable);
+    let elsewhere = tfjob("mnist", &[("Worker", 1)], "command: [python, /var/other.py]");
+    let two = [tfjob("a", &[("Worker", 1)], COMMAND), tfjob("b", &[("Worker", 1)], COMMAND)].join("---\n");
+    for (document, sentence) in [
+        (tfjob("mnist", &[("Worker", 1)], "command: [/opt/train]"), "\"/opt/train\" is a program of the image"),
+        (elsewhere, "put the script beside the file, or name its folder with --code DIR"),
+        (of_cluster, "its value comes from the cluster: give it with --env KEY=VALUE"),
+        (tfjob("mnist", &[("Worker", 1)], "args: []"), "add command: to containers[tensorflow] of Worker"),
+        (two, "only one TFJob can be followed, and there are 2"),
+        ("kind: TFJob\nkind: TFJob\n".to_owned(), "project/job.yaml is not valid YAML: duplicate mapping key: kind"),
+    ] {
+        let scene = scene(&document);
+        // No Docker answers there.
+        let mut client = scene.client(&["apply", "-f", "project/job.yaml"]);
+        let run = Finished::of(client.env("DOCKER_HOST", "unix:///nowhere/docker.sock")).code(2);
+        run.says(&[sentence]);
+        scene.assert_empty();
+    }
+}
+
+#[test]
+fn all_documents_are_checked_before_the_first_is_sent() {
+    let good = tfjob("good", &[("Worker", 2)], COMMAND);
+    let scene = scene(&[good.clone(), good.replace("good", "Bad")].join("---\n"));
+    let master = scene.master();
+    let client = |args: &[&str]| Finished::of(&mut scene.client(&[&["--master", &master.url], args].concat()));
+    let refused = "project/job.yaml, object 2: metadata.name: task name \"Bad\" is not a DNS label";
+    client(&["apply", "-f", "project"]).code(2).says(&[refused]);
+    let unknown = good.replace("good", "other").replace("Worker:", "Scheduler:");
+    fs::write(scene.path().join("project/job.yaml"), [good.clone(), unknown].join("---\n")).expect("write");
+    client(&["apply", "-f", "project"]).code(2).says(&["object 2: ", "this replica type is not known"]);
+    assert_eq!(client(&["get"]).code(0).stdout, "NAME  STATE  AGE\n");
+
+    fs::write(scene.path().join("project/job.yaml"), &good).expect("write");
+    assert_eq!(client(&["apply", "-f", "project"]).code(0).stdout, "tfjob/good created\n");
+    assert_eq!(client(&["apply", "-f", "project/job.yaml"]).code(0).stdout, "tfjob/good is up to date\n");
+    client(&["wait", "good"]).code(0);
+    assert_eq!(client(&["logs", "good", "--replica", "worker-0"]).code(0).stdout, "worker 0 64\n");
+    let table = client(&["get", "good"]).code(0).stdout;
+    assert!(table.contains("good  Succeeded  "), "{table}");
+    let yaml = client(&["get", "good", "-o", "yaml"]).code(0).stdout;
+    for line in ["apiVersion: kubeflow.org/v1", "kind: TFJob", "reason: TFJobSucceeded", "succeeded: 2"] {
+        assert!(yaml.contains(line), "{line}: {yaml}");
+    }
+    fs::write(scene.path().join("project/job.yaml"), good.replace("64", "65")).expect("write");
+    client(&["apply", "-f", "project"]).code(2).says(&["another job is named \"good\""]);
+}
