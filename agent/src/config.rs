@@ -1,6 +1,7 @@
 //! The agent's configuration. Flags override environment variables, and variables override defaults. Only this file
 //! reads the environment.
 
+pub mod join;
 mod settings;
 
 use std::ffi::{OsStr, OsString};
@@ -16,7 +17,8 @@ use protocol::routes::AGENT_PORT;
 use crate::http::TokenHash;
 use crate::run::environment::Environment;
 use crate::shim::{self, Shim};
-use settings::{Default, Flag, Given, SETTINGS, Setting};
+use join::{Join, JoinFlags, canonical};
+use settings::{Default, Flag, Given, Known, SETTINGS, Setting, find};
 
 /// What `--help` prints before the settings.
 const HELP_HEAD: &str = "\
@@ -26,18 +28,27 @@ Usage: agent [OPTIONS] [-- COMMAND...]
 
 ";
 
-/// What `--help` prints after the settings.
-const HELP_TAIL: &str = "      --install FILE                 Copy this program to FILE and exit
+/// What `--help` prints after the settings of a pod's agent.
+const HELP_MIDDLE: &str = "      --install FILE                 Copy this program to FILE and exit
   -h, --help                         Print this help
   -V, --version                      Print the version
+
+On a bare machine, without a cluster:
+";
+
+/// What `--help` prints after all settings.
+const HELP_TAIL: &str = "MUSTER_TOKEN is the master's token, if it needs one. torchrun's --rdzv_endpoint, --rdzv_id, --nnodes and other flags with
+underscores are accepted too.
 
 Examples:
   agent --work-dir examples/hello
   agent --listen 0.0.0.0:7896 -- python train.py --epochs 3
+  agent --join http://10.0.0.1:7897 --task digits --worker-num 1:2 -- python train.py
 
 Exit status: that of the last run; 128 plus the signal's number if a signal ended it; 126 if it could not be started; 143
 if it was stopped before it was started; 0 if there was no run; 2 if the agent could not start, because of a bad
-command line or a port that is taken.
+command line or a port that is taken. With --join: 0 if the job succeeded; if not, that of the last run, or 1; 2 if the
+agent could not join.
 ";
 
 /// The file of a container's termination message, unless its pod names another (`terminationMessagePath`).
@@ -71,6 +82,8 @@ pub struct Config {
     pub token: Option<TokenHash>,
     /// Who starts and ends the agent.
     pub supervision: Supervision,
+    /// The job to join from a bare machine, if any.
+    pub join: Option<Join>,
     /// Words to put in front of the command.
     pub entrypoint: Vec<OsString>,
     /// Program and arguments; never empty.
@@ -81,7 +94,7 @@ pub struct Config {
 
 /// The `--help` text.
 pub fn help() -> String {
-    [HELP_HEAD, &settings::help(), HELP_TAIL].concat()
+    [HELP_HEAD, &settings::help(), HELP_MIDDLE, &settings::help_of_join(), HELP_TAIL].concat()
 }
 
 /// What the command line asks the program to do.
@@ -115,6 +128,9 @@ pub enum UsageError {
         /// The kind of value that is expected.
         expected: &'static str,
     },
+    /// Flags that do not go together.
+    #[error("{0}")]
+    Combination(String),
     /// `--` without a command.
     #[error("no command after --")]
     NoCommand,
@@ -144,17 +160,21 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
     if let Some(command) = command {
         config.command = command;
     }
+    let mut joining = JoinFlags::default();
     let mut parser = Parser::from_args(flags);
     while let Some(argument) = parser.next()? {
         let setting = match argument {
             Arg::Short('h') | Arg::Long("help") => return Ok(Invocation::Help),
             Arg::Short('V') | Arg::Long("version") => return Ok(Invocation::Version),
             Arg::Long("install") => return Ok(Invocation::Install(parser.value()?.into())),
-            Arg::Long(name) => SETTINGS.iter().find(|setting| setting.flag.is(name)),
+            Arg::Long(name) => find(&canonical(name)),
             Arg::Short(_) | Arg::Value(_) => None,
         };
         match setting {
-            Some(setting) => config.read_flag(setting, &mut parser)?,
+            Some(Known::Own(setting)) => config.read_flag(setting, &mut parser)?,
+            Some(Known::OfJoin(setting)) => {
+                (setting.set)(&mut joining, Given { origin: setting.flag, text: &parser.value()? })?
+            }
             None => return Err(argument.unexpected().into()),
         }
     }
@@ -165,6 +185,8 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
     if config.supervision == Supervision::Pod {
         config.termination_log.get_or_insert_with(|| PathBuf::from(TERMINATION_LOG));
     }
+    let token = environment.get(OsStr::new("MUSTER_TOKEN")).map(|token| token.to_string_lossy().into_owned());
+    config.join = joining.checked(&config, token)?;
     config.environment = for_scripts(environment);
     Ok(Invocation::Agent(Box::new(config)))
 }
@@ -224,6 +246,7 @@ impl Config {
             termination_log: None,
             token: None,
             supervision: Supervision::Pod,
+            join: None,
             entrypoint: vec![],
             command: vec![],
             environment: Environment::new(),

@@ -46,7 +46,7 @@ impl Stops {
             let _ = commands.send(command).await;
         }
         // End without a grace: the master is dead, and its successor needs the ports.
-        let _ = commands.send(Command::ParentGone).await;
+        let _ = commands.send(Command::EndNow("the parent process is gone")).await;
     }
 }
 
@@ -62,8 +62,9 @@ async fn parent_gone(supervision: Supervision) {
     }
 }
 
-/// Ends the agent when its run has ended and no request was open for `linger`.
-pub(crate) async fn retire(agent: Agent, linger: Duration) {
+/// Ends the agent when its run has ended and no request was open for `linger`, if there is such a limit.
+pub(crate) async fn retire(agent: Agent, linger: Option<Duration>) {
+    let Some(linger) = linger else { return };
     loop {
         agent.activity.abandoned(agent.status.clone(), linger).await;
         info!(linger_seconds = linger.as_secs(), "no request within the linger");

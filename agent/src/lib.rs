@@ -11,6 +11,7 @@ pub mod follow;
 pub mod helper;
 pub mod http;
 mod install;
+mod join;
 pub mod last_words;
 pub mod log;
 pub mod mirror;
@@ -22,6 +23,7 @@ pub mod warm;
 mod wind_down;
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -30,15 +32,16 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow};
 use rustix::process::setsid;
 use tokio::runtime;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use activity::Activity;
-use code::CodeFolder;
 use config::{Config, Invocation, Supervision};
 use ending::Stops;
 use helper::HelperFolder;
-use http::Agent;
+use http::{Agent, JobCode};
+use join::{Joining, Machine};
 use log::{LogSize, Output};
 use reaper::Reaper;
 use run::child::RunTemplate;
@@ -106,7 +109,9 @@ fn run_agent(config: Config) -> u8 {
 
 /// Runs the agent until it ends, and returns the exit code. All steps that can fail come before the agent answers
 /// requests, so an error means that the agent did not start.
-async fn serve(config: Config) -> anyhow::Result<u8> {
+async fn serve(mut config: Config) -> anyhow::Result<u8> {
+    let machine = config.join.take().map(Machine::prepare).transpose()?;
+    config.listen = config.listen.or(machine.as_ref().map(Machine::address));
     let addresses = config.addresses(std::process::id() == 1);
     let Config {
         listen: _,
@@ -117,6 +122,7 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
         termination_log,
         token,
         supervision,
+        join: _,
         entrypoint,
         command,
         environment,
@@ -137,23 +143,19 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
     let entrypoint_words = entrypoint.len();
     let command = [entrypoint, command].concat();
     let template = RunTemplate { command, entrypoint_words, work_dir, environment, helper: path };
-    let boot_id = uuid::Uuid::new_v4().to_string();
-    let code = Arc::new(Mutex::new(CodeFolder::new(template.work_dir.clone())));
+    let code = JobCode::new(template.work_dir.clone());
     let shared = Arc::new(template.clone());
-    let (runner, status) = Runner::new(template, Arc::clone(&output), reaper, Memory::of(CGROUP), boot_id);
+    let (runner, status) = Runner::new(template, Arc::clone(&output), reaper, Memory::of(CGROUP), boot_id());
     let (commands, queue) = mpsc::channel(COMMANDS_MAX);
-    let agent = Agent { commands, status, output, activity: Activity::new(), token, code, template: shared };
+    let access = machine.as_ref().map_or(token.into(), Machine::access);
+    let (activity, polls) = (Activity::new(), Activity::new());
+    let agent = Agent { commands, status, output, activity, polls, access, code, template: shared };
 
-    let mirror = match supervision {
-        Supervision::Pod => Some(tokio::spawn(mirror::mirror(Arc::clone(&agent.output), agent.status.clone()))),
-        Supervision::Parent => {
-            io::stdout().write_all(format!("{address}\n").as_bytes()).context("tell the master the address")?;
-            None
-        }
-    };
+    let mirror = use_stdout(supervision, &agent, address)?;
     info!(%address, version = env!("CARGO_PKG_VERSION"), "listening");
     let stops = tokio::spawn(stops.pass_on(agent.commands.clone()));
-    let retire = tokio::spawn(ending::retire(agent.clone(), linger));
+    let joining = machine.map(|machine| Joining::begin(machine, address, agent.clone(), linger));
+    let retire = tokio::spawn(ending::retire(agent.clone(), joining.is_none().then_some(linger)));
     let (activity, status) = (agent.activity.clone(), agent.status.clone());
     let (end_http, ending) = oneshot::channel();
     let http = tokio::spawn(http::serve(listener, agent, ending));
@@ -167,8 +169,25 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
         last_words::leave(&status.borrow(), &file);
     }
     wind_down(end, &activity, HttpTask { end: end_http, task: http }, mirror).await;
-    info!(code = end.code, "ends");
-    Ok(end.code)
+    let code = join::leave(joining, end).await?;
+    info!(code, "ends");
+    Ok(code)
+}
+
+/// Begins to copy the output to stdout or, for the master that has started this agent, prints the address there.
+fn use_stdout(supervision: Supervision, agent: &Agent, address: SocketAddr) -> anyhow::Result<Option<JoinHandle<()>>> {
+    match supervision {
+        Supervision::Pod => Ok(Some(tokio::spawn(mirror::mirror(Arc::clone(&agent.output), agent.status.clone())))),
+        Supervision::Parent => {
+            io::stdout().write_all(format!("{address}\n").as_bytes()).context("tell the master the address")?;
+            Ok(None)
+        }
+    }
+}
+
+/// Identifies this start of the agent.
+fn boot_id() -> String {
+    uuid::Uuid::new_v4().to_string()
 }
 
 /// Refuses a working directory in which no run could start.

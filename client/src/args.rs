@@ -189,7 +189,7 @@ pub(crate) enum Verb {
     #[command(after_help = "Examples:\n  client scale digits --worker-num 3:6\n  client scale digits --worker-num 4")]
     Scale(ScaleArgs),
     /// Give a job new code: its scripts start again with it, in the same pods
-    #[command(after_help = "Examples:\n  client push digits\n  client push digits ./project")]
+    #[command(after_help = "Examples:\n  client push digits\n  client push digits ./project --watch")]
     Push(PushArgs),
     /// Stop a job's scripts and delete its pods, until `client resume`
     #[command(after_help = "Example:\n  client suspend digits")]

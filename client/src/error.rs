@@ -1,5 +1,7 @@
 //! Every error that ends a command, with its hint. Exit codes are in `exit.rs`.
 
+use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use protocol::error::ErrorCode;
@@ -62,6 +64,14 @@ pub(crate) enum Error {
         /// The master.
         url: MasterUrl,
     },
+    /// The master takes its jobs from the agents of bare machines.
+    #[error("the master at {url} runs jobs on machines that join it, each with its own script")]
+    AtMachines {
+        /// The job.
+        name: JobName,
+        /// The master.
+        url: MasterUrl,
+    },
     /// There is no script to run.
     #[error(transparent)]
     Script(#[from] ScriptError),
@@ -71,6 +81,14 @@ pub(crate) enum Error {
     /// The files with TFJobs cannot be used.
     #[error(transparent)]
     TfJob(#[from] TfJobError),
+    /// A folder cannot be watched for changes.
+    #[error("watch {} for changes", folder.display())]
+    Watch {
+        /// The folder.
+        folder: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// Pods need an image, and the command line names none.
     #[error("no image to run: a job that brings its code to Kubernetes needs --image")]
     CodeNeedsImage,
@@ -97,7 +115,7 @@ pub(crate) enum Error {
     Local(#[from] LocalMasterError),
     /// The runtime could not start: no threads or sockets.
     #[error("start the client's runtime")]
-    Runtime(#[source] std::io::Error),
+    Runtime(#[source] io::Error),
     /// Data could not be written.
     #[error(transparent)]
     Output(#[from] OutputError),
@@ -154,9 +172,15 @@ impl Error {
             Self::NotLocal { .. } | Self::NotAtProcesses { .. } => {
                 Some("leave it out, or give --master URL or --master kube, for a master in Kubernetes".to_owned())
             }
+            Self::AtMachines { name, url } => Some(format!(
+                "run on each machine: agent --join {url} --task {name} --worker-num MIN:MAX -- python train.py"
+            )),
             Self::Script(error) => error.hint(),
             Self::Pack(error) => error.hint(),
             Self::TfJob(error) => error.hint(),
+            Self::Watch { .. } => Some(
+                "list large folders in .musterignore, or raise the limits of inotify: sysctl fs.inotify".to_owned(),
+            ),
             Self::CodeNeedsImage => {
                 Some("give one with Python, for example --image tensorflow/tensorflow:2.21.0".to_owned())
             }

@@ -59,9 +59,13 @@ impl From<&Error> for Exit {
             Error::Usage(_) | Error::Config(_) | Error::Request(_) | Error::NeedsMaster { .. } => Self::BadInput,
             Error::NoLocalMaster | Error::SeveralLocalMasters(_) => Self::BadInput,
             Error::LocalDetached | Error::AlreadyEnded { .. } => Self::BadInput,
-            Error::NotLocal { .. } | Error::NotAtProcesses { .. } => Self::BadInput,
-            Error::Script(_) | Error::Pack(_) | Error::TfJob(_) => Self::BadInput,
-            Error::CodeNeedsImage | Error::NotWithCode { .. } => Self::BadInput,
+            Error::NotLocal { .. } | Error::NotAtProcesses { .. } | Error::AtMachines { .. } => Self::BadInput,
+            Error::Script(_)
+            | Error::Pack(_)
+            | Error::TfJob(_)
+            | Error::Watch { .. }
+            | Error::CodeNeedsImage
+            | Error::NotWithCode { .. } => Self::BadInput,
             Error::Image(error) => Self::from(error),
             Error::Master(error) => Self::from(error),
             Error::Cluster(error) => Self::from(error),

@@ -4,6 +4,7 @@
 
 mod announcement;
 mod args;
+mod changes;
 mod cluster;
 mod commands;
 mod config;

@@ -33,6 +33,8 @@ use crate::agent_token::AgentToken;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time of a request that an agent answers immediately.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time to find an agent that wants to join. The agent waits for longer.
+const FIND_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum bytes of an answer, except output: 20,000 missing blobs fit. The program that answers may not be an agent.
 const ANSWER_BYTES: usize = 2 * 1024 * 1024;
 /// TCP keep-alive: the idle time before the first probe, the interval, and the number of probes. A run may print
@@ -177,6 +179,15 @@ impl AgentClient {
                 serde_json::from_slice(&body).map(AgentAnswer::Status).map_err(|error| no_answer_of_an_agent(&error))
             }
         }
+    }
+
+    /// `GET /healthz`: succeeds if the agent with this boot id answers.
+    ///
+    /// # Errors
+    /// [`AgentError`].
+    pub async fn find(&self, agent: SocketAddr, boot_id: &str) -> Result<(), AgentError> {
+        let path = format!("{}?boot_id={boot_id}", routes::HEALTHZ);
+        self.call(get(agent, &path), FIND_TIMEOUT).await.map(drop)
     }
 
     /// `POST /warm`.

@@ -48,8 +48,8 @@ pub struct Config {
     #[arg(long, env = "MUSTER_AGENT_IMAGE", value_name = "REF")]
     pub agent_image: Option<ImageRef>,
 
-    /// File with the key for the agents' tokens, at least 32 characters; with --backend kubernetes, where agents
-    /// outlive this master [default: a file in the state directory]
+    /// File with the key for the agents' tokens, at least 32 characters; with --backend kubernetes or joined, where
+    /// agents outlive this master [default: a file in the state directory]
     #[arg(long, env = "MUSTER_AGENT_KEY_FILE", value_name = "FILE")]
     pub agent_key_file: Option<PathBuf>,
 
@@ -77,6 +77,8 @@ pub enum Backend {
     Process,
     /// As pods of the cluster that KUBECONFIG names, or of the one in which this program runs
     Kubernetes,
+    /// On machines whose agents join by themselves, with agent --join
+    Joined,
 }
 
 impl From<Backend> for BackendKind {
@@ -84,6 +86,7 @@ impl From<Backend> for BackendKind {
         match backend {
             Backend::Process => Self::Process,
             Backend::Kubernetes => Self::Kubernetes,
+            Backend::Joined => Self::Joined,
         }
     }
 }
@@ -100,15 +103,20 @@ impl Config {
     /// # Errors
     /// The error names the flag.
     pub fn check(&self) -> anyhow::Result<()> {
-        let given = [
+        let of_kubernetes = [
             ("--namespace", self.namespace.is_some()),
             ("--agent-image", self.agent_image.is_some()),
-            ("--agent-key-file", self.agent_key_file.is_some()),
             ("--allow-host-volumes", self.allow_host_volumes),
         ];
-        match (self.backend(), given.iter().find(|(_, is_given)| *is_given)) {
-            (Backend::Process, Some((flag, _))) => bail!("{flag} has no meaning with --backend process"),
-            (Backend::Process | Backend::Kubernetes, _) => Ok(()),
+        let of_lasting_agents = ("--agent-key-file", self.agent_key_file.is_some());
+        let (name, unused) = match self.backend() {
+            Backend::Process => ("process", [&of_kubernetes[..], &[of_lasting_agents]].concat()),
+            Backend::Joined => ("joined", of_kubernetes.to_vec()),
+            Backend::Kubernetes => return Ok(()),
+        };
+        match unused.iter().find(|(_, is_given)| *is_given) {
+            Some((flag, _)) => bail!("{flag} has no meaning with --backend {name}"),
+            None => Ok(()),
         }
     }
 

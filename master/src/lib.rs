@@ -21,6 +21,7 @@ pub mod store;
 pub mod template;
 pub mod tfjob;
 
+use std::collections::BTreeSet;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -38,6 +39,7 @@ use tracing_subscriber::EnvFilter;
 use crate::agent_client::AgentClient;
 use crate::agent_token::AgentKey;
 use crate::backend::PodBackend;
+use crate::backend::joined::JoinedBackend;
 use crate::backend::kube::{HostVolumes, KubeBackend};
 use crate::backend::process::ProcessBackend;
 use crate::code::CodeStore;
@@ -45,6 +47,7 @@ use crate::config::{Backend, Config};
 use crate::descriptors::Descriptors;
 use crate::driver::Context;
 use crate::http::{About, Server};
+use crate::job::key::JobKey;
 use crate::kube::Cluster;
 use crate::logs::Archive;
 use crate::registry::Jobs;
@@ -52,7 +55,7 @@ use crate::signals::Signals;
 use crate::state_dir::StateDir;
 use crate::store::kube::KubeStore;
 use crate::store::sqlite::SqliteStore;
-use crate::store::{JobStore, StoreError};
+use crate::store::{JobStore, StoreError, Stored};
 
 /// Runs a master until a signal or the end of its supervisor stops it.
 ///
@@ -152,6 +155,7 @@ impl World {
         match config.backend() {
             Backend::Process => on_this_host(config, state, descriptors).await,
             Backend::Kubernetes => in_cluster(config, state).await,
+            Backend::Joined => on_machines(config, state).await,
         }
     }
 }
@@ -174,11 +178,24 @@ async fn on_this_host(config: &Config, state: &StateDir, descriptors: Descriptor
     Ok(World { store: Arc::new(store), backend: Arc::new(backend), namespace: None, agent_key, boot_id, logs, code })
 }
 
+async fn on_machines(config: &Config, state: &StateDir) -> anyhow::Result<World> {
+    let agent_key = agent_key(config, state)?;
+    let store = SqliteStore::open(&state.records()).context("open the records")?;
+    let boot_id = boot_id(&store).await?;
+    let jobs: BTreeSet<JobKey> = store.list().await.context("list the records")?.iter().map(Stored::key).collect();
+    let backend = JoinedBackend::open(state.machines(), agent_key.clone(), |job| jobs.contains(job));
+    let backend = backend.context("read the messages of machines")?;
+    let (logs, code) = (state.logs(), state.code());
+    Ok(World { store: Arc::new(store), backend: Arc::new(backend), namespace: None, agent_key, boot_id, logs, code })
+}
+
+/// The key for the tokens of agents that outlive this master.
+fn agent_key(config: &Config, state: &StateDir) -> anyhow::Result<AgentKey> {
+    config.agent_key()?.map_or_else(|| AgentKey::read_or_make(&state.agent_key()), Ok)
+}
+
 async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> {
-    let agent_key = match config.agent_key()? {
-        Some(key) => key,
-        None => AgentKey::read_or_make(&state.agent_key())?,
-    };
+    let agent_key = agent_key(config, state)?;
     let cluster = Cluster::connect(config.namespace.clone()).await?;
     let host_volumes = if config.allow_host_volumes { HostVolumes::Allowed } else { HostVolumes::Refused };
     let agent_image = match (&config.agent_image, Config::pod_name()) {

@@ -4,6 +4,7 @@
 mod apply;
 mod code;
 mod error;
+mod join;
 mod requests;
 
 use std::collections::{BTreeMap, HashMap};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-const OWN_FOLDERS: [&str; 3] = ["code", "logs", "pods"];
+const OWN_FOLDERS: [&str; 4] = ["code", "logs", "machines", "pods"];
 const OWN_FILES: [&str; 7] =
     ["jobs.sqlite", "jobs.sqlite-wal", "jobs.sqlite-shm", "token", "agent-key", "master.log", "lock"];
 
@@ -93,6 +93,11 @@ impl StateDir {
     /// The folder with the code that jobs bring.
     pub(crate) fn code(&self) -> PathBuf {
         self.path.join("code")
+    }
+
+    /// The folder with the messages of machines that have joined.
+    pub(crate) fn machines(&self) -> PathBuf {
+        self.path.join("machines")
     }
 
     /// The folder with the jobs' output.

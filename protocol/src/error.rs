@@ -75,6 +75,8 @@ pub enum ErrorCode {
     CodeStoreFull,
     /// An agent could not be reached, or its answer was not valid.
     AgentUnreachable,
+    /// This master creates its pods itself, or has no job that a machine could join.
+    CannotJoin,
     /// The cluster or the store does not answer now. Retry later.
     Unavailable,
     /// A bug in Muster.

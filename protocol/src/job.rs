@@ -12,7 +12,7 @@ use crate::ids::{JobName, Role};
 use crate::image::ImageRef;
 use crate::origin::Origin;
 use crate::pod::PodOptions;
-use crate::run_policy::RunPolicy;
+use crate::run_policy::{OnUnreachable, RunPolicy};
 pub use crate::spec_error::SpecError;
 pub use crate::strategy::Strategy;
 
@@ -135,7 +135,8 @@ pub struct JobSpec {
     pub strategy: Strategy,
     /// Number of workers, at least 1 unless a chief trains alone. Of an elastic job, the maximum that the request named.
     pub worker_num: u32,
-    /// Minimum number of workers of an elastic job, below `worker_num`. Absent: the job is not elastic.
+    /// Minimum number of workers of an elastic job: below `worker_num`, or equal if `on_unreachable` is `replace`. Absent:
+    /// the job is not elastic.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_min: Option<u32>,
     /// Number of parameter servers: 0 with AllReduce, at least 1 with ParameterServer.
@@ -273,8 +274,9 @@ impl JobSpec {
             name,
             strategy,
             worker_num,
-            // A job with one possible number of workers is not elastic.
-            worker_min: worker_min.filter(|min| *min != worker_num),
+            // A job with one possible number of workers is not elastic, unless lost workers are to be replaced.
+            worker_min: worker_min
+                .filter(|min| *min != worker_num || run_policy.on_unreachable == OnUnreachable::Replace),
             ps_num: counted(Role::Ps, ps_num).unwrap_or(servers_by_default),
             chief_num: counted(Role::Chief, chief_num).unwrap_or(servers_by_default),
             evaluator_num: counted(Role::Evaluator, evaluator_num).unwrap_or(0),

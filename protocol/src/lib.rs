@@ -12,6 +12,7 @@ pub mod group;
 pub mod ids;
 pub mod image;
 pub mod job;
+pub mod join;
 pub mod lease;
 #[cfg(feature = "openapi")]
 mod openapi;

@@ -1,11 +1,16 @@
 //! Paths, ports and headers of master and agent.
 
+use std::ops::Range;
+
 /// The agent's default port.
 pub const AGENT_PORT: u16 = 7896;
 /// The master's default port.
 pub const MASTER_PORT: u16 = 7897;
 /// TensorFlow's port in a Kubernetes pod.
 pub const TENSORFLOW_PORT: u16 = 1234;
+/// TensorFlow's ports outside Kubernetes. By default, Linux chooses no port itself below 32768
+/// (`net.ipv4.ip_local_port_range`).
+pub const LOCAL_TENSORFLOW_PORTS: Range<u16> = 20_000..32_768;
 /// Maximum wait of a long poll, in seconds.
 pub const LONG_POLL_MAX_SECONDS: u64 = 60;
 
@@ -42,6 +47,9 @@ pub const JOBS: &str = "/v1/jobs";
 pub const JOB: &str = "/v1/jobs/{name}";
 /// Master: cancels a job.
 pub const JOB_CANCEL: &str = "/v1/jobs/{name}/cancel";
+/// Master: takes the [`crate::join::JoinRequest`] of an agent on a bare machine; answers with
+/// [`crate::join::JoinAnswer`].
+pub const JOB_MEMBERS: &str = "/v1/jobs/{name}/members";
 /// Master: a job's output.
 pub const JOB_LOGS: &str = "/v1/jobs/{name}/logs";
 /// Master: what a job's scripts have reported; see [`crate::progress::JobSeries`].

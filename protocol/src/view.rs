@@ -287,6 +287,8 @@ pub enum BackendKind {
     Process,
     /// Pods are Kubernetes pods. They run exec.py from an image.
     Kubernetes,
+    /// Pods are machines whose agents join by themselves. They have their own scripts.
+    Joined,
 }
 
 /// A line of a job's merged output, written as one line of JSON.

@@ -66,8 +66,13 @@ impl Running {
     /// # Panics
     /// With the output, if the deadline passes.
     pub fn until_said(&self, text: &str) {
-        let has_come = || self.stderr.text().contains(text).then_some(());
+        let has_come = || self.said(text).then_some(());
         within(&format!("{text:?} on stderr"), has_come, || self.printed());
+    }
+
+    /// Whether `text` is on stderr by now.
+    pub fn said(&self, text: &str) -> bool {
+        self.stderr.text().contains(text)
     }
 
     /// Kills it with `kill -9`.

@@ -7,8 +7,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use protocol::elastic::{WorkerNum, Workers};
 use protocol::env::{MUSTER_TERMINATION_GRACE_SECONDS, MUSTER_TOKEN_SHA256};
 
+use super::join::JoinFlags;
 use super::{Config, Supervision, UsageError};
 
 /// Longest time that can be set: a year.
@@ -51,7 +53,7 @@ pub(super) enum Default {
 }
 
 /// Every setting, in the order of the help.
-pub(super) const SETTINGS: [Setting; 10] = [
+pub(super) static SETTINGS: [Setting; 10] = [
     Setting {
         flag: Flag::Command,
         variable: Some("MUSTER_COMMAND"),
@@ -138,6 +140,92 @@ pub(super) const SETTINGS: [Setting; 10] = [
     },
 ];
 
+/// One setting of an agent that joins a job. It has no variable.
+pub(super) struct JoinSetting {
+    /// Its flag, with its dashes.
+    pub(super) flag: &'static str,
+    /// The value's name in the help.
+    value: &'static str,
+    help: &'static str,
+    /// Applies a value.
+    pub(super) set: fn(&mut JoinFlags, Given<'_>) -> Result<(), UsageError>,
+}
+
+/// Every setting of an agent that joins a job, in the order of the help.
+static JOIN_SETTINGS: [JoinSetting; 7] = [
+    JoinSetting {
+        flag: "--join",
+        value: "URL",
+        help: "Join a job of this master, such as http://10.0.0.1:7897",
+        set: |flags, given| given.parsed("http://HOST:PORT").map(|master| flags.master = Some(master)),
+    },
+    JoinSetting {
+        flag: "--task",
+        value: "NAME",
+        help: "The job's name. The first agent that joins also submits the job",
+        set: |flags, given| flags.note(given, "a job's name, such as digits").map(|task| flags.task = Some(task)),
+    },
+    JoinSetting {
+        flag: "--worker-num",
+        value: "MIN:MAX",
+        help: "How many machines the job needs at least, and takes at most; or one number for both",
+        set: |flags, given| {
+            let WorkerNum { min, max } = flags.note(given, "a number such as 2, or MIN:MAX such as 1:2")?;
+            flags.options.workers = Some(Workers { min: min.unwrap_or(max), max });
+            Ok(())
+        },
+    },
+    JoinSetting {
+        flag: "--address",
+        value: "HOST:PORT",
+        help: "Where the master and the other machines reach this one [default: this machine's address towards the master, port 7896]",
+        set: |flags, given| flags.note(given, "HOST:PORT").map(|address| flags.options.address = Some(address)),
+    },
+    JoinSetting {
+        flag: "--lease",
+        value: "SECONDS",
+        help: "After this time without an answer, a machine is lost; its script is killed after three times as long [default: 5]",
+        set: |flags, given| flags.note(given, WHOLE).map(|lease| flags.options.lease_seconds = Some(lease)),
+    },
+    JoinSetting {
+        flag: "--max-restarts",
+        value: "N",
+        help: "Maximum restarts after failures of scripts; lost machines do not count [default: 3]",
+        set: |flags, given| flags.note(given, WHOLE).map(|budget| flags.options.max_restarts = Some(budget)),
+    },
+    JoinSetting {
+        flag: "--monitor-interval",
+        value: "SECONDS",
+        help: "Accepted for torchrun's launch commands, without an effect: the agent waits for events",
+        set: |flags, given| flags.note::<f64>(given, "a number of seconds").map(drop),
+    },
+];
+
+const WHOLE: &str = "a whole number";
+
+impl JoinFlags {
+    /// Parses the value of a flag that has no meaning without --join.
+    fn note<T: FromStr>(&mut self, given: Given<'_>, expected: &'static str) -> Result<T, UsageError> {
+        self.other.get_or_insert(given.origin);
+        given.parsed(expected)
+    }
+}
+
+/// A setting that the command line names.
+pub(super) enum Known {
+    /// A setting of every agent.
+    Own(&'static Setting),
+    /// A setting of an agent that joins a job.
+    OfJoin(&'static JoinSetting),
+}
+
+/// The setting with this flag. `name` has no dashes.
+pub(super) fn find(name: &str) -> Option<Known> {
+    let own = SETTINGS.iter().find(|setting| setting.flag.is(name)).map(Known::Own);
+    let of_join = || JOIN_SETTINGS.iter().find(|setting| setting.flag.strip_prefix("--") == Some(name));
+    own.or_else(|| of_join().map(Known::OfJoin))
+}
+
 impl Flag {
     /// Whether the flag has this name. `name` has no dashes.
     pub(super) fn is(&self, name: &str) -> bool {
@@ -170,6 +258,15 @@ pub(super) fn help() -> String {
         writeln!(text, "{usage:HELP_COLUMN$}{help}{default}{variable}").expect("a String takes everything");
     }
     text
+}
+
+/// The part of `--help` about joining.
+pub(super) fn help_of_join() -> String {
+    let line = |JoinSetting { flag, value, help, set: _ }: &JoinSetting| {
+        let usage = format!("      {flag} {value}");
+        format!("{usage:HELP_COLUMN$}{help}\n")
+    };
+    JOIN_SETTINGS.iter().map(line).chain(["\n".to_owned()]).collect()
 }
 
 /// A value for one setting, and its origin.

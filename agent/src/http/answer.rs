@@ -59,6 +59,8 @@ pub(super) enum Failure {
     Manifest(#[source] serde_json::Error),
     #[error(transparent)]
     Code(#[from] CodeError),
+    #[error("another agent listens at this address")]
+    AnotherAgent,
     #[error("the agent is ending")]
     Ending,
 }
@@ -83,6 +85,7 @@ impl Failure {
                 | Refusal::NothingConfigured
                 | Refusal::GenerationNotConfigured(_),
             ) => (StatusCode::CONFLICT, ErrorCode::Conflict),
+            Self::AnotherAgent => (StatusCode::CONFLICT, ErrorCode::Conflict),
             Self::NoPython(_) => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::NoPython),
             Self::Manifest(_) => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadCode),
             Self::Code(error) => of_code(error),

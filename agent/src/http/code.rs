@@ -9,14 +9,14 @@ use http_body_util::BodyExt;
 use hyper::Request;
 use hyper::body::Incoming;
 use protocol::code::{CodeId, MANIFEST_BYTES_MAX, Manifest};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedMutexGuard, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::Agent;
 use super::answer::{Answer, Failure};
 use super::handlers::{self, BODY_TIME, read_body};
-use crate::code::CodeFolder;
+use crate::code::{CodeError, CodeFolder};
 use crate::run::Command;
 use crate::run::environment::EnvChanges;
 use crate::shim;
@@ -57,13 +57,25 @@ async fn pass_on(mut body: Incoming, parts: mpsc::Sender<Bytes>) -> Result<(), F
     }
 }
 
-/// Puts the code into the working directory.
-pub(super) async fn put_in_place(agent: &Agent, id: CodeId) -> Result<(), Failure> {
+/// Code that is complete and not in place. While this value lives, no other code replaces it.
+pub(super) struct Ready {
+    id: CodeId,
+    folder: OwnedMutexGuard<CodeFolder>,
+}
+
+/// The code of a start. `None` if it is in place, or if the job brings none.
+pub(super) async fn ready(agent: &Agent, code: Option<CodeId>) -> Result<Option<Ready>, Failure> {
     // A long delivery of other code must not delay this start.
-    if agent.status.borrow().code.running == Some(id) {
-        return Ok(());
-    }
-    change(agent, move |folder| Ok(folder.put_in_place(id)?)).await
+    let missing = code.filter(|id| agent.status.borrow().code.running != Some(*id));
+    let Some(id) = missing else { return Ok(None) };
+    let folder = Arc::clone(&agent.code.folder).lock_owned().await;
+    if folder.status().staged == Some(id) { Ok(Some(Ready { id, folder })) } else { Err(CodeError::Missing(id).into()) }
+}
+
+/// Puts the code of a start into the working directory.
+pub(super) async fn put_in_place(agent: &Agent, ready: Option<Ready>) -> Result<(), Failure> {
+    let Some(Ready { id, folder }) = ready else { return Ok(()) };
+    change_locked(agent, folder, move |folder| Ok(folder.put_in_place(id)?)).await
 }
 
 /// Changes the code, one request after the other, and makes each new status public before the next change.
@@ -71,7 +83,14 @@ async fn change<T: Send + 'static>(
     agent: &Agent,
     change: impl FnOnce(&mut CodeFolder) -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, Failure> {
-    let mut folder = Arc::clone(&agent.code).lock_owned().await;
+    change_locked(agent, Arc::clone(&agent.code.folder).lock_owned().await, change).await
+}
+
+async fn change_locked<T: Send + 'static>(
+    agent: &Agent,
+    mut folder: OwnedMutexGuard<CodeFolder>,
+    change: impl FnOnce(&mut CodeFolder) -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
     let commands = agent.commands.clone();
     // If the client leaves, this future is dropped, but the thread finishes: the status must follow the files.
     let work = spawn_blocking(move || {

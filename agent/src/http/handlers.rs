@@ -34,6 +34,14 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 
 pub(super) type Result = std::result::Result<Answer, Failure>;
 
+/// With `boot_id`, confirms only that this agent has this id: a master checks the address of a machine that joins.
+pub(super) fn healthz(request: &Request<Incoming>, agent: &Agent) -> Result {
+    match Query::of(request).boot_id() {
+        Some(asked) if agent.status.borrow().boot_id != asked => Err(Failure::AnotherAgent),
+        Some(_) | None => Ok(Answer::ok()),
+    }
+}
+
 pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result {
     let query = Query::of(&request);
     let (generation, membership, code) = (query.generation()?, query.membership()?, query.code()?);
@@ -44,12 +52,16 @@ pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result 
         code::find_python(agent, &changes)?;
     }
     let assignment = Assignment { generation, membership, code, changes };
-    let answer = ask(agent, |reply| Command::Configure { assignment, renewal, reply }).await?;
-    // The code changes only after the runner has accepted the environment, so no run is active.
-    match code {
-        Some(id) => code::put_in_place(agent, id).await.map(|()| answer),
-        None => Ok(answer),
-    }
+    let (mut next_code, agent) = (Arc::clone(&agent.code.next).lock_owned().await, agent.clone());
+    // A task of its own finishes this also if the caller goes away.
+    let work = tokio::spawn(async move {
+        let ready = code::ready(&agent, code).await?;
+        let answer = ask(&agent, |reply| Command::Configure { assignment, renewal, reply }).await?;
+        // The code changes only after the runner has accepted the environment, so no run is active.
+        *next_code = code;
+        code::put_in_place(&agent, ready).await.map(|()| answer)
+    });
+    work.await.map_err(|_| Failure::Ending)?
 }
 
 /// Answers before the modules are imported.
@@ -59,8 +71,12 @@ pub(super) async fn warm(request: Request<Incoming>, agent: &Agent) -> Result {
     ask(agent, |reply| Command::Warm { request, reply }).await
 }
 
+/// The status shows the environment before the code is in place, so this request may come before that.
 pub(super) async fn run(request: &Request<Incoming>, agent: &Agent) -> Result {
-    ask_runner(agent, Event::Run(Query::of(request).generation()?)).await
+    let generation = Query::of(request).generation()?;
+    let next_code = agent.code.next.lock().await;
+    code::put_in_place(agent, code::ready(agent, *next_code).await?).await?;
+    ask_runner(agent, Event::Run(generation)).await
 }
 
 pub(super) async fn stop(request: &Request<Incoming>, agent: &Agent) -> Result {
@@ -76,10 +92,12 @@ pub(super) async fn finish(agent: &Agent) -> Result {
 /// Without `after`, answers at once. With `after`, waits until the status has a different number. An `after` from an
 /// earlier agent at this address differs already, and is answered at once.
 pub(super) async fn status(request: &Request<Incoming>, agent: &Agent) -> Result {
+    let _open = agent.polls.begin();
     let query = Query::of(request);
     let (after, wait, renewal) = (query.after()?, query.wait()?, query.renewal()?);
     if let Some(renewal) = renewal {
-        agent.commands.send(Command::Renew(renewal)).await.map_err(|_| Failure::Ending)?;
+        // An agent that is ending has no run to keep alive, but it can still report how the last one ended.
+        let _ = agent.commands.send(Command::Renew(renewal)).await;
     }
     let mut status = agent.status.clone();
     if let Some(after) = after {

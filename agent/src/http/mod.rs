@@ -13,6 +13,7 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ use crate::run::child::RunTemplate;
 use answer::{Answer, Failure};
 use body::AgentBody;
 use connections::{Authenticated, Connections, Slot};
-pub use token::TokenHash;
+pub use token::{Access, TokenHash};
 
 /// How long a client may take to send the head of a request.
 const HEAD_LIMIT: Duration = Duration::from_secs(5);
@@ -65,6 +66,21 @@ const KEEP_ALIVE_PROBES: u32 = 3;
 /// How long bytes for a client may stay unacknowledged or unsent, in milliseconds.
 const UNACKNOWLEDGED_LIMIT_MS: u32 = 60_000;
 
+/// The code that the job brings.
+#[derive(Debug, Clone)]
+pub struct JobCode {
+    folder: Arc<Mutex<CodeFolder>>,
+    /// The code of the newest start. Locked until this code is in place.
+    next: Arc<Mutex<Option<CodeId>>>,
+}
+
+impl JobCode {
+    /// No code was delivered to this working directory.
+    pub fn new(work_dir: PathBuf) -> Self {
+        Self { folder: Arc::new(Mutex::new(CodeFolder::new(work_dir))), next: Arc::default() }
+    }
+}
+
 /// The shared state that every request needs.
 #[derive(Debug, Clone)]
 pub struct Agent {
@@ -76,10 +92,12 @@ pub struct Agent {
     pub output: Arc<Output>,
     /// Open requests.
     pub activity: Activity,
-    /// The token that requests must carry, if any.
-    pub token: Option<TokenHash>,
+    /// Open requests for the status.
+    pub polls: Activity,
+    /// Who may send requests.
+    pub access: Access,
     /// The code that the job brings.
-    pub code: Arc<Mutex<CodeFolder>>,
+    pub code: JobCode,
     /// What all runs have in common.
     pub template: Arc<RunTemplate>,
 }
@@ -183,7 +201,10 @@ async fn respond(
     agent: &Agent,
     authenticated: &Authenticated,
 ) -> Result<Response<AgentBody>, Infallible> {
-    let admitted = framing::check(request.headers()).and_then(|()| agent.admit(&request));
+    let admitted = match framing::check(request.headers()) {
+        Ok(()) => agent.admit(&request).await,
+        Err(failure) => Err(failure),
+    };
     // An anonymous request does not delay the agent's end.
     let open = matches!(admitted, Ok(Caller::Known)).then(|| {
         authenticated.set();
@@ -201,7 +222,7 @@ async fn respond(
 
 async fn answer(route: Route, request: Request<Incoming>, agent: &Agent) -> Result<Answer, Failure> {
     match route {
-        Route::Healthz => Ok(Answer::ok()),
+        Route::Healthz => handlers::healthz(&request, agent),
         Route::Config => handlers::config(request, agent).await,
         Route::Warm => handlers::warm(request, agent).await,
         Route::Code(id) => code::offer(id, request, agent).await,
@@ -226,11 +247,13 @@ enum Caller {
 impl Agent {
     /// Admits a request that has the token or requests a public route. All other requests get 401, even for unknown
     /// routes.
-    fn admit(&self, request: &Request<Incoming>) -> Result<Caller, Failure> {
-        if self.token.is_none_or(|token| token.admits(request.headers())) {
+    async fn admit(&self, request: &Request<Incoming>) -> Result<Caller, Failure> {
+        if self.access.admits(request.headers()) {
             Ok(Caller::Known)
         } else if request.uri().path() == routes::HEALTHZ {
             Ok(Caller::Anonymous)
+        } else if self.access.admits_soon(request.headers()).await {
+            Ok(Caller::Known)
         } else {
             Err(Failure::Unauthorized)
         }

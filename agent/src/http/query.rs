@@ -40,6 +40,10 @@ impl<'a> Query<'a> {
         self.parse("generation", "of the form E.S, such as 1.1")
     }
 
+    pub(super) fn boot_id(&self) -> Option<&'a str> {
+        self.get("boot_id")
+    }
+
     /// The id of the code with which the run must start.
     pub(super) fn code(&self) -> Result<Option<CodeId>, Failure> {
         self.parse("code", "64 lower-case hexadecimal digits")

@@ -2,15 +2,61 @@
 //! that was started by hand, answers every request.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// How long the answer to this agent's message may take to arrive after the master's first request.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The SHA-256 of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenHash([u8; 32]);
+
+/// Who may send requests.
+#[derive(Debug, Clone)]
+pub enum Access {
+    /// Every program that reaches the port.
+    Anyone,
+    /// Callers with this token.
+    Token(TokenHash),
+    /// Callers with the token of the job that this agent has joined; nobody before.
+    OfJob(watch::Receiver<Option<TokenHash>>),
+}
+
+impl Access {
+    /// Like [`Access::admits`]. If this agent is about to join a job, waits until it knows the job's token: the master may
+    /// send its first request before its answer has arrived.
+    pub async fn admits_soon(&self, headers: &HeaderMap) -> bool {
+        if let Self::OfJob(token) = self
+            && headers.contains_key(AUTHORIZATION)
+        {
+            // After the timeout, the request is refused.
+            let _ = timeout(ANSWER_LIMIT, token.clone().wait_for(Option::is_some)).await;
+        }
+        self.admits(headers)
+    }
+
+    /// Whether a request with these headers is allowed.
+    pub fn admits(&self, headers: &HeaderMap) -> bool {
+        match self {
+            Self::Anyone => true,
+            Self::Token(token) => token.admits(headers),
+            Self::OfJob(token) => token.borrow().is_some_and(|token| token.admits(headers)),
+        }
+    }
+}
+
+impl From<Option<TokenHash>> for Access {
+    fn from(token: Option<TokenHash>) -> Self {
+        token.map_or(Self::Anyone, Self::Token)
+    }
+}
 
 /// An invalid hash.
 #[derive(Debug, thiserror::Error)]

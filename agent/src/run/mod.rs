@@ -70,8 +70,8 @@ pub enum Command {
         /// The pod's termination grace.
         grace: Duration,
     },
-    /// The parent process is gone; end at once.
-    ParentGone,
+    /// End at once, for this reason.
+    EndNow(&'static str),
 }
 
 /// The end of an agent whose processes have ended.

@@ -122,10 +122,10 @@ impl Runner {
                 let _ = reply.send(Reply::Done);
             }
             Command::Terminate { grace } => self.terminate(grace),
-            Command::ParentGone => {
-                info!("the parent process is gone");
+            Command::EndNow(reason) => {
+                info!(reason, "ends now");
                 self.apply(Event::Stop { generation: None, grace: Duration::ZERO });
-                self.shutdown = self.shutdown.after_parent(Instant::now() + LEFTOVERS_LIMIT);
+                self.shutdown = self.shutdown.hurried(Instant::now() + LEFTOVERS_LIMIT);
             }
         }
     }

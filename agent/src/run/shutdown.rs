@@ -9,18 +9,18 @@ pub(super) enum Shutdown {
     None,
     /// A signal. The agent ends as soon as nothing runs, and at this time at the latest.
     Terminated(Instant),
-    /// The end of its parent. The agent ends as soon as nothing runs, and at this time at the latest.
-    ParentGone(Instant),
+    /// The end of its parent, or of the job that it has joined. The agent ends as soon as nothing runs, and at this time at the latest.
+    EndNow(Instant),
     /// A request. The agent ends now.
     Now,
 }
 
 impl Shutdown {
-    /// The shutdown after the end of the parent: at `deadline` at the latest.
-    pub(super) fn after_parent(self, deadline: Instant) -> Self {
+    /// The shutdown of an agent that must end at once: at `deadline` at the latest.
+    pub(super) fn hurried(self, deadline: Instant) -> Self {
         match self {
-            Self::None => Self::ParentGone(deadline),
-            Self::Terminated(earlier) | Self::ParentGone(earlier) => Self::ParentGone(earlier.min(deadline)),
+            Self::None => Self::EndNow(deadline),
+            Self::Terminated(earlier) | Self::EndNow(earlier) => Self::EndNow(earlier.min(deadline)),
             Self::Now => Self::Now,
         }
     }
@@ -28,7 +28,7 @@ impl Shutdown {
     /// The time by which the agent ends, even if a run is still alive.
     pub(super) fn deadline(self) -> Option<Instant> {
         match self {
-            Self::Terminated(deadline) | Self::ParentGone(deadline) => Some(deadline),
+            Self::Terminated(deadline) | Self::EndNow(deadline) => Some(deadline),
             Self::None | Self::Now => None,
         }
     }
@@ -42,7 +42,7 @@ impl Shutdown {
     pub(super) fn is_due(self, is_active: bool, now: Instant) -> bool {
         match self {
             Self::None => false,
-            Self::Terminated(deadline) | Self::ParentGone(deadline) => !is_active || deadline <= now,
+            Self::Terminated(deadline) | Self::EndNow(deadline) => !is_active || deadline <= now,
             Self::Now => true,
         }
     }

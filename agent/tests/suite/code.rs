@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use protocol::agent::{CodeStatus, ExitOutcome};
+use protocol::agent::{CodeStatus, ExitOutcome, RunState};
 use protocol::code::{CodeId, Manifest, MissingBlobs, Sha256};
 use protocol::error::ErrorCode;
 use serde_json::{Value, json};
@@ -134,6 +134,28 @@ fn the_first_code_is_put_in_place_and_runs() {
 }
 
 #[test]
+fn a_run_that_is_asked_for_as_soon_as_the_status_allows_it_has_the_new_code() {
+    let place = Place::new(&["python3", "train.py"]);
+    let many: Vec<String> = (0..500).map(|number| format!("a{number}.py")).collect();
+    // The script is the last file that is put in place.
+    let code = |text: &str| {
+        let others = many.iter().map(|name| (name.as_str(), text));
+        Code::of(&others.chain([("train.py", format!("print('{text}')").as_str())]).collect::<Vec<_>>())
+    };
+    let (old, new) = (code("old"), code("new"));
+    for code in [&old, &new] {
+        place.deliver(code);
+    }
+    let (path, configured) = (format!("/config?generation=1.1&code={}", new.id()), RunState::Configured);
+    let answer = place.agent.send("POST", &path, "{}");
+    place.agent.wait_for(configured);
+    assert_eq!(place.agent.get("/run?generation=1.1").status, 200);
+    place.agent.wait_for_exit();
+    assert_eq!(place.agent.logs("stdout"), b"new\n");
+    drop(answer);
+}
+
+#[test]
 fn later_code_waits_until_a_start_names_it_and_leaves_files_of_the_script_alone() {
     let place = Place::new(&["python3", "train.py"]);
     let old = Code::of(&[("train.py", "1"), ("same.py", "same"), ("gone/deep/a.py", "a"), ("now_folder", "f")]);
@@ -206,6 +228,7 @@ fn a_start_with_code_that_is_not_here_is_refused_and_succeeds_after_the_delivery
     let code = Code::of(&[("train.py", "print('ran')")]);
     let answer = place.configure(&code, "1.1");
     assert_eq!((answer.status, answer.problem().code), (409, ErrorCode::CodeMissing));
+    assert_eq!(place.agent.status().state, RunState::Idle, "a master that polls must not start it");
     let answer = place.put(code.id(), "/blobs", b"");
     assert_eq!((answer.status, answer.problem().code), (409, ErrorCode::CodeMissing));
     place.deliver(&code);

@@ -10,6 +10,7 @@ mod environments;
 mod fence;
 mod helper;
 mod installing;
+mod joining;
 mod logs;
 mod memory;
 mod phase_tables;

@@ -101,4 +101,7 @@ pub(crate) struct PushArgs {
     /// Start the scripts again even if the code is the same
     #[arg(long)]
     pub(crate) force: bool,
+    /// Push again after each change of a file, until the job ends. Ctrl-C ends only the watching
+    #[arg(long)]
+    pub(crate) watch: bool,
 }

@@ -28,7 +28,7 @@ pub(super) async fn with_code(
     (backend, image): (BackendKind, ImageArgs),
 ) -> Result<(JobSpec, Packed), Error> {
     let spec = match backend {
-        BackendKind::Process => spec,
+        BackendKind::Process | BackendKind::Joined => spec,
         BackendKind::Kubernetes => {
             if let Some(flag) = image.given_for_wrapping() {
                 return Err(Error::NotWithCode { flag });
@@ -100,15 +100,15 @@ async fn submit(
 ) -> Result<Submitted, MasterError> {
     match (client.submit(spec).await, code) {
         (Err(MasterError::Refused(problem)), Some(code)) if problem.code == ErrorCode::CodeMissing => {
-            send(client, code, notes).await?;
+            notes.say(&send(client, code).await?);
             client.submit(spec).await
         }
         (outcome, _) => outcome,
     }
 }
 
-/// Sends the code. If the master's answer says that blobs are still missing, sends these too.
-pub(super) async fn send(client: &MasterClient, code: &Packed, notes: &Notes) -> Result<(), MasterError> {
+/// Sends the code. If the master's answer says that blobs are still missing, sends these too. Returns a sentence about it.
+pub(super) async fn send(client: &MasterClient, code: &Packed) -> Result<String, MasterError> {
     let begun = Instant::now();
     let mut missing = client.put_manifest(code.id(), code.manifest()).await?;
     let (mut sent, mut bytes) = (0, 0);
@@ -121,6 +121,5 @@ pub(super) async fn send(client: &MasterClient, code: &Packed, notes: &Notes) ->
         missing = client.put_blobs(code.id(), stream).await?;
     }
     let (files, took) = (code.manifest().files().len(), spelled(begun.elapsed()));
-    notes.say(&format!("code of {files} files: sent {sent} of them, {}, in {took}", size(bytes)));
-    Ok(())
+    Ok(format!("code of {files} files: sent {sent} of them, {}, in {took}", size(bytes)))
 }

@@ -19,6 +19,8 @@ pub(super) enum Stage {
     Following,
     /// `wait` waits for the job's end.
     Waiting,
+    /// `push --watch` waits for changes of files.
+    Watching,
 }
 
 /// Does `work`. If an interrupt comes first, prints the job's state and how to come back. The work has its own task, so
@@ -56,6 +58,7 @@ fn farewell(stage: Stage, name: &JobName, client: &MasterClient) -> String {
             );
         }
         Stage::Replacing => return format!("job {name} is being deleted; no new job was submitted"),
+        Stage::Watching => return format!("no longer watching for job {name}; it keeps running"),
         Stage::Following => (format!("no longer following job {name}; it keeps running"), to_follow(name, client)),
         Stage::Waiting => (
             format!("no longer waiting for job {name}; it keeps running"),

@@ -19,6 +19,7 @@ mod status;
 mod submit;
 mod uninstall;
 mod wait;
+mod watch;
 mod which_master;
 mod why;
 
@@ -53,7 +54,7 @@ pub(crate) async fn run(
         Some(Verb::Get(args)) => get::run(&client("get").await?, &args, &mut data).await,
         Some(Verb::Wait(args)) => wait::run(client("wait").await?, args, data, notes).await,
         Some(Verb::Scale(args)) => scale::run(&client("scale").await?, &args.job.name, args.worker_num, notes).await,
-        Some(Verb::Push(args)) => push::run(&client("push").await?, args, notes).await,
+        Some(Verb::Push(args)) => push::run(client("push").await?, args, notes).await,
         Some(Verb::Suspend(args)) => scale::suspend(&client("suspend").await?, &args.name, notes).await,
         Some(Verb::Resume(args)) => scale::resume(&client("resume").await?, &args.name, notes).await,
         Some(Verb::Cancel(args)) => cancel::run(&client("cancel").await?, &args.name, notes).await,

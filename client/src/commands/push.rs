@@ -1,6 +1,7 @@
-//! `push`: gives a job new code while it runs. All its scripts start again with it, in the pods that they have.
+//! `push`: gives a job new code while it runs. All its scripts start again with it, in the pods that they have. `watch.rs`
+//! repeats this after each change.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use tokio::process::Command;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::bring;
+use super::{bring, watch};
 use crate::args::PushArgs;
 use crate::error::Error;
 use crate::exit::Exit;
@@ -35,48 +36,75 @@ for path in sys.stdin.read().split(chr(0)):
 /// `EX_DATAERR` of sysexits.h.
 const DOES_NOT_PARSE: i32 = 65;
 
-pub(super) async fn run(client: &MasterClient, args: PushArgs, notes: &Notes) -> Result<Exit, Error> {
+/// What the master has recorded.
+pub(super) struct Pushed {
+    /// The job with the push.
+    pub(super) now: JobView,
+    /// A sentence about the files that were sent, if any.
+    pub(super) sent: Option<String>,
+}
+
+pub(super) async fn run(client: MasterClient, args: PushArgs, notes: &Notes) -> Result<Exit, Error> {
     let begun = Instant::now();
     let before = client.view(&args.job.name).await?;
-    let now = match before.spec.code {
-        Some(_) => push_folder(client, &before, args, notes).await?,
-        None => client.patch(&before.name, JobPatch { reload: true, ..JobPatch::default() }).await?,
-    };
-    let Some(now) = started(client, &before, now).await? else {
+    let is_pushable = before.spec.code.is_some() || before.spec.work_dir.is_some();
+    if args.watch && is_pushable && before.result.is_none() {
+        return watch::run(client, before, args, notes).await;
+    }
+    let Pushed { now, sent } = once(&client, &before, args).await?;
+    sent.iter().for_each(|sentence| notes.say(sentence));
+    let Some(view) = started(&client, &before, &now).await? else {
         notes.say(&format!("job {} has this code already; to start its scripts again: --force", before.name));
         return Ok(Exit::Done);
     };
-    notes.say(&outcome(&now, begun.elapsed()));
+    notes.say(&outcome(&view, &now, begun.elapsed()));
     Ok(Exit::Done)
 }
 
-/// Sends the files of a folder as the job's new code.
-async fn push_folder(client: &MasterClient, job: &JobView, args: PushArgs, notes: &Notes) -> Result<JobView, Error> {
-    let here = std::env::current_dir().map_err(RequestError::NoFolder)?;
-    let (folder, script) = (args.folder.map_or(here.clone(), |folder| here.join(folder)), job.spec.script.clone());
+async fn once(client: &MasterClient, job: &JobView, args: PushArgs) -> Result<Pushed, Error> {
+    if job.spec.code.is_none() {
+        return patch(client, &job.name, JobPatch { reload: true, ..JobPatch::default() }, None).await;
+    }
+    let (folder, script) = (folder(args.folder)?, job.spec.script.clone());
     let packing = spawn_blocking({
         let folder = folder.clone();
         move || Packed::read(&folder, &script)
     });
     let code = packing.await.expect("packing does not panic")?;
-    check(&code, folder).await?;
-    let patch = JobPatch { code: Some(code.id()), reload: args.force, ..JobPatch::default() };
-    match client.patch(&job.name, patch).await {
-        Err(MasterError::Refused(problem)) if problem.code == ErrorCode::CodeMissing => {
-            bring::send(client, &code, notes).await?;
-            Ok(client.patch(&job.name, patch).await?)
+    check(&code, &folder).await?;
+    let change = JobPatch { code: Some(code.id()), reload: args.force, ..JobPatch::default() };
+    patch(client, &job.name, change, Some(&code)).await
+}
+
+/// The folder with the new code.
+pub(super) fn folder(given: Option<PathBuf>) -> Result<PathBuf, Error> {
+    let here = std::env::current_dir().map_err(RequestError::NoFolder)?;
+    Ok(given.map_or(here.clone(), |folder| here.join(folder)))
+}
+
+/// Asks for the change. Sends the code if the master does not have it.
+pub(super) async fn patch(
+    client: &MasterClient,
+    job: &JobName,
+    patch: JobPatch,
+    code: Option<&Packed>,
+) -> Result<Pushed, Error> {
+    match (client.patch(job, patch).await, code) {
+        (Err(MasterError::Refused(problem)), Some(code)) if problem.code == ErrorCode::CodeMissing => {
+            let sent = Some(bring::send(client, code).await?);
+            Ok(Pushed { now: client.patch(job, patch).await?, sent })
         }
-        answer => Ok(answer?),
+        (answer, _) => Ok(Pushed { now: answer?, sent: None }),
     }
 }
 
 /// Lets this machine's Python parse the code, if there is one. Its version may differ from that of the job.
-async fn check(code: &Packed, folder: PathBuf) -> Result<(), Error> {
+pub(super) async fn check(code: &Packed, folder: &Path) -> Result<(), Error> {
     let is_source = |path: &&str| path.ends_with(".py");
     let paths: Vec<&str> = code.manifest().files().iter().map(|file| file.path.as_str()).filter(is_source).collect();
     let parse = async |python: &str| {
         let mut command = Command::new(python);
-        command.args(["-I", "-S", "-c", PARSE]).current_dir(&folder).kill_on_drop(true);
+        command.args(["-I", "-S", "-c", PARSE]).current_dir(folder).kill_on_drop(true);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
         let mut stdin = child.stdin.take()?;
         stdin.write_all(paths.join("\0").as_bytes()).await.ok()?;
@@ -98,24 +126,36 @@ async fn check(code: &Packed, folder: PathBuf) -> Result<(), Error> {
 }
 
 /// Waits until the job runs with the new code, waits for other reasons, or has ended. `None` if nothing was new.
-async fn started(client: &MasterClient, before: &JobView, patched: JobView) -> Result<Option<JobView>, Error> {
-    let name: &JobName = &before.name;
-    if patched.pushes == before.pushes {
+pub(super) async fn started(
+    client: &MasterClient,
+    before: &JobView,
+    pushed: &JobView,
+) -> Result<Option<JobView>, Error> {
+    if pushed.pushes == before.pushes {
         return Ok(None);
     }
+    until(client, before.clone(), |view| is_settled(before, view, pushed.pushes)).await.map(Some)
+}
+
+/// Waits until the job passes a test.
+pub(super) async fn until(
+    client: &MasterClient,
+    mut view: JobView,
+    test: impl Fn(&JobView) -> bool,
+) -> Result<JobView, Error> {
     let mut patience = Patience::new();
-    let mut view = before.clone();
-    while !is_settled(before, &view, patched.pushes) {
-        match client.view_after(name, view.seq, LONG_POLL).await {
-            Ok(next) if next.uid != before.uid => return Err(Error::Replaced(name.clone())),
+    while !test(&view) {
+        match client.view_after(&view.name, view.seq, LONG_POLL).await {
+            Ok(next) if next.uid != view.uid => return Err(Error::Replaced(view.name)),
             Ok(next) => {
                 patience.restore();
                 view = next;
             }
+            Err(error) if error.is_not_found() => return Err(Error::Deleted(view.name)),
             Err(error) => patience.wait_after(error).await?,
         }
     }
-    Ok(Some(view))
+    Ok(view)
 }
 
 fn is_settled(before: &JobView, now: &JobView, pushes: u32) -> bool {
@@ -125,13 +165,17 @@ fn is_settled(before: &JobView, now: &JobView, pushes: u32) -> bool {
     is_new && now.state == JobState::Running || waits || now.result.is_some()
 }
 
-fn outcome(now: &JobView, took: Duration) -> String {
+/// A sentence about what followed a push.
+pub(super) fn outcome(now: &JobView, pushed: &JobView, took: Duration) -> String {
     let name = &now.name;
     match (&now.result, now.state, now.generation) {
+        (Some(result), ..) => format!("job {name} has ended meanwhile ({})", result.state()),
+        (None, ..) if now.pushes > pushed.pushes && now.code != pushed.code => {
+            format!("another push to job {name} came after this one, and has replaced its code")
+        }
         (None, JobState::Running, Some(generation)) => {
             format!("job {name} runs the new code after {} (start {generation})", spelled(took))
         }
         (None, state, _) => format!("job {name} is {state}, and will use the new code in its next start"),
-        (Some(result), ..) => format!("job {name} has ended meanwhile ({})", result.state()),
     }
 }

@@ -98,6 +98,9 @@ async fn placed(
         let script = &spec.script;
         notes.say(&format!("the master at {url} runs as another user (uid {uid}), and {script} will too"));
     }
+    if master.backend == BackendKind::Joined {
+        return Err(Error::AtMachines { name: spec.name, url: client.url().clone() });
+    }
     if let (BackendKind::Process, Some(flag)) = (master.backend, flag_for_kubernetes(&image, &spec)) {
         return Err(Error::NotAtProcesses { flag, url: client.url().clone() });
     }
@@ -106,7 +109,7 @@ async fn placed(
             let (spec, code) = bring::with_code(spec, named, (backend, image)).await?;
             Ok((spec, Some(code)))
         }
-        (None, BackendKind::Process) => Ok((request::in_folder(spec, &folder)?, None)),
+        (None, BackendKind::Process | BackendKind::Joined) => Ok((request::in_folder(spec, &folder)?, None)),
         (None, BackendKind::Kubernetes) => {
             let order = ImageOrder::new(image, config, &folder, Some(client.clone()))?.for_pods(&spec.pod)?;
             let image = image::prepare(&order, notes).await?;

@@ -55,6 +55,11 @@ pub(crate) enum PackError {
 }
 
 impl PackError {
+    /// Whether a file or folder was listed, and removed before it was read.
+    pub(crate) fn is_of_vanished_file(&self) -> bool {
+        matches!(self, Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+
     /// The next step for the user.
     pub(crate) fn hint(&self) -> Option<String> {
         let leave_out = "list it in .musterignore, as in .gitignore";

@@ -14,6 +14,7 @@ use protocol::code::{CODE_BYTES_MAX, CODE_FILES_MAX, CodeId, Manifest, ScriptPat
 pub(crate) use self::error::PackError;
 use self::read::Contents;
 use self::walk::Found;
+pub(crate) use self::walk::{Listing, Scope};
 
 /// Number of files or folders that an error about the limits names.
 const LARGEST_NAMED: usize = 3;
@@ -28,13 +29,17 @@ pub(crate) struct Packed {
 impl Packed {
     /// Packs a folder, which must contain the script. Blocks.
     pub(crate) fn read(folder: &Path, script: &ScriptPath) -> Result<Self, PackError> {
-        let folder = folder.canonicalize().map_err(|source| PackError::Read { path: folder.to_owned(), source })?;
-        let found = walk::files(&folder)?;
-        check_limits(&folder, &found)?;
-        let (files, contents) = read::all(&found)?;
+        Self::of(&Listing::of(folder, Scope::Job)?, script)
+    }
+
+    /// Packs the listed files, which must include the script. Blocks.
+    pub(crate) fn of(Listing { root, files, .. }: &Listing, script: &ScriptPath) -> Result<Self, PackError> {
+        check_limits(root, files)?;
+        let (files, contents) = read::all(files)?;
         let manifest = Manifest::new(files)?;
         if !manifest.has(script) {
-            let (script, exists) = (script.clone(), folder.join(script.as_str()).exists());
+            let exists = root.join(script.as_str()).exists();
+            let (script, folder) = (script.clone(), root.clone());
             return Err(if exists {
                 PackError::LeftOut { script, folder }
             } else {

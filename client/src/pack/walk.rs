@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use protocol::code::ScriptPath;
+
 use super::PackError;
 use super::rules::Rules;
 
@@ -26,34 +28,59 @@ pub(super) struct Found {
     pub(super) executable: bool,
 }
 
+/// The files of a folder, as they were listed.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    /// The folder, without links.
+    pub(super) root: PathBuf,
+    pub(super) files: Vec<Found>,
+    /// All folders that were listed, without links.
+    pub(crate) folders: Vec<PathBuf>,
+}
+
+/// Which files of a folder are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope<'a> {
+    /// All that a job brings. A link out of the folder is refused.
+    Job,
+    /// This script, and Python's source files. A job runs in this folder, so its other files may be the job's own output.
+    Sources(&'a ScriptPath),
+}
+
 struct Walk<'a> {
-    root: &'a Path,
+    listing: &'a mut Listing,
+    scope: Scope<'a>,
     rules: Rules,
     /// The folders on the way to the current one, without links.
     way: Vec<PathBuf>,
     seen: usize,
-    found: Vec<Found>,
 }
 
-/// The files of a folder. Its path must contain no links.
-pub(super) fn files(root: &Path) -> Result<Vec<Found>, PackError> {
-    let mut walk = Walk { root, rules: Rules::of(root)?, way: Vec::new(), seen: 0, found: Vec::new() };
-    walk.folder(root, Path::new(""))?;
-    Ok(walk.found)
+impl Listing {
+    /// Lists a folder. Blocks.
+    pub(crate) fn of(folder: &Path, scope: Scope<'_>) -> Result<Self, PackError> {
+        let root = folder.canonicalize().map_err(failed(folder))?;
+        let rules = Rules::of(&root)?;
+        let mut listing = Self { root: root.clone(), files: Vec::new(), folders: Vec::new() };
+        let mut walk = Walk { listing: &mut listing, scope, rules, way: Vec::new(), seen: 0 };
+        walk.folder(&root, Path::new(""))?;
+        Ok(listing)
+    }
 }
 
 impl Walk<'_> {
     fn folder(&mut self, real: &Path, path: &Path) -> Result<(), PackError> {
         if self.way.iter().any(|above| above == real) {
-            return Err(PackError::LinkLoop(self.root.join(path)));
+            return Err(PackError::LinkLoop(self.listing.root.join(path)));
         }
         self.way.push(real.to_owned());
+        self.listing.folders.push(real.to_owned());
         self.rules.enter(real, path)?;
         for entry in fs::read_dir(real).map_err(failed(real))? {
             let entry = entry.map_err(failed(real))?;
             self.seen += 1;
             if self.seen > ENTRIES_MAX {
-                return Err(PackError::TooMany { folder: self.root.to_owned(), most: ENTRIES_MAX });
+                return Err(PackError::TooMany { folder: self.listing.root.clone(), most: ENTRIES_MAX });
             }
             self.entry(&entry.path(), &path.join(entry.file_name()))?;
         }
@@ -76,24 +103,35 @@ impl Walk<'_> {
         if is_left_out && !(metadata.is_dir() && !is_link && self.rules.take_back()) {
             return Ok(());
         }
-        let real = if is_link { self.target(place)? } else { place.to_owned() };
+        let Some(real) = (if is_link { self.target(place)? } else { Some(place.to_owned()) }) else { return Ok(()) };
         if metadata.is_dir() {
             return self.folder(&real, path);
         }
-        if metadata.is_file() {
+        if metadata.is_file() && self.is_wanted(path) {
             let executable = metadata.permissions().mode() & EXECUTABLE != 0;
-            self.found.push(Found { path: path.to_owned(), real, size: metadata.len(), executable });
+            self.listing.files.push(Found { path: path.to_owned(), real, size: metadata.len(), executable });
         }
         Ok(())
     }
 
-    /// The target of a link, which must be in the folder.
-    fn target(&self, link: &Path) -> Result<PathBuf, PackError> {
+    fn is_wanted(&self, path: &Path) -> bool {
+        match self.scope {
+            Scope::Job => true,
+            Scope::Sources(script) => {
+                path.extension().is_some_and(|extension| extension == "py") || path == Path::new(script.as_str())
+            }
+        }
+    }
+
+    /// The target of a link, which must be in the folder. `None` if the link is left out.
+    fn target(&self, link: &Path) -> Result<Option<PathBuf>, PackError> {
         let target = link.canonicalize().map_err(failed(link))?;
-        if target.starts_with(self.root) {
-            Ok(target)
-        } else {
-            Err(PackError::LinkOutside { link: link.to_owned(), target })
+        if target.starts_with(&self.listing.root) {
+            return Ok(Some(target));
+        }
+        match self.scope {
+            Scope::Job => Err(PackError::LinkOutside { link: link.to_owned(), target }),
+            Scope::Sources(_) => Ok(None),
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Runs pods. The methods are declarative, so a retry is safe. A back end does not judge readiness: a pod is ready when
 //! its agent answers.
 
+pub mod joined;
 pub mod kube;
 pub mod process;
+mod table;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,6 +19,7 @@ use protocol::job::JobSpec;
 use protocol::pod::PodOptions;
 use tokio::sync::watch;
 
+use self::joined::JoinedBackend;
 use crate::job::key::JobKey;
 use crate::job::observation::{Incarnation, Pod};
 
@@ -186,6 +189,11 @@ pub trait PodBackend: Send + Sync {
     /// newest state. An ended pod stays listed, with its reason, until it is deleted. A pod keeps its incarnation. A
     /// later pod of the same replica has another incarnation.
     fn watch(&self, job: &JobKey) -> watch::Receiver<PodTable>;
+
+    /// The places for machines whose agents join by themselves, if this back end has such.
+    fn machines(&self) -> Option<&JoinedBackend> {
+        None
+    }
 
     /// Resolves when the back end has failed and no longer reports pods. The master must then end, because it would
     /// wait for ever for changes of pods.

@@ -10,6 +10,7 @@ use futures_util::future::OptionFuture;
 use futures_util::{FutureExt, StreamExt, stream};
 use protocol::group::Group;
 use protocol::ids::{Generation, ReplicaId, Role};
+use protocol::lease::Standing;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
@@ -178,14 +179,14 @@ impl Driver {
             let has_others = self.stored.record.spec.group_of(*id).is_some_and(Group::has_other_containers);
             let is_occupied = has_others && replica.seen.presence() == Presence::Ended;
             replica.is_released |= is_occupied;
-            let (id, agent) = (*id, replica.agent());
+            let (id, agent, standing) = (*id, replica.agent(), replica.seen.agent.standing());
             let (agents, context, job) = (self.agents.clone(), Arc::clone(&self.context), self.stored.key());
             self.tasks.spawn(async move {
                 // Readers of the output need not wait for the pod's end.
                 complete.await;
                 let is_finished = is_to_end && tasks::finish(&agents, agent).await && !has_others;
                 if is_occupied || is_to_end && !is_finished {
-                    tasks::delete(context.backend.as_ref(), &job, id).await;
+                    tasks::replace(context.backend.as_ref(), &job, id, standing).await;
                 }
             });
         }
@@ -203,7 +204,7 @@ impl Driver {
             if !replica.was_asked_to_go_within(soon) && is_chosen(which, place, gang.has(place), &replica.seen) {
                 replica.deletion_asked_at = Some(Instant::now());
                 replica.seen.deleted_by = DeletedBy::ThisMaster;
-                chosen.push(place.id);
+                chosen.push((place.id, replica.seen.agent.standing()));
             }
         }
         match which {
@@ -211,7 +212,7 @@ impl Driver {
             PodSelection::All => self.delete_all_pods().await,
             PodSelection::Live | PodSelection::Unfit | PodSelection::Unended | PodSelection::Idle => {
                 let (backend, job) = (self.context.backend.as_ref(), &self.stored.key());
-                let delete = |id: ReplicaId| tasks::delete(backend, job, id);
+                let delete = |(id, standing): (ReplicaId, Standing)| tasks::replace(backend, job, id, standing);
                 stream::iter(chosen).for_each_concurrent(PODS_AT_ONCE, delete).await;
             }
         }

@@ -24,6 +24,9 @@ use crate::job::observation::{AgentState, LostRun};
 /// Maximum agents of this master that receive code at the same time.
 const AGENTS_AT_ONCE: usize = 32;
 
+/// Maximum attempts to bring code to an agent while other code is brought to it, which a user has just pushed.
+const ATTEMPTS: usize = 3;
+
 static TURNS: Semaphore = Semaphore::const_new(AGENTS_AT_ONCE);
 
 /// The code of one job, on its way to the agents.
@@ -130,6 +133,17 @@ impl Delivery {
     /// Sends an agent what it does not have of the code.
     pub(super) async fn deliver(&self, agent: SocketAddr) -> Result<(), DeliveryError> {
         let _turn = TURNS.acquire().await.expect("the semaphore is never closed");
+        for _ in 1..ATTEMPTS {
+            match self.attempt(agent).await {
+                // Another delivery has begun there in between. The agent keeps one manifest at a time.
+                Err(DeliveryError::Agent(AgentError::Unfit { code: ErrorCode::CodeMissing, .. })) => {}
+                outcome => return outcome,
+            }
+        }
+        self.attempt(agent).await
+    }
+
+    async fn attempt(&self, agent: SocketAddr) -> Result<(), DeliveryError> {
         let manifest = self.manifest().await?;
         let offer = async || self.agents.offer_code(agent, self.id, manifest.clone()).await;
         let missing = offer.retry(patience()).when(is_unreachable).await?.missing;

@@ -27,7 +27,7 @@ use std::time::Duration;
 use protocol::failure::FailedStart;
 use protocol::ids::{Generation, ReplicaId};
 use protocol::view::JobTimes;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
@@ -102,6 +102,8 @@ struct Driver {
     token: AgentToken,
     /// The job's code, if it brings it.
     delivery: Option<Arc<Delivery>>,
+    /// Locked while agents receive new code that a user pushes.
+    staging: Arc<Mutex<()>>,
     channels: Channels,
     stored: Stored,
     policy: Policy,
@@ -168,6 +170,7 @@ impl Driver {
         let delivery = record.code().map(|id| Arc::new(Delivery::new(id, &agents, &context)));
         Self {
             delivery,
+            staging: Arc::default(),
             agents,
             token,
             pods: context.backend.watch(&stored.key()),

@@ -25,7 +25,9 @@ impl Driver {
         let agents = self.replicas.iter().filter_map(|(id, replica)| Some((*id, replica.agent()?)));
         let agents: Vec<(ReplicaId, SocketAddr)> = agents.collect();
         let delivery = Delivery::new(code, &self.agents, &self.context);
+        let turn = Arc::clone(&self.staging);
         self.tasks.spawn(async move {
+            let _turn = turn.lock().await;
             let deliver = async |(id, agent): (ReplicaId, SocketAddr)| {
                 delivery.deliver(agent).await.map_err(|error| format!("{id}: {}", error_chain(&error)))
             };

@@ -59,6 +59,13 @@ impl From<JobsError> for ApiError {
             | JobsError::Over(_)
             | JobsError::NotPushable(_)
             | JobsError::NotStaged(_) => Self::new(StatusCode::CONFLICT, ErrorCode::CannotScale, error.to_string()),
+            JobsError::NoMachines | JobsError::OtherRules { .. } | JobsError::Ended(_) => {
+                Self::new(StatusCode::CONFLICT, ErrorCode::CannotJoin, error.to_string())
+            }
+            JobsError::NotBegun(_) => Self::new(StatusCode::NOT_FOUND, ErrorCode::UnknownJob, error.to_string()),
+            JobsError::AgentUnreachable { .. } => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::AgentUnreachable, error.to_string())
+            }
             JobsError::Spec(error) => error.into(),
             JobsError::LaterFormat(_) => Self::new(StatusCode::CONFLICT, ErrorCode::Conflict, error.to_string()),
             JobsError::Code(error) => error.into(),
@@ -69,7 +76,11 @@ impl From<JobsError> for ApiError {
             JobsError::NotKept(_) => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadRequest, error.to_string())
             }
-            JobsError::Pods(_) | JobsError::Store(_) | JobsError::Late { .. } | JobsError::Slow(_) => {
+            JobsError::Pods(_)
+            | JobsError::Store(_)
+            | JobsError::NotWritten(_)
+            | JobsError::Late { .. }
+            | JobsError::Slow(_) => {
                 let detail = error_chain(&error);
                 warn!(detail, "could not serve a request");
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::Unavailable, detail)

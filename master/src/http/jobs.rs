@@ -228,7 +228,7 @@ fn bad_body(error: BytesRejection) -> ApiError {
 }
 
 /// No job can have an invalid name, so the answer is 404.
-fn parse_name(name: Result<Path<String>, PathRejection>) -> Result<JobName, ApiError> {
+pub(super) fn parse_name(name: Result<Path<String>, PathRejection>) -> Result<JobName, ApiError> {
     let unknown = |name: &str| {
         let shown: String = name.chars().take(80).collect();
         ApiError::new(StatusCode::NOT_FOUND, ErrorCode::UnknownJob, format!("no job is named \"{shown}\""))

@@ -10,6 +10,7 @@ mod guard;
 mod health;
 mod jobs;
 mod logs;
+mod members;
 mod metrics;
 mod openapi;
 mod series;
@@ -80,6 +81,7 @@ fn routes(guard: Guard) -> OpenApiRouter<AppState> {
         .routes(routes!(jobs::list, jobs::submit))
         .routes(routes!(jobs::show, jobs::patch, jobs::delete))
         .routes(routes!(jobs::cancel))
+        .routes(routes!(members::join))
         .routes(routes!(logs::logs))
         .routes(routes!(series::series))
         .routes(routes!(tfjobs::list, tfjobs::apply))

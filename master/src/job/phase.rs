@@ -268,19 +268,23 @@ fn running(generation: Generation, since: Duration, seen: Seen<'_>) -> (JobPhase
         return stop(&phase, Ending::Succeeded, seen);
     }
     let failure = seen.gang.first_failure().or_else(|| overdue(seen));
-    let is_outdated = is_outdated(generation, seen);
     match (failure, &seen.policy.elastic) {
-        // An earlier master was about to start the gang again.
-        (Some(failure), elastic) if was_stopped(&failure) && (elastic.is_some() || is_outdated) => {
+        (Some(failure), _) if was_to_start_again(&failure, Some(generation), seen) => {
             stop(&phase, Ending::Regroup, seen)
         }
         (Some(failure), _) => fail(&phase, failure, seen),
-        (None, _) if is_outdated => stop(&phase, Ending::Regroup, seen),
+        (None, _) if is_outdated(generation, seen) => stop(&phase, Ending::Regroup, seen),
         (None, Some(elastic)) if resize(seen.gang, elastic, since, seen.now).is_some() => {
             stop(&phase, Ending::Regroup, seen)
         }
         (None, _) => (phase, vec![]),
     }
+}
+
+/// Whether an earlier master has ended this start because the gang was to start again, with other members or with new code.
+fn was_to_start_again(failure: &Failure, generation: Option<Generation>, seen: Seen<'_>) -> bool {
+    let has_reason = || seen.policy.elastic.is_some() || generation.is_some_and(|start| is_outdated(start, seen));
+    was_stopped(failure) && has_reason()
 }
 
 /// Whether a user has pushed new code since the start began. Once a member has succeeded, the start goes on to its end.

@@ -52,9 +52,9 @@ impl Jobs {
             (Some(code), Some(_)) => {
                 self.require_code(code, &spec).await?;
                 let (done, outcome) = oneshot::channel();
-                handle.stagings.send(Staging { code, done }).await.map_err(|_| JobsError::Slow(name.clone()))?;
-                // A driver that breaks drops the request.
-                outcome.await.map_err(|_| JobsError::Slow(name.clone()))?.map_err(JobsError::NotStaged)
+                // A driver that has ended or broken drops the request. If there is another one, it brings the code later.
+                let _ = handle.stagings.send(Staging { code, done }).await;
+                outcome.await.unwrap_or(Ok(())).map_err(JobsError::NotStaged)
             }
             (Some(_), None) => Err(JobsError::NotPushable(name.clone())),
             (None, Some(_)) => Ok(()),

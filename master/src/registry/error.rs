@@ -1,5 +1,7 @@
 //! Errors of a submit, and of a change of a job.
 
+use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use protocol::ids::JobName;
@@ -56,6 +58,34 @@ pub enum JobsError {
     /// The job has ended, or is being ended.
     #[error("job \"{0}\" has ended, or is being stopped, so it can no longer be changed")]
     Over(JobName),
+    /// This master creates its pods itself.
+    #[error("agents cannot join this master: it creates its pods itself. Start a master with --backend joined")]
+    NoMachines,
+    /// The agent names no number of workers, so it cannot begin a job.
+    #[error("no job is named \"{0}\": give --worker-num to begin one")]
+    NotBegun(JobName),
+    /// The agent's rules are not those of the job.
+    #[error("job \"{name}\" has{rules}: give the same, or choose another --task")]
+    OtherRules {
+        /// The job.
+        name: JobName,
+        /// Its rules as flags, with a space before each.
+        rules: String,
+    },
+    /// An agent that is new cannot join a job that has ended.
+    #[error("job \"{0}\" has ended: choose another --task, or remove it with client delete {0}")]
+    Ended(JobName),
+    /// The master cannot reach the agent that wants to join.
+    #[error("the master cannot reach the agent at {agent} (--address): {reason}")]
+    AgentUnreachable {
+        /// The address that the agent named.
+        agent: SocketAddr,
+        /// What went wrong at this address.
+        reason: String,
+    },
+    /// The message of an agent cannot be kept.
+    #[error("could not write the agent's message to disk")]
+    NotWritten(#[source] io::Error),
     /// The store refuses the job's record.
     #[error("the job's record was refused: {0}")]
     NotKept(String),

@@ -228,6 +228,7 @@ pub(super) async fn remove_output(job: JobName, logs: Arc<JobLogs>) {
     }
 }
 
+/// Limits the time of a request.
 pub(super) async fn in_time<T>(
     name: &JobName,
     work: impl Future<Output = Result<T, JobsError>>,

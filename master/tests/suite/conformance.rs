@@ -1,5 +1,6 @@
 //! The SQLite store and the process back end pass their conformance suites, and the largest records stay within limits.
 
+use master::agent_token::AgentKey;
 use master::backend::PodBackend;
 use master::backend::process::ProcessBackend;
 use master::descriptors::Descriptors;
@@ -73,7 +74,7 @@ async fn the_process_back_end_conforms() {
     let pods = ProcessBackend::new(built("agent"), work.path().to_owned(), vec![], state.path(), limits);
     let pods = pods.expect("no pods yet");
     let spec = testkit::conformance::store::record("pods").spec;
-    testkit::conformance::backend::check(&pods, &spec, "uid").await;
+    testkit::conformance::backend::check(&pods, &spec, "uid", &AgentKey::random()).await;
     pods.shutdown().await;
     let left: Vec<_> = std::fs::read_dir(state.path().join("pods")).expect("the pods' folder").collect();
     assert!(left.is_empty(), "{left:?}");

@@ -7,6 +7,7 @@ mod conformance;
 mod damaged_records;
 mod faulty_store;
 mod job;
+mod joined;
 mod kube_api;
 mod process;
 mod service;

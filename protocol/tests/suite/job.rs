@@ -11,7 +11,7 @@ use protocol::error::ErrorCode;
 use protocol::ids::Role;
 use protocol::job::{JobRequest, JobSpec, SpecError, Strategy};
 use protocol::pod::PodOptions;
-use protocol::run_policy::{CleanPods, RunPolicy, SuccessPolicy};
+use protocol::run_policy::{CleanPods, OnUnreachable, RunPolicy, SuccessPolicy};
 use protocol::tf_config::MEMBERS_MAX;
 use serde_json::json;
 
@@ -122,6 +122,19 @@ fn a_spec_counts_the_replicas_of_each_role() {
     assert_eq!(counts(&spec(no_chief)), [0, 2, 1, 0], "the prototype's jobs have no chief");
     let with_chief = JobRequest { chief_num: Some(1), ps_num: Some(0), ..request(Strategy::AllReduce) };
     assert_eq!(counts(&spec(with_chief)), [1, 2, 0, 0]);
+}
+
+#[test]
+fn a_job_with_one_possible_number_of_workers_is_elastic_only_if_it_replaces_lost_ones() {
+    let min_of = |on_unreachable: OnUnreachable| {
+        let run_policy = RunPolicy { on_unreachable, ..RunPolicy::default() };
+        let four = JobRequest { worker_min: Some(4), worker_num: Some(4), run_policy, ..request(Strategy::AllReduce) };
+        let spec = spec(four);
+        let json = serde_json::to_value(&spec).expect("a spec is JSON");
+        assert_eq!(read::<JobSpec>(&json), Ok(spec.clone()), "a record is read as it was written");
+        spec.worker_min
+    };
+    assert_eq!((min_of(OnUnreachable::Wait), min_of(OnUnreachable::Replace)), (None, Some(4)));
 }
 
 #[test]

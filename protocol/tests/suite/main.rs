@@ -7,6 +7,7 @@ mod group;
 mod ids;
 mod image;
 mod job;
+mod join;
 mod lease;
 mod pod;
 mod tf_config;

@@ -21,6 +21,10 @@ pub enum Deed {
     CreatePod,
     /// Ask an agent for its status, for the first time.
     Join,
+    /// Offer code to an agent.
+    Offer,
+    /// Send an agent the files of the code that it misses.
+    Send,
     /// Give an agent its environment.
     Configure,
     /// Tell an agent to run.
@@ -31,6 +35,8 @@ pub enum Deed {
     Stop,
     /// Record that a start failed and the job restarts.
     MakeUp,
+    /// Record that a user has pushed new code.
+    Push,
     /// Record how the job ended.
     Conclude,
     /// Tell an agent to shut down.
@@ -47,17 +53,20 @@ pub enum Deed {
 
 impl Deed {
     /// Every action.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 19] = [
         Self::Accept,
         Self::Adopt,
         Self::Prepare,
         Self::CreatePod,
         Self::Join,
+        Self::Offer,
+        Self::Send,
         Self::Configure,
         Self::Run,
         Self::Follow,
         Self::Stop,
         Self::MakeUp,
+        Self::Push,
         Self::Conclude,
         Self::Finish,
         Self::DeletePod,
@@ -74,6 +83,8 @@ impl Deed {
             Some(Self::Conclude)
         } else if after.restarts != before.restarts {
             Some(Self::MakeUp)
+        } else if after.pushes != before.pushes {
+            Some(Self::Push)
         } else if after.wish != before.wish {
             Some(Self::Wish)
         } else {
@@ -90,8 +101,16 @@ impl Deed {
             routes::AGENT_FINISH => Some(Self::Finish),
             routes::AGENT_STATUS if uri.query().is_some() => Some(Self::Follow),
             routes::AGENT_STATUS => Some(Self::Join),
+            path if path.starts_with(routes::AGENT_CODE) => {
+                Some(if path.ends_with(routes::AGENT_CODE_BLOBS) { Self::Send } else { Self::Offer })
+            }
             _ => None,
         }
+    }
+
+    /// Whether only masters of jobs that bring code do this.
+    pub fn is_about_code(self) -> bool {
+        matches!(self, Self::Offer | Self::Send | Self::Push)
     }
 
     fn name(self) -> &'static str {
@@ -101,11 +120,14 @@ impl Deed {
             Self::Prepare => "prepare",
             Self::CreatePod => "create-pod",
             Self::Join => "join",
+            Self::Offer => "offer",
+            Self::Send => "send",
             Self::Configure => "configure",
             Self::Run => "run",
             Self::Follow => "follow",
             Self::Stop => "stop",
             Self::MakeUp => "make-up",
+            Self::Push => "push",
             Self::Conclude => "conclude",
             Self::Finish => "finish",
             Self::DeletePod => "delete-pod",
@@ -126,6 +148,18 @@ pub enum Point {
 }
 
 impl Point {
+    /// Every point that masters pass in jobs that bring no code.
+    pub fn without_code() -> impl Iterator<Item = Self> {
+        Self::all().filter(|point| !point.deed().is_about_code())
+    }
+
+    /// The action.
+    pub fn deed(self) -> Deed {
+        match self {
+            Self::Before(deed) | Self::After(deed) => deed,
+        }
+    }
+
     /// Every point.
     pub fn all() -> impl Iterator<Item = Self> {
         Deed::ALL.into_iter().flat_map(|deed| [Self::Before(deed), Self::After(deed)])
@@ -168,9 +202,11 @@ impl Fault {
     /// Whether this fault can happen at this point.
     pub fn fits(self, point: Point) -> bool {
         match (self, point) {
-            // No driver performs these two actions. A panic in them becomes an answer with status 500, which the client
+            // No driver performs these actions. A panic in them becomes an answer with status 500, which the client
             // handles.
-            (Self::Panic, Point::Before(deed) | Point::After(deed)) => !matches!(deed, Deed::Accept | Deed::Wish),
+            (Self::Panic, Point::Before(deed) | Point::After(deed)) => {
+                !matches!(deed, Deed::Accept | Deed::Wish | Deed::Push)
+            }
             (Self::Crash | Self::Kill | Self::Freeze | Self::Delay, _)
             | (Self::Error, Point::Before(_))
             | (Self::AnswerLost, Point::After(_)) => true,

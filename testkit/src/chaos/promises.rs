@@ -16,6 +16,7 @@ pub fn broken_promises(before: &JobRecord, now: &JobRecord) -> Vec<String> {
         (now.epoch > before.epoch + 1, "the epoch leaps"),
         (now.holder < before.holder, "a master has taken the job from a master that began later"),
         (has_ended_otherwise, "how the job ended has changed"),
+        (now.pushes < before.pushes, "a push was forgotten"),
         (now.restarts.total() < before.restarts.total(), "a restart was forgotten"),
         (now.restarts.failed_starts.len() < before.restarts.failed_starts.len(), "a failed start was forgotten"),
     ];

@@ -18,12 +18,13 @@ use master::job::plan;
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Runs the suite on a back end without pods of this job. The spec needs at least two replicas, and its exec.py
-/// must exit with 0 if it runs with an empty environment. `uid` is the uid of the job's record, if there is one.
+/// must exit with 0 if it runs with an empty environment. `uid` is the uid of the job's record, if there is one. The
+/// agents' token is derived from `key`.
 ///
 /// # Panics
 /// If a rule is broken; the message names it.
-pub async fn check(backend: &dyn PodBackend, spec: &JobSpec, uid: &str) {
-    let token = AgentKey::random().token(uid);
+pub async fn check(backend: &dyn PodBackend, spec: &JobSpec, uid: &str, key: &AgentKey) {
+    let token = key.token(uid);
     let agents = AgentClient::new().with_token(&token);
     let job = JobKey { name: spec.name.clone(), uid: uid.to_owned() };
     let suite = Suite { backend, spec, job, replicas: plan::replicas(spec), agents, token };

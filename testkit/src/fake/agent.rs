@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use protocol::agent::{CodeStatus, ExitOutcome, ExitReport, Features, LastWords, RunState, RunStatus};
-use protocol::code::{Manifest, Sha256};
+use protocol::code::{CodeId, Manifest, Sha256};
 use protocol::ids::Generation;
 use protocol::lease::{ClockMillis, Fence, Renewal};
 use protocol::progress::Progress;
@@ -83,8 +83,8 @@ pub struct History {
 /// A change of an agent's run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AgentEvent {
-    /// It accepted this environment.
-    Configured(Generation, Value),
+    /// It accepted this environment, for a start with this code.
+    Configured(Generation, Value, Option<CodeId>),
     /// Its exec.py was started.
     Started(Generation),
     /// Its run ended.
@@ -224,6 +224,11 @@ impl FakeAgent {
         if self.0.kind == AgentKind::Prototype {
             self.0.finished.cancel();
         }
+    }
+
+    /// Ends its run as a stop request does.
+    pub fn end_as_stopped(&self) {
+        self.end(&mut self.history_mut(), ExitOutcome::Signal(15), true);
     }
 
     /// Makes its script report this with the helper.

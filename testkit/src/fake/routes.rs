@@ -138,7 +138,7 @@ async fn configure(
     renewal(fence_ms, heard_ms).into_iter().for_each(|renewal| agent.renew(renewal));
     history.configs.push((generation, environment.clone()));
     history.configured_at.push(Instant::now());
-    history.note(AgentEvent::Configured(generation, environment));
+    history.note(AgentEvent::Configured(generation, environment, code));
     agent.change(|status| {
         status.state = RunState::Configured;
         status.generation = Some(generation);
@@ -175,7 +175,8 @@ async fn receive_code(
     body: Bytes,
 ) -> Result<Json<MissingBlobs>, (StatusCode, &'static str)> {
     let mut history = agent.history_mut();
-    let Some(manifest) = history.manifest.clone() else { return Err(CODE_MISSING) };
+    let offered = history.manifest.clone().filter(|manifest| manifest.id() == id);
+    let Some(manifest) = offered else { return Err(CODE_MISSING) };
     let (mut reader, mut input) = (BlobReader::new(&manifest), body.as_ref());
     let bad = |_| (StatusCode::UNPROCESSABLE_ENTITY, "the blobs are refused");
     while let Some(part) = reader.next(&mut input).map_err(bad)? {

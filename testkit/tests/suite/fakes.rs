@@ -1,5 +1,6 @@
 //! The fakes conform. Tests with a fake that does not conform would prove nothing.
 
+use master::agent_token::AgentKey;
 use testkit::conformance;
 use testkit::fake::{Arrival, FakeBackend, FakeStore};
 
@@ -11,5 +12,5 @@ async fn the_fake_store_conforms() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_fake_back_end_conforms() {
     let spec = conformance::store::record("pods").spec;
-    conformance::backend::check(&FakeBackend::new(Arrival::AtOnce), &spec, "uid").await;
+    conformance::backend::check(&FakeBackend::new(Arrival::AtOnce), &spec, "uid", &AgentKey::random()).await;
 }

@@ -3,10 +3,12 @@
 use std::fs;
 
 use e2e::code::submit_with_code;
-use e2e::{Place, Stage};
+use e2e::processes::signal;
+use e2e::{Place, Running, Scene, Stage};
 use protocol::agent::ExitOutcome;
 use protocol::failure::Failure;
-use protocol::view::{JobResult, JobState};
+use protocol::view::{JobResult, JobState, JobView};
+use rustix::process::Signal;
 use serde_json::json;
 
 /// In the first start, rank 0 writes a file and fails. The second start shows who has the file.
@@ -73,6 +75,11 @@ fn endless(number: u32) -> String {
     )
 }
 
+/// The addresses of the pods.
+fn pods(view: &JobView) -> Vec<Option<String>> {
+    view.replicas.iter().map(|one| one.address.clone()).collect()
+}
+
 #[test]
 fn new_code_runs_in_the_same_pods_and_bad_code_changes_nothing() {
     let stage = Stage::new(Place::Processes, "");
@@ -92,8 +99,6 @@ fn new_code_runs_in_the_same_pods_and_bad_code_changes_nothing() {
     write("print(\n");
     stage.verb(&["push", "pushed", "src"]).code(2).says(&["does not parse", "train.py, line 1"]);
     write(&endless(2));
-    let pods =
-        |view: &protocol::view::JobView| -> Vec<_> { view.replicas.iter().map(|one| one.address.clone()).collect() };
     let before = pods(&stage.status("pushed"));
     stage.verb(&["push", "pushed", "src"]).code(0).says(&["sent 1 of them", "job pushed runs the new code after"]);
     prints("number 2 1");
@@ -102,4 +107,70 @@ fn new_code_runs_in_the_same_pods_and_bad_code_changes_nothing() {
     stage.verb(&["cancel", "pushed"]).code(0);
     stage.finished("pushed");
     stage.verb(&["push", "pushed", "src", "--force"]).code(2).says(&["it can no longer be changed"]);
+}
+
+#[test]
+fn each_save_runs_on_all_workers_and_the_last_one_wins() {
+    let stage = Stage::new(Place::Processes, "");
+    let folder = stage.scene().path().join("src");
+    fs::create_dir(&folder).expect("a folder");
+    let save = |number: u32| fs::write(folder.join("train.py"), endless(number)).expect("a script");
+    save(0);
+    let line = ["src/train.py", "--code", "src", "--worker-num", "2", "--task", "watched", "--no-preload", "-d"];
+    stage.scene().run(&[&line[..], &["--master", stage.url()]].concat()).code(0);
+    let output = stage.follow("watched");
+    let runs = |number: u32| output.until_printed(2, &format!("number {number} "));
+    runs(0);
+    let before = pods(&stage.status("watched"));
+    let line = ["push", "watched", "src", "--watch", "--master", stage.url()];
+    let watch = || Running::of(&mut stage.scene().client(&line));
+    let other = watch();
+    other.until_said("watching ");
+    signal(other.pid(), Signal::INT);
+    other.ended().by(Signal::INT).says(&["no longer watching for job watched; it keeps running"]);
+
+    let watch = watch();
+    watch.until_said("watching ");
+    for number in 1..10 {
+        save(number);
+        runs(number);
+    }
+    fs::write(folder.join("train.py"), "print(\n").expect("a script");
+    watch.until_said("error: the new code does not parse");
+    fs::create_dir_all(folder.join("__pycache__/new")).expect("a folder");
+    fs::write(folder.join("__pycache__/new/train.pyc"), "").expect("a file that is not sent");
+    // A burst: whatever is pushed in between, the last one runs in the end.
+    (10..=20).for_each(save);
+    runs(20);
+    let next = stage.status("watched").generation.expect("it runs").next();
+    // A new folder is watched too.
+    fs::create_dir(folder.join("lib")).expect("a folder");
+    fs::write(folder.join("lib/own.py"), "NAME = 1\n").expect("a module");
+    watch.until_said(&format!("(start {next})"));
+    let view = stage.status("watched");
+    assert_eq!((pods(&view), view.restarts.total()), (before, 0));
+    stage.verb(&["cancel", "watched"]).code(0);
+    let watched = watch.ended().code(0).says(&["cancelled after"]);
+    let pushes = watched.stderr.matches("job watched runs the new code after").count();
+    assert_eq!(pushes, usize::try_from(view.pushes).expect("few"), "one line each: {}", watched.stderr);
+}
+
+#[test]
+fn a_job_in_the_folder_of_its_user_starts_again_when_its_source_changes() {
+    let save = |number: u32| format!("{}open('state', 'w').write('{number}')\n", endless(number).replace("600", "0"));
+    let script = |number: u32| format!("{}time.sleep(600)\n", save(number));
+    let scene = Scene::new(&script(1));
+    std::os::unix::fs::symlink("/etc", scene.path().join("data")).expect("a link to data elsewhere");
+    let job = Running::of(&mut scene.client(&["--task", "local", "--worker-num", "2"]));
+    job.until_printed(2, "number 1 0");
+    let watch = Running::of(&mut scene.client(&["push", "local", "--watch"]));
+    watch.until_said("watching ");
+    fs::write(scene.path().join("state"), "of the job").expect("a file that is no source");
+    fs::write(scene.path().join("exec.py"), script(2)).expect("a script");
+    job.until_printed(2, "number 2 1");
+    watch.until_said("job local runs the new code after");
+    assert_eq!(scene.run(&["status", "local", "-o", "json"]).code(0).view().pushes, 1);
+    scene.run(&["cancel", "local"]).code(0);
+    watch.ended().code(0).says(&["cancelled after"]);
+    job.ended().code(1);
 }

@@ -1,6 +1,7 @@
 //! Runs the conformance suites over the store and the back end of Kubernetes, each in its own namespace.
 
 use e2e::cluster::{Image, Namespace};
+use master::agent_token::AgentKey;
 use master::backend::kube::KubeBackend;
 use master::kube::Cluster;
 use master::store::kube::KubeStore;
@@ -30,5 +31,5 @@ async fn the_back_end_conforms() {
     let record = JobRecord { spec: spec.clone(), ..record };
     let stored = KubeStore::new(&cluster).create(record).await.expect("the record that owns the pods");
     let pods = KubeBackend::begin(&cluster).await.expect("watch the pods");
-    conformance::backend::check(&pods, &spec, &stored.record.uid).await;
+    conformance::backend::check(&pods, &spec, &stored.record.uid, &AgentKey::random()).await;
 }

@@ -12,6 +12,7 @@ mod kubernetes_conformance;
 mod kubernetes_in_cluster;
 mod kubernetes_rights;
 mod local;
+mod machines;
 mod packaging;
 mod prototype;
 mod remote;

@@ -24,10 +24,11 @@ use tracing::{debug, warn};
 use self::child::{Order, Started};
 use self::ports::Ports;
 use self::run_dir::RunDirs;
-use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal, new_incarnation};
+use super::table::Table;
+use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
 use crate::descriptors::Descriptors;
 use crate::job::key::JobKey;
-use crate::job::observation::{Pod, PodState};
+use crate::job::observation::PodState;
 use crate::job::plan;
 
 /// The back end that runs pods as child processes.
@@ -50,31 +51,10 @@ struct Launcher {
 }
 
 /// The pods of one job.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct JobPods {
-    table: watch::Sender<PodTable>,
+    table: Table,
     orders: HashMap<ReplicaId, watch::Sender<Order>>,
-}
-
-impl Default for JobPods {
-    fn default() -> Self {
-        Self { table: watch::Sender::new(PodTable::new()), orders: HashMap::new() }
-    }
-}
-
-impl JobPods {
-    /// Lists a new pod.
-    fn list(&self, replica: ReplicaId, state: PodState) {
-        let pod = Pod { incarnation: new_incarnation(), state };
-        self.table.send_modify(|table| drop(table.insert(replica, pod)));
-    }
-
-    /// Changes the state of a listed pod.
-    fn set(&self, replica: ReplicaId, state: PodState) {
-        self.table.send_modify(|table| {
-            table.entry(replica).and_modify(|pod| pod.state = state);
-        });
-    }
 }
 
 impl ProcessBackend {
@@ -97,7 +77,7 @@ impl ProcessBackend {
         for (job, replica) in run_dirs.list()? {
             let reason = "the master that ran it ended, and so did its processes".to_owned();
             let ended = PodState::Disrupted { reason };
-            jobs.entry(job).or_default().list(replica, ended);
+            jobs.entry(job).or_default().table.list(replica, ended);
         }
         let ports = Ports::new(std::process::id());
         let launcher =
@@ -110,7 +90,7 @@ impl ProcessBackend {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let pods = jobs.entry(job.clone()).or_default();
         let changed = change(pods);
-        if pods.table.borrow().is_empty() && pods.table.receiver_count() == 0 {
+        if pods.table.is_unused() {
             jobs.remove(job);
         }
         changed
@@ -118,7 +98,7 @@ impl ProcessBackend {
 
     async fn carry(self, pod: PodSpec, started: Started, orders: watch::Receiver<Order>) {
         let set = |state: PodState| {
-            self.with_job(&pod.job.name, |pods| pods.set(pod.replica, state));
+            self.with_job(&pod.job.name, |pods| pods.table.set(pod.replica, state));
         };
         let last = child::run(&self.launcher, (&pod, started), orders.clone(), set).await;
         debug!(job = %pod.job.name, pod = %pod.name(), "pod ended");
@@ -126,7 +106,7 @@ impl ProcessBackend {
         let stays = self.with_job(&pod.job.name, |pods| {
             let stays = *orders.borrow() != Order::Delete;
             if stays {
-                pods.set(pod.replica, last);
+                pods.table.set(pod.replica, last);
             }
             stays
         });
@@ -141,7 +121,7 @@ impl ProcessBackend {
         }
         self.with_job(job, |pods| {
             pods.orders.remove(&replica);
-            pods.table.send_modify(|table| drop(table.remove(&replica)));
+            pods.table.remove(replica);
         });
     }
 }
@@ -188,12 +168,11 @@ impl PodBackend for ProcessBackend {
 
     async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
         let orders = self.with_job(&pod.job.name, |pods| {
-            if pods.table.borrow().contains_key(&pod.replica) {
+            if !pods.table.list(pod.replica, PodState::Pending { reason: None }) {
                 return None;
             }
             let (sender, receiver) = watch::channel(Order::Live);
             pods.orders.insert(pod.replica, sender);
-            pods.list(pod.replica, PodState::Pending { reason: None });
             Some(receiver)
         });
         let Some(orders) = orders else { return Ok(()) };
@@ -212,7 +191,7 @@ impl PodBackend for ProcessBackend {
             if let Some(orders) = pods.orders.get(&replica) {
                 orders.send_replace(Order::Delete);
             }
-            pods.table.borrow().get(&replica).is_some_and(Pod::has_ended)
+            pods.table.get(replica).is_some_and(|pod| pod.has_ended())
         });
         if has_ended {
             self.remove(&job.name, replica);

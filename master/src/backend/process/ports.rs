@@ -9,12 +9,12 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use protocol::routes::LOCAL_TENSORFLOW_PORTS;
 use socket2::{Domain, Socket, Type};
 
 /// The lowest port to claim. Below [`EPHEMERAL`], Linux chooses no port itself unless an administrator allowed it.
-const LOWEST: u16 = 20_000;
-/// By default, Linux chooses ports itself from here on (`net.ipv4.ip_local_port_range`).
-const EPHEMERAL: u16 = 32_768;
+const LOWEST: u16 = LOCAL_TENSORFLOW_PORTS.start;
+const EPHEMERAL: u16 = LOCAL_TENSORFLOW_PORTS.end;
 
 /// Claims ports of this machine.
 #[derive(Debug)]

@@ -7,7 +7,10 @@ use protocol::ids::Generation;
 
 use super::elastic::{self, is_disruption, is_replaceable, regroup};
 use super::ending::stop;
-use super::{Action, Ending, Gathering, JobPhase, Leftovers, PodSelection, Seen, StartStage, fail, overdue, running};
+use super::{
+    Action, Ending, Gathering, JobPhase, Leftovers, PodSelection, Seen, StartStage, fail, overdue, running,
+    was_to_start_again,
+};
 use crate::job::gang::{Gang, Member};
 use crate::job::observation::{LostRun, Presence};
 use crate::job::replica::ReplicaPhase;
@@ -26,6 +29,9 @@ pub(super) fn pending(gathering: Gathering, since: Duration, seen: Seen<'_>) -> 
     }
     let failure = gang.first_failure().filter(|_| !has_only_called_back(gang));
     if let Some(failure) = failure.as_ref().filter(|failure| !is_to_be_swept(gathering, gang, failure)) {
+        if was_to_start_again(failure, gang.newest_launch(), seen) {
+            return stop(&phase, Ending::Regroup, seen);
+        }
         return fail(&phase, failure.clone(), seen);
     }
     let is_to_be_replaced = failure.is_some() || gang.any(Member::is_spent);

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use master::store::{JobRecord, Wish};
 use protocol::agent::ExitOutcome;
+use protocol::code::CodeId;
 use protocol::ids::{Generation, ReplicaId};
 use protocol::view::JobResult;
 use serde_json::Value;
@@ -119,8 +120,13 @@ fn restarts(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     let is_whole =
         |one: &Generation| runs.iter().filter(|run| run.generation == *one).count() == evidence.replicas.len();
     let launched: BTreeSet<Generation> = runs.iter().map(|run| run.generation).filter(is_whole).collect();
+    // A push ends a start with older code, without a failure.
+    let is_outdated = |generation: Generation| configured(evidence, generation).any(|one| one.code != last.code());
     let is_recorded = |generation: &&Generation| {
-        evidence.is_elastic || failed.contains_key(*generation) || last.suspension.ended == Some(**generation)
+        evidence.is_elastic
+            || failed.contains_key(*generation)
+            || last.suspension.ended == Some(**generation)
+            || is_outdated(**generation)
     };
     let over = launched.iter().rev().skip(1).filter(|generation| !is_recorded(generation));
     found.extend(over.map(|generation| format!("start {generation} is over, but not on record as failed")));
@@ -164,7 +170,7 @@ fn agent(pod: &PodLife) -> Vec<String> {
     let (mut found, mut newest, mut started) = (vec![], None, BTreeSet::new());
     for (_, event) in &pod.journal {
         match event {
-            AgentEvent::Configured(generation, _) => {
+            AgentEvent::Configured(generation, ..) => {
                 if newest >= Some(*generation) {
                     found.push(format!("{} is configured for {generation} after {newest:?}", pod.replica));
                 }
@@ -190,28 +196,31 @@ fn gangs(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     let mut found = vec![];
     let launched: BTreeSet<Generation> = runs.iter().map(|run| run.generation).collect();
     for generation in launched {
-        let members: Vec<(ReplicaId, Instant, &Value)> = configured(evidence, generation).collect();
-        let named: BTreeSet<ReplicaId> = members.iter().map(|(replica, ..)| *replica).collect();
+        let members: Vec<Configured<'_>> = configured(evidence, generation).collect();
+        let named: BTreeSet<ReplicaId> = members.iter().map(|member| member.replica).collect();
         let all: BTreeSet<ReplicaId> = evidence.replicas.iter().copied().collect();
         let has_members = if evidence.is_elastic { named.len() + 1 >= all.len() } else { named == all };
         if !has_members || members.len() != named.len() {
             found.push(format!("start {generation} has the members {named:?}"));
         }
-        found.extend(members.iter().flat_map(|(replica, _, env)| {
+        found.extend(members.iter().flat_map(|Configured { replica, env, .. }| {
             let index = (!evidence.is_elastic).then_some(replica.index);
             environment((*replica, index), (generation, members.len()), env)
         }));
-        let seats: BTreeSet<String> = members.iter().map(|(.., env)| env["TF_CONFIG"]["task"].to_string()).collect();
+        let seats: BTreeSet<String> = members.iter().map(|one| one.env["TF_CONFIG"]["task"].to_string()).collect();
         if seats.len() != members.len() {
             found.push(format!("two members of {generation} have one seat: {seats:?}"));
         }
         let clusters: BTreeSet<String> =
-            members.iter().map(|(.., env)| env["TF_CONFIG"]["cluster"].to_string()).collect();
+            members.iter().map(|one| one.env["TF_CONFIG"]["cluster"].to_string()).collect();
         if clusters.len() != 1 {
             found.push(format!("the members of {generation} see different clusters: {clusters:?}"));
         }
+        if members.iter().any(|one| one.code != members[0].code) {
+            found.push(format!("the members of {generation} run different code"));
+        }
         let first = runs.iter().filter(|run| run.generation == generation).map(|run| run.started).min();
-        if members.iter().any(|(_, at, _)| first < Some(*at)) {
+        if members.iter().any(|one| first < Some(one.at)) {
             found.push(format!("a replica runs in {generation} before all have its environment"));
         }
     }
@@ -232,11 +241,20 @@ fn gangs(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
     found
 }
 
-/// The replicas that accepted the environment of a start, each with the time and the environment.
-fn configured(evidence: &Evidence, wanted: Generation) -> impl Iterator<Item = (ReplicaId, Instant, &Value)> {
+/// A replica that accepted the environment of a start.
+struct Configured<'a> {
+    replica: ReplicaId,
+    at: Instant,
+    env: &'a Value,
+    code: Option<CodeId>,
+}
+
+fn configured(evidence: &Evidence, wanted: Generation) -> impl Iterator<Item = Configured<'_>> {
     evidence.pods.iter().flat_map(move |pod| {
         pod.journal.iter().filter_map(move |(at, event)| match event {
-            AgentEvent::Configured(generation, env) if *generation == wanted => Some((pod.replica, *at, env)),
+            AgentEvent::Configured(generation, env, code) if *generation == wanted => {
+                Some(Configured { replica: pod.replica, at: *at, env, code: *code })
+            }
             AgentEvent::Configured(..) | AgentEvent::Started(_) | AgentEvent::Ended { .. } | AgentEvent::Gone => None,
         })
     })
@@ -268,7 +286,7 @@ fn epochs(evidence: &Evidence) -> Vec<String> {
     for (adopted, record) in versions(evidence).filter(|_| !evidence.is_overlapping) {
         for pod in &evidence.pods {
             found.extend(pod.journal.iter().filter_map(|(at, event)| match event {
-                AgentEvent::Configured(generation, _)
+                AgentEvent::Configured(generation, ..)
                     if *at > adopted + UNDERWAY && generation.epoch < record.epoch =>
                 {
                     Some(format!("{} accepts {generation} after epoch {} has begun", pod.replica, record.epoch))
@@ -303,6 +321,10 @@ fn result(evidence: &Evidence, runs: &[Run]) -> Vec<String> {
             "the record says {result:?}, but {} replicas succeeded",
             if has_succeeded { "all" } else { "not all" }
         ));
+    }
+    if result.is_some() && newest.is_some_and(|newest| configured(evidence, newest).any(|one| one.code != last.code()))
+    {
+        found.push("the last start has older code than the record".to_owned());
     }
     let otherwise = evidence.answers.results.iter().filter(|shown| Some(*shown) != result);
     found.extend(otherwise.map(|shown| format!("the client was shown {shown:?}, but the record says {result:?}")));

@@ -143,7 +143,7 @@ impl Evidence {
 
 fn brief(event: &AgentEvent) -> String {
     match event {
-        AgentEvent::Configured(generation, _) => format!("configured {generation}"),
+        AgentEvent::Configured(generation, ..) => format!("configured {generation}"),
         AgentEvent::Started(generation) => format!("started {generation}"),
         AgentEvent::Ended { generation, outcome, stopped } => {
             let generation = generation.map(|generation| generation.to_string()).unwrap_or_default();

@@ -68,7 +68,7 @@ const TAMPERINGS: [Tampering; 19] = [
         evidence.pods[0].journal.push(again.expect("it was configured"));
     }),
     ("see different clusters", |evidence| {
-        if let (_, AgentEvent::Configured(_, env)) = event(evidence, 0, is_config) {
+        if let (_, AgentEvent::Configured(_, env, _)) = event(evidence, 0, is_config) {
             env["TF_CONFIG"]["cluster"]["worker"][0] = "192.0.2.1:1".into();
         }
     }),

@@ -55,7 +55,7 @@ fn single_fault((point, fault): (Point, Fault), passing: u32) -> impl Iterator<I
     let strikes_the_successor = matches!(point, Point::Before(Deed::Adopt) | Point::After(Deed::Adopt));
     let strikes = if strikes_the_successor { vec![LOSES_ITS_JOB, strike] } else { vec![strike] };
     let play = move |scenario| Play { scenario, strikes: strikes.clone(), thaw: Thaw::AtTheEnd };
-    Scenario::ALL.into_iter().map(play)
+    Scenario::ALL.into_iter().filter(move |scenario| scenario.passes(point)).map(play)
 }
 
 /// Every ordered pair of points. The first master crashes at the first point and its successor at the second point,
@@ -63,11 +63,13 @@ fn single_fault((point, fault): (Point, Fault), passing: u32) -> impl Iterator<I
 pub(crate) fn crashed_pairs(passing: u32) -> Vec<(Kind, Play)> {
     let crash = move |point| Strike { point, fault: Fault::Crash, passing };
     let pairs = Point::all().flat_map(|first| Point::all().map(move |second| vec![crash(first), crash(second)]));
-    // Only these scenarios pass every point.
-    let scenarios = [Scenario::Evicted, Scenario::Elastic];
+    // The first two pass every point that is not about code.
+    let scenarios = [Scenario::Evicted, Scenario::Elastic, Scenario::Pushed];
     let play = |strikes: Vec<Strike>| {
+        let is_about_code = strikes.iter().any(|strike| strike.point.deed().is_about_code());
         let play = move |scenario| Play { scenario, strikes: strikes.clone(), thaw: Thaw::AtTheEnd };
-        scenarios.map(play).map(|play| (Kind::CrashPair, play))
+        let fitting = scenarios.into_iter().filter(move |one| is_about_code == (*one == Scenario::Pushed));
+        fitting.map(play).map(|play| (Kind::CrashPair, play))
     };
     pairs.flat_map(play).collect()
 }

@@ -16,13 +16,14 @@ use protocol::ids::{Generation, ReplicaId};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::run_policy::RunPolicy;
 use tempfile::TempDir;
-use testkit::chaos::{self, Chaos, Strike};
+use testkit::chaos::{self, Chaos, Point, Strike};
 use testkit::fake::FakeStore;
 use testkit::fake::{Arrival, FakeBackend, code_below};
 use tokio::task::AbortHandle;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::chaos::evidence::Mishaps;
+use crate::service::delivering::keep;
 
 /// How many workers a gang has.
 const WORKERS: u32 = 3;
@@ -40,23 +41,31 @@ pub(crate) enum Scenario {
     Evicted,
     /// The first start is suspended, the second fails, the third succeeds; then the job is deleted.
     Suspended,
+    /// The job brings its code. A push ends the first start, the second fails, the third succeeds; then the job is deleted.
+    Pushed,
     /// Like [`Self::Evicted`], in an elastic job. It also starts with two workers.
     Elastic,
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 5] = [Self::Completes, Self::Cancelled, Self::Suspended, Self::Evicted, Self::Elastic];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Completes, Self::Cancelled, Self::Suspended, Self::Pushed, Self::Evicted, Self::Elastic];
 
     /// Whether its job is elastic.
     pub(crate) fn is_elastic(self) -> bool {
         self == Self::Elastic
     }
 
+    /// Whether its masters do this.
+    pub(crate) fn passes(self, point: Point) -> bool {
+        self == Self::Pushed || !point.deed().is_about_code()
+    }
+
     /// What ends the first starts, in order.
     fn mishaps(self) -> VecDeque<Mishap> {
         match self {
             Self::Completes | Self::Cancelled => VecDeque::from([Mishap::Failure]),
-            Self::Suspended => VecDeque::from([Mishap::Suspension, Mishap::Failure]),
+            Self::Suspended | Self::Pushed => VecDeque::from([Mishap::Wish, Mishap::Failure]),
             Self::Evicted | Self::Elastic => VecDeque::from([Mishap::Eviction, Mishap::Failure]),
         }
     }
@@ -73,8 +82,8 @@ enum Mishap {
     Failure,
     /// The pod of worker-2 is evicted.
     Eviction,
-    /// The client suspends the job.
-    Suspension,
+    /// The client suspends the job, or pushes new code.
+    Wish,
 }
 
 /// The store, the pods and the output. They outlive every master.
@@ -93,7 +102,11 @@ impl Place {
     /// A place without pods and records. `seen` may wrap the store for the masters.
     pub(crate) fn new(scenario: Scenario, seen: impl FnOnce(FakeStore) -> Arc<dyn JobStore>) -> Self {
         let run_policy = RunPolicy { max_restarts: BUDGET, backoff_seconds: 0, ..RunPolicy::default() };
+        let code = tempfile::tempdir().expect("a folder");
+        let is_pushed = scenario == Scenario::Pushed;
         let request = JobRequest {
+            code: is_pushed.then(|| keep(&code_below(code.path()))),
+            script: is_pushed.then(|| "train.py".parse().expect("a script")),
             worker_num: Some(WORKERS),
             worker_min: scenario.is_elastic().then_some(WORKERS - 1),
             run_policy,
@@ -106,7 +119,7 @@ impl Place {
             seen_store: seen(store.clone()),
             store,
             logs: tempfile::tempdir().expect("a folder"),
-            code: tempfile::tempdir().expect("a folder"),
+            code,
         }
     }
 
@@ -179,7 +192,7 @@ impl Place {
             match mishaps.pop_front() {
                 Some(Mishap::Eviction) => self.backend.evict(&self.spec.name, worker(2), "Evicted: low on memory"),
                 Some(Mishap::Failure) => agents[&worker(1)].exit(ExitOutcome::Code(1)),
-                Some(Mishap::Suspension) => {}
+                Some(Mishap::Wish) => {}
                 None if scenario == Scenario::Cancelled => {}
                 None => agents.values().for_each(|agent| agent.exit(ExitOutcome::Code(0))),
             }

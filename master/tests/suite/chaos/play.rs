@@ -16,6 +16,7 @@ use tokio::time::{sleep, timeout};
 use crate::chaos::checker;
 use crate::chaos::evidence::{Answers, Evidence};
 use crate::chaos::place::{Master, Place, Scenario, ticks};
+use crate::service::delivering::keep_files;
 
 /// How long a run may take. With [`Thaw::Late`], [`LONG`] is added. The longest single wait of a run is 15 s, for a pod
 /// that ends late.
@@ -188,6 +189,10 @@ impl Stage {
             self.shown(|view| view.state == JobState::Suspended).await;
             self.suspend(false).await;
         }
+        if self.scenario == Scenario::Pushed {
+            self.shown(|view| view.state == JobState::Running).await;
+            self.push().await;
+        }
         let is_over = |view: &JobView| view.result.is_some() && view.state != JobState::Stopping;
         let view = self.shown(is_over).await;
         self.answers.lock().unwrap_or_else(PoisonError::into_inner).results.extend(view.result);
@@ -236,6 +241,15 @@ impl Stage {
         self.ask(async |jobs| match jobs.wish(&self.place.spec.name, wish).await {
             Ok(()) | Err(JobsError::Unknown(_)) => Some(()),
             Err(_) => None,
+        })
+        .await;
+    }
+
+    /// Sends other code to the master, and pushes it.
+    async fn push(&self) {
+        self.ask(async |jobs| {
+            let code = Some(keep_files(jobs.code(), ["print('hello again')", "NAME = 1"]));
+            jobs.patch(&self.place.spec.name, JobPatch { code, ..JobPatch::default() }).await.ok()
         })
         .await;
     }

@@ -126,8 +126,8 @@ async fn a_job_ends_well_if_its_master_is_killed_after_creating_a_pod_recording_
 #[ignore = "takes a minute: use make chaos"]
 async fn a_job_outlives_a_master_that_is_killed_at_any_point() {
     let kill = async |point: Point| (!is_killed_and_the_job_ends_well(point).await).then(|| point.to_string());
-    let outcomes = stream::iter(Point::all()).map(kill).buffer_unordered(AT_ONCE);
+    let outcomes = stream::iter(Point::without_code()).map(kill).buffer_unordered(AT_ONCE);
     let spared: Vec<String> = outcomes.filter_map(future::ready).collect().await;
     assert_eq!(spared, Vec::<String>::new(), "points that no master has passed");
-    println!("killed masters: {} points, 0 violations", Point::all().count());
+    println!("killed masters: {} points, 0 violations", Point::without_code().count());
 }

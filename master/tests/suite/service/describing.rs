@@ -41,6 +41,7 @@ async fn exactly_the_existing_routes_are_described() {
         "/v1/jobs/{name}",
         "/v1/jobs/{name}/cancel",
         "/v1/jobs/{name}/logs",
+        "/v1/jobs/{name}/members",
         "/v1/jobs/{name}/series",
         "/v1/jobs/{name}/tfjob",
         "/v1/master",

@@ -3,7 +3,7 @@
 mod applying;
 mod asking;
 mod breaking;
-mod delivering;
+pub(crate) mod delivering;
 mod describing;
 mod driving;
 mod elastic;

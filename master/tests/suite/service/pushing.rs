@@ -107,6 +107,32 @@ async fn a_new_master_starts_a_job_again_whose_push_it_finds_on_record() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_died_while_it_stopped_the_scripts_for_a_push_has_not_failed_them() {
+    let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
+    let first = Master::over("first", backend.clone(), store.clone());
+    let spec = spec(keep(first.jobs.code()), 0);
+    let job = first.submit(spec.clone()).await;
+    until(&job, runs_in(1, 1)).await;
+    first.stop_following().await;
+    let other = keep_other(&first);
+    let stored = master::store::amend(&store, &spec.name, |record| {
+        (record.code, record.pushes) = (Some(other), 1);
+        master::store::Change::Write
+    });
+    stored.await.expect("nobody else writes");
+    for agent in agents(&first, &spec).await {
+        agent.end_as_stopped();
+    }
+    let second = Master::over("second", backend, store.clone());
+    keep(second.jobs.code());
+    keep_other(&second);
+    in_time("the second master knows the job", second.jobs.complete()).await;
+    let job = second.jobs.find(&spec.name).expect("the job is on record");
+    let view = until(&job, |view| view.state == JobState::Running && view.pushes == 1).await;
+    assert_eq!((view.restarts.total(), view.code), (0, Some(other)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn code_that_a_user_pushes_while_a_failure_is_recorded_is_not_lost() {
     let elsewhere = Master::new();
     let (spec, other) = (spec(keep(elsewhere.jobs.code()), 1), keep_other(&elsewhere));
@@ -139,4 +165,36 @@ async fn a_job_of_an_image_takes_no_code() {
     let error = push(&master, &spec, keep(master.jobs.code())).await.expect_err("its code is in its image");
     assert!(error.starts_with("the script of job \"fixed-image\" is in its image: "), "{error}");
     master.backend.agent(&spec.name, worker(0)).await.exit(ExitOutcome::Code(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_pushes_at_once_all_scripts_run_the_one_on_record() {
+    let master = Master::new();
+    let spec = spec(keep(master.jobs.code()), 0);
+    let job = master.submit(spec.clone()).await;
+    until(&job, runs_in(1, 1)).await;
+    let third = keep_files(master.jobs.code(), ["print('and again')", "NAME = 1"]);
+    let (one, two) = tokio::join!(push(&master, &spec, keep_other(&master)), push(&master, &spec, third));
+    assert_eq!((one, two), (Ok(()), Ok(())));
+    let view = until(&job, |view| view.state == JobState::Running && view.pushes == 2).await;
+    for agent in agents(&master, &spec).await {
+        assert_eq!(agent.status().code.running, view.code);
+        agent.exit(ExitOutcome::Code(0));
+    }
+    let view = reach(&job, JobState::Succeeded).await;
+    assert_eq!(view.restarts.total(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_waits_for_its_pods_starts_with_pushed_code_and_one_that_is_deleted_takes_none() {
+    let master = Master::over("first", FakeBackend::new(Arrival::Never("no node")), FakeStore::default());
+    let spec = spec(keep(master.jobs.code()), 0);
+    let job = master.submit(spec.clone()).await;
+    let other = keep_other(&master);
+    push(&master, &spec, other).await.expect("the code is recorded");
+    let view = until(&job, |view| view.pushes == 1).await;
+    assert_eq!((view.state, view.code), (JobState::Pending, Some(other)));
+    master.jobs.wish(&spec.name, master::store::Wish::Delete).await.expect("the wish is recorded");
+    let error = push(&master, &spec, keep(master.jobs.code())).await.expect_err("it is deleted, or will be");
+    assert!(error.contains("no longer be changed") || error.starts_with("no job is named"), "{error}");
 }

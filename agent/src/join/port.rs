@@ -1,0 +1,55 @@
+//! Reserves a port for TensorFlow, as the master's process back end does: the socket is bound without SO_REUSEADDR, which
+//! fails if the port is in use, and then gets this option. From then on, only a server that sets the option itself, as
+//! gRPC does, can listen on the port (Linux, `inet_csk_get_port`).
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use protocol::routes::LOCAL_TENSORFLOW_PORTS;
+use rustix::net::sockopt;
+use tokio::net::TcpSocket;
+
+/// A reserved port, until this is dropped.
+pub(super) struct Claim {
+    _socket: TcpSocket,
+    port: u16,
+}
+
+impl Claim {
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+/// Reserves the first free port.
+///
+/// # Errors
+/// Fails if every port is in use, or if the machine refuses for another reason.
+pub(super) fn claim() -> io::Result<Claim> {
+    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+    for port in LOCAL_TENSORFLOW_PORTS {
+        match bind(port) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = error,
+            done => return done,
+        }
+    }
+    Err(last)
+}
+
+/// TensorFlow's server binds every interface, for IPv6 and IPv4 if it can.
+fn bind(port: u16) -> io::Result<Claim> {
+    let socket = match TcpSocket::new_v6() {
+        Ok(socket) => {
+            sockopt::set_ipv6_v6only(&socket, false)?;
+            socket.bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))?;
+            socket
+        }
+        Err(_) => {
+            let socket = TcpSocket::new_v4()?;
+            socket.bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))?;
+            socket
+        }
+    };
+    socket.set_reuseaddr(true)?;
+    Ok(Claim { _socket: socket, port })
+}

@@ -1,0 +1,83 @@
+//! Notices that files in folders change (`inotify(7)`).
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use tokio::net::unix::pipe::Receiver;
+use tokio::time::{Instant, timeout_at};
+
+/// How long nothing may change until a change counts as complete. Editors and git write several files.
+const QUIET: Duration = Duration::from_millis(200);
+/// Maximum wait for such a pause.
+const LONGEST: Duration = Duration::from_secs(2);
+/// Maximum bytes of events that are read at a time.
+const EVENTS: usize = 4096;
+
+/// The folders that are watched.
+#[derive(Debug)]
+pub(crate) struct Changes {
+    /// Its descriptor is not a pipe, but is read like one.
+    inotify: Receiver,
+    /// The kernel's number of each folder. A folder that is created again has another number.
+    watched: BTreeSet<i32>,
+}
+
+impl Changes {
+    /// Watches no folder yet. Must be called in a tokio runtime.
+    pub(crate) fn new() -> io::Result<Self> {
+        let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
+        Ok(Self { inotify: Receiver::from_owned_fd_unchecked(inotify)?, watched: BTreeSet::new() })
+    }
+
+    /// Watches these folders, without their subfolders. Returns whether one of them was not watched before. A folder that
+    /// has vanished is left out.
+    pub(crate) fn watch(&mut self, folders: &[PathBuf]) -> io::Result<bool> {
+        let flags = WatchFlags::CREATE
+            | WatchFlags::DELETE
+            | WatchFlags::MODIFY
+            | WatchFlags::ATTRIB
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::MOVED_TO
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MOVE_SELF;
+        let add = |folder: &PathBuf| match inotify::add_watch(&self.inotify, folder, flags) {
+            Ok(number) => Some(Ok(number)),
+            Err(error) if io::Error::from(error).kind() == io::ErrorKind::NotFound => None,
+            Err(error) => Some(Err(error.into())),
+        };
+        let now: BTreeSet<i32> = folders.iter().filter_map(add).collect::<io::Result<_>>()?;
+        let is_new = !now.is_subset(&self.watched);
+        self.watched = now;
+        Ok(is_new)
+    }
+
+    /// Waits for a change, and until nothing has changed for [`QUIET`]. Returns when the last change was noticed.
+    pub(crate) async fn settled(&mut self) -> io::Result<Instant> {
+        self.next().await?;
+        let mut last = Instant::now();
+        let latest = last + LONGEST;
+        while last < latest {
+            match timeout_at(latest.min(last + QUIET), self.next()).await {
+                Ok(changed) => changed?,
+                Err(_) => break,
+            }
+            last = Instant::now();
+        }
+        Ok(last)
+    }
+
+    /// Waits for events, and reads some of them. Each one says only that something has changed.
+    async fn next(&self) -> io::Result<()> {
+        let mut events = [0; EVENTS];
+        loop {
+            self.inotify.readable().await?;
+            match self.inotify.try_read(&mut events) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read.map(drop),
+            }
+        }
+    }
+}

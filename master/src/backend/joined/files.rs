@@ -1,0 +1,90 @@
+//! The newest message of each machine, `machines/NAME.UID/REPLICA.json` in the state directory. A machine is listed only
+//! after its message is on disk. So the next master knows every machine that may run a script.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use protocol::ids::ReplicaId;
+use protocol::join::JoinRequest;
+use tracing::warn;
+
+use crate::job::key::JobKey;
+
+/// The folder of all messages.
+#[derive(Debug)]
+pub(super) struct Files(PathBuf);
+
+impl Files {
+    pub(super) fn new(folder: PathBuf) -> Self {
+        Self(folder)
+    }
+
+    /// Every message, with its job and place. Names of other files are ignored.
+    ///
+    /// # Errors
+    /// Fails if a message cannot be read. The error names its file.
+    pub(super) fn read(&self) -> io::Result<Vec<(JobKey, ReplicaId, JoinRequest)>> {
+        let mut found = vec![];
+        for folder in entries(&self.0)? {
+            let Some(job) = job_of(&folder) else { continue };
+            for file in entries(&folder)? {
+                let Some(replica) = replica_of(&file) else { continue };
+                let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
+                let message = fs::read(&file).and_then(|text| Ok(serde_json::from_slice(&text)?)).map_err(named)?;
+                found.push((job.clone(), replica, message));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Writes a message completely or not at all.
+    pub(super) fn write(&self, job: &JobKey, replica: ReplicaId, message: &JoinRequest) -> io::Result<()> {
+        let path = self.path(job, replica);
+        let folder = self.folder(job);
+        fs::create_dir_all(&folder)?;
+        let unfinished = path.with_extension("new");
+        let mut file = File::create(&unfinished)?;
+        file.write_all(&serde_json::to_vec(message)?)?;
+        file.sync_all()?;
+        fs::rename(&unfinished, &path)?;
+        File::open(&folder)?.sync_all()
+    }
+
+    /// Removes a message, and the job's folder if it is empty.
+    pub(super) fn remove(&self, job: &JobKey, replica: ReplicaId) {
+        match fs::remove_file(self.path(job, replica)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                warn!(job = %job.name, %replica, %error, "the message of a machine that has left stays on disk");
+            }
+            // This fails if other machines have messages there.
+            Ok(()) | Err(_) => drop(fs::remove_dir(self.folder(job))),
+        }
+    }
+
+    fn folder(&self, job: &JobKey) -> PathBuf {
+        self.0.join(format!("{}.{}", job.name, job.uid))
+    }
+
+    fn path(&self, job: &JobKey, replica: ReplicaId) -> PathBuf {
+        self.folder(job).join(format!("{replica}.json"))
+    }
+}
+
+fn job_of(folder: &Path) -> Option<JobKey> {
+    // A job's name contains no dot.
+    let (name, uid) = folder.file_name()?.to_str()?.split_once('.')?;
+    Some(JobKey { name: name.parse().ok()?, uid: uid.to_owned() })
+}
+
+fn replica_of(file: &Path) -> Option<ReplicaId> {
+    file.file_name()?.to_str()?.strip_suffix(".json")?.parse().ok()
+}
+
+fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![]),
+        Err(error) => Err(error),
+        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
+    }
+}

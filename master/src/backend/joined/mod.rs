@@ -1,0 +1,327 @@
+//! Runs pods on machines whose agents join by themselves. A pod is a place that waits for a machine. The agents outlive
+//! this master, so the back end keeps the newest message of each machine on disk, and the next master finds them.
+//!
+//! Nobody can end a machine's processes from outside. So a deletion asks the agent to stop its run, and the pod stays
+//! listed until the agent confirms it, or until the run must be dead (see [`protocol::lease`]).
+
+mod files;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use protocol::agent::RunState;
+use protocol::error::ErrorCode;
+use protocol::ids::ReplicaId;
+use protocol::job::JobSpec;
+use protocol::join::{JoinRequest, Left};
+use protocol::lease::Lease;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{info, warn};
+
+use self::files::Files;
+use super::table::Table;
+use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
+use crate::agent_client::{AgentAnswer, AgentClient, AgentError};
+use crate::agent_token::AgentKey;
+use crate::job::key::JobKey;
+use crate::job::observation::{Addresses, Incarnation, PodState};
+
+/// The back end for machines that join.
+#[derive(Clone)]
+pub struct JoinedBackend(Arc<Shared>);
+
+struct Shared {
+    files: Files,
+    agents: AgentClient,
+    key: AgentKey,
+    jobs: Mutex<BTreeMap<JobKey, Places>>,
+}
+
+/// The places of one job.
+#[derive(Default)]
+struct Places {
+    table: Table,
+    /// The newest message of each place's machine.
+    machines: BTreeMap<ReplicaId, JoinRequest>,
+    /// The tasks that stop the runs of machines that must leave.
+    endings: BTreeMap<ReplicaId, AbortOnDropHandle<()>>,
+}
+
+impl JoinedBackend {
+    /// A back end that keeps the machines' messages in `folder`. `key` is that of the agents' tokens. Machines of jobs
+    /// for which `exists` is false are forgotten.
+    ///
+    /// # Errors
+    /// Fails if a file cannot be read, because a script may run on its machine.
+    pub fn open(folder: PathBuf, key: AgentKey, exists: impl Fn(&JobKey) -> bool) -> io::Result<Self> {
+        let files = Files::new(folder);
+        let mut jobs: BTreeMap<JobKey, Places> = BTreeMap::new();
+        for (job, replica, message) in files.read()? {
+            if !exists(&job) {
+                files.remove(&job, replica);
+                continue;
+            }
+            let places = jobs.entry(job).or_default();
+            places.table.list(replica, state_of(&message));
+            places.machines.insert(replica, message);
+        }
+        let jobs = Mutex::new(jobs);
+        Ok(Self(Arc::new(Shared { files, agents: AgentClient::new(), key, jobs })))
+    }
+
+    /// Takes the message of a machine, whose `lease_seconds` is that of the job. Returns its place. `None`: it waits for
+    /// a place, or has left.
+    ///
+    /// # Errors
+    /// Fails if the message cannot be written to disk. Then the machine has no place.
+    pub fn join(&self, job: &JobKey, message: JoinRequest) -> io::Result<Option<ReplicaId>> {
+        self.0.with_job(job, |places| places.take(message, |id, message| self.0.files.write(job, id, message)))
+    }
+
+    fn delete_one(&self, job: &JobKey, replica: ReplicaId) {
+        self.0.with_job(job, |places| {
+            let Some(pod) = places.table.get(replica) else { return };
+            match (places.machines.get(&replica), &pod.state) {
+                (Some(message), PodState::Running(_)) if !places.endings.contains_key(&replica) => {
+                    let machine = Leaving {
+                        job: job.clone(),
+                        replica,
+                        incarnation: pod.incarnation,
+                        boot_id: message.boot_id.clone(),
+                        agent: message.address,
+                        lease: lease_of(message),
+                    };
+                    let ending = tokio::spawn(Arc::clone(&self.0).end(machine));
+                    places.endings.insert(replica, AbortOnDropHandle::new(ending));
+                }
+                (Some(_), PodState::Running(_)) => {}
+                (_, _) => self.0.forget(job, places, replica),
+            }
+        });
+    }
+}
+
+impl Places {
+    /// Gives a machine its place, and notes what it says.
+    fn take(
+        &mut self,
+        message: JoinRequest,
+        write: impl Fn(ReplicaId, &JoinRequest) -> io::Result<()>,
+    ) -> io::Result<Option<ReplicaId>> {
+        let known = self.machines.iter().find(|(_, known)| known.boot_id == message.boot_id).map(|(id, _)| *id);
+        match (known, message.left) {
+            (Some(id), None) => return Ok(Some(id).filter(|id| !self.endings.contains_key(id))),
+            (Some(id), Some(_)) => {
+                write(id, &message)?;
+                self.occupy(id, message);
+                return Ok(None);
+            }
+            (None, Some(_)) => return Ok(None),
+            (None, None) => {}
+        }
+        // Only one agent can listen at an address, and this one does.
+        let earlier = self.machines.iter().find(|(_, known)| known.address == message.address);
+        if let Some((id, killed)) = earlier.map(|(id, known)| (*id, known.clone())) {
+            let killed = JoinRequest { left: Some(Left::Terminated), ..killed };
+            write(id, &killed)?;
+            self.occupy(id, killed);
+        }
+        let is_free = |id: ReplicaId| self.table.find(|other, pod| other == id && is_waiting(&pod.state)).is_some();
+        let place =
+            message.place.filter(|id| is_free(*id)).or_else(|| self.table.find(|_, pod| is_waiting(&pod.state)));
+        if let Some(id) = place {
+            write(id, &message)?;
+            self.occupy(id, message);
+        }
+        Ok(place)
+    }
+
+    fn occupy(&mut self, id: ReplicaId, message: JoinRequest) {
+        self.table.set(id, state_of(&message));
+        self.endings.remove(&id);
+        self.machines.insert(id, message);
+    }
+}
+
+/// A machine that must leave its place.
+struct Leaving {
+    job: JobKey,
+    replica: ReplicaId,
+    incarnation: Incarnation,
+    boot_id: String,
+    agent: SocketAddr,
+    lease: Lease,
+}
+
+impl Shared {
+    /// Changes the places of one job. Forgets the job if it has no pods and nobody watches it.
+    fn with_job<T>(&self, job: &JobKey, change: impl FnOnce(&mut Places) -> T) -> T {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let places = jobs.entry(job.clone()).or_default();
+        let changed = change(places);
+        if places.table.is_unused() {
+            jobs.remove(job);
+        }
+        changed
+    }
+
+    fn forget(&self, job: &JobKey, places: &mut Places, replica: ReplicaId) {
+        self.files.remove(job, replica);
+        places.machines.remove(&replica);
+        places.endings.remove(&replica);
+        places.table.remove(replica);
+    }
+
+    /// Frees a place when the run of its machine is dead. Its agent may join again.
+    async fn end(self: Arc<Self>, machine: Leaving) {
+        let agents = self.agents.with_token(&self.key.token(&machine.job.uid));
+        tokio::select! {
+            () = stopped(&agents, &machine) => {}
+            () = self.abandoned(&machine) => warn!(agent = %machine.agent, "gave up a machine that does not answer"),
+        }
+        let Leaving { job, replica, incarnation, .. } = machine;
+        self.with_job(&job, |places| {
+            if places.table.has(replica, &incarnation) {
+                info!(job = %job.name, %replica, "a machine has left its place");
+                self.forget(&job, places, replica);
+            }
+        });
+    }
+
+    /// Resolves when nobody can have renewed the run's lease for so long that the run must be dead. A driver that watches
+    /// the job decides this itself, and then calls [`PodBackend::delete_unconfirmed`].
+    async fn abandoned(&self, Leaving { job, lease, .. }: &Leaving) {
+        let mut since = Instant::now();
+        while since.elapsed() < lease.fence() + lease.poll() {
+            sleep(lease.tick()).await;
+            if self.with_job(job, |places| places.table.is_watched()) {
+                since = Instant::now();
+            }
+        }
+    }
+}
+
+/// Resolves when the agent says that nothing runs, or when another agent has its address.
+async fn stopped(agents: &AgentClient, Leaving { boot_id, agent, lease, .. }: &Leaving) {
+    loop {
+        // The status below shows whether it helped.
+        let _ = agents.stop(*agent, None, Duration::ZERO).await;
+        match agents.status(*agent, None).await {
+            Ok(AgentAnswer::Status(status)) if status.boot_id != *boot_id => return,
+            Ok(AgentAnswer::Status(status)) => match status.state {
+                RunState::Idle | RunState::Configured | RunState::Exited => return,
+                RunState::Running | RunState::Stopping => {}
+            },
+            // It does not know this job's token.
+            Err(AgentError::Refused { status: 401, .. }) => return,
+            Ok(AgentAnswer::SeedOnly) | Err(_) => {}
+        }
+        sleep(lease.tick()).await;
+    }
+}
+
+fn is_waiting(state: &PodState) -> bool {
+    matches!(state, PodState::Pending { .. })
+}
+
+/// The state of a machine's pod after this message.
+fn state_of(message: &JoinRequest) -> PodState {
+    match message.left {
+        None => {
+            let tensorflow = SocketAddr::new(message.address.ip(), message.tensorflow_port);
+            PodState::Running(Addresses { agent: message.address, tensorflow })
+        }
+        Some(Left::Finished) => PodState::Terminated { exit: None, reason: "its agent has ended".to_owned() },
+        Some(Left::Terminated) => PodState::Disrupted { reason: "its agent was ended on its machine".to_owned() },
+    }
+}
+
+fn lease_of(message: &JoinRequest) -> Lease {
+    let seconds = message.lease_seconds.unwrap_or(protocol::run_policy::LEASE_SECONDS);
+    Lease::new(Duration::from_secs(seconds.into()))
+}
+
+#[async_trait]
+impl PodBackend for JoinedBackend {
+    async fn admit(&self, spec: &JobSpec) -> Result<(), Refusal> {
+        let of_pods = || spec.pod.asked_for().first().map(|option| (ErrorCode::BadPod, (*option).to_owned()));
+        let given = match spec {
+            JobSpec { image: Some(_), .. } => Some((ErrorCode::BadImage, "an image".to_owned())),
+            JobSpec { code: Some(_), .. } => Some((ErrorCode::BadCode, "code".to_owned())),
+            JobSpec { work_dir: Some(_), .. } => Some((ErrorCode::BadWorkDir, "work_dir".to_owned())),
+            JobSpec { groups, .. } if !groups.is_empty() => Some((ErrorCode::BadPod, "groups".to_owned())),
+            _ => of_pods(),
+        };
+        if let Some((code, what)) = given {
+            let sentence = format!(
+                "{what} has no meaning here: this master runs jobs on machines that join it, each with its own script"
+            );
+            return Err(Refusal { code, sentence });
+        }
+        if spec.run_policy.lease().is_none() {
+            let sentence = "on-unreachable must be replace here: nothing but a lease shows that a machine is lost";
+            return Err(Refusal { code: ErrorCode::BadRunPolicy, sentence: sentence.to_owned() });
+        }
+        Ok(())
+    }
+
+    /// A place needs no preparation.
+    async fn prepare(&self, _: &JobKey) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    async fn create(&self, pod: PodSpec) -> Result<(), BackendError> {
+        let waits = PodState::Pending { reason: Some("waits for a machine".to_owned()) };
+        // `admit` has refused everything that another back end needs. The machine has its own command.
+        let PodSpec {
+            job,
+            replica,
+            image: _,
+            labels: _,
+            work_dir: _,
+            brings_code: _,
+            command: _,
+            template: _,
+            options: _,
+            agent_token_sha256: _,
+        } = pod;
+        self.0.with_job(&job, |places| places.table.list(replica, waits));
+        Ok(())
+    }
+
+    async fn delete(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
+        self.delete_one(job, replica);
+        Ok(())
+    }
+
+    async fn delete_unconfirmed(&self, job: &JobKey, replica: ReplicaId) -> Result<(), BackendError> {
+        self.0.with_job(job, |places| self.0.forget(job, places, replica));
+        Ok(())
+    }
+
+    async fn delete_all(&self, job: &JobKey) -> Result<(), BackendError> {
+        let there: Vec<ReplicaId> = self.watch(job).borrow().keys().copied().collect();
+        for replica in there {
+            self.delete_one(job, replica);
+        }
+        Ok(())
+    }
+
+    fn watch(&self, job: &JobKey) -> watch::Receiver<PodTable> {
+        self.0.with_job(job, |places| places.table.subscribe())
+    }
+
+    fn machines(&self) -> Option<&JoinedBackend> {
+        Some(self)
+    }
+
+    /// Machines outlive this master.
+    async fn shutdown(&self) {}
+}

@@ -1,0 +1,43 @@
+//! `/v1/jobs/NAME/members`: the messages of agents on bare machines.
+
+use axum::Json;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use protocol::error::Problem;
+use protocol::ids::JobName;
+use protocol::join::{JoinAnswer, JoinRequest};
+use protocol::routes;
+
+use super::AppState;
+use super::error::ApiError;
+use super::jobs::{parse_name, parsed_body};
+use super::openapi::{BadBody, Down, NoSuchJob, NotLetIn};
+
+/// Gives the agent of a bare machine a place in a job, or notes that the agent leaves. The first agent that joins submits
+/// the job. Repeating the message is safe. Only with --backend joined.
+#[utoipa::path(
+    post,
+    path = routes::JOB_MEMBERS,
+    params(("name" = JobName, Path, description = "The job")),
+    request_body(content = JoinRequest, description = "At most 4 MiB, within 10 seconds"),
+    responses(
+        (status = 200, description = "The agent's place, or why it has none", body = JoinAnswer),
+        (status = 409, description = "The job has other numbers or has ended, or its record cannot be read, or this master creates its pods itself",
+            body = Problem, content_type = "application/problem+json"),
+        (status = 422, description = "The message is refused, or the master cannot reach the agent", body = Problem,
+            content_type = "application/problem+json"),
+        BadBody,
+        NotLetIn,
+        NoSuchJob,
+        Down,
+    ),
+)]
+pub(super) async fn join(
+    State(state): State<AppState>,
+    name: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Result<Json<JoinAnswer>, ApiError> {
+    let name = parse_name(name)?;
+    let message: JoinRequest = parsed_body(request, "the message of an agent").await?;
+    Ok(Json(state.jobs.join(&name, message).await?))
+}

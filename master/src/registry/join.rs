@@ -1,0 +1,141 @@
+//! What agents on bare machines ask of the registry: to join a job, and to leave it.
+
+use std::net::SocketAddr;
+
+use protocol::error::ErrorCode;
+use protocol::failure::Failure;
+use protocol::ids::JobName;
+use protocol::job::{JobRequest, JobSpec, Strategy};
+use protocol::join::{JoinAnswer, JoinRequest, Left};
+use protocol::run_policy::{OnUnreachable, RunPolicy};
+use protocol::view::JobResult;
+
+use super::error::JobsError;
+use super::requests::in_time;
+use super::{JobHandle, Jobs, Submitted};
+use crate::agent_client::AgentError;
+use crate::backend::Refusal;
+use crate::error_chain::error_chain;
+use crate::job::key::JobKey;
+
+/// Maximum characters of a boot id.
+const BOOT_ID_MAX: usize = 64;
+
+impl Jobs {
+    /// Takes the message of an agent on a bare machine: gives it a place in this job, or notes that it leaves. The first
+    /// agent that joins submits the job.
+    ///
+    /// # Errors
+    /// [`JobsError`].
+    pub async fn join(&self, name: &JobName, request: JoinRequest) -> Result<JoinAnswer, JobsError> {
+        in_time(name, self.take_machine(name, request)).await
+    }
+
+    async fn take_machine(&self, name: &JobName, request: JoinRequest) -> Result<JoinAnswer, JobsError> {
+        let machines = self.context.backend.machines().ok_or(JobsError::NoMachines)?;
+        check_boot_id(&request.boot_id)?;
+        let view = self.job_to_join(name, &request).await?.view.borrow().clone();
+        check_rules(&view.spec, &request)?;
+        let is_new = request.uid.is_none();
+        if let (Some(_), true, None) = (&view.result, is_new, request.left) {
+            return Err(JobsError::Ended(name.clone()));
+        }
+        if view.result.is_none() && request.left.is_none() {
+            self.probe(request.address, &request.boot_id).await?;
+        }
+        let job = JobKey { name: name.clone(), uid: view.uid.clone() };
+        // An agent that learns the end of its job ends, too.
+        let left = request.left.or(view.result.as_ref().map(|_| Left::Finished));
+        let lease_seconds = Some(view.spec.run_policy.lease_seconds);
+        let message = JoinRequest { lease_seconds, left, ..request };
+        let place = machines.join(&job, message).map_err(JobsError::NotWritten)?;
+        Ok(match (&view.result, place) {
+            (Some(result), _) => ended(result),
+            (None, None) => JoinAnswer::Waiting { uid: view.uid },
+            (None, Some(place)) => JoinAnswer::Joined {
+                place,
+                token_sha256: self.context.agent_key.token(&view.uid).sha256(),
+                lease_seconds: view.spec.run_policy.lease_seconds,
+                uid: view.uid,
+            },
+        })
+    }
+
+    /// The job of this name, if it is the one that the agent has joined before. Submits it for the first agent.
+    async fn job_to_join(&self, name: &JobName, request: &JoinRequest) -> Result<JobHandle, JobsError> {
+        match (self.find(name), &request.uid) {
+            (Some(handle), None) => Ok(handle),
+            (Some(handle), Some(uid)) if handle.uid() == *uid => Ok(handle),
+            (_, Some(_)) => Err(JobsError::Unknown(name.clone())),
+            (None, None) => match self.submit(spec_of(name, request)?).await {
+                Ok(Submitted::Created(handle) | Submitted::Existing(handle)) => Ok(handle),
+                // Another machine was faster.
+                Err(JobsError::Exists(name)) => self.find(&name).ok_or(JobsError::Exists(name)),
+                Err(error) => Err(error),
+            },
+        }
+    }
+
+    /// Checks that this agent answers at its address.
+    async fn probe(&self, agent: SocketAddr, boot_id: &str) -> Result<(), JobsError> {
+        let reason = match self.context.agents.find(agent, boot_id).await {
+            Ok(()) => return Ok(()),
+            Err(AgentError::Refused { status: 409, detail }) => detail,
+            Err(error) => error_chain(&error),
+        };
+        Err(JobsError::AgentUnreachable { agent, reason })
+    }
+}
+
+/// The id becomes a part of a URL.
+fn check_boot_id(boot_id: &str) -> Result<(), Refusal> {
+    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    if !boot_id.is_empty() && boot_id.len() <= BOOT_ID_MAX && boot_id.bytes().all(is_fine) {
+        return Ok(());
+    }
+    let sentence = format!("boot_id must have 1 to {BOOT_ID_MAX} letters, digits and hyphens");
+    Err(Refusal { code: ErrorCode::BadRequest, sentence })
+}
+
+/// The job that the first agent submits.
+fn spec_of(name: &JobName, request: &JoinRequest) -> Result<JobSpec, JobsError> {
+    let workers = request.workers.ok_or_else(|| JobsError::NotBegun(name.clone()))?;
+    let default = RunPolicy::default();
+    let run_policy = RunPolicy {
+        max_restarts: request.max_restarts.unwrap_or(default.max_restarts),
+        lease_seconds: request.lease_seconds.unwrap_or(default.lease_seconds),
+        on_unreachable: OnUnreachable::Replace,
+        ..default
+    };
+    let job = JobRequest {
+        worker_min: Some(workers.min),
+        worker_num: Some(workers.max),
+        run_policy,
+        ..JobRequest::new(name.clone(), Strategy::AllReduce)
+    };
+    JobSpec::try_from(job).map_err(JobsError::Spec)
+}
+
+/// Refuses an agent whose rules differ from those of its job.
+fn check_rules(spec: &JobSpec, request: &JoinRequest) -> Result<(), JobsError> {
+    let RunPolicy { lease_seconds, max_restarts, .. } = spec.run_policy;
+    let is_same = request.workers.is_none_or(|workers| spec.workers() == Some(workers))
+        && request.lease_seconds.is_none_or(|given| given == lease_seconds)
+        && request.max_restarts.is_none_or(|given| given == max_restarts);
+    if is_same {
+        return Ok(());
+    }
+    let range =
+        spec.workers().map_or_else(String::new, |workers| format!(" --worker-num {}:{}", workers.min, workers.max));
+    let rules = format!("{range} --lease {lease_seconds} --max-restarts {max_restarts}");
+    Err(JobsError::OtherRules { name: spec.name.clone(), rules })
+}
+
+/// The answer to an agent whose job has ended.
+fn ended(result: &JobResult) -> JoinAnswer {
+    let reason = match result {
+        JobResult::Failed { failure } => Some(Failure::to_string(failure)),
+        JobResult::Succeeded | JobResult::Cancelled => None,
+    };
+    JoinAnswer::Ended { outcome: result.state(), reason }
+}

@@ -1,0 +1,192 @@
+//! The back end of machines that join: it conforms, and it knows its machines after a restart of the master.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use master::agent_client::{AgentAnswer, AgentClient};
+use master::agent_token::AgentKey;
+use master::backend::joined::JoinedBackend;
+use master::backend::{PodBackend, PodSpec};
+use master::job::key::JobKey;
+use master::job::observation::{Pod, PodState};
+use protocol::ids::ReplicaId;
+use protocol::job::JobSpec;
+use protocol::join::{JoinRequest, Left};
+use protocol::run_policy::{OnUnreachable, RunPolicy};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::process::harness::built;
+
+fn job() -> JobKey {
+    JobKey { name: "pods".parse().expect("a name"), uid: "uid".to_owned() }
+}
+
+/// A job of two workers that this back end admits.
+fn spec() -> JobSpec {
+    let spec = testkit::conformance::store::record("pods").spec;
+    let run_policy = RunPolicy { on_unreachable: OnUnreachable::Replace, lease_seconds: 1, ..RunPolicy::default() };
+    JobSpec { worker_min: Some(1), run_policy, ..spec }
+}
+
+fn worker(index: u32) -> ReplicaId {
+    format!("worker-{index}").parse().expect("a replica")
+}
+
+fn open(folder: &Path, key: &AgentKey) -> JoinedBackend {
+    JoinedBackend::open(folder.join("machines"), key.clone(), |known| *known == job()).expect("readable files")
+}
+
+async fn create(backend: &JoinedBackend, index: u32) {
+    let hash = AgentKey::random().token("uid").sha256();
+    backend.create(PodSpec::new(job(), &spec(), worker(index), hash)).await.expect("create");
+}
+
+/// The message of a machine at this port.
+fn message(boot_id: &str, port: u16) -> JoinRequest {
+    JoinRequest {
+        boot_id: boot_id.to_owned(),
+        address: ([127, 0, 0, 1], port).into(),
+        tensorflow_port: port,
+        workers: None,
+        lease_seconds: Some(1),
+        max_restarts: None,
+        uid: None,
+        place: None,
+        left: None,
+    }
+}
+
+fn join(backend: &JoinedBackend, message: JoinRequest) -> Option<ReplicaId> {
+    backend.join(&job(), message).expect("the disk takes it")
+}
+
+fn states(backend: &JoinedBackend) -> Vec<(ReplicaId, &'static str)> {
+    let name = |pod: &Pod| match pod.state {
+        PodState::Pending { .. } => "waits",
+        PodState::Running(_) => "runs",
+        PodState::Terminated { .. } => "has finished",
+        PodState::Disrupted { .. } => "was ended",
+        PodState::Leaving { .. } | PodState::Unusable { .. } => panic!("{pod:?}"),
+    };
+    backend.watch(&job()).borrow().iter().map(|(id, pod)| (*id, name(pod))).collect()
+}
+
+/// Starts an agent, lets it join, and says when it has ended.
+async fn machine(backend: JoinedBackend, agents: AgentClient, hash: String) {
+    let mut agent = Command::new(built("agent"));
+    agent.args(["--supervised", "--listen", "127.0.0.1:0", "--token-sha256", &hash, "--", "true"]);
+    agent.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+    let mut child = agent.spawn().expect("the agent starts");
+    let lifeline = child.stdin.take();
+    let stdout = child.stdout.take().expect("a pipe");
+    let address = BufReader::new(stdout).lines().next_line().await.expect("text").expect("an address");
+    let address: std::net::SocketAddr = address.parse().expect("an address");
+    let Ok(AgentAnswer::Status(status)) = agents.status(address, None).await else { panic!("an agent answers") };
+    static PORT: AtomicU16 = AtomicU16::new(20_000);
+    let here = JoinRequest { address, ..message(&status.boot_id, PORT.fetch_add(1, Ordering::Relaxed)) };
+    join(&backend, here.clone());
+    child.wait().await.expect("it ends");
+    drop(lifeline);
+    join(&backend, JoinRequest { left: Some(Left::Finished), ..here });
+}
+
+/// Starts a machine for each place that waits for one.
+async fn fleet(backend: JoinedBackend, key: AgentKey) {
+    let token = key.token("uid");
+    let agents = AgentClient::new().with_token(&token);
+    let mut table = backend.watch(&job());
+    let (mut machines, mut asked) = (JoinSet::new(), std::collections::HashSet::new());
+    loop {
+        let pods: Vec<Pod> = table.borrow_and_update().values().cloned().collect();
+        for pod in pods.into_iter().filter(|pod| matches!(pod.state, PodState::Pending { .. })) {
+            if asked.insert(format!("{:?}", pod.incarnation)) {
+                machines.spawn(machine(backend.clone(), agents.clone(), token.sha256()));
+            }
+        }
+        table.changed().await.expect("the back end keeps its table");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_back_end_of_machines_that_join_conforms() {
+    let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
+    let pods = open(folder.path(), &key);
+    let _fleet = AbortOnDropHandle::new(tokio::spawn(fleet(pods.clone(), key.clone())));
+    testkit::conformance::backend::check(&pods, &spec(), "uid", &key).await;
+    let left = std::fs::read_dir(folder.path().join("machines")).expect("the folder").count();
+    assert_eq!(left, 0, "no file of a deleted pod stays");
+}
+
+#[tokio::test]
+async fn a_machine_keeps_its_place_when_the_master_is_restarted() {
+    let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
+    let first = open(folder.path(), &key);
+    create(&first, 0).await;
+    create(&first, 1).await;
+    assert_eq!(join(&first, message("a", 1)), Some(worker(0)), "the lowest place");
+    assert_eq!(join(&first, message("b", 2)), Some(worker(1)));
+    assert_eq!(join(&first, message("c", 3)), None, "no place is free");
+    assert_eq!(join(&first, message("a", 1)), Some(worker(0)), "a repeated message changes nothing");
+    assert_eq!(join(&first, JoinRequest { left: Some(Left::Terminated), ..message("b", 2) }), None);
+    let known = [(worker(0), "runs"), (worker(1), "was ended")];
+    assert_eq!(states(&first), known);
+    drop(first);
+
+    let second = open(folder.path(), &key);
+    assert_eq!(states(&second), known, "before anything is created or joins");
+    create(&second, 1).await;
+    assert_eq!(states(&second), known);
+    second.delete(&job(), worker(1)).await.expect("delete");
+    create(&second, 1).await;
+    assert_eq!(join(&second, message("c", 3)), Some(worker(1)));
+    let another = JoinedBackend::open(folder.path().join("machines"), key, |_| false).expect("readable files");
+    assert_eq!(states(&another), [], "machines of jobs that no longer exist are forgotten");
+}
+
+#[tokio::test]
+async fn a_machine_gets_its_earlier_place_if_it_is_free() {
+    let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
+    let backend = open(folder.path(), &key);
+    for index in 0..3 {
+        create(&backend, index).await;
+    }
+    let back = |boot_id: &str, port: u16| JoinRequest { place: Some(worker(1)), ..message(boot_id, port) };
+    assert_eq!(join(&backend, back("a", 1)), Some(worker(1)));
+    assert_eq!(join(&backend, back("b", 2)), Some(worker(0)), "another machine has it");
+    // Somebody has killed the first agent, and started it again.
+    assert_eq!(join(&backend, message("c", 1)), Some(worker(2)));
+    assert_eq!(states(&backend), [(worker(0), "runs"), (worker(1), "was ended"), (worker(2), "runs")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_place_of_a_machine_that_does_not_answer_is_free_only_when_its_script_must_be_dead() {
+    let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
+    let backend = open(folder.path(), &key);
+    for (index, port) in [(0, 1), (1, 2)] {
+        create(&backend, index).await;
+        // Nothing listens there.
+        join(&backend, message(&index.to_string(), port));
+    }
+    let driver = backend.watch(&job());
+    backend.delete_all(&job()).await.expect("delete");
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(states(&backend), [(worker(0), "runs"), (worker(1), "runs")], "the driver may still renew the lease");
+    assert_eq!(join(&backend, message("0", 1)), None, "it has to leave");
+    backend.delete_unconfirmed(&job(), worker(0)).await.expect("the driver knows that the script is dead");
+    assert_eq!(states(&backend), [(worker(1), "runs")]);
+
+    drop(driver);
+    let began = Instant::now();
+    while folder.path().join("machines/pods.uid/worker-1.json").exists() {
+        assert!(began.elapsed() < Duration::from_secs(60), "still kept: {:?}", states(&backend));
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert!(began.elapsed() >= Duration::from_secs(3), "the fence is three leases");
+    assert_eq!(states(&backend), []);
+}

@@ -1,0 +1,91 @@
+//! The message with which the agent of a bare machine joins a job, repeats that it is there, and says that it leaves;
+//! and the master's answer.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::elastic::Workers;
+use crate::ids::ReplicaId;
+use crate::lease::Lease;
+use crate::view::JobState;
+
+/// The body of `POST /v1/jobs/NAME/members`. The first agent that joins also submits the job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct JoinRequest {
+    /// Identifies this start of the agent's program, as in its status.
+    pub boot_id: String,
+    /// The address of the agent, for the master. Its host is also that of the TensorFlow server, for other members.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, pattern = r"^([0-9.]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}$"))]
+    pub address: SocketAddr,
+    /// The port of the TensorFlow server.
+    pub tensorflow_port: u16,
+    /// How many workers the job may have. Absent: the job exists already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<Workers>,
+    /// The job's lease; see [`crate::run_policy::RunPolicy::lease_seconds`]. Absent: that of the job, or the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_seconds: Option<u32>,
+    /// The job's budget of restarts. Absent: that of the job, or the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_restarts: Option<u32>,
+    /// The uid of the job, from the last answer. Absent in the agent's first message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+    /// The agent's last place. It gets this place again if the place is free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<ReplicaId>,
+    /// Present in the agent's last message: all its processes are dead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<Left>,
+}
+
+/// Why an agent leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Left {
+    /// A master asked it to finish.
+    Finished,
+    /// A signal told it to end.
+    Terminated,
+}
+
+/// The answer to a [`JoinRequest`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum JoinAnswer {
+    /// The agent has a place. It repeats its message when it was not polled for the lease.
+    Joined {
+        /// The job's uid.
+        uid: String,
+        /// The agent's place.
+        place: ReplicaId,
+        /// The SHA-256, in hex, of the token that the agent must require from its callers.
+        token_sha256: String,
+        /// The job's lease.
+        lease_seconds: u32,
+    },
+    /// No place is free, or the agent has left. An agent that waits for a place repeats its message.
+    Waiting {
+        /// The job's uid.
+        uid: String,
+    },
+    /// The job has ended, and so must the agent.
+    Ended {
+        /// The final state.
+        outcome: JobState,
+        /// Why the job failed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+}
+
+/// How long an agent waits before it repeats a message that was not answered, or that got it no place.
+pub fn pause(lease: Lease) -> Duration {
+    lease.length() / 5
+}

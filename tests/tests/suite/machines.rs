@@ -1,0 +1,143 @@
+//! Jobs on bare machines, whose agents join the master by themselves. The machines are addresses of loopback.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use e2e::processes::signal;
+use e2e::programs::built;
+use e2e::{Finished, Master, Running, Scene, within};
+use protocol::view::{JobState, JobView};
+use rustix::process::Signal;
+
+/// Runs until the folder contains the file `code`, and exits with the number in it.
+const TRAIN: &str = "import os, sys, time\n\
+                     print('world', os.environ['WORLD_SIZE'], flush=True)\n\
+                     while not os.path.exists('code'): time.sleep(0.05)\n\
+                     sys.exit(int(open('code').read()))\n";
+
+/// What the agent says that has the first place.
+const WORKER_0: &str = "joined the job as worker-0";
+
+const JOINED: [&str; 4] = ["--state-dir", "state", "--backend", "joined"];
+
+/// The agent of machine 127.0.0.`number`, with the master's token and further arguments.
+fn agent(scene: &Scene, master: &Master, number: u8, args: &[&str]) -> Command {
+    let address = format!("127.0.0.{number}:0");
+    let mut command = Command::new(built("agent"));
+    command.args(["--join", &master.url, "--task", "digits", "--lease", "2", "--address", &address]).args(args);
+    command.args(["--", "python", "exec.py"]).current_dir(scene.path()).env("MUSTER_TOKEN", "secret");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn status(scene: &Scene, master: &Master) -> Option<JobView> {
+    let status = ["--master", &master.url, "status", "digits", "-o", "json"];
+    let ended = Finished::of(scene.client(&status).env("MUSTER_TOKEN", "secret"));
+    serde_json::from_str(&ended.stdout).ok()
+}
+
+/// Waits until the job runs with these workers, in a start that is not `before`.
+fn until_running(scene: &Scene, master: &Master, workers: &[&str], before: Option<&JobView>) -> JobView {
+    let runs = |view: &JobView| {
+        // Their seats depend on who was ready first.
+        let mut roster: Vec<String> = view.roster.iter().map(ToString::to_string).collect();
+        roster.sort();
+        let is_new = before.is_none_or(|before| before.generation != view.generation);
+        view.state == JobState::Running && roster == workers && is_new
+    };
+    let log = || format!("{:#?}\n{}", status(scene, master), master.log());
+    within(&format!("{workers:?} run"), || status(scene, master).filter(runs), log)
+}
+
+#[test]
+fn machines_keep_their_job_without_its_master_and_go_on_without_a_dead_machine() {
+    let scene = Scene::new(TRAIN);
+    let mut master = Master::start(scene.path(), &JOINED, &[]);
+    let one = Running::of(&mut agent(&scene, &master, 2, &["--worker-num", "1:2"]));
+    let two = Running::of(&mut agent(&scene, &master, 3, &["--nnodes", "1:2", "--monitor_interval", "5"]));
+    one.until_printed(1, "world 2");
+    two.until_printed(1, "world 2");
+    let first = until_running(&scene, &master, &["worker-0", "worker-1"], None);
+
+    master.kill();
+    master.follow_up(&JOINED);
+    let view = until_running(&scene, &master, &["worker-0", "worker-1"], None);
+    assert_eq!((view.generation, view.restarts.total()), (first.generation, 0), "no script has noticed it");
+
+    // Each of both may have taken the first place.
+    let is_first = |running: &Running| running.said(WORKER_0);
+    let (stays, dies) = if is_first(&one) { (one, two) } else { (two, one) };
+    dies.kill();
+    let alone = until_running(&scene, &master, &["worker-0"], Some(&view));
+    assert_eq!(alone.restarts.total(), 0, "a lost machine is no failure");
+    let three = Running::of(&mut agent(&scene, &master, 4, &[]));
+    three.until_printed(1, "world 2");
+    until_running(&scene, &master, &["worker-0", "worker-1"], Some(&alone));
+    fs::write(scene.path().join("code"), "0").expect("write");
+    stays.ended().code(0);
+    three.ended().code(0);
+    assert_eq!(status(&scene, &master).map(|view| view.state), Some(JobState::Succeeded));
+}
+
+#[test]
+fn a_machine_that_was_cut_off_joins_again() {
+    let scene = Scene::new(TRAIN);
+    let master = Master::start(scene.path(), &JOINED, &[]);
+    let range = ["--worker-num", "1:2"];
+    let one = Running::of(&mut agent(&scene, &master, 2, &range));
+    one.until_printed(1, "world 1");
+    let two = Running::of(&mut agent(&scene, &master, 3, &range));
+    let whole = until_running(&scene, &master, &["worker-0", "worker-1"], None);
+    signal(two.pid(), Signal::STOP);
+    let alone = until_running(&scene, &master, &["worker-0"], Some(&whole));
+    signal(two.pid(), Signal::CONT);
+    let view = until_running(&scene, &master, &["worker-0", "worker-1"], Some(&alone));
+    assert_eq!(view.restarts.total(), 0, "nothing counts");
+    // The end of a machine is another matter than that of its job.
+    signal(two.pid(), Signal::TERM);
+    two.ended();
+    until_running(&scene, &master, &["worker-0"], Some(&view));
+    fs::write(scene.path().join("code"), "0").expect("write");
+    one.ended().code(0);
+}
+
+#[test]
+fn a_machine_ends_with_its_job_and_a_bad_one_says_why_it_cannot_join() {
+    let scene = Scene::new(TRAIN);
+    fs::write(scene.path().join("token"), "secret").expect("write");
+    let with_token = [&JOINED[..], &["--token-file", "token"]].concat();
+    let master = Master::start(scene.path(), &with_token, &[]);
+    let refused = |number: u8, args: &[&str], says: &str| {
+        Finished::of(&mut agent(&scene, &master, number, args)).code(2).says(&[says]);
+    };
+    refused(2, &[], "no job is named \"digits\": give --worker-num to begin one");
+    refused(2, &["--worker-num", "0:1"], "at least one worker");
+    let rules = ["--worker-num", "1", "--max-restarts", "0"];
+    let one = Running::of(&mut agent(&scene, &master, 2, &rules));
+    one.until_printed(1, "world 1");
+    let spare = Running::of(&mut agent(&scene, &master, 3, &rules));
+    spare.until_said("waits for a free place");
+    let same =
+        "job \"digits\" has --worker-num 1:1 --lease 2 --max-restarts 0: give the same, or choose another --task";
+    refused(4, &["--worker-num", "1:2"], same);
+    refused(
+        4,
+        &["--listen", "127.0.0.4:0", "--address", "127.0.0.4:1"],
+        "cannot reach the agent at 127.0.0.4:1 (--address)",
+    );
+    let mut without_token = agent(&scene, &master, 4, &rules);
+    Finished::of(without_token.env_remove("MUSTER_TOKEN")).code(2).says(&["the token is missing or wrong"]);
+
+    fs::write(scene.path().join("code"), "3").expect("write");
+    one.ended().code(3);
+    spare.ended().code(1).says(&["the job has ended", "exited with code 3"]);
+    refused(2, &rules, "job \"digits\" has ended: choose another --task, or remove it with client delete digits");
+    let hint = format!("agent --join {} --task other --worker-num MIN:MAX", master.url);
+    let mut submit = scene.client(&["--master", &master.url, "--task", "other"]);
+    Finished::of(submit.env("MUSTER_TOKEN", "secret")).code(2).says(&["on machines that join it", &hint]);
+    drop(master);
+
+    let processes = Master::start(scene.path(), &["--state-dir", "other"], &[]);
+    let ended = Finished::of(&mut agent(&scene, &processes, 2, &rules)).code(2);
+    ended.says(&["agents cannot join this master", "--backend joined"]);
+}
