@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::OptionFuture;
 use futures_util::{FutureExt, StreamExt, stream};
 use protocol::group::Group;
-use protocol::ids::{Generation, ReplicaId};
+use protocol::ids::{Generation, ReplicaId, Role};
 use protocol::lease::Standing;
 use tokio::time::Instant;
 use tracing::{debug, warn};
@@ -22,7 +22,7 @@ use super::{Driver, Next, Report};
 use crate::error_chain::error_chain;
 use crate::job::gang::Member;
 use crate::job::observation::{AgentState, DeletedBy, Observation, Presence};
-use crate::job::phase::{Action, PodSelection};
+use crate::job::phase::{Action, Ending, JobPhase, PodSelection};
 use crate::job::replica::ReplicaPhase;
 
 /// Maximum pods that are created or deleted at the same time.
@@ -125,8 +125,18 @@ impl Driver {
             return;
         }
         let (agents, reporter) = (self.agents.clone(), self.reporter.clone());
+        // After a success, only replicas that train may have something to save. TensorFlow's servers ignore SIGTERM.
+        let has_succeeded = matches!(self.phase, JobPhase::Stopping { ending: Ending::Succeeded, .. });
+        let of_servers = if has_succeeded { self.policy.stop_grace } else { grace };
+        let spec = &self.stored.record.spec;
+        let workers_serve = spec.ps_num > 0 && spec.chief_num > 0;
         self.tasks.spawn(async move {
             let stop = async |(subject, agent): (Subject, SocketAddr)| {
+                let grace = match subject.id.role {
+                    Role::Ps | Role::Evaluator => of_servers,
+                    Role::Worker if workers_serve => of_servers,
+                    Role::Worker | Role::Chief => grace,
+                };
                 if let Err(error) = tasks::stop(&agents, agent, generation, grace).await {
                     let report = Report::NotStopped { replica: subject.id, generation, reason: error_chain(&error) };
                     // The send fails only if the driver has ended, so the error does not matter.

@@ -44,6 +44,9 @@ pub struct Policy {
     pub start_timeout: Duration,
     /// See [`STOP_GRACE`].
     pub stop_grace: Duration,
+    /// The same after a success, for replicas that may still save or export a model. Pods with a template of the job have the
+    /// time that their template gives.
+    pub success_grace: Duration,
     /// Time between SIGTERM and SIGKILL while the cluster evicts one of the gang's pods: that pod's own grace, at most
     /// [`LEAVING_GRACE_MAX`].
     pub leaving_grace: Duration,
@@ -166,11 +169,14 @@ impl Policy {
             preload: _,               // see `job::warm`
         } = &spec.run_policy;
         let start_timeout = seconds(*start_timeout_seconds);
+        let grace = seconds(spec.pod.termination_grace_seconds());
+        let has_templates = spec.groups.iter().any(|group| group.template.is_some());
         let deadline = deadline_seconds.map(seconds).map(|given| Deadline { at: given.saturating_sub(age), given });
         Self {
             start_timeout,
             stop_grace: STOP_GRACE,
-            leaving_grace: seconds(spec.pod.termination_grace_seconds()).min(LEAVING_GRACE_MAX),
+            success_grace: if has_templates { grace } else { STOP_GRACE },
+            leaving_grace: grace.min(LEAVING_GRACE_MAX),
             release_timeout: RELEASE_TIMEOUT,
             success: SuccessRule::of(spec, *success_policy),
             max_restarts: *max_restarts,
@@ -186,6 +192,11 @@ impl Policy {
             clean_pods: *clean_pods,
             elastic: spec.workers().map(|workers| Elastic::of(workers, &spec.run_policy)),
         }
+    }
+
+    /// Time after which the pods of replicas that were asked to stop are deleted.
+    pub fn stop_limit(&self) -> Duration {
+        self.stop_grace.max(self.success_grace) + self.release_timeout
     }
 
     /// Decides what to do about a failure after these restarts. `helper` is about the script that failed.

@@ -32,10 +32,9 @@ pub(super) fn position(template: &Value) -> Option<usize> {
 }
 
 /// Who the processes are.
-pub(super) fn user(template: &Value, position: usize, known: &BTreeMap<String, Entrypoint>) -> User {
-    let container = &template["spec"]["containers"][position];
+pub(super) fn user(pod: &Value, container: &Value, known: &BTreeMap<String, Entrypoint>) -> User {
     let is_named = |context: &Value| !context["securityContext"]["runAsUser"].is_null();
-    if is_named(container) || is_named(&template["spec"]) {
+    if is_named(container) || is_named(pod) {
         return User::Named;
     }
     let of_image = container["image"].as_str().and_then(|image| known.get(image)).map(|known| known.user.as_str());

@@ -51,7 +51,12 @@ impl Fields {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
-    pub(super) fn clone_map(&self) -> Map<String, Value> {
+    /// The path of the object.
+    pub(super) fn own_path(&self) -> &str {
+        &self.path
+    }
+
+    pub(super) fn to_map(&self) -> Map<String, Value> {
         self.map.clone()
     }
 

@@ -18,7 +18,7 @@ use protocol::origin::{Origin, TfJobOrigin};
 use protocol::pod::{PodOptions, RunAs};
 use protocol::run_policy::SuccessPolicy;
 use protocol::tfjob::{TfJobRequest, Warning};
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
 use self::container::User;
 use self::document::Document;
@@ -68,10 +68,9 @@ impl Read {
 pub fn read(request: &TfJobRequest, place: &Place) -> Result<Read, Vec<Note>> {
     let mut findings = Findings::default();
     let Some(document) = Document::parse(&request.document, &mut findings) else { return Err(findings.refused) };
-    let Document { api_version, name, namespace, labels, annotations, spec } = document;
+    let Document { api_version, name, namespace, labels, annotations, mut spec } = document;
     check_namespace(request.options.namespace.as_ref().or(namespace.as_ref()), place, &mut findings);
-    let kept_spec = without_templates(spec.clone_map());
-    let mut spec = spec;
+    let kept_spec = without_templates(spec.to_map());
     let policy = policy::read(&mut spec, &mut findings);
     let types = spec.object("tfReplicaSpecs", &mut findings);
     let replicas = roles::read(types, (request, place), policy.priority_class.as_deref(), &mut findings);
@@ -100,13 +99,13 @@ fn check_namespace(asked: Option<&String>, place: &Place, findings: &mut Finding
 }
 
 /// The `spec` without the templates, which are in the job's groups, and without `suspend`, which is in its record.
-fn without_templates(spec: Map<String, serde_json::Value>) -> Map<String, serde_json::Value> {
+fn without_templates(spec: Map<String, Value>) -> Map<String, Value> {
     let mut spec = spec;
-    let specs = spec.get_mut("tfReplicaSpecs").and_then(serde_json::Value::as_object_mut);
+    let specs = spec.get_mut("tfReplicaSpecs").and_then(Value::as_object_mut);
     for of_role in specs.into_iter().flatten().filter_map(|(_, value)| value.as_object_mut()) {
         of_role.remove("template");
     }
-    if let Some(policy) = spec.get_mut("runPolicy").and_then(serde_json::Value::as_object_mut) {
+    if let Some(policy) = spec.get_mut("runPolicy").and_then(Value::as_object_mut) {
         policy.remove("suspend");
         if policy.is_empty() {
             spec.remove("runPolicy");

@@ -72,7 +72,7 @@ fn of_type(
     findings: &mut Findings,
 ) -> Replicas {
     let mut fields = fields;
-    let path = fields.path("template").trim_end_matches(".template").to_owned();
+    let path = fields.own_path().to_owned();
     let count = fields.number("replicas", findings).unwrap_or(1);
     if count > 1 && matches!(role, Role::Chief | Role::Evaluator) {
         findings.refuse(&fields.path("replicas"), format!("a job has at most one {role}"));
@@ -113,22 +113,24 @@ fn of_template(
         return (User::Named, None);
     };
     let at = format!("{path}.spec.containers[{position}]");
-    let user = container::user(&template, position, &request.entrypoints);
-    let command = container::command(&template["spec"]["containers"][position], (&at, name), request, findings);
-    let port = container::port(&template["spec"]["containers"][position], &at, findings);
+    let container = &template["spec"]["containers"][position];
+    let user = container::user(&template["spec"], container, &request.entrypoints);
+    let command = container::command(container, (&at, name), request, findings);
+    let tf_port = container::port(container, &at, findings);
+    let named = |pod: Value| Template { container: TFJOB_CONTAINER.to_owned(), tf_port, pod };
     match place {
-        Place::Processes => local::simplify(&mut template, (&path, position), &request.options, findings),
-        Place::Pods { .. } => container::check_variables(&template["spec"]["containers"][position], &at, findings),
+        Place::Processes => {
+            local::simplify(&mut template, (&path, position), &request.options, findings);
+            let command = command.and_then(|command| local::command(command, &at, findings));
+            (user, command.map(|command| (command, named(template))))
+        }
+        Place::Pods { .. } => {
+            container::check_variables(container, &at, findings);
+            let template = named(template);
+            check(&template, &path, request.options.allow_root, findings);
+            (user, command.map(|command| (command, template)))
+        }
     }
-    let command = match place {
-        Place::Processes => command.and_then(|command| local::command(command, &at, findings)),
-        Place::Pods { .. } => command,
-    };
-    let template = Template { container: TFJOB_CONTAINER.to_owned(), tf_port: port, pod: template };
-    if let Place::Pods { .. } = place {
-        check(&template, &path, request.options.allow_root, findings);
-    }
-    (user, command.map(|command| (command, template)))
 }
 
 /// Checks the fields of the pod. The back end knows whether it allows folders of the node.

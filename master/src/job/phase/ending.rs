@@ -69,7 +69,8 @@ fn grace(ending: &Ending, seen: Seen<'_>) -> Duration {
         Ending::Failed(failure) if is_free_leave(failure, seen) => seen.policy.leaving_grace,
         Ending::Failed(_) => Duration::ZERO,
         Ending::Regroup | Ending::Suspended if !seen.gang.any(lacks_helper) => seen.policy.leaving_grace,
-        Ending::Succeeded | Ending::Cancelled | Ending::Regroup | Ending::Suspended => seen.policy.stop_grace,
+        Ending::Succeeded => seen.policy.success_grace,
+        Ending::Cancelled | Ending::Regroup | Ending::Suspended => seen.policy.stop_grace,
     }
 }
 
@@ -87,7 +88,7 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     // After a takeover, this master may discover a run only now.
     let generation = stop.generation.or(gang.newest_generation());
     if has_unended_run(generation, seen) || generation != stop.generation {
-        let overdue = now >= stop.since + policy.stop_grace + policy.release_timeout;
+        let overdue = now >= stop.since + policy.stop_limit();
         let actions = if overdue {
             vec![Action::DeletePods(PodSelection::Unended)]
         } else {

@@ -39,7 +39,7 @@ impl JobPhase {
         match self {
             Self::Pending { since, .. } | Self::Starting { since, .. } => Some(earlier(*since + policy.start_timeout)),
             Self::Restarting { until, .. } => Some(earlier(*until)),
-            Self::Stopping { since, .. } => Some(*since + policy.stop_grace + policy.release_timeout),
+            Self::Stopping { since, .. } => Some(*since + policy.stop_limit()),
             Self::Releasing { since, .. } => Some(*since + policy.release_timeout),
             Self::Running { .. } => job,
             Self::Suspended { .. } | Self::Finished { .. } => None,

@@ -10,9 +10,11 @@ use master::job::policy::{
 use protocol::agent::{ExitOutcome, ExitReport};
 use protocol::elastic::Workers;
 use protocol::failure::{Failure, Loss, Restarts};
+use protocol::group::{Group, Template};
 use protocol::ids::{Role, UnixMillis};
 use protocol::job::{JobRequest, JobSpec, Strategy};
 use protocol::run_policy::{CleanPods, OnStartTimeout, OnUnreachable, RestartRule, RunPolicy, SuccessPolicy};
+use serde_json::json;
 
 use crate::job::support::{NO_RESTARTS, exit, exited, id, stopped};
 
@@ -48,6 +50,7 @@ fn the_policy_of_a_job_follows_its_spec() {
     let expected = Policy {
         start_timeout: Duration::from_secs(60),
         stop_grace: STOP_GRACE,
+        success_grace: STOP_GRACE,
         leaving_grace: LEAVING_GRACE_MAX,
         release_timeout: RELEASE_TIMEOUT,
         success: SuccessRule::Decider(id("worker-0")),
@@ -209,4 +212,24 @@ fn a_script_that_leaves_after_a_step_costs_no_restart() {
             assert_eq!(policy.budget_of(failure, helper), budget, "{failure} {helper:?}");
         }
     }
+}
+
+#[test]
+fn after_a_success_replicas_with_a_template_have_the_time_of_their_pods() {
+    let container = json!({ "name": "tensorflow", "image": "mnist:1" });
+    let template = Template {
+        container: "tensorflow".to_owned(),
+        tf_port: 2222,
+        pod: json!({ "spec": { "containers": [container] } }),
+    };
+    let group = Group { template: Some(template), ..Group::new(Role::Worker, 2) };
+    let own = spec(Strategy::AllReduce, None, RunPolicy::default());
+    let of_template = JobSpec { groups: vec![group], ..own.clone() };
+    let graces = |spec: &JobSpec| {
+        let policy = Policy::of(spec, Duration::ZERO, 0);
+        (policy.stop_grace, policy.success_grace, policy.stop_limit() - policy.release_timeout)
+    };
+    let of_pod = Duration::from_secs(30);
+    assert_eq!(graces(&own), (STOP_GRACE, STOP_GRACE, STOP_GRACE));
+    assert_eq!(graces(&of_template), (STOP_GRACE, of_pod, of_pod));
 }

@@ -34,6 +34,7 @@ pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
     Policy {
         start_timeout: Duration::from_secs(600),
         stop_grace: Duration::from_secs(3),
+        success_grace: Duration::from_secs(3),
         leaving_grace: Duration::from_secs(12),
         release_timeout: Duration::from_secs(20),
         success: SuccessRule::AllThatTrain,
