@@ -57,6 +57,10 @@ pub struct Config {
     #[arg(long, env = "MUSTER_ALLOW_HOST_VOLUMES", value_parser = BoolishValueParser::new())]
     pub allow_host_volumes: bool,
 
+    /// Run each TFJob of the namespace as a job, with --backend kubernetes; client install --tfjobs prepares the cluster
+    #[arg(long, env = "MUSTER_WATCH_TFJOBS", value_parser = BoolishValueParser::new())]
+    pub watch_tfjobs: bool,
+
     /// File with the bearer token for every request except health checks, /metrics and /openapi.json
     #[arg(long, env = "MUSTER_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
@@ -107,6 +111,7 @@ impl Config {
             ("--namespace", self.namespace.is_some()),
             ("--agent-image", self.agent_image.is_some()),
             ("--allow-host-volumes", self.allow_host_volumes),
+            ("--watch-tfjobs", self.watch_tfjobs),
         ];
         let of_lasting_agents = ("--agent-key-file", self.agent_key_file.is_some());
         let (name, unused) = match self.backend() {

@@ -20,6 +20,7 @@ mod state_dir;
 pub mod store;
 pub mod template;
 pub mod tfjob;
+mod tfjob_watch;
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -79,7 +80,7 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
     // Raise the limit first: later code reads it.
     let descriptors = Descriptors::raise().context("raise the limit of open files")?;
     let state = StateDir::claim(&config.state_dir()?)?;
-    let World { store, backend, namespace, agent_key, boot_id, logs, code } = tokio::select! {
+    let World { store, backend, cluster, namespace, agent_key, boot_id, logs, code } = tokio::select! {
         world = World::find(&config, &state, descriptors) => world?,
         reason = signals.told_to_end() => return ended_by(reason),
     };
@@ -97,6 +98,9 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
         reason = signals.told_to_end() => return ended_by(reason),
     }
     announce(&listener)?;
+    let of_tfjobs = cluster.filter(|_| config.watch_tfjobs);
+    let _tfjobs =
+        of_tfjobs.map(|cluster| AbortOnDropHandle::new(tokio::spawn(tfjob_watch::run(cluster, Arc::clone(&jobs)))));
 
     let end = CancellationToken::new();
     let about = About { backend: config.backend().into(), namespace, agent_binary: config.agent_to_give()? };
@@ -138,6 +142,8 @@ fn why_it_ended(ended: Result<Result<(), StoreError>, JoinError>) -> anyhow::Res
 struct World {
     store: Arc<dyn JobStore>,
     backend: Arc<dyn PodBackend>,
+    /// The cluster of the pods, if they are Kubernetes pods.
+    cluster: Option<Cluster>,
     /// The namespace of the pods, if they are Kubernetes pods.
     namespace: Option<String>,
     agent_key: AgentKey,
@@ -175,7 +181,16 @@ async fn on_this_host(config: &Config, state: &StateDir, descriptors: Descriptor
     // These agents do not outlive this master, so a random key is enough.
     let (boot_id, agent_key) = (boot_id(&store).await?, AgentKey::random());
     let (logs, code) = (state.logs(), state.code());
-    Ok(World { store: Arc::new(store), backend: Arc::new(backend), namespace: None, agent_key, boot_id, logs, code })
+    Ok(World {
+        store: Arc::new(store),
+        backend: Arc::new(backend),
+        cluster: None,
+        namespace: None,
+        agent_key,
+        boot_id,
+        logs,
+        code,
+    })
 }
 
 async fn on_machines(config: &Config, state: &StateDir) -> anyhow::Result<World> {
@@ -186,7 +201,16 @@ async fn on_machines(config: &Config, state: &StateDir) -> anyhow::Result<World>
     let backend = JoinedBackend::open(state.machines(), agent_key.clone(), |job| jobs.contains(job));
     let backend = backend.context("read the messages of machines")?;
     let (logs, code) = (state.logs(), state.code());
-    Ok(World { store: Arc::new(store), backend: Arc::new(backend), agent_key, boot_id, logs, code, namespace: None })
+    Ok(World {
+        store: Arc::new(store),
+        backend: Arc::new(backend),
+        agent_key,
+        boot_id,
+        logs,
+        code,
+        cluster: None,
+        namespace: None,
+    })
 }
 
 /// The key for the tokens of agents that outlive this master.
@@ -209,7 +233,16 @@ async fn in_cluster(config: &Config, state: &StateDir) -> anyhow::Result<World> 
     let store = KubeStore::new(&cluster);
     let boot_id = boot_id(&store).await?;
     let namespace = Some(cluster.namespace().to_owned());
-    Ok(World { store: Arc::new(store), backend: Arc::new(backend), namespace, agent_key, boot_id, logs, code })
+    Ok(World {
+        store: Arc::new(store),
+        backend: Arc::new(backend),
+        cluster: Some(cluster),
+        namespace,
+        agent_key,
+        boot_id,
+        logs,
+        code,
+    })
 }
 
 /// The exit status: 0 after a requested shutdown, 2 when the master could not start or continue.

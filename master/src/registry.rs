@@ -229,6 +229,11 @@ impl Jobs {
         self.lock().get(name).cloned()
     }
 
+    /// A notification whenever a job is added, removed, or changed on record.
+    pub fn arrivals(&self) -> watch::Receiver<()> {
+        self.arrivals.subscribe()
+    }
+
     /// The views of all jobs, in the order of their names.
     pub fn list(&self) -> Vec<JobView> {
         self.lock().values().map(|handle| handle.view.borrow().clone()).collect()

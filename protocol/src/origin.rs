@@ -53,6 +53,9 @@ pub struct TfJobOrigin {
     /// The fields that mean something else here, or nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
+    /// The uid of the object of the cluster that the job belongs to; `None` if a client sent the TFJob.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object_uid: Option<String>,
 }
 
 impl TfJobOrigin {
@@ -75,6 +78,14 @@ pub fn role_of_type(key: &str) -> Option<Role> {
 }
 
 impl JobSpec {
+    /// The uid of the object of the cluster that the job belongs to, if it belongs to one.
+    pub fn object_uid(&self) -> Option<&str> {
+        match &self.origin {
+            Some(Origin::TfJob(tfjob)) => tfjob.object_uid.as_deref(),
+            Some(Origin::Spawner { .. }) | None => None,
+        }
+    }
+
     /// A second path of the folder with the code in pods, where scripts of the job's launcher expect it.
     pub fn second_code_folder(&self) -> Option<&'static str> {
         match self.origin {

@@ -34,6 +34,9 @@ pub(crate) struct InstallArgs {
     /// [default: as it is; a new installation has none]
     #[arg(long, value_name = "WAY", hide_possible_values = true)]
     pub(crate) service: Option<Service>,
+    /// Run the TFJobs that kubectl apply creates in the namespace, without Kubeflow. Later installations keep this
+    #[arg(long)]
+    pub(crate) tfjobs: bool,
     /// Print the objects for kubectl apply -f - instead of installing them. The Secret is not among them
     #[arg(long)]
     pub(crate) export: bool,

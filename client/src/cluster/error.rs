@@ -105,6 +105,9 @@ pub(crate) enum ClusterError {
         /// The namespace.
         namespace: String,
     },
+    /// The kind TFJob is another program's.
+    #[error("the cluster already has TFJobs of another program, such as Kubeflow")]
+    Kubeflow,
     /// The namespace does not exist.
     #[error("there is no namespace {0}")]
     NoNamespace(String),
@@ -151,7 +154,9 @@ impl ClusterError {
             Self::Refused { status, .. } => *status == 429 || *status >= 500,
             Self::NoKubeconfig(_) | Self::NoContext(_) | Self::Namespace(_) | Self::Login { .. } => false,
             Self::Forbidden { .. } | Self::NoSecret(_) | Self::BadSecret { .. } | Self::Socket(_) => false,
-            Self::Foreign { .. } | Self::NoNamespace(_) | Self::NoImage { .. } | Self::Stuck(_) => false,
+            Self::Foreign { .. } | Self::Kubeflow | Self::NoNamespace(_) | Self::NoImage { .. } | Self::Stuck(_) => {
+                false
+            }
             Self::Late { .. } | Self::JobsRun { .. } | Self::NoConsent => false,
         }
     }
@@ -160,7 +165,9 @@ impl ClusterError {
     pub(crate) fn is_bad_input(&self) -> bool {
         match self {
             Self::NoKubeconfig(_) | Self::NoContext(_) | Self::Namespace(_) | Self::NoNamespace(_) => true,
-            Self::Foreign { .. } | Self::NoImage { .. } | Self::JobsRun { .. } | Self::NoConsent => true,
+            Self::Foreign { .. } | Self::Kubeflow | Self::NoImage { .. } | Self::JobsRun { .. } | Self::NoConsent => {
+                true
+            }
             Self::Login { .. } | Self::Forbidden { .. } | Self::Refused { .. } | Self::Unreachable { .. } => false,
             Self::Silent { .. } | Self::NoMaster(_) | Self::NotReady { .. } | Self::NoSecret(_) => false,
             Self::BadSecret { .. } | Self::Forward { .. } | Self::Socket(_) | Self::Stuck(_) => false,
@@ -186,6 +193,7 @@ impl ClusterError {
                 let delete = format!("kubectl delete secret muster -n {}", place.namespace());
                 format!("to create it again: {delete}; client install --master {place}")
             }
+            Self::Kubeflow => "run TFJobs with client apply -f FILE, which needs no --tfjobs".to_owned(),
             Self::Foreign { .. } => "choose another namespace with -n, or delete these objects".to_owned(),
             Self::NoNamespace(name) => format!("kubectl create namespace {name}"),
             Self::NoImage { .. } => "run `make images`, which builds it and loads it into a local cluster; else push it and give its name with --image"

@@ -30,19 +30,28 @@ pub(crate) struct Order {
     pub(crate) image: Option<ImageRef>,
     /// The Service.
     pub(crate) service: ServiceChoice,
+    /// Whether `kubectl apply` of a TFJob runs it.
+    pub(crate) tfjobs: bool,
 }
 
 impl Order {
-    fn objects(&self) -> Vec<DynamicObject> {
+    /// The objects. An installation `had_tfjobs` if it has the rights on TFJobs, which it then keeps.
+    fn objects(&self, had_tfjobs: bool) -> Vec<DynamicObject> {
         let image = self.image.clone().unwrap_or_else(manifests::default_image);
         let service = (self.service == ServiceChoice::NodePort).then(manifests::node_port);
-        manifests::required(&image).into_iter().chain(service).collect()
+        let mut objects = manifests::required(&image);
+        if self.tfjobs || had_tfjobs {
+            objects.iter_mut().for_each(manifests::watch_tfjobs);
+            objects.splice(0..0, manifests::tfjob_rights());
+        }
+        let kind = self.tfjobs.then(manifests::tfjob_kind);
+        kind.into_iter().chain(objects).chain(service).collect()
     }
 }
 
 /// The objects as one list for `kubectl apply -f -`, without the Secret.
 pub(crate) fn exported(order: &Order) -> Value {
-    json!({"apiVersion": "v1", "kind": "List", "items": order.objects()})
+    json!({"apiVersion": "v1", "kind": "List", "items": order.objects(false)})
 }
 
 /// Installs or upgrades, and waits until the master serves. Changes nothing if an object belongs to someone else, or if
@@ -51,19 +60,23 @@ pub(crate) fn exported(order: &Order) -> Value {
 /// # Errors
 /// Each variant of [`ClusterError`] that concerns the cluster.
 pub(crate) async fn install(cluster: &Cluster, order: &Order, notes: &Notes) -> Result<(), ClusterError> {
-    let missing = rights::missing(cluster, rights::to_install()).await?;
+    let of_tfjobs = order.tfjobs.then(rights::to_install_tfjobs).into_iter().flatten();
+    let missing = rights::missing(cluster, rights::to_install().chain(of_tfjobs)).await?;
     if !missing.is_empty() {
         return Err(cluster.forbidden(missing));
     }
     check_namespace(cluster).await?;
-    let objects = order.objects();
+    if order.tfjobs && find(cluster, &manifests::tfjob_kind()).await?.is_some_and(|found| !is_ours(&found)) {
+        return Err(ClusterError::Kubeflow);
+    }
+    let objects = order.objects(has_tfjobs(cluster).await?);
     let before = existing(cluster, &objects).await?;
     make_secret(cluster, notes).await?;
     for (object, before) in objects.iter().zip(before) {
         let api = api_of(cluster, object);
         let params = PatchParams::apply(MUSTER).force();
         let right = rights::on_object("patch", manifests::kind(object));
-        let after = cluster.call(right, api.patch(MUSTER, &params, &Patch::Apply(object))).await?;
+        let after = cluster.call(right, api.patch(manifests::name(object), &params, &Patch::Apply(object))).await?;
         let done = match before {
             None => "created",
             Some(before) if before.metadata.resource_version == after.metadata.resource_version => "unchanged",
@@ -111,7 +124,7 @@ async fn existing(cluster: &Cluster, objects: &[DynamicObject]) -> Result<Vec<Op
 /// The object of the cluster with the type and name of this one.
 pub(super) async fn find(cluster: &Cluster, object: &DynamicObject) -> Result<Option<DynamicObject>, ClusterError> {
     let right = rights::on_object("get", manifests::kind(object));
-    cluster.call(right, api_of(cluster, object).get_opt(MUSTER)).await
+    cluster.call(right, api_of(cluster, object).get_opt(manifests::name(object))).await
 }
 
 /// Deletes the object of the cluster with the type and name of this one, if it is ours. Returns whether it existed.
@@ -121,12 +134,22 @@ pub(super) async fn delete(cluster: &Cluster, object: &DynamicObject) -> Result<
     }
     let right = rights::on_object("delete", manifests::kind(object));
     let api = api_of(cluster, object);
-    cluster.call(right, api.delete(MUSTER, &DeleteParams::background())).await?;
+    cluster.call(right, api.delete(manifests::name(object), &DeleteParams::background())).await?;
     Ok(true)
 }
 
 fn api_of(cluster: &Cluster, object: &DynamicObject) -> Api<DynamicObject> {
-    Api::namespaced_with(cluster.client().clone(), cluster.namespace(), &manifests::resource(object))
+    let (client, resource) = (cluster.client().clone(), manifests::resource(object));
+    if manifests::is_of_cluster(object) {
+        Api::all_with(client, &resource)
+    } else {
+        Api::namespaced_with(client, cluster.namespace(), &resource)
+    }
+}
+
+/// Whether the installation has the rights on TFJobs.
+pub(super) async fn has_tfjobs(cluster: &Cluster) -> Result<bool, ClusterError> {
+    Ok(find(cluster, &manifests::tfjob_rights()[0]).await?.is_some_and(|found| is_ours(&found)))
 }
 
 pub(super) fn is_ours(object: &DynamicObject) -> bool {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 const ACCOUNT: &str = include_str!("../../../manifests/base/account.yaml");
 const MASTER: &str = include_str!("../../../manifests/base/master.yaml");
 const SERVICE: &str = include_str!("../../../manifests/base/service.yaml");
+const TFJOBS: &str = include_str!("../../../manifests/tfjobs.yaml");
 
 /// The service account and its rights, and then the Deployment with this image of the master.
 pub(super) fn required(image: &ImageRef) -> Vec<DynamicObject> {
@@ -16,6 +17,22 @@ pub(super) fn required(image: &ImageRef) -> Vec<DynamicObject> {
         object.data["spec"]["template"]["spec"]["containers"][0]["image"] = json!(image.to_string());
     }
     objects
+}
+
+/// Lets this Deployment run the TFJobs of its namespace, if it is one.
+pub(super) fn watch_tfjobs(object: &mut DynamicObject) {
+    let args = object.data.pointer_mut("/spec/template/spec/containers/0/args").and_then(Value::as_array_mut);
+    args.into_iter().for_each(|args| args.push(json!("--watch-tfjobs")));
+}
+
+/// The kind TFJob, which belongs to the whole cluster.
+pub(super) fn tfjob_kind() -> DynamicObject {
+    parsed(&[TFJOBS]).remove(0)
+}
+
+/// The master's rights on TFJobs.
+pub(super) fn tfjob_rights() -> Vec<DynamicObject> {
+    parsed(&[TFJOBS]).split_off(1)
 }
 
 /// The Service with a port on every node.
@@ -33,10 +50,19 @@ pub(super) fn kind(object: &DynamicObject) -> &str {
     &type_of(object).kind
 }
 
+/// The name of an object from a manifest.
+pub(super) fn name(object: &DynamicObject) -> &str {
+    object.metadata.name.as_deref().expect("manifests have names, which a test checks")
+}
+
+/// Whether the object belongs to the whole cluster.
+pub(super) fn is_of_cluster(object: &DynamicObject) -> bool {
+    kind(object) == "CustomResourceDefinition"
+}
+
 /// `kind/name` in the form of kubectl.
 pub(super) fn shown(object: &DynamicObject) -> String {
-    let name = object.metadata.name.as_deref().unwrap_or_default();
-    format!("{}/{name}", kind(object).to_ascii_lowercase())
+    format!("{}/{}", kind(object).to_ascii_lowercase(), name(object))
 }
 
 /// How the API names the objects of this kind.
@@ -87,6 +113,21 @@ mod tests {
             assert_eq!(resource(&object).plural, format!("{}s", kind(&object).to_ascii_lowercase()));
             assert_eq!(object.metadata.labels.as_ref().and_then(|labels| labels.get(PART_OF)).unwrap(), MUSTER);
         }
+    }
+
+    #[test]
+    fn tfjobs_need_a_kind_rights_and_a_flag_of_the_master() {
+        let shown_of = |objects: &[DynamicObject]| objects.iter().map(shown).collect::<Vec<_>>();
+        assert_eq!(shown_of(&[tfjob_kind()]), ["customresourcedefinition/tfjobs.kubeflow.org"]);
+        assert_eq!(shown_of(&tfjob_rights()), ["role/muster-tfjobs", "rolebinding/muster-tfjobs"]);
+        for object in tfjob_rights().iter().chain([&tfjob_kind()]) {
+            rights::on_object("get", kind(object));
+            assert_eq!(object.metadata.labels.as_ref().and_then(|labels| labels.get(PART_OF)).unwrap(), MUSTER);
+        }
+        let mut objects = required(&default_image());
+        objects.iter_mut().for_each(watch_tfjobs);
+        let args = &objects.pop().unwrap().data["spec"]["template"]["spec"]["containers"][0]["args"];
+        assert_eq!(args.as_array().unwrap().last().unwrap(), "--watch-tfjobs");
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub(super) const GET_VERSION: Right = right("get", "", "version");
 pub(super) const GET_NAMESPACE: Right = right("get", "", "namespaces");
 pub(super) const LIST_QUOTAS: Right = right("list", "", "resourcequotas");
 pub(super) const LIST_NODES: Right = right("list", "", "nodes");
+pub(super) const LIST_ROLES: Right = right("list", RBAC, "roles");
+pub(super) const LIST_TFJOBS: Right = right("list", "kubeflow.org", "tfjobs");
 pub(super) const LIST_DAEMONSETS: Right = right("list", "apps", "daemonsets");
 
 const NETWORKING: &str = "networking.k8s.io";
@@ -58,6 +60,15 @@ pub(super) const TO_USE: [Right; 4] = [GET_SECRET, LIST_PODS, FORWARD, CREATE_FO
 /// The kinds of the manifests.
 const KINDS: [(&str, &str); 5] =
     [("", "serviceaccounts"), (RBAC, "roles"), (RBAC, "rolebindings"), ("apps", "deployments"), ("", "services")];
+
+/// The kinds that `client install --tfjobs` adds.
+const OF_CLUSTER: (&str, &str) = ("apiextensions.k8s.io", "customresourcedefinitions");
+
+/// The rights that `client install --tfjobs` needs besides [`to_install`].
+pub(super) fn to_install_tfjobs() -> impl Iterator<Item = Right> {
+    let (group, resource) = OF_CLUSTER;
+    ["get", "create", "patch"].into_iter().map(move |verb| right(verb, group, resource))
+}
 
 /// The rights that `client install` needs, besides [`TO_USE`].
 pub(super) fn to_install() -> impl Iterator<Item = Right> {
@@ -78,7 +89,7 @@ pub(super) fn to_uninstall() -> impl Iterator<Item = Right> {
 /// The right to make a call on an object of the manifests.
 pub(super) fn on_object(verb: &'static str, kind: &str) -> Right {
     let plural = format!("{}s", kind.to_ascii_lowercase());
-    let known = KINDS.into_iter().find(|(_, resource)| *resource == plural);
+    let known = KINDS.into_iter().chain([OF_CLUSTER]).find(|(_, resource)| *resource == plural);
     let (group, resource) = known.expect("the manifests contain only these kinds, which a test checks");
     right(verb, group, resource)
 }

@@ -6,12 +6,12 @@ use futures_util::stream::StreamExt;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use kube::api::{DeleteParams, DynamicObject, ListParams};
-use kube::{Resource, ResourceExt};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams};
+use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::install::{delete, find as find_object, is_ours};
+use super::install::{delete, find as find_object, has_tfjobs, is_ours};
 use super::rights::Right;
 use super::{Cluster, ClusterError, MASTER_PODS, MUSTER, manifests, pods, rights, rollout};
 use crate::output::Notes;
@@ -37,6 +37,7 @@ pub(crate) struct Found {
 /// The manifests' objects that may exist, in the order of their removal: the master goes first, and its rights last.
 fn installed() -> Vec<DynamicObject> {
     let mut objects = manifests::required(&manifests::default_image());
+    objects.extend(manifests::tfjob_rights());
     objects.push(manifests::node_port());
     objects.sort_by_key(|object| manifests::kind(object) != "Deployment");
     objects[1..].reverse();
@@ -60,6 +61,7 @@ pub(crate) async fn find(cluster: &Cluster) -> Result<Found, ClusterError> {
             found.objects.push(manifests::shown(&object));
         }
     }
+    found.objects.extend(unused_kind(cluster).await?.as_ref().map(manifests::shown));
     if own_secret(cluster).await?.is_some() {
         found.objects.push("secret/muster".to_owned());
     }
@@ -92,6 +94,10 @@ pub(crate) async fn remove(cluster: &Cluster, notes: &Notes) -> Result<(), Clust
     delete_all::<Pod>(cluster, rights::DELETE_PODS).await?;
     delete_all::<NetworkPolicy>(cluster, rights::DELETE_POLICIES).await?;
     until_gone(cluster, OF_JOBS, notes).await?;
+    // The rights show that this installation has TFJobs, so they are removed after the kind.
+    if let Some(kind) = unused_kind(cluster).await? {
+        remove_object(cluster, &kind, notes).await?;
+    }
     for object in objects {
         remove_object(cluster, &object, notes).await?;
     }
@@ -108,6 +114,37 @@ async fn remove_object(cluster: &Cluster, object: &DynamicObject, notes: &Notes)
         notes.say(&format!("{} deleted", manifests::shown(object)));
     }
     Ok(())
+}
+
+/// The kind TFJob, if this installation has TFJobs, and no other namespace has any, or a master for them. Deleting the kind
+/// deletes all TFJobs of the cluster, so it stays if the user may not read other namespaces.
+async fn unused_kind(cluster: &Cluster) -> Result<Option<DynamicObject>, ClusterError> {
+    if !has_tfjobs(cluster).await? {
+        return Ok(None);
+    }
+    let rights = &manifests::tfjob_rights()[0];
+    let named = ListParams::default().fields(&format!("metadata.name={}", manifests::name(rights)));
+    let kind = manifests::tfjob_kind();
+    let of_tfjobs = ApiResource::from_gvk(&GroupVersionKind::gvk("kubeflow.org", "v1", "TFJob"));
+    let questions = [
+        (rights::LIST_ROLES, manifests::resource(rights), named),
+        (rights::LIST_TFJOBS, of_tfjobs, ListParams::default()),
+    ];
+    let asked = async {
+        for (right, resource, selected) in questions {
+            let everywhere: Api<DynamicObject> = Api::all_with(cluster.client().clone(), &resource);
+            let found = cluster.call(right, everywhere.list_metadata(&selected)).await?;
+            if found.iter().any(|found| found.namespace().as_deref() != Some(cluster.namespace())) {
+                return Ok(None);
+            }
+        }
+        find_object(cluster, &kind).await
+    };
+    match asked.await {
+        Ok(found) => Ok(found.filter(is_ours).map(|_| kind)),
+        Err(ClusterError::Forbidden { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The Secret, if it is a master's. `make token` gives it no label.
@@ -173,7 +210,15 @@ mod tests {
     #[test]
     fn the_master_is_removed_first_and_its_account_last() {
         let shown: Vec<String> = installed().iter().map(manifests::shown).collect();
-        let kinds = ["deployment", "service", "rolebinding", "role", "serviceaccount"];
-        assert_eq!(shown, kinds.map(|kind| format!("{kind}/muster")));
+        let names = [
+            "deployment/muster",
+            "service/muster",
+            "rolebinding/muster-tfjobs",
+            "role/muster-tfjobs",
+            "rolebinding/muster",
+            "role/muster",
+            "serviceaccount/muster",
+        ];
+        assert_eq!(shown, names);
     }
 }

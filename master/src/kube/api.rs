@@ -7,13 +7,14 @@ use hyper::{Request, header};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, ResourceQuota};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use kube::api::ListParams;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::client::Body;
 use kube::config::{Config, KubeConfigOptions};
 use kube::core::Status;
 use kube::{Api, Client, Resource};
 use protocol::ids::UnixMillis;
 use protocol::image::ImageRef;
+use protocol::tfjob::{TFJOB_GROUP, TFJOB_KIND};
 use sha2::{Digest, Sha256};
 use tokio::time::timeout;
 use tracing::warn;
@@ -36,6 +37,8 @@ pub(crate) const APP_COMPONENT: &str = "app.kubernetes.io/component";
 /// The label with the job's name.
 pub(crate) const JOB: &str = "muster/job";
 
+/// The name of TFJobs in the API.
+const TFJOBS: &str = "tfjobs";
 /// The name of the master's container in `manifests/`.
 const CONTAINER: &str = "master";
 
@@ -190,6 +193,28 @@ impl Cluster {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
+    /// The TFJobs of the namespace.
+    pub(crate) fn tfjobs(&self) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, &tfjobs())
+    }
+
+    /// The TFJobs of the namespace, for a watch.
+    pub(crate) fn watched_tfjobs(&self) -> Api<DynamicObject> {
+        Api::namespaced_with(self.watching.clone(), &self.namespace, &tfjobs())
+    }
+
+    /// Whether the cluster's TFJobs are those of `manifests/tfjobs.yaml`, and not Kubeflow's. Every account may ask for
+    /// the categories of a resource, so the master needs no right to read definitions.
+    pub(crate) async fn has_our_tfjobs(&self) -> Result<bool, ApiFailure> {
+        match call(self.client.list_api_group_resources(&tfjobs().api_version)).await {
+            Ok(group) => Ok(group.resources.into_iter().any(|resource| {
+                resource.name == TFJOBS && resource.categories.into_iter().flatten().any(|category| category == MUSTER)
+            })),
+            Err(ApiFailure::Refused { status: 404, .. }) => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
     /// The objects of one kind, for a watch.
     pub(crate) fn watched<K>(&self) -> Api<K>
     where
@@ -197,6 +222,10 @@ impl Cluster {
     {
         Api::namespaced(self.watching.clone(), &self.namespace)
     }
+}
+
+fn tfjobs() -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(TFJOB_GROUP, "v1", TFJOB_KIND), TFJOBS)
 }
 
 /// The selector of all objects that a master has created.

@@ -10,7 +10,7 @@ use futures_util::{Stream, StreamExt};
 use k8s_openapi::NamespaceResourceScope;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::{Backoff, ResetTimerBackoff};
-use kube::runtime::watcher::{Error, Event, ExponentialBackoff, watcher};
+use kube::runtime::watcher::{Config, Error, Event, ExponentialBackoff, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
@@ -38,10 +38,21 @@ pub(crate) fn changes<K>(cluster: &Cluster) -> impl Stream<Item = Result<Event<K
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
+    changes_of(cluster.watched(), ours())
+}
+
+/// Reports the objects that `selected` selects, as [`changes`] does.
+pub(crate) fn changes_of<K>(
+    api: Api<K>,
+    selected: Config,
+) -> impl Stream<Item = Result<Event<K>, Error>> + Send + use<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
     let pauses = ExponentialBuilder::default().with_min_delay(FIRST_PAUSE).with_max_delay(LONGEST_PAUSE);
     let pauses =
         Pauses(ResetTimerBackoff::new(ExponentialBackoff::from(pauses.without_max_times().with_jitter()), CALM));
-    stream::unfold(Following::begin(cluster.watched()), async |mut following| Some((following.next().await, following)))
+    stream::unfold(Following::begin(api, selected), async |mut following| Some((following.next().await, following)))
         .boxed()
         .backoff(pauses)
 }
@@ -64,6 +75,7 @@ impl Backoff for Pauses {
 
 struct Following<K> {
     api: Api<K>,
+    selected: Config,
     events: BoxStream<'static, Result<Event<K>, Error>>,
     is_listing: bool,
 }
@@ -72,8 +84,12 @@ impl<K> Following<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    fn begin(api: Api<K>) -> Self {
-        Self { events: watcher(api.clone(), ours()).boxed(), api, is_listing: false }
+    fn begin(api: Api<K>, selected: Config) -> Self {
+        Self { events: watcher(api.clone(), selected.clone()).boxed(), api, selected, is_listing: false }
+    }
+
+    fn again(&self) -> Self {
+        Self::begin(self.api.clone(), self.selected.clone())
     }
 
     async fn next(&mut self) -> Result<Event<K>, Error> {
@@ -87,7 +103,7 @@ where
                 }
                 Err(_) => debug!(seconds = patience.as_secs(), "a watch was silent for long; restarting it"),
             }
-            *self = Self::begin(self.api.clone());
+            *self = self.again();
         }
     }
 
@@ -97,7 +113,7 @@ where
             Ok(Event::InitDone) => self.is_listing = false,
             // kube would retry for ever with the same version.
             Err(Error::WatchStartFailed(kube::Error::Api(status))) if status.code == GONE => {
-                *self = Self::begin(self.api.clone());
+                *self = self.again();
             }
             Ok(Event::InitApply(_) | Event::Apply(_) | Event::Delete(_)) | Err(_) => {}
         }

@@ -1,5 +1,6 @@
 //! Accepts jobs from files that users may apply again: TFJobs.
 
+use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use tracing::info;
 
@@ -38,6 +39,15 @@ impl Jobs {
             }
         })
         .await
+    }
+
+    /// Whether a record has this name.
+    ///
+    /// # Errors
+    /// [`JobsError::Store`], [`JobsError::Late`], and those of records that cannot be read.
+    pub async fn is_on_record(&self, name: &JobName) -> Result<bool, JobsError> {
+        let stored = in_time(name, async { self.context.store.get(name).await.map_err(of_store) }).await?;
+        Ok(stored.is_some())
     }
 
     async fn apply_again(&self, stored: Stored, spec: &JobSpec, is_suspended: bool) -> Result<Submitted, JobsError> {

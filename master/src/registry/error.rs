@@ -108,6 +108,21 @@ pub enum JobsError {
     Slow(JobName),
 }
 
+impl JobsError {
+    /// Whether the same request may succeed later.
+    pub fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            Self::Store(_)
+                | Self::Pods(_)
+                | Self::Late { .. }
+                | Self::Slow(_)
+                | Self::Unreadable { .. }
+                | Self::LaterFormat(_)
+        )
+    }
+}
+
 /// Converts an error of the store into the error of a user's request.
 pub(super) fn of_store(error: StoreError) -> JobsError {
     match error {

@@ -9,6 +9,7 @@ mod policy;
 mod roles;
 mod same;
 mod status;
+mod watched;
 
 use protocol::error::ErrorCode;
 use protocol::group::TfConfigOptions;
@@ -29,6 +30,7 @@ use crate::template::Note;
 
 pub use self::object::object;
 pub use self::same::difference;
+pub use self::watched::{Memory, Need, Watched};
 
 /// Where a master runs replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +80,7 @@ pub fn read(request: &TfJobRequest, place: &Place) -> Result<Read, Vec<Note>> {
     spec.end(&mut findings);
     let Some(name) = name.filter(|_| findings.refused.is_empty()) else { return Err(findings.refused) };
     let is_suspended = plan.policy.is_suspended;
-    let origin = TfJobOrigin { api_version, labels, annotations, spec: kept_spec, warnings: vec![] };
+    let origin = TfJobOrigin { api_version, labels, annotations, spec: kept_spec, warnings: vec![], object_uid: None };
     let mut job = plan.job(JobRequest::new(name, Strategy::AllReduce), request, place, &mut findings);
     let warnings = findings.warnings.into_iter().map(|Note { path, why }| Warning { path, sentence: why }).collect();
     job.origin = Some(Origin::TfJob(TfJobOrigin { warnings, ..origin }));

@@ -69,7 +69,7 @@ fn ended(name: &str, result: &JobResult, at: UnixMillis) -> Value {
 }
 
 /// A condition that holds. Programs know its reason by the prefix.
-fn condition(kind: &str, reason: &str, message: &str, at: UnixMillis) -> Value {
+pub(super) fn condition(kind: &str, reason: &str, message: &str, at: UnixMillis) -> Value {
     let at = timestamp(at);
     json!({
         "type": kind, "status": "True", "reason": format!("TFJob{reason}"), "message": message,

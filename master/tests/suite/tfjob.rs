@@ -4,6 +4,7 @@
 mod again;
 mod environment;
 mod status;
+mod watched;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -3,6 +3,7 @@
 use std::fs;
 
 use e2e::cluster::Image;
+use e2e::programs::root;
 use e2e::{Place, Stage, within};
 use serde_json::{Value, json};
 
@@ -65,4 +66,52 @@ fn a_tfjob_with_every_role_succeeds_and_shows_labels_and_conditions() {
     );
     stage.verb(&["delete", "hello"]).code(0);
     assert_eq!(cluster.objects(), Vec::<String>::new());
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn kubectl_apply_runs_tfjobs_without_kubeflow() {
+    let image = Image::shared().wrapped();
+    let args = ["--state-dir", "state", "--agent-image", &image, "--watch-tfjobs"];
+    let stage = Stage::with_master(Place::Cluster, "", &args);
+    let cluster = stage.cluster();
+    let namespace = &cluster.namespace;
+    // The kind belongs to the whole cluster, so it stays for other tests.
+    namespace.kubectl(&["apply", "-f", &root().join("manifests/tfjobs.yaml").display().to_string()]);
+    namespace.kubectl(&["wait", "--for=condition=established", "crd/tfjobs.kubeflow.org", "--timeout=30s"]);
+
+    let tfjob = |name: &str, command: Value| {
+        let mut worker = replicas(1, &image);
+        worker["template"]["spec"]["containers"][0]["command"] = command;
+        json!({
+            "apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": { "name": name },
+            "spec": { "tfReplicaSpecs": { "Worker": worker } },
+        })
+    };
+    let hello = tfjob("hello", json!(["python", "-c", "print('hello')"]));
+    let long = tfjob("long", json!(["python", "-c", "import time; time.sleep(600)"]));
+    let items = [hello, long, tfjob("refused", json!([]))];
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
+    namespace.kubectl_with(&["apply", "-f", "-"], &list.to_string());
+    let states = || {
+        let lines = namespace.kubectl(&["get", "tfjobs", "--no-headers"]);
+        let words = lines.lines().map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" "));
+        words.collect::<Vec<_>>()
+    };
+    let until = |expected: &[&str]| {
+        within(
+            &format!("{expected:?}"),
+            || (states() == expected).then_some(()),
+            || format!("{:?}\n{cluster}", states()),
+        );
+    };
+    until(&["hello Succeeded", "long Running", "refused Failed"]);
+    let refused = namespace.kubectl(&["get", "tfjob", "refused", "-o", "jsonpath={.status.conditions[0]}"]);
+    assert!(refused.contains("TFJobFailedValidation") && refused.contains("add command:"), "{refused}");
+
+    stage.verb(&["delete", "hello"]).code(0);
+    until(&["long Running", "refused Failed"]);
+    namespace.kubectl(&["delete", "tfjob", "long"]);
+    within("nothing is left", || cluster.objects().is_empty().then_some(()), || cluster.to_string());
+    assert_eq!(states(), ["refused Failed"]);
 }

@@ -1,0 +1,205 @@
+//! A TFJob that is an object of the cluster: what its job needs next, and the status that it shows (pure).
+
+use protocol::ids::{JobName, UnixMillis};
+use protocol::origin::Origin;
+use protocol::tfjob::TfJobRequest;
+use protocol::view::JobView;
+use serde_json::{Map, Value, json};
+
+use super::object::object;
+use super::status::{condition, status, timestamp};
+use super::{Place, Read, difference, read};
+use crate::template::{Note, listed};
+
+/// An object of the cluster.
+#[derive(Debug, Clone)]
+pub struct Watched {
+    name: Option<JobName>,
+    uid: String,
+    generation: u64,
+    spec: Value,
+    status: Value,
+    read: Result<Read, Vec<Note>>,
+}
+
+/// What a master remembers of an object. A new master begins without it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Whether the object had a job.
+    pub had_job: bool,
+    /// The newest generation of the object whose job was submitted or changed, or was refused.
+    pub applied: Option<u64>,
+    /// Why that generation was refused.
+    pub refusal: Option<String>,
+}
+
+/// What to do next for an object.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Need {
+    /// Nothing, until the object or the job changes.
+    Nothing,
+    /// Submit the job, or change it.
+    Apply(Box<Read>),
+    /// Write this status.
+    Show(Value),
+    /// Delete the object, because a user or its time limit has deleted the job. Otherwise the job would run again.
+    Remove,
+}
+
+impl Watched {
+    /// Reads an object for a master whose replicas run in `place`.
+    pub fn of(object: &Value, place: &Place) -> Self {
+        let metadata = &object["metadata"];
+        let text = |name: &str| metadata[name].as_str().unwrap_or_default().to_owned();
+        // Labels, annotations and owners stay with the object, and other programs may change them at any time.
+        let document = json!({
+            "apiVersion": object["apiVersion"], "kind": object["kind"], "spec": object["spec"],
+            "metadata": { "name": metadata["name"], "namespace": metadata["namespace"] },
+        });
+        let request = TfJobRequest { document: document.to_string(), ..TfJobRequest::default() };
+        let uid = text("uid");
+        let read = read(&request, place).map(|mut read| {
+            if let Some(Origin::TfJob(origin)) = &mut read.spec.origin {
+                origin.object_uid = Some(uid.clone());
+            }
+            read
+        });
+        Self {
+            name: text("name").parse().ok(),
+            uid,
+            generation: metadata["generation"].as_u64().unwrap_or_default(),
+            spec: object["spec"].clone(),
+            status: object["status"].clone(),
+            read,
+        }
+    }
+
+    /// The name of its job; `None` if a job cannot have the object's name.
+    pub fn job(&self) -> Option<&JobName> {
+        self.name.as_ref()
+    }
+
+    /// The number that grows whenever a user changes the `spec`.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Whether this job belongs to the object.
+    pub fn owns(&self, job: &JobView) -> bool {
+        job.spec.object_uid() == Some(&self.uid)
+    }
+
+    /// What to do next, at this time. `job` is the job with the object's name.
+    pub fn need(&self, job: Option<&JobView>, memory: &Memory, now: UnixMillis) -> Need {
+        if let Some(own) = job.filter(|job| self.owns(job)) {
+            return self.need_of(own, memory, now);
+        }
+        let is_of_earlier_object = job.is_some_and(|job| job.spec.object_uid().is_some());
+        match &self.read {
+            _ if memory.had_job => Need::Remove,
+            _ if self.has_ended() || is_of_earlier_object => Need::Nothing,
+            _ if self.newest_condition().is_some() => self.failed(
+                "Cancelled",
+                "its job is not on record any more: create the TFJob again to run it again",
+                now,
+            ),
+            Err(notes) => self.failed("FailedValidation", &listed(notes), now),
+            Ok(read) => match &memory.refusal {
+                Some(refusal) => self.failed("FailedValidation", refusal, now),
+                None => Need::Apply(Box::new(read.clone())),
+            },
+        }
+    }
+
+    /// What to do next for an object with this job.
+    fn need_of(&self, job: &JobView, memory: &Memory, now: UnixMillis) -> Need {
+        let is_known = memory.applied == Some(self.generation) || self.status["observedGeneration"] == self.generation;
+        let refusal = memory.refusal.clone().filter(|_| memory.applied == Some(self.generation));
+        let ignored = self.ignored(job, now).or(refusal);
+        if let (Ok(read), None, None, false) = (&self.read, &ignored, &job.result, is_known) {
+            return Need::Apply(Box::new(read.clone()));
+        }
+        let Some(Origin::TfJob(origin)) = &job.spec.origin else { return Need::Nothing };
+        let mut status = status(job, origin, now);
+        status["observedGeneration"] = self.generation.into();
+        let newest = status["conditions"].as_array_mut().and_then(|conditions| conditions.last_mut());
+        if let (Some(newest), Some(ignored)) = (newest, ignored) {
+            newest["message"] = format!("{}; {ignored}", newest["message"].as_str().unwrap_or_default()).into();
+        }
+        if without_time(&status) == without_time(&self.status) { Need::Nothing } else { Need::Show(status) }
+    }
+
+    /// Which change of the object has no effect on its job.
+    fn ignored(&self, job: &JobView, now: UnixMillis) -> Option<String> {
+        match &self.read {
+            Err(notes) => Some(format!("the newest change is ignored: {}", listed(notes))),
+            Ok(read) if difference(&job.spec, job.workers, &read.spec).is_some() => None,
+            Ok(_) => {
+                let on_record = object(job, None, now).unwrap_or_default();
+                let path = difference_at("spec", &on_record["spec"], &self.spec).unwrap_or_else(|| "spec".to_owned());
+                Some(format!("{path} changed: ignored"))
+            }
+        }
+    }
+
+    fn newest_condition(&self) -> Option<&str> {
+        self.status["conditions"].as_array()?.last()?["type"].as_str()
+    }
+
+    fn has_ended(&self) -> bool {
+        matches!(self.newest_condition(), Some("Succeeded" | "Failed"))
+    }
+
+    fn failed(&self, reason: &str, message: &str, now: UnixMillis) -> Need {
+        Need::Show(json!({
+            "conditions": [condition("Failed", reason, message, now)],
+            "replicaStatuses": {},
+            "observedGeneration": self.generation,
+            "lastReconcileTime": timestamp(now),
+            "completionTime": timestamp(now),
+        }))
+    }
+
+    /// The merge patch (RFC 7396) that makes this the object's status. It fails if the object is another one by now.
+    pub fn patch(&self, status: &Value) -> Value {
+        json!({ "metadata": { "uid": self.uid }, "status": merge_patch(&self.status, status) })
+    }
+
+    /// The uid of the object.
+    pub fn uid(&self) -> &str {
+        &self.uid
+    }
+}
+
+fn without_time(status: &Value) -> Option<Map<String, Value>> {
+    let mut status = status.as_object().cloned()?;
+    status.remove("lastReconcileTime");
+    Some(status)
+}
+
+/// The merge patch from one value to another.
+fn merge_patch(from: &Value, to: &Value) -> Value {
+    let (Value::Object(from), Value::Object(fields)) = (from, to) else { return to.clone() };
+    let gone = from.keys().filter(|name| !fields.contains_key(*name)).map(|name| (name.clone(), Value::Null));
+    let kept =
+        fields.iter().map(|(name, field)| (name.clone(), merge_patch(from.get(name).unwrap_or(&Value::Null), field)));
+    Value::Object(gone.chain(kept).collect())
+}
+
+/// The path of the first difference.
+fn difference_at(path: &str, one: &Value, other: &Value) -> Option<String> {
+    match (one, other) {
+        (Value::Object(one), Value::Object(other)) => {
+            let names = one.keys().chain(other.keys().filter(|name| !one.contains_key(*name)));
+            names.into_iter().find_map(|name| {
+                let field = |of: &Map<String, Value>| of.get(name).cloned().unwrap_or_default();
+                difference_at(&format!("{path}.{name}"), &field(one), &field(other))
+            })
+        }
+        (Value::Array(one), Value::Array(other)) if one.len() == other.len() => {
+            let mut pairs = one.iter().zip(other).enumerate();
+            pairs.find_map(|(place, (one, other))| difference_at(&format!("{path}[{place}]"), one, other))
+        }
+        _ => (one != other).then(|| path.to_owned()),
+    }
+}

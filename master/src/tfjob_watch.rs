@@ -1,0 +1,271 @@
+//! Follows the TFJobs of the master's namespace: one task for each object submits its job and writes its status. Jobs whose
+//! object is gone are deleted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
+use kube::runtime::watcher::{Config, Event};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{info, warn};
+
+use crate::error_chain::error_chain;
+use crate::kube::api::call;
+use crate::kube::changes::changes_of;
+use crate::kube::{ApiFailure, Cluster};
+use crate::registry::{JobHandle, Jobs, JobsError};
+use crate::store::{Wish, wall_clock};
+use crate::tfjob::{Memory, Need, Place, Read, Watched};
+
+/// How often a master checks whether the TFJobs of the cluster are Muster's, and repeats deletions that failed.
+const CHECK_EVERY: Duration = Duration::from_secs(60);
+/// Pause after a call that failed.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+/// Follows the TFJobs whenever the cluster's definition of them is Muster's.
+pub(crate) async fn run(cluster: Cluster, jobs: Arc<Jobs>) {
+    let mut is_told = false;
+    loop {
+        match cluster.has_our_tfjobs().await {
+            Ok(true) => {
+                info!(namespace = cluster.namespace(), "following the TFJobs of the namespace");
+                Following::new(&cluster, &jobs).run().await;
+                is_told = false;
+            }
+            Ok(false) if !is_told => {
+                is_told = true;
+                warn!("the cluster's TFJobs are not Muster's, so they do not become jobs: see client install --tfjobs");
+            }
+            Ok(false) => {}
+            Err(error) => warn!(error = error_chain(&error), "could not ask for the cluster's kinds of objects"),
+        }
+        sleep(RETRY_PAUSE).await;
+    }
+}
+
+/// The objects of the namespace, by name.
+struct Following {
+    cluster: Cluster,
+    jobs: Arc<Jobs>,
+    tended: BTreeMap<String, Tended>,
+    /// The names in the list that the watch reports now.
+    listing: BTreeSet<String>,
+    /// Whether every object of the cluster is in `tended`.
+    is_complete: bool,
+}
+
+/// An object with its task.
+struct Tended {
+    uid: String,
+    newest: watch::Sender<DynamicObject>,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl Following {
+    fn new(cluster: &Cluster, jobs: &Arc<Jobs>) -> Self {
+        let (tended, listing) = (BTreeMap::new(), BTreeSet::new());
+        Self { cluster: cluster.clone(), jobs: Arc::clone(jobs), tended, listing, is_complete: false }
+    }
+
+    /// Returns when the definition is not Muster's any more.
+    async fn run(mut self) {
+        let mut events = Box::pin(changes_of(self.cluster.watched_tfjobs(), Config::default()));
+        let mut arrivals = self.jobs.arrivals();
+        let mut checks = interval(CHECK_EVERY);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                Some(event) = events.next() => match event {
+                    Ok(event) => self.take(event),
+                    Err(error) => warn!(error = error_chain(&error), "the watch of TFJobs broke; restarting it"),
+                },
+                Ok(()) = arrivals.changed() => {}
+                _ = checks.tick() => if let Ok(false) = self.cluster.has_our_tfjobs().await { return },
+            }
+            if self.is_complete {
+                self.sweep().await;
+            }
+        }
+    }
+
+    fn take(&mut self, event: Event<DynamicObject>) {
+        match event {
+            Event::Init => self.listing.clear(),
+            Event::InitApply(object) => {
+                self.listing.insert(object.name_any());
+                self.tend(object);
+            }
+            Event::InitDone => {
+                let listed = std::mem::take(&mut self.listing);
+                self.tended.retain(|name, _| listed.contains(name));
+                self.is_complete = true;
+            }
+            Event::Apply(object) => self.tend(object),
+            Event::Delete(object) => self.forget(&object),
+        }
+    }
+
+    fn tend(&mut self, object: DynamicObject) {
+        if object.metadata.deletion_timestamp.is_some() {
+            return self.forget(&object);
+        }
+        let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
+        if let Some(tended) = self.tended.get(&name).filter(|tended| tended.uid == uid) {
+            tended.newest.send_replace(object);
+            return;
+        }
+        let (newest, objects) = watch::channel(object);
+        let tender = Tender {
+            cluster: self.cluster.clone(),
+            jobs: Arc::clone(&self.jobs),
+            place: Place::Pods { namespace: self.cluster.namespace().to_owned() },
+            name: name.clone(),
+        };
+        let task = AbortOnDropHandle::new(tokio::spawn(tender.run(objects)));
+        self.tended.insert(name, Tended { uid, newest, _task: task });
+    }
+
+    fn forget(&mut self, object: &DynamicObject) {
+        let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
+        if self.tended.get(&name).is_some_and(|tended| tended.uid == uid) {
+            self.tended.remove(&name);
+        }
+    }
+
+    /// Deletes the jobs whose object is gone.
+    async fn sweep(&self) {
+        let is_there = |uid: &str| self.tended.values().any(|tended| tended.uid == uid);
+        let jobs = self.jobs.list();
+        for job in jobs.iter().filter(|job| job.spec.object_uid().is_some_and(|uid| !is_there(uid))) {
+            if let Err(error) = self.jobs.wish(&job.name, Wish::Delete).await {
+                warn!(job = %job.name, error = error_chain(&error), "could not delete a job whose TFJob is gone");
+            }
+        }
+    }
+}
+
+/// Why an object could not be followed for now.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    #[error(transparent)]
+    Job(#[from] JobsError),
+    #[error(transparent)]
+    Api(#[from] ApiFailure),
+}
+
+/// The task of one object.
+struct Tender {
+    cluster: Cluster,
+    jobs: Arc<Jobs>,
+    place: Place,
+    /// The name of the object.
+    name: String,
+}
+
+impl Tender {
+    /// Follows the object and its job. Returns when the object is gone.
+    async fn run(self, mut objects: watch::Receiver<DynamicObject>) {
+        let (mut memory, mut arrivals) = (Memory::default(), self.jobs.arrivals());
+        let mut object = self.read(&objects.borrow_and_update());
+        loop {
+            arrivals.borrow_and_update();
+            let mut handle = object.job().and_then(|name| self.jobs.find(name));
+            let job = handle.as_mut().map(|handle| handle.view.borrow_and_update().clone());
+            memory.had_job |= job.as_ref().is_some_and(|job| object.owns(job));
+            let pause = match self.act(&object, object.need(job.as_ref(), &memory, wall_clock()), &mut memory).await {
+                Ok(pause) => pause,
+                Err(trouble) => {
+                    warn!(tfjob = self.name, error = error_chain(&trouble), "could not follow a TFJob; trying again");
+                    Some(RETRY_PAUSE)
+                }
+            };
+            tokio::select! {
+                changed = objects.changed() => match changed {
+                    Ok(()) => object = self.read(&objects.borrow_and_update()),
+                    Err(_) => return,
+                },
+                () = changed(handle) => {}
+                _ = arrivals.changed() => {}
+                () = after(pause) => {}
+            }
+        }
+    }
+
+    fn read(&self, object: &DynamicObject) -> Watched {
+        Watched::of(&serde_json::to_value(object).unwrap_or_default(), &self.place)
+    }
+
+    /// Does what the object needs. Returns after which time to look again at the latest, if that is known.
+    async fn act(&self, object: &Watched, need: Need, memory: &mut Memory) -> Result<Option<Duration>, Trouble> {
+        match need {
+            Need::Nothing => Ok(None),
+            Need::Apply(read) => {
+                self.apply(*read, memory).await?;
+                memory.applied = Some(object.generation());
+                Ok(Some(Duration::ZERO))
+            }
+            Need::Show(status) => self.show(object, &status).await.map(|()| None),
+            Need::Remove => self.remove(object).await.map(|()| None),
+        }
+    }
+
+    /// Submits or changes the job. A refusal is shown in the object's status.
+    async fn apply(&self, read: Read, memory: &mut Memory) -> Result<(), Trouble> {
+        memory.refusal = match self.jobs.apply(read).await {
+            Ok(_) => None,
+            Err(error) if error.is_passing() => return Err(error.into()),
+            Err(error) => Some(error_chain(&error)),
+        };
+        Ok(())
+    }
+
+    async fn show(&self, object: &Watched, status: &Value) -> Result<(), Trouble> {
+        let patch = Patch::Merge(object.patch(status));
+        let api = self.cluster.tfjobs();
+        Ok(unless_gone(call(api.patch_status(&self.name, &PatchParams::default(), &patch)).await)?)
+    }
+
+    async fn remove(&self, object: &Watched) -> Result<(), Trouble> {
+        // The registry does not contain a job whose record cannot be read.
+        if let Some(job) = object.job()
+            && self.jobs.is_on_record(job).await?
+        {
+            return Ok(());
+        }
+        info!(tfjob = self.name, "deleting a TFJob whose job was deleted");
+        let preconditions = Preconditions { uid: Some(object.uid().to_owned()), resource_version: None };
+        let params = DeleteParams::background().preconditions(preconditions);
+        Ok(unless_gone(call(self.cluster.tfjobs().delete(&self.name, &params)).await)?)
+    }
+}
+
+/// Calls on an object that is gone, or is another one by now, have no effect. The watch reports this.
+fn unless_gone<T>(outcome: Result<T, ApiFailure>) -> Result<(), ApiFailure> {
+    match outcome {
+        Ok(_) | Err(ApiFailure::Refused { status: 404 | 409, .. }) => Ok(()),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Waits until a job changes.
+async fn changed(job: Option<JobHandle>) {
+    let Some(mut job) = job else { return pending().await };
+    if job.view.changed().await.is_err() {
+        // The job's driver has ended. Another driver may follow it without a notification.
+        sleep(RETRY_PAUSE).await;
+    }
+}
+
+async fn after(pause: Option<Duration>) {
+    match pause {
+        Some(pause) => sleep(pause).await,
+        None => pending().await,
+    }
+}

@@ -1,0 +1,128 @@
+//! TFJobs that are objects of the cluster: when each gets a job, which status it shows, and when it is deleted.
+
+use master::tfjob::{Memory, Need, Place, Watched};
+use protocol::ids::UnixMillis;
+use protocol::view::JobView;
+use serde_json::{Value, json};
+
+use super::NAMESPACE;
+
+const NOW: UnixMillis = UnixMillis(1_767_225_600_000);
+
+fn object(change: impl Fn(&mut Value)) -> Value {
+    let container = json!({ "name": "tensorflow", "image": "mnist:1", "command": ["python", "mnist.py"] });
+    let worker = json!({ "replicas": 2, "template": { "spec": { "containers": [container] } } });
+    let mut object = json!({
+        "apiVersion": "kubeflow.org/v1", "kind": "TFJob",
+        "metadata": {
+            "name": "mnist", "namespace": NAMESPACE, "uid": "one", "generation": 1, "finalizers": ["other/one"],
+            "annotations": { "kubectl.kubernetes.io/last-applied-configuration": "{}" },
+        },
+        "spec": { "tfReplicaSpecs": { "Worker": worker } },
+    });
+    change(&mut object);
+    object
+}
+
+fn watched(object: &Value) -> Watched {
+    Watched::of(object, &Place::Pods { namespace: NAMESPACE.to_owned() })
+}
+
+/// The job of this object, with these fields of its view.
+fn job(object: &Value, more: &Value) -> JobView {
+    let Need::Apply(read) = watched(object).need(None, &Memory::default(), NOW) else { panic!("{object} has no job") };
+    let mut view = json!({
+        "name": "mnist", "uid": "u", "seq": 1, "state": "pending", "spec": read.spec, "replicas": [],
+        "times": { "accepted": NOW },
+    });
+    view.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    serde_json::from_value(view).expect("a view")
+}
+
+/// The newest condition of the status to be written, as `REASON: MESSAGE`.
+fn newest(need: &Need) -> String {
+    let Need::Show(status) = need else { panic!("{need:?}") };
+    let newest = status["conditions"].as_array().expect("conditions").last().expect("a condition");
+    format!("{}: {}", newest["reason"].as_str().expect("text"), newest["message"].as_str().expect("text"))
+}
+
+#[test]
+fn an_object_without_a_job_gets_one_once() {
+    let plain = object(|_| {});
+    let new = Memory::default();
+    assert!(matches!(watched(&plain).need(None, &new, NOW), Need::Apply(_)));
+    for ended in ["Succeeded", "Failed"] {
+        let ended = object(|object| object["status"] = json!({ "conditions": [{ "type": ended }] }));
+        assert_eq!(watched(&ended).need(None, &new, NOW), Need::Nothing);
+    }
+    let begun = object(|object| object["status"] = json!({ "conditions": [{ "type": "Running" }] }));
+    assert!(newest(&watched(&begun).need(None, &new, NOW)).starts_with("TFJobCancelled: its job is not on record"));
+    let had_job = Memory { had_job: true, ..Memory::default() };
+    assert_eq!(watched(&begun).need(None, &had_job, NOW), Need::Remove);
+}
+
+#[test]
+fn an_object_that_is_refused_has_failed() {
+    let empty = object(|object| {
+        object["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["command"] = Value::Null
+    });
+    let shown = newest(&watched(&empty).need(None, &Memory::default(), NOW));
+    assert!(shown.starts_with("TFJobFailedValidation: spec.tfReplicaSpecs.Worker."), "{shown}");
+
+    let refused = Memory { refusal: Some("another job has this name".to_owned()), applied: Some(1), had_job: false };
+    let shown = newest(&watched(&object(|_| {})).need(None, &refused, NOW));
+    assert_eq!(shown, "TFJobFailedValidation: another job has this name");
+}
+
+#[test]
+fn an_object_waits_for_the_end_of_the_job_of_its_predecessor() {
+    let before = job(&object(|_| {}), &json!({}));
+    let created_again = object(|object| object["metadata"]["uid"] = "two".into());
+    assert_eq!(watched(&created_again).need(Some(&before), &Memory::default(), NOW), Need::Nothing);
+}
+
+#[test]
+fn a_status_is_written_when_it_changes() {
+    let (plain, applied) = (object(|_| {}), Memory { applied: Some(1), had_job: true, refusal: None });
+    let active = json!({ "replicas": [{ "replica": "worker-0", "state": "running", "pod": "mnist-worker-0" }] });
+    let Need::Show(status) = watched(&plain).need(Some(&job(&plain, &active)), &applied, NOW) else {
+        panic!("the status is new")
+    };
+    assert_eq!(status["observedGeneration"], 1);
+    let shown = object(|object| object["status"] = status.clone());
+    let later = UnixMillis(NOW.0 + 60_000);
+    // A new master knows from the status that this generation was applied.
+    assert_eq!(watched(&shown).need(Some(&job(&plain, &active)), &Memory::default(), later), Need::Nothing);
+
+    let Need::Show(next) = watched(&shown).need(Some(&job(&plain, &json!({}))), &applied, later) else {
+        panic!("the status has changed")
+    };
+    let patch = watched(&shown).patch(&next);
+    assert_eq!(patch["status"]["replicaStatuses"], json!({ "Worker": { "active": null } }), "{patch:#}");
+    assert_eq!(patch["metadata"], json!({ "uid": "one" }));
+}
+
+#[test]
+fn a_change_is_applied_or_named_in_the_newest_condition() {
+    let (plain, before) = (object(|_| {}), Memory { applied: Some(1), had_job: true, refusal: None });
+    let job = job(&plain, &json!({}));
+    let edited = |path: &str, value: Value| {
+        object(|object| {
+            object["metadata"]["generation"] = 2.into();
+            object["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = "Never".into();
+            *object.pointer_mut(path).expect("a field") = value.clone();
+        })
+    };
+    let suspended = object(|object| {
+        object["metadata"]["generation"] = 2.into();
+        object["spec"]["runPolicy"] = json!({ "suspend": true });
+    });
+    let Need::Apply(read) = watched(&suspended).need(Some(&job), &before, NOW) else { panic!("it may change") };
+    assert!(read.is_suspended);
+
+    let image = "/spec/tfReplicaSpecs/Worker/template/spec/containers/0/image";
+    let shown = newest(&watched(&edited(image, "mnist:2".into())).need(Some(&job), &before, NOW));
+    assert!(shown.contains("; spec.tfReplicaSpecs.Worker.") && shown.ends_with(" changed: ignored"), "{shown}");
+    let shown = newest(&watched(&edited(image, 7.into())).need(Some(&job), &before, NOW));
+    assert!(shown.contains("; the newest change is ignored: "), "{shown}");
+}
