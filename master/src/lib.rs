@@ -20,7 +20,6 @@ mod state_dir;
 pub mod store;
 pub mod template;
 pub mod tfjob;
-mod tfjob_watch;
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -100,7 +99,7 @@ pub async fn run_with(config: Config, change: impl FnOnce(Context) -> Context) -
     announce(&listener)?;
     let of_tfjobs = cluster.filter(|_| config.watch_tfjobs);
     let _tfjobs =
-        of_tfjobs.map(|cluster| AbortOnDropHandle::new(tokio::spawn(tfjob_watch::run(cluster, Arc::clone(&jobs)))));
+        of_tfjobs.map(|cluster| AbortOnDropHandle::new(tokio::spawn(kube::tfjobs::run(cluster, Arc::clone(&jobs)))));
 
     let end = CancellationToken::new();
     let about = About { backend: config.backend().into(), namespace, agent_binary: config.agent_to_give()? };

@@ -16,10 +16,10 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
+use super::api::call;
+use super::changes::changes_of;
+use super::{ApiFailure, Cluster};
 use crate::error_chain::error_chain;
-use crate::kube::api::call;
-use crate::kube::changes::changes_of;
-use crate::kube::{ApiFailure, Cluster};
 use crate::registry::{JobHandle, Jobs, JobsError};
 use crate::store::{Wish, wall_clock};
 use crate::tfjob::{Memory, Need, Place, Read, Watched};
@@ -246,7 +246,7 @@ impl Tender {
     }
 }
 
-/// Calls on an object that is gone, or is another one by now, have no effect. The watch reports this.
+/// Calls on an object that does not exist any more, or is another one by now, have no effect. The watch reports this.
 fn unless_gone<T>(outcome: Result<T, ApiFailure>) -> Result<(), ApiFailure> {
     match outcome {
         Ok(_) | Err(ApiFailure::Refused { status: 404 | 409, .. }) => Ok(()),
