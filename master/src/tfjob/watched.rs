@@ -7,8 +7,9 @@ use protocol::view::JobView;
 use serde_json::{Map, Value, json};
 
 use super::object::object;
-use super::status::{condition, status, timestamp};
+use super::status::{condition, status};
 use super::{Place, Read, difference, read};
+use crate::kube::clock::timestamp;
 use crate::template::{Note, listed};
 
 /// An object of the cluster.
