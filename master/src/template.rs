@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use protocol::group::Template;
 use serde_json::Value;
 
+pub(crate) use self::fields::masters;
 use self::fields::{POD_TEMPLATE, Rule};
 
 /// Who may do what in a template.

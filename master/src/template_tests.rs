@@ -100,6 +100,10 @@ fn volumes_that_reach_the_node_or_the_master_are_refused() {
             volume(json!({ "name": "x", "projected": { "sources": [{ "secret": { "name": "muster" } }] } })),
             "spec.volumes[0].projected.sources[0].secret.name",
         ),
+        (
+            volume(json!({ "name": "x", "secret": { "secretName": "muster-token-x7k2p" } })),
+            "spec.volumes[0].secret.secretName",
+        ),
         (volume(json!({ "name": "x", "csi": { "driver": "d" } })), "spec.volumes[0].csi"),
         (mount("/"), "spec.containers[0].volumeMounts[0].mountPath"),
         (mount("/muster"), "spec.containers[0].volumeMounts[0].mountPath"),
@@ -108,6 +112,20 @@ fn volumes_that_reach_the_node_or_the_master_are_refused() {
     ];
     for (template, path) in cases {
         assert_eq!(refused(&template, STRICT), [path], "{}", template.pod);
+    }
+}
+
+#[test]
+fn annotations_pass_unless_they_take_away_a_profile() {
+    for (name, profile, expected) in [
+        ("container.apparmor.security.beta.kubernetes.io/proxy", "unconfined", vec!["metadata.annotations"]),
+        ("container.seccomp.security.alpha.kubernetes.io/proxy", "unconfined", vec!["metadata.annotations"]),
+        ("container.apparmor.security.beta.kubernetes.io/proxy", "runtime/default", vec![]),
+        ("note", "unconfined", vec![]),
+    ] {
+        let mut template = of_pod(&json!({}));
+        template.pod["metadata"] = json!({ "annotations": { name: profile } });
+        assert_eq!(refused(&template, STRICT), expected, "{name}: {profile}");
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) const POD_TEMPLATE: Fields = &[
 
 const METADATA: Fields = &[
     ("labels", Keep),
-    ("annotations", Keep),
+    ("annotations", Check(confined_by_annotations)),
     ("name", Drop("it has no effect: pods are named after job and replica")),
     ("generateName", Drop("it has no effect: pods are named after job and replica")),
     ("namespace", Drop("it has no effect: pods run in the master's namespace")),
@@ -234,9 +234,16 @@ const VOLUME: Fields = &[
     ("secret", Object(SECRET_ITEMS)),
 ];
 
-/// The master's account and its Secret have the name `muster`.
 fn not_musters(name: &Value, _: Allowed) -> Option<String> {
-    (name == MUSTER).then(|| format!("\"{MUSTER}\" belongs to the master: use another"))
+    masters(name.as_str()?)
+}
+
+/// Why a job may not use the Secret or the account of this name, if it is the master's. Both are called `muster`. Clusters
+/// before Kubernetes 1.24, and OpenShift, also keep a token of the account in a Secret with a generated name.
+pub(crate) fn masters(name: &str) -> Option<String> {
+    let generated = name.strip_prefix(MUSTER)?;
+    let is_masters = generated.is_empty() || generated.starts_with("-token-") || generated.starts_with("-dockercfg-");
+    is_masters.then(|| format!("\"{name}\" belongs to the master: use another"))
 }
 
 fn not_musters_volume(name: &Value, _: Allowed) -> Option<String> {
@@ -251,6 +258,18 @@ fn not_root(user: &Value, allowed: Allowed) -> Option<String> {
 
 fn confined(kind: &Value, _: Allowed) -> Option<String> {
     (kind == "Unconfined").then(|| "a container needs a seccomp profile: use RuntimeDefault".to_owned())
+}
+
+/// Earlier versions of Kubernetes read the profiles of AppArmor and seccomp from annotations.
+fn confined_by_annotations(annotations: &Value, _: Allowed) -> Option<String> {
+    let prefixes =
+        ["container.apparmor.security.beta.kubernetes.io/", "container.seccomp.security.alpha.kubernetes.io/"];
+    let mut all = annotations.as_object()?.iter();
+    let (name, _) = all.find(|(name, profile)| {
+        let is_profile = prefixes.iter().any(|prefix| name.starts_with(prefix));
+        is_profile && *profile == "unconfined"
+    })?;
+    Some(format!("{name} leaves a container without a profile: remove it"))
 }
 
 fn host_volume(_: &Value, allowed: Allowed) -> Option<String> {
