@@ -37,8 +37,11 @@ pub(super) async fn run(args: SpawnArgs, config: &Config, data: Data, notes: &No
     let inputs = read(&args)?;
     for (name, _) in inputs.env.iter().filter(|(name, _)| name.as_str().contains("SECRET")) {
         notes.say(&format!(
-            "{name} is readable for all who may see the job: a Secret, named in the pod file's envFrom, is not"
+            "everybody who may see the job can read {name}: put it into a Secret, and name this in envFrom of the pod file"
         ));
+    }
+    for (name, _) in inputs.env.iter().filter(|(name, _)| name.runs_other_code()) {
+        notes.say(&format!("{name} can run other code before your script"));
     }
     let Some(client) = running_master(config).await? else {
         let order = order(&args, tag, inputs, BackendKind::Process)?;
@@ -53,7 +56,7 @@ pub(super) async fn run(args: SpawnArgs, config: &Config, data: Data, notes: &No
     start(&client, &order, &tag, (data, notes)).await
 }
 
-/// Without a master, that of the namespace in the cluster is meant.
+/// The configuration, with the master in the cluster if the user names none.
 fn in_cluster(config: &Config, args: &SpawnArgs) -> Result<Config, SpawnError> {
     if let (MasterChoice::At(_), Some(namespace)) = (&config.master, &args.namespace) {
         return Err(SpawnError::NamespaceAndAddress(namespace.clone()));

@@ -64,7 +64,7 @@ pub(crate) enum SpawnError {
     /// A training with this tag exists.
     #[error("a training with tag {tag} exists, as job {name}")]
     Taken { tag: String, name: JobName },
-    /// Nobody can be asked.
+    /// There is no terminal to ask at.
     #[error("-d asks before it deletes, and there is no terminal: give -y")]
     NoConsent,
 }
