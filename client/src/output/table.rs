@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table};
-use k8s_openapi::jiff::Timestamp;
 use protocol::ids::UnixMillis;
 use protocol::progress::{JobSeries, Progress};
 use protocol::view::{JobResult, JobView, ReplicaView};
 use serde_json::Value;
 
+use crate::cluster::moment;
 use crate::narrate::{between, composition, members, workers_now};
 use crate::output::spelled;
 
@@ -35,9 +35,8 @@ pub(crate) fn tfjobs_table(objects: &[Value], now: UnixMillis) -> String {
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let newest = object["status"]["conditions"].as_array().and_then(|conditions| conditions.last());
         let state = newest.and_then(|condition| condition["type"].as_str()).unwrap_or_default();
-        let created = text("/metadata/creationTimestamp").parse::<Timestamp>().ok();
-        let created = created.and_then(|at| u64::try_from(at.as_millisecond()).ok());
-        let age = created.map(|at| spelled(Duration::from_millis(now.0.saturating_sub(at)))).unwrap_or_default();
+        let created = moment(text("/metadata/creationTimestamp"));
+        let age = created.map(|at| spelled(Duration::from_millis(now.0.saturating_sub(at.0)))).unwrap_or_default();
         table.add_row([text("/metadata/name").to_owned(), state.to_owned(), age]);
     }
     shown(&table)

@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::jiff::fmt::rfc2822;
 use protocol::ids::UnixMillis;
 use tracing::warn;
@@ -11,6 +12,12 @@ use crate::store::wall_clock;
 
 /// Differences up to this are not logged: they may be the delay of the answer.
 const NOTEWORTHY_MILLIS: u64 = 5_000;
+
+/// A time as Kubernetes writes it, in whole seconds.
+pub(crate) fn timestamp(time: UnixMillis) -> String {
+    let seconds = i64::try_from(time.0 / 1000).unwrap_or(i64::MAX);
+    Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX).to_string()
+}
 
 /// The time at the API server. Without an answer, this machine's clock is used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 pub(crate) mod api;
 pub(crate) mod changes;
-mod clock;
+pub(crate) mod clock;
 
 pub use self::api::{ApiFailure, Cluster};
 

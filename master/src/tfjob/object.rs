@@ -6,7 +6,9 @@ use protocol::tfjob::TFJOB_KIND;
 use protocol::view::{JobState, JobView};
 use serde_json::{Map, Value, json};
 
-use super::status::{status, timestamp};
+use crate::kube::clock::timestamp;
+
+use super::status::status;
 
 /// The TFJob of a job, at this time; `None` if the job did not come from one. `namespace` is that of the master.
 pub fn object(job: &JobView, namespace: Option<&str>, now: UnixMillis) -> Option<Value> {

@@ -1,10 +1,11 @@
 //! The status of a TFJob: its conditions, the newest last, and how many of its replicas are in which state.
 
-use k8s_openapi::jiff::Timestamp;
 use protocol::ids::{Role, UnixMillis};
 use protocol::origin::TfJobOrigin;
 use protocol::view::{JobResult, JobState, JobView, ReplicaState, ReplicaView};
 use serde_json::{Map, Value, json};
+
+use crate::kube::clock::timestamp;
 
 /// The status of a job at this time.
 pub(super) fn status(job: &JobView, origin: &TfJobOrigin, now: UnixMillis) -> Value {
@@ -20,12 +21,6 @@ pub(super) fn status(job: &JobView, origin: &TfJobOrigin, now: UnixMillis) -> Va
         }
     }
     status
-}
-
-/// A time as Kubernetes writes it, in whole seconds.
-pub(super) fn timestamp(time: UnixMillis) -> String {
-    let seconds = i64::try_from(time.0 / 1000).unwrap_or(i64::MAX);
-    Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX).to_string()
 }
 
 fn conditions(job: &JobView, origin: &TfJobOrigin) -> Vec<Value> {
