@@ -160,3 +160,16 @@ async fn a_spec_without_an_image_or_with_a_work_dir_is_refused_before_any_call_o
     assert_eq!(pods.admit(&with).await.expect_err("refused").code, ErrorCode::BadWorkDir);
     assert_eq!(server.mutations(), Vec::<String>::new());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_cannot_have_the_secret_or_the_account_of_the_master() {
+    let server = ApiServer::new();
+    let pods = begin(&server).await;
+    let secret = PodOptions { env_secrets: vec!["muster".parse().expect("a name")], ..PodOptions::default() };
+    let account = PodOptions { service_account: "muster".parse().ok(), ..PodOptions::default() };
+    for pod in [secret, account] {
+        let refusal = pods.admit(&JobSpec { pod, ..spec("digits") }).await.expect_err("refused");
+        assert_eq!(refusal.sentence, "\"muster\" belongs to the master: use another Secret or account");
+    }
+    assert_eq!(server.mutations(), Vec::<String>::new());
+}
