@@ -9,7 +9,7 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::{Instant, timeout_at};
 
-/// How long nothing may change until a change counts as complete. Editors and git write several files.
+/// A change is complete when nothing has changed for this time. Editors and git write several files.
 const QUIET: Duration = Duration::from_millis(200);
 /// Maximum wait for such a pause.
 const LONGEST: Duration = Duration::from_secs(2);
@@ -19,7 +19,7 @@ const EVENTS: usize = 4096;
 /// The folders that are watched.
 #[derive(Debug)]
 pub(crate) struct Changes {
-    /// Its descriptor is not a pipe, but is read like one.
+    /// The descriptor of inotify. It is not a pipe, but is read like one.
     inotify: Receiver,
     /// The kernel's number of each folder. A folder that is created again has another number.
     watched: BTreeSet<i32>,

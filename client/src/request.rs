@@ -92,6 +92,7 @@ fn spec_hint(error: &SpecError) -> &'static str {
         SpecError::ChiefNum(_) => "give --chief-num 0 or 1",
         SpecError::EvaluatorNum(_) => "give --evaluator-num 0 or 1",
         SpecError::GroupsCount { .. } => "give --worker-num the sum of all --worker, or leave it out",
+        SpecError::TooManyGroups(_) => "give fewer --worker",
         SpecError::EmptyGroup(_) => "leave it out",
         SpecError::GroupPort { .. } => "give another port",
         SpecError::ComputedKey(_) => "leave it out",

@@ -36,6 +36,8 @@ apiVersion: v1
 kind: Pod
 metadata: { name: PODNAME, labels: { app: APPNAME, team: vision } }
 spec:
+  initContainers:
+    - { name: wait, volumeMounts: [{ name: script, mountPath: /script }] }
   containers:
     - name: main
       image: mnist:2
@@ -63,6 +65,7 @@ fn a_tag_names_the_job() {
     assert_eq!(tag(&["-d", "-t", "run1"]).unwrap(), is("run1", "run1"));
     let refused = |words: &[&str]| tag(words).unwrap_err().to_string();
     assert!(refused(&["-t", "a b", "a.py"]).starts_with("tag \"a b\" cannot be a label"));
+    assert!(Line::try_parse_from(["tf-spawner", "-d", "run1", "-r"]).is_err(), "-r would name another tag");
     assert_eq!(refused(&["-d", "run1", "-t", "run2"]), "-d run1 and -t run2 both name a tag: give one");
 }
 
@@ -94,6 +97,7 @@ fn a_pod_file_gives_the_pod_the_image_and_the_command() {
     assert_eq!((template.container.as_str(), template.tf_port), ("main", 2222));
     let container = &template.pod["spec"]["containers"][0];
     assert_eq!(container["volumeMounts"], json!([{ "name": "data", "mountPath": "/data" }]));
+    assert_eq!(template.pod["spec"]["initContainers"][0]["volumeMounts"], json!([]));
     assert_eq!(template.pod["spec"]["volumes"], json!([{ "name": "data", "emptyDir": {} }]));
     assert_eq!(template.pod["metadata"]["labels"]["team"], "vision");
     let (spec, _) = spawned(&["-i", "other:1", "mnist.py"], Inputs { pod, ..inputs() }, false);

@@ -9,9 +9,10 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use protocol::group::Template;
 use serde_json::Value;
 
-use self::fields::{POD_TEMPLATE, Rule};
+pub(crate) use self::fields::is_masters;
+use self::fields::{POD_TEMPLATE, Rule, is_zero_or_false};
 
-/// Who may do what in a template.
+/// What the operator and the job allow in a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowed {
     /// Whether a pod may mount folders of its node.
@@ -20,7 +21,7 @@ pub struct Allowed {
     pub root: bool,
 }
 
-/// A template whose fields may all be used.
+/// A template that has passed the checks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Checked {
     /// The template without the fields that have no effect.
@@ -62,7 +63,7 @@ pub fn checked(template: &Template, allowed: Allowed) -> Result<Checked, Vec<Not
     let typed = match serde_json::from_value::<PodTemplateSpec>(kept.clone()) {
         Ok(typed) => typed,
         Err(error) => {
-            review.refuse("template", &format!("it is no pod template: {error}"));
+            review.refuse("template", &format!("it is not a pod template: {error}"));
             return Err(review.refused);
         }
     };
@@ -121,9 +122,8 @@ impl Review<'_> {
                 return false;
             }
             Rule::DropSilently => return false,
-            // `false` and 0 say what holds anyway.
-            Rule::Refuse(why) if *value != Value::Bool(false) => self.refuse(path, why),
-            Rule::Refuse(_) => return false,
+            Rule::Refuse(_) if is_zero_or_false(value) => return false,
+            Rule::Refuse(why) => self.refuse(path, why),
             Rule::Object(rules) => self.object(path, value, rules),
             Rule::Each(rules) => self.each(path, value, |review, path, item| review.object(path, item, rules)),
             Rule::Containers => self.each(path, value, |review, path, container| {
@@ -164,7 +164,7 @@ impl Review<'_> {
         }
     }
 
-    /// Refuses a template with none or several containers for the script.
+    /// Refuses a template that has no container for the script, or several.
     fn run_container(&mut self, pod: &Value) {
         let containers = pod.pointer("/spec/containers").and_then(Value::as_array);
         let named = |container: &&Value| container.get("name").and_then(Value::as_str) == Some(self.run);
@@ -172,7 +172,7 @@ impl Review<'_> {
             1 => {}
             number => {
                 let why = format!(
-                    "{number} containers are named \"{}\": the one that runs the script has this name",
+                    "{number} containers are named \"{}\": exactly one needs this name, because it runs the script",
                     self.run
                 );
                 self.refuse("spec.containers", &why);
@@ -180,7 +180,7 @@ impl Review<'_> {
         }
     }
 
-    /// Refuses the fields that are not in the type: they would be lost without a word.
+    /// Refuses the fields that Kubernetes does not have. Otherwise they would be lost silently.
     fn lost(&mut self, path: &str, given: &Value, read: &Value) {
         match (given, read) {
             (given, _) if is_empty(given) => {}
@@ -201,7 +201,7 @@ impl Review<'_> {
     }
 }
 
-/// Whether a value says nothing.
+/// Whether a value is null, or has no items.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,

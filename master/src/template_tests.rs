@@ -54,6 +54,11 @@ fn whatever_reaches_the_node_or_the_master_is_refused() {
         ),
         (secured(json!({ "privileged": true })), "spec.containers[0].securityContext.privileged"),
         (secured(json!({ "runAsUser": 0 })), "spec.containers[0].securityContext.runAsUser"),
+        (secured(json!({ "runAsNonRoot": false })), "spec.containers[0].securityContext.runAsNonRoot"),
+        (
+            secured(json!({ "seLinuxOptions": { "type": "spc_t", "level": "s0" } })),
+            "spec.containers[0].securityContext.seLinuxOptions.type",
+        ),
         (secured(json!({ "procMount": "Unmasked" })), "spec.containers[0].securityContext.procMount"),
         (
             secured(json!({ "capabilities": { "add": ["SYS_ADMIN"] } })),
@@ -93,12 +98,20 @@ fn volumes_that_reach_the_node_or_the_master_are_refused() {
         (volume(json!({ "name": "muster-bin", "emptyDir": {} })), "spec.volumes[0].name"),
         (volume(json!({ "name": "x", "secret": { "secretName": "muster" } })), "spec.volumes[0].secret.secretName"),
         (
+            volume(json!({ "name": "x", "secret": { "secretName": "muster-token-x7k2p" } })),
+            "spec.volumes[0].secret.secretName",
+        ),
+        (
             volume(json!({ "name": "x", "projected": { "sources": [{ "serviceAccountToken": { "path": "t" } }] } })),
             "spec.volumes[0].projected.sources[0].serviceAccountToken",
         ),
         (
             volume(json!({ "name": "x", "projected": { "sources": [{ "secret": { "name": "muster" } }] } })),
             "spec.volumes[0].projected.sources[0].secret.name",
+        ),
+        (
+            volume(json!({ "name": "x", "secret": { "secretName": "muster-token-x7k2p" } })),
+            "spec.volumes[0].secret.secretName",
         ),
         (volume(json!({ "name": "x", "csi": { "driver": "d" } })), "spec.volumes[0].csi"),
         (mount("/"), "spec.containers[0].volumeMounts[0].mountPath"),
@@ -112,11 +125,37 @@ fn volumes_that_reach_the_node_or_the_master_are_refused() {
 }
 
 #[test]
+fn a_probe_or_a_hook_may_only_call_its_own_pod() {
+    let hook = json!({ "preStop": { "httpGet": { "host": "10.0.0.1", "port": 80 } } });
+    let path = "spec.containers[0].lifecycle.preStop.httpGet.host";
+    assert_eq!(refused(&of_container(&json!({ "lifecycle": hook })), STRICT), [path]);
+    let probe = json!({ "tcpSocket": { "host": "10.0.0.1", "port": 80 }, "periodSeconds": 5 });
+    let installer = of_pod(&json!({ "initContainers": [{ "name": "x", "startupProbe": probe }] }));
+    assert_eq!(refused(&installer, STRICT), ["spec.initContainers[0].startupProbe.tcpSocket.host"]);
+    let own = json!({ "preStop": { "httpGet": { "path": "/stop", "port": 80 } } });
+    assert_eq!(refused(&of_container(&json!({ "lifecycle": own })), STRICT), [""; 0]);
+}
+
+#[test]
+fn an_annotation_cannot_remove_the_protection_of_the_node() {
+    let annotated = |profile: &str| {
+        let mut template = of_pod(&json!({}));
+        let name = "container.apparmor.security.beta.kubernetes.io/tensorflow";
+        template.pod["metadata"] = json!({ "annotations": { name: profile, "note": "unconfined" } });
+        refused(&template, STRICT)
+    };
+    assert_eq!(annotated("unconfined"), ["metadata.annotations"]);
+    assert_eq!(annotated("runtime/default"), [""; 0]);
+}
+
+#[test]
 fn what_an_operator_allows_passes() {
     let folder = of_pod(&json!({ "volumes": [{ "name": "x", "hostPath": { "path": "/data" } }] }));
     assert_eq!(refused(&folder, Allowed { host_volumes: true, ..STRICT }), [""; 0]);
     let root = of_pod(&json!({ "securityContext": { "runAsUser": 0 } }));
     assert_eq!(refused(&root, Allowed { root: true, ..STRICT }), [""; 0]);
+    let no_host_port = of_container(&json!({ "ports": [{ "containerPort": 1, "hostPort": 0 }] }));
+    assert_eq!(refused(&no_host_port, STRICT), [""; 0]);
     let false_or_empty = of_pod(&json!({ "hostNetwork": false, "ephemeralContainers": [], "nodeSelector": null }));
     assert_eq!(refused(&false_or_empty, STRICT), [""; 0]);
 }

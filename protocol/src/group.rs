@@ -14,6 +14,9 @@ use crate::job::JobSpec;
 use crate::pod::{Amount, PodOptions};
 use crate::routes::TENSORFLOW_PORT;
 
+/// Maximum groups of a job. The cluster checks a pod of each group before the job is accepted.
+pub const GROUPS_MAX: usize = 64;
+
 /// Consecutive replicas of one role that have the same pod. The groups of a role follow each other: together they are all
 /// replicas of the role.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -165,8 +168,8 @@ impl JobSpec {
     }
 }
 
-/// Workers with the same resources, as a user writes them: `cpu=6,memory=8Gi:2` for two workers. The number stands behind
-/// the last colon, since an amount may have one too.
+/// Workers with the same resources, as a user writes them: `cpu=6,memory=8Gi:2` for two workers. The number follows the
+/// last colon, because an amount may contain a colon too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerGroup(pub Group);
 

@@ -38,7 +38,7 @@ pub struct JoinRequest {
     /// The agent's last place. It gets this place again if the place is free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<ReplicaId>,
-    /// Present in the agent's last message: all its processes are dead.
+    /// Present in the agent's last message. All its processes are dead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<Left>,
 }

@@ -1,5 +1,5 @@
-//! From which launcher's file or command a job came. Its pods have that launcher's labels, and its users see the job in that
-//! launcher's terms.
+//! The launcher from whose file or command a job came. The job's pods have the labels of that launcher, and users see the job
+//! in its terms.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub enum Origin {
     },
 }
 
-/// What a TFJob says beside its pod templates, which are those of the job's groups.
+/// A TFJob without its pod templates. These are in the job's groups.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TfJobOrigin {

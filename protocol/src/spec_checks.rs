@@ -1,6 +1,7 @@
 //! The rules that every [`JobSpec`] follows.
 
 use crate::env::{ENTRY_LIMIT, INPUT_BYTES_MAX};
+use crate::group::GROUPS_MAX;
 use crate::ids::Role;
 use crate::job::{JobSpec, SpecError, Strategy};
 use crate::routes::AGENT_PORT;
@@ -55,6 +56,9 @@ impl JobSpec {
 
     /// Checks that the groups of a role are all its replicas, and that each group can be started.
     pub(crate) fn check_groups(&self) -> Result<(), SpecError> {
+        if self.groups.len() > GROUPS_MAX {
+            return Err(SpecError::TooManyGroups(self.groups.len()));
+        }
         for role in Role::ALL {
             let mut of_role = self.groups.iter().filter(|group| group.role == role).peekable();
             if of_role.peek().is_none() {

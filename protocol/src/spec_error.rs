@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::env::{ENTRY_LIMIT, EnvError, EnvName, INPUT_BYTES_MAX};
 use crate::error::ErrorCode;
+use crate::group::GROUPS_MAX;
 use crate::ids::Role;
 use crate::routes::AGENT_PORT;
 use crate::run_policy::{LEASE_SECONDS_MAX, SuccessPolicy};
@@ -71,6 +72,9 @@ pub enum SpecError {
         /// Replicas of the job.
         replicas: u32,
     },
+    /// There are more groups than [`GROUPS_MAX`].
+    #[error("{0} groups are too many: use at most {GROUPS_MAX}")]
+    TooManyGroups(usize),
     /// A group has no replicas. Groups are numbered from 1.
     #[error("group {0} has count 0: use at least 1, or leave the group out")]
     EmptyGroup(usize),
@@ -160,6 +164,7 @@ impl SpecError {
             Self::ChiefNum(_) => ErrorCode::BadChiefNum,
             Self::EvaluatorNum(_) => ErrorCode::BadEvaluatorNum,
             Self::GroupsCount { .. }
+            | Self::TooManyGroups(_)
             | Self::EmptyGroup(_)
             | Self::GroupPort { .. }
             | Self::NoTemplate(_)

@@ -24,7 +24,7 @@ pub const TFJOB_KIND: &str = "TFJob";
 pub struct TfJobRequest {
     /// One TFJob as YAML or JSON.
     pub document: String,
-    /// What is known of images, by the name that the document has. Needed for containers without `command`.
+    /// What images run, by their names in the document. Needed for containers without `command`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub entrypoints: BTreeMap<String, Entrypoint>,
     /// What the caller adds to the document.

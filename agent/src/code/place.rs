@@ -30,8 +30,8 @@ impl<'a> Change<'a> {
         Self { work_dir, new, going }
     }
 
-    /// A path that a file of the new code or its folder needs, and that something of the script takes. A link to a folder
-    /// is not followed: it may lead out of the working directory.
+    /// A path that the new code needs for a file or a folder, and that a file or folder of the script has. Links to folders
+    /// are not followed, because they may lead out of the working directory.
     pub(super) fn obstacle(&self) -> Option<PathBuf> {
         let mut folders = BTreeSet::new();
         for file in self.new.files() {
@@ -46,7 +46,7 @@ impl<'a> Change<'a> {
         taken.find(|path| fs::symlink_metadata(path).is_ok())
     }
 
-    /// Whether this folder is one of the earlier code, and has nothing but files that the new code does not have.
+    /// Whether this folder is of the earlier code, and contains only files that the new code does not have.
     fn will_vanish(&self, folder: &str) -> bool {
         let prefix = format!("{folder}/");
         let is_ours = self.going.range(prefix.as_str()..).next().is_some_and(|gone| gone.starts_with(&prefix));
@@ -63,8 +63,8 @@ impl<'a> Change<'a> {
         fs::symlink_metadata(self.work_dir.join(path)).is_ok_and(|found| found.is_dir())
     }
 
-    /// Removes the files that only the earlier code has, and moves the staged files to their places. A file that has the
-    /// right content stays.
+    /// Removes the files that only the earlier code has, and moves the staged files to their places. A file whose content is
+    /// already right stays.
     pub(super) fn apply(self, staged: &Path) -> io::Result<()> {
         for gone in self.going.iter().filter(|gone| folders_of(gone).all(|folder| self.is_folder(folder))) {
             remove(&self.work_dir.join(gone))?;

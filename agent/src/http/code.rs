@@ -57,13 +57,13 @@ async fn pass_on(mut body: Incoming, parts: mpsc::Sender<Bytes>) -> Result<(), F
     }
 }
 
-/// Code that is complete and not in place. While this value lives, no other code replaces it.
+/// Complete code that is not in place yet. While this value lives, no other code replaces it.
 pub(super) struct Ready {
     id: CodeId,
     folder: OwnedMutexGuard<CodeFolder>,
 }
 
-/// The code of a start. `None` if it is in place, or if the job brings none.
+/// The code of a start. `None` if it is already in place, or if the job brings no code.
 pub(super) async fn ready(agent: &Agent, code: Option<CodeId>) -> Result<Option<Ready>, Failure> {
     // A long delivery of other code must not delay this start.
     let missing = code.filter(|id| agent.status.borrow().code.running != Some(*id));

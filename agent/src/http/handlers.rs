@@ -34,7 +34,8 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 
 pub(super) type Result = std::result::Result<Answer, Failure>;
 
-/// With `boot_id`, confirms only that this agent has this id: a master checks the address of a machine that joins.
+/// Confirms that an agent listens here and, with `boot_id`, that it has this id. A master checks the address of a machine
+/// that joins in this way.
 pub(super) fn healthz(request: &Request<Incoming>, agent: &Agent) -> Result {
     match Query::of(request).boot_id() {
         Some(asked) if agent.status.borrow().boot_id != asked => Err(Failure::AnotherAgent),
@@ -71,7 +72,8 @@ pub(super) async fn warm(request: Request<Incoming>, agent: &Agent) -> Result {
     ask(agent, |reply| Command::Warm { request, reply }).await
 }
 
-/// The status shows the environment before the code is in place, so this request may come before that.
+/// First waits until the code of the newest start is in place: the status shows the environment earlier, so a master may
+/// send this request too early.
 pub(super) async fn run(request: &Request<Incoming>, agent: &Agent) -> Result {
     let generation = Query::of(request).generation()?;
     let next_code = agent.code.next.lock().await;

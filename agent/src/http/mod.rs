@@ -75,7 +75,7 @@ pub struct JobCode {
 }
 
 impl JobCode {
-    /// No code was delivered to this working directory.
+    /// The code of a working directory to which none was delivered yet.
     pub fn new(work_dir: PathBuf) -> Self {
         Self { folder: Arc::new(Mutex::new(CodeFolder::new(work_dir))), next: Arc::default() }
     }

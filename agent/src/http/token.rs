@@ -21,11 +21,11 @@ pub struct TokenHash([u8; 32]);
 /// Who may send requests.
 #[derive(Debug, Clone)]
 pub enum Access {
-    /// Every program that reaches the port.
+    /// Every caller that reaches the port.
     Anyone,
     /// Callers with this token.
     Token(TokenHash),
-    /// Callers with the token of the job that this agent has joined; nobody before.
+    /// Callers with the token of the job that this agent has joined. Before it has joined one, no caller.
     OfJob(watch::Receiver<Option<TokenHash>>),
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct SpawnArgs {
     /// Number of workers
     #[arg(short, long, value_name = "N", value_parser = count, default_value = "2", allow_negative_numbers = true)]
     pub(crate) workers: u32,
-    /// Namespace of the master, if none is given with --master [default: that of kubectl's context]
+    /// Namespace of the master in the cluster [default: that of kubectl's context]
     #[arg(short, long, value_name = "NAME", value_parser = namespace_name)]
     pub(crate) namespace: Option<String>,
     /// Port of TensorFlow's server in each pod
@@ -43,9 +43,9 @@ pub(crate) struct SpawnArgs {
     #[arg(short, long, value_name = "TAG")]
     pub(crate) tag: Option<String>,
     /// Use a random tag
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "delete")]
     pub(crate) randomize_tag: bool,
-    /// File with a variable for every worker in each line, NAME=VALUE; quotes are a part of the value
+    /// File with variables of all workers, one NAME=VALUE in each line; quotes are a part of the value
     #[arg(short, long, value_name = "FILE")]
     pub(crate) env_file: Option<PathBuf>,
     /// Image of the pods [default: that of the pod file, else tensorflow/tensorflow]

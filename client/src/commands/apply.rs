@@ -34,30 +34,35 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, data: Data, notes: &No
     let files = Files { entrypoints, code: args.code.as_deref().map(tfjob::code_folder).transpose()? };
     let options = options(&args)?;
     let Some(client) = running_master(config).await? else {
-        let order = files.order(only(documents)?, BackendKind::Process, options)?.order;
+        let Named { origin, order } = files.order(only(documents)?, BackendKind::Process, options)?;
         if config.master == MasterChoice::Local(LocalBecause::Default) {
             notes.say(LOCAL_BY_DEFAULT);
         }
-        return at_own_master(order, config, (Format::Text, data, notes)).await;
+        let outcome = at_own_master(order, config, (Format::Text, data, notes)).await;
+        return followed(outcome, &origin);
     };
     let backend = client.about().await?.backend;
     if args.follow {
-        let order = files.order(only(documents)?, backend, options)?.order;
+        let Named { origin, order } = files.order(only(documents)?, backend, options)?;
         let submission = Submission { client, order, stage: watch::Sender::new(Stage::Submitting) };
-        return at_running_master(submission, (Format::Text, false), (data, notes)).await;
+        let outcome = at_running_master(submission, (Format::Text, false), (data, notes)).await;
+        return followed(outcome, &origin);
     }
     let orders: Result<Vec<Named>, _> =
         documents.into_iter().map(|document| files.order(document, backend, options.clone())).collect();
     send_all(&client, orders?, (data, notes)).await
 }
 
-/// What the images without a command run, as far as this machine's Docker knows them. The master names the others.
+/// What the images of containers without a command run, as far as this machine's Docker knows. The master refuses the
+/// others.
 async fn entrypoints(documents: &mut [Document], config: &Config, notes: &Notes) -> BTreeMap<String, Entrypoint> {
     let images = documents.iter_mut().flat_map(Document::images_without_command).collect();
     match image::programs(&images, &config.image).await {
         Ok(known) => known,
         Err(error) => {
-            notes.say(&format!("could not ask Docker what the images without command: run: {error}"));
+            notes.say(&format!(
+                "could not ask Docker which programs the images run: {error}; add command: to their containers"
+            ));
             BTreeMap::new()
         }
     }
@@ -113,7 +118,7 @@ impl Files {
     }
 }
 
-/// Sends the TFJobs. Several ones are all checked before.
+/// Sends the TFJobs. Checks all of them before it sends the first of several.
 async fn send_all(client: &MasterClient, orders: Vec<Named>, to: (Data, &Notes)) -> Result<Exit, Error> {
     let (mut data, notes) = to;
     if orders.len() > 1 {
@@ -129,6 +134,15 @@ async fn send_all(client: &MasterClient, orders: Vec<Named>, to: (Data, &Notes))
         })?;
     }
     Ok(Exit::Done)
+}
+
+/// The outcome of a TFJob that was followed. The hints for a submit name flags that `apply` does not have.
+fn followed(outcome: Result<Exit, Error>, origin: &str) -> Result<Exit, Error> {
+    match outcome {
+        Err(Error::Master(error)) => Err(of_document(error, origin)),
+        Err(Error::AlreadyEnded { name, result: _ }) => Err(TfJobError::Ended(name).into()),
+        outcome => outcome,
+    }
 }
 
 /// Names the document that the master refuses.

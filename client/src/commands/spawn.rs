@@ -6,6 +6,7 @@ use std::path::Path;
 
 use protocol::error::ErrorCode;
 use protocol::job::JobSpec;
+use protocol::origin::Origin;
 use protocol::view::BackendKind;
 use tokio::sync::watch;
 
@@ -37,8 +38,11 @@ pub(super) async fn run(args: SpawnArgs, config: &Config, data: Data, notes: &No
     let inputs = read(&args)?;
     for (name, _) in inputs.env.iter().filter(|(name, _)| name.as_str().contains("SECRET")) {
         notes.say(&format!(
-            "{name} is readable for all who may see the job: a Secret, named in the pod file's envFrom, is not"
+            "everybody who may see the job can read {name}: put it into a Secret, and name this in envFrom of the pod file"
         ));
+    }
+    for (name, _) in inputs.env.iter().filter(|(name, _)| name.runs_other_code()) {
+        notes.say(&format!("{name} can run other code before your script"));
     }
     let Some(client) = running_master(config).await? else {
         let order = order(&args, tag, inputs, BackendKind::Process)?;
@@ -53,7 +57,7 @@ pub(super) async fn run(args: SpawnArgs, config: &Config, data: Data, notes: &No
     start(&client, &order, &tag, (data, notes)).await
 }
 
-/// Without a master, that of the namespace in the cluster is meant.
+/// The configuration, with the master in the cluster if the user names none.
 fn in_cluster(config: &Config, args: &SpawnArgs) -> Result<Config, SpawnError> {
     if let (MasterChoice::At(_), Some(namespace)) = (&config.master, &args.namespace) {
         return Err(SpawnError::NamespaceAndAddress(namespace.clone()));
@@ -122,6 +126,10 @@ async fn delete_training(args: &SpawnArgs, tag: &Tag, config: &Config, notes: &N
         return Ok(Exit::Done);
     }
     let client = super::which_master::client_for("spawn -d", config, notes).await?;
+    let job = client.view(&tag.job).await?;
+    if job.spec.origin != Some(Origin::Spawner { attempt: tag.text.clone() }) {
+        return Err(SpawnError::Another { tag: tag.text.clone(), name: tag.job.clone() }.into());
+    }
     delete::run(&client, &tag.job, notes).await
 }
 

@@ -1,5 +1,5 @@
-//! `push --watch`: pushes the code of a folder each time that it changes. While one push waits for its start, further
-//! changes wait for the next push, which sends the newest files.
+//! `push --watch`: pushes the code of a folder after each change. If files change during a push, the next push sends the
+//! newest files.
 
 use std::convert::Infallible;
 use std::io;
@@ -73,7 +73,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Pushes now and after each change. Returns an error that no further change can remove.
+    /// Pushes now and after each change. Ends only with an error that no further change of the folder can remove.
     async fn go_on(mut self) -> Result<Infallible, Error> {
         let mut since = Instant::now();
         loop {
@@ -147,7 +147,7 @@ impl Watch {
         Ok(spawn_blocking(move || work(&folder, &spec)).await.expect("packing does not panic")?)
     }
 
-    /// Whether the next change may remove this error.
+    /// Whether a later change of the folder may remove this error.
     fn may_pass(&self, error: &Error) -> bool {
         let is_for_good = |status: u16| matches!(status, 401 | 403 | 404);
         let is_refused = matches!(error, Error::Master(MasterError::Refused(problem)) if !is_for_good(problem.status));

@@ -71,8 +71,10 @@ fn without_script_volume(spec: &mut Value) {
         }
     }
     drop_named(spec.get_mut("volumes"));
-    for container in spec.get_mut("containers").and_then(Value::as_array_mut).into_iter().flatten() {
-        drop_named(container.get_mut("volumeMounts"));
+    for kind in ["containers", "initContainers"] {
+        for container in spec.get_mut(kind).and_then(Value::as_array_mut).into_iter().flatten() {
+            drop_named(container.get_mut("volumeMounts"));
+        }
     }
 }
 

@@ -64,7 +64,10 @@ pub(crate) enum SpawnError {
     /// A training with this tag exists.
     #[error("a training with tag {tag} exists, as job {name}")]
     Taken { tag: String, name: JobName },
-    /// Nobody can be asked.
+    /// The job with the name of the tag is not the training with this tag.
+    #[error("job {name} is not the training with tag {tag}: nothing was deleted")]
+    Another { tag: String, name: JobName },
+    /// There is no terminal to ask at.
     #[error("-d asks before it deletes, and there is no terminal: give -y")]
     NoConsent,
 }
@@ -76,6 +79,7 @@ impl SpawnError {
             Self::Taken { tag, .. } => {
                 Some(format!("delete it with client spawn -d {tag}, or use another tag: -t TAG or -r"))
             }
+            Self::Another { name, .. } => Some(format!("to delete this job: client delete {name}")),
             Self::NoScript => Some(
                 "name it at the end, for example client spawn -w 3 train.py; client spawn --help lists the options"
                     .to_owned(),

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use protocol::ids::JobName;
 use protocol::tfjob::{Entrypoint, TFJOB_CONTAINER};
 use serde_json::{Value, json};
 
@@ -33,6 +34,9 @@ pub(crate) enum TfJobError {
     /// Several TFJobs are to be followed.
     #[error("only one TFJob can be followed, and there are {0}")]
     Several(usize),
+    /// The same TFJob has ended before.
+    #[error("tfjob {0} has already ended")]
+    Ended(JobName),
     /// The master refused a document.
     #[error("{origin}: {detail}")]
     Refused { origin: String, detail: String },
@@ -47,6 +51,9 @@ impl TfJobError {
     pub(crate) fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NoScript { .. } => "put the script beside the file, or name its folder with --code DIR",
+            Self::Ended(name) => {
+                return Some(format!("client delete {name}, then apply it again; client logs {name} shows its output"));
+            }
             Self::Several(_) => "give one TFJob; to start several, give --master URL and no --follow",
             Self::Read { .. } | Self::NotYaml { .. } | Self::Nothing(_) | Self::NoFolder(_) | Self::Refused { .. } => {
                 return None;
@@ -73,7 +80,7 @@ impl Document {
         self.object["metadata"]["name"].as_str().unwrap_or_default()
     }
 
-    /// Gives an object that has only the beginning of a name the rest of it.
+    /// Completes the name of an object that has only `generateName`.
     pub(crate) fn name_it(&mut self, suffix: &str) {
         let begin = self.object["metadata"]["generateName"].as_str().map(str::to_owned);
         if let Some(begin) = begin.filter(|_| self.name().is_empty()) {
@@ -81,22 +88,29 @@ impl Document {
         }
     }
 
-    /// The containers that train.
+    /// The containers that train. In v1alpha1, the replicas are a list.
     fn containers(&mut self) -> impl Iterator<Item = &mut Value> {
-        let types = self.object.pointer_mut("/spec/tfReplicaSpecs").and_then(Value::as_object_mut);
-        let lists = types.into_iter().flatten();
-        let lists = lists.filter_map(|(_, of_type)| of_type.pointer_mut("/template/spec/containers")?.as_array_mut());
+        let spec = self.object.get_mut("spec").and_then(Value::as_object_mut).into_iter().flatten();
+        let types = spec.filter(|(name, _)| ["tfReplicaSpecs", "replicaSpecs"].contains(&name.as_str()));
+        let replicas = types.flat_map(|(_, types)| match types {
+            Value::Object(types) => types.values_mut().collect(),
+            Value::Array(types) => types.iter_mut().collect(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => vec![],
+        });
+        let lists = replicas.filter_map(|of_type| of_type.pointer_mut("/template/spec/containers")?.as_array_mut());
         lists.flatten().filter(|container| container["name"] == TFJOB_CONTAINER)
     }
 
     /// The images whose own program runs.
     pub(crate) fn images_without_command(&mut self) -> BTreeSet<String> {
-        let without = self.containers().filter(|container| container["command"].is_null());
-        without.filter_map(|container| Some(container["image"].as_str()?.to_owned())).collect()
+        self.containers()
+            .filter(|container| lacks(container, "command"))
+            .filter_map(|container| Some(container["image"].as_str()?.to_owned()))
+            .collect()
     }
 
-    /// Prepares the object for a master whose replicas are processes: names the programs of images, and finds the scripts in
-    /// these folders instead of the images.
+    /// Prepares the object for a master whose replicas are processes. Adds the programs of images, and replaces scripts of
+    /// images by the files with the same names in these folders.
     pub(crate) fn without_images(
         &mut self,
         entrypoints: &BTreeMap<String, Entrypoint>,
@@ -105,9 +119,9 @@ impl Document {
         let origin = self.origin.clone();
         for container in self.containers() {
             let known = container["image"].as_str().and_then(|image| entrypoints.get(image));
-            if let Some(Entrypoint { command, args, .. }) = known.filter(|_| container["command"].is_null()) {
+            if let Some(Entrypoint { command, args, .. }) = known.filter(|_| lacks(container, "command")) {
                 container["command"] = json!(command);
-                if container["args"].is_null() {
+                if lacks(container, "args") {
                     container["args"] = json!(args);
                 }
             }
@@ -115,6 +129,11 @@ impl Document {
         }
         Ok(())
     }
+}
+
+/// Whether a list of a container is absent or empty. Kubernetes then takes that of the image.
+fn lacks(container: &Value, list: &str) -> bool {
+    container[list].is_null() || container[list].as_array().is_some_and(Vec::is_empty)
 }
 
 /// The folder that --code names.

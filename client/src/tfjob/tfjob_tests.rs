@@ -103,3 +103,14 @@ fn the_program_of_an_image_replaces_a_missing_command() {
     let container = document.containers().next().unwrap();
     assert_eq!((&container["command"], &container["args"]), (&json!(["python", "mnist.py"]), &json!(["--steps", "3"])));
 }
+
+#[test]
+fn the_images_of_the_oldest_version_and_of_empty_commands_are_asked_too() {
+    let oldest = "spec: {replicaSpecs: [{template: {spec: {containers: [{name: tensorflow, image: a}]}}}]}";
+    let empty =
+        "spec: {tfReplicaSpecs: {PS: {template: {spec: {containers: [{name: tensorflow, image: b, command: []}]}}}}}";
+    for (text, image) in [(oldest, "a"), (empty, "b")] {
+        let mut document = documents(text).unwrap().remove(0);
+        assert_eq!(document.images_without_command(), BTreeSet::from([image.to_owned()]));
+    }
+}

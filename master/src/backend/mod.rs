@@ -193,7 +193,7 @@ pub trait PodBackend: Send + Sync {
     /// later pod of the same replica has another incarnation.
     fn watch(&self, job: &JobKey) -> watch::Receiver<PodTable>;
 
-    /// The places for machines whose agents join by themselves, if this back end has such.
+    /// The places for machines whose agents join by themselves, if this back end has any.
     fn machines(&self) -> Option<&JoinedBackend> {
         None
     }

@@ -175,7 +175,7 @@ impl Driver {
             replica.is_released = replica.seen.presence() == Presence::Live;
             // An evicted pod ends by itself, and exec.py may still be saving its state.
             let is_to_end = replica.is_released && !replica.seen.is_leaving();
-            // Other containers run on when the agent has ended.
+            // The pod's other containers may still run after the agent has ended.
             let has_others = self.stored.record.spec.group_of(*id).is_some_and(Group::has_other_containers);
             let is_occupied = has_others && replica.seen.presence() == Presence::Ended;
             replica.is_released |= is_occupied;

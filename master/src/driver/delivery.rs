@@ -24,7 +24,8 @@ use crate::job::observation::{AgentState, LostRun};
 /// Maximum agents of this master that receive code at the same time.
 const AGENTS_AT_ONCE: usize = 32;
 
-/// Maximum attempts to bring code to an agent while other code is brought to it, which a user has just pushed.
+/// Maximum attempts to send code to an agent. A push may send other code to the agent at the same time, and the agent keeps
+/// only one manifest.
 const ATTEMPTS: usize = 3;
 
 static TURNS: Semaphore = Semaphore::const_new(AGENTS_AT_ONCE);
@@ -135,7 +136,7 @@ impl Delivery {
         let _turn = TURNS.acquire().await.expect("the semaphore is never closed");
         for _ in 1..ATTEMPTS {
             match self.attempt(agent).await {
-                // Another delivery has begun there in between. The agent keeps one manifest at a time.
+                // Another delivery to this agent has begun since the offer.
                 Err(DeliveryError::Agent(AgentError::Unfit { code: ErrorCode::CodeMissing, .. })) => {}
                 outcome => return outcome,
             }

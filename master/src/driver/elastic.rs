@@ -162,13 +162,13 @@ impl Driver {
         }
     }
 
-    /// When this phase begins, notes why the start before it has ended, and the members of an elastic job's start.
+    /// Notes, when this phase begins, why the previous start has ended. In an elastic job, also notes the members of a start.
     pub(super) fn note_starts(&mut self, phase: &JobPhase, gang: &Gang) {
         let is_unknown = self.policy.elastic.is_some() && self.starts.roster.is_empty();
         match phase {
             JobPhase::Starting { .. } | JobPhase::Running { .. } if is_unknown => self.starts.adopt(gang),
             JobPhase::Stopping { ending: Ending::Failed(failure), .. } => self.starts.note_failure(failure.clone()),
-            // Somebody has stopped a member, or nothing failed.
+            // A user has stopped a member, or nothing failed.
             JobPhase::Stopping { ending: Ending::Regroup, .. } => {
                 gang.first_failure().into_iter().for_each(|failure| self.starts.note_failure(failure));
                 let pushes = |member: &Member| member.place.enrolled.map(|enrolled| enrolled.membership.pushes);

@@ -34,7 +34,7 @@ use crate::logs::ReplicaLog;
 use crate::series::SeriesOfJob;
 use crate::store::wall_clock;
 
-/// A delivery of code that takes less time than this is not worth a word.
+/// Deliveries of code that take less time than this are not reported.
 const QUIET_DELIVERY: Duration = Duration::from_secs(1);
 /// Maximum pause, without jitter, before a silent agent is asked again. The whole gang waits for the last agent.
 const JOIN_DELAY_MAX: Duration = Duration::from_millis(200);
@@ -208,7 +208,7 @@ impl Pod {
         complete.ok().or_else(|| self.unreachable(false).filter(|_| !self.ended.is_cancelled()))
     }
 
-    /// Reports that the replica waits for its code, if that takes long. Then does nothing for ever.
+    /// Reports that the replica waits for its code, if that takes long. Never returns.
     async fn tell_of_delivery(&self, is_due: bool) -> Infallible {
         if is_due {
             sleep(QUIET_DELIVERY).await;

@@ -52,7 +52,7 @@ impl From<SpecError> for ApiError {
 impl From<JobsError> for ApiError {
     fn from(error: JobsError) -> Self {
         match error {
-            JobsError::Exists(_) | JobsError::Unreadable { .. } => {
+            JobsError::Exists(_) | JobsError::OtherTfJob(_) | JobsError::Unreadable { .. } => {
                 Self::new(StatusCode::CONFLICT, ErrorCode::JobExists, error.to_string())
             }
             JobsError::Spec(SpecError::NotElastic)

@@ -2,6 +2,7 @@
 
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
+use protocol::origin::Origin;
 use tracing::info;
 
 use super::error::{JobsError, of_store};
@@ -14,7 +15,8 @@ impl Jobs {
     /// Accepts the job of a TFJob. If it is on record already, suspends, resumes or scales it as the TFJob says.
     ///
     /// # Errors
-    /// [`JobsError::Exists`] if another job has this name, and all others of [`Jobs::submit`] and [`Jobs::patch`].
+    /// [`JobsError::Exists`] or [`JobsError::OtherTfJob`] if another job has this name, and all others of [`Jobs::submit`]
+    /// and [`Jobs::patch`].
     pub async fn apply(&self, tfjob: Read) -> Result<Submitted, JobsError> {
         let Read { spec, is_suspended } = tfjob;
         let name = spec.name.clone();
@@ -33,7 +35,7 @@ impl Jobs {
         let spec = &tfjob.spec;
         in_time(&spec.name, async {
             match self.context.store.get(&spec.name).await.map_err(of_store)? {
-                Some(stored) if is_other(&stored, spec) => Err(JobsError::Exists(spec.name.clone())),
+                Some(stored) if is_other(&stored, spec) => Err(conflict(&stored)),
                 Some(_) => Ok(()),
                 None => Ok(self.context.backend.admit(spec).await?),
             }
@@ -53,7 +55,7 @@ impl Jobs {
     async fn apply_again(&self, stored: Stored, spec: &JobSpec, is_suspended: bool) -> Result<Submitted, JobsError> {
         let record = &stored.record;
         let patch = difference(&record.spec, record.workers(), spec).filter(|_| record.wish != Wish::Delete);
-        let Some(mut patch) = patch else { return Err(JobsError::Exists(spec.name.clone())) };
+        let Some(mut patch) = patch else { return Err(conflict(&stored)) };
         if record.suspension.since.is_some() != is_suspended {
             patch.suspended = Some(is_suspended);
         }
@@ -64,6 +66,16 @@ impl Jobs {
         }
         let handle = in_time(&spec.name, self.arrived(&stored)).await?;
         Ok(Submitted::Existing(handle))
+    }
+}
+
+/// The error for a TFJob that is not the job on record.
+fn conflict(stored: &Stored) -> JobsError {
+    let record = &stored.record;
+    let name = record.spec.name.clone();
+    match record.spec.origin {
+        Some(Origin::TfJob(_)) if record.wish != Wish::Delete => JobsError::OtherTfJob(name),
+        Some(Origin::TfJob(_) | Origin::Spawner { .. }) | None => JobsError::Exists(name),
     }
 }
 

@@ -18,6 +18,12 @@ pub enum JobsError {
     /// Another job has this name.
     #[error("another job is named \"{0}\": choose another name, or delete that job first")]
     Exists(JobName),
+    /// A TFJob that was changed in a way that a job does not allow.
+    #[error(
+        "tfjob {0} is on record with another spec: only suspend and, with enableDynamicWorker, the number of workers may \
+         change. Delete it first: client delete {0}"
+    )]
+    OtherTfJob(JobName),
     /// An unreadable record has this name.
     #[error(
         "the record of a job named \"{}\" is in the way and cannot be read ({reason}): choose another name, or remove it \

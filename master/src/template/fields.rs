@@ -7,18 +7,18 @@ use serde_json::Value;
 use super::Allowed;
 use crate::kube::api::MUSTER;
 
-/// What becomes of a field.
+/// What the master does with a field.
 #[derive(Debug)]
 pub(super) enum Rule {
     /// It goes into the pod.
     Keep,
-    /// It goes into the pod if this says nothing against its value.
+    /// It goes into the pod unless this returns a reason against its value.
     Check(fn(&Value, Allowed) -> Option<String>),
     /// It has no effect, for this reason.
     Drop(&'static str),
     /// The API server sets it. Files that were read from a cluster have it.
     DropSilently,
-    /// It is refused unless it is `false`, for this reason.
+    /// It is refused unless it is `false` or 0, for this reason.
     Refuse(&'static str),
     /// An object whose fields have these rules.
     Object(Fields),
@@ -48,7 +48,7 @@ pub(super) const POD_TEMPLATE: Fields = &[
 
 const METADATA: Fields = &[
     ("labels", Keep),
-    ("annotations", Keep),
+    ("annotations", Check(confined_by_annotations)),
     ("name", Drop("it has no effect: pods are named after job and replica")),
     ("generateName", Drop("it has no effect: pods are named after job and replica")),
     ("namespace", Drop("it has no effect: pods run in the master's namespace")),
@@ -76,7 +76,7 @@ const POD_SPEC: Fields = &[
     ("hostNetwork", Refuse(SHARES_THE_NODE)),
     ("hostPID", Refuse(SHARES_THE_NODE)),
     ("hostname", Keep),
-    ("imagePullSecrets", Each(&[("name", Check(not_musters))])),
+    ("imagePullSecrets", Each(&[("name", Check(not_masters))])),
     ("initContainers", Each(CONTAINER)),
     ("nodeName", Keep),
     ("nodeSelector", Keep),
@@ -89,8 +89,8 @@ const POD_SPEC: Fields = &[
     ("runtimeClassName", Keep),
     ("schedulerName", Keep),
     ("securityContext", Object(POD_SECURITY)),
-    ("serviceAccount", Check(not_musters)),
-    ("serviceAccountName", Check(not_musters)),
+    ("serviceAccount", Check(not_masters)),
+    ("serviceAccountName", Check(not_masters)),
     ("setHostnameAsFQDN", Keep),
     ("shareProcessNamespace", Refuse("the agent must be process 1 of its container: remove it")),
     ("subdomain", Keep),
@@ -106,13 +106,21 @@ const POD_SECURITY: Fields = &[
     ("runAsGroup", Keep),
     ("runAsNonRoot", Keep),
     ("runAsUser", Check(not_root)),
-    ("seLinuxOptions", Keep),
+    ("seLinuxOptions", Object(SELINUX)),
     ("seccompProfile", Object(SECCOMP)),
     ("supplementalGroups", Keep),
     ("sysctls", Refuse(SHARES_THE_NODE)),
 ];
 
 const SECCOMP: Fields = &[("type", Check(confined)), ("localhostProfile", Keep)];
+
+/// Another type could give a container all rights on its node.
+const SELINUX: Fields = &[
+    ("level", Keep),
+    ("role", Refuse(SHARES_THE_NODE)),
+    ("type", Refuse(SHARES_THE_NODE)),
+    ("user", Refuse(SHARES_THE_NODE)),
+];
 
 const CONTAINER_SECURITY: Fields = &[
     ("allowPrivilegeEscalation", Refuse("a container gets no further rights: remove it")),
@@ -121,9 +129,10 @@ const CONTAINER_SECURITY: Fields = &[
     ("procMount", Refuse(SHARES_THE_NODE)),
     ("readOnlyRootFilesystem", Keep),
     ("runAsGroup", Keep),
-    ("runAsNonRoot", Keep),
+    // Muster sets it for the pod, but a container could override it.
+    ("runAsNonRoot", Check(not_root)),
     ("runAsUser", Check(not_root)),
-    ("seLinuxOptions", Keep),
+    ("seLinuxOptions", Object(SELINUX)),
     ("seccompProfile", Object(SECCOMP)),
 ];
 
@@ -135,15 +144,15 @@ pub(super) const CONTAINER: Fields = &[
     ("envFrom", Each(ENV_FROM)),
     ("image", Keep),
     ("imagePullPolicy", Keep),
-    ("lifecycle", Keep),
-    ("livenessProbe", Keep),
+    ("lifecycle", Object(&[("postStart", Object(ACTION)), ("preStop", Object(ACTION)), ("stopSignal", Keep)])),
+    ("livenessProbe", Object(ACTION)),
     ("name", Keep),
     ("ports", Each(PORT)),
-    ("readinessProbe", Keep),
+    ("readinessProbe", Object(ACTION)),
     ("resources", Keep),
     ("restartPolicy", Refuse("a container that runs beside the training goes into spec.containers")),
     ("securityContext", Object(CONTAINER_SECURITY)),
-    ("startupProbe", Keep),
+    ("startupProbe", Object(ACTION)),
     ("stdin", Drop(NO_TERMINAL)),
     ("stdinOnce", Drop(NO_TERMINAL)),
     ("terminationMessagePath", Keep),
@@ -160,6 +169,32 @@ pub(super) const NOT_OF_THE_RUN: [(&str, &str); 5] = [
     ("startupProbe", BY_THE_AGENT),
     ("terminationMessagePath", BY_THE_AGENT),
     ("terminationMessagePolicy", BY_THE_AGENT),
+];
+
+const OTHER_HOST: &str = "the node would send the request, also to hosts that the pod cannot reach: remove it";
+
+/// A probe or a hook.
+const ACTION: Fields = &[
+    ("exec", Keep),
+    ("failureThreshold", Keep),
+    ("grpc", Keep),
+    (
+        "httpGet",
+        Object(&[
+            ("host", Refuse(OTHER_HOST)),
+            ("httpHeaders", Keep),
+            ("path", Keep),
+            ("port", Keep),
+            ("scheme", Keep),
+        ]),
+    ),
+    ("initialDelaySeconds", Keep),
+    ("periodSeconds", Keep),
+    ("sleep", Keep),
+    ("successThreshold", Keep),
+    ("tcpSocket", Object(&[("host", Refuse(OTHER_HOST)), ("port", Keep)])),
+    ("terminationGracePeriodSeconds", Keep),
+    ("timeoutSeconds", Keep),
 ];
 
 const PORT: Fields = &[
@@ -179,7 +214,7 @@ const VARIABLE: Fields = &[
             ("configMapKeyRef", Keep),
             ("fieldRef", Keep),
             ("resourceFieldRef", Keep),
-            ("secretKeyRef", Object(&[("name", Check(not_musters)), ("key", Keep), ("optional", Keep)])),
+            ("secretKeyRef", Object(&[("name", Check(not_masters)), ("key", Keep), ("optional", Keep)])),
         ]),
     ),
 ];
@@ -187,7 +222,7 @@ const VARIABLE: Fields = &[
 const ENV_FROM: Fields = &[
     ("configMapRef", Keep),
     ("prefix", Keep),
-    ("secretRef", Object(&[("name", Check(not_musters)), ("optional", Keep)])),
+    ("secretRef", Object(&[("name", Check(not_masters)), ("optional", Keep)])),
 ];
 
 const MOUNT: Fields = &[
@@ -200,8 +235,8 @@ const MOUNT: Fields = &[
 ];
 
 const SECRET_ITEMS: Fields = &[
-    ("name", Check(not_musters)),
-    ("secretName", Check(not_musters)),
+    ("name", Check(not_masters)),
+    ("secretName", Check(not_masters)),
     ("items", Keep),
     ("optional", Keep),
     ("defaultMode", Keep),
@@ -234,9 +269,16 @@ const VOLUME: Fields = &[
     ("secret", Object(SECRET_ITEMS)),
 ];
 
-/// The master's account and its Secret have the name `muster`.
-fn not_musters(name: &Value, _: Allowed) -> Option<String> {
-    (name == MUSTER).then(|| format!("\"{MUSTER}\" belongs to the master: use another"))
+/// Whether an account or a Secret has this name because it is the master's. Kubernetes before 1.24 keeps the tokens of an
+/// account in Secrets whose names begin with the account's.
+pub(crate) fn is_masters(name: &str) -> bool {
+    name.strip_prefix(MUSTER)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with("-token-") || rest.starts_with("-dockercfg-"))
+}
+
+fn not_masters(name: &Value, _: Allowed) -> Option<String> {
+    let name = name.as_str().filter(|name| is_masters(name))?;
+    Some(format!("\"{name}\" belongs to the master: use another"))
 }
 
 fn not_musters_volume(name: &Value, _: Allowed) -> Option<String> {
@@ -244,13 +286,26 @@ fn not_musters_volume(name: &Value, _: Allowed) -> Option<String> {
     is_ours.then(|| "names that begin with muster- belong to Muster: use another".to_owned())
 }
 
-fn not_root(user: &Value, allowed: Allowed) -> Option<String> {
-    let is_root = user.as_i64() == Some(0) && !allowed.root;
-    is_root.then(|| "it is root: use another user, or allow root with --allow-root".to_owned())
+fn not_root(value: &Value, allowed: Allowed) -> Option<String> {
+    let is_refused = is_zero_or_false(value) && !allowed.root;
+    is_refused.then(|| "a container may not run as root: use another user, or allow root with --allow-root".to_owned())
+}
+
+/// Whether a value says what holds without the field.
+pub(super) fn is_zero_or_false(value: &Value) -> bool {
+    *value == Value::Bool(false) || value.as_i64() == Some(0)
 }
 
 fn confined(kind: &Value, _: Allowed) -> Option<String> {
     (kind == "Unconfined").then(|| "a container needs a seccomp profile: use RuntimeDefault".to_owned())
+}
+
+/// Earlier versions of Kubernetes read the profiles of AppArmor and seccomp from annotations.
+fn confined_by_annotations(annotations: &Value, _: Allowed) -> Option<String> {
+    let is_profile = |name: &str| name.contains("apparmor.security.") || name.contains("seccomp.security.");
+    let mut all = annotations.as_object()?.iter();
+    let (name, _) = all.find(|(name, profile)| is_profile(name) && *profile == "unconfined")?;
+    Some(format!("{name} leaves a container without a profile: remove it"))
 }
 
 fn host_volume(_: &Value, allowed: Allowed) -> Option<String> {

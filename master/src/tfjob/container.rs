@@ -25,7 +25,7 @@ pub(super) enum User {
     Unknown,
 }
 
-/// The place of the container that trains.
+/// The index of the container that trains.
 pub(super) fn position(template: &Value) -> Option<usize> {
     let containers = template.pointer("/spec/containers")?.as_array()?;
     containers.iter().position(|one| one.get("name").and_then(Value::as_str) == Some(TFJOB_CONTAINER))
@@ -108,7 +108,7 @@ pub(super) fn variables<'a>(container: &'a Value, path: &str) -> Vec<(String, Op
     .collect()
 }
 
-/// Says which variables of a pod have no effect, or an unexpected one.
+/// Refuses or warns of variables that have no effect, or an unexpected one.
 pub(super) fn check_variables(container: &Value, path: &str, findings: &mut Findings) {
     for (path, name, _) in variables(container, path) {
         let Some(name) = name else { continue };

@@ -101,7 +101,8 @@ fn parsed(text: &str) -> Result<Value, String> {
 /// The `spec` of kubeflow.org/v1alpha1 in the form of v1.
 fn modern(old: Fields, findings: &mut Findings) -> Fields {
     let mut old = old;
-    findings.warn("apiVersion", format!("it is read as {TFJOB_GROUP}/v1: its replicas are tfReplicaSpecs there"));
+    findings
+        .warn("apiVersion", format!("it is read as {TFJOB_GROUP}/v1, where replicaSpecs are called tfReplicaSpecs"));
     let mut specs = Map::new();
     let list = match old.take("replicaSpecs") {
         Some(Value::Array(list)) => list,
@@ -126,7 +127,7 @@ fn modern(old: Fields, findings: &mut Findings) -> Fields {
         item.without_effect("tfPort", "it has no effect: name a containerPort tfjob-port", findings);
         item.end(findings);
         if specs.insert(type_of(&kind).to_owned(), spec).is_some() {
-            findings.refuse(&path, format!("{kind} stands twice"));
+            findings.refuse(&path, format!("an earlier entry also has the type {kind}: remove one"));
         }
     }
     for name in ["tfImage", "runtimeId", "terminationPolicy"] {

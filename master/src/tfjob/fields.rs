@@ -1,4 +1,4 @@
-//! Takes the fields of an object one by one. What nobody has taken at the end is unknown, and is refused.
+//! Takes the fields of an object one by one. Fields that are left at the end are unknown, and are refused.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! A TFJob on a machine without a cluster: its replicas are processes, so of their pods only program and variables count.
+//! A TFJob on a machine without a cluster. Its replicas are processes, so only the program and the variables of each pod
+//! count.
 
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use super::container::variables;
 use super::fields::Findings;
 
 const NO_MEANING: &str = "it has no meaning here: replicas are processes of this machine";
-/// The programs that this machine has too.
+/// The programs that a machine without the image has too.
 const PROGRAMS: [&str; 4] = ["python", "python3", "bash", "sh"];
 /// Fields of a container that count here, or that say nothing about this machine.
 const READ: [&str; 6] = ["args", "command", "env", "imagePullPolicy", "name", "ports"];
@@ -47,7 +48,7 @@ pub(super) fn simplify(
     *containers = vec![container];
 }
 
-/// Whether a variable gets the value that stands in the file.
+/// Whether a variable gets its value from the file.
 fn has_value(
     (path, name, variable): &(String, Option<protocol::env::EnvName>, &Value),
     options: &TfJobOptions,

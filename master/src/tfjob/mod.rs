@@ -188,19 +188,21 @@ impl Plan {
 
     /// The options of the pods: who the processes are.
     fn pod(&self, allow_root: bool, findings: &mut Findings) -> PodOptions {
-        let unknown = self.replicas.iter().filter(|one| one.user == User::Unknown);
-        let unknown: Vec<&str> = unknown.map(|one| one.name.as_str()).collect();
-        let of_image = self.replicas.iter().any(|one| one.user == User::OfImage);
+        let users = |wanted: User| self.replicas.iter().any(|one| one.user == wanted);
+        // A job has one rule for all its pods: with that of the image, an image whose user is root would never start.
+        let of_image = users(User::OfImage) && !users(User::Unknown);
         let graces = self.replicas.iter().filter_map(Replicas::grace_seconds);
         let options = PodOptions { termination_grace_seconds: graces.max(), allow_root, ..PodOptions::default() };
         if allow_root {
             return options;
         }
-        if !unknown.is_empty() && !of_image {
+        if users(User::Unknown) {
+            let without_name = self.replicas.iter().filter(|one| one.user != User::Named);
+            let without_name: Vec<&str> = without_name.map(|one| one.name.as_str()).collect();
             let why = format!(
                 "the processes of {} run as user 65532, not as the image's user: name another one in \
                  template.spec.securityContext.runAsUser, or allow root with --allow-root",
-                unknown.join(", ")
+                without_name.join(", ")
             );
             findings.warn("spec.tfReplicaSpecs", why);
         }

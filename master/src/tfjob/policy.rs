@@ -8,7 +8,7 @@ use protocol::run_policy::{CleanPods, RestartRule, RunPolicy, SuccessPolicy};
 use super::fields::{Fields, Findings};
 use super::roles::Replicas;
 
-/// Fields that stood directly under `spec` in early versions.
+/// Fields that were directly under `spec` in early versions.
 const ONCE_IN_SPEC: [&str; 4] = ["cleanPodPolicy", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit"];
 /// The controller that Muster stands for.
 const TRAINING_OPERATOR: &str = "kubeflow.org/training-operator";

@@ -1,4 +1,4 @@
-//! Whether a TFJob that is sent again is the job on record: all but the number of workers of an elastic job must be equal.
+//! Whether a TFJob that is sent again is the job on record. Only the number of workers of an elastic job may differ.
 
 use protocol::elastic::{JobPatch, Workers};
 use protocol::group::Group;
@@ -7,8 +7,8 @@ use protocol::job::JobSpec;
 use protocol::origin::Origin;
 use serde_json::Value;
 
-/// The change of the job on record, which now may have this many workers, that makes it the job that was sent; `None` if
-/// that is another job.
+/// The change that turns the job on record into the job that was sent. `None` if they are different jobs. `now` is the range
+/// of workers that the job on record has at present.
 pub fn difference(on_record: &JobSpec, now: Option<Workers>, sent: &JobSpec) -> Option<JobPatch> {
     if without_growth(on_record) != without_growth(sent) {
         return None;

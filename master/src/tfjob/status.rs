@@ -31,6 +31,8 @@ fn conditions(job: &JobView, origin: &TfJobOrigin) -> Vec<Value> {
     let failed_at = job.restarts.failed_starts.last().map(|failed| failed.at);
     let newest = failed_at.max(job.times.started).unwrap_or(accepted);
     let ran = job.times.started;
+    // A failed start is noted when all its runs are dead. Until then, the stop may as well follow a success.
+    let restarting_since = failed_at.filter(|_| job.state != JobState::Stopping || ran.is_none());
     let running = format!("TFJob {name} is running");
     let newer = match (&job.result, job.state) {
         (Some(result), _) => {
@@ -42,7 +44,7 @@ fn conditions(job: &JobView, origin: &TfJobOrigin) -> Vec<Value> {
             ran.map(|_| stopped(&running, newest)).into_iter().chain([suspended]).collect()
         }
         (None, JobState::Running) => vec![condition("Running", "Running", &running, ran.unwrap_or(newest))],
-        (None, _) => match (failed_at, ran) {
+        (None, _) => match (restarting_since, ran) {
             (Some(at), _) => vec![condition("Restarting", "Restarting", &format!("TFJob {name} is restarting"), at)],
             (None, Some(at)) => vec![condition("Running", "Running", &running, at)],
             (None, None) => vec![],
@@ -63,7 +65,7 @@ fn ended(name: &str, result: &JobResult, at: UnixMillis) -> Value {
     }
 }
 
-/// A condition that holds. Programs know its reason by the prefix.
+/// A condition that is true. Its reason begins with `TFJob`, as programs expect.
 pub(super) fn condition(kind: &str, reason: &str, message: &str, at: UnixMillis) -> Value {
     let at = timestamp(at);
     json!({
@@ -72,7 +74,7 @@ pub(super) fn condition(kind: &str, reason: &str, message: &str, at: UnixMillis)
     })
 }
 
-/// The condition Running of a job that does not run any more.
+/// The condition Running of a job that no longer runs.
 fn stopped(message: &str, at: UnixMillis) -> Value {
     let mut running = condition("Running", "Running", message, at);
     running["status"] = "False".into();

@@ -77,6 +77,19 @@ fn every_file_of_the_corpus_becomes_its_golden_job_or_refusal() {
 }
 
 #[test]
+fn one_unknown_user_of_an_image_is_enough_to_choose_the_user_for_all() {
+    let document = r#"# {"entrypoints": {"mnist:2": {"command": ["python", "/mnist.py"], "user": "1000"}}}
+{apiVersion: kubeflow.org/v1, kind: TFJob, metadata: {name: mnist}, spec: {tfReplicaSpecs: {
+  Chief: {template: {spec: {containers: [{name: tensorflow, image: "mnist:2"}]}}},
+  Worker: {template: {spec: {containers: [{name: tensorflow, image: "other:1", command: [python]}]}}}}}}"#;
+    let read = read_text(document).expect("a valid TFJob");
+    assert_eq!(read.spec.pod.run_as, None);
+    let warnings: Vec<&str> = read.warnings().iter().map(|warning| warning.sentence.as_str()).collect();
+    let expected = "the processes of Chief, Worker run as user 65532";
+    assert!(matches!(warnings[..], [one] if one.starts_with(expected)), "{warnings:?}");
+}
+
+#[test]
 fn an_object_that_is_shown_can_be_applied_again() {
     for name in names().into_iter().filter(|name| !name.starts_with("broken_")) {
         let document = fs::read_to_string(corpus().join(&name).with_extension("yaml")).expect("read the corpus");

@@ -100,6 +100,8 @@ fn a_group_that_cannot_be_started_is_refused() {
     }
     let with_empty = request(vec![workers("cpu=1:2"), Group::new(Role::Worker, 0)]);
     assert_eq!(JobSpec::try_from(with_empty), Err(SpecError::EmptyGroup(2)));
+    let many = request(vec![workers("cpu=1:1"); 65]);
+    assert_eq!(JobSpec::try_from(many), Err(SpecError::TooManyGroups(65)));
 }
 
 #[test]

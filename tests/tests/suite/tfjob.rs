@@ -102,6 +102,9 @@ fn all_documents_are_checked_before_the_first_is_sent() {
     for line in ["apiVersion: kubeflow.org/v1", "kind: TFJob", "reason: TFJobSucceeded", "succeeded: 2"] {
         assert!(yaml.contains(line), "{line}: {yaml}");
     }
+    client(&["apply", "-f", "project", "--follow"])
+        .code(2)
+        .says(&["tfjob good has already ended", "client delete good"]);
     fs::write(scene.path().join("project/job.yaml"), good.replace("64", "65")).expect("write");
-    client(&["apply", "-f", "project"]).code(2).says(&["another job is named \"good\""]);
+    client(&["apply", "-f", "project"]).code(2).says(&["tfjob good is on record with another spec"]);
 }

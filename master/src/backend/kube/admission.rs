@@ -16,7 +16,7 @@ use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
 use crate::job::plan;
 use crate::kube::api::{ApiFailure, call};
-use crate::template::{Note, listed};
+use crate::template::{Note, is_masters, listed};
 
 impl KubeBackend {
     /// Checks a job before anything exists: what needs no call, then each kind of pod in a dry run, then the quotas. The dry
@@ -56,6 +56,13 @@ impl KubeBackend {
         }
         if spec.groups.iter().any(has_own_image) && self.agent_image.is_none() {
             return refuse(ErrorCode::BadGroups, NO_AGENT_IMAGE);
+        }
+        let mut names = spec.pod.env_secrets.iter().chain(&spec.pod.service_account);
+        if let Some(name) = names.find(|name| is_masters(&name.to_string())) {
+            return refuse(
+                ErrorCode::BadPod,
+                &format!("\"{name}\" belongs to the master: use another Secret or account"),
+            );
         }
         let is_host = |volume: &&Volume| matches!(volume.source, VolumeSource::Host(_));
         let folder = spec.pod.volumes.iter().find(is_host).filter(|_| self.host_volumes == HostVolumes::Refused)?;

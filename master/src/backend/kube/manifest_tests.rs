@@ -357,7 +357,7 @@ fn a_template_keeps_what_muster_does_not_need() {
                     {
                         "name": "tensorflow", "image": "digits:1", "command": ["python"], "args": ["/opt/model.py"],
                         "workingDir": "/opt", "env": [{ "name": "BATCH", "value": "64" }],
-                        "resources": { "limits": { "cpu": "2" } },
+                        "resources": { "requests": { "amd.com/gpu": 1 }, "limits": { "cpu": "2", "amd.com/gpu": 1 } },
                         "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
                         "ports": [{ "name": "tfjob-port", "containerPort": 2222 }],
                     },
@@ -375,12 +375,18 @@ fn a_template_keeps_what_muster_does_not_need() {
     assert_eq!(spec["nodeSelector"], json!({ "disk": "ssd" }));
     assert_eq!(names(&spec["initContainers"]), ["install-agent", "fetch"]);
     assert_eq!(names(&spec["containers"]), ["logs", "tensorflow"]);
+    assert!(own(spec, |context| context["allowPrivilegeEscalation"] == json!(false)), "{spec}");
+    assert!(own(spec, |context| context["capabilities"] == json!({ "drop": ["ALL"] })), "{spec}");
     assert_eq!(names(&spec["volumes"]), ["data", "muster-bin", "muster-home"]);
     let run = &spec["containers"][1];
     assert_eq!((&run["image"], &run["workingDir"]), (&json!("digits:1"), &json!("/opt")));
     assert_eq!(run["command"], json!(["/muster/bin/agent"]));
     assert_eq!(run["args"], json!(["--", "python", "/opt/model.py"]));
-    assert_eq!(run["resources"], json!({ "limits": { "cpu": "2" } }));
+    assert_eq!(
+        run["resources"],
+        json!({ "requests": { "amd.com/gpu": "1" }, "limits": { "cpu": "2", "amd.com/gpu": "1" } })
+    );
+    assert_eq!(spec["initContainers"][0]["resources"], json!({ "requests": {}, "limits": { "cpu": "2" } }));
     assert_eq!(names(&run["ports"]), ["tfjob-port", "agent"]);
     assert_eq!(names(&run["env"])[0], "BATCH");
     assert_eq!(names(&run["volumeMounts"]), ["data", "muster-bin", "muster-home"]);

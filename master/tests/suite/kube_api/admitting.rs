@@ -135,6 +135,22 @@ async fn a_host_volume_is_refused_before_any_call_of_the_api_unless_the_master_a
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_secrets_and_the_account_of_the_master_are_refused_before_any_call_of_the_api() {
+    let server = ApiServer::new();
+    let name = |name: &str| name.parse().expect("a name");
+    for pod in [
+        PodOptions { env_secrets: vec![name("s3"), name("muster")], ..PodOptions::default() },
+        PodOptions { env_secrets: vec![name("muster-token-x7k2p")], ..PodOptions::default() },
+        PodOptions { service_account: Some(name("muster")), ..PodOptions::default() },
+    ] {
+        let refusal = begin(&server).await.admit(&JobSpec { pod, ..spec("digits") }).await.expect_err("refused");
+        assert_eq!(refusal.code, ErrorCode::BadPod);
+        assert!(refusal.sentence.contains("belongs to the master"), "{}", refusal.sentence);
+    }
+    assert_eq!(server.mutations(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_spec_without_an_image_or_with_a_work_dir_is_refused_before_any_call_of_the_api() {
     let server = ApiServer::new();
     let pods = begin(&server).await;
@@ -142,5 +158,18 @@ async fn a_spec_without_an_image_or_with_a_work_dir_is_refused_before_any_call_o
     assert_eq!(pods.admit(&without).await.expect_err("refused").code, ErrorCode::BadImage);
     let with = JobSpec { work_dir: Some("/work".into()), ..spec("digits") };
     assert_eq!(pods.admit(&with).await.expect_err("refused").code, ErrorCode::BadWorkDir);
+    assert_eq!(server.mutations(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_cannot_have_the_secret_or_the_account_of_the_master() {
+    let server = ApiServer::new();
+    let pods = begin(&server).await;
+    let secret = PodOptions { env_secrets: vec!["muster".parse().expect("a name")], ..PodOptions::default() };
+    let account = PodOptions { service_account: "muster".parse().ok(), ..PodOptions::default() };
+    for pod in [secret, account] {
+        let refusal = pods.admit(&JobSpec { pod, ..spec("digits") }).await.expect_err("refused");
+        assert_eq!(refusal.sentence, "\"muster\" belongs to the master: use another Secret or account");
+    }
     assert_eq!(server.mutations(), Vec::<String>::new());
 }

@@ -61,6 +61,10 @@ fn the_newest_condition_is_the_state() {
             vec!["Created True TFJobCreated 00", "Restarting True TFJobRestarting 09"],
         ),
         (
+            json!({ "state": "stopping", "times": started, "restarts": failed }),
+            vec!["Created True TFJobCreated 00", "Running True TFJobRunning 05"],
+        ),
+        (
             json!({ "state": "suspended", "times": started }),
             vec!["Created True TFJobCreated 00", "Running False TFJobRunning 05", "Suspended True TFJobSuspended 05"],
         ),

@@ -41,6 +41,7 @@ fn a_training_is_spawned_and_deleted_by_its_tag() {
     let labelled = ["get", "pods", "-l", "app=worker2,training_attempt=Run_1", "-o", "name"];
     assert_eq!(stage.cluster().namespace.kubectl(&labelled), "pod/run-1-worker-2\n");
     stage.verb(&["spawn", "-d", "Run_1"]).code(2).says(&["there is no terminal: give -y"]);
+    stage.verb(&["spawn", "-d", "run-1", "-y"]).code(2).says(&["job run-1 is not the training with tag run-1"]);
     for tag in ["Run_1", "run2"] {
         stage.verb(&["spawn", "-d", tag, "-y"]).code(0);
     }

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use protocol::image::ImageRef;
 use protocol::pod::PullPolicy;
 
-use super::{GPU, restricted, variable};
+use super::{restricted, variable};
 use crate::backend::PodSpec;
 
 /// The name of the container that copies the agent.
@@ -71,7 +71,7 @@ fn installer(container: &Container, agent: &ImageRef) -> Container {
         image: Some(agent.to_string()),
         image_pull_policy: Some(PullPolicy::IfNotPresent.as_str().to_owned()),
         command: Some([AGENT_IN_IMAGE, "--install", AGENT].map(str::to_owned).to_vec()),
-        resources: without_gpus(container.resources.clone()),
+        resources: without_devices(container.resources.clone()),
         security_context: Some(restricted()),
         // What it prints says why it failed. This includes the runtime's message if it could not be started.
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
@@ -80,10 +80,12 @@ fn installer(container: &Container, agent: &ImageRef) -> Container {
     }
 }
 
-/// The resources of a container that needs no GPU.
-pub(super) fn without_gpus(mut resources: Option<ResourceRequirements>) -> Option<ResourceRequirements> {
-    if let Some(limits) = resources.as_mut().and_then(|resources| resources.limits.as_mut()) {
-        limits.remove(GPU);
+/// The resources of a container that needs no devices, such as `nvidia.com/gpu`. Only names of devices contain a slash.
+pub(super) fn without_devices(mut resources: Option<ResourceRequirements>) -> Option<ResourceRequirements> {
+    if let Some(ResourceRequirements { requests, limits, claims: _ }) = &mut resources {
+        for amounts in [requests, limits].into_iter().flatten() {
+            amounts.retain(|name, _| !name.contains('/'));
+        }
     }
     resources
 }

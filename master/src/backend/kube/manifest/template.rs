@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec, PodTemplateSpec};
 use protocol::group::Template;
 use protocol::origin::TFJOB_LABELS;
 
-use super::agent::without_gpus;
-use super::{CONTAINER, INSTALLER};
+use super::agent::without_devices;
+use super::{CONTAINER, INSTALLER, restricted};
 
 /// The annotation with the name of the container that kubectl means by default, and that runs the script.
 pub(in crate::backend::kube) const RUN_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
@@ -24,6 +24,7 @@ pub(super) fn filled(theirs: PodTemplateSpec, template: &Template, own: Pod) -> 
         labels.retain(|name, _| !OUR_LABELS.iter().any(|prefix| name.starts_with(prefix)));
     }
     let is_user_named = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref()?.run_as_user).is_some();
+    restrict(pod.spec.as_mut());
     let later_installers = pod.spec.as_mut().and_then(|spec| spec.init_containers.take());
     let mut own = named(own, template);
     if let Some(context) = own.spec.as_mut().and_then(|spec| spec.security_context.as_mut()).filter(|_| is_user_named) {
@@ -38,12 +39,21 @@ pub(super) fn filled(theirs: PodTemplateSpec, template: &Template, own: Pod) -> 
     pod
 }
 
-/// A quota may ask each container for its resources, so the container that copies the agent has those of the script's.
+/// Gives the container that copies the agent the resources of the script's container: a quota may require resources of
+/// each container.
 fn equip_installer(spec: &mut PodSpec, template: &Template) {
     let run = spec.containers.iter().find(|container| container.name == template.container);
-    let resources = run.and_then(|run| without_gpus(run.resources.clone()));
+    let resources = run.and_then(|run| without_devices(run.resources.clone()));
     for installer in spec.init_containers.iter_mut().flatten().filter(|installer| installer.name == INSTALLER) {
         installer.resources.clone_from(&resources);
+    }
+}
+
+/// Gives every container of the template what the Pod Security Standard `restricted` requires.
+fn restrict(spec: Option<&mut PodSpec>) {
+    let Some(spec) = spec else { return };
+    for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+        container.security_context.get_or_insert_default().merge_from(restricted());
     }
 }
 
