@@ -1,6 +1,7 @@
 //! The verbs, one file each. This file dispatches them.
 
 mod apply;
+mod ask;
 mod bring;
 mod build;
 mod cancel;

@@ -1,7 +1,6 @@
 //! `spawn`: starts, or deletes, a training as tf-spawner does.
 
 use std::fs;
-use std::io::{self, BufRead, IsTerminal};
 use std::path::Path;
 
 use protocol::error::ErrorCode;
@@ -10,6 +9,7 @@ use protocol::origin::Origin;
 use protocol::view::BackendKind;
 use tokio::sync::watch;
 
+use super::ask::ask;
 use super::bring::Order;
 use super::delete;
 use super::leaving::Stage;
@@ -135,11 +135,7 @@ async fn delete_training(args: &SpawnArgs, tag: &Tag, config: &Config, notes: &N
 
 /// Asks the user at the terminal. Only `y` means yes.
 async fn is_wanted(tag: &Tag, notes: &Notes) -> Result<bool, SpawnError> {
-    if !io::stdin().is_terminal() {
-        return Err(SpawnError::NoConsent);
-    }
-    notes.say(&format!("delete the training with tag {}, job {}? y/[n]", tag.text, tag.job));
-    let line = tokio::task::spawn_blocking(|| io::stdin().lock().lines().next());
-    let answer = line.await.ok().flatten().and_then(Result::ok).unwrap_or_default();
-    Ok(answer.trim() == "y")
+    let question = &format!("delete the training with tag {}, job {}? y/[n]", tag.text, tag.job);
+    let answer = ask(question, notes).await.ok_or(SpawnError::NoConsent)?;
+    Ok(answer == "y")
 }

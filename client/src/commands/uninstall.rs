@@ -1,7 +1,6 @@
 //! `uninstall`: removes the master of a namespace with all its jobs, after it has asked.
 
-use std::io::{self, BufRead, IsTerminal};
-
+use super::ask::ask;
 use crate::args::UninstallArgs;
 use crate::cluster::{self, Cluster, ClusterError, Found};
 use crate::config::Config;
@@ -46,13 +45,8 @@ fn listed(found: &Found) -> String {
 
 /// Asks the user at the terminal.
 async fn is_wanted(notes: &Notes) -> Result<bool, ClusterError> {
-    if !io::stdin().is_terminal() {
-        return Err(ClusterError::NoConsent);
-    }
-    notes.say("remove all of this? [y/N]");
-    let line = tokio::task::spawn_blocking(|| io::stdin().lock().lines().next());
-    let answer = line.await.ok().flatten().and_then(Result::ok).unwrap_or_default();
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    let answer = ask("remove all of this? [y/N]", notes).await.ok_or(ClusterError::NoConsent)?;
+    Ok(matches!(answer.as_str(), "y" | "Y" | "yes"))
 }
 
 #[cfg(test)]
