@@ -5,6 +5,7 @@ use std::path::Path;
 use clap::Parser;
 use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;
+use serde_json::json;
 
 use super::*;
 

@@ -3,13 +3,16 @@
 use std::path::Path;
 
 use protocol::env::EnvName;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::SpawnError;
 use crate::tfjob;
 
 /// The volume with which tf-spawner brings the script. Muster brings it itself.
 const SCRIPT_VOLUME: &str = "script";
+
+/// The name of the container without a pod file.
+const CONTAINER: &str = "tensorflow";
 
 /// A pod file.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,6 +25,15 @@ pub(crate) struct PodFile {
     pub(crate) command: Vec<String>,
     /// The pod, without the volume of the script.
     pub(crate) template: Value,
+}
+
+impl PodFile {
+    /// The pod without a pod file: tf-spawner's own file asks for the same resources.
+    pub(super) fn usual() -> Self {
+        let resources = json!({ "requests": { "memory": "1Gi", "cpu": "1000m" } });
+        let template = json!({ "spec": { "containers": [{ "name": CONTAINER, "resources": resources }] } });
+        Self { container: CONTAINER.to_owned(), image: None, command: vec![], template }
+    }
 }
 
 /// Reads a pod file: a Pod of Kubernetes, whose first container runs the script.
@@ -52,7 +64,7 @@ pub(crate) fn pod_file(text: &str, path: &Path) -> Result<PodFile, SpawnError> {
         }
     }
     let metadata = pod.get("metadata").cloned().unwrap_or_default();
-    let template = serde_json::json!({ "metadata": without_name(metadata), "spec": spec });
+    let template = json!({ "metadata": without_name(metadata), "spec": spec });
     Ok(PodFile { container, image, command, template })
 }
 

@@ -14,7 +14,6 @@ use protocol::job::{JobRequest, Strategy};
 use protocol::origin::Origin;
 use protocol::pod::LabelValue;
 use protocol::run_policy::RunPolicy;
-use serde_json::{Value, json};
 
 pub(crate) use self::files::{PodFile, environment, pod_file};
 use crate::args::SpawnArgs;
@@ -23,8 +22,6 @@ use crate::args::SpawnArgs;
 const DEFAULT_TAG: &str = "tf-spawner";
 /// The image if neither the command line nor the pod file names one.
 const DEFAULT_IMAGE: &str = "tensorflow/tensorflow";
-/// The name of the container without a pod file.
-const CONTAINER: &str = "tensorflow";
 /// The script's name in the folder /script.
 pub(crate) const SCRIPT: &str = "training-script.py";
 /// The script's path, as commands and pod files of tf-spawner name it.
@@ -152,26 +149,17 @@ pub(crate) fn job(args: &SpawnArgs, tag: Tag, inputs: Inputs, is_local: bool) ->
     if script != SCRIPT {
         files.push((SCRIPT.parse()?, content));
     }
-    let of_pod_file = pod.as_ref().map(|pod| pod.command.clone()).unwrap_or_default();
+    let PodFile { container, image, command, template } = pod.unwrap_or_else(PodFile::usual);
     let command = match commands {
         Some(commands) => {
             files.push((COMMANDS.parse()?, beside(commands).into_bytes()));
             ["bash", "-e", COMMANDS].map(str::to_owned).into()
         }
-        None => of_pod_file.into_iter().map(beside).collect(),
+        None => command.into_iter().map(beside).collect(),
     };
-    let named = pod.as_ref().and_then(|pod| pod.image.clone());
-    let image = args.image.clone().or_else(|| named.is_none().then(default_image)).filter(|_| !is_local);
-    let template = pod.map_or_else(default_template, |PodFile { container, template, .. }| Template {
-        container,
-        tf_port: args.port,
-        pod: template,
-    });
-    let group = Group {
-        command,
-        template: (!is_local).then_some(Template { tf_port: args.port, ..template }),
-        ..Group::new(Role::Worker, args.workers)
-    };
+    let image = args.image.clone().or_else(|| image.is_none().then(default_image)).filter(|_| !is_local);
+    let template = Template { container, tf_port: args.port, pod: template };
+    let group = Group { command, template: (!is_local).then_some(template), ..Group::new(Role::Worker, args.workers) };
     let request = JobRequest {
         worker_num: Some(args.workers),
         image,
@@ -188,13 +176,6 @@ pub(crate) fn job(args: &SpawnArgs, tag: Tag, inputs: Inputs, is_local: bool) ->
 
 fn default_image() -> ImageRef {
     DEFAULT_IMAGE.parse().expect("the default is an image's name")
-}
-
-/// The pod without a pod file: tf-spawner's own file asks for the same resources.
-fn default_template() -> Template {
-    let resources = json!({ "requests": { "memory": "1Gi", "cpu": "1000m" } });
-    let pod: Value = json!({ "spec": { "containers": [{ "name": CONTAINER, "resources": resources }] } });
-    Template { container: CONTAINER.to_owned(), tf_port: 0, pod }
 }
 
 #[cfg(test)]

@@ -18,7 +18,9 @@ pub fn replicas_now(spec: &JobSpec, workers: Option<Workers>) -> Vec<ReplicaId> 
 pub fn kinds(spec: &JobSpec) -> Vec<(ReplicaId, usize)> {
     let mut kinds: Vec<(ReplicaId, usize)> = vec![];
     for replica in with_workers(spec, spec.worker_min.unwrap_or(spec.worker_num)) {
-        let is_same = |other: ReplicaId| spec.group_of(other) == spec.group_of(replica);
+        // Groups are compared by identity: their templates may be large.
+        let group = |id: ReplicaId| spec.group_of(id).map(std::ptr::from_ref);
+        let is_same = |other: ReplicaId| group(other) == group(replica);
         match kinds.iter_mut().find(|(first, _)| is_same(*first)) {
             Some((_, pods)) => *pods += 1,
             None => kinds.push((replica, 1)),

@@ -22,13 +22,14 @@ impl KubeBackend {
     /// Checks a job before anything exists: what needs no call, then each kind of pod in a dry run, then the quotas. The dry
     /// run finds violated admission rules, unknown classes and unknown accounts.
     pub(super) async fn admission(&self, spec: &JobSpec) -> Result<(), Refusal> {
-        if let Some(refusal) = self.refusal(spec) {
+        let kinds = plan::kinds(spec);
+        if let Some(refusal) = self.refusal(spec, &kinds) {
             return Err(refusal);
         }
         // The API requires the owner's uid, and does not check that the owner exists.
         let owner = JobKey { name: spec.name.clone(), uid: "00000000-0000-0000-0000-000000000000".to_owned() };
         let mut gang = vec![];
-        for (replica, pods) in plan::kinds(spec) {
+        for (replica, pods) in kinds {
             let trial = PodSpec::new(owner.clone(), spec, replica, String::new());
             let trial = self.manifest(&trial).map_err(|refused| refused_template(replica, &refused))?;
             gang.push((self.tried(trial).await?, pods));
@@ -37,12 +38,10 @@ impl KubeBackend {
     }
 
     /// Makes the checks that need no call to the cluster. Returns the refusal, if any.
-    fn refusal(&self, spec: &JobSpec) -> Option<Refusal> {
+    fn refusal(&self, spec: &JobSpec, kinds: &[(ReplicaId, usize)]) -> Option<Refusal> {
         let refuse = |code, sentence: &str| Some(Refusal { code, sentence: sentence.to_owned() });
         let has_own_image = |group: &Group| group.template.is_some();
-        if spec.image.is_none()
-            && !plan::kinds(spec).iter().all(|(id, _)| spec.group_of(*id).is_some_and(has_own_image))
-        {
+        if spec.image.is_none() && !kinds.iter().all(|(id, _)| spec.group_of(*id).is_some_and(has_own_image)) {
             return refuse(ErrorCode::BadImage, NO_IMAGE);
         }
         if spec.work_dir.is_some() {

@@ -74,6 +74,15 @@ async fn an_agent_that_does_not_take_the_code_is_named_and_the_job_goes_on() {
     assert_eq!((view.pushes, view.code), (0, spec.code));
 }
 
+/// Writes a push into the record, as a master does before it dies.
+async fn put_push_on_record(store: &FakeStore, spec: &JobSpec, code: CodeId) {
+    let stored = master::store::amend(store, &spec.name, |record| {
+        (record.code, record.pushes) = (Some(code), 1);
+        master::store::Change::Write
+    });
+    stored.await.expect("nobody else writes");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_master_starts_a_job_again_whose_push_it_finds_on_record() {
     let (backend, store) = (FakeBackend::new(Arrival::AtOnce), FakeStore::default());
@@ -86,11 +95,7 @@ async fn a_new_master_starts_a_job_again_whose_push_it_finds_on_record() {
     keep(second.jobs.code());
     let other = keep_other(&second);
     // The first master died after it had written the record.
-    let stored = master::store::amend(&store, &spec.name, |record| {
-        (record.code, record.pushes) = (Some(other), 1);
-        master::store::Change::Write
-    });
-    stored.await.expect("nobody else writes");
+    put_push_on_record(&store, &spec, other).await;
     in_time("the second master knows the job", second.jobs.complete()).await;
     let job = second.jobs.find(&spec.name).expect("the job is on record");
     let view = until(&job, |view| {
@@ -115,11 +120,7 @@ async fn a_master_that_died_while_it_stopped_the_scripts_for_a_push_has_not_fail
     until(&job, runs_in(1, 1)).await;
     first.stop_following().await;
     let other = keep_other(&first);
-    let stored = master::store::amend(&store, &spec.name, |record| {
-        (record.code, record.pushes) = (Some(other), 1);
-        master::store::Change::Write
-    });
-    stored.await.expect("nobody else writes");
+    put_push_on_record(&store, &spec, other).await;
     for agent in agents(&first, &spec).await {
         agent.end_as_stopped();
     }
