@@ -56,7 +56,7 @@ impl Driver {
         // The view of a finished job does not change.
         let had_finished = matches!(before, JobPhase::Finished { .. });
         if !is_amid_start && !had_finished {
-            self.publish();
+            self.publish_in_time(self.phase != before);
         }
         if self.is_to_be_forgotten() { self.forget().await } else { Next::GoOn }
     }
@@ -76,7 +76,9 @@ impl Driver {
                 self.replicas.values_mut().for_each(|replica| replica.replacements = Replacements::default());
             }
             // Long polls begin only now, because they would slow down the start of a large gang.
-            JobPhase::Running { .. } => self.replicas.values().for_each(|replica| replica.watch_run(true)),
+            JobPhase::Running { generation, .. } => {
+                self.replicas.values().for_each(|replica| replica.watch_run(Some(*generation)));
+            }
             JobPhase::Restarting { .. } => {
                 let is_elastic = self.policy.elastic.is_some();
                 self.replicas.values_mut().for_each(|replica| replica.begin_again(is_elastic));
