@@ -77,6 +77,7 @@ impl Driver {
             }
             // Long polls begin only now, because they would slow down the start of a large gang.
             JobPhase::Running { generation, .. } => {
+                self.starts.note_running(*generation, gang);
                 self.replicas.values().for_each(|replica| replica.watch_run(Some(*generation)));
             }
             JobPhase::Restarting { .. } => {
