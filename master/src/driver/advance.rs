@@ -51,11 +51,8 @@ impl Driver {
                 break;
             }
         }
-        // A large gang sends thousands of acknowledgements. During a start, publish only when the stage changes.
-        let is_amid_start = self.phase == before && matches!(self.phase, JobPhase::Starting { .. });
         // The view of a finished job does not change.
-        let had_finished = matches!(before, JobPhase::Finished { .. });
-        if !is_amid_start && !had_finished {
+        if !matches!(before, JobPhase::Finished { .. }) {
             self.publish_in_time(self.phase != before);
         }
         if self.is_to_be_forgotten() { self.forget().await } else { Next::GoOn }

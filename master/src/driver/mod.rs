@@ -4,6 +4,7 @@
 mod act;
 mod adopt;
 mod advance;
+mod awaited;
 mod context;
 mod create;
 mod delivery;
@@ -248,8 +249,15 @@ impl Driver {
                 Ok(()) => self.take_pods(),
                 Err(_) => return Next::End,
             },
-            _ = self.reports.recv_many(&mut batch, BACKLOG) => if self.take_reports(batch) == Next::Broken {
-                return Next::Broken;
+            _ = self.reports.recv_many(&mut batch, BACKLOG) => {
+                let are_steps = batch.iter().all(|report| self.is_awaited(report));
+                if self.take_reports(batch) == Next::Broken {
+                    return Next::Broken;
+                }
+                if are_steps && self.waits_for_others() {
+                    self.publish_in_time(false);
+                    return Next::GoOn;
+                }
             },
             // Ended tasks are removed. Otherwise their number would grow with the job's age.
             Some(ended) = self.tasks.join_next() => match ended {

@@ -105,6 +105,10 @@ impl Driver {
     /// Publishes the view, or lets the driver do it soon: the view of a large gang takes long to build, and while a gang
     /// stops, thousands of reports may arrive in a second.
     pub(super) fn publish_in_time(&mut self, has_moved: bool) {
+        // A large gang sends thousands of acknowledgements. During a start, publish only when the stage changes.
+        if !has_moved && matches!(self.phase, JobPhase::Starting { .. }) {
+            return;
+        }
         let next = self.published_at + PUBLISH_INTERVAL;
         let is_due = has_moved || self.replicas.len() <= SMALL_GANG || next <= Instant::now();
         self.publish_at = (!is_due).then_some(next);
