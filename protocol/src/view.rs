@@ -190,6 +190,15 @@ pub struct JobTimes {
     /// exec.py was started in every replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<UnixMillis>,
+    /// exec.py was started in every replica again, in the newest start. Absent before the first restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarted: Option<UnixMillis>,
+    /// A user suspended the job. Absent while it is not suspended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<UnixMillis>,
+    /// A user resumed the job, for the last time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<UnixMillis>,
     /// The master decided the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<UnixMillis>,

@@ -30,14 +30,22 @@ pub(super) fn reach(
         JobPhase::Running { .. } => {
             // A master that takes over a running gang learns the time from the agents.
             let earlier = launches.last.filter(|_| !matches!(before, JobPhase::Starting { .. }));
-            times.started = times.started.or(earlier).or(Some(now));
+            run(times, earlier.unwrap_or(now));
         }
         JobPhase::Stopping { .. } => {
             if matches!(before, JobPhase::Starting { .. }) && launches.are_complete {
-                stamp(&mut times.started);
+                run(times, now);
             }
             times.ended = Some(now);
         }
         JobPhase::Finished { .. } => stamp(&mut times.finished),
+    }
+}
+
+/// Records that every exec.py was started at this time.
+fn run(times: &mut JobTimes, at: UnixMillis) {
+    match times.started {
+        None => times.started = Some(at),
+        Some(_) => times.restarted = Some(at),
     }
 }

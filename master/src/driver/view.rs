@@ -34,12 +34,12 @@ pub fn initial(record: &JobRecord) -> JobView {
         changes: vec![],
         replicas: replicas.into_iter().map(replica).collect(),
         warnings: vec![],
-        times: JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() },
+        times: times(record, &JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() }),
     }
 }
 
 /// The current view of a job, without its `seq`: see [`renew`].
-fn of(stored: &Stored, phase: &JobPhase, replicas: Arc<[ReplicaView]>, times: &JobTimes, starts: &Starts) -> JobView {
+fn of(stored: &Stored, phase: &JobPhase, replicas: Arc<[ReplicaView]>, reached: &JobTimes, starts: &Starts) -> JobView {
     let record = &stored.record;
     JobView {
         name: record.spec.name.clone(),
@@ -58,8 +58,14 @@ fn of(stored: &Stored, phase: &JobPhase, replicas: Arc<[ReplicaView]>, times: &J
         changes: starts.changes().to_vec(),
         replicas,
         warnings: vec![],
-        times: times.clone(),
+        times: times(record, reached),
     }
+}
+
+/// The times at which the job reached its phases, and those of its suspensions.
+fn times(record: &JobRecord, reached: &JobTimes) -> JobTimes {
+    let (suspended, resumed) = (record.suspension.since, record.suspension.resumed);
+    JobTimes { suspended, resumed, ..reached.clone() }
 }
 
 impl Driver {

@@ -7,7 +7,7 @@ use protocol::view::JobView;
 use serde_json::{Map, Value, json};
 
 use super::object::object;
-use super::status::{condition, status};
+use super::status::{condition, keep_times, status};
 use super::{Place, Read, difference, read};
 use crate::kube::clock::timestamp;
 use crate::template::{Note, listed};
@@ -127,6 +127,7 @@ impl Watched {
         if let (Some(newest), Some(ignored)) = (newest, ignored) {
             newest["message"] = format!("{}; {ignored}", newest["message"].as_str().unwrap_or_default()).into();
         }
+        keep_times(&mut status["conditions"], &self.status["conditions"]);
         if without_time(&status) == without_time(&self.status) { Need::Nothing } else { Need::Show(status) }
     }
 

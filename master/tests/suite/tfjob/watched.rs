@@ -94,6 +94,17 @@ fn a_status_is_written_when_it_changes() {
     // A new master knows from the status that this generation was applied.
     assert_eq!(watched(&shown).need(Some(&job(&plain, &active)), &Memory::default(), later), Need::Nothing);
 
+    // It knows some times only roughly, so those in the object stay.
+    let ran = |at: u64| {
+        let times = json!({ "accepted": NOW, "started": at });
+        job(&plain, &json!({ "state": "running", "times": times }))
+    };
+    let Need::Show(status) = watched(&plain).need(Some(&ran(NOW.0 + 5_000)), &applied, NOW) else {
+        panic!("the status is new")
+    };
+    let running = object(|object| object["status"] = status.clone());
+    assert_eq!(watched(&running).need(Some(&ran(NOW.0 + 9_000)), &Memory::default(), later), Need::Nothing);
+
     let Need::Show(next) = watched(&shown).need(Some(&job(&plain, &json!({}))), &applied, later) else {
         panic!("the status has changed")
     };
