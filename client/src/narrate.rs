@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use protocol::agent::ExitReport;
+use protocol::elastic::JobPatch;
 use protocol::failure::{Failure, was_lost};
 use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
 use protocol::job::JobSpec;
@@ -244,8 +245,18 @@ pub(crate) fn closing(view: &JobView) -> String {
     }
 }
 
+/// What a TFJob that was applied again changes in its job.
+pub(crate) fn changed(change: JobPatch) -> String {
+    let suspended = change.suspended.map(|is_suspended| if is_suspended { "suspended" } else { "resumed" }.to_owned());
+    let scaled = change.worker_num.map(|workers| match workers {
+        1 => "scaled to 1 worker".to_owned(),
+        more => format!("scaled to {more} workers"),
+    });
+    suspended.into_iter().chain(scaled).collect::<Vec<_>>().join(" and ")
+}
+
 fn parts(times: &JobTimes) -> String {
-    let JobTimes { accepted, joined, configured: _, started, ended, finished: _ } = times;
+    let JobTimes { accepted, joined, started, ended, .. } = times;
     let steps = [
         ("pods", between(*accepted, *joined)),
         ("start", between(*joined, *started)),

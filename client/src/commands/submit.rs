@@ -192,6 +192,10 @@ async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, 
             notes.say(&narrate::submitted_before(&view));
             view
         }
+        Submitted::Changed { job, change } => {
+            notes.say(&format!("tfjob/{} {}", job.name, narrate::changed(change)));
+            job
+        }
     };
     Ok((client, view))
 }
