@@ -220,6 +220,13 @@ fn a_master_is_installed_checked_used_and_uninstalled() {
     assert_eq!(installed.stdout, format!("export MUSTER_MASTER={}\n", bare.place()));
     let again = bare.run(&["install", "--image", &master.of_nodes()]).code(0);
     again.says(&["deployment/muster unchanged"]);
+    // A serving master learns to follow TFJobs, and keeps this.
+    let with_tfjobs = bare.run(&["install", "--tfjobs", "--image", &master.of_nodes()]).code(0);
+    with_tfjobs.says(&["role/muster-tfjobs created", "deployment/muster changed", "the master serves"]);
+    let kept = bare.run(&["install", "--image", &master.of_nodes()]).code(0);
+    kept.says(&["role/muster-tfjobs unchanged", "deployment/muster unchanged"]);
+    // The kind belongs to the whole cluster. Without these rights, it stays for other tests.
+    bare.namespace.kubectl(&["delete", "role/muster-tfjobs", "rolebinding/muster-tfjobs"]);
     let report: Value = serde_json::from_str(&bare.run(&["doctor", "-o", "json"]).code(0).stdout).expect("JSON");
     assert_eq!(unexpected(&report), Vec::<&Value>::new(), "{report:#}");
 
@@ -244,7 +251,7 @@ fn a_master_is_installed_checked_used_and_uninstalled() {
 
 /// The checks that did not pass, except those that depend on this cluster.
 fn unexpected(report: &Value) -> Vec<&Value> {
-    let of_cluster = ["network policies", "image", "architecture", "Docker"];
+    let of_cluster = ["network policies", "image", "architecture", "Docker", "TFJobs"];
     let checks = report["checks"].as_array().expect("checks").iter();
     checks.filter(|check| check["verdict"] != "ok" && !of_cluster.map(Value::from).contains(&check["name"])).collect()
 }
