@@ -27,6 +27,8 @@ pub enum JobState {
     Stopping,
     /// The master prepares a restart: it replaces lost pods and waits for the backoff.
     Restarting,
+    /// The script has failed. The job keeps its pods and waits for new code, because its `on_failure` is `wait`.
+    Halted,
     /// A user has suspended the job. It has no pods.
     Suspended,
     /// The job succeeded.
@@ -39,12 +41,13 @@ pub enum JobState {
 
 impl JobState {
     /// All states, from the first to the final ones.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Pending,
         Self::Starting,
         Self::Running,
         Self::Stopping,
         Self::Restarting,
+        Self::Halted,
         Self::Suspended,
         Self::Succeeded,
         Self::Failed,
@@ -55,9 +58,13 @@ impl JobState {
     pub fn is_finished(self) -> bool {
         match self {
             Self::Succeeded | Self::Failed | Self::Cancelled => true,
-            Self::Pending | Self::Starting | Self::Running | Self::Stopping | Self::Restarting | Self::Suspended => {
-                false
-            }
+            Self::Pending
+            | Self::Starting
+            | Self::Running
+            | Self::Stopping
+            | Self::Restarting
+            | Self::Halted
+            | Self::Suspended => false,
         }
     }
 
@@ -69,6 +76,7 @@ impl JobState {
             Self::Running => "running",
             Self::Stopping => "stopping",
             Self::Restarting => "restarting",
+            Self::Halted => "halted",
             Self::Suspended => "suspended",
             Self::Succeeded => "succeeded",
             Self::Failed => "failed",
@@ -189,6 +197,9 @@ pub struct JobTimes {
     /// exec.py was started in every replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<UnixMillis>,
+    /// Since when the job waits for new code. Absent while it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halted: Option<UnixMillis>,
     /// The master decided the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<UnixMillis>,

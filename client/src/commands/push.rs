@@ -162,7 +162,13 @@ fn is_settled(before: &JobView, now: &JobView, pushes: u32) -> bool {
     let is_new = now.pushes >= pushes && now.generation > before.generation;
     // Such a job uses the code in its next start, whenever that is.
     let waits = now.pushes >= pushes && matches!(now.state, JobState::Pending | JobState::Suspended);
-    is_new && now.state == JobState::Running || waits || now.result.is_some()
+    let has_run = is_new && matches!(now.state, JobState::Running | JobState::Halted);
+    has_run || waits || now.result.is_some()
+}
+
+/// Why the newest start failed.
+fn why(view: &JobView) -> String {
+    view.restarts.failed_starts.last().map(|failed| failed.failure.to_string()).unwrap_or_default()
 }
 
 /// A sentence about what followed a push.
@@ -176,6 +182,50 @@ pub(super) fn outcome(now: &JobView, pushed: &JobView, took: Duration) -> String
         (None, JobState::Running, Some(generation)) => {
             format!("job {name} runs the new code after {} (start {generation})", spelled(took))
         }
+        (None, JobState::Halted, Some(generation)) => {
+            format!(
+                "job {name} has run the new code and failed after {} (start {generation}): {}",
+                spelled(took),
+                why(now)
+            )
+        }
         (None, state, _) => format!("job {name} is {state}, and will use the new code in its next start"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::failure::{FailedStart, Failure};
+    use protocol::ids::UnixMillis;
+    use protocol::job::{JobRequest, JobSpec};
+    use serde_json::json;
+
+    use super::*;
+
+    fn view(state: JobState, generation: &str, pushes: u32) -> JobView {
+        let request = JobRequest::new("digits".parse().unwrap(), "AllReduce".parse().unwrap());
+        let spec = JobSpec::try_from(request).unwrap();
+        serde_json::from_value(json!({
+            "name": "digits", "uid": "u", "seq": 1, "state": state, "generation": generation, "spec": spec,
+            "pushes": pushes, "replicas": [], "times": {},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_push_ends_when_the_new_code_runs_or_has_failed() {
+        let before = view(JobState::Halted, "1.1", 0);
+        assert!(!is_settled(&before, &view(JobState::Halted, "1.1", 1), 1), "it starts again in a moment");
+        assert!(is_settled(&before, &view(JobState::Running, "1.2", 1), 1));
+        let mut failed = view(JobState::Halted, "1.2", 1);
+        assert!(is_settled(&before, &failed, 1));
+        let failure = Failure::DeadlineExceeded { after_seconds: 9 };
+        let (last_lines, consequences) = (vec![], vec![]);
+        let start =
+            FailedStart { generation: None, at: UnixMillis(0), failure, counted: true, last_lines, consequences };
+        failed.restarts.note(start);
+        let sentence =
+            "job digits has run the new code and failed after 0.5 s (start 1.2): the job exceeded its deadline of 9 s";
+        assert_eq!(outcome(&failed, &failed, Duration::from_millis(500)), sentence);
     }
 }

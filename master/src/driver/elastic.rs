@@ -183,7 +183,12 @@ impl Driver {
             JobPhase::Restarting { .. } if matches!(self.phase, JobPhase::Suspended { .. }) => {
                 self.starts.cause = Some(ChangeCause::Resumed);
             }
+            JobPhase::Restarting { .. } if matches!(&self.phase, JobPhase::Halted { pushes, .. } if *pushes < self.policy.pushes) =>
+            {
+                self.starts.cause = Some(ChangeCause::Pushed);
+            }
             JobPhase::Stopping { ending: Ending::Succeeded | Ending::Cancelled | Ending::Suspended, .. }
+            | JobPhase::Halted { .. }
             | JobPhase::Suspended { .. }
             | JobPhase::Starting { .. }
             | JobPhase::Running { .. }

@@ -1,6 +1,7 @@
 //! Formats of records: an earlier version of the master must leave a record alone that has what it does not know.
 
 use protocol::job::JobSpec;
+use protocol::run_policy::OnFailure;
 
 /// The newest format of records that this version of the master can change. A later format may hold fields that this
 /// version would drop.
@@ -23,6 +24,7 @@ pub fn format_of(spec: &JobSpec) -> u32 {
     let has_own_pods = !spec.groups.is_empty()
         || !spec.tf_config.is_default()
         || !spec.run_policy.restart.is_empty()
+        || spec.run_policy.on_failure != OnFailure::Restart
         || spec.origin.is_some();
     let is_as_ever = spec.workers().is_none() && spec.code.is_none() && spec.script.is_default();
     match (has_own_pods, is_as_ever) {
