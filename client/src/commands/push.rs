@@ -167,7 +167,7 @@ fn is_settled(before: &JobView, now: &JobView, pushes: u32) -> bool {
 }
 
 /// Why the newest start failed.
-fn why(view: &JobView) -> String {
+pub(super) fn why(view: &JobView) -> String {
     view.restarts.failed_starts.last().map(|failed| failed.failure.to_string()).unwrap_or_default()
 }
 

@@ -126,14 +126,15 @@ fn a_script_that_has_failed_is_mended_and_starts_again_in_the_same_pods() {
     assert!(why.starts_with("job mended is halted") && why.contains("ValueError: first"), "{why}");
     let before = pods(&stage.status("mended"));
     write("raise ValueError('second')\n");
-    stage.verb(&["push", "mended", "src"]).code(0).says(&["(start 1.2)"]);
+    let line = ["push", "mended", "src", "--watch", "--master", stage.url()];
+    let watch = Running::of(&mut stage.scene().client(&line));
+    watch.until_said("(start 1.2)");
     write(&endless(3));
-    stage.verb(&["push", "mended", "src"]).code(0).says(&["job mended runs the new code after"]);
     output.until_printed(2, "number 3 2");
     let view = stage.status("mended");
     assert_eq!((pods(&view), view.restarts.total(), view.pushes), (before, 0, 2));
     stage.verb(&["cancel", "mended"]).code(0);
-    stage.finished("mended");
+    watch.ended().code(0).says(&["job mended is halted: worker-", "job mended runs the new code after"]);
 }
 
 #[test]

@@ -38,6 +38,8 @@ enum Happening {
     FailsAmidStop(u8),
     /// A user changes the number of workers.
     Scaled(u8, u8),
+    /// A user pushes new code.
+    Pushed,
     /// A user suspends the job, or resumes it.
     Suspended(bool),
     /// Time passes.
@@ -55,6 +57,7 @@ fn any_happening() -> impl Strategy<Value = Happening> {
         1 => any::<u8>().prop_map(Happening::Fails),
         1 => any::<u8>().prop_map(Happening::FailsAmidStop),
         2 => (any::<u8>(), any::<u8>()).prop_map(|(min, more)| Happening::Scaled(min, more)),
+        1 => Just(Happening::Pushed),
         1 => any::<bool>().prop_map(Happening::Suspended),
         8 => any::<u16>().prop_map(Happening::Waits),
         1 => Just(Happening::TakenOver),
@@ -208,8 +211,8 @@ impl World {
 
     fn check_move(&self, after: &JobPhase, gang: &Gang) {
         assert!(!matches!(after, JobPhase::Finished { .. } | JobPhase::Releasing { .. }), "{after:?} of {gang:?}");
-        if let JobPhase::Suspended { .. } = after {
-            assert!(self.places.iter().all(|place| place.runs.is_none()), "a suspended job runs");
+        if let JobPhase::Suspended { .. } | JobPhase::Halted { .. } = after {
+            assert!(self.places.iter().all(|place| place.runs.is_none()), "a job runs that is suspended or halted");
         }
         if let (JobPhase::Running { .. }, JobPhase::Starting { .. }) = (after, &self.phase) {
             assert!(self.roster.iter().all(|id| self.place(*id).runs == self.newest), "a member does not run");
@@ -245,7 +248,8 @@ impl World {
             Action::Enrol { generation, roster } => {
                 self.check_roster(generation, roster.members());
                 for (id, seat) in roster.seats() {
-                    let membership = Membership { seat: seat.index, of: roster.len(), start: self.starts, pushes: 0 };
+                    let pushes = self.policy.pushes;
+                    let membership = Membership { seat: seat.index, of: roster.len(), start: self.starts, pushes };
                     self.places[id.index as usize].seen.enrolled = Some(Enrolled { generation, membership });
                 }
                 self.starts += 1;
@@ -269,6 +273,7 @@ impl World {
                 });
             }
             Action::RecordRestart(_) => {
+                assert!(self.places.iter().all(|place| place.runs.is_none()), "a failure is judged while scripts run");
                 self.newest_failed = self.newest.max(self.newest_failed);
                 self.restarts.counted += 1;
             }
@@ -367,6 +372,7 @@ impl World {
                 let workers = Workers { min, max: (min + u32::from(more) % PLACES).min(PLACES) };
                 self.policy.elastic = Some(Elastic { workers, ..self.elastic() });
             }
+            Happening::Pushed => self.policy.pushes += 1,
             Happening::Suspended(is_suspended) => self.policy.is_suspended = is_suspended,
             Happening::Waits(milliseconds) => self.now += Duration::from_millis(u64::from(milliseconds)),
             Happening::TakenOver => self.take_over(),
@@ -459,9 +465,10 @@ proptest! {
 
     #[test]
     fn a_churning_job_starts_each_gang_alone_and_in_order_and_always_runs_in_the_end(
-        happenings in vec(any_happening(), 0..200)
+        happenings in vec(any_happening(), 0..200), waits_for_code in any::<bool>()
     ) {
         let mut world = World::new();
+        world.policy.halt = waits_for_code.then_some(Duration::from_secs(20));
         world.look();
         for happening in &happenings {
             world.happen(happening);
