@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 use protocol::code::ScriptPath;
 use protocol::env::EnvName;
 use protocol::group::{TfConfigOptions, WorkerGroup};
-use protocol::ids::{JOB_NAME_MAX, JobName};
+use protocol::ids::{JobName, SHORT_NAME_MAX};
 use protocol::image::ImageRef;
 use protocol::job::{JobRequest, JobSpec, SpecError};
 use protocol::pod::PodOptions;
-use protocol::run_policy::OnFailure;
+use protocol::run_policy::{OnFailure, OnUnreachable, RunPolicy};
 
 use crate::args::{EnvArg, SubmitArgs};
 use crate::config::ConfigError;
 use crate::env_file::{self, EnvFileError};
+use crate::script::NoScript;
 
 /// Characters of the random suffix, which distinguishes jobs of the same folder.
 const TAIL_LENGTH: usize = 5;
@@ -44,13 +45,8 @@ pub(crate) enum RequestError {
     #[error("the folder {} has a name that is not valid UTF-8", .0.display())]
     FolderNotUnicode(PathBuf),
     /// The folder has no script.
-    #[error("no {script} in {}", folder.display())]
-    NoScript {
-        /// The script.
-        script: ScriptPath,
-        /// The folder.
-        folder: PathBuf,
-    },
+    #[error(transparent)]
+    NoScript(#[from] NoScript),
     /// The script is not a file.
     #[error("{script} in {} is not a file", folder.display())]
     ScriptNotAFile {
@@ -68,7 +64,7 @@ impl RequestError {
             Self::Spec(error) => return Some(spec_hint(error).to_owned()),
             Self::NoVariable(name) => return Some(format!("set it, or give --env {name}=VALUE")),
             Self::MountedTwice(_) => "give each volume a path of its own",
-            Self::NoScript { .. } => "name the training script, for example client train.py",
+            Self::NoScript(_) => "name the training script, for example client train.py",
             Self::EnvFile(_)
             | Self::Variable(_)
             | Self::NoFolder(_)
@@ -83,6 +79,7 @@ impl RequestError {
 fn spec_hint(error: &SpecError) -> &'static str {
     match error {
         SpecError::Strategy(_) => "give --strategy AllReduce or --strategy ParameterServer",
+        SpecError::LongName { .. } => "give a shorter --task",
         SpecError::NoWorkers => "give --worker-num 1 or more",
         SpecError::MinAboveMax { .. } => "give --worker-num MIN:MAX, with the smaller number first",
         SpecError::NotElastic => "submit it with --worker-num MIN:MAX",
@@ -191,7 +188,7 @@ pub(crate) fn in_folder(spec: JobSpec, folder: &Path) -> Result<JobSpec, Request
     match folder.join(spec.script.as_str()).metadata() {
         Ok(found) if found.is_file() => Ok(JobSpec { work_dir: Some(folder), ..spec }),
         Ok(_) => Err(RequestError::ScriptNotAFile { script: spec.script, folder }),
-        Err(_) => Err(RequestError::NoScript { script: spec.script, folder }),
+        Err(_) => Err(NoScript { script: spec.script, folder }.into()),
     }
 }
 
@@ -227,6 +224,12 @@ pub(crate) fn variables(
     from_file.into_iter().chain(flags).map(pair).collect()
 }
 
+/// The job on machines that join it. Nothing but a lease shows that a machine is lost, so every such job is elastic.
+pub(crate) fn on_machines(spec: JobSpec) -> JobSpec {
+    let run_policy = RunPolicy { on_unreachable: OnUnreachable::Replace, ..spec.run_policy };
+    JobSpec { worker_min: spec.worker_min.or(Some(spec.worker_num)), run_policy, ..spec }
+}
+
 /// A random suffix for a name.
 pub(crate) fn tail(random: [u8; 16]) -> String {
     const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
@@ -239,7 +242,7 @@ fn name_after_folder(folder: &str, random: [u8; 16]) -> JobName {
     let lower = folder.to_lowercase();
     let words = lower.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let mut stem = words.collect::<Vec<_>>().join("-");
-    stem.truncate(JOB_NAME_MAX - TAIL_LENGTH - 1);
+    stem.truncate(SHORT_NAME_MAX - TAIL_LENGTH - 1);
     let stem = match stem.trim_end_matches('-') {
         "" => "job",
         stem => stem,
@@ -249,7 +252,6 @@ fn name_after_folder(folder: &str, random: [u8; 16]) -> JobName {
 
 #[cfg(test)]
 mod tests {
-    use protocol::run_policy::RunPolicy;
     use serde_json::json;
 
     use super::*;

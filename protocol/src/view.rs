@@ -11,6 +11,7 @@ use crate::elastic::{GangChange, Workers};
 use crate::failure::{Failure, Restarts};
 use crate::ids::{Generation, JobName, ReplicaId, UnixMillis};
 use crate::job::JobSpec;
+use crate::tfjob::Warning;
 
 /// The state of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -240,6 +241,10 @@ pub struct JobView {
     /// How often a user has pushed new code.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub pushes: u32,
+    /// With how many of these pushes all scripts have started, or the job was halted. Smaller than `pushes` until the newest
+    /// code runs.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub started_pushes: u32,
     /// Of an elastic job, the members of the current start by seat: chief, workers, parameter servers, evaluator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roster: Vec<ReplicaId>,
@@ -252,6 +257,9 @@ pub struct JobView {
     pub replicas: Arc<[ReplicaView]>,
     /// When the job reached each step.
     pub times: JobTimes,
+    /// Fields of the request that mean something else here, or nothing. Only the answer to a submit has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Warning>,
 }
 
 impl JobView {

@@ -9,6 +9,7 @@ use hyper::body::{Body, Incoming};
 use hyper::{Request, StatusCode};
 use protocol::agent::RunStatus;
 use protocol::routes::LONG_POLL_MAX_SECONDS;
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -29,6 +30,9 @@ const BODY_LIMIT: usize = 1024 * 1024;
 /// How long a body may take to arrive.
 pub(super) const BODY_TIME: Duration = Duration::from_secs(10);
 
+/// How long another machine may take to accept a connection.
+const REACH_LIMIT: Duration = Duration::from_secs(3);
+
 /// Time from SIGTERM to SIGKILL if a stop request does not set it.
 const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 
@@ -43,6 +47,16 @@ pub(super) fn healthz(request: &Request<Incoming>, agent: &Agent) -> Result {
     }
 }
 
+/// Tries to connect to the agent of a machine that joins: the members of a start must reach each other.
+pub(super) async fn reach(request: &Request<Incoming>) -> Result {
+    let address = Query::of(request).address()?.ok_or_else(|| Failure::Query("address is missing".to_owned()))?;
+    match timeout(REACH_LIMIT, TcpStream::connect(address)).await {
+        Ok(Ok(_)) => Ok(Answer::ok()),
+        Ok(Err(error)) => Err(Failure::OutOfReach(error.to_string())),
+        Err(_) => Err(Failure::OutOfReach(format!("no answer within {} s", REACH_LIMIT.as_secs()))),
+    }
+}
+
 pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result {
     let query = Query::of(&request);
     let (generation, membership, code) = (query.generation()?, query.membership()?, query.code()?);
@@ -54,15 +68,20 @@ pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result 
     }
     let assignment = Assignment { generation, membership, code, changes };
     let (mut next_code, agent) = (Arc::clone(&agent.code.next).lock_owned().await, agent.clone());
-    // A task of its own finishes this also if the caller goes away.
-    let work = tokio::spawn(async move {
+    to_its_end(async move {
         let ready = code::ready(&agent, code).await?;
         let answer = ask(&agent, |reply| Command::Configure { assignment, renewal, reply }).await?;
         // The code changes only after the runner has accepted the environment, so no run is active.
         *next_code = code;
         code::put_in_place(&agent, ready).await.map(|()| answer)
-    });
-    work.await.map_err(|_| Failure::Ending)?
+    })
+    .await
+}
+
+/// Does work in a task of its own, which goes on if the caller goes away. The lock of the next start's code must be held
+/// while files are moved: until then, the status shows the earlier code.
+async fn to_its_end(work: impl Future<Output = Result> + Send + 'static) -> Result {
+    tokio::spawn(work).await.map_err(|_| Failure::Ending)?
 }
 
 /// Answers before the modules are imported.
@@ -76,9 +95,12 @@ pub(super) async fn warm(request: Request<Incoming>, agent: &Agent) -> Result {
 /// send this request too early.
 pub(super) async fn run(request: &Request<Incoming>, agent: &Agent) -> Result {
     let generation = Query::of(request).generation()?;
-    let next_code = agent.code.next.lock().await;
-    code::put_in_place(agent, code::ready(agent, *next_code).await?).await?;
-    ask_runner(agent, Event::Run(generation)).await
+    let (next_code, agent) = (Arc::clone(&agent.code.next).lock_owned().await, agent.clone());
+    to_its_end(async move {
+        code::put_in_place(&agent, code::ready(&agent, *next_code).await?).await?;
+        ask_runner(&agent, Event::Run(generation)).await
+    })
+    .await
 }
 
 pub(super) async fn stop(request: &Request<Incoming>, agent: &Agent) -> Result {

@@ -20,9 +20,11 @@ fn view(result: Option<JobResult>, failed_starts: Vec<FailedStart>) -> JobView {
         workers: None,
         code: None,
         pushes: 0,
+        started_pushes: 0,
         roster: vec![],
         changes: vec![],
         replicas: [].into(),
+        warnings: vec![],
         times: JobTimes { accepted: Some(UnixMillis(1_000)), ..JobTimes::default() },
     };
     view.restarts.failed_starts = failed_starts;

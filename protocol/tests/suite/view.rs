@@ -43,6 +43,7 @@ fn pending_view() -> JobView {
         workers: None,
         code: None,
         pushes: 0,
+        started_pushes: 0,
         roster: vec![],
         changes: vec![],
         replicas: [ReplicaView {
@@ -56,6 +57,7 @@ fn pending_view() -> JobView {
             exit: None,
         }]
         .into(),
+        warnings: vec![],
         times: JobTimes::default(),
     }
 }
@@ -87,6 +89,7 @@ fn failed_view() -> JobView {
             exit: Some(killed()),
         }]
         .into(),
+        warnings: vec![],
         times: JobTimes {
             accepted: millis(0),
             joined: millis(2),

@@ -39,9 +39,11 @@ pub(crate) fn pending(name: &str) -> JobView {
         workers: None,
         code: None,
         pushes: 0,
+        started_pushes: 0,
         roster: vec![],
         changes: vec![],
         replicas: replicas.collect(),
+        warnings: vec![],
         times: JobTimes { accepted: Some(UnixMillis(1_000)), ..JobTimes::default() },
     }
 }

@@ -30,13 +30,11 @@ impl Halt {
     /// The wait for new code after this failure, if the job waits. Code that came after the start began ends the wait at once.
     pub(super) fn after(failure: &Failure, generation: Generation, next: Generation, seen: Seen<'_>) -> Option<Self> {
         let wait = seen.policy.wait_after(failure, seen.gang.helper_of(failure))?;
-        let of_start = seen.gang.members().filter_map(|member| member.place.enrolled);
-        let pushes = of_start.filter(|one| one.generation == generation).map(|one| one.membership.pushes).min();
         Some(Self {
             generation,
             next,
             failure: failure.clone(),
-            pushes: pushes.unwrap_or(seen.policy.pushes),
+            pushes: seen.gang.pushes_in(generation).unwrap_or(seen.policy.pushes),
             until: seen.now + wait,
         })
     }
