@@ -40,6 +40,8 @@ CHIEF_LINGER_SECONDS = 0.4  # the chief exits last, because TensorFlow in the ot
 PROGRESS_SECONDS = 0.25
 LINE_BYTES = 64 * 1024
 VALUES_MAX = 8  # in one report
+CHIEF_SECONDS = 1.0  # after a refused connection, gRPC waits this long before it tries again
+CHIEF_PAUSE_SECONDS = 0.005
 EXACT = 2**24  # up to here, a float32 holds every integer, so that a sum of versions is exact
 
 
@@ -68,6 +70,8 @@ class Job:
         self._compute_ns, self._began_ns = 0, 0  # of this step: `measure`, and the clock at its begin
         self._totals = (0, 0, 0, 0)  # steps, samples, compute_ns, wall_ns of this split
         self._values = {}  # the newest values of `log`
+        if self._channel is not None and self.rank > 0 and "tensorflow" in sys.modules:
+            await_chief(environ.get("TF_CONFIG"))
 
     @property
     def batch(self):
@@ -362,6 +366,23 @@ def KerasCallback(job, folder):
             self._manager.save(checkpoint_number=self.step)
 
     return Callback()
+
+
+def await_chief(tf_config):
+    """Waits until worker 0 listens, so that the strategy of this process connects to it at the first attempt."""
+    try:
+        cluster = json.loads(tf_config)["cluster"]
+        chief = () if "ps" in cluster else [*cluster.get("chief", ()), *cluster["worker"]][0]
+        host, port = chief.rsplit(":", 1)
+        address = host.strip("[]"), int(port)
+    except (TypeError, ValueError, LookupError, AttributeError):  # the strategy of such a cluster does not connect to it
+        return
+    deadline = time.monotonic() + CHIEF_SECONDS
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            return socket.create_connection(address, left).close()
+        except OSError:
+            time.sleep(CHIEF_PAUSE_SECONDS)
 
 
 def shares(total, weights):

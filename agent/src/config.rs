@@ -7,11 +7,12 @@ mod settings;
 use std::ffi::{OsStr, OsString};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU64;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use lexopt::{Arg, Parser};
-use protocol::env::{KUBERNETES_SERVICE_HOST, MUSTER_PREFIX};
+use protocol::env::{KUBERNETES_SERVICE_HOST, MUSTER_PREFIX, MUSTER_SCRIPT_PREFIX};
 use protocol::routes::AGENT_PORT;
 
 use crate::http::TokenHash;
@@ -192,11 +193,17 @@ pub fn parse(arguments: Vec<OsString>, environment: Environment) -> Result<Invoc
 }
 
 /// Removes [`KUBERNETES_SERVICE_HOST`], and Muster's variables, including those of a master that started this agent.
-/// exec.py gets its variables from `/config`.
+/// exec.py gets its variables from `/config`, and those with [`MUSTER_SCRIPT_PREFIX`].
 fn for_scripts(mut environment: Environment) -> Environment {
+    let of_script = |(name, value): (&OsString, &OsString)| {
+        let name = name.as_bytes().strip_prefix(MUSTER_SCRIPT_PREFIX.as_bytes())?;
+        Some((OsStr::from_bytes(name).to_owned(), value.clone()))
+    };
+    let of_script: Vec<(OsString, OsString)> = environment.iter().filter_map(of_script).collect();
     environment.retain(|name, _| {
         name != KUBERNETES_SERVICE_HOST && !name.as_encoded_bytes().starts_with(MUSTER_PREFIX.as_bytes())
     });
+    environment.extend(of_script);
     environment
 }
 

@@ -65,13 +65,13 @@ pub(crate) enum Error {
         /// The master.
         url: MasterUrl,
     },
-    /// The master takes its jobs from the agents of bare machines.
-    #[error("the master at {url} runs jobs on machines that join it, each with its own script")]
+    /// The machines of the master have their own scripts.
+    #[error("{what} has no meaning here: this master runs jobs on machines that join it, each with its own script")]
     AtMachines {
-        /// The job.
-        name: JobName,
-        /// The master.
-        url: MasterUrl,
+        /// What is given.
+        what: String,
+        /// The command that lets a machine join.
+        join: String,
     },
     /// There is no script to run.
     #[error(transparent)]
@@ -176,9 +176,7 @@ impl Error {
             Self::NotLocal { .. } | Self::NotAtProcesses { .. } => {
                 Some("leave it out, or give --master URL or --master kube, for a master in Kubernetes".to_owned())
             }
-            Self::AtMachines { name, url } => Some(format!(
-                "run on each machine: agent --join {url} --task {name} --worker-num MIN:MAX -- python train.py"
-            )),
+            Self::AtMachines { join, .. } => Some(format!("leave it out, and run on each machine: {join}")),
             Self::Script(error) => error.hint(),
             Self::Pack(error) => error.hint(),
             Self::Watch { .. } => Some(

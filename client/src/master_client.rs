@@ -323,3 +323,12 @@ pub(crate) enum Submitted {
     /// An earlier request with the same arguments created the job.
     Before(JobView),
 }
+
+impl Submitted {
+    /// The job.
+    pub(crate) fn view(&self) -> &JobView {
+        match self {
+            Self::New(view) | Self::Before(view) => view,
+        }
+    }
+}

@@ -41,6 +41,7 @@ fn pending(workers: u32) -> JobView {
         roster: vec![],
         changes: vec![],
         replicas: replicas.collect(),
+        warnings: vec![],
         times: JobTimes { accepted: Some(UnixMillis(1_000)), ..JobTimes::default() },
     }
 }

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use protocol::code::ScriptPath;
 use protocol::env::EnvName;
 use protocol::group::{TfConfigOptions, WorkerGroup};
-use protocol::ids::{JOB_NAME_MAX, JobName};
+use protocol::ids::{JobName, SHORT_NAME_MAX};
 use protocol::image::ImageRef;
 use protocol::job::{JobRequest, JobSpec, SpecError};
 use protocol::pod::PodOptions;
+use protocol::run_policy::{OnUnreachable, RunPolicy};
 
 use crate::args::{EnvArg, SubmitArgs};
 use crate::config::ConfigError;
@@ -78,6 +79,7 @@ impl RequestError {
 fn spec_hint(error: &SpecError) -> &'static str {
     match error {
         SpecError::Strategy(_) => "give --strategy AllReduce or --strategy ParameterServer",
+        SpecError::LongName { .. } => "give a shorter --task",
         SpecError::NoWorkers => "give --worker-num 1 or more",
         SpecError::MinAboveMax { .. } => "give --worker-num MIN:MAX, with the smaller number first",
         SpecError::NotElastic => "submit it with --worker-num MIN:MAX",
@@ -213,6 +215,12 @@ pub(crate) fn variables(
     from_file.into_iter().chain(flags).map(pair).collect()
 }
 
+/// The job on machines that join it. Nothing but a lease shows that a machine is lost, so every such job is elastic.
+pub(crate) fn on_machines(spec: JobSpec) -> JobSpec {
+    let run_policy = RunPolicy { on_unreachable: OnUnreachable::Replace, ..spec.run_policy };
+    JobSpec { worker_min: spec.worker_min.or(Some(spec.worker_num)), run_policy, ..spec }
+}
+
 /// A random suffix for a name.
 pub(crate) fn tail(random: [u8; 16]) -> String {
     const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
@@ -225,7 +233,7 @@ fn name_after_folder(folder: &str, random: [u8; 16]) -> JobName {
     let lower = folder.to_lowercase();
     let words = lower.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let mut stem = words.collect::<Vec<_>>().join("-");
-    stem.truncate(JOB_NAME_MAX - TAIL_LENGTH - 1);
+    stem.truncate(SHORT_NAME_MAX - TAIL_LENGTH - 1);
     let stem = match stem.trim_end_matches('-') {
         "" => "job",
         stem => stem,
@@ -235,7 +243,6 @@ fn name_after_folder(folder: &str, random: [u8; 16]) -> JobName {
 
 #[cfg(test)]
 mod tests {
-    use protocol::run_policy::RunPolicy;
     use serde_json::json;
 
     use super::*;

@@ -194,6 +194,15 @@ impl AgentClient {
         self.call(get(agent, &path), FIND_TIMEOUT).await.map(drop)
     }
 
+    /// `GET /reach`: succeeds if the agent can connect to this address.
+    ///
+    /// # Errors
+    /// [`AgentError`]; with status 502 if it cannot.
+    pub async fn reach(&self, agent: SocketAddr, address: SocketAddr) -> Result<(), AgentError> {
+        let path = format!("{}?address={address}", routes::AGENT_REACH);
+        self.call(get(agent, &path), FIND_TIMEOUT).await.map(drop)
+    }
+
     /// `POST /warm`.
     ///
     /// # Errors

@@ -6,11 +6,13 @@ mod fields;
 use std::fmt;
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
-use protocol::group::Template;
+use protocol::group::{Group, Template};
+use protocol::job::JobSpec;
+use protocol::tfjob::Warning;
 use serde_json::Value;
 
-pub(crate) use self::fields::is_masters;
 use self::fields::{POD_TEMPLATE, Rule, is_zero_or_false};
+pub(crate) use self::fields::{is_masters, is_masters_claim};
 
 /// What the operator and the job allow in a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +72,21 @@ pub fn checked(template: &Template, allowed: Allowed) -> Result<Checked, Vec<Not
     let read = serde_json::to_value(&typed).unwrap_or_default();
     review.lost("", &kept, &read);
     if review.refused.is_empty() { Ok(Checked { pod: typed, warnings: review.warnings }) } else { Err(review.refused) }
+}
+
+/// The fields without effect in the templates of a job.
+pub fn warnings(spec: &JobSpec) -> Vec<Warning> {
+    // What is allowed changes no warning.
+    let allowed = Allowed { host_volumes: true, root: true };
+    let of_group = |(place, group): (usize, &Group)| {
+        let notes = group.template.as_ref().and_then(|template| checked(template, allowed).ok());
+        let notes = notes.map(|checked| checked.warnings).unwrap_or_default();
+        notes.into_iter().map(move |Note { path, why }| Warning {
+            path: format!("groups[{place}].template.pod.{path}"),
+            sentence: why,
+        })
+    };
+    spec.groups.iter().enumerate().flat_map(of_group).collect()
 }
 
 /// What was found in a template so far.

@@ -1,6 +1,8 @@
 //! Tests of `template.rs`.
 
-use protocol::group::Template;
+use protocol::group::{Group, Template};
+use protocol::ids::Role;
+use protocol::job::{JobRequest, Strategy};
 use serde_json::{Value, json};
 
 use super::*;
@@ -51,6 +53,10 @@ fn whatever_reaches_the_node_or_the_master_is_refused() {
         (
             of_pod(&json!({ "initContainers": [{ "name": "x", "restartPolicy": "Always" }] })),
             "spec.initContainers[0].restartPolicy",
+        ),
+        (
+            of_pod(&json!({ "volumes": [{ "name": "x", "persistentVolumeClaim": { "claimName": "muster-state" } }] })),
+            "spec.volumes[0].persistentVolumeClaim.claimName",
         ),
         (secured(json!({ "privileged": true })), "spec.containers[0].securityContext.privileged"),
         (secured(json!({ "runAsUser": 0 })), "spec.containers[0].securityContext.runAsUser"),
@@ -204,4 +210,23 @@ fn fields_without_effect_are_dropped_with_a_word() {
     let spec = checked.pod.spec.unwrap();
     assert_eq!((spec.restart_policy, spec.scheduler_name.as_deref()), (None, Some("s")));
     assert_eq!((&spec.containers[0].liveness_probe, spec.containers[0].stdin), (&None, None));
+}
+
+#[test]
+fn a_job_is_told_which_fields_of_its_templates_have_no_effect() {
+    let group = |template: Template| Group { template: Some(template), ..Group::new(Role::Worker, 1) };
+    let job = JobRequest {
+        groups: vec![
+            Group::new(Role::Worker, 1),
+            group(of_container(&json!({ "tty": true }))),
+            group(of_pod(&json!({ "restartPolicy": "Never", "hostNetwork": true }))),
+        ],
+        ..JobRequest::new("digits".parse().unwrap(), Strategy::AllReduce)
+    };
+    let told = warnings(&JobSpec::try_from(job).unwrap());
+    // The back end refuses the last one.
+    assert_eq!(
+        told.iter().map(Warning::to_string).collect::<Vec<_>>(),
+        ["groups[1].template.pod.spec.containers[0].tty: it has no effect: scripts have no terminal"]
+    );
 }

@@ -57,6 +57,10 @@ pub const MUSTER_TOKEN_SHA256: &str = "MUSTER_TOKEN_SHA256";
 /// seconds (`terminationGracePeriodSeconds`).
 pub const MUSTER_TERMINATION_GRACE_SECONDS: &str = "MUSTER_TERMINATION_GRACE_SECONDS";
 
+/// Prefix of variables that the process back end writes for an agent. The rest of the name is that of a variable for the
+/// script, which has no effect on the agent itself.
+pub const MUSTER_SCRIPT_PREFIX: &str = "MUSTER_SCRIPT_";
+
 /// Written by the kubelet into every container, removed by the agent. If it is set, JAX asks the cluster's API for the
 /// members. That fails, because pods have no token for the API.
 pub const KUBERNETES_SERVICE_HOST: &str = "KUBERNETES_SERVICE_HOST";

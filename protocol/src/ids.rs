@@ -23,8 +23,12 @@ macro_rules! serde_as_string {
 }
 pub(crate) use serde_as_string;
 
-/// Maximum characters of a job's name. Pod names append up to `-evaluator-99999`, and a DNS label holds 63 characters.
-pub const JOB_NAME_MAX: usize = 40;
+/// Maximum characters of a DNS label, such as the name of a pod.
+pub const LABEL_MAX: usize = 63;
+/// Maximum characters of a job's name. Every job has a chief or a worker, and the shortest name of a pod appends `-chief-0`.
+pub const JOB_NAME_MAX: usize = LABEL_MAX - "-chief-0".len();
+/// Names of at most this many characters leave room for the pods of any number of replicas.
+pub const SHORT_NAME_MAX: usize = 40;
 
 /// A job's name: a DNS label (RFC 1123) of at most [`JOB_NAME_MAX`] characters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -2,6 +2,7 @@
 //! and the master's answer.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -22,7 +23,8 @@ pub struct JoinRequest {
     #[cfg_attr(feature = "openapi", schema(value_type = String, pattern = r"^([0-9.]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}$"))]
     pub address: SocketAddr,
     /// The port of the TensorFlow server.
-    pub tensorflow_port: u16,
+    #[cfg_attr(feature = "openapi", schema(value_type = u16, minimum = 1))]
+    pub tensorflow_port: NonZeroU16,
     /// How many workers the job may have. Absent: the job exists already.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<Workers>,

@@ -40,7 +40,7 @@ macro_rules! relative_path {
 }
 
 strings! {
-    JobName: "A job's name: a DNS label of at most 40 characters", "^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$", "digits";
+    JobName: "A job's name: a DNS label of at most 55 characters", "^[a-z0-9]([a-z0-9-]{0,53}[a-z0-9])?$", "digits";
     ReplicaId: "A replica: ROLE-INDEX", "^(chief|worker|ps|evaluator)-(0|[1-9][0-9]{0,9})$", "worker-2";
     Generation: "A start of the gang, EPOCH.SEQUENCE. EPOCH counts the masters that have held the job",
         "^(0|[1-9][0-9]{0,9})\\.(0|[1-9][0-9]{0,9})$", "1.1";

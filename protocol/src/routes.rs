@@ -30,6 +30,8 @@ pub const AGENT_CODE: &str = "/code/";
 /// Agent: after [`AGENT_CODE`] and the id, takes blobs of that code, see [`crate::code::BlobReader`]; answers with
 /// [`crate::code::MissingBlobs`].
 pub const AGENT_CODE_BLOBS: &str = "/blobs";
+/// Agent: tries to connect to the address of another agent.
+pub const AGENT_REACH: &str = "/reach";
 /// Agent: stops the run.
 pub const AGENT_STOP: &str = "/stop";
 /// Agent: shuts the agent down.

@@ -2,7 +2,7 @@
 
 use crate::env::{ENTRY_LIMIT, INPUT_BYTES_MAX};
 use crate::group::GROUPS_MAX;
-use crate::ids::Role;
+use crate::ids::{LABEL_MAX, PodName, ReplicaId, Role};
 use crate::job::{JobSpec, SpecError, Strategy};
 use crate::routes::AGENT_PORT;
 use crate::run_policy::{LEASE_SECONDS_MAX, OnUnreachable, RunPolicy, SuccessPolicy};
@@ -34,7 +34,18 @@ impl JobSpec {
             }
             Some(_) | None => {}
         }
-        self.check_tf_config_fits()
+        self.check_tf_config_fits()?;
+        self.check_name()
+    }
+
+    /// The name of every pod must be a DNS label.
+    fn check_name(&self) -> Result<(), SpecError> {
+        let last = |role: Role| Some(ReplicaId { role, index: self.count(role).checked_sub(1)? });
+        let of_pods = Role::ALL.into_iter().filter_map(last).map(|id| PodName::new(&self.name, id));
+        match of_pods.max_by_key(|pod| pod.as_str().len()).filter(|pod| pod.as_str().len() > LABEL_MAX) {
+            Some(pod) => Err(SpecError::LongName { name: self.name.clone(), pod }),
+            None => Ok(()),
+        }
     }
 
     /// TF_CONFIG lists all members in one variable. Linux limits a variable's length, and so the number of members.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::env::{ENTRY_LIMIT, EnvError, EnvName, INPUT_BYTES_MAX};
 use crate::error::ErrorCode;
 use crate::group::GROUPS_MAX;
-use crate::ids::Role;
+use crate::ids::{JobName, LABEL_MAX, PodName, Role};
 use crate::routes::AGENT_PORT;
 use crate::run_policy::{LEASE_SECONDS_MAX, SuccessPolicy};
 use crate::warm::MODULES_MAX;
@@ -16,6 +16,14 @@ pub enum SpecError {
     /// The strategy is unknown.
     #[error("strategy \"{0}\" is unknown: use AllReduce or ParameterServer")]
     Strategy(String),
+    /// The job's name leaves no room for the names of its pods.
+    #[error("task name \"{name}\" is too long: its pod {pod} would have more than {LABEL_MAX} characters")]
+    LongName {
+        /// The job's name.
+        name: JobName,
+        /// The longest name of a pod.
+        pod: PodName,
+    },
     /// The job has no workers.
     #[error("worker-num is 0: a job needs at least one worker")]
     NoWorkers,
@@ -157,6 +165,7 @@ impl SpecError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Strategy(_) => ErrorCode::BadStrategy,
+            Self::LongName { .. } => ErrorCode::BadTask,
             Self::NoWorkers | Self::MinAboveMax { .. } | Self::NotElastic | Self::TooManyWorkers { .. } => {
                 ErrorCode::BadWorkerNum
             }

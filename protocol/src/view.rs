@@ -11,6 +11,7 @@ use crate::elastic::{GangChange, Workers};
 use crate::failure::{Failure, Restarts};
 use crate::ids::{Generation, JobName, ReplicaId, UnixMillis};
 use crate::job::JobSpec;
+use crate::tfjob::Warning;
 
 /// The state of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -244,6 +245,9 @@ pub struct JobView {
     pub replicas: Arc<[ReplicaView]>,
     /// When the job reached each step.
     pub times: JobTimes,
+    /// Fields of the request that mean something else here, or nothing. Only the answer to a submit has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Warning>,
 }
 
 impl JobView {

@@ -75,6 +75,11 @@ impl Running {
         self.stderr.text().contains(text)
     }
 
+    /// Its stderr by now.
+    pub fn said_so_far(&self) -> String {
+        self.stderr.text()
+    }
+
     /// Kills it with `kill -9`.
     ///
     /// # Panics

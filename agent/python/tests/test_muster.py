@@ -356,6 +356,42 @@ class Wire(unittest.TestCase):
             self.assertEqual(Script(self, code, RANK=rank, WORLD_SIZE=world).end(), (75, printed, ""))
 
 
+class Chief(unittest.TestCase):
+    """The other ranks wait until the chief listens, for at most a second."""
+
+    def script(self, port, rank):
+        cluster = {"cluster": {"worker": [f"127.0.0.1:{port}", "127.0.0.1:1"]}}
+        code = """
+            import types
+            sys.modules["tensorflow"] = types.ModuleType("tensorflow")
+            print("begins", flush=True)
+            job = muster.Job(96)
+            print("waited", flush=True)
+        """
+        return Script(self, code, RANK=str(rank), WORLD_SIZE="2", TF_CONFIG=json.dumps(cluster))
+
+    def test_a_rank_waits_until_the_chief_listens(self):
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", 0))
+            script = self.script(server.getsockname()[1], 1)
+            server.listen()
+            self.assertEqual(script.process.communicate(timeout=DEADLINE_SECONDS)[0], "begins\nwaited\n")
+            server.settimeout(DEADLINE_SECONDS)
+            server.accept()[0].close()
+
+    def test_nobody_waits_for_ever(self):
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            for rank in (0, 1):
+                script = self.script(closed.getsockname()[1], rank)
+                self.assertEqual(script.process.communicate(timeout=DEADLINE_SECONDS)[0], "begins\nwaited\n")
+
+    def test_a_cluster_without_a_chief_to_connect_to_is_not_awaited(self):
+        for config in (None, "", "no JSON", "[]", "{}", '{"cluster": {"worker": []}}', '{"cluster": {"worker": ["host"]}}',
+                       '{"cluster": {"ps": ["127.0.0.1:1"], "worker": ["127.0.0.1:1"]}}'):
+            self.assertIsNone(muster.await_chief(config))
+
+
 class Outside(unittest.TestCase):
     def run_alone(self, code, **variables):
         environment = {"PYTHONPATH": str(FOLDER), **variables}

@@ -61,6 +61,8 @@ pub(super) enum Failure {
     Code(#[from] CodeError),
     #[error("another agent listens at this address")]
     AnotherAgent,
+    #[error("{0}")]
+    OutOfReach(String),
     #[error("the agent is ending")]
     Ending,
 }
@@ -86,6 +88,7 @@ impl Failure {
                 | Refusal::GenerationNotConfigured(_),
             ) => (StatusCode::CONFLICT, ErrorCode::Conflict),
             Self::AnotherAgent => (StatusCode::CONFLICT, ErrorCode::Conflict),
+            Self::OutOfReach(_) => (StatusCode::BAD_GATEWAY, ErrorCode::AgentUnreachable),
             Self::NoPython(_) => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::NoPython),
             Self::Manifest(_) => (StatusCode::UNPROCESSABLE_ENTITY, ErrorCode::BadCode),
             Self::Code(error) => of_code(error),

@@ -9,6 +9,7 @@ use hyper::body::{Body, Incoming};
 use hyper::{Request, StatusCode};
 use protocol::agent::RunStatus;
 use protocol::routes::LONG_POLL_MAX_SECONDS;
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -29,6 +30,9 @@ const BODY_LIMIT: usize = 1024 * 1024;
 /// How long a body may take to arrive.
 pub(super) const BODY_TIME: Duration = Duration::from_secs(10);
 
+/// How long another machine may take to accept a connection.
+const REACH_LIMIT: Duration = Duration::from_secs(3);
+
 /// Time from SIGTERM to SIGKILL if a stop request does not set it.
 const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 
@@ -40,6 +44,16 @@ pub(super) fn healthz(request: &Request<Incoming>, agent: &Agent) -> Result {
     match Query::of(request).boot_id() {
         Some(asked) if agent.status.borrow().boot_id != asked => Err(Failure::AnotherAgent),
         Some(_) | None => Ok(Answer::ok()),
+    }
+}
+
+/// Tries to connect to the agent of a machine that joins: the members of a start must reach each other.
+pub(super) async fn reach(request: &Request<Incoming>) -> Result {
+    let address = Query::of(request).address()?.ok_or_else(|| Failure::Query("address is missing".to_owned()))?;
+    match timeout(REACH_LIMIT, TcpStream::connect(address)).await {
+        Ok(Ok(_)) => Ok(Answer::ok()),
+        Ok(Err(error)) => Err(Failure::OutOfReach(error.to_string())),
+        Err(_) => Err(Failure::OutOfReach(format!("no answer within {} s", REACH_LIMIT.as_secs()))),
     }
 }
 

@@ -232,6 +232,7 @@ async fn answer(route: Route, request: Request<Incoming>, agent: &Agent) -> Resu
         Route::Finish => handlers::finish(agent).await,
         Route::Status => handlers::status(&request, agent).await,
         Route::Logs => handlers::logs(&request, agent),
+        Route::Reach => handlers::reach(&request).await,
     }
 }
 
@@ -273,6 +274,7 @@ enum Route {
     Finish,
     Status,
     Logs,
+    Reach,
 }
 
 /// Finds the route of a request. HEAD is not treated like GET: HEAD must have no effect, but `GET /run` starts a run.
@@ -286,6 +288,7 @@ fn route(request: &Request<Incoming>) -> Result<Route, Failure> {
         routes::AGENT_FINISH => (Route::Finish, Method::POST),
         routes::AGENT_STATUS => (Route::Status, Method::GET),
         routes::AGENT_LOGS => (Route::Logs, Method::GET),
+        routes::AGENT_REACH => (Route::Reach, Method::GET),
         path => match code_route(path) {
             Some(route) => (route, Method::PUT),
             None => return Err(Failure::UnknownRoute(path.to_owned())),

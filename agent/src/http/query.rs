@@ -1,5 +1,6 @@
 //! Query parameters. All are numbers, switches, generations and ids, so no percent-decoding is needed.
 
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -38,6 +39,10 @@ impl<'a> Query<'a> {
 
     pub(super) fn generation(&self) -> Result<Option<Generation>, Failure> {
         self.parse("generation", "of the form E.S, such as 1.1")
+    }
+
+    pub(super) fn address(&self) -> Result<Option<SocketAddr>, Failure> {
+        self.parse("address", "an address and port, such as 10.0.0.1:7896")
     }
 
     pub(super) fn boot_id(&self) -> Option<&'a str> {

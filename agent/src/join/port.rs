@@ -4,6 +4,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU16;
 
 use protocol::routes::LOCAL_TENSORFLOW_PORTS;
 use rustix::net::sockopt;
@@ -16,8 +17,8 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    pub(super) fn port(&self) -> u16 {
-        self.port
+    pub(super) fn port(&self) -> NonZeroU16 {
+        NonZeroU16::new(self.port).expect("the range does not begin with 0")
     }
 }
 

@@ -129,6 +129,13 @@ fn flags_override_variables_and_variables_override_defaults() {
 }
 
 #[test]
+fn variables_of_the_script_have_no_effect_on_the_agent() {
+    let variables = [("MUSTER_SCRIPT_BATCH", "64"), ("MUSTER_SCRIPT_PATH", "/opt"), ("PATH", "/bin"), ("A", "1")];
+    let config = configuration(&[], &variables);
+    assert_eq!(config.environment, environment(&[("A", "1"), ("BATCH", "64"), ("PATH", "/opt")]));
+}
+
+#[test]
 fn the_words_of_an_entrypoint_keep_their_order_and_leave_the_command_alone() {
     let entrypoint = ["--entrypoint=bash", "--entrypoint", "/my script.sh"];
     for command in [&[][..], &["--", "python", "exec.py", "--", "x"]] {

@@ -98,3 +98,14 @@ fn a_master_finds_out_whether_an_address_is_that_of_another_agent() {
     let answer = agent.get("/healthz?boot_id=another");
     assert_eq!((answer.status, answer.problem().detail.as_str()), (409, "another agent listens at this address"));
 }
+
+#[test]
+fn an_agent_says_whether_it_can_connect_to_another_one() {
+    let (agent, another) = (Agent::of_shell("true"), Agent::of_shell("true"));
+    let asked = |address: &str| agent.get(&format!("/reach?address={address}"));
+    assert_eq!(asked(&another.address.to_string()).status, 200);
+    // Nothing listens there.
+    let answer = asked("127.0.0.1:1");
+    assert_eq!((answer.status, answer.problem().detail.as_str()), (502, "Connection refused (os error 111)"));
+    assert_eq!([asked("127.0.0.1").status, agent.get("/reach").status], [400, 400]);
+}

@@ -9,7 +9,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use protocol::agent::RunState;
 use sha2::{Digest, Sha256};
 
-const ROUTES: [(&str, &str); 9] = [
+const ROUTES: [(&str, &str); 10] = [
     ("POST", "/config"),
     ("POST", "/warm"),
     ("GET", "/run"),
@@ -17,6 +17,7 @@ const ROUTES: [(&str, &str); 9] = [
     ("GET", "/logs"),
     ("POST", "/stop"),
     ("POST", "/finish"),
+    ("GET", "/reach?address=127.0.0.1:1"),
     ("GET", "/nothing"),
     ("DELETE", "/status"),
 ];

@@ -5,7 +5,8 @@ use std::time::Instant;
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
-use protocol::tfjob::TfJobRequest;
+use protocol::origin::Origin;
+use protocol::tfjob::{TfJobRequest, Warning};
 use protocol::view::BackendKind;
 use tokio::task::spawn_blocking;
 
@@ -68,10 +69,16 @@ impl Order {
         }
     }
 
-    /// Submits the job. Tells the user which fields of a TFJob mean something else here.
+    /// Submits the job. Tells the user which fields mean something else here.
     pub(super) async fn submit(&self, client: &MasterClient, notes: &Notes) -> Result<Submitted, MasterError> {
         match self {
-            Self::Job { spec, code } => submit(client, spec, code.as_ref(), notes).await,
+            Self::Job { spec, code } => {
+                let submitted = submit(client, spec, code.as_ref(), notes).await?;
+                for warning in &submitted.view().warnings {
+                    notes.say(&told(warning, spec.origin.as_ref()));
+                }
+                Ok(submitted)
+            }
             Self::TfJob { name, request } => {
                 let (submitted, warnings) = client.apply(request).await?;
                 for warning in warnings {
@@ -88,6 +95,15 @@ impl Order {
             Self::Job { .. } => Ok(()),
             Self::TfJob { request, .. } => client.check_tfjob(request).await,
         }
+    }
+}
+
+/// A warning about a field. The pod file of `client spawn` is the pod of the only group.
+fn told(warning: &Warning, origin: Option<&Origin>) -> String {
+    let in_file = warning.path.strip_prefix("groups[0].template.pod.");
+    match (in_file, origin) {
+        (Some(path), Some(Origin::Spawner { .. })) => format!("pod file: {path}: {}", warning.sentence),
+        (Some(_) | None, _) => warning.to_string(),
     }
 }
 

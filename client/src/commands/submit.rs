@@ -99,7 +99,13 @@ async fn placed(
         notes.say(&format!("the master at {url} runs as another user (uid {uid}), and {script} will too"));
     }
     if master.backend == BackendKind::Joined {
-        return Err(Error::AtMachines { name: spec.name, url: client.url().clone() });
+        let join = format!("agent --join {} --task {} -- python train.py", client.url(), spec.name);
+        let script = named.map(|named| format!("the script {}", named.script));
+        if let Some(what) = script.or(flag_for_kubernetes(&image, &spec)) {
+            return Err(Error::AtMachines { what, join });
+        }
+        notes.say(&format!("run on each machine: {join}"));
+        return Ok((request::on_machines(spec), None));
     }
     if let (BackendKind::Process, Some(flag)) = (master.backend, flag_for_kubernetes(&image, &spec)) {
         return Err(Error::NotAtProcesses { flag, url: client.url().clone() });

@@ -24,6 +24,7 @@ fn view(result: Option<JobResult>, failed_starts: Vec<FailedStart>) -> JobView {
         roster: vec![],
         changes: vec![],
         replicas: [].into(),
+        warnings: vec![],
         times: JobTimes { accepted: Some(UnixMillis(1_000)), ..JobTimes::default() },
     };
     view.restarts.failed_starts = failed_starts;

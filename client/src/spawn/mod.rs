@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use protocol::code::{CodePath, ScriptPath};
 use protocol::env::EnvName;
 use protocol::group::{Group, Template};
-use protocol::ids::{JOB_NAME_MAX, JobName, Role};
+use protocol::ids::{JobName, Role, SHORT_NAME_MAX};
 use protocol::image::ImageRef;
 use protocol::job::{JobRequest, Strategy};
 use protocol::origin::Origin;
@@ -115,7 +115,7 @@ impl Tag {
             (None, None) => DEFAULT_TAG.to_owned(),
         };
         let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' };
-        let name: String = text.chars().map(plain).take(JOB_NAME_MAX).collect();
+        let name: String = text.chars().map(plain).take(SHORT_NAME_MAX).collect();
         match (text.parse::<LabelValue>(), name.trim_matches('-').parse()) {
             (Ok(_), Ok(job)) => Ok(Self { text, job }),
             (_, _) => Err(SpawnError::Tag(text)),

@@ -9,6 +9,9 @@ use super::TfJobError;
 /// Flags of interpreters after which no script follows.
 const NO_SCRIPT: [&str; 2] = ["-c", "-m"];
 
+/// Flags of Python whose value is the next word.
+const VALUED: [&str; 3] = ["-W", "-X", "--check-hash-based-pycs"];
+
 /// Names the file of this machine, if the script is an absolute path that this machine does not have: the file with the same
 /// name in the first of these folders that has it.
 pub(super) fn find(container: &mut Value, origin: &str, folders: &[PathBuf]) -> Result<(), TfJobError> {
@@ -28,13 +31,16 @@ pub(super) fn find(container: &mut Value, origin: &str, folders: &[PathBuf]) -> 
     }
 }
 
-/// The first word after the program that is no flag.
+/// The first word after the program that is neither a flag nor the value of one.
 fn script(container: &mut Value) -> Option<&mut Value> {
     let [command, args] = ["command", "args"].map(|name| container[name].as_array().map_or(0, Vec::len));
     let place_of = |place: usize| if place < command { ("command", place) } else { ("args", place - command) };
+    let mut before_is_valued = false;
     let found = (1..command + args).map(place_of).find(|(list, place)| {
         let word = container[*list][*place].as_str().unwrap_or_default();
-        NO_SCRIPT.contains(&word) || !word.starts_with('-')
+        let is_value = before_is_valued;
+        before_is_valued = !is_value && VALUED.contains(&word);
+        !is_value && (NO_SCRIPT.contains(&word) || !word.starts_with('-'))
     });
     let (list, place) = found?;
     let word = &mut container[list][place];

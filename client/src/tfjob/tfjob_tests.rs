@@ -71,6 +71,9 @@ fn a_script_of_an_image_is_found_beside_the_file_or_in_the_folder_of_the_code() 
     for (command, args, expected) in [
         ("python /var/none/mnist.py", "--a /var/none/b", Some(format!("python {beside} --a /var/none/b"))),
         ("python -u", "/var/none/train.py --x", Some(format!("python -u {of_code} --x"))),
+        ("python -W error", "/var/none/train.py", Some(format!("python -W error {of_code}"))),
+        ("python -X dev -W", "-W /var/none/train.py", Some(format!("python -X dev -W -W {of_code}"))),
+        ("python -Werror -m", "package", Some("python -Werror -m package".to_owned())),
         ("python", "mnist.py", Some("python mnist.py".to_owned())),
         ("bash -c", "/var/none/x.sh", Some("bash -c /var/none/x.sh".to_owned())),
         ("python -m", "package", Some("python -m package".to_owned())),

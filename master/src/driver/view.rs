@@ -33,6 +33,7 @@ pub fn initial(record: &JobRecord) -> JobView {
         roster: vec![],
         changes: vec![],
         replicas: replicas.into_iter().map(replica).collect(),
+        warnings: vec![],
         times: JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() },
     }
 }
@@ -56,6 +57,7 @@ fn of(stored: &Stored, phase: &JobPhase, replicas: Arc<[ReplicaView]>, times: &J
         roster: record.ended.as_ref().map_or_else(|| starts.roster().to_vec(), |ended| ended.roster.clone()),
         changes: starts.changes().to_vec(),
         replicas,
+        warnings: vec![],
         times: times.clone(),
     }
 }

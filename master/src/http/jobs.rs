@@ -23,6 +23,7 @@ use super::error::ApiError;
 use super::openapi::{BadBody, BadQuery, Down, NoSuchJob, NotLetIn};
 use crate::registry::{JobHandle, JobsError, Submitted};
 use crate::store::Wish;
+use crate::template;
 
 /// Maximum time for a request's whole body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -58,7 +59,10 @@ pub(super) async fn submit(
     request: Request,
 ) -> Result<(StatusCode, Json<JobView>), ApiError> {
     let request: JobRequest = parsed_body(request, "a job").await?;
-    accept(&state, JobSpec::try_from(request)?).await
+    let spec = JobSpec::try_from(request)?;
+    let warnings = template::warnings(&spec);
+    let (status, Json(view)) = accept(&state, spec).await?;
+    Ok((status, Json(JobView { warnings, ..view })))
 }
 
 /// Submits a job. Returns 201 for a new job, and 200 for a job that was already submitted.

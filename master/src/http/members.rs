@@ -24,7 +24,7 @@ use super::openapi::{BadBody, Down, NoSuchJob, NotLetIn};
         (status = 200, description = "The agent's place, or why it has none", body = JoinAnswer),
         (status = 409, description = "The job has other numbers or has ended, or its record cannot be read, or this master creates its pods itself",
             body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "The message is refused, or the master cannot reach the agent", body = Problem,
+        (status = 422, description = "The message is refused, or the master or a machine of the job cannot reach the agent", body = Problem,
             content_type = "application/problem+json"),
         BadBody,
         NotLetIn,

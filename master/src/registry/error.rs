@@ -96,9 +96,11 @@ pub enum JobsError {
     /// An agent that is new cannot join a job that has ended.
     #[error("job \"{0}\" has ended: choose another --task, or remove it with client delete {0}")]
     Ended(JobName),
-    /// The master cannot reach the agent that wants to join.
-    #[error("the master cannot reach the agent at {agent} (--address): {reason}")]
+    /// The master, or a machine of the job, cannot reach the agent that wants to join.
+    #[error("{by} cannot reach the agent at {agent} (--address): {reason}")]
     AgentUnreachable {
+        /// Who cannot reach it.
+        by: String,
         /// The address that the agent named.
         agent: SocketAddr,
         /// What went wrong at this address.

@@ -1,7 +1,5 @@
 //! What agents on bare machines ask of the registry: to join a job, and to leave it.
 
-use std::net::SocketAddr;
-
 use protocol::error::ErrorCode;
 use protocol::failure::Failure;
 use protocol::ids::JobName;
@@ -15,6 +13,7 @@ use super::requests::in_time;
 use super::{JobHandle, Jobs, Submitted};
 use crate::agent_client::AgentError;
 use crate::backend::Refusal;
+use crate::backend::joined::JoinedBackend;
 use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
 
@@ -40,15 +39,15 @@ impl Jobs {
         if let (Some(_), true, None) = (&view.result, is_new, request.left) {
             return Err(JobsError::Ended(name.clone()));
         }
-        if view.result.is_none() && request.left.is_none() {
-            self.probe(request.address, &request.boot_id).await?;
-        }
         let job = JobKey { name: name.clone(), uid: view.uid.clone() };
+        if view.result.is_none() && request.left.is_none() {
+            self.probe(&job, &request, machines).await?;
+        }
         // An agent that learns the end of its job ends, too.
         let left = request.left.or(view.result.as_ref().map(|_| Left::Finished));
         let lease_seconds = Some(view.spec.run_policy.lease_seconds);
         let message = JoinRequest { lease_seconds, left, ..request };
-        let place = machines.join(&job, message).map_err(JobsError::NotWritten)?;
+        let place = machines.join(&job, message).await.map_err(JobsError::NotWritten)?;
         Ok(match (&view.result, place) {
             (Some(result), _) => ended(result),
             (None, None) => JoinAnswer::Waiting { uid: view.uid },
@@ -76,14 +75,25 @@ impl Jobs {
         }
     }
 
-    /// Checks that this agent answers at its address.
-    async fn probe(&self, agent: SocketAddr, boot_id: &str) -> Result<(), JobsError> {
-        let reason = match self.context.agents.find(agent, boot_id).await {
-            Ok(()) => return Ok(()),
-            Err(AgentError::Refused { status: 409, detail }) => detail,
-            Err(error) => error_chain(&error),
-        };
-        Err(JobsError::AgentUnreachable { agent, reason })
+    /// Checks that this agent answers at its address and, if it is new, that another machine of the job can connect to it.
+    async fn probe(&self, job: &JobKey, request: &JoinRequest, machines: &JoinedBackend) -> Result<(), JobsError> {
+        let agent = request.address;
+        let unreachable = |by: String, reason| Err(JobsError::AgentUnreachable { by, agent, reason });
+        match self.context.agents.find(agent, &request.boot_id).await {
+            Ok(()) => {}
+            Err(AgentError::Refused { status: 409, detail }) => return unreachable("the master".to_owned(), detail),
+            Err(error) => return unreachable("the master".to_owned(), error_chain(&error)),
+        }
+        let neighbour = machines.neighbour(job, agent).filter(|_| request.uid.is_none());
+        let Some((replica, neighbour)) = neighbour else { return Ok(()) };
+        let agents = self.context.agents.with_token(&self.context.agent_key.token(&job.uid));
+        match agents.reach(neighbour, agent).await {
+            Err(AgentError::Refused { status: 502, detail }) => {
+                unreachable(format!("{replica} at {neighbour}"), detail)
+            }
+            // Otherwise the neighbour may be lost itself.
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 }
 

@@ -171,6 +171,9 @@ pub(super) const NOT_OF_THE_RUN: [(&str, &str); 5] = [
     ("terminationMessagePolicy", BY_THE_AGENT),
 ];
 
+/// Names of claims for the master's state. The installation has no claim; an operator can add one.
+const MASTERS_CLAIMS: [&str; 2] = [MUSTER, "muster-state"];
+
 const OTHER_HOST: &str = "the node would send the request, also to hosts that the pod cannot reach: remove it";
 
 /// A probe or a hook.
@@ -250,7 +253,7 @@ const VOLUME: Fields = &[
     ("ephemeral", Keep),
     ("hostPath", Check(host_volume)),
     ("nfs", Refuse("use a PersistentVolumeClaim for it")),
-    ("persistentVolumeClaim", Keep),
+    ("persistentVolumeClaim", Object(&[("claimName", Check(not_masters_claim)), ("readOnly", Keep)])),
     (
         "projected",
         Object(&[
@@ -279,6 +282,16 @@ pub(crate) fn is_masters(name: &str) -> bool {
 fn not_masters(name: &Value, _: Allowed) -> Option<String> {
     let name = name.as_str().filter(|name| is_masters(name))?;
     Some(format!("\"{name}\" belongs to the master: use another"))
+}
+
+/// Whether a claim has this name because it is that of the master's state.
+pub(crate) fn is_masters_claim(name: &str) -> bool {
+    MASTERS_CLAIMS.contains(&name)
+}
+
+fn not_masters_claim(name: &Value, _: Allowed) -> Option<String> {
+    let name = name.as_str().filter(|name| is_masters_claim(name))?;
+    Some(format!("\"{name}\" has the master's state: use another"))
 }
 
 fn not_musters_volume(name: &Value, _: Allowed) -> Option<String> {

@@ -213,6 +213,7 @@ impl Plan {
 /// An error of the job as a refusal of a field.
 fn refusal(error: &SpecError) -> Note {
     let fields = [
+        (ErrorCode::BadTask, "metadata.name"),
         (ErrorCode::BadWorkerNum, "spec.tfReplicaSpecs.Worker.replicas"),
         (ErrorCode::BadPsNum, "spec.tfReplicaSpecs.PS.replicas"),
         (ErrorCode::BadRunPolicy, "spec.runPolicy"),

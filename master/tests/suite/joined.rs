@@ -52,7 +52,7 @@ fn message(boot_id: &str, port: u16) -> JoinRequest {
     JoinRequest {
         boot_id: boot_id.to_owned(),
         address: ([127, 0, 0, 1], port).into(),
-        tensorflow_port: port,
+        tensorflow_port: port.try_into().expect("a port"),
         workers: None,
         lease_seconds: Some(1),
         max_restarts: None,
@@ -62,8 +62,8 @@ fn message(boot_id: &str, port: u16) -> JoinRequest {
     }
 }
 
-fn join(backend: &JoinedBackend, message: JoinRequest) -> Option<ReplicaId> {
-    backend.join(&job(), message).expect("the disk takes it")
+async fn join(backend: &JoinedBackend, message: JoinRequest) -> Option<ReplicaId> {
+    backend.join(&job(), message).await.expect("the disk takes it")
 }
 
 fn states(backend: &JoinedBackend) -> Vec<(ReplicaId, &'static str)> {
@@ -90,10 +90,10 @@ async fn machine(backend: JoinedBackend, agents: AgentClient, hash: String) {
     let Ok(AgentAnswer::Status(status)) = agents.status(address, None).await else { panic!("an agent answers") };
     static PORT: AtomicU16 = AtomicU16::new(20_000);
     let here = JoinRequest { address, ..message(&status.boot_id, PORT.fetch_add(1, Ordering::Relaxed)) };
-    join(&backend, here.clone());
+    join(&backend, here.clone()).await;
     child.wait().await.expect("it ends");
     drop(lifeline);
-    join(&backend, JoinRequest { left: Some(Left::Finished), ..here });
+    join(&backend, JoinRequest { left: Some(Left::Finished), ..here }).await;
 }
 
 /// Starts a machine for each place that waits for one.
@@ -129,11 +129,11 @@ async fn a_machine_keeps_its_place_when_the_master_is_restarted() {
     let first = open(folder.path(), &key);
     create(&first, 0).await;
     create(&first, 1).await;
-    assert_eq!(join(&first, message("a", 1)), Some(worker(0)), "the lowest place");
-    assert_eq!(join(&first, message("b", 2)), Some(worker(1)));
-    assert_eq!(join(&first, message("c", 3)), None, "no place is free");
-    assert_eq!(join(&first, message("a", 1)), Some(worker(0)), "a repeated message changes nothing");
-    assert_eq!(join(&first, JoinRequest { left: Some(Left::Terminated), ..message("b", 2) }), None);
+    assert_eq!(join(&first, message("a", 1)).await, Some(worker(0)), "the lowest place");
+    assert_eq!(join(&first, message("b", 2)).await, Some(worker(1)));
+    assert_eq!(join(&first, message("c", 3)).await, None, "no place is free");
+    assert_eq!(join(&first, message("a", 1)).await, Some(worker(0)), "a repeated message changes nothing");
+    assert_eq!(join(&first, JoinRequest { left: Some(Left::Terminated), ..message("b", 2) }).await, None);
     let known = [(worker(0), "runs"), (worker(1), "was ended")];
     assert_eq!(states(&first), known);
     drop(first);
@@ -144,7 +144,7 @@ async fn a_machine_keeps_its_place_when_the_master_is_restarted() {
     assert_eq!(states(&second), known);
     second.delete(&job(), worker(1)).await.expect("delete");
     create(&second, 1).await;
-    assert_eq!(join(&second, message("c", 3)), Some(worker(1)));
+    assert_eq!(join(&second, message("c", 3)).await, Some(worker(1)));
     let another = JoinedBackend::open(folder.path().join("machines"), key, |_| false).expect("readable files");
     assert_eq!(states(&another), [], "machines of jobs that no longer exist are forgotten");
 }
@@ -157,10 +157,10 @@ async fn a_machine_gets_its_earlier_place_if_it_is_free() {
         create(&backend, index).await;
     }
     let back = |boot_id: &str, port: u16| JoinRequest { place: Some(worker(1)), ..message(boot_id, port) };
-    assert_eq!(join(&backend, back("a", 1)), Some(worker(1)));
-    assert_eq!(join(&backend, back("b", 2)), Some(worker(0)), "another machine has it");
+    assert_eq!(join(&backend, back("a", 1)).await, Some(worker(1)));
+    assert_eq!(join(&backend, back("b", 2)).await, Some(worker(0)), "another machine has it");
     // Somebody has killed the first agent, and started it again.
-    assert_eq!(join(&backend, message("c", 1)), Some(worker(2)));
+    assert_eq!(join(&backend, message("c", 1)).await, Some(worker(2)));
     assert_eq!(states(&backend), [(worker(0), "runs"), (worker(1), "was ended"), (worker(2), "runs")]);
 }
 
@@ -171,13 +171,13 @@ async fn the_place_of_a_machine_that_does_not_answer_is_free_only_when_its_scrip
     for (index, port) in [(0, 1), (1, 2)] {
         create(&backend, index).await;
         // Nothing listens there.
-        join(&backend, message(&index.to_string(), port));
+        join(&backend, message(&index.to_string(), port)).await;
     }
     let driver = backend.watch(&job());
     backend.delete_all(&job()).await.expect("delete");
     sleep(Duration::from_secs(60)).await;
     assert_eq!(states(&backend), [(worker(0), "runs"), (worker(1), "runs")], "the driver may still renew the lease");
-    assert_eq!(join(&backend, message("0", 1)), None, "it has to leave");
+    assert_eq!(join(&backend, message("0", 1)).await, None, "it has to leave");
     backend.delete_unconfirmed(&job(), worker(0)).await.expect("the driver knows that the script is dead");
     assert_eq!(states(&backend), [(worker(1), "runs")]);
 
@@ -189,4 +189,29 @@ async fn the_place_of_a_machine_that_does_not_answer_is_free_only_when_its_scrip
     }
     assert!(began.elapsed() >= Duration::from_secs(3), "the fence is three leases");
     assert_eq!(states(&backend), []);
+}
+
+#[tokio::test]
+async fn a_machine_has_no_place_if_its_message_cannot_be_written() {
+    let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
+    let backend = open(folder.path(), &key);
+    create(&backend, 0).await;
+    std::fs::write(folder.path().join("machines"), "a file instead of the folder").expect("write");
+    backend.join(&job(), message("a", 1)).await.expect_err("the message cannot be written");
+    assert_eq!(states(&backend), [(worker(0), "waits")]);
+    std::fs::remove_file(folder.path().join("machines")).expect("remove");
+    assert_eq!(join(&backend, message("a", 1)).await, Some(worker(0)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_that_join_at_once_get_different_places() {
+    let (folder, key) = (tempfile::tempdir().expect("a folder"), AgentKey::random());
+    let backend = open(folder.path(), &key);
+    for index in 0..8 {
+        create(&backend, index).await;
+    }
+    let joining = (1..=12_u16).map(|port| join(&backend, message(&port.to_string(), port)));
+    let places = futures_util::future::join_all(joining).await;
+    let given: std::collections::BTreeSet<ReplicaId> = places.iter().flatten().copied().collect();
+    assert_eq!((given.len(), places.iter().flatten().count()), (8, 8), "{places:?}");
 }

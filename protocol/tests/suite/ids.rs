@@ -2,14 +2,14 @@
 
 use proptest::prelude::*;
 use protocol::env::{self, ENTRY_LIMIT, EnvError, EnvName};
-use protocol::ids::{Generation, JOB_NAME_MAX, JobName, PodName, ReplicaId, Role};
+use protocol::ids::{Generation, JOB_NAME_MAX, JobName, PodName, ReplicaId, Role, SHORT_NAME_MAX};
 
 fn generation(epoch: u32, sequence: u32) -> Generation {
     Generation { epoch, sequence }
 }
 
 #[test]
-fn a_job_name_is_a_dns_label_of_at_most_40_characters() {
+fn a_job_name_is_a_dns_label_of_at_most_55_characters() {
     let longest = "x".repeat(JOB_NAME_MAX);
     for good in ["a", "0", "mnist", "a-b", "a--b", "2026-run-7", longest.as_str()] {
         assert_eq!(good.parse::<JobName>().map(|name| name.to_string()), Ok(good.to_owned()));
@@ -24,7 +24,7 @@ fn a_job_name_is_a_dns_label_of_at_most_40_characters() {
 #[test]
 fn the_error_for_a_bad_job_name_explains_the_rule() {
     let error = "My Job".parse::<JobName>().expect_err("refused").to_string();
-    let rule = "use 1 to 40 of a-z, 0-9 and '-', beginning and ending with a letter or digit";
+    let rule = "use 1 to 55 of a-z, 0-9 and '-', beginning and ending with a letter or digit";
     assert_eq!(error, format!("task name \"My Job\" is not a DNS label: {rule}"));
     let endless = "x".repeat(1_000_000).parse::<JobName>().expect_err("refused").to_string();
     assert!(endless.len() < 300, "the error does not repeat a huge name");
@@ -59,8 +59,8 @@ fn a_replica_id_is_role_and_index() {
 }
 
 #[test]
-fn the_longest_pod_name_is_a_dns_label() {
-    let job: JobName = "x".repeat(JOB_NAME_MAX).parse().expect("the longest name");
+fn every_pod_of_a_job_with_a_short_name_has_a_dns_label_as_its_name() {
+    let job: JobName = "x".repeat(SHORT_NAME_MAX).parse().expect("the longest name");
     let pod = PodName::new(&job, ReplicaId { role: Role::Evaluator, index: 99_999 });
     assert!(pod.as_str().len() <= 63, "{pod}");
 }
@@ -152,7 +152,7 @@ fn a_value_is_refused_exactly_when_linux_would_refuse_it() {
 
 proptest! {
     #[test]
-    fn every_dns_label_is_a_job_name_and_reads_back(text in "[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?") {
+    fn every_dns_label_is_a_job_name_and_reads_back(text in "[a-z0-9]([a-z0-9-]{0,53}[a-z0-9])?") {
         let name: JobName = text.parse().expect("a DNS label");
         prop_assert_eq!(name.as_str(), &text);
         prop_assert_eq!(&serde_json::to_value(&name).expect("JSON"), &text);

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use crate::common::{assert_golden, assert_tolerates_new_fields, read};
 use proptest::prelude::*;
 use protocol::code::CodeId;
+use protocol::elastic::{JobPatch, Workers};
 use protocol::env::EnvName;
 use protocol::error::ErrorCode;
 use protocol::ids::Role;
@@ -412,4 +413,21 @@ fn an_unknown_rule_is_refused_in_a_request_and_ignored_in_a_record() {
     assert!(refused.to_string().contains("unknown field `luck`"), "{refused}");
     let tolerated: JobSpec = read(&json).expect("a newer program may write it");
     assert_eq!(tolerated.run_policy, RunPolicy { clean_pods: CleanPods::All, ..RunPolicy::default() });
+}
+
+#[test]
+fn a_long_name_leaves_room_for_the_names_of_few_replicas_only() {
+    let named = |length: usize, workers: u32| {
+        let name = "x".repeat(length).parse().expect("a name");
+        let request = JobRequest { worker_num: Some(workers), ..JobRequest::new(name, Strategy::AllReduce) };
+        JobSpec::try_from(request)
+    };
+    let pod = "x".repeat(54) + "-worker-10";
+    let error = named(54, 11).expect_err("64 characters");
+    assert_eq!((error.code(), error.to_string().contains(&pod)), (ErrorCode::BadTask, true), "{error}");
+    let spec = named(54, 10).expect("63 characters");
+    assert!(named(40, 5000).is_ok());
+    let grown = JobPatch { worker_num: Some(11), ..JobPatch::default() };
+    let now = Some(Workers { min: 1, max: 10 });
+    assert!(matches!(spec.patched(now, grown), Err(SpecError::LongName { .. })));
 }

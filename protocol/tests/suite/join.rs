@@ -11,7 +11,7 @@ fn message() -> JoinRequest {
     JoinRequest {
         boot_id: "6f1c".into(),
         address: "10.0.0.2:7896".parse().expect("valid"),
-        tensorflow_port: 20000,
+        tensorflow_port: 20000.try_into().expect("a port"),
         workers: None,
         lease_seconds: None,
         max_restarts: None,
@@ -52,6 +52,8 @@ fn the_last_message_says_why_the_agent_leaves() {
 fn unknown_fields_of_a_message_are_refused_and_those_of_an_answer_are_ignored() {
     let later = json!({"boot_id": "1", "address": "10.0.0.2:7896", "tensorflow_port": 1, "later": 1});
     assert!(read::<JoinRequest>(&later).is_err());
+    let without_port = json!({"boot_id": "1", "address": "10.0.0.2:7896", "tensorflow_port": 0});
+    assert!(read::<JoinRequest>(&without_port).is_err());
     let place = "worker-1".parse().expect("valid");
     let joined = JoinAnswer::Joined { uid: "a-uid".into(), place, token_sha256: "00ff".into(), lease_seconds: 5 };
     let golden =

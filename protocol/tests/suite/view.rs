@@ -57,6 +57,7 @@ fn pending_view() -> JobView {
             exit: None,
         }]
         .into(),
+        warnings: vec![],
         times: JobTimes::default(),
     }
 }
@@ -88,6 +89,7 @@ fn failed_view() -> JobView {
             exit: Some(killed()),
         }]
         .into(),
+        warnings: vec![],
         times: JobTimes {
             accepted: millis(0),
             joined: millis(2),

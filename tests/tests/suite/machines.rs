@@ -132,12 +132,31 @@ fn a_machine_ends_with_its_job_and_a_bad_one_says_why_it_cannot_join() {
     one.ended().code(3);
     spare.ended().code(1).says(&["the job has ended", "exited with code 3"]);
     refused(2, &rules, "job \"digits\" has ended: choose another --task, or remove it with client delete digits");
-    let hint = format!("agent --join {} --task other --worker-num MIN:MAX", master.url);
-    let mut submit = scene.client(&["--master", &master.url, "--task", "other"]);
-    Finished::of(submit.env("MUSTER_TOKEN", "secret")).code(2).says(&["on machines that join it", &hint]);
+    let submit = |args: &[&str]| {
+        let mut client = scene.client(&[&["--master", &master.url, "--task", "other"], args].concat());
+        Finished::of(client.env("MUSTER_TOKEN", "secret"))
+    };
+    let hint = format!("leave it out, and run on each machine: agent --join {} --task other", master.url);
+    submit(&["exec.py"]).code(2).says(&["the script exec.py has no meaning here", &hint]);
+    submit(&["--", "--steps", "3"]).code(2).says(&["an argument has no meaning here"]);
     drop(master);
 
     let processes = Master::start(scene.path(), &["--state-dir", "other"], &[]);
     let ended = Finished::of(&mut agent(&scene, &processes, 2, &rules)).code(2);
     ended.says(&["agents cannot join this master", "--backend joined"]);
+}
+
+#[test]
+fn machines_join_a_job_that_a_client_has_submitted() {
+    let scene = Scene::new("import os, sys\nsys.exit(int(os.environ['CODE']))\n");
+    let master = Master::start(scene.path(), &JOINED, &[]);
+    let rules = ["--worker-num", "1:2", "--on-unreachable", "replace", "--lease", "2s", "--max-restarts", "0"];
+    let submit = [&["--master", &master.url, "--task", "digits", "--env", "CODE=7"][..], &rules].concat();
+    let client = Running::of(&mut scene.client(&submit));
+    client.until_said(&format!("run on each machine: agent --join {} --task digits", master.url));
+    let machines = [2, 3].map(|number| Running::of(&mut agent(&scene, &master, number, &[])));
+    client.ended().code(1).says(&["exited with code 7"]);
+    for machine in machines {
+        machine.ended();
+    }
 }

@@ -1,5 +1,5 @@
 //! The end-to-end tests. They are one program, because linking takes most of the build time. Modules whose names begin with
-//! `kubernetes` need a cluster.
+//! `kubernetes` need a cluster, and `namespaces` needs root.
 
 mod abuse;
 mod architecture;
@@ -13,6 +13,7 @@ mod kubernetes_in_cluster;
 mod kubernetes_rights;
 mod local;
 mod machines;
+mod namespaces;
 mod packaging;
 mod prototype;
 mod remote;

@@ -43,6 +43,7 @@ pub(crate) fn pending(name: &str) -> JobView {
         roster: vec![],
         changes: vec![],
         replicas: replicas.collect(),
+        warnings: vec![],
         times: JobTimes { accepted: Some(UnixMillis(1_000)), ..JobTimes::default() },
     }
 }

@@ -5,6 +5,7 @@
 //! listed until the agent confirms it, or until the run must be dead (see [`protocol::lease`]).
 
 mod files;
+mod places;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,20 +19,21 @@ use protocol::agent::RunState;
 use protocol::error::ErrorCode;
 use protocol::ids::ReplicaId;
 use protocol::job::JobSpec;
-use protocol::join::{JoinRequest, Left};
+use protocol::join::JoinRequest;
 use protocol::lease::Lease;
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use self::files::Files;
-use super::table::Table;
+use self::places::{Choice, Places};
 use super::{BackendError, PodBackend, PodSpec, PodTable, Refusal};
-use crate::agent_client::{AgentAnswer, AgentClient, AgentError};
+use crate::agent_client::{AgentAnswer, AgentClient, AgentError, POLL_WAIT_MAX, Poll};
 use crate::agent_token::AgentKey;
 use crate::job::key::JobKey;
-use crate::job::observation::{Addresses, Incarnation, PodState};
+use crate::job::observation::{Incarnation, PodState};
 
 /// The back end for machines that join.
 #[derive(Clone)]
@@ -39,19 +41,11 @@ pub struct JoinedBackend(Arc<Shared>);
 
 struct Shared {
     files: Files,
+    /// Held by the task that writes a message.
+    turn: tokio::sync::Mutex<()>,
     agents: AgentClient,
     key: AgentKey,
     jobs: Mutex<BTreeMap<JobKey, Places>>,
-}
-
-/// The places of one job.
-#[derive(Default)]
-struct Places {
-    table: Table,
-    /// The newest message of each place's machine.
-    machines: BTreeMap<ReplicaId, JoinRequest>,
-    /// The tasks that stop the runs of machines that must leave.
-    endings: BTreeMap<ReplicaId, AbortOnDropHandle<()>>,
 }
 
 impl JoinedBackend {
@@ -68,12 +62,10 @@ impl JoinedBackend {
                 files.remove(&job, replica);
                 continue;
             }
-            let places = jobs.entry(job).or_default();
-            places.table.list(replica, state_of(&message));
-            places.machines.insert(replica, message);
+            jobs.entry(job).or_default().find_again(replica, message);
         }
         let jobs = Mutex::new(jobs);
-        Ok(Self(Arc::new(Shared { files, agents: AgentClient::new(), key, jobs })))
+        Ok(Self(Arc::new(Shared { files, turn: tokio::sync::Mutex::default(), agents: AgentClient::new(), key, jobs })))
     }
 
     /// Takes the message of a machine, whose `lease_seconds` is that of the job. Returns its place. `None`: it waits for
@@ -81,8 +73,15 @@ impl JoinedBackend {
     ///
     /// # Errors
     /// Fails if the message cannot be written to disk. Then the machine has no place.
-    pub fn join(&self, job: &JobKey, message: JoinRequest) -> io::Result<Option<ReplicaId>> {
-        self.0.with_job(job, |places| places.take(message, |id, message| self.0.files.write(job, id, message)))
+    pub async fn join(&self, job: &JobKey, message: JoinRequest) -> io::Result<Option<ReplicaId>> {
+        let (shared, job) = (Arc::clone(&self.0), job.clone());
+        // The task goes on if the caller leaves. Otherwise a message could be on disk whose machine has no place.
+        tokio::spawn(async move { shared.take(job, message).await }).await.map_err(io::Error::other)?
+    }
+
+    /// A machine of this job that can try to reach another one at `address`: that of the first place.
+    pub fn neighbour(&self, job: &JobKey, address: SocketAddr) -> Option<(ReplicaId, SocketAddr)> {
+        self.0.with_job(job, |places| places.neighbour(address))
     }
 
     fn delete_one(&self, job: &JobKey, replica: ReplicaId) {
@@ -105,48 +104,6 @@ impl JoinedBackend {
                 (_, _) => self.0.forget(job, places, replica),
             }
         });
-    }
-}
-
-impl Places {
-    /// Gives a machine its place, and notes what it says.
-    fn take(
-        &mut self,
-        message: JoinRequest,
-        write: impl Fn(ReplicaId, &JoinRequest) -> io::Result<()>,
-    ) -> io::Result<Option<ReplicaId>> {
-        let known = self.machines.iter().find(|(_, known)| known.boot_id == message.boot_id).map(|(id, _)| *id);
-        match (known, message.left) {
-            (Some(id), None) => return Ok(Some(id).filter(|id| !self.endings.contains_key(id))),
-            (Some(id), Some(_)) => {
-                write(id, &message)?;
-                self.occupy(id, message);
-                return Ok(None);
-            }
-            (None, Some(_)) => return Ok(None),
-            (None, None) => {}
-        }
-        // Only one agent can listen at an address, and this one does.
-        let earlier = self.machines.iter().find(|(_, known)| known.address == message.address);
-        if let Some((id, killed)) = earlier.map(|(id, known)| (*id, known.clone())) {
-            let killed = JoinRequest { left: Some(Left::Terminated), ..killed };
-            write(id, &killed)?;
-            self.occupy(id, killed);
-        }
-        let is_free = |id: ReplicaId| self.table.find(|other, pod| other == id && is_waiting(&pod.state)).is_some();
-        let place =
-            message.place.filter(|id| is_free(*id)).or_else(|| self.table.find(|_, pod| is_waiting(&pod.state)));
-        if let Some(id) = place {
-            write(id, &message)?;
-            self.occupy(id, message);
-        }
-        Ok(place)
-    }
-
-    fn occupy(&mut self, id: ReplicaId, message: JoinRequest) {
-        self.table.set(id, state_of(&message));
-        self.endings.remove(&id);
-        self.machines.insert(id, message);
     }
 }
 
@@ -174,9 +131,26 @@ impl Shared {
 
     fn forget(&self, job: &JobKey, places: &mut Places, replica: ReplicaId) {
         self.files.remove(job, replica);
-        places.machines.remove(&replica);
-        places.endings.remove(&replica);
-        places.table.remove(replica);
+        places.remove(replica);
+    }
+
+    /// Writes what a machine's message changes, and then makes it known. Meanwhile, pods may be created and deleted.
+    async fn take(self: Arc<Self>, job: JobKey, message: JoinRequest) -> io::Result<Option<ReplicaId>> {
+        let _turn = self.turn.lock().await;
+        let boot_id = message.boot_id.clone();
+        let Choice { place, news } = self.with_job(&job, |places| places.choose(message));
+        for news in news {
+            let (shared, key) = (Arc::clone(&self), job.clone());
+            let write = move || shared.files.write(&key, news.replica, &news.message).map(|()| news);
+            let news = spawn_blocking(write).await.map_err(io::Error::other)??;
+            self.with_job(&job, |places| {
+                let replica = news.replica;
+                if !places.occupy(news) {
+                    self.files.remove(&job, replica);
+                }
+            });
+        }
+        Ok(place.filter(|id| self.with_job(&job, |places| places.is_of(*id, &boot_id))))
     }
 
     /// Frees a place when the run of its machine is dead. Its agent may join again.
@@ -210,36 +184,25 @@ impl Shared {
 
 /// Resolves when the agent says that nothing runs, or when another agent has its address.
 async fn stopped(agents: &AgentClient, Leaving { boot_id, agent, lease, .. }: &Leaving) {
+    let mut poll = None;
     loop {
         // The status below shows whether it helped.
         let _ = agents.stop(*agent, None, Duration::ZERO).await;
-        match agents.status(*agent, None).await {
+        match agents.status(*agent, poll).await {
             Ok(AgentAnswer::Status(status)) if status.boot_id != *boot_id => return,
             Ok(AgentAnswer::Status(status)) => match status.state {
                 RunState::Idle | RunState::Configured | RunState::Exited => return,
-                RunState::Running | RunState::Stopping => {}
+                RunState::Running | RunState::Stopping => {
+                    poll = Some(Poll { after: status.seq, wait: lease.length().min(POLL_WAIT_MAX) });
+                }
             },
             // It does not know this job's token.
             Err(AgentError::Refused { status: 401, .. }) => return,
-            Ok(AgentAnswer::SeedOnly) | Err(_) => {}
+            Ok(AgentAnswer::SeedOnly) | Err(_) => {
+                poll = None;
+                sleep(lease.tick()).await;
+            }
         }
-        sleep(lease.tick()).await;
-    }
-}
-
-fn is_waiting(state: &PodState) -> bool {
-    matches!(state, PodState::Pending { .. })
-}
-
-/// The state of a machine's pod after this message.
-fn state_of(message: &JoinRequest) -> PodState {
-    match message.left {
-        None => {
-            let tensorflow = SocketAddr::new(message.address.ip(), message.tensorflow_port);
-            PodState::Running(Addresses { agent: message.address, tensorflow })
-        }
-        Some(Left::Finished) => PodState::Terminated { exit: None, reason: "its agent has ended".to_owned() },
-        Some(Left::Terminated) => PodState::Disrupted { reason: "its agent was ended on its machine".to_owned() },
     }
 }
 
@@ -256,6 +219,7 @@ impl PodBackend for JoinedBackend {
             JobSpec { image: Some(_), .. } => Some((ErrorCode::BadImage, "an image".to_owned())),
             JobSpec { code: Some(_), .. } => Some((ErrorCode::BadCode, "code".to_owned())),
             JobSpec { work_dir: Some(_), .. } => Some((ErrorCode::BadWorkDir, "work_dir".to_owned())),
+            JobSpec { args, .. } if !args.is_empty() => Some((ErrorCode::BadArgs, "an argument".to_owned())),
             JobSpec { groups, .. } if !groups.is_empty() => Some((ErrorCode::BadPod, "groups".to_owned())),
             _ => of_pods(),
         };

@@ -16,7 +16,7 @@ use crate::error_chain::error_chain;
 use crate::job::key::JobKey;
 use crate::job::plan;
 use crate::kube::api::{ApiFailure, call};
-use crate::template::{Note, is_masters, listed};
+use crate::template::{Note, is_masters, is_masters_claim, listed};
 
 impl KubeBackend {
     /// Checks a job before anything exists: what needs no call, then each kind of pod in a dry run, then the quotas. The dry
@@ -62,6 +62,13 @@ impl KubeBackend {
                 ErrorCode::BadPod,
                 &format!("\"{name}\" belongs to the master: use another Secret or account"),
             );
+        }
+        let claimed = spec.pod.volumes.iter().filter_map(|volume| match &volume.source {
+            VolumeSource::Claim(name) => Some(name.to_string()),
+            VolumeSource::Host(_) | VolumeSource::Empty => None,
+        });
+        if let Some(name) = claimed.into_iter().find(|name| is_masters_claim(name)) {
+            return refuse(ErrorCode::BadPod, &format!("claim \"{name}\" has the master's state: use another claim"));
         }
         let is_host = |volume: &&Volume| matches!(volume.source, VolumeSource::Host(_));
         let folder = spec.pod.volumes.iter().find(is_host).filter(|_| self.host_volumes == HostVolumes::Refused)?;

@@ -7,6 +7,8 @@ use super::*;
 
 #[path = "observe_installer_tests.rs"]
 mod installer;
+#[path = "observe_leaving_tests.rs"]
+mod leaving;
 
 /// A pod that a master created, with this status.
 fn pod(status: &Value) -> Pod {
@@ -240,25 +242,6 @@ fn the_reason_suggests_an_image_without_an_agent() {
     );
 }
 
-#[test]
-fn a_disrupted_pod_has_the_clusters_reason_and_no_exit_code() {
-    let ended = |reason: &str| PodState::Disrupted { reason: reason.to_owned() };
-    let evicted =
-        json!({ "phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory. " });
-    assert_eq!(state(&pod(&evicted), None), ended("Evicted: The node was low on resource: memory."));
-    let refused = json!({ "phase": "Failed", "reason": "OutOfcpu" });
-    assert_eq!(state(&pod(&refused), None), ended("OutOfcpu"));
-    let mut preempted = with("Failed", &json!({ "terminated": { "exitCode": 143, "reason": "Error" } }));
-    preempted["conditions"] =
-        disrupted("PreemptionByScheduler", "default-scheduler: preempting to accommodate a higher priority pod");
-    let why = "PreemptionByScheduler: default-scheduler: preempting to accommodate a higher priority pod";
-    assert_eq!(state(&deleted(pod(&preempted)), None), ended(why));
-    let deleted_early = json!({ "phase": "Failed" });
-    assert_eq!(state(&deleted(pod(&deleted_early)), None), ended("its pod was deleted"));
-    let silent = PodState::Terminated { exit: None, reason: "its pod ended without a reason".to_owned() };
-    assert_eq!(state(&pod(&deleted_early), None), silent);
-}
-
 /// The status of a container whose agent left last words, and these last words.
 fn with_last_words(stopped: bool) -> (Value, LastWords) {
     let exit = json!({ "code": 3, "stopped": stopped, "terminated": stopped, "ended_at": 7, "stderr_tail": "no\n" });
@@ -279,41 +262,6 @@ fn valid_last_words_are_used_and_other_messages_are_ignored() {
         let PodState::Terminated { exit: Some(exit), .. } = state(&pod(&status), None) else { panic!("{other}") };
         assert_eq!((exit.generation, exit.exit.outcome), (None, ExitOutcome::Code(3)), "{other}");
     }
-}
-
-#[test]
-fn an_evicted_pod_keeps_the_exit_report_of_a_run_that_was_not_stopped() {
-    for stopped in [false, true] {
-        let (mut status, words) = with_last_words(stopped);
-        status["reason"] = json!("Evicted");
-        let reason = "Evicted".to_owned();
-        let expected =
-            if stopped { PodState::Disrupted { reason } } else { PodState::Terminated { exit: Some(words), reason } };
-        assert_eq!(state(&pod(&status), None), expected);
-    }
-}
-
-fn disrupted(reason: &str, message: &str) -> Value {
-    json!([{ "type": "DisruptionTarget", "status": "True", "reason": reason, "message": message }])
-}
-
-fn is_leaving(reason: &str) -> PodState {
-    PodState::Leaving { reason: reason.to_owned() }
-}
-
-#[test]
-fn a_pod_that_is_being_deleted_is_leaving() {
-    let mut running = with("Running", &json!({ "running": {} }));
-    assert_eq!(state(&deleted(pod(&running)), None), is_leaving("its pod is being deleted"));
-    running["conditions"] = disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint");
-    let why = "DeletionByTaintManager: Taint manager: deleting due to NoExecute taint";
-    assert_eq!(state(&deleted(pod(&running)), None), is_leaving(why));
-    let lost = json!({ "phase": "Running", "podIP": "10.244.0.7", "reason": "NodeLost",
-        "message": "Node n1 which was running pod digits-worker-1 is unresponsive" });
-    let why = "NodeLost: Node n1 which was running pod digits-worker-1 is unresponsive";
-    assert_eq!(state(&deleted(pod(&lost)), None), is_leaving(why));
-    let ended = deleted(terminated("Succeeded", 0, "Completed"));
-    assert!(matches!(state(&ended, None), PodState::Terminated { exit: Some(_), .. }), "an ended pod stays terminated");
 }
 
 #[test]
@@ -375,20 +323,4 @@ fn labels_and_owner_identify_the_job_and_replica_of_a_pod() {
     orphan.metadata.owner_references = None;
     assert_eq!(whose(&orphan), None);
     assert_eq!(whose(&from(&json!({ "metadata": { "name": "web-0" } }))), None);
-}
-
-#[test]
-fn an_eviction_for_the_pods_own_storage_is_not_a_disruption() {
-    let evicted =
-        |message: &str| state(&pod(&json!({ "phase": "Failed", "reason": "Evicted", "message": message })), None);
-    for message in [
-        "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ",
-        "Container agent exceeded its local ephemeral storage limit \"1Gi\". ",
-        "Usage of EmptyDir volume \"volume-0\" exceeds the limit \"1Gi\". ",
-    ] {
-        let reason = format!("Evicted: {}", message.trim());
-        assert_eq!(evicted(message), PodState::Terminated { exit: None, reason });
-    }
-    let of_others = evicted("The node was low on resource: ephemeral-storage. Container agent was using 1Gi.");
-    assert!(matches!(of_others, PodState::Disrupted { .. }), "{of_others:?}");
 }

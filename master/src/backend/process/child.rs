@@ -11,7 +11,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use protocol::agent::ExitOutcome;
-use protocol::env::MUSTER_TOKEN_SHA256;
+use protocol::env::{MUSTER_SCRIPT_PREFIX, MUSTER_TOKEN_SHA256};
 use protocol::group::Template;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
@@ -135,6 +135,8 @@ pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, Child
         .transpose()
         .map_err(ChildError::Folder)?;
     let claim = launcher.ports.claim().map_err(ChildError::Port)?;
+    let of_script = template.iter().flat_map(Template::variables);
+    let of_script = of_script.map(|(name, value)| (format!("{MUSTER_SCRIPT_PREFIX}{name}"), value));
     let mut agent = Command::new(&launcher.agent_binary);
     for name in &launcher.not_inherited {
         agent.env_remove(name);
@@ -144,7 +146,7 @@ pub(super) fn start(launcher: &Launcher, pod: &PodSpec) -> Result<Started, Child
         .arg(own_work_dir.as_deref().unwrap_or_else(|| launcher.work_dir_of(work_dir.as_deref())))
         .arg("--")
         .args(command)
-        .envs(template.iter().flat_map(Template::variables))
+        .envs(of_script)
         .env(MUSTER_TOKEN_SHA256, agent_token_sha256)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

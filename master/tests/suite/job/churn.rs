@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use master::job::gang::{Gang, Member};
-use master::job::observation::{Addresses, AgentState, DeletedBy, Enrolled, Observation, PodState, Presence};
+use master::job::observation::{Addresses, AgentState, DeletedBy, Enrolled, LostRun, Observation, PodState, Presence};
 use master::job::phase::{Action, JobEvent, JobPhase, Known, Leftovers, Seen, begin, step};
 use master::job::policy::{Elastic, Policy};
 use master::job::upkeep::Replacements;
@@ -15,6 +15,7 @@ use protocol::agent::{ExitOutcome, ExitReport, Features, Membership, RunState, R
 use protocol::elastic::Workers;
 use protocol::failure::Restarts;
 use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
+use protocol::lease::{Lease, Standing};
 
 use crate::job::support::{cases, with_restarts};
 
@@ -44,6 +45,10 @@ enum Happening {
     Waits(u16),
     /// Another master takes the job over.
     TakenOver,
+    /// The network of an agent breaks.
+    CutOff(u8),
+    /// The network of an agent works again before its lease has lapsed.
+    Reconnected(u8),
 }
 
 fn any_happening() -> impl Strategy<Value = Happening> {
@@ -59,6 +64,26 @@ fn any_happening() -> impl Strategy<Value = Happening> {
         8 => any::<u16>().prop_map(Happening::Waits),
         1 => Just(Happening::TakenOver),
     ]
+}
+
+fn any_happening_with_cuts() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        30 => any_happening(),
+        3 => any::<u8>().prop_map(Happening::CutOff),
+        2 => any::<u8>().prop_map(Happening::Reconnected),
+        8 => any::<u16>().prop_map(|milliseconds| Happening::Waits(milliseconds / 8)),
+    ]
+}
+
+/// An agent that neither hears nor says anything.
+#[derive(Debug)]
+struct Cut {
+    /// When its master last heard it. The agent knows this time.
+    fence_from: Duration,
+    /// When the present master last heard it, or began.
+    heard: Duration,
+    /// What a new master does not know.
+    hidden: Option<RunStatus>,
 }
 
 /// A request that is on its way to an agent.
@@ -78,12 +103,13 @@ struct Place {
     order: Option<Order>,
     /// The start that its exec.py runs in.
     runs: Option<Generation>,
+    cut: Option<Cut>,
 }
 
 impl Place {
     fn new(index: u32) -> Self {
         let id = ReplicaId { role: Role::Worker, index };
-        Self { id, seen: Observation::NEW, replacements: Replacements::default(), order: None, runs: None }
+        Self { id, seen: Observation::NEW, replacements: Replacements::default(), order: None, runs: None, cut: None }
     }
 
     fn status(&self) -> Option<RunStatus> {
@@ -107,9 +133,47 @@ impl Place {
         });
     }
 
+    /// This master deletes the pod. Nobody can confirm the end of an agent that is cut off, so its pod stays until its run
+    /// must be dead.
+    fn delete(&mut self, is_member: bool) {
+        if self.cut.is_some() && self.seen.agent.standing() < Standing::Fenced {
+            self.seen.deleted_by = DeletedBy::ThisMaster;
+            return;
+        }
+        assert!(self.cut.is_none() || self.runs.is_none(), "{} still runs behind its fence", self.id);
+        self.vanish(is_member);
+    }
+
+    /// What its silence means, for the agent itself and for the master.
+    fn pass_time(&mut self, lease: Lease, now: Duration) {
+        let Some(cut) = &self.cut else { return };
+        if now >= cut.fence_from + lease.fence() {
+            self.runs = None;
+        }
+        let silent = now.saturating_sub(cut.heard);
+        if silent >= lease.length() {
+            let is_fenced = silent >= lease.fence() + lease.poll();
+            self.seen.hear(AgentState::Unreachable { lost: LostRun::disrupted("its agent did not answer"), is_fenced });
+        }
+    }
+
+    fn cut_off(&mut self, now: Duration) {
+        self.cut = Some(Cut { fence_from: now, heard: now, hidden: None });
+    }
+
+    /// Its network works again. A new master learns what its agent does.
+    fn reconnect(&mut self) {
+        let Some(Cut { hidden: Some(status), .. }) = self.cut.take() else { return };
+        let was_killed = status.state == RunState::Running && self.runs.is_none();
+        self.seen.hear(AgentState::Status(Box::new(status)));
+        if was_killed {
+            self.end_run(ExitOutcome::Signal(9), true);
+        }
+    }
+
     /// The pod is gone with everything in it.
     fn vanish(&mut self, is_member: bool) {
-        (self.order, self.runs) = (None, None);
+        (self.order, self.runs, self.cut) = (None, None, None);
         self.seen.pod = None;
         if is_member {
             self.seen.agent = AgentState::Failed(self.seen.lost("its pod was deleted"));
@@ -138,14 +202,14 @@ struct World {
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(lease: Option<Lease>) -> Self {
         let workers = Workers { min: 2, max: PLACES - 4 };
         let elastic = Elastic {
             workers,
             gather: Duration::from_secs(10),
             settle: Duration::from_millis(200),
             grow_interval: Some(Duration::from_secs(60)),
-            lease: None,
+            lease,
         };
         let start_timeout = Duration::from_secs(1_000_000);
         let policy = Policy { elastic: Some(elastic), start_timeout, ..with_restarts(u32::MAX) };
@@ -184,6 +248,10 @@ impl World {
     }
 
     fn look(&mut self) {
+        if let Some(lease) = self.elastic().lease {
+            let now = self.now;
+            self.places.iter_mut().for_each(|place| place.pass_time(lease, now));
+        }
         for looks in 0.. {
             assert!(looks < 50, "the phase changes forever: {:?}", self.phase);
             let gang = self.gang();
@@ -209,7 +277,9 @@ impl World {
     fn check_move(&self, after: &JobPhase, gang: &Gang) {
         assert!(!matches!(after, JobPhase::Finished { .. } | JobPhase::Releasing { .. }), "{after:?} of {gang:?}");
         if let JobPhase::Suspended { .. } = after {
-            assert!(self.places.iter().all(|place| place.runs.is_none()), "a suspended job runs");
+            // Behind a fence, a run may live on. The job does not start again before it must be dead.
+            let is_over = |place: &Place| place.runs.is_none() || place.cut.is_some();
+            assert!(self.places.iter().all(is_over), "a suspended job runs");
         }
         if let (JobPhase::Running { .. }, JobPhase::Starting { .. }) = (after, &self.phase) {
             assert!(self.roster.iter().all(|id| self.place(*id).runs == self.newest), "a member does not run");
@@ -239,7 +309,7 @@ impl World {
                     let is_member = gang.places().iter().any(|place| place.id == id && gang.has(place));
                     let is_suspended = matches!(self.phase, JobPhase::Suspended { .. });
                     assert!(is_suspended || !is_member, "{id} is deleted although it is a member");
-                    self.places[id.index as usize].vanish(false);
+                    self.places[id.index as usize].delete(false);
                 }
             }
             Action::Enrol { generation, roster } => {
@@ -275,7 +345,7 @@ impl World {
             Action::RecordSuspension => self.newest_failed = self.newest.max(self.newest_failed),
             Action::DeletePods(_) => {
                 for place in &mut self.places {
-                    place.vanish(true);
+                    place.delete(true);
                 }
             }
             Action::CreatePods | Action::Conclude(_) | Action::ReleasePods => {
@@ -327,8 +397,8 @@ impl World {
             let possible: Vec<usize> = (0..places.len()).filter(|index| test(&places[*index])).collect();
             possible.get(usize::from(number) % possible.len().max(1)).copied()
         };
-        let is_up = |place: &Place| matches!(place.seen.pod, Some(PodState::Running(_)));
-        let has_pod = |place: &Place| place.seen.pod.is_some();
+        let is_up = |place: &Place| place.cut.is_none() && matches!(place.seen.pod, Some(PodState::Running(_)));
+        let has_pod = |place: &Place| place.cut.is_none() && place.seen.pod.is_some();
         let waits = |place: &Place| matches!(place.seen.pod, Some(PodState::Pending { .. }));
         let horizon = self.phase.horizon();
         let is_member = |place: &Place| {
@@ -337,12 +407,11 @@ impl World {
         let is_stopping = matches!(self.phase, JobPhase::Stopping { .. });
         match *happening {
             Happening::Arrives(number) => {
-                if let Some(index) = chosen(number, &self.places, &waits) {
-                    arrive(&mut self.places[index]);
-                }
+                chosen(number, &self.places, &waits).into_iter().for_each(|index| arrive(&mut self.places[index]));
             }
             Happening::Heeds(number) => {
-                if let Some(index) = chosen(number, &self.places, &|place| place.order.is_some()) {
+                if let Some(index) = chosen(number, &self.places, &|place| place.order.is_some() && place.cut.is_none())
+                {
                     heed(&mut self.places[index]);
                 }
             }
@@ -370,11 +439,21 @@ impl World {
             Happening::Suspended(is_suspended) => self.policy.is_suspended = is_suspended,
             Happening::Waits(milliseconds) => self.now += Duration::from_millis(u64::from(milliseconds)),
             Happening::TakenOver => self.take_over(),
+            Happening::CutOff(number) => {
+                let (index, now) = (chosen(number, &self.places, &is_up), self.now);
+                index.into_iter().for_each(|index| self.places[index].cut_off(now));
+            }
+            Happening::Reconnected(number) => {
+                let is_held = |place: &Place| place.cut.is_some() && place.seen.agent.standing() == Standing::Held;
+                chosen(number, &self.places, &is_held).into_iter().for_each(|index| self.places[index].reconnect());
+            }
         }
     }
 
     fn fail_one(&mut self, number: u8) {
-        let running: Vec<usize> = (0..self.places.len()).filter(|index| self.places[*index].runs.is_some()).collect();
+        let running: Vec<usize> = (0..self.places.len())
+            .filter(|index| self.places[*index].runs.is_some() && self.places[*index].cut.is_none())
+            .collect();
         if let Some(index) = running.get(usize::from(number) % running.len().max(1)) {
             self.places[*index].end_run(ExitOutcome::Code(3), false);
         }
@@ -391,9 +470,14 @@ impl World {
             place.order = None;
             place.replacements = Replacements::default();
             let pod = place.seen.pod.take();
-            let agent = match (&pod, place.status()) {
-                (Some(PodState::Running(_)), Some(status)) => AgentState::Status(Box::new(status)),
-                _ => AgentState::Silent,
+            let agent = match (&pod, place.status(), &mut place.cut) {
+                (Some(PodState::Running(_)), Some(status), None) => AgentState::Status(Box::new(status)),
+                (_, status, Some(cut)) => {
+                    cut.heard = self.now;
+                    cut.hidden = status.or(cut.hidden.take());
+                    AgentState::Silent
+                }
+                (_, _, None) => AgentState::Silent,
             };
             let is_found = pod.is_some();
             place.seen = Observation { pod, agent, is_found, deleted_by: DeletedBy::Others, ..Observation::NEW };
@@ -406,8 +490,13 @@ impl World {
         for _ in 0..400 {
             self.now += Duration::from_secs(30);
             for place in &mut self.places {
-                arrive(place);
-                heed(place);
+                if place.seen.agent.standing() == Standing::Held {
+                    place.reconnect();
+                }
+                if place.cut.is_none() {
+                    arrive(place);
+                    heed(place);
+                }
             }
             self.look();
         }
@@ -454,6 +543,21 @@ fn heed(place: &mut Place) {
     }
 }
 
+/// Checks what must hold at each start, and that all workers take part in the end.
+fn check(lease: Option<Lease>, happenings: &[Happening]) {
+    let mut world = World::new(lease);
+    world.look();
+    for happening in happenings {
+        world.happen(happening);
+        world.look();
+    }
+    world.policy.is_suspended = false;
+    assert!(world.settle(), "the job does not run in the end: {:?}\n{:#?}", world.phase, world.gang());
+    let Workers { min, max } = world.elastic().workers;
+    let members = u32::try_from(world.gang().members().count()).expect("a small number");
+    assert_eq!(members, max, "all {min} to {max} workers take part in the end: {:?}", world.phase);
+}
+
 proptest! {
     #![proptest_config(cases(256))]
 
@@ -461,23 +565,20 @@ proptest! {
     fn a_churning_job_starts_each_gang_alone_and_in_order_and_always_runs_in_the_end(
         happenings in vec(any_happening(), 0..200)
     ) {
-        let mut world = World::new();
-        world.look();
-        for happening in &happenings {
-            world.happen(happening);
-            world.look();
-        }
-        world.policy.is_suspended = false;
-        assert!(world.settle(), "the job does not run in the end: {:?}\n{:#?}", world.phase, world.gang());
-        let Workers { min, max } = world.elastic().workers;
-        let members = u32::try_from(world.gang().members().count()).expect("a small number");
-        assert_eq!(members, max, "all {min} to {max} workers take part in the end: {:?}", world.phase);
+        check(None, &happenings);
+    }
+
+    #[test]
+    fn a_job_with_leases_starts_no_gang_beside_a_run_that_it_cannot_reach(
+        happenings in vec(any_happening_with_cuts(), 0..200)
+    ) {
+        check(Some(Lease::new(Duration::from_secs(5))), &happenings);
     }
 }
 
 #[test]
 fn workers_that_join_in_one_window_make_one_start() {
-    let mut world = World::new();
+    let mut world = World::new(None);
     world.look();
     for place in &mut world.places {
         arrive(place);

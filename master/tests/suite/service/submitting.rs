@@ -34,6 +34,19 @@ async fn a_new_job_is_created_and_shown_with_every_default() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_answer_to_a_submit_names_the_fields_of_a_template_without_effect() {
+    let master = Master::serving(None).await;
+    let container = json!({"name": "main", "image": "digits:1", "stdin": true});
+    let template = json!({"container": "main", "pod": {"spec": {"containers": [container]}}});
+    let group = json!({"role": "worker", "count": 1, "template": template});
+    let body = json!({"name": "told", "strategy": "AllReduce", "groups": [group]});
+    let answer = master.post("/v1/jobs", &body).await;
+    assert_eq!(answer.status, 201, "{answer:?}");
+    assert_eq!(answer.json()["warnings"][0]["path"], "groups[0].template.pod.spec.containers[0].stdin");
+    assert_eq!(master.get("/v1/jobs/told").await.json().get("warnings"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn submitting_the_same_job_again_returns_the_existing_job() {
     let master = Master::serving(None).await;
     let first = master.post("/v1/jobs", &job("same")).await;
@@ -157,7 +170,7 @@ async fn missing_or_invalid_parameters_of_create_are_refused_with_a_message() {
         ("strategy=AllReduce", "bad_task", "\"name\" is missing"),
         ("name=a&strategy=Ring", "bad_strategy", "strategy \"Ring\""),
         ("name=A.b&strategy=AllReduce", "bad_task", "A.b"),
-        ("name=abcdefghijabcdefghijabcdefghijabcdefghijk&strategy=AllReduce", "bad_task", "abcdefghij"),
+        ("name=abcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcdef&strategy=AllReduce", "bad_task", "abcdefghij"),
         ("name=a&strategy=AllReduce&n_worker=0", "bad_worker_num", "worker-num is 0"),
         ("name=a&strategy=AllReduce&n_worker=-1", "bad_worker_num", "n_worker \"-1\""),
         ("name=a&strategy=AllReduce&n_worker=3.5", "bad_worker_num", "n_worker \"3.5\""),

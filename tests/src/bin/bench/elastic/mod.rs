@@ -4,6 +4,7 @@ mod crash;
 mod fakes;
 mod first_step;
 mod members;
+mod silent;
 mod site;
 mod torchrun;
 
@@ -21,7 +22,7 @@ const PEER_LOSSES: usize = 3;
 /// All rows. Each measurement of processes is repeated `pairs` times, and that of TensorFlow `tensorflow_pairs` times.
 pub(crate) async fn compare(pairs: usize, tensorflow_pairs: usize) -> anyhow::Result<Vec<Row>> {
     let mut rows = vec![];
-    for measure in [crash::compare, members::lost, members::scaled] {
+    for measure in [crash::compare, members::lost, members::scaled, silent::stopped] {
         note(&mut rows, measure(pairs)?)?;
     }
     note(&mut rows, first_step::compare(tensorflow_pairs)?)?;

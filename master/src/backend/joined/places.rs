@@ -1,0 +1,118 @@
+//! The places of one job: which machine has which place, and what a machine's message changes.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use protocol::ids::ReplicaId;
+use protocol::join::{JoinRequest, Left};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::backend::table::Table;
+use crate::job::observation::{Addresses, Incarnation, PodState};
+
+/// The places of one job.
+#[derive(Default)]
+pub(super) struct Places {
+    pub(super) table: Table,
+    /// The newest message of each place's machine.
+    pub(super) machines: BTreeMap<ReplicaId, JoinRequest>,
+    /// The tasks that stop the runs of machines that must leave.
+    pub(super) endings: BTreeMap<ReplicaId, AbortOnDropHandle<()>>,
+}
+
+/// What follows from a machine's message.
+pub(super) struct Choice {
+    /// The machine's place. `None`: it waits for a place, or has left.
+    pub(super) place: Option<ReplicaId>,
+    /// What must be on disk before it is known.
+    pub(super) news: Vec<News>,
+}
+
+/// A new message about the machine of a pod.
+pub(super) struct News {
+    pub(super) replica: ReplicaId,
+    pub(super) message: JoinRequest,
+    incarnation: Incarnation,
+}
+
+impl Places {
+    /// Lists the machine of an earlier master.
+    pub(super) fn find_again(&mut self, replica: ReplicaId, message: JoinRequest) {
+        self.table.list(replica, state_of(&message));
+        self.machines.insert(replica, message);
+    }
+
+    /// Decides what a machine's message changes.
+    pub(super) fn choose(&self, message: JoinRequest) -> Choice {
+        let known = self.machines.iter().find(|(_, known)| known.boot_id == message.boot_id).map(|(id, _)| *id);
+        match (known, message.left) {
+            (Some(id), None) => Choice { place: Some(id).filter(|id| !self.endings.contains_key(id)), news: vec![] },
+            (Some(id), Some(_)) => Choice { place: None, news: self.news(id, message).into_iter().collect() },
+            (None, Some(_)) => Choice { place: None, news: vec![] },
+            (None, None) => self.choose_place(message),
+        }
+    }
+
+    /// Chooses a place for a machine that has none.
+    fn choose_place(&self, message: JoinRequest) -> Choice {
+        // Only one agent can listen at an address, and this one does.
+        let earlier = self.machines.iter().find(|(_, known)| known.address == message.address);
+        let killed = earlier
+            .and_then(|(id, known)| self.news(*id, JoinRequest { left: Some(Left::Terminated), ..known.clone() }));
+        let is_free = |id: ReplicaId| self.table.find(|other, pod| other == id && is_waiting(&pod.state)).is_some();
+        let place =
+            message.place.filter(|id| is_free(*id)).or_else(|| self.table.find(|_, pod| is_waiting(&pod.state)));
+        let joins = place.and_then(|id| self.news(id, message));
+        Choice { place, news: killed.into_iter().chain(joins).collect() }
+    }
+
+    fn news(&self, replica: ReplicaId, message: JoinRequest) -> Option<News> {
+        let incarnation = self.table.get(replica)?.incarnation;
+        Some(News { replica, message, incarnation })
+    }
+
+    /// Makes news known. Returns whether its pod still exists.
+    pub(super) fn occupy(&mut self, News { replica, message, incarnation }: News) -> bool {
+        let exists = self.table.has(replica, &incarnation);
+        if exists {
+            self.table.set(replica, state_of(&message));
+            self.endings.remove(&replica);
+            self.machines.insert(replica, message);
+        }
+        exists
+    }
+
+    /// Whether this machine has the place.
+    pub(super) fn is_of(&self, replica: ReplicaId, boot_id: &str) -> bool {
+        self.machines.get(&replica).is_some_and(|known| known.boot_id == boot_id)
+    }
+
+    /// The first machine that runs at another address.
+    pub(super) fn neighbour(&self, address: SocketAddr) -> Option<(ReplicaId, SocketAddr)> {
+        let mut others = self.machines.iter().filter(|(_, known)| known.left.is_none() && known.address != address);
+        others.next().map(|(id, known)| (*id, known.address))
+    }
+
+    /// Removes a pod with its machine.
+    pub(super) fn remove(&mut self, replica: ReplicaId) {
+        self.machines.remove(&replica);
+        self.endings.remove(&replica);
+        self.table.remove(replica);
+    }
+}
+
+fn is_waiting(state: &PodState) -> bool {
+    matches!(state, PodState::Pending { .. })
+}
+
+/// The state of a machine's pod after this message.
+fn state_of(message: &JoinRequest) -> PodState {
+    match message.left {
+        None => {
+            let tensorflow = SocketAddr::new(message.address.ip(), message.tensorflow_port.get());
+            PodState::Running(Addresses { agent: message.address, tensorflow })
+        }
+        Some(Left::Finished) => PodState::Terminated { exit: None, reason: "its agent has ended".to_owned() },
+        Some(Left::Terminated) => PodState::Disrupted { reason: "its agent was ended on its machine".to_owned() },
+    }
+}

@@ -1,0 +1,75 @@
+//! Tests of pods that the cluster, a user or a master takes away.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+#[test]
+fn a_disrupted_pod_has_the_clusters_reason_and_no_exit_code() {
+    let ended = |reason: &str| PodState::Disrupted { reason: reason.to_owned() };
+    let evicted =
+        json!({ "phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory. " });
+    assert_eq!(state(&pod(&evicted), None), ended("Evicted: The node was low on resource: memory."));
+    let refused = json!({ "phase": "Failed", "reason": "OutOfcpu" });
+    assert_eq!(state(&pod(&refused), None), ended("OutOfcpu"));
+    let mut preempted = with("Failed", &json!({ "terminated": { "exitCode": 143, "reason": "Error" } }));
+    preempted["conditions"] =
+        disrupted("PreemptionByScheduler", "default-scheduler: preempting to accommodate a higher priority pod");
+    let why = "PreemptionByScheduler: default-scheduler: preempting to accommodate a higher priority pod";
+    assert_eq!(state(&deleted(pod(&preempted)), None), ended(why));
+    let deleted_early = json!({ "phase": "Failed" });
+    assert_eq!(state(&deleted(pod(&deleted_early)), None), ended("its pod was deleted"));
+    let silent = PodState::Terminated { exit: None, reason: "its pod ended without a reason".to_owned() };
+    assert_eq!(state(&pod(&deleted_early), None), silent);
+}
+
+#[test]
+fn an_evicted_pod_keeps_the_exit_report_of_a_run_that_was_not_stopped() {
+    for stopped in [false, true] {
+        let (mut status, words) = with_last_words(stopped);
+        status["reason"] = json!("Evicted");
+        let reason = "Evicted".to_owned();
+        let expected =
+            if stopped { PodState::Disrupted { reason } } else { PodState::Terminated { exit: Some(words), reason } };
+        assert_eq!(state(&pod(&status), None), expected);
+    }
+}
+
+fn disrupted(reason: &str, message: &str) -> Value {
+    json!([{ "type": "DisruptionTarget", "status": "True", "reason": reason, "message": message }])
+}
+
+fn is_leaving(reason: &str) -> PodState {
+    PodState::Leaving { reason: reason.to_owned() }
+}
+
+#[test]
+fn a_pod_that_is_being_deleted_is_leaving() {
+    let mut running = with("Running", &json!({ "running": {} }));
+    assert_eq!(state(&deleted(pod(&running)), None), is_leaving("its pod is being deleted"));
+    running["conditions"] = disrupted("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint");
+    let why = "DeletionByTaintManager: Taint manager: deleting due to NoExecute taint";
+    assert_eq!(state(&deleted(pod(&running)), None), is_leaving(why));
+    let lost = json!({ "phase": "Running", "podIP": "10.244.0.7", "reason": "NodeLost",
+        "message": "Node n1 which was running pod digits-worker-1 is unresponsive" });
+    let why = "NodeLost: Node n1 which was running pod digits-worker-1 is unresponsive";
+    assert_eq!(state(&deleted(pod(&lost)), None), is_leaving(why));
+    let ended = deleted(terminated("Succeeded", 0, "Completed"));
+    assert!(matches!(state(&ended, None), PodState::Terminated { exit: Some(_), .. }), "an ended pod stays terminated");
+}
+
+#[test]
+fn an_eviction_for_the_pods_own_storage_is_not_a_disruption() {
+    let evicted =
+        |message: &str| state(&pod(&json!({ "phase": "Failed", "reason": "Evicted", "message": message })), None);
+    for message in [
+        "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ",
+        "Container agent exceeded its local ephemeral storage limit \"1Gi\". ",
+        "Usage of EmptyDir volume \"volume-0\" exceeds the limit \"1Gi\". ",
+    ] {
+        let reason = format!("Evicted: {}", message.trim());
+        assert_eq!(evicted(message), PodState::Terminated { exit: None, reason });
+    }
+    let of_others = evicted("The node was low on resource: ephemeral-storage. Container agent was using 1Gi.");
+    assert!(matches!(of_others, PodState::Disrupted { .. }), "{of_others:?}");
+}

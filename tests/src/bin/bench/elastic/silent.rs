@@ -1,0 +1,95 @@
+//! Agents that stop answering: after the lease, the job goes on without them.
+
+use std::process::Child;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use e2e::processes::{parent, signal};
+use e2e::{Master, programs};
+use rustix::process::Signal;
+
+use super::WORKERS;
+use super::site::{HELLO, JOB, Site};
+use crate::sample::{Figure, Row};
+
+/// Maximum agents that are stopped. Each takes seconds.
+const SILENCES: usize = 10;
+/// Agents of one job that are stopped. Later replacements would wait longer.
+const SILENCES_OF_A_JOB: usize = 4;
+const ELASTIC: [&str; 2] = ["--worker-num", "4:8"];
+
+/// Stops agents of jobs with 4 to 8 workers and a lease of 1 s. Measures the time to the last script of the next start.
+pub(crate) fn stopped(pairs: usize) -> anyhow::Result<Vec<Row>> {
+    let count = pairs.min(SILENCES);
+    let row = |on: &str, times: Vec<Duration>| Row {
+        what: format!("4:8 on {on}, agent silent, lease 1 s, to the last of the others"),
+        muster: Figure::Times(times),
+        bare: None,
+        bare_is: "",
+    };
+    Ok(vec![row("one machine", processes(count)?), row("bare machines", machines(count)?)])
+}
+
+fn processes(count: usize) -> anyhow::Result<Vec<Duration>> {
+    let mut times = vec![];
+    for first in (0..count).step_by(SILENCES_OF_A_JOB) {
+        let mut site = Site::new(HELLO)?;
+        let _master = site.muster(&[&ELASTIC[..], &["--on-unreachable", "replace", "--lease", "1s"]].concat());
+        let mut gang = site.gang_of(WORKERS)?;
+        for _ in first..count.min(first + SILENCES_OF_A_JOB) {
+            let event = stop(parent(gang.pids[0]).context("the script has an agent")?);
+            gang = site.next_gang()?;
+            times.push(gang.since(event)?);
+            if gang.world < WORKERS {
+                gang = site.gang_of(WORKERS)?;
+            }
+        }
+    }
+    Ok(times)
+}
+
+/// The agents are machines with addresses of loopback.
+fn machines(count: usize) -> anyhow::Result<Vec<Duration>> {
+    let mut site = Site::new(HELLO)?;
+    let master = Master::start(site.scene.path(), &["--state-dir", "state", "--backend", "joined"], &[]);
+    let agents =
+        (0..WORKERS).map(|number| Machine::start(&site, &master, number)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut times = vec![];
+    for silence in 0..count {
+        site.gang_of(WORKERS)?;
+        let pid = agents[silence % WORKERS].0.id();
+        let event = stop(pid);
+        times.push(site.gang_of(WORKERS - 1)?.since(event)?);
+        // It ends its script and joins again.
+        signal(pid, Signal::CONT);
+    }
+    Ok(times)
+}
+
+/// An agent that joins the master. Dropping this kills it.
+struct Machine(Child);
+
+impl Machine {
+    fn start(site: &Site, master: &Master, number: usize) -> anyhow::Result<Self> {
+        let address = format!("127.0.0.{}:0", number + 2);
+        let mut command = site.command(&programs::built("agent").display().to_string());
+        command.args(["--join", &master.url, "--task", JOB, "--address", &address, "--max-restarts", "100000"]);
+        command.args(ELASTIC).args(["--lease", "1", "--", "python", "exec.py"]).env("MUSTER_TOKEN", "secret");
+        Ok(Self(command.spawn().context("start an agent")?))
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // The kill fails if it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Stops a process. Returns the time just before that.
+fn stop(pid: u32) -> SystemTime {
+    let now = SystemTime::now();
+    signal(pid, Signal::STOP);
+    now
+}

@@ -1,0 +1,118 @@
+//! Machines of a test: network namespaces of this host, each with an address of its own. The host's own network does not
+//! change: the switch that connects them has a namespace, too.
+
+use std::net::Ipv4Addr;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The network that all machines share.
+const SHARED: [u8; 3] = [10, 77, 0];
+
+/// Namespaces that are connected. Dropping this removes them.
+#[derive(Debug)]
+pub struct Network {
+    /// Distinguishes the networks of one process.
+    number: u32,
+    machines: u8,
+}
+
+impl Network {
+    /// Connects this many machines, with numbers from 1.
+    ///
+    /// # Panics
+    /// If this process may not create namespaces, or `ip` is not installed.
+    pub fn new(machines: u8) -> Self {
+        // Dropping this removes the namespaces also if one of these steps fails.
+        static NETWORKS: AtomicU32 = AtomicU32::new(0);
+        let network = Self { number: NETWORKS.fetch_add(1, Ordering::Relaxed), machines };
+        let switch = network.switch();
+        ip(&["netns", "add", &switch]);
+        ip(&["-n", &switch, "link", "add", "switch", "type", "bridge"]);
+        ip(&["-n", &switch, "link", "set", "switch", "up"]);
+        for number in 1..=machines {
+            let (machine, port) = (network.name(number), port(number));
+            ip(&["netns", "add", &machine]);
+            ip(&["-n", &machine, "link", "set", "lo", "up"]);
+            network.connect(number, "shared", (&switch, &port), address(number));
+            ip(&["-n", &switch, "link", "set", &port, "master", "switch", "up"]);
+        }
+        network
+    }
+
+    /// Gives two machines a network of their own. Their addresses in it are returned.
+    pub fn connect_two(&self, one: u8, other: u8) -> (Ipv4Addr, Ipv4Addr) {
+        let (of_one, of_other) = (Ipv4Addr::new(10, 78, other, 1), Ipv4Addr::new(10, 78, other, 2));
+        let (machine, device) = (self.name(one), format!("to{other}"));
+        self.connect(other, "own", (&machine, &device), of_other);
+        ip(&["-n", &machine, "address", "add", &format!("{of_one}/24"), "dev", &device]);
+        ip(&["-n", &machine, "link", "set", &device, "up"]);
+        (of_one, of_other)
+    }
+
+    fn connect(&self, number: u8, device: &str, (peer, peers_device): (&str, &str), address: Ipv4Addr) {
+        let machine = self.name(number);
+        let to_peer = ["type", "veth", "peer", "name", peers_device, "netns", peer];
+        ip(&[&["-n", &machine, "link", "add", device], &to_peer[..]].concat());
+        ip(&["-n", &machine, "address", "add", &format!("{address}/24"), "dev", device]);
+        ip(&["-n", &machine, "link", "set", device, "up"]);
+    }
+
+    /// This command, on a machine.
+    pub fn command_on(&self, number: u8, command: &Command) -> Command {
+        let mut there = Command::new("ip");
+        there.args(["netns", "exec", &self.name(number)]).arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => there.env(name, value),
+                None => there.env_remove(name),
+            };
+        }
+        if let Some(folder) = command.get_current_dir() {
+            there.current_dir(folder);
+        }
+        there.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        there
+    }
+
+    /// Pulls the plug of a machine, or puts it in again: `up` or `down`.
+    pub fn set_link(&self, number: u8, state: &str) {
+        ip(&["-n", &self.switch(), "link", "set", &port(number), state]);
+    }
+
+    fn switch(&self) -> String {
+        self.name(0)
+    }
+
+    /// The name of a namespace. Tests in other processes have other names.
+    fn name(&self, number: u8) -> String {
+        format!("muster-{}-{}-{number}", std::process::id(), self.number)
+    }
+}
+
+/// The address of a machine in the shared network.
+pub fn address(number: u8) -> Ipv4Addr {
+    let [a, b, c] = SHARED;
+    Ipv4Addr::new(a, b, c, number)
+}
+
+fn port(number: u8) -> String {
+    format!("port{number}")
+}
+
+/// Runs `ip`.
+///
+/// # Panics
+/// With its message, if it fails.
+fn ip(args: &[&str]) {
+    let output = Command::new("ip").args(args).output().expect("ip is installed");
+    assert!(output.status.success(), "ip {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for number in 0..=self.machines {
+            // Some of them may not exist, if `new` has failed.
+            let _ = Command::new("ip").args(["netns", "delete", &self.name(number)]).stderr(Stdio::null()).status();
+        }
+    }
+}

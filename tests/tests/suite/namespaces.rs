@@ -1,0 +1,109 @@
+//! Jobs on bare machines with networks of their own. Each machine is a network namespace of this host.
+
+use std::fs;
+use std::process::Command;
+
+use e2e::network::{Network, address};
+use e2e::programs::built;
+use e2e::{Finished, Running, Scene, within};
+use protocol::view::{JobState, JobView};
+
+/// The machine of the master. The others have agents.
+const MASTER: u8 = 1;
+
+/// Says what it is, and runs until the folder contains the file `code`.
+const TRAIN: &str = "import os, sys, time\n\
+                     print('world', os.environ['WORLD_SIZE'], flush=True)\n\
+                     while not os.path.exists('code'): time.sleep(0.05)\n";
+
+/// A network with a master that serves on its first machine.
+struct Site {
+    scene: Scene,
+    network: Network,
+    url: String,
+    /// How many machines the job needs and takes: all that have agents.
+    range: String,
+    master: Running,
+}
+
+impl Site {
+    fn new(machines: u8) -> Self {
+        let (scene, network) = (Scene::new(TRAIN), Network::new(machines));
+        fs::write(scene.path().join("token"), "secret").expect("write");
+        let mut master = Command::new(built("master"));
+        let listen = format!("{}:7897", address(MASTER));
+        master.args(["--listen", &listen, "--state-dir", "state", "--backend", "joined", "--token-file", "token"]);
+        let master =
+            Running::of(&mut network.command_on(MASTER, master.current_dir(scene.path()).env_remove("RUST_LOG")));
+        master.until_printed(1, "listening on");
+        Self { scene, network, url: format!("http://{listen}"), range: format!("1:{}", machines - 1), master }
+    }
+
+    /// The agent of a machine, which finds its address itself.
+    fn agent(&self, number: u8, args: &[&str]) -> Command {
+        let mut agent = Command::new(built("agent"));
+        agent.args(["--join", &self.url, "--task", "digits", "--worker-num", &self.range, "--lease", "2"]).args(args);
+        agent.args(["--", "python", "exec.py"]).current_dir(self.scene.path()).env("MUSTER_TOKEN", "secret");
+        self.network.command_on(number, &agent)
+    }
+
+    fn status(&self) -> Option<JobView> {
+        let mut client = self.scene.client(&["--master", &self.url, "status", "digits", "-o", "json"]);
+        let client = self.network.command_on(MASTER, client.env("MUSTER_TOKEN", "secret"));
+        serde_json::from_str(&Finished::of(&mut { client }).stdout).ok()
+    }
+
+    /// Waits until the job runs with this many workers.
+    fn until_running(&self, workers: usize) -> JobView {
+        let runs = |view: &JobView| view.state == JobState::Running && view.roster.len() == workers;
+        let state = || format!("{:#?}\n{}", self.status(), self.master.said_so_far());
+        within(&format!("{workers} workers run"), || self.status().filter(runs), state)
+    }
+}
+
+#[test]
+#[ignore = "needs root and ip, for network namespaces"]
+fn a_job_goes_on_without_a_machine_whose_link_is_down_and_takes_it_in_again() {
+    let site = Site::new(4);
+    let agents = [2, 3, 4].map(|number| Running::of(&mut site.agent(number, &[])));
+    let whole = site.until_running(3);
+    let addresses: Vec<&str> = whole.replicas.iter().filter_map(|replica| replica.address.as_deref()).collect();
+    for number in [2, 3, 4] {
+        let host = format!("{}:", address(number));
+        assert!(addresses.iter().any(|address| address.starts_with(&host)), "{host} in {addresses:?}");
+    }
+
+    site.network.set_link(4, "down");
+    let alone = site.until_running(2);
+    assert_eq!(alone.restarts.total(), 0, "a lost machine is no failure");
+    site.network.set_link(4, "up");
+    let again = site.until_running(3);
+    assert_eq!(again.restarts.total(), 0, "a machine that joins again is no failure");
+
+    fs::write(site.scene.path().join("code"), "").expect("write");
+    for agent in agents {
+        agent.ended().code(0);
+    }
+}
+
+#[test]
+#[ignore = "needs root and ip, for network namespaces"]
+fn a_machine_that_the_master_or_another_machine_cannot_reach_is_refused_by_its_address() {
+    let site = Site::new(3);
+    // Nobody has this address.
+    let unknown = Finished::of(&mut site.agent(2, &["--listen", "0.0.0.0:7896", "--address", "10.77.0.200"])).code(2);
+    unknown.says(&["the master cannot reach the agent at 10.77.0.200:7896 (--address)"]);
+    let one = Running::of(&mut site.agent(2, &[]));
+    one.until_printed(1, "world 1");
+    // Only the master has a network with this address.
+    let (_, own) = site.network.connect_two(MASTER, 3);
+    let own = own.to_string();
+    let hidden = Finished::of(&mut site.agent(3, &["--listen", "0.0.0.0:7896", "--address", &own])).code(2);
+    let sentence = format!("worker-0 at {}:7896 cannot reach the agent at {own}:7896 (--address)", address(2));
+    hidden.says(&[&sentence]);
+    let two = Running::of(&mut site.agent(3, &[]));
+    site.until_running(2);
+    fs::write(site.scene.path().join("code"), "").expect("write");
+    one.ended().code(0);
+    two.ended().code(0);
+}
