@@ -15,7 +15,7 @@ use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::view::{JobState, JobView};
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::leaving::{Stage, unless_interrupted};
 use super::push::{self, Pushed};
@@ -140,19 +140,10 @@ impl Watch {
                     }
                 },
             };
-            if let Some(changed) = self.changed_within(pause).await {
-                (since, pauses) = (changed.map_err(|source| self.failed(source))?, self::pauses());
+            if let Some(changed) = self.changes.settled(pause).await.map_err(|source| self.failed(source))? {
+                (since, pauses) = (changed, self::pauses());
                 self.told = None;
             }
-        }
-    }
-
-    /// Waits for a change, at most for this pause.
-    async fn changed_within(&mut self, pause: Option<Duration>) -> Option<io::Result<Instant>> {
-        let changed = self.changes.settled();
-        match pause {
-            Some(pause) => timeout(pause, changed).await.ok(),
-            None => Some(changed.await),
         }
     }
 
