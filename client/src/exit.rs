@@ -126,7 +126,8 @@ impl From<&MasterError> for Exit {
         match error {
             MasterError::Refused(problem) => match (problem.status, problem.code) {
                 (404, ErrorCode::UnknownRoute) => Self::MasterFailed,
-                (400 | 404 | 413 | 422, _) | (409, ErrorCode::JobExists | ErrorCode::CannotScale) => Self::BadInput,
+                (400 | 404 | 413 | 422, _)
+                | (409, ErrorCode::JobExists | ErrorCode::CannotScale | ErrorCode::CannotPush) => Self::BadInput,
                 (_, _) => Self::MasterFailed,
             },
             MasterError::NoWay(error) => Self::from(&**error),

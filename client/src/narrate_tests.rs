@@ -37,6 +37,7 @@ fn pending(workers: u32) -> JobView {
         workers: None,
         code: None,
         pushes: 0,
+        started_pushes: 0,
         roster: vec![],
         changes: vec![],
         replicas: replicas.collect(),

@@ -15,6 +15,7 @@ use protocol::run_policy::{OnUnreachable, RunPolicy};
 use crate::args::{EnvArg, SubmitArgs};
 use crate::config::ConfigError;
 use crate::env_file::{self, EnvFileError};
+use crate::script::NoScript;
 
 /// Characters of the random suffix, which distinguishes jobs of the same folder.
 const TAIL_LENGTH: usize = 5;
@@ -44,13 +45,8 @@ pub(crate) enum RequestError {
     #[error("the folder {} has a name that is not valid UTF-8", .0.display())]
     FolderNotUnicode(PathBuf),
     /// The folder has no script.
-    #[error("no {script} in {}", folder.display())]
-    NoScript {
-        /// The script.
-        script: ScriptPath,
-        /// The folder.
-        folder: PathBuf,
-    },
+    #[error(transparent)]
+    NoScript(#[from] NoScript),
     /// The script is not a file.
     #[error("{script} in {} is not a file", folder.display())]
     ScriptNotAFile {
@@ -68,7 +64,7 @@ impl RequestError {
             Self::Spec(error) => return Some(spec_hint(error).to_owned()),
             Self::NoVariable(name) => return Some(format!("set it, or give --env {name}=VALUE")),
             Self::MountedTwice(_) => "give each volume a path of its own",
-            Self::NoScript { .. } => "name the training script, for example client train.py",
+            Self::NoScript(_) => "name the training script, for example client train.py",
             Self::EnvFile(_)
             | Self::Variable(_)
             | Self::NoFolder(_)
@@ -191,7 +187,7 @@ pub(crate) fn in_folder(spec: JobSpec, folder: &Path) -> Result<JobSpec, Request
     match folder.join(spec.script.as_str()).metadata() {
         Ok(found) if found.is_file() => Ok(JobSpec { work_dir: Some(folder), ..spec }),
         Ok(_) => Err(RequestError::ScriptNotAFile { script: spec.script, folder }),
-        Err(_) => Err(RequestError::NoScript { script: spec.script, folder }),
+        Err(_) => Err(NoScript { script: spec.script, folder }.into()),
     }
 }
 

@@ -7,6 +7,16 @@ use protocol::code::{BadCodePath, ScriptPath};
 
 use crate::args::CodeArgs;
 
+/// A folder does not have the script that is to run.
+#[derive(Debug, thiserror::Error)]
+#[error("no {script} in {}", folder.display())]
+pub(crate) struct NoScript {
+    /// The script.
+    pub(crate) script: ScriptPath,
+    /// The folder.
+    pub(crate) folder: PathBuf,
+}
+
 /// Why there is no script to run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ScriptError {
@@ -23,8 +33,8 @@ pub(crate) enum ScriptError {
     #[error("{} is not in the folder {}", script.display(), folder.display())]
     Elsewhere { script: PathBuf, folder: PathBuf },
     /// The folder has no such script.
-    #[error("no {script} in {}", folder.display())]
-    Missing { script: ScriptPath, folder: PathBuf },
+    #[error(transparent)]
+    Missing(#[from] NoScript),
     /// The script's name cannot be sent.
     #[error("the script cannot be named like this: {0}")]
     Name(#[from] BadCodePath),
@@ -34,7 +44,7 @@ impl ScriptError {
     /// The next step for the user.
     pub(crate) fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::Missing { .. } => "name the script too, for example client ./project/train.py",
+            Self::Missing(_) => "name the script too, for example client ./project/train.py",
             Self::Elsewhere { .. } => "name the script by its path from the current folder, or another --code",
             Self::NotFound { .. } | Self::NotAFolder(_) | Self::TwoFolders(_) | Self::Name(_) => return None,
         };
@@ -78,7 +88,7 @@ fn only_script(folder: PathBuf) -> Result<Named, ScriptError> {
     if folder.join(script.as_str()).is_file() {
         Ok(Named { folder, script })
     } else {
-        Err(ScriptError::Missing { script, folder })
+        Err(NoScript { script, folder }.into())
     }
 }
 

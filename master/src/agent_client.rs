@@ -42,6 +42,9 @@ const ANSWER_BYTES: usize = 2 * 1024 * 1024;
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_PROBE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_PROBES: u32 = 3;
+/// Maximum time without an acknowledgement of sent bytes, as long as for unanswered probes. An agent whose node dies
+/// while it receives code ends that call after this time.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 /// Maximum duration of one long poll. Network devices may cut a connection that is idle for a minute.
 pub const POLL_WAIT_MAX: Duration = Duration::from_secs(30);
 
@@ -135,6 +138,7 @@ impl AgentClient {
         connector.set_keepalive(Some(KEEP_ALIVE));
         connector.set_keepalive_interval(Some(KEEP_ALIVE_PROBE));
         connector.set_keepalive_retries(Some(KEEP_ALIVE_PROBES));
+        connector.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
         let http = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIMEOUT)

@@ -90,6 +90,11 @@ impl JobPatch {
         self.worker_min.is_some() || self.worker_num.is_some()
     }
 
+    /// Whether it brings new code, or starts the scripts again.
+    pub fn pushes(self) -> bool {
+        self.code.is_some() || self.reload
+    }
+
     /// The range after this change.
     pub fn applied_to(self, now: Workers) -> Workers {
         let max = self.worker_num.unwrap_or(now.max);

@@ -67,6 +67,12 @@ pub enum ErrorCode {
     Conflict,
     /// The job's number of workers cannot change: the job is not elastic, or has ended.
     CannotScale,
+    /// The job takes no new code: its script is in its image, or the job has ended.
+    CannotPush,
+    /// An agent did not take the job's new code. The job goes on with its present code.
+    CodeNotTaken,
+    /// Agents still receive the job's new code. Repeat the request: it waits for them.
+    CodeUnderway,
     /// The generation is older than the newest one that the agent has seen.
     StaleGeneration,
     /// The body is larger than allowed.

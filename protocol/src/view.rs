@@ -230,6 +230,9 @@ pub struct JobView {
     /// How often a user has pushed new code.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub pushes: u32,
+    /// With how many of these pushes all scripts have started. Smaller than `pushes` until the newest code runs.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub started_pushes: u32,
     /// Of an elastic job, the members of the current start by seat: chief, workers, parameter servers, evaluator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roster: Vec<ReplicaId>,

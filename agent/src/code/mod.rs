@@ -152,7 +152,7 @@ impl CodeFolder {
         for file in placed.filter(|file| blobs.contains_key(&file.sha256)) {
             let (from, to) = (self.work_dir.join(file.path.as_str()), folder.join(file.sha256.to_string()));
             // The script may have changed its own file.
-            if !to.exists() && has_content(&from, file)? {
+            if !to.exists() && has_content(&from, file.sha256, file.size)? {
                 let unfinished = folder.join(UNFINISHED);
                 fs::copy(from, &unfinished)?;
                 fs::rename(unfinished, to)?;
@@ -166,8 +166,10 @@ impl CodeFolder {
     fn complete(&mut self) -> Result<MissingBlobs, CodeError> {
         let Some(code) = &self.incoming else { return Ok(MissingBlobs::default()) };
         let (id, folder) = (code.id, self.folder("incoming"));
-        let is_missing = |blob: &Sha256| !folder.join(blob.to_string()).is_file();
-        let missing: Vec<Sha256> = code.manifest.blobs().into_keys().filter(is_missing).collect();
+        let blobs = code.manifest.blobs().into_iter();
+        // A crash or a broken disk may have damaged what was received. A file that cannot be read counts as damaged.
+        let has = |blob: Sha256, size: u64| has_content(&folder.join(blob.to_string()), blob, size).unwrap_or(false);
+        let missing: Vec<Sha256> = blobs.filter(|(blob, size)| !has(*blob, *size)).map(|(blob, _)| blob).collect();
         if !missing.is_empty() {
             return Ok(MissingBlobs { missing });
         }
@@ -215,16 +217,16 @@ fn set_mode(path: &Path, file: &CodeFile) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(if file.executable { EXECUTABLE_MODE } else { MODE }))
 }
 
-/// Whether a regular file with this content is there.
-fn has_content(path: &Path, file: &CodeFile) -> io::Result<bool> {
+/// Whether a regular file with this content is there. Reads the whole file if its size in bytes is right.
+fn has_content(path: &Path, content: Sha256, size: u64) -> io::Result<bool> {
     // Opening a FIFO would wait for its writer.
-    if !fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == file.size) {
+    if !fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == size) {
         return Ok(false);
     }
-    let (mut content, mut hasher, mut buffer) = (File::open(path)?, Hasher::default(), vec![0; 64 * 1024]);
+    let (mut file, mut hasher, mut buffer) = (File::open(path)?, Hasher::default(), vec![0; 64 * 1024]);
     loop {
-        match content.read(&mut buffer)? {
-            0 => return Ok(hasher.finish() == file.sha256),
+        match file.read(&mut buffer)? {
+            0 => return Ok(hasher.finish() == content),
             length => hasher.update(&buffer[..length]),
         }
     }

@@ -72,7 +72,7 @@ impl<'a> Change<'a> {
         }
         for (index, file) in self.new.files().iter().enumerate() {
             let target = self.work_dir.join(file.path.as_str());
-            if has_content(&target, file)? {
+            if has_content(&target, file.sha256, file.size)? {
                 set_mode(&target, file)?;
                 continue;
             }

@@ -68,15 +68,20 @@ pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result 
     }
     let assignment = Assignment { generation, membership, code, changes };
     let (mut next_code, agent) = (Arc::clone(&agent.code.next).lock_owned().await, agent.clone());
-    // A task of its own finishes this also if the caller goes away.
-    let work = tokio::spawn(async move {
+    to_its_end(async move {
         let ready = code::ready(&agent, code).await?;
         let answer = ask(&agent, |reply| Command::Configure { assignment, renewal, reply }).await?;
         // The code changes only after the runner has accepted the environment, so no run is active.
         *next_code = code;
         code::put_in_place(&agent, ready).await.map(|()| answer)
-    });
-    work.await.map_err(|_| Failure::Ending)?
+    })
+    .await
+}
+
+/// Does work in a task of its own, which goes on if the caller goes away. The lock of the next start's code must be held
+/// while files are moved: until then, the status shows the earlier code.
+async fn to_its_end(work: impl Future<Output = Result> + Send + 'static) -> Result {
+    tokio::spawn(work).await.map_err(|_| Failure::Ending)?
 }
 
 /// Answers before the modules are imported.
@@ -90,9 +95,12 @@ pub(super) async fn warm(request: Request<Incoming>, agent: &Agent) -> Result {
 /// send this request too early.
 pub(super) async fn run(request: &Request<Incoming>, agent: &Agent) -> Result {
     let generation = Query::of(request).generation()?;
-    let next_code = agent.code.next.lock().await;
-    code::put_in_place(agent, code::ready(agent, *next_code).await?).await?;
-    ask_runner(agent, Event::Run(generation)).await
+    let (next_code, agent) = (Arc::clone(&agent.code.next).lock_owned().await, agent.clone());
+    to_its_end(async move {
+        code::put_in_place(&agent, code::ready(&agent, *next_code).await?).await?;
+        ask_runner(&agent, Event::Run(generation)).await
+    })
+    .await
 }
 
 pub(super) async fn stop(request: &Request<Incoming>, agent: &Agent) -> Result {

@@ -223,6 +223,49 @@ fn an_interrupted_delivery_continues_where_it_was() {
 }
 
 #[test]
+fn a_blob_that_the_disk_has_damaged_is_asked_for_again() {
+    let place = Place::new(&["python3", "train.py"]);
+    let code = Code::of(&[("a", "first"), ("train.py", "x")]);
+    let missing = place.offer(&code);
+    let whole = code.stream(&missing);
+    place.put(code.id(), "/blobs", &whole[..whole.len() - 1]);
+    let here = place.path(".muster/incoming").join(missing[0].to_string());
+    let content = fs::read(&here).unwrap();
+    fs::write(&here, vec![b'?'; content.len()]).unwrap();
+    assert_eq!(place.offer(&code), missing);
+    let answer = place.put(code.id(), "/blobs", &whole);
+    assert_eq!((answer.status, answer.text()), (200, r#"{"missing":[]}"#.to_owned()));
+    assert_eq!(place.files(), files(&[("a", "first"), ("train.py", "x")]));
+}
+
+#[test]
+fn a_start_that_follows_an_abandoned_one_has_its_own_code() {
+    let place = Place::new(&["python3", "train.py"]);
+    let many: Vec<String> = (0..2000).map(|number| format!("a{number}.py")).collect();
+    let code = |text: &str| {
+        let script = format!("print('{text}')");
+        let others = many.iter().map(|name| (name.as_str(), text));
+        Code::of(&others.chain([("train.py", script.as_str())]).collect::<Vec<_>>())
+    };
+    let (old, new) = (code("old"), Code::of(&[("train.py", "print('new')"), ("taken", "")]));
+    place.deliver(&new);
+    place.deliver(&old);
+    // The first request fails, so that the next one moves the files. Its caller goes away at once.
+    fs::create_dir(place.path("a0.py")).unwrap();
+    assert_eq!(place.configure(&old, "1.1").problem().code, ErrorCode::BadCode);
+    fs::remove_dir(place.path("a0.py")).unwrap();
+    drop(place.agent.send("GET", "/run?generation=1.1", ""));
+    let answer = place.configure(&new, "1.2");
+    if answer.status == 200 {
+        assert_eq!(place.agent.get("/run?generation=1.2").status, 200);
+        place.agent.wait_for_exit();
+        assert_eq!(place.agent.logs("stdout"), b"new\n");
+    } else {
+        assert_eq!(answer.problem().code, ErrorCode::CodeMissing);
+    }
+}
+
+#[test]
 fn a_start_with_code_that_is_not_here_is_refused_and_succeeds_after_the_delivery() {
     let place = Place::new(&["python3", "train.py"]);
     let code = Code::of(&[("train.py", "print('ran')")]);

@@ -19,6 +19,8 @@ pub(super) enum Stage {
     Following,
     /// `wait` waits for the job's end.
     Waiting,
+    /// `push` sends new code, or waits until it runs.
+    Pushing,
     /// `push --watch` waits for changes of files.
     Watching,
 }
@@ -58,6 +60,11 @@ fn farewell(stage: Stage, name: &JobName, client: &MasterClient) -> String {
             );
         }
         Stage::Replacing => return format!("job {name} is being deleted; no new job was submitted"),
+        Stage::Pushing => {
+            return format!(
+                "job {name} keeps running, with its present code or the new one; to check: client status {name} --master {master}"
+            );
+        }
         Stage::Watching => return format!("no longer watching for job {name}; it keeps running"),
         Stage::Following => (format!("no longer following job {name}; it keeps running"), to_follow(name, client)),
         Stage::Waiting => (

@@ -1,10 +1,12 @@
 //! `push`: gives a job new code while it runs. All its scripts start again with it, in the pods that they have. `watch.rs`
 //! repeats this after each change.
 
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::mem;
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
+use protocol::code::{CHECK_SYNTAX, DOES_NOT_PARSE, syntax_input};
 use protocol::elastic::JobPatch;
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
@@ -12,8 +14,9 @@ use protocol::view::{JobState, JobView};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
+use super::leaving::{Stage, unless_interrupted};
 use super::{bring, watch};
 use crate::args::PushArgs;
 use crate::error::Error;
@@ -26,15 +29,8 @@ use crate::request::RequestError;
 
 /// Maximum time for Python to parse the code. After that, the code is sent unchecked.
 const PARSE_TIMEOUT: Duration = Duration::from_secs(20);
-/// A Python program that parses the files whose names it reads, without running them.
-const PARSE: &str = "
-import ast, sys
-for path in sys.stdin.read().split(chr(0)):
-    try: ast.parse(open(path, 'rb').read(), path)
-    except SyntaxError as error: print(f'{error.msg} ({path}, line {error.lineno})'); sys.exit(65)
-";
-/// `EX_DATAERR` of sysexits.h.
-const DOES_NOT_PARSE: i32 = 65;
+/// Pause before a request is repeated that waits for agents. The master itself waits before it answers.
+const REPEAT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the master has recorded.
 pub(super) struct Pushed {
@@ -51,29 +47,40 @@ pub(super) async fn run(client: MasterClient, args: PushArgs, notes: &Notes) -> 
     if args.watch && is_pushable && before.result.is_none() {
         return watch::run(client, before, args, notes).await;
     }
-    let Pushed { now, sent } = once(&client, &before, args).await?;
+    let name = before.name.clone();
+    let work = push(client.clone(), (before, begun), args, notes.clone());
+    unless_interrupted(work, (&client, &name), || Stage::Pushing, notes).await
+}
+
+/// Pushes once, and says what followed.
+async fn push(
+    client: MasterClient,
+    (before, begun): (JobView, Instant),
+    args: PushArgs,
+    notes: Notes,
+) -> Result<Exit, Error> {
+    let Pushed { now, sent } = record(&client, &before, args, &notes).await?;
     sent.iter().for_each(|sentence| notes.say(sentence));
     let Some(view) = started(&client, &before, &now).await? else {
         notes.say(&format!("job {} has this code already; to start its scripts again: --force", before.name));
         return Ok(Exit::Done);
     };
-    notes.say(&outcome(&view, &now, begun.elapsed()));
-    Ok(Exit::Done)
+    let (exit, sentence) = outcome(&view, &now, begun.elapsed());
+    notes.say(&sentence);
+    Ok(exit)
 }
 
-async fn once(client: &MasterClient, job: &JobView, args: PushArgs) -> Result<Pushed, Error> {
+/// Puts the push on record.
+async fn record(client: &MasterClient, job: &JobView, args: PushArgs, notes: &Notes) -> Result<Pushed, Error> {
     if job.spec.code.is_none() {
-        return patch(client, &job.name, JobPatch { reload: true, ..JobPatch::default() }, None).await;
+        let change = JobPatch { reload: true, ..JobPatch::default() };
+        return patch(client, &job.name, (change, None), notes).await;
     }
     let (folder, script) = (folder(args.folder)?, job.spec.script.clone());
-    let packing = spawn_blocking({
-        let folder = folder.clone();
-        move || Packed::read(&folder, &script)
-    });
-    let code = packing.await.expect("packing does not panic")?;
-    check(&code, &folder).await?;
+    let code = spawn_blocking(move || Packed::read(&folder, &script)).await.expect("packing does not panic")?;
+    check(&code).await?;
     let change = JobPatch { code: Some(code.id()), reload: args.force, ..JobPatch::default() };
-    patch(client, &job.name, change, Some(&code)).await
+    patch(client, &job.name, (change, Some(&code)), notes).await
 }
 
 /// The folder with the new code.
@@ -82,39 +89,41 @@ pub(super) fn folder(given: Option<PathBuf>) -> Result<PathBuf, Error> {
     Ok(given.map_or(here.clone(), |folder| here.join(folder)))
 }
 
-/// Asks for the change. Sends the code if the master does not have it.
+/// Asks for the change. Sends the code if the master does not have it. Repeats the request while agents receive the code.
 pub(super) async fn patch(
     client: &MasterClient,
     job: &JobName,
-    patch: JobPatch,
-    code: Option<&Packed>,
+    (patch, code): (JobPatch, Option<&Packed>),
+    notes: &Notes,
 ) -> Result<Pushed, Error> {
-    match (client.patch(job, patch).await, code) {
-        (Err(MasterError::Refused(problem)), Some(code)) if problem.code == ErrorCode::CodeMissing => {
-            let sent = Some(bring::send(client, code).await?);
-            Ok(Pushed { now: client.patch(job, patch).await?, sent })
+    let (mut sent, mut has_sent, mut told) = (None, false, String::new());
+    loop {
+        match (client.patch(job, patch).await, code) {
+            (Err(MasterError::Refused(problem)), Some(code))
+                if problem.code == ErrorCode::CodeMissing && !mem::replace(&mut has_sent, true) =>
+            {
+                sent = Some(bring::send(client, code).await?);
+            }
+            (Err(MasterError::Refused(problem)), _) if problem.code == ErrorCode::CodeUnderway => {
+                sent.take().iter().for_each(|sentence: &String| notes.say(sentence));
+                if told != problem.detail {
+                    notes.say(&problem.detail);
+                    told = problem.detail;
+                }
+                sleep(REPEAT_PAUSE).await;
+            }
+            (answer, _) => return Ok(Pushed { now: answer?, sent }),
         }
-        (answer, _) => Ok(Pushed { now: answer?, sent: None }),
     }
 }
 
 /// Lets this machine's Python parse the code, if there is one. Its version may differ from that of the job.
-pub(super) async fn check(code: &Packed, folder: &Path) -> Result<(), Error> {
-    let is_source = |path: &&str| path.ends_with(".py");
-    let paths: Vec<&str> = code.manifest().files().iter().map(|file| file.path.as_str()).filter(is_source).collect();
-    let parse = async |python: &str| {
-        let mut command = Command::new(python);
-        command.args(["-I", "-S", "-c", PARSE]).current_dir(folder).kill_on_drop(true);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
-        let mut stdin = child.stdin.take()?;
-        stdin.write_all(paths.join("\0").as_bytes()).await.ok()?;
-        drop(stdin);
-        child.wait_with_output().await.ok()
-    };
+pub(super) async fn check(code: &Packed) -> Result<(), Error> {
+    let input = syntax_input(code.sources());
     let parsed = async {
-        match parse("python3").await {
+        match parse("python3", &input).await {
             Some(output) => Some(output),
-            None => parse("python").await,
+            None => parse("python", &input).await,
         }
     };
     match timeout(PARSE_TIMEOUT, parsed).await {
@@ -123,6 +132,19 @@ pub(super) async fn check(code: &Packed, folder: &Path) -> Result<(), Error> {
         }
         Ok(_) | Err(_) => Ok(()),
     }
+}
+
+/// Runs the check with this Python. `None` if it cannot be started.
+async fn parse(python: &str, input: &[u8]) -> Option<Output> {
+    let mut command = Command::new(python);
+    command.args(CHECK_SYNTAX).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+    let mut child = command.spawn().ok()?;
+    let mut stdin = child.stdin.take()?;
+    let write = async move {
+        // At the first file that does not parse, Python ends and reads no more.
+        let _ = stdin.write_all(input).await;
+    };
+    tokio::join!(write, child.wait_with_output()).1.ok()
 }
 
 /// Waits until the job runs with the new code, waits for other reasons, or has ended. `None` if nothing was new.
@@ -134,7 +156,7 @@ pub(super) async fn started(
     if pushed.pushes == before.pushes {
         return Ok(None);
     }
-    until(client, before.clone(), |view| is_settled(before, view, pushed.pushes)).await.map(Some)
+    until(client, before.clone(), |view| is_settled(view, pushed.pushes)).await.map(Some)
 }
 
 /// Waits until the job passes a test.
@@ -158,24 +180,30 @@ pub(super) async fn until(
     Ok(view)
 }
 
-fn is_settled(before: &JobView, now: &JobView, pushes: u32) -> bool {
-    let is_new = now.pushes >= pushes && now.generation > before.generation;
+fn is_settled(now: &JobView, pushes: u32) -> bool {
     // Such a job uses the code in its next start, whenever that is.
     let waits = now.pushes >= pushes && matches!(now.state, JobState::Pending | JobState::Suspended);
-    is_new && now.state == JobState::Running || waits || now.result.is_some()
+    now.started_pushes >= pushes || waits || now.result.is_some()
 }
 
-/// A sentence about what followed a push.
-pub(super) fn outcome(now: &JobView, pushed: &JobView, took: Duration) -> String {
+/// What followed a push, and a sentence about it. If the new code did not run and will not run, the push has not succeeded.
+pub(super) fn outcome(now: &JobView, pushed: &JobView, took: Duration) -> (Exit, String) {
     let name = &now.name;
-    match (&now.result, now.state, now.generation) {
-        (Some(result), ..) => format!("job {name} has ended meanwhile ({})", result.state()),
-        (None, ..) if now.pushes > pushed.pushes && now.code != pushed.code => {
-            format!("another push to job {name} came after this one, and has replaced its code")
+    let has_run = now.started_pushes >= pushed.pushes;
+    match (&now.result, now.generation) {
+        _ if now.pushes > pushed.pushes && now.code != pushed.code => {
+            (Exit::NotSucceeded, format!("another push to job {name} came after this one, and has replaced its code"))
         }
-        (None, JobState::Running, Some(generation)) => {
-            format!("job {name} runs the new code after {} (start {generation})", spelled(took))
+        (Some(result), _) if has_run => {
+            (Exit::Done, format!("job {name} has run the new code, and has ended ({})", result.state()))
         }
-        (None, state, _) => format!("job {name} is {state}, and will use the new code in its next start"),
+        (Some(result), _) => {
+            (Exit::NotSucceeded, format!("job {name} has ended without the new code ({})", result.state()))
+        }
+        (None, Some(generation)) if has_run => {
+            let took = spelled(took);
+            (Exit::Done, format!("job {name} runs the new code after {took} (start {generation})"))
+        }
+        (None, _) => (Exit::Done, format!("job {name} is {}, and will use the new code in its next start", now.state)),
     }
 }

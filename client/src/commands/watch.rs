@@ -1,17 +1,21 @@
 //! `push --watch`: pushes the code of a folder after each change. If files change during a push, the next push sends the
-//! newest files.
+//! newest files. A push that was refused, and may be accepted later, is repeated without a change.
 
 use std::convert::Infallible;
 use std::io;
+use std::mem;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use protocol::code::CodeId;
 use protocol::elastic::JobPatch;
+use protocol::error::ErrorCode;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::view::JobView;
 use tokio::task::spawn_blocking;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::leaving::{Stage, unless_interrupted};
 use super::push::{self, Pushed};
@@ -25,6 +29,10 @@ use crate::output::Notes;
 use crate::pack::{Listing, PackError, Packed, Scope};
 use crate::patience::Patience;
 use crate::report;
+
+/// The first and the longest pause before a push is repeated that was refused.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 pub(super) async fn run(client: MasterClient, job: JobView, args: PushArgs, notes: &Notes) -> Result<Exit, Error> {
     let name = job.name.clone();
@@ -46,7 +54,8 @@ async fn until_the_end(client: MasterClient, job: JobView, args: PushArgs, notes
         folder,
         force: args.force,
         changes,
-        tried: None,
+        state: State::New,
+        told: None,
         notes: notes.clone(),
     };
     tokio::select! {
@@ -67,23 +76,77 @@ struct Watch {
     /// Whether the first push starts the scripts again even if the code is the same.
     force: bool,
     changes: Changes,
-    /// The newest code that was pushed, or that could not be pushed.
-    tried: Option<CodeId>,
+    state: State,
+    /// The newest error that was shown, since the last change.
+    told: Option<String>,
     notes: Notes,
+}
+
+/// What is known of the folder's files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// They were not packed yet.
+    New,
+    /// The newest ones were not pushed yet, or their push may be accepted later.
+    Due,
+    /// This code was pushed, or must change before it can be pushed.
+    Done(CodeId),
+}
+
+/// What to do after an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    /// Push the same files again after a pause.
+    Pause,
+    /// Wait for a change of the files.
+    Change,
+    /// No change of the files can remove the error.
+    End,
 }
 
 impl Watch {
     /// Pushes now and after each change. Ends only with an error that no further change of the folder can remove.
     async fn go_on(mut self) -> Result<Infallible, Error> {
-        let mut since = Instant::now();
+        let (mut since, mut pauses) = (Instant::now(), pauses());
         loop {
-            match self.push_changes(since).await {
-                Ok(Some(sentence)) => self.notes.say(&sentence),
-                Ok(None) => {}
-                Err(error) if self.may_pass(&error) => report(&error, &self.notes),
-                Err(error) => return Err(error),
+            let pause = match self.push_changes(since).await {
+                Ok(sentence) => {
+                    sentence.iter().for_each(|sentence| self.notes.say(sentence));
+                    None
+                }
+                Err(error) => match self.after(&error) {
+                    After::End => return Err(error),
+                    After::Change => {
+                        self.tell(&error);
+                        None
+                    }
+                    After::Pause => {
+                        self.tell(&error);
+                        pauses.next()
+                    }
+                },
+            };
+            if let Some(changed) = self.changed_within(pause).await {
+                (since, pauses) = (changed.map_err(|source| self.failed(source))?, self::pauses());
+                self.told = None;
             }
-            since = self.changes.settled().await.map_err(|source| self.failed(source))?;
+        }
+    }
+
+    /// Waits for a change, at most for this pause.
+    async fn changed_within(&mut self, pause: Option<Duration>) -> Option<io::Result<Instant>> {
+        let changed = self.changes.settled();
+        match pause {
+            Some(pause) => timeout(pause, changed).await.ok(),
+            None => Some(changed.await),
+        }
+    }
+
+    /// Shows an error, unless the last attempt had the same one.
+    fn tell(&mut self, error: &Error) {
+        let told = self.told.replace(error.to_string());
+        if told != self.told {
+            report(error, &self.notes);
         }
     }
 
@@ -94,19 +157,30 @@ impl Watch {
             Err(Error::Pack(error)) if error.is_of_vanished_file() && self.folder.is_dir() => return Ok(None),
             packed => packed?,
         };
-        let before = self.tried.replace(code.id());
-        if before.is_none() {
-            self.notes.say(&format!("watching {} for job {}", self.folder.display(), self.name));
-        }
-        // A job that runs in this folder has started with these files.
-        let is_known = before.is_none() && self.spec.code.is_none() && !self.force;
-        if before == Some(code.id()) || is_known {
+        let done = State::Done(code.id());
+        if self.state == done {
             return Ok(None);
         }
-        push::check(&code, &self.folder).await?;
+        if mem::replace(&mut self.state, State::Due) == State::New {
+            self.notes.say(&format!("watching {} for job {}", self.folder.display(), self.name));
+            // A job that runs in this folder has started with these files.
+            if self.spec.code.is_none() && !self.force {
+                self.state = done;
+                return Ok(None);
+            }
+        }
+        let pushed = self.check_and_push(&code, since).await;
+        if pushed.as_ref().err().is_none_or(|error| self.after(error) != After::Pause) {
+            self.state = done;
+        }
+        pushed
+    }
+
+    async fn check_and_push(&mut self, code: &Packed, since: Instant) -> Result<Option<String>, Error> {
+        push::check(code).await?;
         let mut patience = Patience::new();
         loop {
-            match self.push(&code, since).await {
+            match self.push(code, since).await {
                 Err(Error::Master(error)) => patience.wait_after(error).await?,
                 outcome => return outcome,
             }
@@ -119,10 +193,10 @@ impl Watch {
             Some(_) => JobPatch { code: Some(code.id()), reload: self.force, ..JobPatch::default() },
             None => JobPatch { reload: true, ..JobPatch::default() },
         };
-        let Pushed { now, .. } = push::patch(&self.client, &self.name, patch, Some(code)).await?;
+        let Pushed { now, .. } = push::patch(&self.client, &self.name, (patch, Some(code)), &self.notes).await?;
         self.force = false;
         let started = push::started(&self.client, &before, &now).await?;
-        Ok(started.map(|view| push::outcome(&view, &now, since.elapsed())))
+        Ok(started.map(|view| push::outcome(&view, &now, since.elapsed()).1))
     }
 
     /// Packs the folder. All folders are watched before the files are read.
@@ -147,14 +221,24 @@ impl Watch {
         Ok(spawn_blocking(move || work(&folder, &spec)).await.expect("packing does not panic")?)
     }
 
-    /// Whether a later change of the folder may remove this error.
-    fn may_pass(&self, error: &Error) -> bool {
-        let is_for_good = |status: u16| matches!(status, 401 | 403 | 404);
-        let is_refused = matches!(error, Error::Master(MasterError::Refused(problem)) if !is_for_good(problem.status));
-        is_refused || matches!(error, Error::Pack(_)) && self.folder.is_dir()
+    fn after(&self, error: &Error) -> After {
+        if let Error::Master(MasterError::Refused(problem)) = error {
+            return match (problem.status, problem.code) {
+                (401 | 403 | 404, _) => After::End,
+                // The agent, the master or its disk may recover.
+                (500.., _) | (_, ErrorCode::CodeNotTaken | ErrorCode::CodeMissing) => After::Pause,
+                (_, _) => After::Change,
+            };
+        }
+        if matches!(error, Error::Pack(_)) && self.folder.is_dir() { After::Change } else { After::End }
     }
 
     fn failed(&self, source: io::Error) -> Error {
         Error::Watch { folder: self.folder.clone(), source }
     }
+}
+
+fn pauses() -> ExponentialBackoff {
+    let pauses = ExponentialBuilder::new().with_min_delay(FIRST_PAUSE).with_max_delay(LONGEST_PAUSE);
+    pauses.without_max_times().build()
 }

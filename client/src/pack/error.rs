@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use protocol::code::{BadCodePath, BadManifest, CODE_BYTES_MAX, CODE_FILES_MAX, ScriptPath};
 
 use crate::output::size;
+use crate::script::NoScript;
 
 /// Why a folder cannot be packed.
 #[derive(Debug, thiserror::Error)]
@@ -50,8 +51,8 @@ pub(crate) enum PackError {
     #[error("{script} is left out of the files of {}", folder.display())]
     LeftOut { script: ScriptPath, folder: PathBuf },
     /// The folder does not contain the script.
-    #[error("no {script} in {}", folder.display())]
-    NoScript { script: ScriptPath, folder: PathBuf },
+    #[error(transparent)]
+    NoScript(#[from] NoScript),
 }
 
 impl PackError {
@@ -70,7 +71,7 @@ impl PackError {
                 "list in .musterignore what the job does not need, and mount data with --volume".to_owned()
             }
             Self::Manifest(_) => format!("rename one of them, or {leave_out}"),
-            Self::NoScript { .. } => "give the folder that contains the job's script".to_owned(),
+            Self::NoScript(_) => "give the folder that contains the job's script".to_owned(),
             Self::LeftOut { .. } => {
                 "check .musterignore, or if there is none .dockerignore, or else .gitignore".to_owned()
             }

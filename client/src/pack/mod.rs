@@ -15,6 +15,7 @@ pub(crate) use self::error::PackError;
 use self::read::Contents;
 use self::walk::Found;
 pub(crate) use self::walk::{Listing, Scope};
+use crate::script::NoScript;
 
 /// Number of files or folders that an error about the limits names.
 const LARGEST_NAMED: usize = 3;
@@ -43,7 +44,7 @@ impl Packed {
             return Err(if exists {
                 PackError::LeftOut { script, folder }
             } else {
-                PackError::NoScript { script, folder }
+                NoScript { script, folder }.into()
             });
         }
         Ok(Self { manifest, contents })
@@ -69,6 +70,12 @@ impl Packed {
     /// The manifest.
     pub(crate) fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    /// The Python source files, with their contents.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let sources = self.manifest.files().iter().filter(|file| file.path.as_str().ends_with(".py"));
+        sources.map(|file| (file.path.as_str(), self.contents[&file.sha256].as_slice()))
     }
 
     /// The stream of these blobs, and how many they are. Blobs that are not ours are left out.

@@ -10,6 +10,7 @@ mod follow;
 mod local;
 mod master_trouble;
 mod placing;
+mod pushing;
 mod recorded_engines;
 mod registry;
 mod support;

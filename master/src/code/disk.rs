@@ -87,8 +87,19 @@ impl Disk {
         names(&self.manifests)
     }
 
-    pub(super) fn blob(&self, blob: Sha256) -> io::Result<Vec<u8>> {
-        fs::read(self.blob_path(blob))
+    /// Reads a blob; `None` if it is missing, or if the file is damaged.
+    pub(super) fn blob(&self, blob: Sha256) -> io::Result<Option<Vec<u8>>> {
+        match fs::read(self.blob_path(blob)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            content => Ok(Some(content?).filter(|content| Sha256::of(content) == blob)),
+        }
+    }
+
+    /// Removes a blob. Returns the bytes that its file was charged for.
+    pub(super) fn remove_blob(&self, blob: Sha256) -> io::Result<u64> {
+        let freed = self.blob_path(blob).metadata().map_or(0, |found| charged(found.len()));
+        unless_absent(fs::remove_file(self.blob_path(blob)))?;
+        Ok(freed)
     }
 
     /// Moves a blob from an upload to the store. Returns whether it is new.

@@ -164,12 +164,23 @@ impl CodeStore {
         self.disk.manifest(id).filter(|manifest| self.disk.missing(manifest).is_empty())
     }
 
-    /// Reads a blob.
+    /// Reads a blob; `None` if the store does not have it. A file with other content is removed, so that the blob counts as
+    /// missing, and the next client sends it again.
     ///
     /// # Errors
-    /// The blob is not in the store, or cannot be read.
-    pub fn blob(&self, blob: Sha256) -> io::Result<Vec<u8>> {
-        self.disk.blob(blob)
+    /// The file cannot be read or removed.
+    pub fn blob(&self, blob: Sha256) -> io::Result<Option<Vec<u8>>> {
+        if let Some(content) = self.disk.blob(blob)? {
+            return Ok(Some(content));
+        }
+        let mut space = self.lock();
+        // An upload may have replaced the file since.
+        let content = self.disk.blob(blob)?;
+        if content.is_none() {
+            let freed = self.disk.remove_blob(blob)?;
+            space.kept = space.kept.saturating_sub(freed);
+        }
+        Ok(content)
     }
 
     /// Removes all code that is not in `used` and was last sent or required more than [`UNUSED_TIME`] before `now`.

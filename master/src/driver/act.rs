@@ -74,6 +74,7 @@ impl Driver {
         let (spec, uid) = (record.spec.clone(), record.uid.clone());
         // The record may be newer than the code of this start.
         let meeting = Meeting { spec, uid, members, restarts, pushes: self.policy.pushes };
+        self.starts.configured_pushes = meeting.pushes;
         self.note_fixed_start(generation);
         self.begin_start(tasks::configure(self.fanout(generation), seats, meeting));
     }

@@ -76,7 +76,10 @@ impl Driver {
                 self.replicas.values_mut().for_each(|replica| replica.replacements = Replacements::default());
             }
             // Long polls begin only now, because they would slow down the start of a large gang.
-            JobPhase::Running { .. } => self.replicas.values().for_each(|replica| replica.watch_run(true)),
+            JobPhase::Running { generation, .. } => {
+                self.starts.note_running(*generation, gang);
+                self.replicas.values().for_each(|replica| replica.watch_run(true));
+            }
             JobPhase::Restarting { .. } => {
                 let is_elastic = self.policy.elastic.is_some();
                 self.replicas.values_mut().for_each(|replica| replica.begin_again(is_elastic));

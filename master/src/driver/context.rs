@@ -1,10 +1,11 @@
 //! The inputs of a driver: the context that all drivers of a master share, and its channels to the registry.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::code::CodeId;
-use protocol::ids::UnixMillis;
+use protocol::ids::{ReplicaId, UnixMillis};
 use protocol::view::JobView;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -45,8 +46,31 @@ impl Context {
 pub struct Staging {
     /// The code, which the master has.
     pub code: CodeId,
-    /// Gets the outcome. An error names the replica that did not take the code.
-    pub done: oneshot::Sender<Result<(), String>>,
+    /// Gets the progress. It ends early if the driver ends.
+    pub progress: oneshot::Sender<watch::Receiver<Staged>>,
+}
+
+/// How far new code is on its way to a job's agents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Staged {
+    /// These replicas do not have it yet.
+    Underway(BTreeSet<ReplicaId>),
+    /// All agents have it.
+    Everywhere,
+    /// This master does not have it any more: a file of it was damaged.
+    Lost,
+    /// An agent did not take it. The text names the replica and the reason.
+    Refused(String),
+}
+
+impl Staged {
+    /// Notes that a replica has the code.
+    pub(super) fn arrived(&mut self, id: ReplicaId) {
+        match self {
+            Self::Underway(left) => drop(left.remove(&id)),
+            Self::Everywhere | Self::Lost | Self::Refused(_) => {}
+        }
+    }
 }
 
 /// A driver's channels.

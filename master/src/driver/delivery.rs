@@ -21,14 +21,13 @@ use crate::code::CodeStore;
 use crate::error_chain::error_chain;
 use crate::job::observation::{AgentState, LostRun};
 
-/// Maximum agents of this master that receive code at the same time.
+/// Maximum agents of a job that receive blobs at the same time. Each job has its own turns, so slow agents of one job do not
+/// delay another job.
 const AGENTS_AT_ONCE: usize = 32;
 
 /// Maximum attempts to send code to an agent. A push may send other code to the agent at the same time, and the agent keeps
-/// only one manifest.
+/// only one manifest. The agent also asks again for a file that its disk has damaged.
 const ATTEMPTS: usize = 3;
-
-static TURNS: Semaphore = Semaphore::const_new(AGENTS_AT_ONCE);
 
 /// The code of one job, on its way to the agents.
 #[derive(Debug)]
@@ -36,15 +35,38 @@ pub(super) struct Delivery {
     id: CodeId,
     agents: AgentClient,
     store: Arc<CodeStore>,
-    /// The newest stream, while an agent receives it. Usually all agents miss the same blobs.
-    stream: Mutex<Weak<Stream>>,
+    manifest: Shared<()>,
+    /// The blobs that agents miss, as they are sent. Usually all agents miss the same blobs.
+    stream: Shared<Vec<Sha256>>,
+    /// A turn is held only while blobs flow, not while an agent is asked what it misses: it may be dead.
+    turns: Semaphore,
 }
 
-/// The blobs that some agents miss, as they are sent.
+/// The newest bytes that were read from the store, while a call needs them. All agents at the same time share one copy.
 #[derive(Debug)]
-struct Stream {
-    missing: Vec<Sha256>,
-    bytes: Bytes,
+struct Shared<K>(Mutex<Weak<(K, Bytes)>>);
+
+impl<K> Default for Shared<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: PartialEq> Shared<K> {
+    /// The bytes for this key, which `read` reads if they are not known. Keep the result as long as they are needed.
+    async fn get(
+        &self,
+        key: K,
+        read: impl Future<Output = Result<Bytes, DeliveryError>>,
+    ) -> Result<Arc<(K, Bytes)>, DeliveryError> {
+        let mut known = self.0.lock().await;
+        if let Some(bytes) = known.upgrade().filter(|bytes| bytes.0 == key) {
+            return Ok(bytes);
+        }
+        let bytes = Arc::new((key, read.await?));
+        *known = Arc::downgrade(&bytes);
+        Ok(bytes)
+    }
 }
 
 /// Why an agent does not have the code.
@@ -85,7 +107,9 @@ impl DeliveryError {
 
 impl Delivery {
     pub(super) fn new(id: CodeId, agents: &AgentClient, context: &Context) -> Self {
-        Self { id, agents: agents.clone(), store: Arc::clone(&context.code), stream: Mutex::default() }
+        let store = Arc::clone(&context.code);
+        let turns = Semaphore::new(AGENTS_AT_ONCE);
+        Self { id, agents: agents.clone(), store, manifest: Shared::default(), stream: Shared::default(), turns }
     }
 
     /// The id of the code with which every start begins.
@@ -133,11 +157,13 @@ impl Delivery {
 
     /// Sends an agent what it does not have of the code.
     pub(super) async fn deliver(&self, agent: SocketAddr) -> Result<(), DeliveryError> {
-        let _turn = TURNS.acquire().await.expect("the semaphore is never closed");
         for _ in 1..ATTEMPTS {
             match self.attempt(agent).await {
-                // Another delivery to this agent has begun since the offer.
-                Err(DeliveryError::Agent(AgentError::Unfit { code: ErrorCode::CodeMissing, .. })) => {}
+                // Another delivery to this agent has begun since the offer, or the agent has found a damaged file.
+                Err(
+                    DeliveryError::Agent(AgentError::Unfit { code: ErrorCode::CodeMissing, .. })
+                    | DeliveryError::Incomplete(_),
+                ) => {}
                 outcome => return outcome,
             }
         }
@@ -145,53 +171,54 @@ impl Delivery {
     }
 
     async fn attempt(&self, agent: SocketAddr) -> Result<(), DeliveryError> {
-        let manifest = self.manifest().await?;
-        let offer = async || self.agents.offer_code(agent, self.id, manifest.clone()).await;
-        let missing = offer.retry(patience()).when(is_unreachable).await?.missing;
+        let missing = self.offer(agent).await?;
         if missing.is_empty() {
             return Ok(());
         }
-        let stream = self.stream(missing).await?;
-        debug!(%agent, code = %self.id, bytes = stream.bytes.len(), "sending code");
-        match self.agents.send_code(agent, self.id, stream.bytes.clone()).await?.missing.len() {
+        let _turn = self.turns.acquire().await.expect("the semaphore is never closed");
+        let stream = self.stream.get(missing.clone(), self.blobs(missing)).await?;
+        debug!(%agent, code = %self.id, bytes = stream.1.len(), "sending code");
+        match self.agents.send_code(agent, self.id, stream.1.clone()).await?.missing.len() {
             0 => Ok(()),
             missing => Err(DeliveryError::Incomplete(missing)),
         }
     }
 
+    /// Sends the manifest. Returns the blobs that the agent does not have.
+    async fn offer(&self, agent: SocketAddr) -> Result<Vec<Sha256>, DeliveryError> {
+        let manifest = self.manifest.get((), self.manifest()).await?;
+        let offer = async || self.agents.offer_code(agent, self.id, manifest.1.clone()).await;
+        Ok(offer.retry(patience()).when(is_unreachable).await?.missing)
+    }
+
     async fn manifest(&self) -> Result<Bytes, DeliveryError> {
         let id = self.id;
-        let manifest = self.reading(move |store| Ok(store.manifest(id))).await?.ok_or(DeliveryError::Lost)?;
+        let manifest = self.reading(move |store| Ok(store.manifest(id))).await?;
         Ok(serde_json::to_vec(&manifest).expect("texts and numbers always serialize").into())
     }
 
-    /// Reads the stream of these blobs once for all agents that receive it at the same time.
-    async fn stream(&self, missing: Vec<Sha256>) -> Result<Arc<Stream>, DeliveryError> {
-        let mut known = self.stream.lock().await;
-        if let Some(stream) = known.upgrade().filter(|stream| stream.missing == missing) {
-            return Ok(stream);
-        }
-        let stream = self.reading(move |store| {
+    /// The stream of these blobs.
+    async fn blobs(&self, missing: Vec<Sha256>) -> Result<Bytes, DeliveryError> {
+        let read = move |store: &CodeStore| {
             let mut bytes = vec![];
             for blob in &missing {
+                let Some(content) = store.blob(*blob)? else { return Ok(None) };
                 bytes.extend_from_slice(blob.as_bytes());
-                bytes.extend(store.blob(*blob)?);
+                bytes.extend(content);
             }
-            Ok(Arc::new(Stream { missing, bytes: bytes.into() }))
-        });
-        let stream = stream.await?;
-        *known = Arc::downgrade(&stream);
-        Ok(stream)
+            Ok(Some(bytes))
+        };
+        Ok(self.reading(read).await?.into())
     }
 
-    /// Reads from the store on a thread for blocking work.
+    /// Reads something from the store on a thread for blocking work. `None` means that the store does not have it.
     async fn reading<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&CodeStore) -> io::Result<T> + Send + 'static,
+        read: impl FnOnce(&CodeStore) -> io::Result<Option<T>> + Send + 'static,
     ) -> Result<T, DeliveryError> {
         let store = Arc::clone(&self.store);
         let read = spawn_blocking(move || read(&store)).await;
-        read.map_err(io::Error::other).flatten().map_err(DeliveryError::Store)
+        read.map_err(io::Error::other).flatten().map_err(DeliveryError::Store)?.ok_or(DeliveryError::Lost)
     }
 }
 

@@ -57,6 +57,10 @@ pub(super) struct Starts {
     roster: Vec<ReplicaId>,
     /// Whether no agent knew an earlier start when the newest one began.
     is_blind: bool,
+    /// How often a user had pushed new code when the newest start was configured by this master.
+    pub(super) configured_pushes: u32,
+    /// How often a user had pushed new code when the newest start that ran was configured.
+    started_pushes: u32,
     /// Why the next start begins.
     cause: Option<ChangeCause>,
     /// The newest starts.
@@ -77,6 +81,19 @@ impl Starts {
     /// The members of the newest start, by seat.
     pub(super) fn roster(&self) -> &[ReplicaId] {
         &self.roster
+    }
+
+    /// How often a user had pushed new code when the newest start that ran was configured.
+    pub(super) fn started_pushes(&self) -> u32 {
+        self.started_pushes
+    }
+
+    /// Notes that all scripts of a start run. If an earlier master configured it, the agents know its number of pushes.
+    pub(super) fn note_running(&mut self, generation: Generation, gang: &Gang) {
+        let enrolled = gang.members().filter_map(|member| member.place.enrolled);
+        let known = enrolled.filter(|enrolled| enrolled.generation == generation);
+        let pushes = known.map(|enrolled| enrolled.membership.pushes).min();
+        self.started_pushes = pushes.unwrap_or(self.configured_pushes);
     }
 
     /// The newest starts, oldest first.

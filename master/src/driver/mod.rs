@@ -24,6 +24,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use protocol::code::CodeId;
 use protocol::failure::FailedStart;
 use protocol::ids::{Generation, ReplicaId};
 use protocol::view::JobTimes;
@@ -34,7 +35,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::error;
 
 pub use self::adopt::Tenure;
-pub use self::context::{Channels, Context, Staging};
+pub use self::context::{Channels, Context, Staged, Staging};
 use self::delivery::Delivery;
 use self::elastic::Starts;
 use self::subject::Subject;
@@ -104,6 +105,8 @@ struct Driver {
     delivery: Option<Arc<Delivery>>,
     /// Locked while agents receive new code that a user pushes.
     staging: Arc<Mutex<()>>,
+    /// The new code that agents receive, or have received.
+    staged: BTreeMap<CodeId, watch::Receiver<Staged>>,
     channels: Channels,
     stored: Stored,
     policy: Policy,
@@ -171,6 +174,7 @@ impl Driver {
         Self {
             delivery,
             staging: Arc::default(),
+            staged: BTreeMap::new(),
             agents,
             token,
             pods: context.backend.watch(&stored.key()),

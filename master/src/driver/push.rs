@@ -1,16 +1,18 @@
 //! New code for a job that runs: its agents take it while their runs go on. Then the record says so, and the gang starts
 //! again.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use protocol::code::CodeId;
 use protocol::ids::ReplicaId;
+use tokio::sync::watch;
 
-use super::delivery::Delivery;
+use super::delivery::{Delivery, DeliveryError};
 use super::tasks::AGENTS_AT_ONCE;
-use super::{Driver, Staging};
+use super::{Driver, Staged, Staging};
 use crate::error_chain::error_chain;
 
 impl Driver {
@@ -20,20 +22,38 @@ impl Driver {
         begun.cloned().or_else(|| code.map(|id| Arc::new(Delivery::new(id, &self.agents, &self.context))))
     }
 
-    /// Brings new code to all agents that answer. Later agents get it before their next start.
-    pub(super) fn stage(&mut self, Staging { code, done }: Staging) {
+    /// Brings new code to all agents that answer. Later agents get it before their next start. Does not repeat what an
+    /// earlier request for the same code has begun: its client may have gone, and has repeated the request.
+    pub(super) fn stage(&mut self, Staging { code, progress }: Staging) {
+        // The sender of a delivery that has ended is gone.
+        self.staged.retain(|_, staged| staged.has_changed().is_ok());
+        let underway = self.staged.get(&code).cloned();
+        let staged = underway.unwrap_or_else(|| self.begin_to_stage(code));
+        // The request may have timed out.
+        let _ = progress.send(staged);
+    }
+
+    fn begin_to_stage(&mut self, code: CodeId) -> watch::Receiver<Staged> {
         let agents = self.replicas.iter().filter_map(|(id, replica)| Some((*id, replica.agent()?)));
-        let agents: Vec<(ReplicaId, SocketAddr)> = agents.collect();
+        let agents: BTreeMap<ReplicaId, SocketAddr> = agents.collect();
         let delivery = Delivery::new(code, &self.agents, &self.context);
+        let (sender, staged) = watch::channel(Staged::Underway(agents.keys().copied().collect()));
         let turn = Arc::clone(&self.staging);
         self.tasks.spawn(async move {
             let _turn = turn.lock().await;
             let deliver = async |(id, agent): (ReplicaId, SocketAddr)| {
-                delivery.deliver(agent).await.map_err(|error| format!("{id}: {}", error_chain(&error)))
+                delivery.deliver(agent).await.map_err(|error| (id, error))?;
+                sender.send_modify(|staged| staged.arrived(id));
+                Ok(())
             };
             let deliveries = stream::iter(agents).map(deliver).buffer_unordered(AGENTS_AT_ONCE);
-            // The request may have timed out.
-            let _ = done.send(deliveries.try_collect().await);
+            sender.send_replace(match deliveries.try_collect().await {
+                Ok(()) => Staged::Everywhere,
+                Err((_, DeliveryError::Lost)) => Staged::Lost,
+                Err((id, error)) => Staged::Refused(format!("{id}: {}", error_chain(&error))),
+            });
         });
+        self.staged.insert(code, staged.clone());
+        staged
     }
 }

@@ -29,6 +29,7 @@ pub fn initial(record: &JobRecord) -> JobView {
         workers: record.workers(),
         code: record.code(),
         pushes: record.pushes,
+        started_pushes: 0,
         roster: vec![],
         changes: vec![],
         replicas: replicas.into_iter().map(replica).collect(),
@@ -52,6 +53,7 @@ fn of(stored: &Stored, phase: &JobPhase, replicas: Arc<[ReplicaView]>, times: &J
         workers: record.workers(),
         code: record.code(),
         pushes: record.pushes,
+        started_pushes: starts.started_pushes(),
         roster: record.ended.as_ref().map_or_else(|| starts.roster().to_vec(), |ended| ended.roster.clone()),
         changes: starts.changes().to_vec(),
         replicas,
@@ -99,10 +101,11 @@ impl Driver {
 }
 
 /// Replaces a view if the new view differs in more than its `seq`. Returns whether the view was replaced.
-/// The newest generation stays in the view after its start has ended.
+/// The newest generation stays in the view after its start has ended, and so does its number of pushes.
 fn renew(view: &mut JobView, mut shown: JobView) -> bool {
     shown.seq = view.seq;
     shown.generation = shown.generation.or(view.generation);
+    shown.started_pushes = shown.started_pushes.max(view.started_pushes);
     if shown == *view {
         return false;
     }

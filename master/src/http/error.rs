@@ -55,10 +55,16 @@ impl From<JobsError> for ApiError {
             JobsError::Exists(_) | JobsError::OtherTfJob(_) | JobsError::Unreadable { .. } => {
                 Self::new(StatusCode::CONFLICT, ErrorCode::JobExists, error.to_string())
             }
-            JobsError::Spec(SpecError::NotElastic)
-            | JobsError::Over(_)
-            | JobsError::NotPushable(_)
-            | JobsError::NotStaged(_) => Self::new(StatusCode::CONFLICT, ErrorCode::CannotScale, error.to_string()),
+            JobsError::Spec(SpecError::NotElastic) | JobsError::Over(_) => {
+                Self::new(StatusCode::CONFLICT, ErrorCode::CannotScale, error.to_string())
+            }
+            JobsError::NotPushable(_) | JobsError::TakesNoCode(_) => {
+                Self::new(StatusCode::CONFLICT, ErrorCode::CannotPush, error.to_string())
+            }
+            JobsError::NotStaged(_) => Self::new(StatusCode::CONFLICT, ErrorCode::CodeNotTaken, error.to_string()),
+            JobsError::Underway { .. } => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::CodeUnderway, error.to_string())
+            }
             JobsError::NoMachines | JobsError::OtherRules { .. } | JobsError::Ended(_) => {
                 Self::new(StatusCode::CONFLICT, ErrorCode::CannotJoin, error.to_string())
             }

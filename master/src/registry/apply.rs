@@ -59,8 +59,7 @@ impl Jobs {
         if record.suspension.since.is_some() != is_suspended {
             patch.suspended = Some(is_suspended);
         }
-        let is_open = record.ended.is_none() && record.wish == Wish::Run;
-        if is_open && (patch.scales() || patch.suspended.is_some()) {
+        if !record.is_over() && (patch.scales() || patch.suspended.is_some()) {
             info!(job = %spec.name, "a TFJob that was applied again changes its job");
             self.patch(&spec.name, patch).await?;
         }

@@ -11,12 +11,12 @@ use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, spawn_blocking};
-use tokio::time::interval;
+use tokio::time::{interval, timeout};
 use tracing::warn;
 
 use super::{JobHandle, Jobs, JobsError};
 use crate::code::{CodeError, CodeStore};
-use crate::driver::Staging;
+use crate::driver::{Staged, Staging};
 use crate::store::Stored;
 
 /// How often unused code is looked for.
@@ -42,19 +42,19 @@ impl Jobs {
         checked.unwrap_or_else(|error| Err(CodeError::Disk(failed(error)))).map_err(JobsError::Code)
     }
 
-    /// Prepares a start with new code, while the job goes on with its present code. The agents receive the new code. If the
-    /// job runs in a folder of this host, Python parses the script in it.
-    pub(super) async fn prepare_push(&self, name: &JobName, patch: JobPatch) -> Result<(), JobsError> {
+    /// Prepares a start with new code, while the job goes on with its present code. The agents receive the new code, for which
+    /// this waits for this long. If the job runs in a folder of this host, Python parses the script in it.
+    pub(super) async fn prepare_push(&self, name: &JobName, patch: JobPatch, wait: Duration) -> Result<(), JobsError> {
         // The change of the record reports an unknown job.
-        let Some(handle) = self.find(name).filter(|_| patch.code.is_some() || patch.reload) else { return Ok(()) };
+        let Some(handle) = self.find(name).filter(|_| patch.pushes()) else { return Ok(()) };
+        if handle.record.borrow().as_ref().is_some_and(|stored| stored.record.is_over()) {
+            return Err(JobsError::TakesNoCode(name.clone()));
+        }
         let spec = handle.view.borrow().spec.clone();
         match (patch.code, spec.code) {
             (Some(code), Some(_)) => {
                 self.require_code(code, &spec).await?;
-                let (done, outcome) = oneshot::channel();
-                // A driver that has ended or broken drops the request. If there is another one, it brings the code later.
-                let _ = handle.stagings.send(Staging { code, done }).await;
-                outcome.await.unwrap_or(Ok(())).map_err(JobsError::NotStaged)
+                self.stage(&handle, code, wait).await
             }
             (Some(_), None) => Err(JobsError::NotPushable(name.clone())),
             (None, Some(_)) => Ok(()),
@@ -62,6 +62,25 @@ impl Jobs {
                 Ok(self.context.backend.admit(&spec).await?)
             }
             (None, None) => Err(JobsError::NotPushable(name.clone())),
+        }
+    }
+
+    /// Waits until all agents of a job have this code.
+    async fn stage(&self, handle: &JobHandle, code: CodeId, wait: Duration) -> Result<(), JobsError> {
+        let (progress, staged) = oneshot::channel();
+        // A driver that has ended or broken drops the request. If there is another one, it brings the code later.
+        let _ = handle.stagings.send(Staging { code, progress }).await;
+        let Ok(mut staged) = staged.await else { return Ok(()) };
+        let has_ended = staged.wait_for(|staged| !matches!(staged, Staged::Underway(_)));
+        // If the driver has ended, the last value is still `Underway`.
+        let is_late = timeout(wait, has_ended).await.is_err();
+        match staged.borrow().clone() {
+            Staged::Underway(left) if is_late => {
+                Err(JobsError::Underway { name: handle.view.borrow().name.clone(), left })
+            }
+            Staged::Underway(_) | Staged::Everywhere => Ok(()),
+            Staged::Lost => Err(JobsError::Code(CodeError::Missing(code))),
+            Staged::Refused(reason) => Err(JobsError::NotStaged(reason)),
         }
     }
 

@@ -1,16 +1,20 @@
 //! Errors of a submit, and of a change of a job.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use protocol::ids::JobName;
+use protocol::ids::{JobName, ReplicaId};
 use protocol::job::SpecError;
 
 use crate::backend::{BackendError, Refusal};
 use crate::code::CodeError;
 use crate::job::key::JobKey;
 use crate::store::StoreError;
+
+/// Maximum number of replicas that an error names.
+const REPLICAS_NAMED: usize = 3;
 
 /// Why a submit was not accepted, or a job could not be changed.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +56,17 @@ pub enum JobsError {
          with its code, as in client train.py --image IMAGE"
     )]
     NotPushable(JobName),
+    /// The job has ended, or is being ended, so it takes no new code.
+    #[error("job \"{0}\" has ended, or is being stopped, so it takes no new code")]
+    TakesNoCode(JobName),
+    /// Agents still receive the new code.
+    #[error("{} of job \"{name}\" still receive the new code: repeat the request, which waits for them", listed(left))]
+    Underway {
+        /// The job.
+        name: JobName,
+        /// The replicas that do not have the code.
+        left: BTreeSet<ReplicaId>,
+    },
     /// An agent did not take the new code.
     #[error("the job goes on with its present code, because an agent did not take the new code: {0}")]
     NotStaged(String),
@@ -124,10 +139,21 @@ impl JobsError {
             Self::Store(_)
                 | Self::Pods(_)
                 | Self::Late { .. }
+                | Self::Underway { .. }
                 | Self::Slow(_)
                 | Self::Unreadable { .. }
                 | Self::LaterFormat(_)
         )
+    }
+}
+
+/// Names the first of some replicas.
+fn listed(replicas: &BTreeSet<ReplicaId>) -> String {
+    let first: Vec<String> = replicas.iter().take(REPLICAS_NAMED).map(ReplicaId::to_string).collect();
+    let first = first.join(", ");
+    match replicas.len().saturating_sub(REPLICAS_NAMED) {
+        0 => first,
+        more => format!("{first} and {more} more replicas"),
     }
 }
 

@@ -23,6 +23,9 @@ use crate::store::{
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time for a request that writes a record, over all its calls. A client waits 30 s for an answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(25);
+/// Maximum time that a push waits for agents to receive the code. After that, the client repeats the request while the code
+/// is still on its way. The rest of [`WRITE_TIMEOUT`] is for the record.
+const STAGING_WAIT: Duration = Duration::from_secs(15);
 
 impl Jobs {
     /// Accepts a job. After this returns, the job is on record and survives a crash.
@@ -131,9 +134,17 @@ impl Jobs {
     ///
     /// # Errors
     /// [`JobsError::Spec`], [`JobsError::Over`], [`JobsError::Refused`], [`JobsError::Code`], [`JobsError::NotPushable`],
-    /// [`JobsError::NotStaged`], and those of [`Self::wish`].
+    /// [`JobsError::TakesNoCode`], [`JobsError::NotStaged`], [`JobsError::Underway`], and those of [`Self::wish`].
     pub async fn patch(&self, name: &JobName, patch: JobPatch) -> Result<JobRecord, JobsError> {
-        in_time(name, self.put_patch_on_record(name, patch)).await
+        self.patch_within(name, patch, STAGING_WAIT).await
+    }
+
+    /// Like [`Self::patch`]. Waits at most `wait` for agents to receive new code.
+    ///
+    /// # Errors
+    /// As [`Self::patch`].
+    pub async fn patch_within(&self, name: &JobName, patch: JobPatch, wait: Duration) -> Result<JobRecord, JobsError> {
+        in_time(name, self.put_patch_on_record(name, patch, wait)).await
     }
 
     /// If the number of workers rises, checks whether the back end has room for them. Errors of the change itself come
@@ -153,9 +164,14 @@ impl Jobs {
         }
     }
 
-    async fn put_patch_on_record(&self, name: &JobName, patch: JobPatch) -> Result<JobRecord, JobsError> {
+    async fn put_patch_on_record(
+        &self,
+        name: &JobName,
+        patch: JobPatch,
+        wait: Duration,
+    ) -> Result<JobRecord, JobsError> {
         self.admit_patched(name, patch).await?;
-        self.prepare_push(name, patch).await?;
+        self.prepare_push(name, patch, wait).await?;
         let refusal = Mutex::new(None);
         let now = self.context.store.now();
         let change = |record: &mut JobRecord| {
@@ -209,8 +225,12 @@ fn patched(record: &mut JobRecord, patch: JobPatch, now: UnixMillis) -> Result<(
         record.pushes += 1;
         record.format = record.format.max(SECOND_FORMAT);
     }
-    let is_over = record.ended.is_some() || record.wish > Wish::Run;
-    if is_over { Err(JobsError::Over(record.spec.name.clone())) } else { Ok(()) }
+    let name = || record.spec.name.clone();
+    match (record.is_over(), patch.pushes()) {
+        (false, _) => Ok(()),
+        (true, false) => Err(JobsError::Over(name())),
+        (true, true) => Err(JobsError::TakesNoCode(name())),
+    }
 }
 
 /// Suspends or resumes a job.

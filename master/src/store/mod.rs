@@ -89,6 +89,11 @@ impl JobRecord {
         self.code.or(self.spec.code)
     }
 
+    /// Whether the job has ended, or a user wants its end.
+    pub fn is_over(&self) -> bool {
+        self.ended.is_some() || self.wish > Wish::Run
+    }
+
     /// The replicas that the job has now.
     pub fn replicas(&self) -> Vec<ReplicaId> {
         plan::replicas_now(&self.spec, self.workers())

@@ -83,7 +83,7 @@ fn sent_code_survives_a_restart_and_is_sent_only_once() {
     assert_eq!(send(&store, &code), 3);
     let store = CodeStore::open(folder.path()).expect("a store");
     assert_eq!(store.manifest(code.id()), Some(code.manifest.clone()));
-    assert_eq!(store.blob(Sha256::of(b"A = 1\n")).expect("the blob"), b"A = 1\n");
+    assert_eq!(store.blob(Sha256::of(b"A = 1\n")).expect("the blob").as_deref(), Some(b"A = 1\n".as_slice()));
     store.require(code.id(), &script("train.py")).expect("the code is there");
     assert!(matches!(store.require(code.id(), &script("exec.py")), Err(CodeError::NoScript(_))));
     assert_eq!(send(&store, &code), 0);
@@ -100,6 +100,18 @@ fn a_file_that_a_crash_has_shortened_is_sent_again() {
     std::fs::write(blob, "").expect("the file is shortened");
     assert_eq!(store.manifest(code.id()), None);
     assert_eq!(send(&store, &code), 1);
+}
+
+#[test]
+fn a_file_with_wrong_bytes_is_found_when_it_is_read_and_is_sent_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, code) = (CodeStore::with_room(folder.path(), 4 * 4096).expect("a store"), Code::example());
+    send(&store, &code);
+    let blob = Sha256::of(b"A = 1\n");
+    std::fs::write(folder.path().join("blobs").join(blob.to_string()), "A = 2\n").expect("the file is damaged");
+    assert_eq!(store.blob(blob).expect("the file can be read"), None);
+    assert_eq!(store.manifest(code.id()), None);
+    assert_eq!(send(&store, &code), 1, "its room was given back");
 }
 
 #[test]

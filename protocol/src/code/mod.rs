@@ -3,6 +3,7 @@
 
 mod blobs;
 mod path;
+mod syntax;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,6 +14,7 @@ use sha2::Digest;
 
 pub use self::blobs::{BlobError, BlobPart, BlobReader};
 pub use self::path::{BadCodePath, CodePath, ScriptPath};
+pub use self::syntax::{CHECK_SYNTAX, DOES_NOT_PARSE, syntax_input};
 use crate::ids::serde_as_string;
 
 /// Maximum bytes of all files together.

@@ -43,6 +43,7 @@ fn pending_view() -> JobView {
         workers: None,
         code: None,
         pushes: 0,
+        started_pushes: 0,
         roster: vec![],
         changes: vec![],
         replicas: [ReplicaView {

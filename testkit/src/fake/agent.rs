@@ -38,6 +38,8 @@ pub(super) struct Shared {
     pub(super) finished: CancellationToken,
     pub(super) gone: CancellationToken,
     pub(super) stays: AtomicBool,
+    /// How it takes code.
+    pub(super) takes_code: watch::Sender<TakesCode>,
     pub(super) kind: AgentKind,
 }
 
@@ -49,6 +51,19 @@ pub(super) enum AgentKind {
     /// The first prototype's agent. It has only `/config` and `/run`, starts a run at every `/run`, and exits with its
     /// run.
     Prototype,
+}
+
+/// How a fake agent takes code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TakesCode {
+    /// Without delay.
+    AtOnce,
+    /// Never. It refuses all code with this answer, like an agent whose disk is full.
+    Never((StatusCode, &'static str)),
+    /// It does not answer to a manifest, like an agent whose node is dead.
+    StallsAtOffer,
+    /// It answers to a manifest, and then not to blobs, like an agent with a slow disk.
+    StallsAtBlobs,
 }
 
 /// The requests that an agent received, and their effects.
@@ -64,8 +79,6 @@ pub struct History {
     pub blobs: Vec<Sha256>,
     /// The manifest of the code that was offered last.
     pub(super) manifest: Option<Manifest>,
-    /// The agent's answer to every offer of code, if it refuses code.
-    pub(super) code_refusal: Option<(StatusCode, &'static str)>,
     /// When each environment was acknowledged.
     pub configured_at: Vec<Instant>,
     /// When each run was started.
@@ -118,6 +131,7 @@ impl FakeAgent {
             finished: CancellationToken::new(),
             gone: CancellationToken::new(),
             stays: AtomicBool::new(false),
+            takes_code: watch::Sender::new(TakesCode::AtOnce),
             kind,
         }))
     }
@@ -157,9 +171,18 @@ impl FakeAgent {
         self.history_mut().refusal = Some(answer);
     }
 
-    /// Makes it refuse all code with this answer, like an agent whose disk is full.
-    pub fn refuse_code(&self, answer: (StatusCode, &'static str)) {
-        self.history_mut().code_refusal = Some(answer);
+    /// Makes it take code in this way from now on.
+    pub fn take_code(&self, how: TakesCode) {
+        self.0.takes_code.send_replace(how);
+    }
+
+    /// Waits while it stalls like this. Returns its refusal, if it refuses code.
+    pub(super) async fn until_it_takes_code(&self, stall: TakesCode) -> Result<(), (StatusCode, &'static str)> {
+        let mut takes = self.0.takes_code.subscribe();
+        match *takes.wait_for(|takes| *takes != stall).await.expect("the sender lives in the agent") {
+            TakesCode::Never(refusal) => Err(refusal),
+            TakesCode::AtOnce | TakesCode::StallsAtOffer | TakesCode::StallsAtBlobs => Ok(()),
+        }
     }
 
     /// Makes it lose all code that it has received.

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use async_trait::async_trait;
-use axum::http::StatusCode;
 use protocol::ids::{JobName, ReplicaId};
 use protocol::job::JobSpec;
 use protocol::routes::TENSORFLOW_PORT;
@@ -18,7 +17,7 @@ use master::backend::{BackendError, PodBackend, PodSpec, PodTable, Refusal, new_
 use master::job::key::JobKey;
 use master::job::observation::{Addresses, Pod, PodState};
 
-use super::agent::{AgentKind, FakeAgent};
+use super::agent::{AgentKind, FakeAgent, TakesCode};
 use super::routes;
 
 /// How pods start.
@@ -31,9 +30,6 @@ pub enum Arrival {
     /// Never. They stay pending, for this reason.
     Never(&'static str),
 }
-
-/// An agent's answer to a request that it refuses.
-type Refused = (StatusCode, &'static str);
 
 /// A back end in memory.
 #[derive(Debug, Clone)]
@@ -48,8 +44,8 @@ struct Shared {
     pending: Mutex<(Vec<ReplicaId>, String)>,
     /// The replicas whose pods cannot be deleted.
     held: Mutex<BTreeSet<ReplicaId>>,
-    /// The replica whose next agent refuses code, and its answer.
-    refuses_code: Mutex<Option<(ReplicaId, Refused)>>,
+    /// How the next agents of these replicas take code.
+    take_code: Mutex<BTreeMap<ReplicaId, TakesCode>>,
 }
 
 /// A change of a pod.
@@ -117,7 +113,7 @@ impl FakeBackend {
             history: Mutex::default(),
             pending: Mutex::default(),
             held: Mutex::default(),
-            refuses_code: Mutex::default(),
+            take_code: Mutex::default(),
         }))
     }
 
@@ -143,13 +139,13 @@ impl FakeBackend {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on, agents of this replica refuse all code with this answer, like an agent whose disk is full.
-    pub fn refuse_code(&self, replica: ReplicaId, answer: Refused) {
-        *self.refuses_code() = Some((replica, answer));
+    /// From now on, new agents of these replicas take code in this way.
+    pub fn take_code(&self, replicas: impl IntoIterator<Item = ReplicaId>, how: TakesCode) {
+        self.takes_code().extend(replicas.into_iter().map(|id| (id, how)));
     }
 
-    fn refuses_code(&self) -> MutexGuard<'_, Option<(ReplicaId, Refused)>> {
-        self.0.refuses_code.lock().unwrap_or_else(PoisonError::into_inner)
+    fn takes_code(&self) -> MutexGuard<'_, BTreeMap<ReplicaId, TakesCode>> {
+        self.0.take_code.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn pending(&self) -> MutexGuard<'_, (Vec<ReplicaId>, String)> {
@@ -287,8 +283,7 @@ impl PodBackend for FakeBackend {
             None => self.arrive().await,
         };
         if let Some(agent) = &agent {
-            let refusal = *self.refuses_code();
-            refusal.iter().filter(|(id, _)| *id == replica).for_each(|(_, answer)| agent.refuse_code(*answer));
+            self.takes_code().get(&replica).into_iter().for_each(|how| agent.take_code(*how));
             self.end_with(agent.clone(), job.clone(), replica);
         }
         let mut jobs = self.lock();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use master::code::CodeStore;
 
-pub use self::agent::{AgentEvent, FakeAgent, History};
+pub use self::agent::{AgentEvent, FakeAgent, History, TakesCode};
 pub use self::backend::{Arrival, FakeBackend, PodChange, PodEvent};
 pub use self::store::{FakeStore, Written};
 

@@ -24,7 +24,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
-use super::agent::{AgentEvent, AgentKind, FakeAgent};
+use super::agent::{AgentEvent, AgentKind, FakeAgent, TakesCode};
 
 #[derive(Debug, Deserialize)]
 struct OfGeneration {
@@ -155,10 +155,8 @@ async fn offer_code(
     Path(id): Path<CodeId>,
     Json(manifest): Json<Manifest>,
 ) -> Result<Json<MissingBlobs>, (StatusCode, &'static str)> {
+    agent.until_it_takes_code(TakesCode::StallsAtOffer).await?;
     let mut history = agent.history_mut();
-    if let Some(refusal) = history.code_refusal {
-        return Err(refusal);
-    }
     history.offers += 1;
     let blobs = manifest.blobs().into_keys();
     let missing: Vec<Sha256> = blobs.filter(|blob| !history.blobs.contains(blob)).collect();
@@ -174,6 +172,7 @@ async fn receive_code(
     Path(id): Path<CodeId>,
     body: Bytes,
 ) -> Result<Json<MissingBlobs>, (StatusCode, &'static str)> {
+    agent.until_it_takes_code(TakesCode::StallsAtBlobs).await?;
     let mut history = agent.history_mut();
     let offered = history.manifest.clone().filter(|manifest| manifest.id() == id);
     let Some(manifest) = offered else { return Err(CODE_MISSING) };

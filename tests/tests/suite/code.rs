@@ -106,7 +106,7 @@ fn new_code_runs_in_the_same_pods_and_bad_code_changes_nothing() {
     assert_eq!((pods(&view), view.restarts.total(), view.pushes), (before, 0, 1));
     stage.verb(&["cancel", "pushed"]).code(0);
     stage.finished("pushed");
-    stage.verb(&["push", "pushed", "src", "--force"]).code(2).says(&["it can no longer be changed"]);
+    stage.verb(&["push", "pushed", "src", "--force"]).code(2).says(&["it takes no new code"]);
 }
 
 #[test]

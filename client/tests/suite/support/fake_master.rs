@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -15,6 +16,9 @@ use protocol::error::{ErrorCode, PROBLEM_JSON, Problem};
 use protocol::ids::ReplicaId;
 use protocol::routes::{LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
 use protocol::view::{BackendKind, JobView, LogLine, MasterView};
+
+/// How often a long poll looks for a new view.
+const CHANGE_INTERVAL: Duration = Duration::from_millis(5);
 
 /// What a fake master serves.
 #[derive(Default)]
@@ -43,6 +47,16 @@ pub(crate) struct Script {
     pub(crate) agent: Option<Vec<u8>>,
     /// The required token.
     pub(crate) token: Option<String>,
+    /// One answer for each change of the job.
+    pub(crate) changes: VecDeque<Changed>,
+}
+
+/// The answer to a change of a job.
+pub(crate) enum Changed {
+    /// The change is refused.
+    Refused(Problem),
+    /// The job with the change. The other views are the next ones.
+    Accepted(Box<JobView>, Vec<JobView>),
 }
 
 /// One answer to a log request.
@@ -162,15 +176,18 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request) -> Response 
             None => problem(404, ErrorCode::UnknownRoute, "this master has no agent program"),
         },
         ("GET", path) if path.ends_with("/logs") => shared.logs(query),
-        ("GET", path) => match shared.view(path, query) {
-            Some(answer) => answer,
-            // Nothing changes any more. The client's deadline ends this wait.
-            None => std::future::pending().await,
+        ("GET", path) => loop {
+            if let Some(answer) = shared.view(path, query) {
+                break answer;
+            }
+            // Unless the job is changed, the client's deadline ends this wait.
+            tokio::time::sleep(CHANGE_INTERVAL).await;
         },
         ("PUT", path) => {
             let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
             json(StatusCode::OK, &shared.code.lock().unwrap().take(&body, path.ends_with("/blobs")))
         }
+        ("PATCH", _) => shared.change(),
         ("DELETE", path) => shared.delete(path),
         (_, path) => shared.cancel(path),
     }
@@ -218,6 +235,17 @@ impl Shared {
         match &script.refusal {
             Some(refusal) => problem(refusal.status, refusal.code, &refusal.detail),
             None => json(status, &script.views[0]),
+        }
+    }
+
+    fn change(&self) -> Response {
+        let mut script = self.script.lock().unwrap();
+        match script.changes.pop_front().expect("no more changes") {
+            Changed::Refused(refusal) => problem(refusal.status, refusal.code, &refusal.detail),
+            Changed::Accepted(answer, next) => {
+                script.views.extend(next);
+                json(StatusCode::OK, &*answer)
+            }
         }
     }
 

@@ -39,6 +39,7 @@ pub(crate) fn pending(name: &str) -> JobView {
         workers: None,
         code: None,
         pushes: 0,
+        started_pushes: 0,
         roster: vec![],
         changes: vec![],
         replicas: replicas.collect(),

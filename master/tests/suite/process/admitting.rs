@@ -40,7 +40,13 @@ async fn the_work_dir_of_the_job_overrides_that_of_the_master() {
 #[tokio::test]
 async fn an_exec_py_that_does_not_parse_is_refused_with_its_line() {
     let folders = Folders::new("import os\n\nprint('hello'\n");
-    refused(&folders.master(), &job(), "bad_work_dir", &["exec.py does not parse", "SyntaxError", "line 3"]).await;
+    refused(
+        &folders.master(),
+        &job(),
+        "bad_work_dir",
+        &["the script does not parse: '(' was never closed (exec.py, line 3)"],
+    )
+    .await;
 }
 
 #[tokio::test]

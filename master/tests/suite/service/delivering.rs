@@ -9,7 +9,7 @@ use protocol::ids::Generation;
 use protocol::job::JobSpec;
 use protocol::run_policy::RunPolicy;
 use protocol::view::{JobResult, JobState};
-use testkit::fake::{Arrival, FakeAgent, FakeBackend, FakeStore};
+use testkit::fake::{Arrival, FakeAgent, FakeBackend, FakeStore, TakesCode};
 
 use crate::code::{Code, send};
 use crate::service::harness::{Master, in_time, reach, spec_with, until, worker};
@@ -116,7 +116,7 @@ async fn a_replica_that_cannot_receive_the_code_is_named_and_no_script_starts() 
         let master = Master::over("first", backend, FakeStore::default());
         let spec = spec(keep(master.jobs.code()), 0);
         let status = StatusCode::from_u16(status).expect("a status");
-        master.backend.refuse_code(worker(1), (status, problem));
+        master.backend.take_code([worker(1)], TakesCode::Never((status, problem)));
         let job = master.submit(spec.clone()).await;
         let view = reach(&job, JobState::Failed).await;
         let reason = "its agent did not receive the job's code: no space left on device".to_owned();
@@ -142,4 +142,42 @@ async fn code_that_neither_the_agent_nor_the_master_has_fails_the_job_with_the_w
     let way_out = "this master no longer has the job's code: delete the job and submit it again, which sends the code";
     assert!(reason.starts_with("its agent did not accept the environment: ") && reason.ends_with(way_out), "{reason}");
     assert_eq!(*replica, worker(0));
+}
+
+/// More agents than receive code of one job at the same time.
+const MANY: u32 = 32;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_that_do_not_answer_delay_no_other_agent() {
+    let master = Master::new();
+    master.backend.take_code((0..MANY).map(worker), TakesCode::StallsAtOffer);
+    let spec = JobSpec { worker_num: MANY + 1, ..spec(keep(master.jobs.code()), 0) };
+    master.submit(spec.clone()).await;
+    let last = master.backend.agent(&spec.name, worker(MANY)).await;
+    in_time("the last agent has the code", async {
+        while last.status().code.staged != spec.code {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_agents_of_one_job_do_not_delay_another_job() {
+    let master = Master::new();
+    master.backend.take_code((0..MANY).map(worker), TakesCode::StallsAtBlobs);
+    let slow = JobSpec { worker_num: MANY, ..spec(keep(master.jobs.code()), 0) };
+    master.submit(slow.clone()).await;
+    for index in 0..MANY {
+        let agent = master.backend.agent(&slow.name, worker(index)).await;
+        in_time("the agent is asked what it misses", async {
+            while agent.history().offers == 0 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+    master.backend.take_code((0..MANY).map(worker), TakesCode::AtOnce);
+    let job = master.submit(JobSpec { name: "other".parse().expect("a name"), worker_num: 2, ..slow }).await;
+    reach(&job, JobState::Running).await;
 }

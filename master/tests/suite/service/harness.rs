@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use master::agent_client::AgentClient;
 use master::agent_token::AgentKey;
+use master::code::CodeStore;
 use master::driver::Context;
 use master::http::{About, Guard, Server};
 use master::registry::{JobHandle, Jobs, Submitted};
@@ -56,16 +57,23 @@ impl Master {
 
     /// Like [`Self::over`], with this key for the tokens of its agents.
     pub(crate) fn with_key(boot_id: &str, agent_key: AgentKey, backend: FakeBackend, store: FakeStore) -> Self {
-        Self::with((boot_id, agent_key), backend, store.clone(), Arc::new(store))
+        let logs = tempfile::tempdir().expect("a folder");
+        Self::with((boot_id, agent_key), backend, (store.clone(), Arc::new(store)), logs)
+    }
+
+    /// Like [`Self::over`], with code that it has before it begins.
+    pub(crate) fn with_code(boot_id: &str, backend: FakeBackend, store: FakeStore, fill: impl Fn(&CodeStore)) -> Self {
+        let logs = tempfile::tempdir().expect("a folder");
+        fill(&code_below(logs.path()));
+        Self::with((boot_id, AgentKey::random()), backend, (store.clone(), Arc::new(store)), logs)
     }
 
     fn with(
         (boot_id, agent_key): (&str, AgentKey),
         backend: FakeBackend,
-        store: FakeStore,
-        seen_store: Arc<dyn JobStore>,
+        (store, seen_store): (FakeStore, Arc<dyn JobStore>),
+        logs: TempDir,
     ) -> Self {
-        let logs = tempfile::tempdir().expect("a folder");
         let context = Context {
             store: seen_store,
             backend: Arc::new(backend.clone()),
@@ -87,7 +95,8 @@ impl Master {
     /// A master that serves HTTP and uses the store `seen_store`.
     pub(crate) async fn serving_over(seen_store: Arc<dyn JobStore>) -> Self {
         let backend = FakeBackend::new(Arrival::AtOnce);
-        Self::with(("first", AgentKey::random()), backend, FakeStore::default(), seen_store).serve(None).await
+        let (stores, logs) = ((FakeStore::default(), seen_store), tempfile::tempdir().expect("a folder"));
+        Self::with(("first", AgentKey::random()), backend, stores, logs).serve(None).await
     }
 
     async fn serve(self, token: Option<&str>) -> Self {

@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use master::code::{CodeError, CodeStore};
+use master::registry::JobsError;
 use protocol::agent::{ExitOutcome, RunState, RunStatus};
-use protocol::code::CodeId;
+use protocol::code::{CodeId, Sha256};
 use protocol::elastic::{ChangeCause, JobPatch};
 use protocol::ids::Generation;
 use protocol::job::JobSpec;
 use protocol::view::{JobState, JobView};
 use serde_json::json;
-use testkit::fake::{Arrival, FakeBackend, FakeStore};
+use testkit::fake::{Arrival, FakeBackend, FakeStore, TakesCode};
 
 use crate::faulty_store::{Bug, FaultyStore};
 use crate::service::delivering::{agents, keep, keep_files, spec};
@@ -19,7 +21,11 @@ use crate::service::harness::{Master, in_time, reach, spec_with, until, worker};
 
 /// Other code of the same script.
 fn keep_other(master: &Master) -> CodeId {
-    keep_files(master.jobs.code(), ["print('hello again')", "NAME = 1"])
+    keep_other_in(master.jobs.code())
+}
+
+fn keep_other_in(store: &CodeStore) -> CodeId {
+    keep_files(store, ["print('hello again')", "NAME = 1"])
 }
 
 async fn push(master: &Master, spec: &JobSpec, code: CodeId) -> Result<(), String> {
@@ -43,7 +49,8 @@ async fn all_scripts_start_again_with_the_new_code_in_the_same_pods() {
         let other = keep_other(&master);
         push(&master, &spec, other).await.expect("the code is taken");
         let view = until(&job, runs_in(1, 2)).await;
-        assert_eq!((view.code, view.pushes, view.restarts.total()), (Some(other), 1, 0));
+        assert_eq!((view.code, view.pushes, view.started_pushes), (Some(other), 1, 1));
+        assert_eq!(view.restarts.total(), 0);
         let change = view.changes.last().expect("a change");
         assert_eq!((change.generation, &change.cause), (Generation { epoch: 1, sequence: 2 }, &ChangeCause::Pushed));
         for agent in &agents {
@@ -56,7 +63,7 @@ async fn all_scripts_start_again_with_the_new_code_in_the_same_pods() {
         agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
         reach(&job, JobState::Succeeded).await;
         let error = push(&master, &spec, keep(master.jobs.code())).await.expect_err("the job has ended");
-        assert!(error.ends_with("so it can no longer be changed"), "{error}");
+        assert!(error.ends_with("so it takes no new code"), "{error}");
     }
 }
 
@@ -67,11 +74,53 @@ async fn an_agent_that_does_not_take_the_code_is_named_and_the_job_goes_on() {
     let job = master.submit(spec.clone()).await;
     until(&job, runs_in(1, 1)).await;
     let agents = agents(&master, &spec).await;
-    agents[1].refuse_code((StatusCode::INSUFFICIENT_STORAGE, "disk full"));
+    agents[1].take_code(TakesCode::Never((StatusCode::INSUFFICIENT_STORAGE, "disk full")));
     let error = push(&master, &spec, keep_other(&master)).await.expect_err("an agent refuses");
     assert!(error.contains("an agent did not take the new code: worker-1: "), "{error}");
     let view = until(&job, runs_in(1, 1)).await;
     assert_eq!((view.pushes, view.code), (0, spec.code));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_push_that_outlasts_a_request_names_the_slow_agent_and_is_done_when_it_is_repeated() {
+    let master = Master::new();
+    let spec = spec(keep(master.jobs.code()), 0);
+    let job = master.submit(spec.clone()).await;
+    until(&job, runs_in(1, 1)).await;
+    let agents = agents(&master, &spec).await;
+    agents[1].take_code(TakesCode::StallsAtBlobs);
+    let other = keep_other(&master);
+    let patch = JobPatch { code: Some(other), ..JobPatch::default() };
+    let error = loop {
+        let pushed = master.jobs.patch_within(&spec.name, patch, Duration::ZERO).await;
+        let error = pushed.expect_err("an agent does not have the code").to_string();
+        if !error.starts_with("worker-0, ") {
+            break error;
+        }
+    };
+    assert!(error.starts_with("worker-1 of job \"bringing\" still receive the new code: repeat"), "{error}");
+    assert_eq!(until(&job, runs_in(1, 1)).await.pushes, 0, "nothing is on record");
+    agents[1].take_code(TakesCode::AtOnce);
+    push(&master, &spec, other).await.expect("all agents have it");
+    until(&job, |view| view.started_pushes == 1 && view.code == Some(other)).await;
+    assert_eq!(agents.map(|agent| agent.history().offers), [2, 2], "one delivery for all requests");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_the_masters_disk_has_damaged_is_asked_for_again() {
+    let master = Master::new();
+    let spec = spec(keep(master.jobs.code()), 0);
+    let job = master.submit(spec.clone()).await;
+    until(&job, runs_in(1, 1)).await;
+    let other = keep_other(&master);
+    let blob = master.logs.path().join("code/blobs").join(Sha256::of(b"print('hello again')").to_string());
+    std::fs::write(blob, "print('HELLO AGAIN')").expect("it is damaged");
+    let patch = JobPatch { code: Some(other), ..JobPatch::default() };
+    let error = master.jobs.patch(&spec.name, patch).await.expect_err("the code is damaged");
+    assert!(matches!(error, JobsError::Code(CodeError::Missing(id)) if id == other), "{error}");
+    keep_other(&master);
+    push(&master, &spec, other).await.expect("the code is whole");
+    until(&job, |view| view.started_pushes == 1).await;
 }
 
 /// Writes a push into the record, as a master does before it dies.
@@ -100,7 +149,7 @@ async fn a_new_master_starts_a_job_again_whose_push_it_finds_on_record() {
     let job = second.jobs.find(&spec.name).expect("the job is on record");
     let view = until(&job, |view| {
         view.state == JobState::Running
-            && view.pushes == 1
+            && view.started_pushes == 1
             && view.generation >= Some(Generation { epoch: 2, sequence: 1 })
     });
     assert_eq!(view.await.restarts.counted, 0);
@@ -124,9 +173,10 @@ async fn a_master_that_died_while_it_stopped_the_scripts_for_a_push_has_not_fail
     for agent in agents(&first, &spec).await {
         agent.end_as_stopped();
     }
-    let second = Master::over("second", backend, store.clone());
-    keep(second.jobs.code());
-    keep_other(&second);
+    let second = Master::with_code("second", backend, store.clone(), |code| {
+        keep(code);
+        keep_other_in(code);
+    });
     in_time("the second master knows the job", second.jobs.complete()).await;
     let job = second.jobs.find(&spec.name).expect("the job is on record");
     let view = until(&job, |view| view.state == JobState::Running && view.pushes == 1).await;
@@ -177,7 +227,7 @@ async fn of_two_pushes_at_once_all_scripts_run_the_one_on_record() {
     let third = keep_files(master.jobs.code(), ["print('and again')", "NAME = 1"]);
     let (one, two) = tokio::join!(push(&master, &spec, keep_other(&master)), push(&master, &spec, third));
     assert_eq!((one, two), (Ok(()), Ok(())));
-    let view = until(&job, |view| view.state == JobState::Running && view.pushes == 2).await;
+    let view = until(&job, |view| view.started_pushes == 2).await;
     for agent in agents(&master, &spec).await {
         assert_eq!(agent.status().code.running, view.code);
         agent.exit(ExitOutcome::Code(0));
@@ -197,5 +247,5 @@ async fn a_job_that_waits_for_its_pods_starts_with_pushed_code_and_one_that_is_d
     assert_eq!((view.state, view.code), (JobState::Pending, Some(other)));
     master.jobs.wish(&spec.name, master::store::Wish::Delete).await.expect("the wish is recorded");
     let error = push(&master, &spec, keep(master.jobs.code())).await.expect_err("it is deleted, or will be");
-    assert!(error.contains("no longer be changed") || error.starts_with("no job is named"), "{error}");
+    assert!(error.contains("takes no new code") || error.starts_with("no job is named"), "{error}");
 }

@@ -1,0 +1,90 @@
+//! `push`: what the client says about a push that is refused, takes long, or is replaced.
+
+use protocol::code::CodeId;
+use protocol::error::{ErrorCode, Problem};
+use protocol::ids::Generation;
+use protocol::view::JobView;
+
+use crate::support::fake_master::{Changed, FakeMaster, Script};
+use crate::support::views::{running, succeeded};
+use crate::support::{Ended, folder_with_script, run};
+
+fn code(digit: &str) -> Option<CodeId> {
+    Some(digit.repeat(64).parse().unwrap())
+}
+
+/// A job that brought its code, in this start, with this many pushes, of which this start has `started`.
+fn job(seq: u64, sequence: u32, pushes: u32, started: u32) -> JobView {
+    let mut view = running("digits");
+    (view.spec.work_dir, view.spec.code, view.code) = (None, code("0"), code("1"));
+    (view.seq, view.generation) = (seq, Some(Generation { epoch: 1, sequence }));
+    (view.pushes, view.started_pushes) = (pushes, started);
+    view
+}
+
+fn refused(status: u16, code: ErrorCode, detail: &str) -> Changed {
+    Changed::Refused(Problem { status, code, detail: detail.to_owned() })
+}
+
+/// Pushes to a job that runs, with these answers to each request for the change.
+#[track_caller]
+fn push(changes: impl Into<Vec<Changed>>, more: &[&str]) -> (Ended, FakeMaster) {
+    let changes = changes.into().into();
+    let master = FakeMaster::start(Script { views: vec![job(2, 1, 0, 0)], changes, ..Script::default() });
+    let folder = folder_with_script();
+    let ended = run(folder.path(), &[&["push", "digits", "--master", &master.url], more].concat());
+    (ended, master)
+}
+
+#[test]
+fn a_push_that_another_push_has_replaced_says_so_and_has_not_succeeded() {
+    let other = JobView { code: code("2"), ..job(3, 2, 2, 2) };
+    let (ended, _) = push([Changed::Accepted(job(2, 1, 1, 0).into(), vec![other])], &[]);
+    ended.expect_code(1).expect_stderr("another push to job digits came after this one, and has replaced its code");
+}
+
+#[test]
+fn a_push_during_a_start_waits_for_the_start_with_its_own_code() {
+    let next = vec![job(3, 2, 2, 1), job(4, 3, 2, 2)];
+    let (ended, _) = push([Changed::Accepted(job(2, 1, 2, 0).into(), next)], &[]);
+    ended.expect_code(0).expect_stderr("job digits runs the new code after ").expect_stderr("(start 1.3)");
+}
+
+#[test]
+fn a_job_that_ends_before_its_new_code_has_run_is_no_success() {
+    let ended = JobView { seq: 3, pushes: 1, ..succeeded("digits") };
+    let (pushed, _) = push([Changed::Accepted(job(2, 1, 1, 0).into(), vec![ended.clone()])], &[]);
+    pushed.expect_code(1).expect_stderr("job digits has ended without the new code (succeeded)");
+    let has_run = JobView { started_pushes: 1, ..ended };
+    let (pushed, _) = push([Changed::Accepted(job(2, 1, 1, 0).into(), vec![has_run])], &[]);
+    pushed.expect_code(0).expect_stderr("job digits has run the new code, and has ended (succeeded)");
+}
+
+#[test]
+fn a_push_is_repeated_while_agents_receive_the_code() {
+    let underway = || refused(503, ErrorCode::CodeUnderway, "worker-1 is slow");
+    let accepted = Changed::Accepted(job(2, 1, 1, 0).into(), vec![job(3, 2, 1, 1)]);
+    let (ended, master) = push([underway(), underway(), accepted], &[]);
+    let ended = ended.expect_code(0).expect_stderr("job digits runs the new code after ");
+    assert_eq!(ended.stderr.matches("worker-1 is slow").count(), 1, "{}", ended.stderr);
+    assert_eq!(master.asked().iter().filter(|asked| asked.starts_with("PATCH")).count(), 3);
+}
+
+#[test]
+fn watched_files_that_an_agent_did_not_take_are_pushed_again_without_a_save() {
+    let full = || refused(409, ErrorCode::CodeNotTaken, "the disk of worker-1 is full");
+    let end = JobView { seq: 3, pushes: 1, started_pushes: 1, ..succeeded("digits") };
+    let accepted = Changed::Accepted(job(2, 1, 1, 0).into(), vec![end]);
+    let (ended, master) = push([full(), accepted], &["--watch"]);
+    let ended = ended.expect_code(0).expect_stderr("error: the disk of worker-1 is full");
+    assert_eq!(ended.stderr.matches("the disk of worker-1").count(), 1, "{}", ended.stderr);
+    assert_eq!(master.asked().iter().filter(|asked| asked.starts_with("PATCH")).count(), 2);
+}
+
+#[test]
+fn a_refusal_for_good_is_bad_input() {
+    let (ended, _) = push([refused(409, ErrorCode::CannotPush, "its script is in its image")], &[]);
+    ended.expect_code(2).expect_stderr("error: its script is in its image");
+    let (ended, _) = push([refused(409, ErrorCode::CodeNotTaken, "its disk is full")], &[]);
+    ended.expect_code(3).expect_stderr("error: its disk is full");
+}
