@@ -85,7 +85,7 @@ struct Cut {
     fence_from: Duration,
     /// When the present master last heard it, or began.
     heard: Duration,
-    /// What a new master does not know.
+    /// Its last status, which a new master does not know.
     hidden: Option<RunStatus>,
 }
 
@@ -161,7 +161,7 @@ impl Place {
     }
 
     fn cut_off(&mut self, now: Duration) {
-        self.cut = Some(Cut { fence_from: now, heard: now, hidden: None });
+        self.cut = Some(Cut { fence_from: now, heard: now, hidden: self.status() });
     }
 
     /// Its network works again. A new master learns what its agent does.
@@ -478,9 +478,8 @@ impl World {
             let pod = place.seen.pod.take();
             let agent = match (&pod, place.status(), &mut place.cut) {
                 (Some(PodState::Running(_)), Some(status), None) => AgentState::Status(Box::new(status)),
-                (_, status, Some(cut)) => {
+                (_, _, Some(cut)) => {
                     cut.heard = self.now;
-                    cut.hidden = status.or(cut.hidden.take());
                     AgentState::Silent
                 }
                 (_, _, None) => AgentState::Silent,
@@ -574,6 +573,10 @@ proptest! {
     ) {
         check(None, waits_for_code, &happenings);
     }
+}
+
+proptest! {
+    #![proptest_config(cases(96))]
 
     #[test]
     fn a_job_with_leases_starts_no_gang_beside_a_run_that_it_cannot_reach(
