@@ -98,6 +98,7 @@ fn failed_view() -> JobView {
             restarted: millis(8),
             suspended: None,
             resumed: millis(7),
+            halted: None,
             ended: millis(9),
             finished: millis(10),
         },
