@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::agent::{RunState, RunStatus};
+use protocol::ids::Generation;
 use tokio::sync::watch;
 
 use crate::log::{Output, Stream};
@@ -44,6 +45,8 @@ pub enum Piece {
     Dropped(u64),
     /// No more pieces follow.
     End,
+    /// No more pieces follow, because this run has ended. All of its output was read.
+    RunEnded(Option<Generation>),
 }
 
 impl Follower {
@@ -73,11 +76,9 @@ impl Follower {
     pub async fn next(&mut self) -> io::Result<Piece> {
         loop {
             // Check this before reading: when the run has exited, all of its output is in the log.
-            let over = self.is_over();
-            match self.read()? {
-                Piece::End if over => return Ok(Piece::End),
-                Piece::End => {}
-                piece @ (Piece::Bytes(_) | Piece::Dropped(_)) => return Ok(piece),
+            let end = self.end();
+            if let Some(piece) = self.read()?.or(end) {
+                return Ok(piece);
             }
             tokio::select! {
                 // The log outlives its readers, so this cannot fail.
@@ -88,20 +89,23 @@ impl Follower {
         }
     }
 
-    /// Whether the log holds everything that the reader wants.
-    fn is_over(&mut self) -> bool {
+    /// The last piece, if the log holds everything that the reader wants.
+    fn end(&mut self) -> Option<Piece> {
         let agent_ends = self.status.has_changed().is_err();
-        let state = self.status.borrow_and_update().state;
+        let (state, generation) = {
+            let status = self.status.borrow_and_update();
+            (status.state, status.generation)
+        };
         self.end.mark_unchanged();
         match self.until {
-            Until::Offset(_) => true,
-            Until::RunExited => agent_ends || state == RunState::Exited,
-            Until::AgentEnds => agent_ends,
+            Until::RunExited if state == RunState::Exited => Some(Piece::RunEnded(generation)),
+            Until::RunExited | Until::AgentEnds => agent_ends.then_some(Piece::End),
+            Until::Offset(_) => Some(Piece::End),
         }
     }
 
-    /// Reads the next piece that the log has now; [`Piece::End`] if there is none.
-    fn read(&mut self) -> io::Result<Piece> {
+    /// Reads the next piece that the log has now, if there is one.
+    fn read(&mut self) -> io::Result<Option<Piece>> {
         let wanted = match self.until {
             Until::Offset(end) => (end.saturating_sub(self.offset)).min(PIECE_BYTES as u64) as usize,
             Until::RunExited | Until::AgentEnds => PIECE_BYTES,
@@ -111,13 +115,13 @@ impl Follower {
         let dropped = from.saturating_sub(self.offset);
         if dropped > 0 {
             self.offset = from;
-            return Ok(Piece::Dropped(dropped));
+            return Ok(Some(Piece::Dropped(dropped)));
         }
         if n == 0 {
-            return Ok(Piece::End);
+            return Ok(None);
         }
         buffer.truncate(n);
         self.offset = from + n as u64;
-        Ok(Piece::Bytes(buffer.into()))
+        Ok(Some(Piece::Bytes(buffer.into())))
     }
 }

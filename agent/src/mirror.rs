@@ -32,7 +32,7 @@ async fn copy(mut follower: Follower, mut to: impl AsyncWrite + Unpin) -> io::Re
                 let note = format!("\n[muster: {bytes} bytes of output were dropped here]\n");
                 to.write_all(note.as_bytes()).await?;
             }
-            Piece::End => return Ok(()),
+            Piece::End | Piece::RunEnded(_) => return Ok(()),
         }
         // Without a flush, the bytes may stay in the writer's buffer until the next line.
         to.flush().await?;

@@ -2,6 +2,7 @@
 
 mod code;
 mod leased;
+mod output;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +11,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use futures_util::{Stream, TryStreamExt};
 use http_body_util::{BodyExt, Collected, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
@@ -26,6 +26,7 @@ use protocol::warm::WarmRequest;
 use tokio::time::timeout;
 
 pub use self::leased::{LeasePoll, PartOfStart};
+pub use self::output::{LogPiece, LogStream};
 use crate::agent_token::AgentToken;
 
 /// Maximum time to keep an unused connection. Each job's agents have their own addresses, so kept connections are
@@ -100,15 +101,6 @@ pub enum AgentAnswer {
     Status(Box<RunStatus>),
     /// The agent has no such route. It is an agent of the first prototype, which has only `/config` and `/run`.
     SeedOnly,
-}
-
-/// A part of a run's output.
-#[derive(Debug)]
-pub struct LogStream<S> {
-    /// The absolute offset of the first byte.
-    pub offset: u64,
-    /// The bytes as they arrive.
-    pub bytes: S,
 }
 
 /// The client for all agents. It reaches pods directly: no proxy, no redirect, no TLS.
@@ -242,25 +234,6 @@ impl AgentClient {
     /// [`AgentError`].
     pub async fn finish(&self, agent: SocketAddr) -> Result<(), AgentError> {
         self.call(post(agent, routes::AGENT_FINISH, Bytes::new()), CALL_TIMEOUT).await.map(drop)
-    }
-
-    /// `GET /logs`: both streams from `offset` to the end of the run.
-    ///
-    /// # Errors
-    /// [`AgentError`]; the stream's own errors are those of the connection.
-    pub async fn logs(
-        &self,
-        agent: SocketAddr,
-        offset: u64,
-    ) -> Result<LogStream<impl Stream<Item = Result<Bytes, AgentError>> + Send + use<>>, AgentError> {
-        let path = format!("{}?stream=both&follow=true&offset={offset}", routes::AGENT_LOGS);
-        let response =
-            timeout(CALL_TIMEOUT, self.send(get(agent, &path))).await.map_err(|late| unreachable(agent, late))??;
-        let first = response.headers().get(routes::LOG_OFFSET_HEADER);
-        let offset = first.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(offset);
-        let bytes = response.into_body().into_data_stream();
-        let bytes = TryStreamExt::map_err(bytes, move |error| unreachable(agent, error));
-        Ok(LogStream { offset, bytes })
     }
 
     /// Sends one request and reads its whole answer, so that the connection can be reused.

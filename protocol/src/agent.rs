@@ -107,11 +107,15 @@ impl RunStatus {
         }
     }
 
-    /// Whether it differs from an earlier status in more than the progress of the script. The first step of a run is
-    /// news, later ones are not.
+    /// Whether it differs from an earlier status in more than the progress of the script or of its stop. The first step
+    /// of a run and its end are news. Later steps are not, and neither is that the run is being stopped.
     pub fn is_news_after(&self, known: &Self) -> bool {
         let stage = |status: &Self| status.helper.as_ref().map(Progress::has_stepped);
-        stage(self) != stage(known) || Self { helper: known.helper.clone(), ..self.clone() } != *known
+        let mut now = Self { helper: known.helper.clone(), ..self.clone() };
+        if matches!((known.state, now.state), (RunState::Running | RunState::Stopping, RunState::Stopping)) {
+            (now.state, now.pid) = (known.state, known.pid);
+        }
+        stage(self) != stage(known) || now != *known
     }
 }
 

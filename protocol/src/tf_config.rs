@@ -69,11 +69,12 @@ impl From<ReplicaId> for Task {
     }
 }
 
-/// The value of TF_CONFIG. The cluster is borrowed, because it is the same for every member.
+/// The value of TF_CONFIG. The cluster is borrowed, because it is the same for every member. It may be a [`Cluster`], or
+/// the JSON of one.
 #[derive(Debug)]
-pub struct TfConfig<'a> {
+pub struct TfConfig<'a, C: ?Sized = Cluster> {
     /// The cluster; the same for all members.
-    pub cluster: &'a Cluster,
+    pub cluster: &'a C,
     /// This replica's task.
     pub task: Task,
     /// Further keys, without those of the other fields.
@@ -83,7 +84,7 @@ pub struct TfConfig<'a> {
 /// The keys of TF_CONFIG that Muster computes.
 pub const COMPUTED_KEYS: [&str; 2] = ["cluster", "task"];
 
-impl Serialize for TfConfig<'_> {
+impl<C: Serialize + ?Sized> Serialize for TfConfig<'_, C> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { cluster, task, extra } = self;
         let mut map = serializer.serialize_map(Some(COMPUTED_KEYS.len() + extra.len()))?;

@@ -1,12 +1,12 @@
 //! The answers to requests, for every success and every failure.
 
 use bytes::Bytes;
-use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, TRAILER};
 use hyper::{Method, Response, StatusCode};
 use protocol::agent::RunStatus;
 use protocol::code::MissingBlobs;
 use protocol::error::{ErrorCode, PROBLEM_JSON, Problem};
-use protocol::routes::{LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
+use protocol::routes::{LOG_COMPLETE_TRAILER, LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
 
 use super::body::AgentBody;
 use crate::activity::OpenRequest;
@@ -144,6 +144,7 @@ fn logs(follower: Follower, dropped: u64, open: Option<OpenRequest>) -> Response
     let mut response = Response::new(AgentBody::following(follower, open));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(TRAILER, HeaderValue::from_static(LOG_COMPLETE_TRAILER));
     headers.insert(HeaderName::from_static(LOG_OFFSET_HEADER), offset.into());
     headers.insert(HeaderName::from_static(LOG_DROPPED_HEADER), dropped.into());
     response

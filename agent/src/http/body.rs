@@ -8,6 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, SizeHint};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use protocol::ids::Generation;
+use protocol::routes::LOG_COMPLETE_TRAILER;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::warn;
@@ -24,7 +27,7 @@ pub(super) enum AgentBody {
     /// A whole answer.
     Full(Full<Bytes>),
     /// A log, piece by piece. The body ends when the sender is dropped.
-    Pieces(mpsc::Receiver<Bytes>),
+    Pieces(mpsc::Receiver<Frame<Bytes>>),
 }
 
 impl AgentBody {
@@ -45,25 +48,33 @@ impl AgentBody {
 /// Sends a log until it ends or the reader leaves. It also stops before missing bytes, because a body of raw bytes has
 /// no place for a note. When the reader asks again from there, the headers of the next answer say how many bytes are
 /// missing.
-async fn deliver(mut follower: Follower, sender: mpsc::Sender<Bytes>, _open: Option<OpenRequest>) {
+async fn deliver(mut follower: Follower, sender: mpsc::Sender<Frame<Bytes>>, _open: Option<OpenRequest>) {
     loop {
         let piece = tokio::select! {
             piece = follower.next() => piece,
             () = sender.closed() => return,
         };
-        match piece {
-            Ok(Piece::Bytes(bytes)) => {
-                if !matches!(timeout(READER_LIMIT, sender.send(bytes)).await, Ok(Ok(()))) {
-                    return;
-                }
-            }
+        let (frame, is_last) = match piece {
+            Ok(Piece::Bytes(bytes)) => (Frame::data(bytes), false),
+            Ok(Piece::RunEnded(generation)) => (completeness(generation), true),
             Ok(Piece::Dropped(_) | Piece::End) => return,
             Err(error) => {
                 warn!(%error, "a log could not be read");
                 return;
             }
+        };
+        let sent = timeout(READER_LIMIT, sender.send(frame)).await;
+        if is_last || !matches!(sent, Ok(Ok(()))) {
+            return;
         }
     }
+}
+
+/// Tells readers who understand trailers that they have all output of a run.
+fn completeness(generation: Option<Generation>) -> Frame<Bytes> {
+    let value = generation.map(|generation| generation.to_string()).unwrap_or_default();
+    let value = HeaderValue::try_from(value).expect("digits and a dot make a header");
+    Frame::trailers(HeaderMap::from_iter([(HeaderName::from_static(LOG_COMPLETE_TRAILER), value)]))
 }
 
 impl Body for AgentBody {
@@ -78,7 +89,7 @@ impl Body for AgentBody {
             Self::Full(full) => Pin::new(full).poll_frame(context),
             Self::Pieces(pieces) => {
                 let piece = ready!(pieces.poll_recv(context));
-                Poll::Ready(piece.map(|bytes| Ok(Frame::data(bytes))))
+                Poll::Ready(piece.map(Ok))
             }
         }
     }

@@ -268,13 +268,12 @@ impl Runner {
             let (warm, helper, boot_id) = (self.warm.state(), self.helper.status(), status.boot_id.clone());
             let new = RunStatus { seq, ..status_of(&self.state.phase, self.code, warm, helper, boot_id) };
             // Long polls get a new step with their next answer.
-            if !new.is_news_after(status) {
-                *status = new;
-                return false;
+            let is_news = new.is_news_after(status);
+            if is_news || new.state != status.state {
+                log_change(&new);
             }
-            *status = RunStatus { seq: seq + 1, ..new };
-            log_change(status);
-            true
+            *status = RunStatus { seq: seq + u64::from(is_news), ..new };
+            is_news
         });
     }
 

@@ -1,13 +1,14 @@
 //! Output: kept byte for byte, addressed by offsets, followed to its end.
 
 use std::io::Read;
+use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 use std::thread;
 
 use crate::support::{Agent, parse_response, wait_until};
 use protocol::agent::{ExitOutcome, RunState};
-use protocol::routes::{LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
+use protocol::routes::{LOG_COMPLETE_TRAILER, LOG_DROPPED_HEADER, LOG_OFFSET_HEADER};
 
 #[test]
 fn output_is_kept_byte_for_byte_and_each_stream_has_its_own_offsets() {
@@ -106,6 +107,27 @@ fn bytes_that_could_not_be_kept_are_a_gap_after_which_a_reader_continues() {
     let second = agent.get("/logs?stream=stdout&offset=7");
     assert_eq!((second.number(LOG_OFFSET_HEADER), second.number(LOG_DROPPED_HEADER)), (7 + 65_536, 65_536));
     assert_eq!(second.text(), "after\n");
+}
+
+#[test]
+fn a_reader_that_takes_trailers_learns_that_the_run_has_ended() {
+    let agent = Agent::of_shell("echo line; exec sleep 1000");
+    let text = |mut stream: TcpStream| {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    };
+    assert_eq!(agent.post("/config?generation=2.7", "{}").status, 200);
+    assert_eq!(agent.get("/run").status, 200);
+    agent.wait_for_output("line");
+    let streams = ["te: trailers\r\n", ""].map(|headers| agent.send_with(headers, "GET", "/logs?follow=true", b""));
+    assert_eq!(agent.post("/stop?grace=0", "").status, 202);
+    let end = format!("\r\n0\r\n{LOG_COMPLETE_TRAILER}: 2.7\r\n\r\n");
+    let [knowing, plain] = streams.map(text);
+    assert!(knowing.ends_with(&format!("line\n{end}")), "{knowing}");
+    assert!(plain.ends_with("line\n\r\n0\r\n\r\n"), "{plain}");
+    let part = agent.request_with("te: trailers\r\n", "GET", "/logs?offset=1", "");
+    assert_eq!(part.text(), "ine\n", "an answer that does not follow has no trailer");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Carries out the actions of `step`. Slow work runs in tasks that report back.
 
-use std::collections::BTreeMap;
-use std::mem;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,7 +89,7 @@ impl Driver {
                 return next;
             }
         }
-        let waiting = self.agents(|phase| !phase.was_launched());
+        let waiting = self.agents(|_, phase| !phase.was_launched());
         self.begin_start(tasks::launch(self.fanout(generation), waiting));
         Next::GoOn
     }
@@ -113,15 +112,14 @@ impl Driver {
     async fn stop_runs(&mut self, grace: Duration) {
         self.call_start_back().await;
         let generation = self.phase.generation();
-        let mut targets = self.agents(|phase| phase.was_configured() && !phase.is_dead());
-        targets.retain(|(subject, _)| {
-            let replica = self.replicas.get_mut(&subject.id);
-            replica.is_some_and(|replica| {
-                replica.watch_run(true);
-                !mem::replace(&mut replica.is_stopped, true)
-            })
-        });
         // `step` repeats this action at each change while a job ends. Usually every agent was asked already.
+        let targets = self.agents(|replica, phase| !replica.is_stopped && phase.was_configured() && !phase.is_dead());
+        for (subject, _) in &targets {
+            self.replicas.entry(subject.id).and_modify(|replica| {
+                replica.watch_run(generation);
+                replica.is_stopped = true;
+            });
+        }
         if targets.is_empty() {
             return;
         }
@@ -242,16 +240,20 @@ impl Driver {
         }
     }
 
-    /// The agents of the members whose phase passes `test`.
-    fn agents(&self, test: impl Fn(&ReplicaPhase) -> bool) -> Vec<(Subject, SocketAddr)> {
-        let gang = self.gang();
-        let chosen = gang.members().filter(|member| test(&member.phase));
-        chosen
-            .filter_map(|member| {
-                let replica = self.replicas.get(&member.id)?;
-                Some((replica.subject(member.id), replica.seen.addresses()?.agent))
-            })
-            .collect()
+    /// The agents of the members that pass `test`.
+    fn agents(&self, test: impl Fn(&Replica, &ReplicaPhase) -> bool) -> Vec<(Subject, SocketAddr)> {
+        let horizon = self.phase.horizon();
+        let passes = |replica: &Replica| test(replica, &ReplicaPhase::of(&replica.seen, horizon));
+        let passing = self.replicas.iter().filter(|(_, replica)| passes(replica));
+        let agent =
+            |(id, replica): (&ReplicaId, &Replica)| Some((replica.subject(*id), replica.seen.addresses()?.agent));
+        let mut agents: Vec<_> = passing.filter_map(agent).collect();
+        if !agents.is_empty() {
+            let gang = self.gang();
+            let members: BTreeSet<ReplicaId> = gang.members().map(|member| member.id).collect();
+            agents.retain(|(subject, _)| members.contains(&subject.id));
+        }
+        agents
     }
 }
 

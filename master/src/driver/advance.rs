@@ -60,7 +60,7 @@ impl Driver {
         // The view of a finished job does not change.
         let had_finished = matches!(before, JobPhase::Finished { .. });
         if !is_amid_start && !had_finished {
-            self.publish();
+            self.publish_in_time(self.phase != before);
         }
         if self.is_to_be_forgotten() { self.forget().await } else { Next::GoOn }
     }
@@ -84,7 +84,7 @@ impl Driver {
             // Long polls begin only now, because they would slow down the start of a large gang.
             JobPhase::Running { generation, .. } => {
                 self.starts.note_running(*generation, gang);
-                self.replicas.values().for_each(|replica| replica.watch_run(true));
+                self.replicas.values().for_each(|replica| replica.watch_run(Some(*generation)));
             }
             JobPhase::Restarting { .. } => {
                 let is_elastic = self.policy.elastic.is_some();

@@ -48,7 +48,7 @@ pub(super) struct Follower {
     copied: watch::Receiver<Copied>,
     heard: watch::Receiver<Option<Heard>>,
     lease: Option<Lease>,
-    watched: watch::Sender<bool>,
+    watched: watch::Sender<Option<Generation>>,
     pod_ended: CancellationToken,
     _task: AbortOnDropHandle<()>,
 }
@@ -97,7 +97,7 @@ impl Follower {
     pub(super) fn begin(followed: Followed) -> Self {
         let (news, copied) = watch::channel(Copied::default());
         let (address, lease, pod_ended) = (followed.address, followed.lease, CancellationToken::new());
-        let (reporter, watched) = (followed.reporter.clone(), watch::Sender::new(false));
+        let (reporter, watched) = (followed.reporter.clone(), watch::Sender::new(None));
         let (answers, heard) = watch::channel(None);
         let (began, ended) = (Instant::now(), pod_ended.clone());
         let pod = Pod { followed, news, answers, watched: watched.subscribe(), ended, began };
@@ -119,10 +119,14 @@ impl Follower {
         Some(Renewal { fence: self.lease?.fence(), heard: heard.clock? })
     }
 
-    /// Sets whether the agent's status may change by itself from now on, because the gang runs or is being stopped.
-    /// Before that, the answers to the driver's own requests are enough.
-    pub(super) fn watch_run(&self, may_change: bool) {
-        self.watched.send_replace(may_change);
+    /// Tells that the agent's status may change by itself from now on, because the gang runs this start or it is being
+    /// stopped. Before that, and after the end of the agent's run, the answers to the driver's own requests are enough.
+    pub(super) fn watch_run(&self, start: Option<Generation>) {
+        self.watched.send_if_modified(|watched| {
+            let is_newer = start > *watched;
+            *watched = start.max(*watched);
+            is_newer
+        });
     }
 
     /// Notifies the task that the pod has ended. The task still copies the remaining output, and ends if the agent is
@@ -154,7 +158,8 @@ struct Pod {
     followed: Followed,
     news: watch::Sender<Copied>,
     answers: watch::Sender<Option<Heard>>,
-    watched: watch::Receiver<bool>,
+    /// The newest start of [`Follower::watch_run`].
+    watched: watch::Receiver<Option<Generation>>,
     ended: CancellationToken,
     /// The zero of this task's clock.
     began: Instant,
@@ -262,15 +267,19 @@ impl Pod {
         }
     }
 
-    /// Waits while the gang does not run and the agent's last answer reported no run. Polls that only confirm the
-    /// driver's own requests would slow down the start of a large gang. The wait is limited, because a master that is
-    /// being replaced may still start a run.
+    /// Waits while the gang does not run and the agent's last answer reported no run, or the end of its run. Polls that
+    /// only confirm the driver's own requests would slow down the start of a large gang. The wait is limited, because a
+    /// master that is being replaced may still start a run.
     async fn until_it_may_change(&self, heard: Option<&RunStatus>) {
-        let is_at_rest = heard.is_some_and(|heard| matches!(heard.state, RunState::Idle | RunState::Configured));
-        if is_at_rest {
-            // A timeout and a dropped sender both mean that it is time to ask.
-            let _ = timeout(REST_MAX, self.watched.clone().wait_for(|may_change| *may_change)).await;
-        }
+        let Some(RunStatus { state, generation, .. }) = heard else { return };
+        let may_change = |start: &Option<Generation>| match state {
+            RunState::Idle => start.is_some(),
+            RunState::Configured => start >= generation,
+            RunState::Running | RunState::Stopping => true,
+            RunState::Exited => start > generation,
+        };
+        // A timeout and a dropped sender both mean that it is time to ask.
+        let _ = timeout(REST_MAX, self.watched.clone().wait_for(may_change)).await;
     }
 
     /// Asks for the agent's status. Retries an unreachable agent until its pod has ended, because only the pod's state

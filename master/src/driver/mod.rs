@@ -134,6 +134,10 @@ struct Driver {
     silence: BTreeMap<ReplicaId, Duration>,
     /// When the driver next renews the network policy of the job's pods.
     prepare_at: Instant,
+    /// When the newest view was published.
+    published_at: Instant,
+    /// When to publish the next view, if something has changed since.
+    publish_at: Option<Instant>,
     /// How many times the job had restarted before this driver began.
     restarts_before: u32,
     /// When the finished job is deleted, if it has a time to live.
@@ -190,6 +194,8 @@ impl Driver {
             failed: None,
             silence: BTreeMap::new(),
             prepare_at: Instant::now() + wake::PREPARE_INTERVAL,
+            published_at: Instant::now(),
+            publish_at: None,
             restarts_before: record.restarts.total(),
             forget_at: None,
             context,

@@ -206,12 +206,11 @@ impl Replica {
         if self.deletion.as_ref().is_none_or(AbortOnDropHandle::is_finished) {
             self.deletion_asked_at = None;
         }
-        self.watch_run(false);
     }
 
-    /// Tells its follower whether its agent's status may change by itself from now on.
-    pub(super) fn watch_run(&self, may_change: bool) {
-        self.follower.iter().for_each(|follower| follower.watch_run(may_change));
+    /// Tells its follower that its agent's status may change by itself from now on, in this start.
+    pub(super) fn watch_run(&self, start: Option<Generation>) {
+        self.follower.iter().for_each(|follower| follower.watch_run(start));
     }
 
     /// Drops details that a finished job's view and record already contain. Keeps whether the agent was configured.

@@ -1,9 +1,11 @@
 //! Builds the view of a job from what its driver knows.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use protocol::ids::{Generation, PodName, ReplicaId};
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaView};
+use tokio::time::Instant;
 
 use super::Driver;
 use super::tracked::Replica;
@@ -11,6 +13,11 @@ use crate::job::observation::Observation;
 use crate::job::phase::JobPhase;
 use crate::job::replica::ReplicaPhase;
 use crate::store::JobRecord;
+
+/// Maximum replicas of a gang whose view is published at each change.
+const SMALL_GANG: usize = 64;
+/// Interval between two views of a larger gang whose phase stays the same.
+const PUBLISH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The view of a job before its driver has observed it.
 pub fn initial(record: &JobRecord) -> JobView {
@@ -75,7 +82,19 @@ impl Driver {
         seen.may_run().then(|| format!("{known}the next start waits, because exec.py may still run here{advice}"))
     }
 
-    pub(super) fn publish(&self) {
+    /// Publishes the view, or lets the driver do it soon: the view of a large gang takes long to build, and while a gang
+    /// stops, thousands of reports may arrive in a second.
+    pub(super) fn publish_in_time(&mut self, has_moved: bool) {
+        let next = self.published_at + PUBLISH_INTERVAL;
+        let is_due = has_moved || self.replicas.len() <= SMALL_GANG || next <= Instant::now();
+        self.publish_at = (!is_due).then_some(next);
+        if is_due {
+            self.published_at = Instant::now();
+            self.publish();
+        }
+    }
+
+    fn publish(&self) {
         let shown = self.shown();
         self.channels.view.send_if_modified(|view| renew(view, shown));
     }

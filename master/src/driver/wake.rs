@@ -18,11 +18,11 @@ use crate::store::Wish;
 pub(super) const PREPARE_INTERVAL: Duration = Duration::from_secs(300);
 
 impl Driver {
-    /// The next time to act without an event, including the next renewal of the network policy.
+    /// The next time to act without an event, including the next view and the next renewal of the network policy.
     pub(super) fn wake_at(&self) -> Option<Instant> {
         let prepare_at = Some(self.prepare_at).filter(|_| self.has_live_pod());
         let look_at = self.look_at.map(|at| self.began + at);
-        self.act_at().into_iter().chain(prepare_at).chain(look_at).min()
+        self.act_at().into_iter().chain(prepare_at).chain(look_at).chain(self.publish_at).min()
     }
 
     fn has_live_pod(&self) -> bool {

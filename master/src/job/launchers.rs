@@ -1,62 +1,78 @@
 //! The variables from which scripts for torchrun, JAX, Keras on JAX and older TensorFlow learn their place. All are
 //! defaults: a job may set each one itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use protocol::env::launchers as env;
 use protocol::ids::{Rank, ReplicaId, Role};
 use protocol::job::JobSpec;
+use serde::Serialize;
 use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
 
 /// A variable and its value.
 type Variable = (&'static str, Value);
 
-/// The addresses of a gang, as these scripts need them.
+/// The addresses of a gang, as these scripts need them. What is the same for all replicas is computed once: a gang may
+/// have thousands.
 #[derive(Debug)]
 pub(super) struct Peers {
-    /// The addresses of the replicas that train, by rank.
-    ranks: Vec<SocketAddr>,
-    /// The hosts of these replicas. Each is listed once, in the order of the ranks.
-    hosts: Vec<IpAddr>,
-    ps_hosts: String,
-    worker_hosts: String,
+    /// The replicas that train, by rank.
+    ranks: Vec<Trainer>,
+    /// The number of these replicas on each host, in the order of their first ranks.
+    on_hosts: Vec<usize>,
+    ps_hosts: Box<RawValue>,
+    worker_hosts: Box<RawValue>,
+}
+
+/// A replica that trains.
+#[derive(Debug, Clone, Copy)]
+struct Trainer {
+    address: SocketAddr,
+    /// The index of its host in `on_hosts`.
+    host: usize,
+    /// Its place among the replicas on its host.
+    local: usize,
 }
 
 impl Peers {
     pub(super) fn new(members: &BTreeMap<ReplicaId, SocketAddr>) -> Self {
-        let ranks: Vec<SocketAddr> =
-            members.iter().filter(|(id, _)| id.role.trains()).map(|(_, address)| *address).collect();
-        let mut hosts = vec![];
-        for host in ranks.iter().map(SocketAddr::ip) {
-            if !hosts.contains(&host) {
-                hosts.push(host);
+        let (mut hosts, mut on_hosts): (HashMap<IpAddr, usize>, Vec<usize>) = Default::default();
+        let trainers = members.iter().filter(|(id, _)| id.role.trains());
+        let trainer = |(_, address): (&ReplicaId, &SocketAddr)| {
+            let host = *hosts.entry(address.ip()).or_insert(on_hosts.len());
+            if host == on_hosts.len() {
+                on_hosts.push(0);
             }
-        }
+            on_hosts[host] += 1;
+            Trainer { address: *address, host, local: on_hosts[host] - 1 }
+        };
+        let ranks = trainers.map(trainer).collect();
         let listed = |role: Role| {
             let of_role = members.iter().filter(|(id, _)| id.role == role).map(|(_, address)| address.to_string());
-            of_role.collect::<Vec<_>>().join(",")
+            json(&of_role.collect::<Vec<_>>().join(","))
         };
-        Self { ranks, hosts, ps_hosts: listed(Role::Ps), worker_hosts: listed(Role::Worker) }
+        let (ps_hosts, worker_hosts) = (listed(Role::Ps), listed(Role::Worker));
+        Self { ranks, on_hosts, ps_hosts, worker_hosts }
     }
 
-    /// The variables of every replica. Parameter servers need them too.
-    pub(super) fn of_all(&self) -> [Variable; 2] {
-        [(env::PS_HOSTS, self.ps_hosts.as_str().into()), (env::WORKER_HOSTS, self.worker_hosts.as_str().into())]
+    /// The variables of every replica, as JSON. Parameter servers need them too.
+    pub(super) fn of_all(&self) -> [(&'static str, &RawValue); 2] {
+        [(env::PS_HOSTS, &*self.ps_hosts), (env::WORKER_HOSTS, &*self.worker_hosts)]
     }
 
     /// The further variables of a replica that trains. `uid` is the job's.
     pub(super) fn of_rank(&self, Rank(rank): Rank, spec: &JobSpec, uid: &str, restarts: u32) -> Vec<Variable> {
-        let (first, own) = (self.ranks[0], self.ranks[rank as usize].ip());
-        let count_of_own = |ranks: &[SocketAddr]| ranks.iter().filter(|rank| rank.ip() == own).count();
-        let (address, world, rank) = (first.ip().to_string(), self.ranks.len(), rank as usize);
+        let (first, world, rank) = (self.ranks[0].address, self.ranks.len(), rank as usize);
+        let (Trainer { host, local, .. }, address) = (self.ranks[rank], first.ip().to_string());
         vec![
             (env::MASTER_ADDR, address.as_str().into()),
             (env::MASTER_PORT, first.port().into()),
-            (env::LOCAL_RANK, count_of_own(&self.ranks[..rank]).into()),
-            (env::LOCAL_WORLD_SIZE, count_of_own(&self.ranks).into()),
-            (env::GROUP_RANK, self.hosts.iter().position(|host| *host == own).into()),
-            (env::GROUP_WORLD_SIZE, self.hosts.len().into()),
+            (env::LOCAL_RANK, local.into()),
+            (env::LOCAL_WORLD_SIZE, self.on_hosts[host].into()),
+            (env::GROUP_RANK, host.into()),
+            (env::GROUP_WORLD_SIZE, self.on_hosts.len().into()),
             (env::ROLE_NAME, "default".into()),
             (env::ROLE_RANK, rank.into()),
             (env::ROLE_WORLD_SIZE, world.into()),
@@ -78,4 +94,9 @@ impl Peers {
             (env::KERAS_DISTRIBUTION_PROCESS_ID, rank.into()),
         ]
     }
+}
+
+/// The JSON of a text, a number, or a list of these.
+pub(super) fn json(value: &impl Serialize) -> Box<RawValue> {
+    to_raw_value(value).expect("texts and numbers always serialize")
 }

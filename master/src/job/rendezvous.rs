@@ -9,10 +9,12 @@ use protocol::group::TfConfigOptions;
 use protocol::ids::{Generation, Rank, ReplicaId, Role};
 use protocol::job::JobSpec;
 use protocol::tf_config::{Cluster, Task, TfConfig};
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
-use super::launchers::Peers;
+use super::launchers::{Peers, json};
 
 /// The chief's task type in TensorFlow 1.
 const MASTER: &str = "master";
@@ -22,10 +24,13 @@ const MASTER: &str = "master";
 pub struct Rendezvous<'a> {
     spec: &'a JobSpec,
     generation: Generation,
-    members: &'a BTreeMap<ReplicaId, SocketAddr>,
-    cluster: Cluster,
+    /// The members in the order of their seats.
+    members: Vec<ReplicaId>,
+    /// The members that train, in the order of their ranks.
+    ranks: Vec<ReplicaId>,
+    cluster: Box<RawValue>,
     peers: Peers,
-    no_proxy: String,
+    no_proxy: Box<RawValue>,
     uid: &'a str,
     restarts: u32,
     pushes: u32,
@@ -33,13 +38,15 @@ pub struct Rendezvous<'a> {
 
 impl<'a> Rendezvous<'a> {
     /// The rendezvous of `members`, each with the address of its TensorFlow server.
-    pub fn new(spec: &'a JobSpec, generation: Generation, members: &'a BTreeMap<ReplicaId, SocketAddr>) -> Self {
+    pub fn new(spec: &'a JobSpec, generation: Generation, members: &BTreeMap<ReplicaId, SocketAddr>) -> Self {
         let hosts: BTreeSet<String> = members.values().map(|address| address.ip().to_string()).collect();
-        let no_proxy = hosts.into_iter().collect::<Vec<_>>().join(",");
+        let no_proxy = json(&hosts.into_iter().collect::<Vec<_>>().join(","));
         let cluster = Cluster::new(members);
-        let cluster = if spec.tf_config.chief_is_master { cluster.with_master() } else { cluster };
+        let cluster = json(&if spec.tf_config.chief_is_master { cluster.with_master() } else { cluster });
         let peers = Peers::new(members);
-        Self { spec, generation, members, cluster, peers, no_proxy, uid: "", restarts: 0, pushes: 0 }
+        let members: Vec<ReplicaId> = members.keys().copied().collect();
+        let ranks = members.iter().filter(|id| id.role.trains()).copied().collect();
+        Self { spec, generation, members, ranks, cluster, peers, no_proxy, uid: "", restarts: 0, pushes: 0 }
     }
 
     /// Sets the job's uid, which scripts for torchrun see.
@@ -62,13 +69,15 @@ impl<'a> Rendezvous<'a> {
     /// The environment of one member.
     pub fn environment(&'a self, replica: ReplicaId) -> Environment<'a> {
         let rank = self.rank(replica);
-        let mut variables: BTreeMap<&str, Value> = self.peers.of_all().into();
-        variables
-            .extend(rank.into_iter().flat_map(|rank| self.peers.of_rank(rank, self.spec, self.uid, self.restarts)));
+        let own = |(name, value)| (name, Variable::Own(value));
+        let mut variables: BTreeMap<&str, Variable<'_>> = BTreeMap::new();
+        variables.extend(self.peers.of_all().map(|(name, json)| (name, Variable::OfAll(json))));
+        let of_rank = |rank| self.peers.of_rank(rank, self.spec, self.uid, self.restarts);
+        variables.extend(rank.into_iter().flat_map(of_rank).map(own));
         let constants = constants(self.spec, replica.role).into_iter();
-        variables.extend(constants.map(|(name, value)| (name, Value::from(value))));
+        variables.extend(constants.map(|(name, value)| (name, Variable::Own(value.into()))));
         // These variables win: no job may change them.
-        variables.extend([
+        let computed = [
             (env::NUM_WORKERS, Value::from(self.count(Role::Worker))),
             (env::TOT_WORKERS, Value::from(self.count(Role::Worker))),
             (env::WORKER_NUMBER, Value::from(replica.index)),
@@ -78,32 +87,32 @@ impl<'a> Rendezvous<'a> {
             (env::MUSTER_INDEX, Value::from(replica.index)),
             (env::MUSTER_GENERATION, Value::from(self.generation.to_string())),
             (env::MUSTER_RESTART_COUNT, Value::from(self.restarts)),
-            (env::MUSTER_NO_PROXY, Value::from(self.no_proxy.as_str())),
-        ]);
+        ];
+        variables.extend(computed.map(own));
+        variables.insert(env::MUSTER_NO_PROXY, Variable::OfAll(&self.no_proxy));
         if let Some(Rank(rank)) = rank {
-            variables.insert(env::RANK, Value::from(rank));
+            variables.insert(env::RANK, Variable::Own(rank.into()));
         }
         Environment { tf_config: self.tf_config(replica), variables }
     }
 
     /// TF_CONFIG of one member, unless the job needs none.
-    fn tf_config(&'a self, replica: ReplicaId) -> Option<TfConfig<'a>> {
+    fn tf_config(&'a self, replica: ReplicaId) -> Option<TfConfig<'a, RawValue>> {
         let TfConfigOptions { omit_single, chief_is_master, extra } = &self.spec.tf_config;
         let task = Task::from(replica);
         let kind = if *chief_is_master && replica.role == Role::Chief { MASTER } else { task.kind };
-        let config = TfConfig { cluster: &self.cluster, task: Task { kind, ..task }, extra };
+        let config = TfConfig { cluster: &*self.cluster, task: Task { kind, ..task }, extra };
         (!omit_single || self.members.len() > 1).then_some(config)
     }
 
     /// The rank among all training replicas; `None` for a replica that does not train.
     pub fn rank(&self, replica: ReplicaId) -> Option<Rank> {
-        let place = self.members.keys().filter(|id| id.role.trains()).position(|id| *id == replica)?;
-        u32::try_from(place).ok().map(Rank)
+        u32::try_from(self.ranks.binary_search(&replica).ok()?).ok().map(Rank)
     }
 
     /// The membership of a replica in this start. Evaluators have none: a job trains without them.
     pub fn membership(&self, replica: ReplicaId) -> Option<Membership> {
-        let of = self.members.keys().filter(|id| is_member(id.role)).count();
+        let of = Role::ALL.into_iter().filter(|role| is_member(*role)).map(|role| self.count(role)).sum::<usize>();
         let of = u32::try_from(of).ok()?;
         is_member(replica.role).then_some(Membership {
             seat: replica.index,
@@ -114,16 +123,27 @@ impl<'a> Rendezvous<'a> {
     }
 
     fn count(&self, role: Role) -> usize {
-        self.members.keys().filter(|id| id.role == role).count()
+        let of_others = self.members.partition_point(|id| id.role < role);
+        self.members[of_others..].partition_point(|id| id.role == role)
     }
 }
 
 /// The body of `POST /config`: a JSON object with a key for each variable; TF_CONFIG is itself an object.
-/// The cluster is borrowed, not copied: each of a thousand members receives all thousand addresses.
+/// Lists of addresses are JSON already: each of a thousand members receives all thousand addresses.
 #[derive(Debug)]
 pub struct Environment<'a> {
-    tf_config: Option<TfConfig<'a>>,
-    variables: BTreeMap<&'a str, Value>,
+    tf_config: Option<TfConfig<'a, RawValue>>,
+    variables: BTreeMap<&'a str, Variable<'a>>,
+}
+
+/// The value of a variable.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Variable<'a> {
+    /// This member's.
+    Own(Value),
+    /// The same for all members.
+    OfAll(&'a RawValue),
 }
 
 impl Serialize for Environment<'_> {

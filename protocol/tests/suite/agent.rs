@@ -96,6 +96,20 @@ fn a_running_or_stopping_status_has_a_pid_and_a_start_time() {
 }
 
 #[test]
+fn a_run_that_is_being_stopped_is_no_news_before_its_end() {
+    let running = RunStatus { pid: Some(417), started_at: Some(STARTED), ..status(RunState::Running) };
+    let stopping = RunStatus { state: RunState::Stopping, ..running.clone() };
+    let ending = RunStatus { pid: None, ..stopping.clone() };
+    let exited = RunStatus { state: RunState::Exited, exit: Some(report(ExitOutcome::Signal(9))), ..ending.clone() };
+    let configured = RunStatus { started_at: None, ..status(RunState::Configured) };
+    let all = [&configured, &running, &stopping, &ending, &exited];
+    let news: Vec<bool> = all.windows(2).map(|pair| pair[1].is_news_after(pair[0])).collect();
+    assert_eq!(news, [true, false, false, true]);
+    assert!(stopping.is_news_after(&configured) && running.is_news_after(&stopping));
+    assert!(RunStatus { seq: 4, ..stopping.clone() }.is_news_after(&running));
+}
+
+#[test]
 fn an_exited_status_has_a_start_time_and_an_exit() {
     let exit = Some(report(ExitOutcome::Code(1)));
     let exited = RunStatus { started_at: Some(STARTED), exit, ..status(RunState::Exited) };

@@ -28,8 +28,12 @@ pub(super) struct Shared {
     pub(super) output: watch::Sender<Vec<u8>>,
     /// How many of the next connections for output break before the first byte.
     pub(super) logs_to_cut: AtomicU32,
+    /// Whether its output ends without a word about the end of the run.
+    pub(super) hides_ends: AtomicBool,
     /// How many status requests it received.
     pub(super) polls: watch::Sender<u64>,
+    /// A clone for each status request that waits for news, and for each reader of its output.
+    pub(super) waiting: [Arc<()>; 2],
     /// How often all status requests in progress were broken.
     pub(super) cuts: watch::Sender<u64>,
     /// Whether no request or answer gets through.
@@ -124,7 +128,9 @@ impl FakeAgent {
             history: Mutex::default(),
             output: watch::Sender::new(vec![]),
             logs_to_cut: AtomicU32::new(0),
+            hides_ends: AtomicBool::new(false),
             polls: watch::Sender::new(0),
+            waiting: Default::default(),
             cuts: watch::Sender::new(0),
             is_cut_off: watch::Sender::new(false),
             fence: Mutex::default(),
@@ -201,12 +207,27 @@ impl FakeAgent {
         self.0.logs_to_cut.store(times, Ordering::Relaxed);
     }
 
+    /// Makes it end its output without saying that the run has ended, like an agent of an earlier version.
+    pub fn hide_ends(&self) {
+        self.0.hides_ends.store(true, Ordering::Relaxed);
+    }
+
+    /// How many status requests it received.
+    pub fn polls(&self) -> u64 {
+        *self.0.polls.borrow()
+    }
+
     /// Breaks every status request in progress, and waits until the agent receives another request.
     pub async fn cut_polls(&self) {
         let mut polls = self.0.polls.subscribe();
         let before = *polls.borrow_and_update();
         self.0.cuts.send_modify(|cuts| *cuts += 1);
         polls.wait_for(|polls| *polls > before).await.expect("the sender lives in the agent");
+    }
+
+    /// Whether a master waits for its next status and for its output.
+    pub fn is_followed(&self) -> bool {
+        self.0.waiting.iter().all(|waiting| Arc::strong_count(waiting) > 1)
     }
 
     /// Cuts it off from all masters, or connects it again. Its run goes on.

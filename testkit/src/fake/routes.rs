@@ -1,19 +1,24 @@
 //! The routes of a fake agent.
 
+use std::convert::Infallible;
 use std::future::pending;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
-use axum::http::{HeaderName, StatusCode};
+use axum::http::header::TRAILER;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
+use http_body_util::StreamBody;
+use hyper::body::Frame;
 use protocol::agent::{ExitOutcome, Membership, RunState, RunStatus};
 use protocol::code::{BlobPart, BlobReader, CodeId, Manifest, MissingBlobs, Sha256};
 use protocol::ids::{Generation, UnixMillis};
@@ -222,6 +227,7 @@ async fn status(State(agent): State<FakeAgent>, Query(poll): Query<Poll>) -> Res
     agent.0.polls.send_modify(|polls| *polls += 1);
     renewal(poll.fence_ms, poll.heard_ms).into_iter().for_each(|renewal| agent.renew(renewal));
     if let Some(after) = poll.after {
+        let _waiting = (status.borrow().seq == after).then(|| Arc::clone(&agent.0.waiting[0]));
         let seconds = Duration::from_secs(poll.wait.unwrap_or(1));
         let wait = poll.wait_ms.map_or(seconds, Duration::from_millis);
         tokio::select! {
@@ -235,19 +241,27 @@ async fn status(State(agent): State<FakeAgent>, Query(poll): Query<Poll>) -> Res
 }
 
 /// All output until the end of the run, in one piece.
-async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 1], Body) {
-    let headers = [(HeaderName::from_static(routes::LOG_OFFSET_HEADER), "0")];
+async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 2], Body) {
+    let headers = [(HeaderName::from_static(routes::LOG_OFFSET_HEADER), "0"), (TRAILER, routes::LOG_COMPLETE_TRAILER)];
     let cut = |left: u32| left.checked_sub(1);
     if agent.0.logs_to_cut.fetch_update(Ordering::Relaxed, Ordering::Relaxed, cut).is_ok() {
         return (headers, broken());
     }
-    let bytes = stream::once(async move {
+    let frames = stream::once(async move {
+        let _waiting = Arc::clone(&agent.0.waiting[1]);
         let mut status = agent.0.status.subscribe();
-        let _ = status.wait_for(|status| status.state == RunState::Exited).await;
+        let generation = match status.wait_for(|status| status.state == RunState::Exited).await {
+            Ok(status) => status.generation.map(|generation| generation.to_string()),
+            Err(_) => None,
+        };
         let output = agent.0.output.borrow().clone();
-        Ok::<_, std::io::Error>(Bytes::from(output))
+        let generation = HeaderValue::try_from(generation.unwrap_or_default()).expect("digits and a dot");
+        let trailers = [(HeaderName::from_static(routes::LOG_COMPLETE_TRAILER), generation)];
+        let end =
+            (!agent.0.hides_ends.load(Ordering::Relaxed)).then(|| Frame::trailers(HeaderMap::from_iter(trailers)));
+        stream::iter([Frame::data(Bytes::from(output))].into_iter().chain(end))
     });
-    (headers, Body::from_stream(bytes.boxed()))
+    (headers, Body::new(StreamBody::new(frames.flatten().map(Ok::<_, Infallible>).boxed())))
 }
 
 /// A body whose connection breaks.

@@ -117,7 +117,7 @@ impl Agent {
         self.send_with("", method, path, body.as_bytes())
     }
 
-    fn send_with(&self, headers: &str, method: &str, path: &str, body: &[u8]) -> TcpStream {
+    pub(crate) fn send_with(&self, headers: &str, method: &str, path: &str, body: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let length = body.len();

@@ -10,14 +10,18 @@ use protocol::ids::Generation;
 use tracing::{info, warn};
 
 use super::{Copied, Followed, Pod, persistent};
-use crate::agent_client::{AgentAnswer, AgentError};
+use crate::agent_client::{AgentAnswer, AgentError, LogPiece};
 use crate::error_chain::error_chain;
 
-/// Whether a stream brought any bytes.
+/// How a stream of output ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progressed {
-    Yes,
-    No,
+enum StreamEnd {
+    /// It brought the rest of this run's output, and the run has ended.
+    RunEnded(Option<Generation>),
+    /// It brought some bytes.
+    Progressed,
+    /// It brought no bytes.
+    Empty,
 }
 
 /// Why a copy stopped.
@@ -37,18 +41,27 @@ impl Pod {
     pub(super) async fn copy_output(&self) {
         let mut news = self.news.subscribe();
         let is_due = |copied: &Copied| copied.started > copied.complete;
+        let mut base = None;
         while news.wait_for(|copied| is_due(copied) || copied.is_last).await.is_ok_and(|copied| is_due(&copied)) {
             let started = news.borrow().started;
+            let run;
+            (run, base) = self.copy_run(base).await;
             // If the agent has no run or is dead, there is nothing more to copy.
-            let complete = self.copy_run().await.flatten().max(started);
+            let complete = run.max(started);
             self.news.send_modify(|copied| copied.complete = complete);
         }
     }
 
-    /// Copies until a run has ended and its output is complete; returns that run, or `Some(None)` if the agent has no
-    /// run. `None` if the rest of the output is lost.
-    async fn copy_run(&self) -> Option<Option<Generation>> {
+    /// Copies until a run has ended and its output is complete. Returns that run; `None` if the agent has no run, or if
+    /// the rest of the output is lost. Also returns where the agent's output begins in the file, if that is known.
+    async fn copy_run(&self, base: Option<u64>) -> (Option<Generation>, Option<u64>) {
         let Followed { address, log, .. } = &self.followed;
+        // If the agent is the same as in the last copy, one request is enough.
+        if let Some(base) = base
+            && let Ok(StreamEnd::RunEnded(run)) = self.copy_stream(base).await
+        {
+            return (run, Some(base));
+        }
         loop {
             let before = log.progress().end;
             let attempt = async || self.copy_rest().await;
@@ -61,40 +74,42 @@ impl Pod {
                 }
             };
             match attempt.retry(persistent()).when(is_worth_it).notify(tell).await {
-                Ok(run) => return Some(run),
+                Ok((run, base)) => return (run, base),
                 Err(_) if log.progress().end > before => {}
                 Err(error) => {
                     warn!(agent = %address, error = error_chain(&error), "the rest of a run's output is lost");
-                    return None;
+                    return (None, None);
                 }
             }
         }
     }
 
-    /// Copies the missing output. The end of a stream does not mean the end of the output, because an agent also ends
-    /// the stream of a slow reader. After the run's end, this opens streams until one brings no new bytes.
-    async fn copy_rest(&self) -> Result<Option<Generation>, CopyError> {
+    /// Copies the missing output, and returns like [`Self::copy_run`]. The end of a stream does not mean the end of the
+    /// output, because an agent also ends the stream of a slow reader. Agents of earlier versions do not tell these ends
+    /// apart. After the end of their run, this opens streams until one brings no new bytes.
+    async fn copy_rest(&self) -> Result<(Option<Generation>, Option<u64>), CopyError> {
         let Followed { agents, address, log, .. } = &self.followed;
+        let mut without_bytes = None;
         loop {
-            let AgentAnswer::Status(status) = agents.status(*address, None).await? else { return Ok(None) };
+            let AgentAnswer::Status(status) = agents.status(*address, None).await? else { return Ok((None, None)) };
             let base = self.kept(log.base_of(&status.boot_id).await)?;
             let has_ended = matches!(status.state, RunState::Exited | RunState::Idle);
-            let mut progressed = self.copy_stream(base).await?;
-            while has_ended && progressed == Progressed::Yes {
-                progressed = self.copy_stream(base).await?;
-            }
-            if has_ended {
-                return Ok(status.generation);
-            }
-            if progressed == Progressed::No {
+            if !has_ended && without_bytes == Some(status.generation) {
                 return Err(CopyError::NoStream);
+            }
+            match self.copy_stream(base).await? {
+                StreamEnd::RunEnded(run) => return Ok((run, Some(base))),
+                StreamEnd::Empty if has_ended => return Ok((status.generation, Some(base))),
+                // A run may also end without output.
+                StreamEnd::Empty => without_bytes = Some(status.generation),
+                StreamEnd::Progressed => without_bytes = None,
             }
         }
     }
 
     /// Copies from the end of the kept output until the agent ends the stream. The agent counts its bytes from 0; the
     /// file counts them from `base`.
-    async fn copy_stream(&self, base: u64) -> Result<Progressed, CopyError> {
+    async fn copy_stream(&self, base: u64) -> Result<StreamEnd, CopyError> {
         let Followed { agents, address, log, .. } = &self.followed;
         let before = log.progress().end;
         let mut stream = agents.logs(*address, before.saturating_sub(base)).await?;
@@ -103,13 +118,17 @@ impl Pod {
             // The agent no longer has the bytes in between. Record the gap now, because no other bytes may follow.
             self.kept(log.append(offset, Bytes::new()).await)?;
         }
-        while let Some(bytes) = stream.bytes.next().await {
-            let bytes = bytes?;
-            let length = bytes.len() as u64;
-            self.kept(log.append(offset, bytes).await)?;
-            offset += length;
+        while let Some(piece) = stream.pieces.next().await {
+            match piece? {
+                LogPiece::Bytes(bytes) => {
+                    let length = bytes.len() as u64;
+                    self.kept(log.append(offset, bytes).await)?;
+                    offset += length;
+                }
+                LogPiece::RunEnded(run) => return Ok(StreamEnd::RunEnded(run)),
+            }
         }
-        Ok(if log.progress().end > before { Progressed::Yes } else { Progressed::No })
+        Ok(if log.progress().end > before { StreamEnd::Progressed } else { StreamEnd::Empty })
     }
 
     /// Notes whether the file accepts output, for its readers and for tasks that wait for the copy.

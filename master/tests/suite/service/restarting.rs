@@ -16,6 +16,7 @@ use serde_json::json;
 use testkit::fake::FakeStore;
 use testkit::fake::{Arrival, FakeAgent, FakeBackend};
 
+use crate::captured_log;
 use crate::service::harness::{Master, files_below, in_time, reach, spec_with, until, worker};
 
 /// A run policy that restarts without a pause.
@@ -64,6 +65,46 @@ async fn a_failure_restarts_the_whole_gang_in_the_same_pods() {
     }
     after.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
     reach(&job, JobState::Succeeded).await;
+}
+
+/// Waits until the master has nothing to do but wait for these agents.
+async fn followed(agents: &[FakeAgent]) {
+    let all = async {
+        while !agents.iter().all(FakeAgent::is_followed) {
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time("the master follows every agent", all).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_without_output_are_no_failed_copies_and_restart_with_two_polls_each() {
+    captured_log::begin();
+    for (name, is_older) in [("silent", false), ("older", true)] {
+        let master = Master::new();
+        let spec = spec_with(name, 2, at_once(10));
+        let job = master.submit(spec.clone()).await;
+        running(&job, 1).await;
+        let agents = agents(&master, &spec.name, 2).await;
+        agents.iter().filter(|_| is_older).for_each(FakeAgent::hide_ends);
+        followed(&agents).await;
+        let polls = || agents.iter().map(FakeAgent::polls).collect::<Vec<_>>();
+        let before = polls();
+        for sequence in 2..=5 {
+            agents[0].exit(ExitOutcome::Code(1));
+            running(&job, sequence).await;
+            followed(&agents).await;
+        }
+        for agent in &agents {
+            let interrupted = captured_log::lines(&["interrupted", &format!("agent={}", agent.address())]);
+            assert_eq!(interrupted, Vec::<String>::new());
+        }
+        // One poll finds that the run has started, and one waits for its end. For older agents, the copy asks too.
+        let expected = before.into_iter().map(|polls| polls + 2 * 4).collect::<Vec<_>>();
+        assert!(is_older || polls() == expected, "{:?}, not {expected:?}", polls());
+        agents.iter().for_each(|agent| agent.exit(ExitOutcome::Code(0)));
+        reach(&job, JobState::Succeeded).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -33,6 +33,8 @@ const FILES_PER_AGENT: u64 = 7;
 /// Agents that the master calls at the same time (`AGENTS_AT_ONCE` in `master/src/driver/tasks.rs`).
 const AT_ONCE: usize = 64;
 const DEADLINE: Duration = Duration::from_secs(300);
+/// Pause between two looks at the agents.
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Crashes of a script. The master stops the others and starts all again.
 pub(crate) async fn changes() -> anyhow::Result<Vec<Row>> {
@@ -65,6 +67,7 @@ async fn crashes(count: u32) -> anyhow::Result<Vec<Duration>> {
     let agents = gang.agents().await;
     let mut times = vec![];
     for _ in 0..RUNS {
+        gang.is_followed(&agents).await?;
         let before = gang.job.view.borrow().generation;
         let event = Instant::now();
         agents.last().context("there are agents")?.exit(ExitOutcome::Code(1));
@@ -161,6 +164,16 @@ impl FakeGang {
         let mut view = self.job.view.clone();
         let seen = tokio::time::timeout(DEADLINE, view.wait_for(is_it)).await;
         seen.with_context(|| format!("timeout: {:?}", self.job.view.borrow().state))??;
+        Ok(())
+    }
+
+    /// Waits until the master has nothing to do but wait for its agents.
+    async fn is_followed(&self, agents: &[FakeAgent]) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        while !agents.iter().all(FakeAgent::is_followed) {
+            ensure!(begin.elapsed() < DEADLINE, "the master does not follow every agent");
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
         Ok(())
     }
 
