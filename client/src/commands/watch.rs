@@ -13,7 +13,7 @@ use protocol::elastic::JobPatch;
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
-use protocol::view::JobView;
+use protocol::view::{JobState, JobView};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
@@ -59,11 +59,25 @@ async fn until_the_end(client: MasterClient, job: JobView, args: PushArgs, notes
         notes: notes.clone(),
     };
     tokio::select! {
-        ended = push::until(&client, job, |view| view.result.is_some()) => {
+        ended = end_of(&client, job, &notes) => {
             tell_end(&ended?, &notes);
             Ok(Exit::Done)
         }
         failed = watch.go_on() => failed.map(|never| match never {}),
+    }
+}
+
+/// Waits for the end of the job. Says when its script has failed and the job waits for new code.
+async fn end_of(client: &MasterClient, mut job: JobView, notes: &Notes) -> Result<JobView, Error> {
+    let mut told = None;
+    loop {
+        let is_halted = |now: &JobView| now.state == JobState::Halted && now.generation > told;
+        job = push::until(client, job, |now| now.result.is_some() || is_halted(now)).await?;
+        if job.result.is_some() {
+            return Ok(job);
+        }
+        told = job.generation;
+        notes.say(&format!("job {} is halted: {}; the next change starts it again", job.name, push::why(&job)));
     }
 }
 
