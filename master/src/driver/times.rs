@@ -14,7 +14,7 @@ pub(super) struct Launches {
 }
 
 /// Records the time at which `after` is entered. For most phases the first time counts. The end time is the exception:
-/// a restart clears it.
+/// a halt or a restart clears it.
 pub(super) fn reach(
     times: &mut JobTimes,
     (before, after): (&JobPhase, &JobPhase),
@@ -22,8 +22,12 @@ pub(super) fn reach(
     now: UnixMillis,
 ) {
     let stamp = |time: &mut Option<UnixMillis>| *time = time.or(Some(now));
+    times.halted = None;
     match after {
-        JobPhase::Pending { .. } | JobPhase::Releasing { .. } => {}
+        JobPhase::Pending { .. } => {}
+        // A halted job was not stopped again.
+        JobPhase::Releasing { .. } => stamp(&mut times.ended),
+        JobPhase::Halted { .. } => (times.halted, times.ended) = (Some(now), None),
         JobPhase::Restarting { .. } | JobPhase::Suspended { .. } => times.ended = None,
         JobPhase::Starting { stage: StartStage::Configuring, .. } => stamp(&mut times.joined),
         JobPhase::Starting { stage: StartStage::Launching, .. } => stamp(&mut times.configured),

@@ -95,6 +95,7 @@ fn failed_view() -> JobView {
             joined: millis(2),
             configured: millis(3),
             started: millis(4),
+            halted: None,
             ended: millis(9),
             finished: millis(10),
         },

@@ -1,5 +1,7 @@
 //! TFJobs that are objects of the cluster: when each gets a job, which status it shows, and when it is deleted.
 
+use std::time::Duration;
+
 use master::tfjob::{Memory, Need, Place, Watched};
 use protocol::ids::UnixMillis;
 use protocol::view::JobView;
@@ -100,6 +102,22 @@ fn a_status_is_written_when_it_changes() {
     let patch = watched(&shown).patch(&next);
     assert_eq!(patch["status"]["replicaStatuses"], json!({ "Worker": { "active": null } }), "{patch:#}");
     assert_eq!(patch["metadata"], json!({ "uid": "one" }));
+}
+
+#[test]
+fn counts_alone_are_written_every_ten_seconds() {
+    let (plain, applied) = (object(|_| {}), Memory { applied: Some(1), had_job: true, refusal: None });
+    let Need::Show(created) = watched(&plain).need(Some(&job(&plain, &json!({}))), &applied, NOW) else {
+        panic!("the status is new")
+    };
+    let shown = watched(&object(|object| object["status"] = created.clone()));
+    let replicas = json!([{ "replica": "worker-0", "state": "joined", "pod": "mnist-worker-0" }]);
+    let joined = job(&plain, &json!({ "replicas": replicas }));
+    let after = |seconds: u64| UnixMillis(NOW.0 + 1000 * seconds);
+    assert_eq!(shown.need(Some(&joined), &applied, after(3)), Need::Wait(Duration::from_secs(7)));
+    assert!(matches!(shown.need(Some(&joined), &applied, after(10)), Need::Show(_)));
+    let running = job(&plain, &json!({ "state": "running", "replicas": replicas }));
+    assert_eq!(newest(&shown.need(Some(&running), &applied, after(3))), "TFJobRunning: TFJob mnist is running");
 }
 
 #[test]
