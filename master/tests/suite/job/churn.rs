@@ -155,7 +155,7 @@ impl Place {
         }
         let silent = now.saturating_sub(cut.heard);
         if silent >= lease.length() {
-            let is_fenced = silent >= lease.fence() + lease.poll();
+            let is_fenced = silent >= lease.death();
             self.seen.hear(AgentState::Unreachable { lost: LostRun::disrupted("its agent did not answer"), is_fenced });
         }
     }
