@@ -17,7 +17,7 @@ use crate::template::{Note, listed};
 /// The field with the time at which a status was written.
 const TIME: &str = "lastReconcileTime";
 /// Minimum time between two writes of a status that differ in counts of replicas only.
-const COUNTS_INTERVAL: Duration = Duration::from_secs(10);
+const COUNTS_INTERVAL: Duration = Duration::from_secs(30);
 
 /// An object of the cluster.
 #[derive(Debug, Clone)]

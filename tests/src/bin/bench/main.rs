@@ -22,7 +22,9 @@ use comfy_table::Table;
 
 use crate::sample::{Row, note};
 
-const USAGE: &str = "bench [programs|push|cluster|code|tfjobs|elastic PAIRS TENSORFLOW_PAIRS]";
+const USAGE: &str = "bench [programs|push|cluster|code|tfjobs|tensorflow|elastic PAIRS TENSORFLOW_PAIRS]";
+/// Pushes of each kind in the group `tensorflow`, whose rows are also a part of `make bench-elastic`.
+const TENSORFLOW_PUSHES: usize = 10;
 /// The groups of rows of `make bench`.
 const GROUPS: [&str; 5] = ["programs", "push", "cluster", "code", "tfjobs"];
 
@@ -54,6 +56,7 @@ async fn measure(groups: &[&str]) -> anyhow::Result<Vec<Row>> {
             "cluster" => cluster::compare()?,
             "code" => code::compare()?,
             "tfjobs" => tfjobs::compare()?,
+            "tensorflow" => push::tensorflow(TENSORFLOW_PUSHES)?,
             _ => bail!(USAGE),
         };
         note(&mut rows, measured)?;
