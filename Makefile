@@ -195,13 +195,22 @@ abuse: ## Send a master 1,000 browser requests, 10,000 malformed requests and 10
 	cargo build --locked --workspace
 	cargo test --locked -p e2e --test suite -- abuse:: --ignored --nocapture --test-threads 1
 
+.PHONY: tfjobs
+tfjobs: ## Run the TFJobs of the master's tests on the cluster in KUBECONFIG
+	cargo build --locked --workspace
+	CARGO_PROFILE_DEV_STRIP=symbols cargo build --locked --target $(AGENT_TARGET) -p agent
+	cargo test --locked -p e2e --test suite -- the_corpus_of_tfjobs --ignored --nocapture
+
 .PHONY: chaos
 chaos: venv ## Break masters at every point, kill workers and pods at random, and check that nothing is lost; ROUNDS=n for more
 	$(WITH_VENV) scripts/chaos $(or $(ROUNDS),1)
 
+# One group of rows: programs, push, cluster, code or tfjobs. The last three need Docker and the cluster in KUBECONFIG.
+ROWS ?=
+
 .PHONY: bench
-bench: build ## Measure Muster's overhead, such as the time to start a job
-	cargo run --locked --release -p e2e --bin bench
+bench: build ## Measure Muster's overhead, such as the time to start a job; ROWS=push for one group of rows
+	cargo run --locked --release -p e2e --bin bench -- $(ROWS)
 
 # Crashes and changes of hello scripts, and crashes of a TensorFlow job (0 for none).
 PAIRS ?= 100

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tokio::net::unix::pipe::Receiver;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// A change is complete when nothing has changed for this time. Editors and git write several files.
 const QUIET: Duration = Duration::from_millis(200);
@@ -54,9 +54,16 @@ impl Changes {
         Ok(is_new)
     }
 
-    /// Waits for a change, and until nothing has changed for [`QUIET`]. Returns when the last change was noticed.
-    pub(crate) async fn settled(&mut self) -> io::Result<Instant> {
-        self.next().await?;
+    /// Waits for a change, at most for this pause if there is one, and then until nothing has changed for [`QUIET`]. Returns
+    /// when the last change was noticed; `None` after the pause.
+    pub(crate) async fn settled(&mut self, pause: Option<Duration>) -> io::Result<Option<Instant>> {
+        match pause {
+            None => self.next().await?,
+            Some(pause) => match timeout(pause, self.next()).await {
+                Ok(changed) => changed?,
+                Err(_) => return Ok(None),
+            },
+        }
         let mut last = Instant::now();
         let latest = last + LONGEST;
         while last < latest {
@@ -66,7 +73,7 @@ impl Changes {
             }
             last = Instant::now();
         }
-        Ok(last)
+        Ok(Some(last))
     }
 
     /// Waits for events, and reads some of them. Each one says only that something has changed.

@@ -48,6 +48,7 @@ impl From<JobState> for Exit {
             | JobState::Running
             | JobState::Stopping
             | JobState::Restarting
+            | JobState::Halted
             | JobState::Suspended => Self::NotSucceeded,
         }
     }

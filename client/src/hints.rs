@@ -1,7 +1,7 @@
 //! Hints for common failures, which are recognised by their text. Pure.
 
 use protocol::failure::Failure;
-use protocol::view::{JobResult, JobView};
+use protocol::view::{JobResult, JobState, JobView};
 
 /// For each common failure: parts of its text, any of which identifies it, and the hint.
 const HINTS: [(&[&str], &str); 3] = [
@@ -20,9 +20,13 @@ const HINTS: [(&[&str], &str); 3] = [
     ),
 ];
 
-/// The hint for a job's failure, if the failure is a common one.
+/// The hint for the failure of a job that has failed or is halted, if the failure is a common one.
 pub(crate) fn for_failure(view: &JobView) -> Option<&'static str> {
-    let Some(JobResult::Failed { failure }) = &view.result else { return None };
+    let failure = match (&view.result, view.restarts.failed_starts.last()) {
+        (Some(JobResult::Failed { failure }), _) => failure,
+        (None, Some(failed)) if view.state == JobState::Halted => &failed.failure,
+        (Some(JobResult::Succeeded | JobResult::Cancelled) | None, _) => return None,
+    };
     let mut texts = vec![failure.to_string()];
     if let Failure::ReplicaExited { exit, .. } = failure {
         texts.push(exit.stderr_tail.clone());

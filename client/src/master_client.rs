@@ -161,10 +161,14 @@ impl MasterClient {
     pub(crate) async fn apply(&self, tfjob: &TfJobRequest) -> Result<(Submitted, Vec<Warning>), MasterError> {
         let answer = self.send(self.request(Method::POST, self.url.join(TFJOBS)).json(tfjob)).await?;
         let status = answer.status();
-        let TfJobAnswer { job, warnings } = self.parsed(answer).await?;
+        let TfJobAnswer { job, change, warnings } = self.parsed(answer).await?;
         let job = job.ok_or_else(|| self.not_a_master(status))?;
-        let is_new = status == StatusCode::CREATED;
-        Ok((if is_new { Submitted::New(job) } else { Submitted::Before(job) }, warnings))
+        let submitted = match status {
+            StatusCode::CREATED => Submitted::New(job),
+            _ if change == JobPatch::default() => Submitted::Before(job),
+            _ => Submitted::Changed { job, change },
+        };
+        Ok((submitted, warnings))
     }
 
     /// Asks the master whether it would accept a TFJob.
@@ -322,13 +326,20 @@ pub(crate) enum Submitted {
     New(JobView),
     /// An earlier request with the same arguments created the job.
     Before(JobView),
+    /// An earlier TFJob created the job, and this one changes it.
+    Changed {
+        /// The job before the change has its effect.
+        job: JobView,
+        /// The change.
+        change: JobPatch,
+    },
 }
 
 impl Submitted {
     /// The job.
     pub(crate) fn view(&self) -> &JobView {
         match self {
-            Self::New(view) | Self::Before(view) => view,
+            Self::New(view) | Self::Before(view) | Self::Changed { job: view, .. } => view,
         }
     }
 }

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use protocol::agent::ExitReport;
+use protocol::elastic::JobPatch;
 use protocol::failure::{Failure, was_lost};
 use protocol::ids::{Generation, ReplicaId, Role, UnixMillis};
 use protocol::job::JobSpec;
+use protocol::run_policy::HALT_SECONDS;
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaState, ReplicaView};
 
 use crate::output::spelled;
@@ -29,7 +31,8 @@ pub(crate) fn submitted_before(view: &JobView) -> String {
 
 /// The sentence about a job that this command follows but did not submit.
 pub(crate) fn standing(view: &JobView) -> String {
-    format!("job {} is {}: {}", view.name, view.state, composition(&view.spec))
+    let standing = format!("job {} is {}: {}", view.name, view.state, composition(&view.spec));
+    if view.state == JobState::Halted { format!("{standing}; {}", waits_for_code(view)) } else { standing }
 }
 
 /// `AllReduce, 4 workers`.
@@ -103,6 +106,7 @@ pub(crate) fn changes(before: Option<&JobView>, now: &JobView) -> Vec<String> {
     sentences.extend(failures(before, now));
     sentences.extend(restart(before, now));
     sentences.extend(stopping(before, now));
+    sentences.extend(halted(before, now));
     sentences.extend(suspended(before, now));
     sentences
 }
@@ -148,6 +152,17 @@ fn stopping(before: Option<&JobView>, now: &JobView) -> Option<String> {
         1 => Some("stopping 1 running replica".to_owned()),
         many => Some(format!("stopping {many} running replicas")),
     }
+}
+
+fn halted(before: Option<&JobView>, now: &JobView) -> Option<String> {
+    let is_known = before.is_some_and(|view| (view.state, view.generation) == (now.state, now.generation));
+    (now.state == JobState::Halted && !is_known).then(|| format!("halted: {}", waits_for_code(now)))
+}
+
+/// What a halted job waits for.
+fn waits_for_code(view: &JobView) -> String {
+    let minutes = HALT_SECONDS / 60;
+    format!("the job waits {minutes} min for new code; when it is ready: client push {}", view.name)
 }
 
 fn suspended(before: Option<&JobView>, now: &JobView) -> Option<String> {
@@ -244,8 +259,18 @@ pub(crate) fn closing(view: &JobView) -> String {
     }
 }
 
+/// What a TFJob that was applied again changes in its job.
+pub(crate) fn changed(change: JobPatch) -> String {
+    let suspended = change.suspended.map(|is_suspended| if is_suspended { "suspended" } else { "resumed" }.to_owned());
+    let scaled = change.worker_num.map(|workers| match workers {
+        1 => "scaled to 1 worker".to_owned(),
+        more => format!("scaled to {more} workers"),
+    });
+    suspended.into_iter().chain(scaled).collect::<Vec<_>>().join(" and ")
+}
+
 fn parts(times: &JobTimes) -> String {
-    let JobTimes { accepted, joined, configured: _, started, ended, finished: _ } = times;
+    let JobTimes { accepted, joined, started, ended, .. } = times;
     let steps = [
         ("pods", between(*accepted, *joined)),
         ("start", between(*joined, *started)),

@@ -56,6 +56,16 @@ fn running(workers: u32) -> JobView {
     view
 }
 
+#[test]
+fn a_halted_job_says_once_in_each_start_what_it_waits_for() {
+    let sentence = "halted: the job waits 10 min for new code; when it is ready: client push digits";
+    let halted = JobView { state: JobState::Halted, ..running(2) };
+    assert_eq!(changes(Some(&running(2)), &halted), [sentence]);
+    assert_eq!(changes(Some(&halted), &halted), Vec::<String>::new());
+    let again = JobView { generation: Some("1.2".parse().unwrap()), ..halted.clone() };
+    assert!(changes(Some(&halted), &again).contains(&sentence.to_owned()));
+}
+
 fn exited(code: i32, stopped: bool) -> ExitReport {
     let stderr_tail = "Traceback\nValueError: no\n".to_owned();
     ExitReport { stopped, stderr_tail, ..ExitReport::new(ExitOutcome::Code(code), UnixMillis(4_000)) }

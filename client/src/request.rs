@@ -10,7 +10,7 @@ use protocol::ids::{JobName, SHORT_NAME_MAX};
 use protocol::image::ImageRef;
 use protocol::job::{JobRequest, JobSpec, SpecError};
 use protocol::pod::PodOptions;
-use protocol::run_policy::{OnUnreachable, RunPolicy};
+use protocol::run_policy::{OnFailure, OnUnreachable, RunPolicy};
 
 use crate::args::{EnvArg, SubmitArgs};
 use crate::config::ConfigError;
@@ -100,6 +100,7 @@ fn spec_hint(error: &SpecError) -> &'static str {
         SpecError::NoChiefToDecide => "give --chief-num 1, or --success-policy worker-0",
         SpecError::ServersNeverEnd(_) => "leave out --success-policy, or give --chief-num 0",
         SpecError::ReplaceInFixedJob => "give --worker-num MIN:MAX, or leave out --on-unreachable",
+        SpecError::WaitWithoutCode => "name the script, as in client train.py --image IMAGE, or leave out --on-failure",
         SpecError::LongLease(_) => "give a shorter --lease",
         SpecError::TooManyModules(_) => "give fewer modules to --preload; they import others by themselves",
         SpecError::ReservedEnv(_) => "leave it out of --env and --env-file",
@@ -188,6 +189,14 @@ pub(crate) fn in_folder(spec: JobSpec, folder: &Path) -> Result<JobSpec, Request
         Ok(found) if found.is_file() => Ok(JobSpec { work_dir: Some(folder), ..spec }),
         Ok(_) => Err(RequestError::ScriptNotAFile { script: spec.script, folder }),
         Err(_) => Err(NoScript { script: spec.script, folder }.into()),
+    }
+}
+
+/// Checks a job whose script is in its image, before the image is built.
+pub(crate) fn check_without_code(spec: &JobSpec) -> Result<(), RequestError> {
+    match spec.run_policy.on_failure {
+        OnFailure::Restart => Ok(()),
+        OnFailure::Wait => Err(SpecError::WaitWithoutCode.into()),
     }
 }
 
@@ -321,6 +330,7 @@ mod tests {
             ("--backoff 1m30s", json!({"backoff_seconds": 90})),
             ("--no-retry-exit-codes 2,200", json!({"no_retry_exit_codes": [2, 200]})),
             ("--start-timeout 2h", json!({"start_timeout_seconds": 7200})),
+            ("--on-failure wait", json!({"on_failure": "wait"})),
             ("--requeue", json!({"on_start_timeout": "requeue"})),
             ("--deadline 1d", json!({"deadline_seconds": 86400})),
             ("--ttl-after-finished 0s", json!({"ttl_after_finished_seconds": 0})),
@@ -349,6 +359,16 @@ mod tests {
         assert!(fixed.starts_with("on-unreachable replace needs an elastic job"), "{fixed}");
         assert!(spec(&flags[4..]).unwrap_err().contains("--on-unreachable"), "--lease alone has no effect");
         assert!(spec(&["--on-unreachable", "wait", "--lease", "0s"]).unwrap_err().starts_with("lease is 0"));
+    }
+
+    #[test]
+    fn a_job_whose_script_is_in_its_image_cannot_wait_for_new_code() {
+        let refused = check_without_code(&spec(&["--on-failure", "wait"]).unwrap()).unwrap_err();
+        assert!(refused.to_string().starts_with("on-failure wait needs a job that brings its code"), "{refused}");
+        assert_eq!(
+            check_without_code(&spec(&["--on-failure", "restart"]).unwrap()).map_err(|error| error.to_string()),
+            Ok(())
+        );
     }
 
     #[test]

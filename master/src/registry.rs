@@ -19,6 +19,7 @@ use tokio::time::sleep;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{debug, error};
 
+pub use self::apply::Applied;
 pub use self::error::JobsError;
 use self::requests::remove_output;
 use crate::driver::{self, Channels, Context, Driven, Staging, Tenure};

@@ -40,6 +40,7 @@ fn whatever_reaches_the_node_or_the_master_is_refused() {
     let cases = [
         (of_pod(&json!({ "hostNetwork": true })), "spec.hostNetwork"),
         (of_pod(&json!({ "hostPID": true })), "spec.hostPID"),
+        (of_pod(&json!({ "nodeName": "node-1" })), "spec.nodeName"),
         (of_pod(&json!({ "hostIPC": true })), "spec.hostIPC"),
         (of_pod(&json!({ "shareProcessNamespace": true })), "spec.shareProcessNamespace"),
         (of_pod(&json!({ "ephemeralContainers": [{ "name": "x" }] })), "spec.ephemeralContainers"),

@@ -24,6 +24,9 @@ impl ClockMillis {
     }
 }
 
+/// The time that a master allows for the end of a killed process.
+const LONGEST_END: Duration = Duration::from_millis(500);
+
 /// How long an agent may be silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease(Duration);
@@ -57,6 +60,12 @@ impl Lease {
     /// How long a run may live after an answer of its agent. A poll that names a later answer prolongs its life.
     pub fn fence(self) -> Duration {
         self.0 * 3
+    }
+
+    /// After this time without an answer, the master takes the run for dead. Two clocks may differ in speed by one thousandth,
+    /// and a killed process does not end at once.
+    pub fn death(self) -> Duration {
+        self.fence() + self.fence() / 1000 + self.poll().min(LONGEST_END)
     }
 }
 
@@ -139,8 +148,7 @@ impl Vigil {
         self.slipped += now.saturating_sub(self.looked + self.lease.tick());
         self.looked = now;
         let silent = now.saturating_sub(self.heard + self.slipped);
-        // One poll more: the two clocks may differ in speed, and the end of a killed process takes some time.
-        if silent >= self.lease.fence() + self.lease.poll() {
+        if silent >= self.lease.death() {
             Standing::Fenced
         } else if silent >= self.lease.length() {
             Standing::Lapsed

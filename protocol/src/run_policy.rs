@@ -27,6 +27,9 @@ pub struct RunPolicy {
     /// What a failure of a replica means, by its role. Absent: on_failure.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub restart: BTreeMap<Role, RestartRule>,
+    /// What happens when the script has failed. `wait` needs a job that brings its code or runs in a folder.
+    #[serde(skip_serializing_if = "crate::is_default")]
+    pub on_failure: OnFailure,
     /// Maximum time until all replicas have started.
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub start_timeout_seconds: u32,
@@ -66,6 +69,9 @@ pub const GROW_INTERVAL_SECONDS: u32 = 300;
 /// The same for scripts with the helper `muster.py`, which save before they stop.
 pub const GROW_INTERVAL_OF_HELPER_SECONDS: u32 = 30;
 
+/// How long a job with [`OnFailure::Wait`] waits for new code. An agent without a master lives as long after its run.
+pub const HALT_SECONDS: u32 = 600;
+
 /// Default of [`RunPolicy::lease_seconds`].
 pub const LEASE_SECONDS: u32 = 5;
 
@@ -85,6 +91,7 @@ struct Strict {
     backoff_seconds: u32,
     no_retry_exit_codes: BTreeSet<u8>,
     restart: BTreeMap<Role, RestartRule>,
+    on_failure: OnFailure,
     start_timeout_seconds: u32,
     on_start_timeout: OnStartTimeout,
     deadline_seconds: Option<u32>,
@@ -107,6 +114,7 @@ impl Default for RunPolicy {
             backoff_seconds: 1,
             no_retry_exit_codes: BTreeSet::new(),
             restart: BTreeMap::new(),
+            on_failure: OnFailure::Restart,
             start_timeout_seconds: 600,
             on_start_timeout: OnStartTimeout::Fail,
             deadline_seconds: None,
@@ -152,6 +160,19 @@ pub enum RestartRule {
     OnFailure,
     /// A signal, an exit code of 128 or more, too much memory or the loss of the pod: as `on_failure`; else as `never`.
     ExitCode,
+}
+
+/// What happens when the script of a replica has failed. Lost pods and time limits are other failures.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum OnFailure {
+    /// The job restarts while `max_restarts` allows it. Otherwise it fails.
+    #[default]
+    Restart,
+    /// The job keeps its pods and waits 10 minutes for new code, with which it starts again at once. Without new code, it
+    /// then does what it does with `restart`.
+    Wait,
 }
 
 /// What happens when the gang has not started within its time limit.
@@ -226,6 +247,15 @@ impl FromStr for CleanPods {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let known = [("running", Self::Running), ("all", Self::All), ("none", Self::None)];
         choose(text, &known, "running, all or none")
+    }
+}
+
+impl FromStr for OnFailure {
+    type Err = UnknownChoice;
+
+    /// Case does not matter.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        choose(text, &[("restart", Self::Restart), ("wait", Self::Wait)], "restart or wait")
     }
 }
 

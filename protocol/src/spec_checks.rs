@@ -5,7 +5,7 @@ use crate::group::GROUPS_MAX;
 use crate::ids::{LABEL_MAX, PodName, ReplicaId, Role};
 use crate::job::{JobSpec, SpecError, Strategy};
 use crate::routes::AGENT_PORT;
-use crate::run_policy::{LEASE_SECONDS_MAX, OnUnreachable, RunPolicy, SuccessPolicy};
+use crate::run_policy::{LEASE_SECONDS_MAX, OnFailure, OnUnreachable, RunPolicy, SuccessPolicy};
 use crate::text::json_length;
 use crate::tf_config::{self, COMPUTED_KEYS};
 use crate::warm::{MODULES_MAX, Preload};
@@ -109,6 +109,7 @@ impl JobSpec {
             deadline_seconds,
             success_policy,
             preload,
+            on_failure,
             on_unreachable,
             lease_seconds,
             ..
@@ -127,6 +128,9 @@ impl JobSpec {
         if *on_unreachable == OnUnreachable::Replace && self.worker_min.is_none() {
             return Err(SpecError::ReplaceInFixedJob);
         }
+        if *on_failure == OnFailure::Wait && !self.takes_new_code() {
+            return Err(SpecError::WaitWithoutCode);
+        }
         if let Some(Preload::Modules(modules)) = preload
             && modules.len() > MODULES_MAX
         {
@@ -140,6 +144,12 @@ impl JobSpec {
             }
             Some(SuccessPolicy::All | SuccessPolicy::Chief | SuccessPolicy::Worker0) | None => Ok(()),
         }
+    }
+
+    /// Whether the job can start again with new code: it brings its code, or runs in a folder. The code of other jobs is in
+    /// their images.
+    pub fn takes_new_code(&self) -> bool {
+        self.code.is_some() || self.image.is_none() && self.groups.iter().all(|group| group.template.is_none())
     }
 
     pub(crate) fn check_inputs(&self) -> Result<(), SpecError> {

@@ -113,6 +113,12 @@ pub enum SpecError {
         "on-unreachable replace needs an elastic job: a job with a fixed number of workers cannot go on without one"
     )]
     ReplaceInFixedJob,
+    /// Nothing can end the wait of a job whose code is in its image.
+    #[error(
+        "on-failure wait needs a job that brings its code or runs in a folder: the code of this job is in its image, which \
+         takes no new code"
+    )]
+    WaitWithoutCode,
     /// The lease is too long.
     #[error("lease is {0} s: use at most {LEASE_SECONDS_MAX} s")]
     LongLease(u32),
@@ -183,6 +189,7 @@ impl SpecError {
             | Self::NoChiefToDecide
             | Self::ServersNeverEnd(_)
             | Self::ReplaceInFixedJob
+            | Self::WaitWithoutCode
             | Self::LongLease(_)
             | Self::TooManyModules(_) => ErrorCode::BadRunPolicy,
             Self::ReservedEnv(_) | Self::RefusedEnv(_) | Self::Env(_) => ErrorCode::BadEnv,

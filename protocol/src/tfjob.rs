@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::code::{CodeId, ScriptPath};
+use crate::elastic::JobPatch;
 use crate::env::EnvName;
 use crate::view::JobView;
 
@@ -69,6 +71,12 @@ pub struct TfJobOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, pattern = "^/"))]
     pub work_dir: Option<PathBuf>,
+    /// The code that the job brings where pods are containers. The master must have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<CodeId>,
+    /// A script in this code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub script: Option<ScriptPath>,
     /// Whether the master only checks the TFJob, and creates nothing.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
@@ -97,6 +105,9 @@ pub struct TfJobAnswer {
     /// The job. Absent if it was only checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<JobView>,
+    /// What changes in a job that was on record before.
+    #[serde(default, skip_serializing_if = "crate::is_default")]
+    pub change: JobPatch,
     /// The fields that mean something else here, or nothing.
     pub warnings: Vec<Warning>,
 }

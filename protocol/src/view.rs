@@ -28,6 +28,8 @@ pub enum JobState {
     Stopping,
     /// The master prepares a restart: it replaces lost pods and waits for the backoff.
     Restarting,
+    /// The script has failed. The job keeps its pods and waits for new code, because its `on_failure` is `wait`.
+    Halted,
     /// A user has suspended the job. It has no pods.
     Suspended,
     /// The job succeeded.
@@ -40,12 +42,13 @@ pub enum JobState {
 
 impl JobState {
     /// All states, from the first to the final ones.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Pending,
         Self::Starting,
         Self::Running,
         Self::Stopping,
         Self::Restarting,
+        Self::Halted,
         Self::Suspended,
         Self::Succeeded,
         Self::Failed,
@@ -56,9 +59,13 @@ impl JobState {
     pub fn is_finished(self) -> bool {
         match self {
             Self::Succeeded | Self::Failed | Self::Cancelled => true,
-            Self::Pending | Self::Starting | Self::Running | Self::Stopping | Self::Restarting | Self::Suspended => {
-                false
-            }
+            Self::Pending
+            | Self::Starting
+            | Self::Running
+            | Self::Stopping
+            | Self::Restarting
+            | Self::Halted
+            | Self::Suspended => false,
         }
     }
 
@@ -70,6 +77,7 @@ impl JobState {
             Self::Running => "running",
             Self::Stopping => "stopping",
             Self::Restarting => "restarting",
+            Self::Halted => "halted",
             Self::Suspended => "suspended",
             Self::Succeeded => "succeeded",
             Self::Failed => "failed",
@@ -190,6 +198,18 @@ pub struct JobTimes {
     /// exec.py was started in every replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<UnixMillis>,
+    /// exec.py was started in every replica again, in the newest start. Absent before the first restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarted: Option<UnixMillis>,
+    /// A user suspended the job. Absent while it is not suspended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended: Option<UnixMillis>,
+    /// A user resumed the job, for the last time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<UnixMillis>,
+    /// Since when the job waits for new code. Absent while it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halted: Option<UnixMillis>,
     /// The master decided the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<UnixMillis>,
@@ -230,7 +250,8 @@ pub struct JobView {
     /// How often a user has pushed new code.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub pushes: u32,
-    /// With how many of these pushes all scripts have started. Smaller than `pushes` until the newest code runs.
+    /// With how many of these pushes all scripts have started, or the job was halted. Smaller than `pushes` until the newest
+    /// code runs.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub started_pushes: u32,
     /// Of an elastic job, the members of the current start by seat: chief, workers, parameter servers, evaluator.

@@ -80,6 +80,11 @@ impl Running {
         self.stderr.text()
     }
 
+    /// Its stdout by now, with invalid UTF-8 replaced.
+    pub fn stdout(&self) -> String {
+        self.stdout.text()
+    }
+
     /// Kills it with `kill -9`.
     ///
     /// # Panics

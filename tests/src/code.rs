@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 
 use crate::scene::Scene;
 
-/// Sends these files, path and content each, to the master at this URL. Returns the id of the code.
+/// Sends these files, path and content each, to the master at this URL, with these options of curl. Returns the id of the
+/// code.
 ///
 /// # Panics
 /// If the master does not take it.
-pub fn send_code(scene: &Scene, master: &str, files: &[(&str, &str)]) -> CodeId {
+pub fn send_code(scene: &Scene, master: &str, options: &[&str], files: &[(&str, &str)]) -> CodeId {
     let file = |(path, text): &(&str, &str)| CodeFile {
         path: path.parse().expect("a path"),
         sha256: Sha256::of(text.as_bytes()),
@@ -24,7 +25,8 @@ pub fn send_code(scene: &Scene, master: &str, files: &[(&str, &str)]) -> CodeId 
         let sent = scene.path().join("sent");
         fs::write(&sent, body).expect("write the body");
         let url = format!("{master}/v1/code/{}{route}", manifest.id());
-        let answer = scene.curl(&["-X", "PUT", "--data-binary", &format!("@{}", sent.display()), &url]);
+        let sent = format!("@{}", sent.display());
+        let answer = scene.curl(&[options, &["-X", "PUT", "--data-binary", &sent, &url]].concat());
         serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}"))
     };
     let missing = put("", &serde_json::to_vec(&manifest).expect("a manifest is JSON")).missing;
@@ -44,7 +46,7 @@ pub fn send_code(scene: &Scene, master: &str, files: &[(&str, &str)]) -> CodeId 
 /// # Panics
 /// If the master refuses the job.
 pub fn submit_with_code(scene: &Scene, master: &str, name: &str, files: &[(&str, &str)], options: Value) {
-    let code = send_code(scene, master, files);
+    let code = send_code(scene, master, &[], files);
     let mut request =
         json!({ "name": name, "strategy": "AllReduce", "worker_num": 2, "code": code, "script": files[0].0 });
     let fields = request.as_object_mut().expect("an object");

@@ -1,5 +1,6 @@
 //! Finds the programs under test.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -24,15 +25,17 @@ pub fn built(name: &str) -> PathBuf {
 }
 
 /// The path of the static agent, which runs in any image. Prefers an agent built beside this test over that of
-/// `make build`.
+/// `make build`, but the other way round in a benchmark, which is built for release.
 ///
 /// # Panics
 /// If the agent is not built.
 pub fn static_agent() -> PathBuf {
     let target = format!("{}-unknown-linux-musl/debug/agent", std::env::consts::ARCH);
     let test = std::env::current_exe().expect("a test knows its own program");
-    let mut known = test.ancestors().skip(1).map(|dir| dir.join(&target)).chain([root().join("dist/agent")]);
-    known.find(|path| path.is_file()).expect("no static agent: run `make test` or `make build`")
+    let known = test.ancestors().skip(1).map(|dir| dir.join(&target)).chain([root().join("dist/agent")]);
+    let mut found: VecDeque<PathBuf> = known.filter(|path| path.is_file()).collect();
+    let chosen = if cfg!(debug_assertions) { found.pop_front() } else { found.pop_back() };
+    chosen.expect("no static agent: run `make test` or `make build`")
 }
 
 /// The folder of the real Python. The first `python` on the PATH may be a wrapper script, which is slow to start.

@@ -175,7 +175,11 @@ impl CodeFolder {
         }
         let staged = stage(&code.manifest, &folder, &self.folder("staged"));
         self.staged = self.incoming.take().filter(|_| staged.is_ok());
-        staged?;
+        if let Err(error) = staged {
+            // The disk may be full.
+            let _ = fs::remove_dir_all(self.folder("staged"));
+            return Err(error.into());
+        }
         if self.placed.is_none() {
             self.put_in_place(id)?;
         }

@@ -12,7 +12,7 @@ use protocol::error::ErrorCode;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{Agent, Response, program};
+use crate::support::{Agent, Response, program, wait_until};
 
 /// Code as a test writes it.
 struct Code {
@@ -250,11 +250,13 @@ fn a_start_that_follows_an_abandoned_one_has_its_own_code() {
     let (old, new) = (code("old"), Code::of(&[("train.py", "print('new')"), ("taken", "")]));
     place.deliver(&new);
     place.deliver(&old);
-    // The first request fails, so that the next one moves the files. Its caller goes away at once.
+    // The first request fails, so that the next one moves the files. Its caller goes away in the middle.
     fs::create_dir(place.path("a0.py")).unwrap();
     assert_eq!(place.configure(&old, "1.1").problem().code, ErrorCode::BadCode);
     fs::remove_dir(place.path("a0.py")).unwrap();
-    drop(place.agent.send("GET", "/run?generation=1.1", ""));
+    let abandoned = place.agent.send("GET", "/run?generation=1.1", "");
+    wait_until("the first file moves", || place.path("a0.py").is_file().then_some(()));
+    drop(abandoned);
     let answer = place.configure(&new, "1.2");
     if answer.status == 200 {
         assert_eq!(place.agent.get("/run?generation=1.2").status, 200);

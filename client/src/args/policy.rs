@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use clap::Args;
-use protocol::run_policy::{CleanPods, OnStartTimeout, OnUnreachable, RunPolicy, SuccessPolicy};
+use protocol::run_policy::{CleanPods, OnFailure, OnStartTimeout, OnUnreachable, RunPolicy, SuccessPolicy};
 use protocol::warm::{ModuleName, Preload};
 
 use super::values::{exit_code, restarts, seconds};
@@ -22,6 +22,10 @@ pub(crate) struct PolicyArgs {
     /// Exit codes of exec.py after which the job fails without a restart, for example 2,3 [default: none]
     #[arg(long, value_name = "CODES", value_delimiter = ',', value_parser = exit_code, allow_negative_numbers = true)]
     pub(crate) no_retry_exit_codes: Vec<u8>,
+    /// What the job does when its script has failed: `restart`, or `wait` 10 minutes for `client push` in its pods before
+    /// that [default: restart]
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) on_failure: Option<OnFailure>,
     /// Maximum time until all replicas have started; then the job fails [default: 10m]
     #[arg(long, value_name = "DURATION", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) start_timeout: Option<u32>,
@@ -73,6 +77,7 @@ impl PolicyArgs {
             max_restarts,
             backoff,
             no_retry_exit_codes,
+            on_failure,
             start_timeout,
             requeue,
             deadline,
@@ -91,6 +96,7 @@ impl PolicyArgs {
             backoff_seconds: backoff.unwrap_or(default.backoff_seconds),
             no_retry_exit_codes: BTreeSet::from_iter(no_retry_exit_codes),
             restart: default.restart,
+            on_failure: on_failure.unwrap_or(default.on_failure),
             start_timeout_seconds: start_timeout.unwrap_or(default.start_timeout_seconds),
             on_start_timeout: if requeue { OnStartTimeout::Requeue } else { OnStartTimeout::Fail },
             deadline_seconds: deadline,

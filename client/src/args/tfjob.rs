@@ -38,7 +38,8 @@ pub(crate) struct ApplyArgs {
     /// Maximum restarts after failures, instead of backoffLimit
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(crate) max_restarts: Option<u32>,
-    /// Folder in which scripts run and are looked for, where replicas are processes [default: the folder of the file]
+    /// Folder with the scripts. On a cluster, the job brings its files, and runs them in an unmodified image. Where replicas
+    /// are processes, scripts run and are looked for in it [default there: the folder of the file]
     #[arg(long, value_name = "DIR")]
     pub(crate) code: Option<PathBuf>,
     /// Follow the job to its end, as a submit does. Without a cluster, apply always does

@@ -57,6 +57,8 @@ pub(super) struct Observed {
     pub(super) nodes: Result<Vec<Node>, ClusterError>,
     /// The names of all DaemonSets.
     pub(super) daemon_sets: Result<Vec<String>, ClusterError>,
+    /// The namespaces with TFJobs that no master follows.
+    pub(super) left_alone: Result<BTreeSet<String>, ClusterError>,
 }
 
 /// The installed master.
@@ -70,7 +72,7 @@ pub(super) struct Master {
 
 /// All checks of the cluster except those of the connection.
 pub(super) fn of_cluster(observed: &Observed) -> Vec<Check> {
-    let Observed { pod_security: standard, quotas, secret, master, answer, nodes, daemon_sets } = observed;
+    let Observed { pod_security: standard, quotas, secret, master, answer, nodes, daemon_sets, left_alone } = observed;
     vec![
         known("Pod Security", standard, |standard| pod_security(standard.as_deref())),
         known("quota", quotas, |quotas| quota(quotas)),
@@ -80,6 +82,7 @@ pub(super) fn of_cluster(observed: &Observed) -> Vec<Check> {
         known("image", nodes, |nodes| image(master.as_ref().map_or("", |master| &master.image), nodes.len())),
         known("architecture", nodes, |nodes| architectures(nodes)),
         known("network policies", daemon_sets, |names| network(names, nodes.as_deref().unwrap_or_default())),
+        known("TFJobs", left_alone, tfjobs),
     ]
 }
 
@@ -274,6 +277,15 @@ fn network(daemon_sets: &[String], nodes: &[Node]) -> Check {
         }
         None => warned(NAME, "the network is not known", HINT),
     }
+}
+
+fn tfjobs(left_alone: &BTreeSet<String>) -> Check {
+    let Some(first) = left_alone.first() else {
+        return passed("TFJobs", "each namespace with TFJobs has a master for them");
+    };
+    let listed = left_alone.iter().cloned().collect::<Vec<_>>().join(", ");
+    let hint = format!("client install --tfjobs -n {first}, or create the TFJobs in the namespace of a master");
+    warned("TFJobs", format!("no master follows those in {listed}"), hint)
 }
 
 /// Docker is needed only to add the agent to an image.

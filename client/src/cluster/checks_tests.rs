@@ -27,6 +27,7 @@ fn healthy() -> Observed {
         answer: Ok(env!("CARGO_PKG_VERSION").to_owned()),
         nodes: Ok(vec![node("amd64", "v1.33.0")]),
         daemon_sets: Ok(vec!["kube-proxy".to_owned(), "calico-node".to_owned()]),
+        left_alone: Ok(BTreeSet::new()),
     }
 }
 
@@ -34,7 +35,7 @@ fn healthy() -> Observed {
 fn a_healthy_installation_has_neither_failures_nor_warnings() {
     let checks = of_cluster(&healthy());
     assert!(checks.iter().all(|check| check.verdict == Verdict::Ok && check.hint.is_none()), "{checks:?}");
-    assert_eq!(checks.len(), 8);
+    assert_eq!(checks.len(), 9);
 }
 
 #[test]
@@ -46,6 +47,7 @@ fn a_check_that_the_user_may_not_make_is_a_warning_and_a_missing_master_a_failur
         quotas: Err(lacking()),
         nodes: Err(lacking()),
         daemon_sets: Err(lacking()),
+        left_alone: Err(lacking()),
         master: Err(no_master()),
         answer: Err((no_master().to_string(), no_master().hint())),
         ..healthy()
@@ -53,8 +55,17 @@ fn a_check_that_the_user_may_not_make_is_a_warning_and_a_missing_master_a_failur
     let checks = of_cluster(&observed);
     let of = |verdict| checks.iter().filter(move |check| check.verdict == verdict).map(|check| check.name.as_str());
     assert_eq!(of(Verdict::Fail).collect::<Vec<_>>(), ["rollout", "port-forward"]);
-    let unknown = ["Pod Security", "quota", "image", "architecture", "network policies"];
+    let unknown = ["Pod Security", "quota", "image", "architecture", "network policies", "TFJobs"];
     assert_eq!(of(Verdict::Warn).collect::<Vec<_>>(), unknown);
+}
+
+#[test]
+fn tfjobs_in_a_namespace_without_a_master_are_a_warning() {
+    let left_alone = Ok(["a".to_owned(), "b".to_owned()].into());
+    let checks = of_cluster(&Observed { left_alone, ..healthy() });
+    let check = checks.iter().find(|check| check.name == "TFJobs").expect("the check");
+    assert_eq!(verdict(check), (Verdict::Warn, "no master follows those in a, b"));
+    assert!(check.hint.as_deref().is_some_and(|hint| hint.starts_with("client install --tfjobs -n a")), "{check:?}");
 }
 
 #[test]

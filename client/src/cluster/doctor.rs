@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::checks::{self, Check, Master, Observed};
 use super::rights::Right;
-use super::{Cluster, ClusterError, KubePlace, rights, rollout};
+use super::{Cluster, ClusterError, KubePlace, rights, rollout, tfjobs};
 
 /// The label of a namespace with the Pod Security Standard that it enforces.
 const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
@@ -56,13 +56,14 @@ async fn of_cluster(cluster: &Cluster, answer: Result<String, (String, Option<St
 async fn observe(cluster: &Cluster, answer: Result<String, (String, Option<String>)>) -> Observed {
     let client = cluster.client();
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    let (namespace, quotas, secret, rollout, nodes, daemon_sets) = tokio::join!(
+    let (namespace, quotas, secret, rollout, nodes, daemon_sets, left_alone) = tokio::join!(
         cluster.call(rights::GET_NAMESPACE, namespaces.get(cluster.namespace())),
         list(cluster, rights::LIST_QUOTAS, cluster.api::<ResourceQuota>()),
         check_secret(cluster),
         rollout::look(cluster),
         list(cluster, rights::LIST_NODES, Api::<Node>::all(client.clone())),
         list(cluster, rights::LIST_DAEMONSETS, Api::<DaemonSet>::all(client.clone())),
+        tfjobs::left_alone(cluster),
     );
     Observed {
         pod_security: namespace.map(|namespace| namespace.labels().get(POD_SECURITY).cloned()),
@@ -75,6 +76,7 @@ async fn observe(cluster: &Cluster, answer: Result<String, (String, Option<Strin
         answer,
         nodes,
         daemon_sets: daemon_sets.map(|sets| sets.iter().map(ResourceExt::name_any).collect()),
+        left_alone,
     }
 }
 

@@ -11,6 +11,7 @@ mod place;
 mod pods;
 mod rights;
 mod rollout;
+mod tfjobs;
 mod uninstall;
 
 use std::time::Duration;

@@ -6,14 +6,14 @@ use futures_util::stream::StreamExt;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams};
-use kube::{Api, Resource, ResourceExt};
+use kube::api::{DeleteParams, DynamicObject, ListParams};
+use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::install::{delete, find as find_object, has_tfjobs, is_ours};
 use super::rights::Right;
-use super::{Cluster, ClusterError, MASTER_PODS, MUSTER, manifests, pods, rights, rollout};
+use super::{Cluster, ClusterError, MASTER_PODS, MUSTER, manifests, pods, rights, rollout, tfjobs};
 use crate::output::Notes;
 
 /// Selects everything that a master has created for its jobs.
@@ -122,21 +122,11 @@ async fn unused_kind(cluster: &Cluster) -> Result<Option<DynamicObject>, Cluster
     if !has_tfjobs(cluster).await? {
         return Ok(None);
     }
-    let rights = &manifests::tfjob_rights()[0];
-    let named = ListParams::default().fields(&format!("metadata.name={}", manifests::name(rights)));
     let kind = manifests::tfjob_kind();
-    let of_tfjobs = ApiResource::from_gvk(&GroupVersionKind::gvk("kubeflow.org", "v1", "TFJob"));
-    let questions = [
-        (rights::LIST_ROLES, manifests::resource(rights), named),
-        (rights::LIST_TFJOBS, of_tfjobs, ListParams::default()),
-    ];
     let asked = async {
-        for (right, resource, selected) in questions {
-            let everywhere: Api<DynamicObject> = Api::all_with(cluster.client().clone(), &resource);
-            let found = cluster.call(right, everywhere.list_metadata(&selected)).await?;
-            if found.iter().any(|found| found.namespace().as_deref() != Some(cluster.namespace())) {
-                return Ok(None);
-            }
+        let used = &tfjobs::followed(cluster).await? | &tfjobs::places(cluster).await?;
+        if used.iter().any(|namespace| namespace != cluster.namespace()) {
+            return Ok(None);
         }
         find_object(cluster, &kind).await
     };

@@ -19,7 +19,9 @@ use crate::error::Error;
 use crate::exit::Exit;
 use crate::image;
 use crate::master_client::{MasterClient, MasterError, Submitted};
+use crate::narrate;
 use crate::output::{Data, Notes};
+use crate::pack::Packed;
 use crate::request::{self, RequestError};
 use crate::tfjob::{self, Document, TfJobError};
 
@@ -98,7 +100,8 @@ struct Files {
 }
 
 impl Files {
-    fn order(&self, document: Document, backend: BackendKind, options: TfJobOptions) -> Result<Named, TfJobError> {
+    /// What to send of a document. Reads the code that the job brings.
+    fn order(&self, document: Document, backend: BackendKind, options: TfJobOptions) -> Result<Named, Error> {
         let mut document = document;
         let origin = document.origin.clone();
         let folder = self.code.as_deref().unwrap_or(Path::new(&document.folder)).to_owned();
@@ -111,10 +114,18 @@ impl Files {
             origin: origin.clone(),
             detail: format!("metadata.name: {error}"),
         })?;
-        let options = TfJobOptions { work_dir: Some(folder), ..options };
+        let code = match &self.code {
+            Some(folder) if backend == BackendKind::Kubernetes => {
+                let script = document.with_code(&self.entrypoints, folder)?;
+                Some((Packed::read(folder, &script)?, script))
+            }
+            Some(_) | None => None,
+        };
+        let (code, script) = code.unzip();
+        let options = TfJobOptions { work_dir: Some(folder), code: code.as_ref().map(Packed::id), script, ..options };
         let request =
             TfJobRequest { document: document.object.to_string(), entrypoints: self.entrypoints.clone(), options };
-        Ok(Named { origin, order: Order::TfJob { name, request: Box::new(request) } })
+        Ok(Named { origin, order: Order::TfJob { name, request: Box::new(request), code } })
     }
 }
 
@@ -131,6 +142,7 @@ async fn send_all(client: &MasterClient, orders: Vec<Named>, to: (Data, &Notes))
         data.text(&match submitted {
             Submitted::New(job) => format!("tfjob/{} created", job.name),
             Submitted::Before(job) => format!("tfjob/{} is up to date", job.name),
+            Submitted::Changed { job, change } => format!("tfjob/{} {}", job.name, narrate::changed(change)),
         })?;
     }
     Ok(Exit::Done)

@@ -57,6 +57,8 @@ pub(super) enum Order {
         name: JobName,
         /// The message about it.
         request: Box<TfJobRequest>,
+        /// The code that it brings.
+        code: Option<Packed>,
     },
 }
 
@@ -69,17 +71,29 @@ impl Order {
         }
     }
 
-    /// Submits the job. Tells the user which fields mean something else here.
+    /// Submits the job. If the master does not have its code, sends the code first. Tells the user which fields mean something
+    /// else here.
     pub(super) async fn submit(&self, client: &MasterClient, notes: &Notes) -> Result<Submitted, MasterError> {
+        let (Self::Job { code, .. } | Self::TfJob { code, .. }) = self;
+        match (self.submit_once(client, notes).await, code) {
+            (Err(MasterError::Refused(problem)), Some(code)) if problem.code == ErrorCode::CodeMissing => {
+                notes.say(&send(client, code).await?);
+                self.submit_once(client, notes).await
+            }
+            (outcome, _) => outcome,
+        }
+    }
+
+    async fn submit_once(&self, client: &MasterClient, notes: &Notes) -> Result<Submitted, MasterError> {
         match self {
-            Self::Job { spec, code } => {
-                let submitted = submit(client, spec, code.as_ref(), notes).await?;
+            Self::Job { spec, .. } => {
+                let submitted = client.submit(spec).await?;
                 for warning in &submitted.view().warnings {
                     notes.say(&told(warning, spec.origin.as_ref()));
                 }
                 Ok(submitted)
             }
-            Self::TfJob { name, request } => {
+            Self::TfJob { name, request, .. } => {
                 let (submitted, warnings) = client.apply(request).await?;
                 for warning in warnings {
                     notes.say(&format!("tfjob {name}: {warning}"));
@@ -104,22 +118,6 @@ fn told(warning: &Warning, origin: Option<&Origin>) -> String {
     match (in_file, origin) {
         (Some(path), Some(Origin::Spawner { .. })) => format!("pod file: {path}: {}", warning.sentence),
         (Some(_) | None, _) => warning.to_string(),
-    }
-}
-
-/// Submits the job. If the master does not have its code, sends the code first.
-async fn submit(
-    client: &MasterClient,
-    spec: &JobSpec,
-    code: Option<&Packed>,
-    notes: &Notes,
-) -> Result<Submitted, MasterError> {
-    match (client.submit(spec).await, code) {
-        (Err(MasterError::Refused(problem)), Some(code)) if problem.code == ErrorCode::CodeMissing => {
-            notes.say(&send(client, code).await?);
-            client.submit(spec).await
-        }
-        (outcome, _) => outcome,
     }
 }
 

@@ -186,6 +186,11 @@ fn is_settled(now: &JobView, pushes: u32) -> bool {
     now.started_pushes >= pushes || waits || now.result.is_some()
 }
 
+/// Why the newest start failed.
+pub(super) fn why(view: &JobView) -> String {
+    view.restarts.failed_starts.last().map(|failed| failed.failure.to_string()).unwrap_or_default()
+}
+
 /// What followed a push, and a sentence about it. If the new code did not run and will not run, the push has not succeeded.
 pub(super) fn outcome(now: &JobView, pushed: &JobView, took: Duration) -> (Exit, String) {
     let name = &now.name;
@@ -200,10 +205,44 @@ pub(super) fn outcome(now: &JobView, pushed: &JobView, took: Duration) -> (Exit,
         (Some(result), _) => {
             (Exit::NotSucceeded, format!("job {name} has ended without the new code ({})", result.state()))
         }
+        (None, Some(generation)) if has_run && now.state == JobState::Halted => {
+            let why = why(now);
+            (Exit::Done, format!("job {name} has run the new code and is halted (start {generation}): {why}"))
+        }
         (None, Some(generation)) if has_run => {
             let took = spelled(took);
             (Exit::Done, format!("job {name} runs the new code after {took} (start {generation})"))
         }
         (None, _) => (Exit::Done, format!("job {name} is {}, and will use the new code in its next start", now.state)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::failure::{FailedStart, Failure};
+    use protocol::ids::UnixMillis;
+    use protocol::job::{JobRequest, JobSpec};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_push_ends_when_the_new_code_has_halted_the_job() {
+        let request = JobRequest::new("digits".parse().unwrap(), "AllReduce".parse().unwrap());
+        let spec = JobSpec::try_from(request).unwrap();
+        let before: JobView = serde_json::from_value(json!({
+            "name": "digits", "uid": "u", "seq": 1, "state": "halted", "generation": "1.1", "spec": spec,
+            "pushes": 1, "replicas": [], "times": {},
+        }))
+        .unwrap();
+        assert!(!is_settled(&before, 1), "it starts again in a moment");
+        let mut after = JobView { generation: Some("1.2".parse().unwrap()), started_pushes: 1, ..before.clone() };
+        let (failure, consequences) = (Failure::DeadlineExceeded { after_seconds: 9 }, vec![]);
+        let (at, last_lines) = (UnixMillis(0), vec![]);
+        after.restarts.note(FailedStart { generation: None, at, failure, counted: true, last_lines, consequences });
+        assert!(is_settled(&after, 1));
+        let sentence =
+            "job digits has run the new code and is halted (start 1.2): the job exceeded its deadline of 9 s";
+        assert_eq!(outcome(&after, &before, Duration::ZERO), (Exit::Done, sentence.to_owned()));
     }
 }

@@ -109,7 +109,7 @@ async fn start(
     let taken = || SpawnError::Taken { tag: tag.text.clone(), name: tag.job.clone() };
     let view = match order.submit(client, notes).await {
         Ok(Submitted::New(view)) => view,
-        Ok(Submitted::Before(_)) => return Err(taken().into()),
+        Ok(Submitted::Before(_) | Submitted::Changed { .. }) => return Err(taken().into()),
         Err(MasterError::Refused(problem)) if problem.code == ErrorCode::JobExists => return Err(taken().into()),
         Err(error) => return Err(error.into()),
     };

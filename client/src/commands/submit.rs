@@ -117,6 +117,7 @@ async fn placed(
         }
         (None, BackendKind::Process | BackendKind::Joined) => Ok((request::in_folder(spec, &folder)?, None)),
         (None, BackendKind::Kubernetes) => {
+            request::check_without_code(&spec)?;
             let order = ImageOrder::new(image, config, &folder, Some(client.clone()))?.for_pods(&spec.pod)?;
             let image = image::prepare(&order, notes).await?;
             Ok((request::in_image(spec, image), None))
@@ -191,6 +192,10 @@ async fn submit(submission: Submission, notes: &Notes) -> Result<(MasterClient, 
         Submitted::Before(view) => {
             notes.say(&narrate::submitted_before(&view));
             view
+        }
+        Submitted::Changed { job, change } => {
+            notes.say(&format!("tfjob/{} {}", job.name, narrate::changed(change)));
+            job
         }
     };
     Ok((client, view))

@@ -13,9 +13,9 @@ use protocol::elastic::JobPatch;
 use protocol::error::ErrorCode;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
-use protocol::view::JobView;
+use protocol::view::{JobState, JobView};
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::leaving::{Stage, unless_interrupted};
 use super::push::{self, Pushed};
@@ -59,11 +59,25 @@ async fn until_the_end(client: MasterClient, job: JobView, args: PushArgs, notes
         notes: notes.clone(),
     };
     tokio::select! {
-        ended = push::until(&client, job, |view| view.result.is_some()) => {
+        ended = end_of(&client, job, &notes) => {
             tell_end(&ended?, &notes);
             Ok(Exit::Done)
         }
         failed = watch.go_on() => failed.map(|never| match never {}),
+    }
+}
+
+/// Waits for the end of the job. Says when its script has failed and the job waits for new code.
+async fn end_of(client: &MasterClient, mut job: JobView, notes: &Notes) -> Result<JobView, Error> {
+    let mut told = None;
+    loop {
+        let is_halted = |now: &JobView| now.state == JobState::Halted && now.generation > told;
+        job = push::until(client, job, |now| now.result.is_some() || is_halted(now)).await?;
+        if job.result.is_some() {
+            return Ok(job);
+        }
+        told = job.generation;
+        notes.say(&format!("job {} is halted: {}; the next change starts it again", job.name, push::why(&job)));
     }
 }
 
@@ -126,19 +140,10 @@ impl Watch {
                     }
                 },
             };
-            if let Some(changed) = self.changed_within(pause).await {
-                (since, pauses) = (changed.map_err(|source| self.failed(source))?, self::pauses());
+            if let Some(changed) = self.changes.settled(pause).await.map_err(|source| self.failed(source))? {
+                (since, pauses) = (changed, self::pauses());
                 self.told = None;
             }
-        }
-    }
-
-    /// Waits for a change, at most for this pause.
-    async fn changed_within(&mut self, pause: Option<Duration>) -> Option<io::Result<Instant>> {
-        let changed = self.changes.settled();
-        match pause {
-            Some(pause) => timeout(pause, changed).await.ok(),
-            None => Some(changed.await),
         }
     }
 

@@ -63,6 +63,7 @@ impl Progress {
             JobState::Pending | JobState::Starting | JobState::Restarting => messages(view),
             JobState::Running
             | JobState::Stopping
+            | JobState::Halted
             | JobState::Suspended
             | JobState::Succeeded
             | JobState::Failed

@@ -5,6 +5,7 @@ use std::time::Duration;
 use comfy_table::{ContentArrangement, Table};
 use protocol::ids::UnixMillis;
 use protocol::progress::{JobSeries, Progress};
+use protocol::run_policy::HALT_SECONDS;
 use protocol::view::{JobResult, JobView, ReplicaView};
 use serde_json::Value;
 
@@ -55,6 +56,7 @@ pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixM
     let newest = view.changes.last().filter(|change| Some(change.generation) == view.generation);
     head.extend(newest.map(|change| ("last start", one_line(&change.to_string()))));
     head.extend(series.and_then(progress).map(|progress| ("progress", one_line(&progress))));
+    head.extend(view.times.halted.map(|since| ("waits", waits_for_code(view, since, now))));
     head.extend(view.result.as_ref().map(|ended| ("result", result(ended))));
     head.extend((view.restarts.total() > 0).then(|| ("restarts", restarts(view))));
     head.extend(view.restarts.failed_starts.last().map(|failed| ("failed", one_line(&failed.failure.to_string()))));
@@ -72,6 +74,13 @@ pub(crate) fn status_text(view: &JobView, series: Option<&JobSeries>, now: UnixM
         ]);
     }
     format!("{}\n\n{}", head.join("\n"), shown(&table))
+}
+
+/// `for new code, since 3.2 s and for 10 min at most; when it is ready: client push digits`.
+fn waits_for_code(view: &JobView, since: UnixMillis, now: UnixMillis) -> String {
+    let waited = between(Some(since), Some(now)).map(spelled).unwrap_or_default();
+    let (minutes, name) = (HALT_SECONDS / 60, &view.name);
+    format!("for new code, since {waited} and for {minutes} min at most; when it is ready: client push {name}")
 }
 
 fn exit_or_reason(replica: &ReplicaView) -> String {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use protocol::code::ScriptPath;
 use protocol::ids::JobName;
 use protocol::tfjob::{Entrypoint, TFJOB_CONTAINER};
 use serde_json::{Value, json};
@@ -28,6 +29,9 @@ pub(crate) enum TfJobError {
     /// The script is in the image, which this machine does not use.
     #[error("{origin}: {script} is a path of the image, and this machine has no {} in {}", file.display(), listed(folders))]
     NoScript { origin: String, script: String, file: PathBuf, folders: Vec<PathBuf> },
+    /// No container runs a script of the folder of --code.
+    #[error("{origin}: no container runs a script that is in {}", folder.display())]
+    NotInCode { origin: String, folder: PathBuf },
     /// --code names no folder.
     #[error("--code {} is not a folder", .0.display())]
     NoFolder(PathBuf),
@@ -51,6 +55,7 @@ impl TfJobError {
     pub(crate) fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NoScript { .. } => "put the script beside the file, or name its folder with --code DIR",
+            Self::NotInCode { .. } => "name the folder of the script in command: or args:, or leave --code out",
             Self::Ended(name) => {
                 return Some(format!("client delete {name}, then apply it again; client logs {name} shows its output"));
             }
@@ -118,16 +123,36 @@ impl Document {
     ) -> Result<(), TfJobError> {
         let origin = self.origin.clone();
         for container in self.containers() {
-            let known = container["image"].as_str().and_then(|image| entrypoints.get(image));
-            if let Some(Entrypoint { command, args, .. }) = known.filter(|_| lacks(container, "command")) {
-                container["command"] = json!(command);
-                if lacks(container, "args") {
-                    container["args"] = json!(args);
-                }
-            }
+            complete(container, entrypoints);
             scripts::find(container, &origin, folders)?;
         }
         Ok(())
+    }
+
+    /// Prepares the object for a master that brings the code in this folder to its pods. Returns a script in it.
+    pub(crate) fn with_code(
+        &mut self,
+        entrypoints: &BTreeMap<String, Entrypoint>,
+        folder: &Path,
+    ) -> Result<ScriptPath, TfJobError> {
+        let mut scripts = vec![];
+        for container in self.containers() {
+            complete(container, entrypoints);
+            scripts.extend(scripts::bring(container, folder));
+        }
+        let missing = || TfJobError::NotInCode { origin: self.origin.clone(), folder: folder.to_owned() };
+        scripts.into_iter().next().ok_or_else(missing)
+    }
+}
+
+/// Adds the program of the image to a container that names none.
+fn complete(container: &mut Value, entrypoints: &BTreeMap<String, Entrypoint>) {
+    let known = container["image"].as_str().and_then(|image| entrypoints.get(image));
+    if let Some(Entrypoint { command, args, .. }) = known.filter(|_| lacks(container, "command")) {
+        container["command"] = json!(command);
+        if lacks(container, "args") {
+            container["args"] = json!(args);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use protocol::code::ScriptPath;
 use serde_json::Value;
 
 use super::TfJobError;
@@ -29,6 +30,17 @@ pub(super) fn find(container: &mut Value, origin: &str, folders: &[PathBuf]) -> 
         }
         None => Err(TfJobError::NoScript { origin: origin.to_owned(), script, file, folders: folders.to_vec() }),
     }
+}
+
+/// Names the file of this folder, which the job brings, if the script has the same path or is a path of the image with the same
+/// name. Returns the file.
+pub(super) fn bring(container: &mut Value, folder: &Path) -> Option<ScriptPath> {
+    let word = script(container)?;
+    let path = Path::new(word.as_str()?);
+    let file = if path.is_absolute() { Path::new(path.file_name()?) } else { path };
+    let script: ScriptPath = file.to_str().filter(|_| folder.join(file).is_file())?.parse().ok()?;
+    *word = script.as_str().into();
+    Some(script)
 }
 
 /// The first word after the program that is neither a flag nor the value of one.

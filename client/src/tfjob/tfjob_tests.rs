@@ -96,6 +96,29 @@ fn a_script_of_an_image_is_found_beside_the_file_or_in_the_folder_of_the_code() 
 }
 
 #[test]
+fn scripts_in_the_folder_of_the_code_are_named_by_their_path_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("src")).unwrap();
+    for name in ["mnist.py", "src/eval.py"] {
+        fs::write(folder.path().join(name), "").unwrap();
+    }
+    let brought = |command: &[&str]| {
+        let container = json!({ "name": "tensorflow", "command": command });
+        let object = json!({ "spec": { "tfReplicaSpecs": { "Worker": { "template": { "spec": { "containers": [container] } } } } } });
+        let mut document = Document { origin: "job.yaml".to_owned(), folder: "/".into(), object };
+        let script = document.with_code(&BTreeMap::new(), folder.path()).map_err(|error| error.to_string())?;
+        let command = document.containers().next().unwrap()["command"].to_string();
+        Ok((script.to_string(), command))
+    };
+    let is = |script: &str, command: &str| Ok::<_, String>((script.to_owned(), command.to_owned()));
+    assert_eq!(brought(&["python", "/var/mnist.py", "--fast"]), is("mnist.py", r#"["python","mnist.py","--fast"]"#));
+    assert_eq!(brought(&["python", "-u", "src/eval.py"]), is("src/eval.py", r#"["python","-u","src/eval.py"]"#));
+    let refused = format!("job.yaml: no container runs a script that is in {}", folder.path().display());
+    assert_eq!(brought(&["python", "/var/other.py"]), Err(refused.clone()));
+    assert_eq!(brought(&["python", "-m", "mnist"]), Err(refused));
+}
+
+#[test]
 fn the_program_of_an_image_replaces_a_missing_command() {
     let mut document = with_worker(&json!({ "image": "mnist:1", "args": ["--steps", "3"] }));
     assert_eq!(document.images_without_command(), BTreeSet::from(["mnist:1".to_owned()]));

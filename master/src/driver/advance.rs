@@ -30,8 +30,12 @@ impl Driver {
             let has_moved = phase != self.phase;
             let look_at = phase::next_look(&phase, &actions, seen);
             // The new phase drops the evidence of the failed start, so the diagnosis is stored first.
-            if let Some(failure) = judged(&actions) {
-                self.failed = Some(self.failed_start(failure.clone(), &gang).await);
+            match judged(&phase, &actions) {
+                Some(failure) if self.failed.is_none() => {
+                    self.failed = Some(self.failed_start(failure.clone(), &gang).await);
+                }
+                Some(_) => {}
+                None => self.failed = None,
             }
             if has_moved {
                 // Measure the silence now: a script may print something when it is stopped.
@@ -68,6 +72,8 @@ impl Driver {
             | JobPhase::Starting { .. }
             | JobPhase::Stopping { .. }
             | JobPhase::Releasing { .. } => {}
+            // A script may have failed before all ran.
+            JobPhase::Halted { generation, .. } => self.starts.note_running(*generation, gang),
             // The pods of a resumed job replace no lost ones.
             JobPhase::Suspended { .. } => {
                 self.replicas.values_mut().for_each(|replica| replica.replacements = Replacements::default());
@@ -106,8 +112,11 @@ impl Driver {
     }
 }
 
-/// The failure that these actions judge, if any.
-fn judged(actions: &[Action]) -> Option<&Failure> {
+/// The failure that these actions judge, or that a halted job will judge.
+fn judged<'a>(phase: &'a JobPhase, actions: &'a [Action]) -> Option<&'a Failure> {
+    if let JobPhase::Halted { failure, .. } = phase {
+        return Some(failure);
+    }
     actions.iter().find_map(|action| match action {
         Action::RecordRestart(failure) | Action::Conclude(JobResult::Failed { failure }) => Some(failure),
         Action::Conclude(JobResult::Succeeded | JobResult::Cancelled)

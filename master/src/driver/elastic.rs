@@ -88,12 +88,9 @@ impl Starts {
         self.started_pushes
     }
 
-    /// Notes that all scripts of a start run. If an earlier master configured it, the agents know its number of pushes.
+    /// Notes that all scripts of a start run, or that one has failed. If an earlier master configured it, the agents know its number of pushes.
     pub(super) fn note_running(&mut self, generation: Generation, gang: &Gang) {
-        let enrolled = gang.members().filter_map(|member| member.place.enrolled);
-        let known = enrolled.filter(|enrolled| enrolled.generation == generation);
-        let pushes = known.map(|enrolled| enrolled.membership.pushes).min();
-        self.started_pushes = pushes.unwrap_or(self.configured_pushes);
+        self.started_pushes = gang.pushes_in(generation).unwrap_or(self.configured_pushes);
     }
 
     /// The newest starts, oldest first.
@@ -200,7 +197,12 @@ impl Driver {
             JobPhase::Restarting { .. } if matches!(self.phase, JobPhase::Suspended { .. }) => {
                 self.starts.cause = Some(ChangeCause::Resumed);
             }
+            JobPhase::Restarting { .. } if matches!(&self.phase, JobPhase::Halted { pushes, .. } if *pushes < self.policy.pushes) =>
+            {
+                self.starts.cause = Some(ChangeCause::Pushed);
+            }
             JobPhase::Stopping { ending: Ending::Succeeded | Ending::Cancelled | Ending::Suspended, .. }
+            | JobPhase::Halted { .. }
             | JobPhase::Suspended { .. }
             | JobPhase::Starting { .. }
             | JobPhase::Running { .. }

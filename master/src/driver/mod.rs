@@ -106,7 +106,7 @@ struct Driver {
     delivery: Option<Arc<Delivery>>,
     /// Locked while agents receive new code that a user pushes.
     staging: Arc<Mutex<()>>,
-    /// The new code that agents receive, or have received.
+    /// The new code that agents receive. Entries of code that all of them have are removed later.
     staged: BTreeMap<CodeId, watch::Receiver<Staged>>,
     channels: Channels,
     stored: Stored,
@@ -129,7 +129,7 @@ struct Driver {
     look_at: Option<Duration>,
     /// The newest start, also after its end; `None` while a gang gathers for the next start.
     current_start: Option<Generation>,
-    /// The diagnosis of a failed start, until it is on record.
+    /// The diagnosis of a failed start, until it is on record or a halted job gets new code.
     failed: Option<FailedStart>,
     /// At the job's deadline: the time since each replica's last output, until the failure is on record.
     silence: BTreeMap<ReplicaId, Duration>,

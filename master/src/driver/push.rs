@@ -25,8 +25,7 @@ impl Driver {
     /// Brings new code to all agents that answer. Later agents get it before their next start. Does not repeat what an
     /// earlier request for the same code has begun: its client may have gone, and has repeated the request.
     pub(super) fn stage(&mut self, Staging { code, progress }: Staging) {
-        // The sender of a delivery that has ended is gone.
-        self.staged.retain(|_, staged| staged.has_changed().is_ok());
+        self.staged.retain(|_, staged| matches!(*staged.borrow(), Staged::Underway(_)));
         let underway = self.staged.get(&code).cloned();
         let staged = underway.unwrap_or_else(|| self.begin_to_stage(code));
         // The request may have timed out.

@@ -14,7 +14,7 @@ pub(super) struct Launches {
 }
 
 /// Records the time at which `after` is entered. For most phases the first time counts. The end time is the exception:
-/// a restart clears it.
+/// a halt or a restart clears it.
 pub(super) fn reach(
     times: &mut JobTimes,
     (before, after): (&JobPhase, &JobPhase),
@@ -22,22 +22,34 @@ pub(super) fn reach(
     now: UnixMillis,
 ) {
     let stamp = |time: &mut Option<UnixMillis>| *time = time.or(Some(now));
+    times.halted = None;
     match after {
-        JobPhase::Pending { .. } | JobPhase::Releasing { .. } => {}
+        JobPhase::Pending { .. } => {}
+        // A halted job was not stopped again.
+        JobPhase::Releasing { .. } => stamp(&mut times.ended),
+        JobPhase::Halted { .. } => (times.halted, times.ended) = (Some(now), None),
         JobPhase::Restarting { .. } | JobPhase::Suspended { .. } => times.ended = None,
         JobPhase::Starting { stage: StartStage::Configuring, .. } => stamp(&mut times.joined),
         JobPhase::Starting { stage: StartStage::Launching, .. } => stamp(&mut times.configured),
         JobPhase::Running { .. } => {
             // A master that takes over a running gang learns the time from the agents.
             let earlier = launches.last.filter(|_| !matches!(before, JobPhase::Starting { .. }));
-            times.started = times.started.or(earlier).or(Some(now));
+            run(times, earlier.unwrap_or(now));
         }
         JobPhase::Stopping { .. } => {
             if matches!(before, JobPhase::Starting { .. }) && launches.are_complete {
-                stamp(&mut times.started);
+                run(times, now);
             }
             times.ended = Some(now);
         }
         JobPhase::Finished { .. } => stamp(&mut times.finished),
+    }
+}
+
+/// Records that every exec.py was started at this time.
+fn run(times: &mut JobTimes, at: UnixMillis) {
+    match times.started {
+        None => times.started = Some(at),
+        Some(_) => times.restarted = Some(at),
     }
 }

@@ -5,16 +5,14 @@ use std::time::Duration;
 
 use protocol::ids::{Generation, PodName, ReplicaId};
 use protocol::view::{JobResult, JobState, JobTimes, JobView, ReplicaView};
-
 use tokio::time::Instant;
 
 use super::Driver;
-use super::elastic::Starts;
 use super::tracked::Replica;
 use crate::job::observation::Observation;
 use crate::job::phase::JobPhase;
 use crate::job::replica::ReplicaPhase;
-use crate::store::{JobRecord, Stored};
+use crate::store::JobRecord;
 
 /// Maximum replicas of a gang whose view is published at each change.
 const SMALL_GANG: usize = 64;
@@ -42,32 +40,14 @@ pub fn initial(record: &JobRecord) -> JobView {
         changes: vec![],
         replicas: replicas.into_iter().map(replica).collect(),
         warnings: vec![],
-        times: JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() },
+        times: times(record, &JobTimes { accepted: Some(record.accepted_at), ..JobTimes::default() }),
     }
 }
 
-/// The current view of a job, without its `seq`: see [`renew`].
-fn of(stored: &Stored, phase: &JobPhase, replicas: Arc<[ReplicaView]>, times: &JobTimes, starts: &Starts) -> JobView {
-    let record = &stored.record;
-    JobView {
-        name: record.spec.name.clone(),
-        uid: record.uid.clone(),
-        seq: 0,
-        state: phase.state(),
-        generation: phase.generation().or(record.ended.as_ref().and_then(|ended| ended.generation)),
-        result: result(phase),
-        restarts: record.restarts.clone(),
-        spec: record.spec.clone(),
-        workers: record.workers(),
-        code: record.code(),
-        pushes: record.pushes,
-        started_pushes: starts.started_pushes(),
-        roster: record.ended.as_ref().map_or_else(|| starts.roster().to_vec(), |ended| ended.roster.clone()),
-        changes: starts.changes().to_vec(),
-        replicas,
-        warnings: vec![],
-        times: times.clone(),
-    }
+/// The times at which the job reached its phases, and those of its suspensions.
+fn times(record: &JobRecord, reached: &JobTimes) -> JobTimes {
+    let (suspended, resumed) = (record.suspension.since, record.suspension.resumed);
+    JobTimes { suspended, resumed, ..reached.clone() }
 }
 
 impl Driver {
@@ -119,8 +99,35 @@ impl Driver {
     }
 
     fn publish(&self) {
-        let shown = of(&self.stored, &self.phase, self.replica_views(), &self.times, &self.starts);
+        let shown = self.shown();
         self.channels.view.send_if_modified(|view| renew(view, shown));
+    }
+
+    /// The current view of the job, without its `seq`: see [`renew`].
+    fn shown(&self) -> JobView {
+        let (record, phase) = (&self.stored.record, &self.phase);
+        let mut restarts = record.restarts.clone();
+        // The failure of a halted job is not on record yet.
+        self.failed.iter().for_each(|failed| restarts.note(failed.clone()));
+        JobView {
+            name: record.spec.name.clone(),
+            uid: record.uid.clone(),
+            seq: 0,
+            state: phase.state(),
+            generation: phase.generation().or(record.ended.as_ref().and_then(|ended| ended.generation)),
+            result: result(phase),
+            restarts,
+            spec: record.spec.clone(),
+            workers: record.workers(),
+            code: record.code(),
+            pushes: record.pushes,
+            started_pushes: self.starts.started_pushes(),
+            roster: record.ended.as_ref().map_or_else(|| self.starts.roster().to_vec(), |ended| ended.roster.clone()),
+            changes: self.starts.changes().to_vec(),
+            replicas: self.replica_views(),
+            warnings: vec![],
+            times: times(record, &self.times),
+        }
     }
 }
 
@@ -145,6 +152,7 @@ fn result(phase: &JobPhase) -> Option<JobResult> {
         | JobPhase::Starting { .. }
         | JobPhase::Running { .. }
         | JobPhase::Stopping { .. }
+        | JobPhase::Halted { .. }
         | JobPhase::Suspended { .. }
         | JobPhase::Restarting { .. } => None,
     }

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
+use protocol::elastic::JobPatch;
 use protocol::error::{ErrorCode, Problem};
 use protocol::ids::JobName;
 use protocol::routes;
@@ -14,7 +15,7 @@ use super::AppState;
 use super::error::ApiError;
 use super::jobs::{find, parsed_body};
 use super::openapi::{BadBody, Down, NoSuchJob, NotLetIn};
-use crate::registry::Submitted;
+use crate::registry::{Applied, Submitted};
 use crate::store::wall_clock;
 use crate::template::{Note, listed};
 use crate::tfjob;
@@ -48,14 +49,15 @@ pub(super) async fn apply(
     let warnings = read.warnings().to_vec();
     if request.options.dry_run {
         state.jobs.check(&read).await?;
-        return Ok((StatusCode::OK, Json(TfJobAnswer { job: None, warnings })));
+        return Ok((StatusCode::OK, Json(TfJobAnswer { job: None, change: JobPatch::default(), warnings })));
     }
-    let (status, handle) = match state.jobs.apply(read).await? {
+    let Applied { submitted, change } = state.jobs.apply(read).await?;
+    let (status, handle) = match submitted {
         Submitted::Created(handle) => (StatusCode::CREATED, handle),
         Submitted::Existing(handle) => (StatusCode::OK, handle),
     };
     let job = handle.view.borrow().clone();
-    Ok((status, Json(TfJobAnswer { job: Some(job), warnings })))
+    Ok((status, Json(TfJobAnswer { job: Some(job), change, warnings })))
 }
 
 /// Lists all jobs that came from a TFJob, in the order of their names.

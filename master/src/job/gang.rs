@@ -262,6 +262,12 @@ impl Gang {
         failed.map(|member| member.place.helper).unwrap_or_default()
     }
 
+    /// How often a user had pushed new code when this start began, if a member knows.
+    pub fn pushes_in(&self, generation: Generation) -> Option<u32> {
+        let enrolled = self.members().filter_map(|member| member.place.enrolled);
+        enrolled.filter(|one| one.generation == generation).map(|one| one.membership.pushes).min()
+    }
+
     /// The newest generation in which an exec.py was started.
     pub fn newest_launch(&self) -> Option<Generation> {
         let launched = self.members().filter(|member| member.phase.was_launched() && !member.phase.was_called_back());

@@ -10,13 +10,17 @@
 //!                                                  Finished ◀──every pod has ended── Releasing
 //! ```
 //!
-//! A user can suspend a job: `Stopping` then leads to `Suspended`, without pods, and from there to `Restarting`.
+//! A user can suspend a job: `Stopping` then leads to `Suspended`, without pods, and from there to `Restarting`. A job whose
+//! script has failed may wait for new code: `Stopping` leads to `Halted`, with its pods, and from there to `Restarting`, or
+//! after a time limit to what would have followed `Stopping`.
 
 mod action;
 mod elastic;
 mod ending;
 mod gathering;
+mod halt;
 mod look;
+mod running;
 mod suspension;
 
 use std::time::Duration;
@@ -28,12 +32,13 @@ use protocol::view::{JobResult, JobState};
 
 pub use self::action::{Action, PodSelection};
 pub use self::elastic::too_old;
-use self::ending::{Stop, fail, finished, releasing, stop, stopping};
+use self::ending::{Stop, finished, releasing, stop, stopping};
 use self::gathering::{Restart, pending, restarting, starting};
+use self::halt::Halt;
 pub use self::look::next_look;
-use super::gang::{Gang, Member, was_stopped};
-use super::policy::{Deadline, Policy};
-use super::roster::resize;
+use self::running::running;
+use super::gang::Gang;
+use super::policy::Policy;
 use super::upkeep::Upkeep;
 
 /// The phase of a job. All times are durations since the job's driver began.
@@ -85,6 +90,19 @@ pub enum JobPhase {
         until: Duration,
         /// When the gang began, or will begin, to gather. The start timeout counts from here.
         since: Duration,
+    },
+    /// The script has failed, and every run is dead. The job keeps its pods and waits for new code.
+    Halted {
+        /// The start that has failed.
+        generation: Generation,
+        /// The number of the next start.
+        next: Generation,
+        /// The failure. It is judged when the wait ends without new code.
+        failure: Failure,
+        /// How often a user had pushed new code when the failed start began.
+        pushes: u32,
+        /// When the wait ends.
+        until: Duration,
     },
     /// A user has suspended the job, and every run is dead. The driver deletes the pods.
     Suspended {
@@ -235,6 +253,7 @@ fn next(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Acti
             | JobPhase::Starting { .. }
             | JobPhase::Running { .. }
             | JobPhase::Restarting { .. }
+            | JobPhase::Halted { .. }
             | JobPhase::Suspended { .. }),
         ) => stop(&phase, Ending::Cancelled, seen),
         (
@@ -242,8 +261,12 @@ fn next(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Acti
             phase @ (JobPhase::Pending { .. }
             | JobPhase::Starting { .. }
             | JobPhase::Running { .. }
-            | JobPhase::Restarting { .. }),
+            | JobPhase::Restarting { .. }
+            | JobPhase::Halted { .. }),
         ) if seen.policy.is_suspended => suspension::suspend(&phase, seen),
+        (JobEvent::Observed, JobPhase::Halted { generation, next, failure, pushes, until }) => {
+            halt::halted(Halt { generation, next, failure, pushes, until }, seen)
+        }
         (JobEvent::Observed, JobPhase::Suspended { next }) => suspension::suspended(next, seen),
         (JobEvent::Observed, JobPhase::Pending { gathering, since }) => pending(gathering, since, seen),
         (JobEvent::Observed, JobPhase::Starting { generation, stage, since }) => {
@@ -262,46 +285,6 @@ fn next(phase: JobPhase, event: JobEvent, seen: Seen<'_>) -> (JobPhase, Vec<Acti
     }
 }
 
-fn running(generation: Generation, since: Duration, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
-    let phase = JobPhase::Running { generation, since };
-    if seen.policy.success.is_met(seen.gang) {
-        return stop(&phase, Ending::Succeeded, seen);
-    }
-    let failure = seen.gang.first_failure().or_else(|| overdue(seen));
-    match (failure, &seen.policy.elastic) {
-        (Some(failure), _) if was_to_start_again(&failure, Some(generation), seen) => {
-            stop(&phase, Ending::Regroup, seen)
-        }
-        (Some(failure), _) => fail(&phase, failure, seen),
-        (None, _) if is_outdated(generation, seen) => stop(&phase, Ending::Regroup, seen),
-        (None, Some(elastic)) if resize(seen.gang, elastic, since, seen.now).is_some() => {
-            stop(&phase, Ending::Regroup, seen)
-        }
-        (None, _) => (phase, vec![]),
-    }
-}
-
-/// Whether an earlier master has ended this start because the gang was to start again, with other members or with new code.
-fn was_to_start_again(failure: &Failure, generation: Option<Generation>, seen: Seen<'_>) -> bool {
-    let has_reason = || seen.policy.elastic.is_some() || generation.is_some_and(|start| is_outdated(start, seen));
-    was_stopped(failure) && has_reason()
-}
-
-/// Whether a user has pushed new code since the start began. Once a member has succeeded, the start goes on to its end.
-fn is_outdated(generation: Generation, seen: Seen<'_>) -> bool {
-    let is_older = |member: &Member| {
-        let known = member.place.enrolled.filter(|enrolled| enrolled.generation == generation);
-        known.is_some_and(|enrolled| enrolled.membership.pushes < seen.policy.pushes)
-    };
-    seen.gang.any(is_older) && !seen.gang.any(|member| member.phase.has_succeeded())
-}
-
-/// The failure of a job that exceeded its deadline.
-fn overdue(seen: Seen<'_>) -> Option<Failure> {
-    let Deadline { at, given } = seen.policy.deadline?;
-    (seen.now >= at).then_some(Failure::DeadlineExceeded { after_seconds: given.as_secs() })
-}
-
 impl JobPhase {
     /// Whether the job is being stopped because it exceeded its deadline.
     pub fn is_late(&self) -> bool {
@@ -311,7 +294,9 @@ impl JobPhase {
     /// The number of the current start.
     pub fn generation(&self) -> Option<Generation> {
         match self {
-            Self::Starting { generation, .. } | Self::Running { generation, .. } => Some(*generation),
+            Self::Starting { generation, .. } | Self::Running { generation, .. } | Self::Halted { generation, .. } => {
+                Some(*generation)
+            }
             Self::Stopping { generation, .. } => *generation,
             Self::Pending { .. }
             | Self::Restarting { .. }
@@ -327,9 +312,11 @@ impl JobPhase {
             Self::Pending { gathering, .. } => gathering.horizon,
             Self::Restarting { next, .. } | Self::Suspended { next } => Some(*next),
             Self::Stopping { horizon, .. } => *horizon,
-            Self::Starting { .. } | Self::Running { .. } | Self::Releasing { .. } | Self::Finished { .. } => {
-                self.generation()
-            }
+            Self::Starting { .. }
+            | Self::Running { .. }
+            | Self::Halted { .. }
+            | Self::Releasing { .. }
+            | Self::Finished { .. } => self.generation(),
         }
     }
 
@@ -341,6 +328,7 @@ impl JobPhase {
             Self::Running { .. } => JobState::Running,
             Self::Stopping { .. } | Self::Releasing { .. } => JobState::Stopping,
             Self::Restarting { .. } => JobState::Restarting,
+            Self::Halted { .. } => JobState::Halted,
             Self::Suspended { .. } => JobState::Suspended,
             Self::Finished { result } => result.state(),
         }

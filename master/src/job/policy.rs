@@ -9,9 +9,11 @@ use protocol::failure::{Failure, Loss, Restarts};
 use protocol::ids::{ReplicaId, Role};
 use protocol::job::{JobSpec, Strategy};
 use protocol::lease::Lease;
-use protocol::run_policy::{BACKOFF_MAX_SECONDS, CleanPods, OnStartTimeout, RestartRule, RunPolicy, SuccessPolicy};
+use protocol::run_policy::{
+    BACKOFF_MAX_SECONDS, CleanPods, HALT_SECONDS, OnFailure, OnStartTimeout, RestartRule, RunPolicy, SuccessPolicy,
+};
 
-use super::gang::{Gang, HelperUse, has_left};
+use super::gang::{Gang, HelperUse, has_left, was_stopped};
 
 /// Time between SIGTERM and SIGKILL when a run is stopped after a success or a cancel. TensorFlow ignores SIGTERM,
 /// so a script that does not handle SIGTERM always takes this long.
@@ -62,6 +64,8 @@ pub struct Policy {
     pub no_retry_exit_codes: BTreeSet<u8>,
     /// What a failure of a replica of this role means; by default, that the job restarts.
     pub restart: BTreeMap<Role, RestartRule>,
+    /// How long the job waits for new code when its script has failed; `None` if it does not wait.
+    pub halt: Option<Duration>,
     /// What to do when a gang does not gather in time.
     pub on_start_timeout: OnStartTimeout,
     /// Pause before the pods of a requeued gang are created again. It differs between jobs, so that two jobs that need
@@ -157,6 +161,7 @@ impl Policy {
             backoff_seconds,
             no_retry_exit_codes,
             restart,
+            on_failure,
             start_timeout_seconds,
             on_start_timeout,
             deadline_seconds,
@@ -183,6 +188,10 @@ impl Policy {
             backoff: seconds(*backoff_seconds),
             no_retry_exit_codes: no_retry_exit_codes.clone(),
             restart: restart.clone(),
+            halt: match on_failure {
+                OnFailure::Restart => None,
+                OnFailure::Wait => Some(seconds(HALT_SECONDS)),
+            },
             on_start_timeout: *on_start_timeout,
             // The share gives a factor from 0.5 to 1.5.
             requeue_pause: start_timeout.min(REQUEUE_PAUSE_MAX) * (128 + u32::from(share)) / 256,
@@ -197,6 +206,13 @@ impl Policy {
     /// Time after which the pods of replicas that were asked to stop are deleted.
     pub fn stop_limit(&self) -> Duration {
         self.stop_grace.max(self.success_grace) + self.release_timeout
+    }
+
+    /// How long the job waits for new code after this failure; `None` if it does not wait. It waits only if the script of a
+    /// replica has failed by itself, and has not asked for a restart that does not count.
+    pub fn wait_after(&self, failure: &Failure, helper: HelperUse) -> Option<Duration> {
+        let is_of_script = matches!(failure, Failure::ReplicaExited { .. }) && !was_stopped(failure);
+        self.halt.filter(|_| is_of_script && self.budget_of(failure, helper) != Some(Budget::Free))
     }
 
     /// Decides what to do about a failure after these restarts. `helper` is about the script that failed.

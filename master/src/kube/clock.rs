@@ -19,6 +19,12 @@ pub(crate) fn timestamp(time: UnixMillis) -> String {
     Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX).to_string()
 }
 
+/// The time in a text of Kubernetes.
+pub(crate) fn time_of(timestamp: &str) -> Option<UnixMillis> {
+    let time: Timestamp = timestamp.parse().ok()?;
+    u64::try_from(time.as_millisecond()).ok().map(UnixMillis)
+}
+
 /// The time at the API server. Without an answer, this machine's clock is used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Clock {

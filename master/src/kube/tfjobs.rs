@@ -212,6 +212,7 @@ impl Tender {
                 Ok(Some(Duration::ZERO))
             }
             Need::Show(status) => self.show(object, &status).await.map(|()| None),
+            Need::Wait(pause) => Ok(Some(pause)),
             Need::Remove => self.remove(object).await.map(|()| None),
         }
     }

@@ -1,5 +1,6 @@
 //! Accepts jobs from files that users may apply again: TFJobs.
 
+use protocol::elastic::JobPatch;
 use protocol::ids::JobName;
 use protocol::job::JobSpec;
 use protocol::origin::Origin;
@@ -11,19 +12,31 @@ use super::{Jobs, Submitted};
 use crate::store::{Stored, Wish};
 use crate::tfjob::{Read, difference};
 
+/// The outcome of a TFJob that was applied.
+#[derive(Debug)]
+pub struct Applied {
+    /// The job.
+    pub submitted: Submitted,
+    /// What changes in a job that was on record before.
+    pub change: JobPatch,
+}
+
 impl Jobs {
     /// Accepts the job of a TFJob. If it is on record already, suspends, resumes or scales it as the TFJob says.
     ///
     /// # Errors
     /// [`JobsError::Exists`] or [`JobsError::OtherTfJob`] if another job has this name, and all others of [`Jobs::submit`]
     /// and [`Jobs::patch`].
-    pub async fn apply(&self, tfjob: Read) -> Result<Submitted, JobsError> {
+    pub async fn apply(&self, tfjob: Read) -> Result<Applied, JobsError> {
         let Read { spec, is_suspended } = tfjob;
         let name = spec.name.clone();
         let found = in_time(&name, async { self.context.store.get(&name).await.map_err(of_store) }).await?;
         match found {
             Some(stored) => self.apply_again(stored, &spec, is_suspended).await,
-            None => in_time(&name, self.put_on_record(spec, is_suspended)).await,
+            None => {
+                let submitted = in_time(&name, self.put_on_record(spec, is_suspended)).await?;
+                Ok(Applied { submitted, change: JobPatch::default() })
+            }
         }
     }
 
@@ -52,19 +65,20 @@ impl Jobs {
         Ok(stored.is_some())
     }
 
-    async fn apply_again(&self, stored: Stored, spec: &JobSpec, is_suspended: bool) -> Result<Submitted, JobsError> {
+    async fn apply_again(&self, stored: Stored, spec: &JobSpec, is_suspended: bool) -> Result<Applied, JobsError> {
         let record = &stored.record;
         let patch = difference(&record.spec, record.workers(), spec).filter(|_| record.wish != Wish::Delete);
         let Some(mut patch) = patch else { return Err(conflict(&stored)) };
         if record.suspension.since.is_some() != is_suspended {
             patch.suspended = Some(is_suspended);
         }
-        if !record.is_over() && (patch.scales() || patch.suspended.is_some()) {
+        let change = if record.is_over() { JobPatch::default() } else { patch };
+        if change != JobPatch::default() {
             info!(job = %spec.name, "a TFJob that was applied again changes its job");
-            self.patch(&spec.name, patch).await?;
+            self.patch(&spec.name, change).await?;
         }
         let handle = in_time(&spec.name, self.arrived(&stored)).await?;
-        Ok(Submitted::Existing(handle))
+        Ok(Applied { submitted: Submitted::Existing(handle), change })
     }
 }
 

@@ -58,9 +58,7 @@ impl Jobs {
             }
             (Some(_), None) => Err(JobsError::NotPushable(name.clone())),
             (None, Some(_)) => Ok(()),
-            (None, None) if spec.image.is_none() && spec.groups.is_empty() => {
-                Ok(self.context.backend.admit(&spec).await?)
-            }
+            (None, None) if spec.takes_new_code() => Ok(self.context.backend.admit(&spec).await?),
             (None, None) => Err(JobsError::NotPushable(name.clone())),
         }
     }

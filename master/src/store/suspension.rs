@@ -13,6 +13,9 @@ pub struct Suspension {
     /// Since when the job is suspended; `None` while it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<UnixMillis>,
+    /// When the job was last resumed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<UnixMillis>,
     /// How long the job was suspended before, in milliseconds.
     #[serde(default)]
     pub earlier_millis: u64,
@@ -36,6 +39,7 @@ impl Suspension {
             (None, true) => self.since = Some(now),
             (Some(since), false) => {
                 self.since = None;
+                self.resumed = Some(now);
                 self.earlier_millis += now.0.saturating_sub(since.0);
             }
             (None, false) | (Some(_), true) => {}
@@ -73,6 +77,7 @@ mod tests {
         {
             suspension.set(is_suspended, UnixMillis(now));
         }
-        assert_eq!(suspension, Suspension { earlier_millis: 16, ..Suspension::default() });
+        let expected = Suspension { resumed: Some(UnixMillis(41)), earlier_millis: 16, ..Suspension::default() };
+        assert_eq!(suspension, expected);
     }
 }

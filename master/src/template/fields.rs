@@ -78,7 +78,7 @@ const POD_SPEC: Fields = &[
     ("hostname", Keep),
     ("imagePullSecrets", Each(&[("name", Check(not_masters))])),
     ("initContainers", Each(CONTAINER)),
-    ("nodeName", Keep),
+    ("nodeName", Refuse("it would pass over the scheduler: use nodeSelector with the label kubernetes.io/hostname")),
     ("nodeSelector", Keep),
     ("os", Keep),
     ("overhead", Keep),

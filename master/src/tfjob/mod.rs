@@ -161,6 +161,7 @@ impl Plan {
             (0, true) => SuccessPolicy::All,
             (0, false) => SuccessPolicy::Worker0,
         };
+        let in_pods = *place != Place::Processes;
         let pod = match place {
             Place::Processes => PodOptions::default(),
             Place::Pods { .. } => self.pod(options.allow_root, findings),
@@ -175,7 +176,9 @@ impl Plan {
             ps_num: Some(servers),
             chief_num: Some(chiefs),
             evaluator_num: Some(evaluators),
-            work_dir: options.work_dir.clone().filter(|_| *place == Place::Processes),
+            work_dir: options.work_dir.clone().filter(|_| !in_pods),
+            code: options.code.filter(|_| in_pods),
+            script: options.script.clone().filter(|_| in_pods),
             env: options.env.clone(),
             allow_env: options.allow_env.clone(),
             pod,

@@ -15,7 +15,8 @@ pub(super) fn status(job: &JobView, origin: &TfJobOrigin, now: UnixMillis) -> Va
         "lastReconcileTime": timestamp(now),
     });
     let ended = job.times.ended.or(job.times.finished).filter(|_| job.result.is_some());
-    for (name, time) in [("startTime", job.times.accepted), ("completionTime", ended)] {
+    let begun = job.times.resumed.or(job.times.accepted);
+    for (name, time) in [("startTime", begun), ("completionTime", ended)] {
         if let Some(time) = time {
             status[name] = timestamp(time).into();
         }
@@ -24,33 +25,56 @@ pub(super) fn status(job: &JobView, origin: &TfJobOrigin, now: UnixMillis) -> Va
 }
 
 fn conditions(job: &JobView, origin: &TfJobOrigin) -> Vec<Value> {
-    let name = &job.name;
-    let accepted = job.times.accepted.unwrap_or(UnixMillis(0));
+    let (name, times) = (&job.name, &job.times);
+    let accepted = times.accepted.unwrap_or(UnixMillis(0));
     let warnings: Vec<String> = origin.warnings.iter().map(|warning| format!("; {warning}")).collect();
-    let created = ("Created", format!("TFJob {name} is created{}", warnings.concat()), accepted);
+    let created = condition("Created", "Created", &format!("TFJob {name} is created{}", warnings.concat()), accepted);
+    let ran = times.restarted.or(times.started);
+    let running = |at| condition("Running", "Running", &format!("TFJob {name} is running"), at);
+    let is_resumed = times.resumed.filter(|_| job.state != JobState::Suspended);
+    let is_resumed =
+        is_resumed.map(|at| no_longer(condition("Suspended", "Resumed", &format!("TFJob {name} is resumed"), at)));
     let failed_at = job.restarts.failed_starts.last().map(|failed| failed.at);
-    let newest = failed_at.max(job.times.started).unwrap_or(accepted);
-    let ran = job.times.started;
-    // A failed start is noted when all its runs are dead. Until then, the stop may as well follow a success.
-    let restarting_since = failed_at.filter(|_| job.state != JobState::Stopping || ran.is_none());
-    let running = format!("TFJob {name} is running");
     let newer = match (&job.result, job.state) {
         (Some(result), _) => {
-            let at = job.times.ended.or(job.times.finished).unwrap_or(newest);
-            ran.map(|_| stopped(&running, at)).into_iter().chain([ended(name.as_str(), result, at)]).collect()
+            let at = times.ended.or(times.finished).or(ran).unwrap_or(accepted);
+            ran.map(|_| no_longer(running(at))).into_iter().chain([ended(name.as_str(), result, at)]).collect()
         }
         (None, JobState::Suspended) => {
-            let suspended = condition("Suspended", "Suspended", &format!("TFJob {name} is suspended"), newest);
-            ran.map(|_| stopped(&running, newest)).into_iter().chain([suspended]).collect()
+            let at = times.suspended.unwrap_or(accepted);
+            let because = |kind| condition(kind, "Suspended", &format!("TFJob {name} is suspended"), at);
+            ran.map(|_| no_longer(because("Running"))).into_iter().chain([because("Suspended")]).collect()
         }
-        (None, JobState::Running) => vec![condition("Running", "Running", &running, ran.unwrap_or(newest))],
-        (None, _) => match (restarting_since, ran) {
-            (Some(at), _) => vec![condition("Restarting", "Restarting", &format!("TFJob {name} is restarting"), at)],
-            (None, Some(at)) => vec![condition("Running", "Running", &running, at)],
-            (None, None) => vec![],
+        (None, JobState::Running) => vec![running(ran.unwrap_or(accepted))],
+        // A failed start is noted when all its runs are dead. Until then, the stop may as well follow a success.
+        (None, JobState::Stopping) if ran.is_some() => ran.map(running).into_iter().collect(),
+        (None, _) => match newest(failed_at, times.resumed, ran) {
+            Newest::Failure(at) => {
+                vec![condition("Restarting", "Restarting", &format!("TFJob {name} is restarting"), at)]
+            }
+            Newest::Run(at) => vec![running(at)],
+            Newest::Other => vec![],
         },
     };
-    [condition(created.0, "Created", &created.1, created.2)].into_iter().chain(newer).collect()
+    [created].into_iter().chain(is_resumed).chain(newer).collect()
+}
+
+/// What happened last to a job that does not run.
+enum Newest {
+    /// A start failed.
+    Failure(UnixMillis),
+    /// All its replicas ran.
+    Run(UnixMillis),
+    /// A user resumed it, or nothing.
+    Other,
+}
+
+fn newest(failed_at: Option<UnixMillis>, resumed: Option<UnixMillis>, ran: Option<UnixMillis>) -> Newest {
+    match (failed_at, ran) {
+        (Some(at), _) if failed_at >= resumed.max(ran) => Newest::Failure(at),
+        (_, Some(at)) if ran >= resumed => Newest::Run(at),
+        _ => Newest::Other,
+    }
 }
 
 fn ended(name: &str, result: &JobResult, at: UnixMillis) -> Value {
@@ -74,11 +98,26 @@ pub(super) fn condition(kind: &str, reason: &str, message: &str, at: UnixMillis)
     })
 }
 
-/// The condition Running of a job that no longer runs.
-fn stopped(message: &str, at: UnixMillis) -> Value {
-    let mut running = condition("Running", "Running", message, at);
-    running["status"] = "False".into();
-    running
+/// A condition that was true before.
+fn no_longer(mut condition: Value) -> Value {
+    condition["status"] = "False".into();
+    condition
+}
+
+/// Gives conditions the times of the `earlier` conditions with the same status and reason. A new master knows some times only
+/// roughly.
+pub(super) fn keep_times(conditions: &mut Value, earlier: &Value) {
+    let all = |conditions: &Value| conditions.as_array().cloned().unwrap_or_default();
+    let earlier = all(earlier);
+    for condition in conditions.as_array_mut().into_iter().flatten() {
+        let is_same = |other: &&Value, fields: &[&str]| fields.iter().all(|field| other[*field] == condition[*field]);
+        let Some(before) = earlier.iter().find(|other| is_same(other, &["type", "status", "reason"])) else { continue };
+        let is_repeated = is_same(&before, &["message"]);
+        condition["lastTransitionTime"] = before["lastTransitionTime"].clone();
+        if is_repeated {
+            condition["lastUpdateTime"] = before["lastUpdateTime"].clone();
+        }
+    }
 }
 
 fn replica_statuses(job: &JobView, origin: &TfJobOrigin) -> Map<String, Value> {

@@ -1,5 +1,7 @@
 //! A TFJob that is an object of the cluster: what its job needs next, and the status that it shows (pure).
 
+use std::time::Duration;
+
 use protocol::ids::{JobName, UnixMillis};
 use protocol::origin::Origin;
 use protocol::tfjob::TfJobRequest;
@@ -7,10 +9,15 @@ use protocol::view::JobView;
 use serde_json::{Map, Value, json};
 
 use super::object::object;
-use super::status::{condition, status};
+use super::status::{condition, keep_times, status};
 use super::{Place, Read, difference, read};
-use crate::kube::clock::timestamp;
+use crate::kube::clock::{time_of, timestamp};
 use crate::template::{Note, listed};
+
+/// The field with the time at which a status was written.
+const TIME: &str = "lastReconcileTime";
+/// Minimum time between two writes of a status that differ in counts of replicas only.
+const COUNTS_INTERVAL: Duration = Duration::from_secs(30);
 
 /// An object of the cluster.
 #[derive(Debug, Clone)]
@@ -43,6 +50,8 @@ pub enum Need {
     Apply(Box<Read>),
     /// Write this status.
     Show(Value),
+    /// Look again after this time: the status is new, and was written shortly before.
+    Wait(Duration),
     /// Delete the object, because a user or its time limit has deleted the job. Otherwise the job would run again.
     Remove,
 }
@@ -127,7 +136,21 @@ impl Watched {
         if let (Some(newest), Some(ignored)) = (newest, ignored) {
             newest["message"] = format!("{}; {ignored}", newest["message"].as_str().unwrap_or_default()).into();
         }
-        if without_time(&status) == without_time(&self.status) { Need::Nothing } else { Need::Show(status) }
+        keep_times(&mut status["conditions"], &self.status["conditions"]);
+        if without(&[TIME], &status) == without(&[TIME], &self.status) {
+            return Need::Nothing;
+        }
+        self.pause(&status, now).map_or(Need::Show(status), Need::Wait)
+    }
+
+    /// How long this new status waits, if it differs in counts only. They change with each replica of a launch.
+    fn pause(&self, status: &Value, now: UnixMillis) -> Option<Duration> {
+        let written = time_of(self.status[TIME].as_str()?)?;
+        // A time in the future comes from a clock that was wrong.
+        let since = now.0.abs_diff(written.0);
+        let of_counts = [TIME, "replicaStatuses"];
+        let pause = COUNTS_INTERVAL.checked_sub(Duration::from_millis(since)).filter(|pause| !pause.is_zero());
+        pause.filter(|_| without(&of_counts, status) == without(&of_counts, &self.status))
     }
 
     /// Which change of the object has no effect on its job.
@@ -172,9 +195,10 @@ impl Watched {
     }
 }
 
-fn without_time(status: &Value) -> Option<Map<String, Value>> {
+/// The status without some of its fields.
+fn without(fields: &[&str], status: &Value) -> Option<Map<String, Value>> {
     let mut status = status.as_object().cloned()?;
-    status.remove("lastReconcileTime");
+    status.retain(|name, _| !fields.contains(&name.as_str()));
     Some(status)
 }
 

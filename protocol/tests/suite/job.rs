@@ -12,9 +12,9 @@ use protocol::error::ErrorCode;
 use protocol::ids::Role;
 use protocol::job::{JobRequest, JobSpec, SpecError, Strategy};
 use protocol::pod::PodOptions;
-use protocol::run_policy::{CleanPods, OnUnreachable, RunPolicy, SuccessPolicy};
+use protocol::run_policy::{CleanPods, OnFailure, OnUnreachable, RunPolicy, SuccessPolicy};
 use protocol::tf_config::MEMBERS_MAX;
-use serde_json::json;
+use serde_json::{Value, json};
 
 fn request(strategy: Strategy) -> JobRequest {
     JobRequest::new("digits".parse().expect("a job name"), strategy)
@@ -123,6 +123,23 @@ fn a_spec_counts_the_replicas_of_each_role() {
     assert_eq!(counts(&spec(no_chief)), [0, 2, 1, 0], "the prototype's jobs have no chief");
     let with_chief = JobRequest { chief_num: Some(1), ps_num: Some(0), ..request(Strategy::AllReduce) };
     assert_eq!(counts(&spec(with_chief)), [1, 2, 0, 0]);
+}
+
+#[test]
+fn a_job_waits_for_new_code_only_if_its_code_is_not_in_its_image() {
+    let code = json!("77".repeat(32));
+    let with = |more: Value| {
+        let mut json = json!({ "name": "digits", "strategy": "AllReduce", "run_policy": { "on_failure": "wait" } });
+        json.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        let request: JobRequest = serde_json::from_value(json).expect("a request");
+        JobSpec::try_from(request).map(|spec| (spec.run_policy.on_failure, spec.takes_new_code()))
+    };
+    let waits = Ok((OnFailure::Wait, true));
+    assert_eq!(with(json!({ "image": "train:1", "code": code, "script": "train.py" })), waits);
+    assert_eq!(with(json!({ "work_dir": "/home/ada" })), waits);
+    let refused = with(json!({ "image": "train:1" }));
+    assert_eq!(refused, Err(SpecError::WaitWithoutCode));
+    assert_eq!(SpecError::WaitWithoutCode.code(), ErrorCode::BadRunPolicy);
 }
 
 #[test]

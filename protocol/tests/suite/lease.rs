@@ -98,7 +98,17 @@ fn a_silent_agent_is_lost_after_its_lease_and_dead_after_its_fence() {
     let mut vigil = Vigil::new(lease, Duration::ZERO);
     let lost = look_until(&mut vigil, 0, &[], Standing::Lapsed);
     assert_eq!(lost, LENGTH);
-    assert_eq!(look_until(&mut vigil, lost, &[], Standing::Fenced), 3 * LENGTH + 2 * LENGTH / 5);
+    // The first look after 3.403 s.
+    assert_eq!(look_until(&mut vigil, lost, &[], Standing::Fenced), 3450);
+}
+
+#[test]
+fn a_job_waits_for_a_silent_agent_for_less_than_three_leases_and_a_second() {
+    for seconds in 1..=5 {
+        let mut vigil = Vigil::new(Lease::new(Duration::from_secs(seconds)), Duration::ZERO);
+        let dead = look_until(&mut vigil, 0, &[], Standing::Fenced);
+        assert!(dead < 3000 * seconds + 1000, "{dead} ms with a lease of {seconds} s");
+    }
 }
 
 #[test]

@@ -95,6 +95,10 @@ fn failed_view() -> JobView {
             joined: millis(2),
             configured: millis(3),
             started: millis(4),
+            restarted: millis(8),
+            suspended: None,
+            resumed: millis(7),
+            halted: None,
             ended: millis(9),
             finished: millis(10),
         },
@@ -116,6 +120,7 @@ fn failed_json() -> Value {
         "times": {
             "accepted": 1_700_000_000_000_u64, "joined": 1_700_000_002_000_u64,
             "configured": 1_700_000_003_000_u64, "started": 1_700_000_004_000_u64,
+            "restarted": 1_700_000_008_000_u64, "resumed": 1_700_000_007_000_u64,
             "ended": 1_700_000_009_000_u64, "finished": 1_700_000_010_000_u64,
         },
     })

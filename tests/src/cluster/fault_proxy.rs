@@ -37,6 +37,8 @@ pub enum Fault {
     LostAnswer(u16),
     /// Answers 410: the requested version is too old.
     Gone,
+    /// Answers this JSON with 200.
+    Instead(&'static str),
     /// Closes connections without an answer.
     Down,
 }
@@ -48,6 +50,8 @@ pub enum On {
     Everything,
     /// Requests that begin a watch.
     Watches,
+    /// Requests that read this path.
+    Reading(&'static str),
     /// Requests that create such an object, except dry runs.
     Creating(&'static str),
     /// Requests that replace such an object.
@@ -209,6 +213,7 @@ impl Shared {
                 status(code)
             }
             Some(Fault::Gone) => status(410),
+            Some(Fault::Instead(json)) => json_answer(200, json),
             Some(Fault::Down) => Err(broken_off()),
         }
     }
@@ -235,6 +240,7 @@ impl On {
         match self {
             Self::Everything => true,
             Self::Watches => query.contains("watch=true"),
+            Self::Reading(wanted) => method == Method::GET && path == wanted,
             Self::Creating(plural) => method == Method::POST && is_of(plural) && !query.contains("dryRun"),
             Self::Replacing(plural) => method == Method::PUT && is_of(plural),
             Self::Deleting(plural) => method == Method::DELETE && is_of(plural),
@@ -260,11 +266,15 @@ fn status(code: u16) -> Result<Response<Body>, Error> {
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": "the test says so", "reason": "", "code": code,
     });
+    json_answer(code, status.to_string())
+}
+
+fn json_answer(code: u16, json: impl Into<Bytes>) -> Result<Response<Body>, Error> {
     let mut response = Response::builder().status(StatusCode::from_u16(code)?).header(CONTENT_TYPE, "application/json");
     if code == 429 {
         response = response.header(RETRY_AFTER, "1");
     }
-    let body = Full::new(Bytes::from(status.to_string())).map_err(|never| match never {});
+    let body = Full::new(json.into()).map_err(|never| match never {});
     Ok(response.body(body.boxed_unsync())?)
 }
 

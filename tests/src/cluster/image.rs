@@ -3,7 +3,7 @@
 use std::collections::hash_map::DefaultHasher;
 use std::fs::{self, File};
 use std::hash::{Hash, Hasher};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
@@ -92,6 +92,28 @@ impl Image {
         image
     }
 
+    /// Builds the master's image from its Dockerfile. Adds the libraries of the master under test, because only a released
+    /// master is statically linked.
+    ///
+    /// # Panics
+    /// If the image cannot be built.
+    pub fn of_master() -> Self {
+        let scene = Scene::new("");
+        let context = scene.path();
+        fs::create_dir(context.join("state")).expect("a folder");
+        for (program, path) in [("master", built("master")), ("agent", static_agent())] {
+            fs::copy(path, context.join(program)).expect("copy");
+        }
+        for library in libraries(&built("master")) {
+            let copy = context.join("libraries").join(library.strip_prefix("/").expect("an absolute path"));
+            fs::create_dir_all(copy.parent().expect("it is in a folder")).expect("a folder");
+            fs::copy(library, copy).expect("copy");
+        }
+        let dockerfile = fs::read_to_string(root().join("images/master.Dockerfile")).expect("a Dockerfile");
+        fs::write(context.join("Dockerfile"), dockerfile + "COPY libraries /\n").expect("write");
+        Self::unwrapped(context)
+    }
+
     fn built(context: &Path) -> Self {
         let image = Self::unwrapped(context);
         image.wrap();
@@ -154,6 +176,13 @@ fn context(dockerfile: &str) -> Scene {
     fs::write(context.path().join("Dockerfile"), dockerfile).expect("write the Dockerfile");
     fs::copy(root().join("examples/hello/exec.py"), context.path().join("hello.py")).expect("copy hello");
     context
+}
+
+/// The libraries that a program loads, by `ldd`.
+fn libraries(program: &Path) -> Vec<PathBuf> {
+    let ldd = Command::new("ldd").arg(program).output().expect("ldd is on the PATH");
+    let listed = String::from_utf8(ldd.stdout).expect("paths are text");
+    listed.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
 }
 
 /// Pushes an image to a registry and returns its name there.

@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 use crate::processes::within;
+use crate::programs::root;
 
 /// A test's own namespace. Dropping this deletes it with all objects in it.
 #[derive(Debug)]
@@ -72,6 +73,18 @@ impl Namespace {
         let output = kubectl(&[&["-n", &self.name], args].concat(), stdin);
         assert!(output.status.success(), "kubectl {args:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Adds the kind TFJob to the cluster, and rights on TFJobs to the namespace. The kind stays for other tests.
+    ///
+    /// # Panics
+    /// If the deadline passes.
+    pub fn add_tfjobs(&self) {
+        let manifest = root().join("manifests/tfjobs.yaml").display().to_string();
+        // Two tests at once may both try to create the kind.
+        let apply = || kubectl(&["-n", &self.name, "apply", "-f", &manifest], "").status.success().then_some(());
+        within("the cluster has TFJobs", apply, String::new);
+        self.kubectl(&["wait", "--for=condition=established", "crd/tfjobs.kubeflow.org", "--timeout=30s"]);
     }
 
     /// Runs kubectl in this namespace and returns its stdout and stderr, also if it fails.

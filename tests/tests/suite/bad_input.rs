@@ -78,7 +78,7 @@ fn a_script_that_does_not_parse_is_refused_with_its_line() {
     let scene = Scene::new("print('fine')\nx = (\n");
     let run = scene.run(&["--worker-num", "2"]).code(2);
     scene.assert_empty();
-    assert!(run.stderr.contains("SyntaxError") && run.stderr.contains("line 2"), "{}", run.stderr);
+    assert!(run.stderr.contains("the script does not parse: ") && run.stderr.contains("line 2"), "{}", run.stderr);
     assert_eq!(run.stdout, "");
 }
 

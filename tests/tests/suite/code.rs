@@ -110,6 +110,34 @@ fn new_code_runs_in_the_same_pods_and_bad_code_changes_nothing() {
 }
 
 #[test]
+fn a_script_that_has_failed_is_mended_and_starts_again_in_the_same_pods() {
+    let stage = Stage::new(Place::Processes, "");
+    let folder = stage.scene().path().join("src");
+    fs::create_dir(&folder).expect("a folder");
+    let write = |text: &str| fs::write(folder.join("train.py"), text).expect("a script");
+    write("raise ValueError('first')\n");
+    let line = ["src/train.py", "--code", "src", "--worker-num", "2", "--task", "mended", "--on-failure", "wait", "-d"];
+    stage.scene().run(&[&line[..], &["--master", stage.url()]].concat()).code(0);
+    let output = stage.follow("mended");
+    output.until_said("the job waits 10 min for new code; when it is ready: client push mended");
+    let status = stage.verb(&["status", "mended"]).code(0).stdout;
+    assert!(status.contains("halted") && status.contains("when it is ready: client push mended"), "{status}");
+    let why = stage.verb(&["why", "mended"]).code(0).stdout;
+    assert!(why.starts_with("job mended is halted") && why.contains("ValueError: first"), "{why}");
+    let before = pods(&stage.status("mended"));
+    write("raise ValueError('second')\n");
+    let line = ["push", "mended", "src", "--watch", "--master", stage.url()];
+    let watch = Running::of(&mut stage.scene().client(&line));
+    watch.until_said("(start 1.2)");
+    write(&endless(3));
+    output.until_printed(2, "number 3 2");
+    let view = stage.status("mended");
+    assert_eq!((pods(&view), view.restarts.total(), view.pushes), (before, 0, 2));
+    stage.verb(&["cancel", "mended"]).code(0);
+    watch.ended().code(0).says(&["job mended is halted: worker-", "job mended runs the new code after"]);
+}
+
+#[test]
 fn each_save_runs_on_all_workers_and_the_last_one_wins() {
     let stage = Stage::new(Place::Processes, "");
     let folder = stage.scene().path().join("src");

@@ -1,12 +1,12 @@
 //! A master in the cluster, as users deploy it: image, manifests, Secret, env.sh and the node's port.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use e2e::cluster::{Image, Namespace};
-use e2e::programs::{built, root, static_agent};
+use e2e::programs::{built, root};
 use e2e::scripts::{AWAITS_ITS_END, tell, with_peers};
 use e2e::{Finished, Running, Scene, within};
 use protocol::view::{JobState, JobView};
@@ -29,7 +29,7 @@ impl Site {
         let kubeconfig = scene.path().join("kubeconfig");
         fs::write(&kubeconfig, namespace.kubeconfig().to_string()).expect("write");
         script(&kubeconfig, "scripts/token");
-        let master = image(&scene);
+        let master = Image::of_master();
         namespace.kubectl_with(&["apply", "-f", "-"], &rendered(&namespace, manifests, &master.of_nodes()));
         namespace.kubectl(&["rollout", "status", "deployment/muster", "--timeout=120s"]);
 
@@ -87,31 +87,6 @@ fn script(kubeconfig: &Path, line: &str) -> String {
     bash.args(["-euc", &line]).current_dir(root()).env("KUBECONFIG", kubeconfig);
     let run = Finished::of(bash.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).code(0);
     run.stdout
-}
-
-/// The master's image, built from its Dockerfile under a unique name. A released master is statically linked, but
-/// the master under test is not, so its libraries are added.
-fn image(scene: &Scene) -> Image {
-    let context = scene.path().join("image");
-    fs::create_dir_all(context.join("state")).expect("a folder");
-    for (program, path) in [("master", built("master")), ("agent", static_agent())] {
-        fs::copy(path, context.join(program)).expect("copy");
-    }
-    for library in libraries(&built("master")) {
-        let copy = context.join("libraries").join(library.strip_prefix("/").expect("an absolute path"));
-        fs::create_dir_all(copy.parent().expect("it is in a folder")).expect("a folder");
-        fs::copy(library, copy).expect("copy");
-    }
-    let dockerfile = fs::read_to_string(root().join("images/master.Dockerfile")).expect("a Dockerfile");
-    fs::write(context.join("Dockerfile"), dockerfile + "COPY libraries /\n").expect("write");
-    Image::unwrapped(&context)
-}
-
-/// The libraries that a program loads, by `ldd`.
-fn libraries(program: &Path) -> Vec<PathBuf> {
-    let ldd = Command::new("ldd").arg(program).output().expect("ldd is on the PATH");
-    let listed = String::from_utf8(ldd.stdout).expect("paths are text");
-    listed.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
 }
 
 /// The manifests with this image of the master, and without their fixed node port, which may be in use.
@@ -215,11 +190,18 @@ fn a_master_is_installed_checked_used_and_uninstalled() {
 
     let missing = ["install", "--image", "localhost:1/muster-master:none"];
     bare.run(&missing).code(2).says(&["localhost:1/muster-master:none", "make images", "--image"]);
-    let master = image(&bare.scene);
+    let master = Image::of_master();
     let installed = bare.run(&["install", "--image", &master.of_nodes()]).code(0);
     assert_eq!(installed.stdout, format!("export MUSTER_MASTER={}\n", bare.place()));
     let again = bare.run(&["install", "--image", &master.of_nodes()]).code(0);
     again.says(&["deployment/muster unchanged"]);
+    // A serving master learns to follow TFJobs, and keeps this.
+    let with_tfjobs = bare.run(&["install", "--tfjobs", "--image", &master.of_nodes()]).code(0);
+    with_tfjobs.says(&["role/muster-tfjobs created", "deployment/muster changed", "the master serves"]);
+    let kept = bare.run(&["install", "--image", &master.of_nodes()]).code(0);
+    kept.says(&["role/muster-tfjobs unchanged", "deployment/muster unchanged"]);
+    // The kind belongs to the whole cluster. Without these rights, it stays for other tests.
+    bare.namespace.kubectl(&["delete", "role/muster-tfjobs", "rolebinding/muster-tfjobs"]);
     let report: Value = serde_json::from_str(&bare.run(&["doctor", "-o", "json"]).code(0).stdout).expect("JSON");
     assert_eq!(unexpected(&report), Vec::<&Value>::new(), "{report:#}");
 
@@ -244,7 +226,7 @@ fn a_master_is_installed_checked_used_and_uninstalled() {
 
 /// The checks that did not pass, except those that depend on this cluster.
 fn unexpected(report: &Value) -> Vec<&Value> {
-    let of_cluster = ["network policies", "image", "architecture", "Docker"];
+    let of_cluster = ["network policies", "image", "architecture", "Docker", "TFJobs"];
     let checks = report["checks"].as_array().expect("checks").iter();
     checks.filter(|check| check["verdict"] != "ok" && !of_cluster.map(Value::from).contains(&check["name"])).collect()
 }

@@ -33,23 +33,36 @@ struct Right {
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
 fn the_masters_rights_are_sufficient_and_minimal() {
+    let rights = Account::of_base().rights();
+    assert!(rights.len() > 8, "{rights:?}");
+    check_all(Account::of_base, rights);
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn the_masters_rights_on_tfjobs_are_sufficient_and_minimal() {
+    let rights = Account::of_tfjobs().rights();
+    assert!(rights.len() > 3, "{rights:?}");
+    check_all(Account::of_tfjobs, rights);
+}
+
+/// Does a complete run with all rights, and one without each of these.
+fn check_all(account: fn() -> Account, rights: Vec<Right>) {
     let image = Image::shared();
     let image = image.wrapped();
     let begin = Instant::now();
-    let log = whole_run(&Account::with_all_rights(), &image, PATIENCE).expect("all rights are enough");
+    let log = whole_run(&account(), &image, PATIENCE).expect("all rights are enough");
     assert!(!log.contains(REFUSED), "the API refused something:\n{log}");
     // Concurrent runs are slower than a single one, so wait longer.
-    let impatience = begin.elapsed() * 3;
+    let impatience = (begin.elapsed() * 3).max(PATIENCE / 6);
 
-    let rights = Account::with_all_rights().rights();
-    assert!(rights.len() > 8, "{rights:?}");
     let (spare, found) = mpsc::channel();
     let queue = std::sync::Mutex::new(rights.into_iter());
     thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 while let Some(right) = { queue.lock().expect("no thread panics").next() } {
-                    let account = Account::with_all_rights().without(&right);
+                    let account = account().without(&right);
                     let outcome = whole_run(&account, &image, impatience);
                     // The run must fail because of the missing right, and not for another reason.
                     if !outcome.as_ref().is_err_and(|said| said.contains(REFUSED)) {
@@ -68,7 +81,7 @@ fn the_masters_rights_are_sufficient_and_minimal() {
 fn whole_run(account: &Account, image: &str, patience: Duration) -> Result<String, String> {
     let scene = Scene::new("");
     fs::write(scene.path().join("kubeconfig"), account.kubeconfig()).expect("write");
-    let outcome = run_in(&scene, account, (image, patience));
+    let outcome = (account.run)(&scene, account, (image, patience));
     outcome.map(|()| log_of(&scene)).map_err(|error| format!("{error}\n{}", log_of(&scene)))
 }
 
@@ -76,11 +89,32 @@ fn log_of(scene: &Scene) -> String {
     fs::read_to_string(scene.path().join("master.log")).unwrap_or_default()
 }
 
+/// A complete run in a scene, with an account, pods of this image, and this patience for each step.
+type Run = fn(&Scene, &Account, (&str, Duration)) -> Result<(), String>;
+
+/// Follows a TFJob of the cluster that is suspended, so it has no pods, and deletes its job.
+fn run_tfjob(scene: &Scene, account: &Account, (image, patience): (&str, Duration)) -> Result<(), String> {
+    let master = Master::start(scene, account, &["--watch-tfjobs"])?;
+    let container = json!({ "name": "tensorflow", "image": image, "command": ["python", "-c", "print('hello')"] });
+    let worker = json!({ "template": { "spec": { "containers": [container] } } });
+    let tfjob = json!({
+        "apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": { "name": "hello" },
+        "spec": { "runPolicy": { "suspend": true }, "tfReplicaSpecs": { "Worker": worker } },
+    });
+    account.namespace.kubectl_with(&["apply", "-f", "-"], &tfjob.to_string());
+    let states =
+        || account.namespace.kubectl(&["get", "tfjobs", "-o", "jsonpath={.items[*].status.conditions[-1:].type}"]);
+    until(scene, patience, "the TFJob shows its state", || states() == "Suspended")?;
+    scene.curl(&["-X", "DELETE", &format!("{}/v1/jobs/hello", master.url)]);
+    let gone = || account.namespace.kubectl(&["get", "tfjobs", "-o", "name"]).is_empty();
+    until(scene, patience, "the TFJob is deleted", gone)
+}
+
 /// Runs a job that exceeds a quota, a job that succeeds and a job whose pods are deleted one by one. Then starts a new
 /// master and deletes all jobs.
 fn run_in(scene: &Scene, account: &Account, (image, patience): (&str, Duration)) -> Result<(), String> {
-    let master = Master::start(scene, account)?;
-    account.0.kubectl(&["create", "quota", "team", "--hard=pods=20"]);
+    let master = Master::start(scene, account, &[])?;
+    account.namespace.kubectl(&["create", "quota", "team", "--hard=pods=20"]);
     let body = json!({ "name": "great", "strategy": "AllReduce", "worker_num": 21, "image": image });
     let answer = scene.curl(&[&format!("{}/v1/jobs", master.url), "-d", &body.to_string()]);
     answer.contains("which allows 20").then_some(()).ok_or(answer)?;
@@ -94,16 +128,17 @@ fn run_in(scene: &Scene, account: &Account, (image, patience): (&str, Duration))
     }
     until(scene, patience, "both jobs end", || states(scene, &master) == ["failed", "succeeded"])?;
     let live = "--field-selector=status.phase!=Succeeded,status.phase!=Failed";
-    let gone = || account.0.kubectl(&["get", "pods", "-l", JOB_LABEL, live, "-o", "name"]).is_empty();
+    let gone = || account.namespace.kubectl(&["get", "pods", "-l", JOB_LABEL, live, "-o", "name"]).is_empty();
     until(scene, patience, "the broken job's pods have ended", gone)?;
     drop(master);
-    let master = Master::start(scene, account)?;
+    let master = Master::start(scene, account, &[])?;
     until(scene, patience, "the next master shows both jobs", || states(scene, &master) == ["failed", "succeeded"])?;
     for name in ["good", "broken"] {
         scene.curl(&["-X", "DELETE", &format!("{}/v1/jobs/{name}", master.url)]);
     }
-    let gone =
-        || account.0.kubectl(&["get", "pods,configmaps,networkpolicies", "-l", JOB_LABEL, "-o", "name"]).is_empty();
+    let gone = || {
+        account.namespace.kubectl(&["get", "pods,configmaps,networkpolicies", "-l", JOB_LABEL, "-o", "name"]).is_empty()
+    };
     until(scene, patience, "nothing is left", gone)
 }
 
@@ -131,18 +166,30 @@ fn until(scene: &Scene, patience: Duration, what: &str, test: impl Fn() -> bool)
 }
 
 /// The service account of manifests/, in its own namespace.
-struct Account(Namespace);
+struct Account {
+    namespace: Namespace,
+    /// The role under test.
+    role: &'static str,
+    /// What needs exactly the rights of this role, besides those of others.
+    run: Run,
+}
 
 impl Account {
-    fn with_all_rights() -> Self {
-        let account = Self(Namespace::new());
+    fn of_base() -> Self {
+        let account = Self { namespace: Namespace::new(), role: "muster", run: run_in };
         let manifest = root().join("manifests/base/account.yaml");
-        account.0.kubectl(&["apply", "-f", &manifest.display().to_string()]);
+        account.namespace.kubectl(&["apply", "-f", &manifest.display().to_string()]);
+        account
+    }
+
+    fn of_tfjobs() -> Self {
+        let account = Self { role: "muster-tfjobs", run: run_tfjob, ..Self::of_base() };
+        account.namespace.add_tfjobs();
         account
     }
 
     fn role(&self) -> Value {
-        serde_json::from_str(&self.0.kubectl(&["get", "role", "muster", "-o", "json"])).expect("a role")
+        serde_json::from_str(&self.namespace.kubectl(&["get", "role", self.role, "-o", "json"])).expect("a role")
     }
 
     fn rights(&self) -> Vec<Right> {
@@ -169,28 +216,28 @@ impl Account {
         }
         // Kubernetes refuses a rule without verbs.
         rules.retain(|rule| rule["verbs"] != json!([]));
-        self.0.kubectl_with(&["replace", "-f", "-"], &role.to_string());
+        self.namespace.kubectl_with(&["replace", "-f", "-"], &role.to_string());
         self
     }
 
     /// The current kubeconfig with the account's token.
     fn kubeconfig(&self) -> String {
-        let mut config = self.0.kubeconfig();
+        let mut config = self.namespace.kubeconfig();
         config["users"][0]["user"] = json!({"token": self.token()});
         config.to_string()
     }
 
     /// The account's token: by the API since Kubernetes 1.24, else from the account's Secret.
     fn token(&self) -> String {
-        let created = self.0.try_kubectl(&["create", "token", "muster"]);
+        let created = self.namespace.try_kubectl(&["create", "token", "muster"]);
         if created.starts_with("ey") {
             return created.trim().to_owned();
         }
         // The cluster creates the Secret a moment after the account.
         let name = ["get", "serviceaccount", "muster", "-o", "jsonpath={.secrets[0].name}"];
-        let secret = || Some(self.0.kubectl(&name)).filter(|name| !name.is_empty());
+        let secret = || Some(self.namespace.kubectl(&name)).filter(|name| !name.is_empty());
         let secret = within("the account has its Secret", secret, String::new);
-        self.0.kubectl(&["get", "secret", &secret, "-o", "go-template={{.data.token | base64decode}}"])
+        self.namespace.kubectl(&["get", "secret", &secret, "-o", "go-template={{.data.token | base64decode}}"])
     }
 }
 
@@ -201,10 +248,11 @@ struct Master {
 }
 
 impl Master {
-    fn start(scene: &Scene, account: &Account) -> Result<Self, String> {
+    fn start(scene: &Scene, account: &Account, args: &[&str]) -> Result<Self, String> {
         let mut child = Command::new(built("master"))
             .args(["--backend", "kubernetes", "--listen", "127.0.0.1:0", "--state-dir", "state"])
-            .args(["--namespace", account.0.name(), "--agent-binary", &static_agent().display().to_string()])
+            .args(["--namespace", account.namespace.name(), "--agent-binary", &static_agent().display().to_string()])
+            .args(args)
             .env("KUBECONFIG", scene.path().join("kubeconfig"))
             .current_dir(scene.path())
             .stdin(Stdio::null())

@@ -9,6 +9,7 @@ mod docs;
 mod examples;
 mod kubernetes;
 mod kubernetes_conformance;
+mod kubernetes_examples;
 mod kubernetes_in_cluster;
 mod kubernetes_rights;
 mod local;

@@ -79,6 +79,28 @@ fn what_cannot_run_on_this_machine_is_named_with_the_fix() {
 }
 
 #[test]
+fn the_same_file_again_says_what_it_changes() {
+    let elastic = |workers: u32, policy: &str| {
+        let job = tfjob("grows", &[("Worker", workers)], "command: [python, -c, \"import time; time.sleep(600)\"]");
+        job.replace("spec:\n  tfR", &format!("spec:\n  enableDynamicWorker: true\n  runPolicy: {policy}\n  tfR"))
+    };
+    let scene = scene(&elastic(2, "{ suspend: true }"));
+    let master = scene.master();
+    let client = |args: &[&str]| Finished::of(&mut scene.client(&[&["--master", &master.url], args].concat()));
+    let applied = |document: &str| {
+        fs::write(scene.path().join("project/job.yaml"), document).expect("write");
+        client(&["apply", "-f", "project"]).code(0).stdout
+    };
+    assert_eq!(applied(&elastic(2, "{ suspend: true }")), "tfjob/grows created\n");
+    assert_eq!(applied(&elastic(3, "{ suspend: true }")), "tfjob/grows scaled to 3 workers\n");
+    assert_eq!(applied(&elastic(3, "{ suspend: true }")), "tfjob/grows is up to date\n");
+    assert_eq!(applied(&elastic(2, "{}")), "tfjob/grows resumed and scaled to 2 workers\n");
+    client(&["suspend", "grows"]).code(0);
+    assert_eq!(applied(&elastic(2, "{}")), "tfjob/grows resumed\n");
+    client(&["delete", "grows"]).code(0);
+}
+
+#[test]
 fn all_documents_are_checked_before_the_first_is_sent() {
     let good = tfjob("good", &[("Worker", 2)], COMMAND);
     let scene = scene(&[good.clone(), good.replace("good", "Bad")].join("---\n"));

@@ -173,7 +173,7 @@ impl Shared {
     /// the job decides this itself, and then calls [`PodBackend::delete_unconfirmed`].
     async fn abandoned(&self, Leaving { job, lease, .. }: &Leaving) {
         let mut since = Instant::now();
-        while since.elapsed() < lease.fence() + lease.poll() {
+        while since.elapsed() < lease.death() {
             sleep(lease.tick()).await;
             if self.with_job(job, |places| places.table.is_watched()) {
                 since = Instant::now();

@@ -7,7 +7,8 @@ use protocol::ids::Generation;
 
 use super::ending::{fail, stop};
 use super::gathering::{Restart, start};
-use super::{Action, Ending, Gathering, JobPhase, PodSelection, Seen, StartStage, overdue, running};
+use super::running::{overdue, running};
+use super::{Action, Ending, Gathering, JobPhase, PodSelection, Seen, StartStage};
 use crate::job::gang::Member;
 use crate::job::observation::LostRun;
 use crate::job::policy::Elastic;
@@ -103,6 +104,7 @@ pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
         JobPhase::Pending { .. }
         | JobPhase::Starting { .. }
         | JobPhase::Running { .. }
+        | JobPhase::Halted { .. }
         | JobPhase::Restarting { without: PodSelection::Unfit, .. } => upkeep(seen.gang, elastic.workers, seen.now),
         JobPhase::Restarting { .. }
         | JobPhase::Stopping { .. }
@@ -123,6 +125,7 @@ pub(super) fn next_look(phase: &JobPhase, seen: Seen<'_>) -> Option<Duration> {
         JobPhase::Starting { .. }
         | JobPhase::Restarting { .. }
         | JobPhase::Stopping { .. }
+        | JobPhase::Halted { .. }
         | JobPhase::Suspended { .. }
         | JobPhase::Releasing { .. }
         | JobPhase::Finished { .. } => None,

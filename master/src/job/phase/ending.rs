@@ -9,8 +9,9 @@ use protocol::view::JobResult;
 
 use super::elastic::regroup;
 use super::gathering::Restart;
+use super::halt::Halt;
 use super::{Action, Ending, JobPhase, PodSelection, Seen, suspension};
-use crate::job::gang::{HelperUse, Member, has_left};
+use crate::job::gang::{Gang, HelperUse, Member, has_left};
 use crate::job::observation::Presence;
 use crate::job::policy::{Budget, Verdict};
 
@@ -47,7 +48,10 @@ pub(super) fn fail(phase: &JobPhase, failure: Failure, seen: Seen<'_>) -> (JobPh
 fn next_start(phase: &JobPhase, generation: Option<Generation>, epoch: u32) -> Generation {
     let planned = match phase {
         JobPhase::Pending { gathering, .. } => gathering.next,
-        JobPhase::Restarting { next, .. } | JobPhase::Stopping { next, .. } | JobPhase::Suspended { next } => *next,
+        JobPhase::Restarting { next, .. }
+        | JobPhase::Stopping { next, .. }
+        | JobPhase::Halted { next, .. }
+        | JobPhase::Suspended { next } => *next,
         JobPhase::Starting { .. }
         | JobPhase::Running { .. }
         | JobPhase::Releasing { .. }
@@ -106,13 +110,15 @@ pub(super) fn stopping(stop: Stop, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
         }
         Ending::Regroup => regroup(stop.next, seen),
         Ending::Suspended => suspension::enter(stop.next),
-        Ending::Failed(known) => judge(gang.cause(known), stop.next, seen),
+        Ending::Failed(known) => {
+            let failure = gang.cause(known);
+            let halt = generation.and_then(|generation| Halt::after(&failure, generation, stop.next, seen));
+            halt.map_or_else(|| judge(failure, stop.next, seen), |halt| (halt.into(), vec![]))
+        }
     }
 }
 
 fn has_unended_run(generation: Option<Generation>, seen: Seen<'_>) -> bool {
-    // A configured agent may have received the request to run even if its answer was lost.
-    let may_run = seen.gang.any(|member| member.phase.was_configured() && !member.phase.is_dead());
     // A silent agent may have a run, and may know the first failure.
     // If this job may have runs at all, wait for the agent's report.
     let may_be_told = match seen.policy.elastic {
@@ -120,11 +126,16 @@ fn has_unended_run(generation: Option<Generation>, seen: Seen<'_>) -> bool {
         Some(_) => seen.is_taken_over() && seen.gang.any_place(|place| place.is_silent() && place.place.may_run),
         None => (generation.is_some() || seen.is_taken_over()) && seen.gang.any(Member::is_silent),
     };
-    may_run || may_be_told
+    has_live_run(seen.gang) || may_be_told
+}
+
+/// Whether a member may run. A configured agent may have received the request to run even if its answer was lost.
+pub(super) fn has_live_run(gang: &Gang) -> bool {
+    gang.any(|member| member.phase.was_configured() && !member.phase.is_dead())
 }
 
 /// Every run of a failed start is dead: the job restarts or fails.
-fn judge(failure: Failure, next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+pub(super) fn judge(failure: Failure, next: Generation, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
     let (without, pause) = match seen.policy.verdict(&failure, seen.gang.helper_of(&failure), seen.restarts) {
         Verdict::Restart { budget: Budget::Free, .. } if seen.policy.elastic.is_some() => return regroup(next, seen),
         Verdict::Restart { pause, .. } => (PodSelection::Unfit, pause),

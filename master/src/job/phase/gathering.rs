@@ -6,11 +6,9 @@ use protocol::failure::Failure;
 use protocol::ids::Generation;
 
 use super::elastic::{self, is_disruption, is_replaceable, regroup};
-use super::ending::stop;
-use super::{
-    Action, Ending, Gathering, JobPhase, Leftovers, PodSelection, Seen, StartStage, fail, overdue, running,
-    was_to_start_again,
-};
+use super::ending::{fail, stop};
+use super::running::{overdue, running, was_to_start_again};
+use super::{Action, Ending, Gathering, JobPhase, Leftovers, PodSelection, Seen, StartStage};
 use crate::job::gang::{Gang, Member};
 use crate::job::observation::{LostRun, Presence};
 use crate::job::replica::ReplicaPhase;

@@ -26,6 +26,7 @@ pub(super) fn upkeep_in(phase: &JobPhase, seen: Seen<'_>) -> Upkeep {
         | JobPhase::Running { .. }
         | JobPhase::Restarting { .. }
         | JobPhase::Stopping { .. }
+        | JobPhase::Halted { .. }
         | JobPhase::Releasing { .. }
         | JobPhase::Finished { .. } => elastic::upkeep_in(phase, seen),
     }
@@ -38,7 +39,7 @@ impl JobPhase {
         let earlier = |own: Duration| job.map_or(own, |job| own.min(job));
         match self {
             Self::Pending { since, .. } | Self::Starting { since, .. } => Some(earlier(*since + policy.start_timeout)),
-            Self::Restarting { until, .. } => Some(earlier(*until)),
+            Self::Restarting { until, .. } | Self::Halted { until, .. } => Some(earlier(*until)),
             Self::Stopping { since, .. } => Some(*since + policy.stop_limit()),
             Self::Releasing { since, .. } => Some(*since + policy.release_timeout),
             Self::Running { .. } => job,

@@ -14,7 +14,7 @@ use master::store::JobStore;
 use protocol::agent::{ExitOutcome, RunState};
 use protocol::ids::{Generation, ReplicaId};
 use protocol::job::{JobRequest, JobSpec, Strategy};
-use protocol::run_policy::RunPolicy;
+use protocol::run_policy::{OnFailure, RunPolicy};
 use tempfile::TempDir;
 use testkit::chaos::{self, Chaos, Point, Strike};
 use testkit::fake::FakeStore;
@@ -41,7 +41,8 @@ pub(crate) enum Scenario {
     Evicted,
     /// The first start is suspended, the second fails, the third succeeds; then the job is deleted.
     Suspended,
-    /// The job brings its code. A push ends the first start, the second fails, the third succeeds; then the job is deleted.
+    /// The job brings its code. A push ends the first start. The second fails, and the job waits for another push. The third
+    /// succeeds; then the job is deleted.
     Pushed,
     /// Like [`Self::Evicted`], in an elastic job. It also starts with two workers.
     Elastic,
@@ -65,7 +66,8 @@ impl Scenario {
     fn mishaps(self) -> VecDeque<Mishap> {
         match self {
             Self::Completes | Self::Cancelled => VecDeque::from([Mishap::Failure]),
-            Self::Suspended | Self::Pushed => VecDeque::from([Mishap::Wish, Mishap::Failure]),
+            Self::Suspended => VecDeque::from([Mishap::Wish, Mishap::Failure]),
+            Self::Pushed => VecDeque::from([Mishap::Wish, Mishap::Halt]),
             Self::Evicted | Self::Elastic => VecDeque::from([Mishap::Eviction, Mishap::Failure]),
         }
     }
@@ -80,6 +82,8 @@ impl Scenario {
 enum Mishap {
     /// worker-1 exits with 1.
     Failure,
+    /// The same in a job that waits for new code, so that the failure is not counted.
+    Halt,
     /// The pod of worker-2 is evicted.
     Eviction,
     /// The client suspends the job, or pushes new code.
@@ -101,9 +105,10 @@ pub(crate) struct Place {
 impl Place {
     /// A place without pods and records. `seen` may wrap the store for the masters.
     pub(crate) fn new(scenario: Scenario, seen: impl FnOnce(FakeStore) -> Arc<dyn JobStore>) -> Self {
-        let run_policy = RunPolicy { max_restarts: BUDGET, backoff_seconds: 0, ..RunPolicy::default() };
         let code = tempfile::tempdir().expect("a folder");
         let is_pushed = scenario == Scenario::Pushed;
+        let on_failure = if is_pushed { OnFailure::Wait } else { OnFailure::Restart };
+        let run_policy = RunPolicy { max_restarts: BUDGET, backoff_seconds: 0, on_failure, ..RunPolicy::default() };
         let request = JobRequest {
             code: is_pushed.then(|| keep(&code_below(code.path()))),
             script: is_pushed.then(|| "train.py".parse().expect("a script")),
@@ -191,7 +196,7 @@ impl Place {
             agents.values().for_each(|agent| agent.print(&format!("step of {generation}\n")));
             match mishaps.pop_front() {
                 Some(Mishap::Eviction) => self.backend.evict(&self.spec.name, worker(2), "Evicted: low on memory"),
-                Some(Mishap::Failure) => agents[&worker(1)].exit(ExitOutcome::Code(1)),
+                Some(Mishap::Failure | Mishap::Halt) => agents[&worker(1)].exit(ExitOutcome::Code(1)),
                 Some(Mishap::Wish) => {}
                 None if scenario == Scenario::Cancelled => {}
                 None => agents.values().for_each(|agent| agent.exit(ExitOutcome::Code(0))),

@@ -191,7 +191,11 @@ impl Stage {
         }
         if self.scenario == Scenario::Pushed {
             self.shown(|view| view.state == JobState::Running).await;
-            self.push().await;
+            self.push("print('hello again')").await;
+            let view = self.shown(|view| view.state == JobState::Halted || view.result.is_some()).await;
+            if view.state == JobState::Halted {
+                self.push("print('and again')").await;
+            }
         }
         let is_over = |view: &JobView| view.result.is_some() && view.state != JobState::Stopping;
         let view = self.shown(is_over).await;
@@ -246,10 +250,14 @@ impl Stage {
     }
 
     /// Sends other code to the master, and pushes it.
-    async fn push(&self) {
+    async fn push(&self, script: &'static str) {
         self.ask(async |jobs| {
-            let code = Some(keep_files(jobs.code(), ["print('hello again')", "NAME = 1"]));
-            jobs.patch(&self.place.spec.name, JobPatch { code, ..JobPatch::default() }).await.ok()
+            let code = Some(keep_files(jobs.code(), [script, "NAME = 1"]));
+            match jobs.patch(&self.place.spec.name, JobPatch { code, ..JobPatch::default() }).await {
+                // An earlier attempt may have succeeded although its answer was lost.
+                Ok(_) | Err(JobsError::Over(_)) => Some(()),
+                Err(_) => None,
+            }
         })
         .await;
     }

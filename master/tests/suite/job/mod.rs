@@ -5,6 +5,7 @@ mod diagnosing;
 mod elastic;
 mod ending;
 mod failing;
+mod halting;
 mod leaving;
 mod random_events;
 mod rendezvous;

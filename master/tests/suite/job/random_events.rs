@@ -186,15 +186,16 @@ fn any_policy() -> impl Strategy<Value = Policy> {
     let on_start_timeout = prop_oneof![Just(OnStartTimeout::Fail), Just(OnStartTimeout::Requeue)];
     let clean_pods = prop_oneof![Just(CleanPods::Running), Just(CleanPods::All), Just(CleanPods::None)];
     let rule = prop_oneof![Just(SuccessRule::AllThatTrain), Just(SuccessRule::Decider(id("worker-0")))];
-    let times = (option::of(1..900_u64), prop_oneof![Just(0), 1..9_u64]);
+    let times = (option::of(1..900_u64), prop_oneof![Just(0), 1..9_u64], option::of(1..400_u64));
     (0..4_u32, on_start_timeout, clean_pods, rule, times).prop_map(
-        |(max_restarts, on_start_timeout, clean_pods, success, (deadline, backoff))| Policy {
+        |(max_restarts, on_start_timeout, clean_pods, success, (deadline, backoff, halt))| Policy {
             max_restarts,
             on_start_timeout,
             clean_pods,
             success,
             deadline: deadline.map(Duration::from_secs).map(|given| Deadline { at: given, given }),
             backoff: Duration::from_secs(backoff),
+            halt: halt.map(Duration::from_secs),
             ..POLICY
         },
     )
@@ -225,6 +226,7 @@ fn result_of(phase: &JobPhase) -> Option<&JobResult> {
         | JobPhase::Starting { .. }
         | JobPhase::Running { .. }
         | JobPhase::Stopping { .. }
+        | JobPhase::Halted { .. }
         | JobPhase::Suspended { .. }
         | JobPhase::Restarting { .. } => None,
     }
@@ -232,14 +234,15 @@ fn result_of(phase: &JobPhase) -> Option<&JobResult> {
 
 /// Whether a job may change from the phase `before` to the phase `after`. A phase may also stay the same.
 fn is_allowed(before: &JobPhase, after: &JobPhase) -> bool {
-    use JobPhase::{Finished, Pending, Releasing, Restarting, Running, Starting, Stopping, Suspended};
+    use JobPhase::{Finished, Halted, Pending, Releasing, Restarting, Running, Starting, Stopping, Suspended};
     use StartStage::{Configuring, Launching};
     match (before, after) {
         (Pending { .. }, Pending { .. } | Starting { .. } | Running { .. } | Stopping { .. } | Restarting { .. })
         | (Starting { stage: Configuring, .. }, Starting { .. } | Stopping { .. })
         | (Starting { stage: Launching, .. }, Starting { stage: Launching, .. } | Running { .. } | Stopping { .. })
         | (Running { .. }, Running { .. } | Stopping { .. })
-        | (Stopping { .. }, Stopping { .. } | Restarting { .. } | Releasing { .. } | Finished { .. })
+        | (Stopping { .. }, Stopping { .. } | Halted { .. } | Restarting { .. } | Releasing { .. } | Finished { .. })
+        | (Halted { .. }, Halted { .. } | Stopping { .. } | Restarting { .. } | Releasing { .. })
         | (Restarting { .. }, Restarting { .. } | Pending { .. } | Stopping { .. })
         | (Releasing { .. }, Releasing { .. } | Finished { .. })
         | (Finished { .. }, Finished { .. }) => true,
@@ -249,6 +252,7 @@ fn is_allowed(before: &JobPhase, after: &JobPhase) -> bool {
             | Running { .. }
             | Stopping { .. }
             | Restarting { .. }
+            | Halted { .. }
             | Suspended { .. }
             | Releasing { .. }
             | Finished { .. },

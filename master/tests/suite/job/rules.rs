@@ -13,7 +13,9 @@ use protocol::failure::{Failure, Loss, Restarts};
 use protocol::group::{Group, Template};
 use protocol::ids::{Role, UnixMillis};
 use protocol::job::{JobRequest, JobSpec, Strategy};
-use protocol::run_policy::{CleanPods, OnStartTimeout, OnUnreachable, RestartRule, RunPolicy, SuccessPolicy};
+use protocol::run_policy::{
+    CleanPods, OnFailure, OnStartTimeout, OnUnreachable, RestartRule, RunPolicy, SuccessPolicy,
+};
 use serde_json::json;
 
 use crate::job::support::{NO_RESTARTS, exit, exited, id, stopped};
@@ -36,6 +38,7 @@ fn the_policy_of_a_job_follows_its_spec() {
         backoff_seconds: 11,
         no_retry_exit_codes: [2, 3].into(),
         restart: [(Role::Ps, RestartRule::Never)].into(),
+        on_failure: OnFailure::Wait,
         start_timeout_seconds: 60,
         on_start_timeout: OnStartTimeout::Requeue,
         deadline_seconds: Some(3600),
@@ -58,6 +61,7 @@ fn the_policy_of_a_job_follows_its_spec() {
         backoff: Duration::from_secs(11),
         no_retry_exit_codes: [2, 3].into(),
         restart: [(Role::Ps, RestartRule::Never)].into(),
+        halt: Some(Duration::from_secs(600)),
         on_start_timeout: OnStartTimeout::Requeue,
         requeue_pause: Duration::from_secs(60),
         is_suspended: false,

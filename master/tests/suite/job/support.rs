@@ -42,6 +42,7 @@ pub(crate) const fn with_restarts(max_restarts: u32) -> Policy {
         backoff: Duration::from_secs(5),
         no_retry_exit_codes: BTreeSet::new(),
         restart: BTreeMap::new(),
+        halt: None,
         on_start_timeout: OnStartTimeout::Fail,
         requeue_pause: Duration::from_secs(50),
         is_suspended: false,

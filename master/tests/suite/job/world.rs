@@ -167,6 +167,7 @@ impl World {
             | JobPhase::Running { .. }
             | JobPhase::Stopping { .. }
             | JobPhase::Restarting { .. }
+            | JobPhase::Halted { .. }
             | JobPhase::Suspended { .. }
             | JobPhase::Releasing { .. }
             | JobPhase::Finished { .. } => {}
@@ -202,6 +203,7 @@ impl World {
                 | JobPhase::Starting { .. }
                 | JobPhase::Running { .. }
                 | JobPhase::Stopping { .. }
+                | JobPhase::Halted { .. }
                 | JobPhase::Suspended { .. }
                 | JobPhase::Releasing { .. }
                 | JobPhase::Finished { .. } => Duration::from_millis(10),

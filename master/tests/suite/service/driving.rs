@@ -75,7 +75,8 @@ async fn no_agent_is_started_before_all_have_their_environment() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_view_says_when_each_step_was_reached() {
     let view = Master::new().succeed(&spec("times", 2)).await;
-    let JobTimes { accepted, joined, configured, started, ended, finished } = view.times;
+    let JobTimes { accepted, joined, configured, started, halted, ended, finished, .. } = view.times;
+    assert_eq!(halted, None);
     let times = [accepted, joined, configured, started, ended, finished];
     assert!(times.iter().all(Option::is_some) && times.is_sorted(), "{times:?}");
 }

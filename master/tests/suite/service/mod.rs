@@ -10,6 +10,7 @@ mod elastic;
 mod endings;
 mod framing;
 mod guarding;
+mod halting;
 pub(crate) mod harness;
 mod logs;
 mod patience;

@@ -20,7 +20,7 @@ use crate::service::delivering::{agents, keep, keep_files, spec};
 use crate::service::harness::{Master, in_time, reach, spec_with, until, worker};
 
 /// Other code of the same script.
-fn keep_other(master: &Master) -> CodeId {
+pub(crate) fn keep_other(master: &Master) -> CodeId {
     keep_other_in(master.jobs.code())
 }
 
@@ -28,12 +28,12 @@ fn keep_other_in(store: &CodeStore) -> CodeId {
     keep_files(store, ["print('hello again')", "NAME = 1"])
 }
 
-async fn push(master: &Master, spec: &JobSpec, code: CodeId) -> Result<(), String> {
+pub(crate) async fn push(master: &Master, spec: &JobSpec, code: CodeId) -> Result<(), String> {
     let patch = JobPatch { code: Some(code), ..JobPatch::default() };
     master.jobs.patch(&spec.name, patch).await.map(drop).map_err(|error| error.to_string())
 }
 
-fn runs_in(epoch: u32, sequence: u32) -> impl Fn(&JobView) -> bool {
+pub(crate) fn runs_in(epoch: u32, sequence: u32) -> impl Fn(&JobView) -> bool {
     move |view| view.state == JobState::Running && view.generation == Some(Generation { epoch, sequence })
 }
 
@@ -124,7 +124,7 @@ async fn a_file_that_the_masters_disk_has_damaged_is_asked_for_again() {
 }
 
 /// Writes a push into the record, as a master does before it dies.
-async fn put_push_on_record(store: &FakeStore, spec: &JobSpec, code: CodeId) {
+pub(crate) async fn put_push_on_record(store: &FakeStore, spec: &JobSpec, code: CodeId) {
     let stored = master::store::amend(store, &spec.name, |record| {
         (record.code, record.pushes) = (Some(code), 1);
         master::store::Change::Write

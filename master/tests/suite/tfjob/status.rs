@@ -65,10 +65,6 @@ fn the_newest_condition_is_the_state() {
             vec!["Created True TFJobCreated 00", "Running True TFJobRunning 05"],
         ),
         (
-            json!({ "state": "suspended", "times": started }),
-            vec!["Created True TFJobCreated 00", "Running False TFJobRunning 05", "Suspended True TFJobSuspended 05"],
-        ),
-        (
             json!({ "state": "stopping", "times": ended, "result": { "outcome": "succeeded" } }),
             vec!["Created True TFJobCreated 00", "Running False TFJobRunning 30", "Succeeded True TFJobSucceeded 30"],
         ),
@@ -79,6 +75,45 @@ fn the_newest_condition_is_the_state() {
         (
             json!({ "state": "cancelled", "times": { "accepted": BEGIN, "ended": BEGIN + 1_000 }, "result": { "outcome": "cancelled" } }),
             vec!["Created True TFJobCreated 00", "Failed True TFJobCancelled 01"],
+        ),
+    ] {
+        assert_eq!(conditions(&shown("every_role", &view)), expected, "{view}");
+    }
+}
+
+#[test]
+fn a_suspension_and_a_resumption_have_their_times() {
+    let failure = json!({ "cause": "deadline_exceeded", "after_seconds": 9 });
+    let failed =
+        json!({ "failed_starts": [{ "at": BEGIN + 9_000, "failure": failure, "counted": true }], "counted": 1 });
+    let resumed = json!({ "accepted": BEGIN, "started": BEGIN + 5_000, "resumed": BEGIN + 12_000 });
+    let restarted =
+        json!({ "accepted": BEGIN, "started": BEGIN + 5_000, "resumed": BEGIN + 12_000, "restarted": BEGIN + 20_000 });
+    for (view, expected) in [
+        (
+            json!({ "state": "suspended", "times": { "accepted": BEGIN, "started": BEGIN + 5_000, "suspended": BEGIN + 8_000 } }),
+            vec!["Created True TFJobCreated 00", "Running False TFJobSuspended 08", "Suspended True TFJobSuspended 08"],
+        ),
+        (
+            json!({ "state": "suspended", "times": { "accepted": BEGIN, "suspended": BEGIN } }),
+            vec!["Created True TFJobCreated 00", "Suspended True TFJobSuspended 00"],
+        ),
+        (
+            json!({ "state": "restarting", "times": resumed, "restarts": failed }),
+            vec!["Created True TFJobCreated 00", "Suspended False TFJobResumed 12"],
+        ),
+        (
+            json!({ "state": "starting", "times": resumed }),
+            vec!["Created True TFJobCreated 00", "Suspended False TFJobResumed 12"],
+        ),
+        (
+            json!({ "state": "running", "times": restarted, "restarts": failed }),
+            vec!["Created True TFJobCreated 00", "Suspended False TFJobResumed 12", "Running True TFJobRunning 20"],
+        ),
+        // A gang that starts again without a failure, for example with other members.
+        (
+            json!({ "state": "restarting", "times": restarted, "restarts": failed }),
+            vec!["Created True TFJobCreated 00", "Suspended False TFJobResumed 12", "Running True TFJobRunning 20"],
         ),
     ] {
         assert_eq!(conditions(&shown("every_role", &view)), expected, "{view}");

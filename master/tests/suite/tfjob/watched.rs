@@ -1,5 +1,7 @@
 //! TFJobs that are objects of the cluster: when each gets a job, which status it shows, and when it is deleted.
 
+use std::time::Duration;
+
 use master::tfjob::{Memory, Need, Place, Watched};
 use protocol::ids::UnixMillis;
 use protocol::view::JobView;
@@ -94,12 +96,39 @@ fn a_status_is_written_when_it_changes() {
     // A new master knows from the status that this generation was applied.
     assert_eq!(watched(&shown).need(Some(&job(&plain, &active)), &Memory::default(), later), Need::Nothing);
 
+    // It knows some times only roughly, so those in the object stay.
+    let ran = |at: u64| {
+        let times = json!({ "accepted": NOW, "started": at });
+        job(&plain, &json!({ "state": "running", "times": times }))
+    };
+    let Need::Show(status) = watched(&plain).need(Some(&ran(NOW.0 + 5_000)), &applied, NOW) else {
+        panic!("the status is new")
+    };
+    let running = object(|object| object["status"] = status.clone());
+    assert_eq!(watched(&running).need(Some(&ran(NOW.0 + 9_000)), &Memory::default(), later), Need::Nothing);
+
     let Need::Show(next) = watched(&shown).need(Some(&job(&plain, &json!({}))), &applied, later) else {
         panic!("the status has changed")
     };
     let patch = watched(&shown).patch(&next);
     assert_eq!(patch["status"]["replicaStatuses"], json!({ "Worker": { "active": null } }), "{patch:#}");
     assert_eq!(patch["metadata"], json!({ "uid": "one" }));
+}
+
+#[test]
+fn counts_alone_are_written_every_thirty_seconds() {
+    let (plain, applied) = (object(|_| {}), Memory { applied: Some(1), had_job: true, refusal: None });
+    let Need::Show(created) = watched(&plain).need(Some(&job(&plain, &json!({}))), &applied, NOW) else {
+        panic!("the status is new")
+    };
+    let shown = watched(&object(|object| object["status"] = created.clone()));
+    let replicas = json!([{ "replica": "worker-0", "state": "joined", "pod": "mnist-worker-0" }]);
+    let joined = job(&plain, &json!({ "replicas": replicas }));
+    let after = |seconds: u64| UnixMillis(NOW.0 + 1000 * seconds);
+    assert_eq!(shown.need(Some(&joined), &applied, after(3)), Need::Wait(Duration::from_secs(27)));
+    assert!(matches!(shown.need(Some(&joined), &applied, after(30)), Need::Show(_)));
+    let running = job(&plain, &json!({ "state": "running", "replicas": replicas }));
+    assert_eq!(newest(&shown.need(Some(&running), &applied, after(3))), "TFJobRunning: TFJob mnist is running");
 }
 
 #[test]

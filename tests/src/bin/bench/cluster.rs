@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
+use e2e::cluster::Namespace;
 use e2e::master::Master;
 use e2e::{Scene, programs};
 use protocol::view::JobView;
@@ -26,21 +27,24 @@ const IMAGE: &str = "muster-bench";
 /// Name of the pod image.
 const WRAPPED: &str = "muster-bench_pod";
 
-/// All rows about the cluster. Empty if KUBECONFIG names no cluster.
+/// Whether KUBECONFIG names a cluster. If not, says that its rows are skipped.
+pub(crate) fn is_there() -> anyhow::Result<bool> {
+    let answer = done(kubectl(&["get", "--raw", "/readyz", "--request-timeout=10s"]).stderr(Stdio::null()));
+    if let Err(error) = &answer {
+        writeln!(std::io::stderr(), "skipped: the rows about a cluster: {error:#}")?;
+    }
+    Ok(answer.is_ok())
+}
+
+/// Launches of images that contain their script, and the time to wrap an image.
 pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
-    let namespace = match Namespace::create() {
-        Ok(namespace) => namespace,
-        Err(error) => {
-            writeln!(std::io::stderr(), "skipped: the rows about a cluster: {error:#}")?;
-            return Ok(vec![]);
-        }
-    };
+    let namespace = Namespace::new();
     // The script runs long enough to count the writes of the launch before those of the job's end.
     let scene = Scene::new("import time; time.sleep(3)");
     fs::write(scene.path().join("Dockerfile"), format!("FROM {BASE}\nWORKDIR /work\nCOPY exec.py .\nUSER 1000\n"))?;
     done(docker(&["build", "--quiet", "--tag", IMAGE, "."]).current_dir(scene.path()))?;
     let mut rows = wraps(&scene)?;
-    let args = ["--backend", "kubernetes", "--namespace", &namespace.0, "--state-dir", "state"];
+    let args = ["--backend", "kubernetes", "--namespace", namespace.name(), "--state-dir", "state"];
     let master = Master::start(scene.path(), &args, &[]);
     for (count, of_operator) in LAUNCHES {
         let (writes, took) = launch(&scene, &master.url, count)?;
@@ -76,26 +80,43 @@ fn launch(scene: &Scene, master: &str, count: u32) -> anyhow::Result<(u64, Durat
         view = serde_json::from_str(&scene.curl(&[&next]))?;
     }
     let took = begin.elapsed();
-    let written = writes()? - before;
+    let written = writes()?.with_bindings - before.with_bindings;
     done(scene.client(&["--master", master, "wait", view.name.as_str()]).stdout(Stdio::null()))?;
     done(scene.client(&["--master", master, "delete", view.name.as_str()]).stderr(Stdio::null()))?;
     Ok((written, took))
 }
 
-/// Number of writes so far to pods, bindings, ConfigMaps, network policies and Services. Excludes dry runs and the nodes'
-/// updates of pod status.
-fn writes() -> anyhow::Result<u64> {
+/// Number of writes so far to pods, ConfigMaps, network policies and Services, and to the status of TFJobs. Excludes dry runs,
+/// deletions of whole collections, and the nodes' updates of pod status.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Writes {
+    /// Including the scheduler's bindings.
+    pub(crate) with_bindings: u64,
+    pub(crate) without_bindings: u64,
+}
+
+/// Asks the API server, which counts the requests of all clients.
+pub(crate) fn writes() -> anyhow::Result<Writes> {
     let metrics = done(kubectl(&["get", "--raw", "/metrics"]).stdout(Stdio::piped()))?;
-    let counts = |line: &&str| {
-        let is = |key: &str, values: &[&str]| values.iter().any(|value| line.contains(&format!("{key}=\"{value}\"")));
-        line.starts_with("apiserver_request_total{")
-            && is("verb", &["POST", "PUT", "PATCH", "DELETE"])
-            && is("resource", &["pods", "configmaps", "networkpolicies", "services"])
-            && is("dry_run", &[""])
-            && is("subresource", &["", "binding"])
+    let of = |resources: &[&str], subresource: &str| -> u64 {
+        let counts = |line: &&str| {
+            let is =
+                |key: &str, values: &[&str]| values.iter().any(|value| line.contains(&format!("{key}=\"{value}\"")));
+            // The controller of namespaces deletes whole collections, also of other programs' namespaces.
+            let is_collection = is("verb", &["DELETE"]) && is("scope", &["namespace"]);
+            line.starts_with("apiserver_request_total{")
+                && !is_collection
+                && is("verb", &["POST", "PUT", "PATCH", "APPLY", "DELETE"])
+                && is("resource", resources)
+                && is("dry_run", &[""])
+                && is("subresource", &[subresource])
+        };
+        let count = |line: &str| line.rsplit_once(' ').and_then(|(_, count)| count.parse::<u64>().ok());
+        metrics.lines().filter(counts).filter_map(count).sum()
     };
-    let count = |line: &str| line.rsplit_once(' ').and_then(|(_, count)| count.parse::<u64>().ok());
-    Ok(metrics.lines().filter(counts).filter_map(count).sum())
+    let objects = of(&["pods", "configmaps", "networkpolicies", "services"], "");
+    let without_bindings = objects + of(&["tfjobs"], "status");
+    Ok(Writes { with_bindings: without_bindings + of(&["pods"], "binding"), without_bindings })
 }
 
 /// Times to wrap an image, cold and warm, compared with `docker build` of the same two lines.
@@ -129,24 +150,6 @@ fn wraps(scene: &Scene) -> anyhow::Result<Vec<Row>> {
 fn unwrap() -> anyhow::Result<()> {
     let id = done(&mut docker(&["image", "inspect", "--format", "{{.Id}}", WRAPPED]))?;
     done(&mut docker(&["image", "rm", "--force", id.trim()])).map(drop)
-}
-
-/// A namespace. Dropping this deletes it.
-struct Namespace(String);
-
-impl Namespace {
-    fn create() -> anyhow::Result<Self> {
-        let name = format!("muster-bench-{}", std::process::id());
-        done(kubectl(&["create", "namespace", &name]).stderr(Stdio::null()))?;
-        Ok(Self(name))
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        // A failure here does not affect the results.
-        let _ = done(&mut kubectl(&["delete", "namespace", &self.0, "--wait=false"]));
-    }
 }
 
 fn kubectl(args: &[&str]) -> Command {

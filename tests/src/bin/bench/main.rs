@@ -4,27 +4,36 @@
 
 mod agents;
 mod cluster;
+mod code;
 mod elastic;
 mod helper;
+mod installed;
 mod kept;
 mod launch;
+mod push;
 mod sample;
 mod spawn;
+mod tfjobs;
 
 use std::io::Write;
 
 use anyhow::{Context as _, bail};
 use comfy_table::Table;
 
-use crate::sample::Row;
+use crate::sample::{Row, note};
 
-const USAGE: &str = "bench [elastic PAIRS TENSORFLOW_PAIRS]";
+const USAGE: &str = "bench [programs|push|cluster|code|tfjobs|tensorflow|elastic PAIRS TENSORFLOW_PAIRS]";
+/// Pushes of each kind in the group `tensorflow`, whose rows are also a part of `make bench-elastic`.
+const TENSORFLOW_PUSHES: usize = 10;
+/// The groups of rows of `make bench`.
+const GROUPS: [&str; 5] = ["programs", "push", "cluster", "code", "tfjobs"];
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let rows = match args.as_slice() {
-        [] => overhead().await?,
+        [] => measure(&GROUPS).await?,
+        [group] => measure(&[group]).await?,
         [elastic, pairs, tensorflow_pairs] if elastic == "elastic" => {
             elastic::compare(pairs.parse().context(USAGE)?, tensorflow_pairs.parse().context(USAGE)?).await?
         }
@@ -37,7 +46,25 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn overhead() -> anyhow::Result<Vec<Row>> {
+async fn measure(groups: &[&str]) -> anyhow::Result<Vec<Row>> {
+    let mut rows = vec![];
+    for group in groups {
+        let measured = match *group {
+            "programs" => programs().await?,
+            "push" => push::processes()?,
+            "cluster" | "code" | "tfjobs" if !cluster::is_there()? => vec![],
+            "cluster" => cluster::compare()?,
+            "code" => code::compare()?,
+            "tfjobs" => tfjobs::compare()?,
+            "tensorflow" => push::tensorflow(TENSORFLOW_PUSHES)?,
+            _ => bail!(USAGE),
+        };
+        note(&mut rows, measured)?;
+    }
+    Ok(rows)
+}
+
+async fn programs() -> anyhow::Result<Vec<Row>> {
     let mut rows = launch::real().await?;
     rows.extend(launch::fake().await?);
     rows.extend(agents::compare().await?);
@@ -45,6 +72,5 @@ async fn overhead() -> anyhow::Result<Vec<Row>> {
     rows.extend(helper::calls()?);
     rows.extend(kept::tails().await?);
     rows.extend(kept::finished().await?);
-    rows.extend(cluster::compare()?);
     Ok(rows)
 }

@@ -1,5 +1,6 @@
 //! Measured values and their formats.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 /// Runs of each measurement. The result is their median.
@@ -39,6 +40,15 @@ impl Row {
             self.bare_is.into(),
         ]
     }
+}
+
+/// Adds rows to the table, and shows them now, because the others may take minutes.
+pub(crate) fn note(rows: &mut Vec<Row>, measured: Vec<Row>) -> anyhow::Result<()> {
+    for row in &measured {
+        writeln!(std::io::stderr(), "{}", row.cells().join(" | "))?;
+    }
+    rows.extend(measured);
+    Ok(())
 }
 
 impl Figure {

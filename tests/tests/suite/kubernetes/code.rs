@@ -29,7 +29,13 @@ fn an_unmodified_image_runs_code_with_the_agent_from_another_image() {
     let own = context("FROM python:3.11-slim\n");
     let stage = Stage::with_master(Place::Cluster, "", &["--state-dir", "state", "--agent-image", &agent.of_nodes()]);
     let files = [("train.py", SCRIPT), ("greeting", "hello")];
-    submit_with_code(stage.scene(), stage.url(), "brings", &files, json!({ "image": own.of_nodes() }));
+    submit_with_code(
+        stage.scene(),
+        stage.url(),
+        "brings",
+        &files,
+        json!({ "image": own.of_nodes(), "run_policy": { "on_failure": "wait" } }),
+    );
     let output = stage.follow("brings");
     output.until_printed(2, "muster 65532 ");
     each_save_runs_in_the_same_pods(&stage, &output);
@@ -65,6 +71,9 @@ fn each_save_runs_in_the_same_pods(stage: &Stage, output: &Running) {
     assert_eq!(pods(), before);
     let view = stage.status("brings");
     assert_eq!((view.pushes, view.restarts.total()), (21, 0));
+    save("raise ValueError('the job waits')\n");
+    watch.until_said("job brings is halted: worker-");
+    assert_eq!(pods(), before);
     save(&number(21, ""));
     watch.ended().code(0).says(&["job brings runs the new code after", "succeeded in"]);
 }

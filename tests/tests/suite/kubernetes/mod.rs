@@ -12,4 +12,5 @@ mod remains;
 mod spawn;
 mod takeover;
 mod tfjob;
+mod tfjob_corpus;
 mod why;

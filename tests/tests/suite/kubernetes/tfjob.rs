@@ -2,9 +2,8 @@
 
 use std::fs;
 
-use e2e::cluster::Image;
-use e2e::programs::root;
-use e2e::{Place, Stage, within};
+use e2e::cluster::{Cluster, Fault, FaultProxy, Image, On};
+use e2e::{Finished, Place, Scene, Stage, within};
 use serde_json::{Value, json};
 
 /// Prints the task and the members. A parameter server waits for the end of the job.
@@ -68,6 +67,47 @@ fn a_tfjob_with_every_role_succeeds_and_shows_labels_and_conditions() {
     assert_eq!(cluster.objects(), Vec::<String>::new());
 }
 
+/// A TFJob with one worker that runs this.
+fn of_one_worker(name: &str, command: Value, image: &str) -> Value {
+    let mut worker = replicas(1, image);
+    worker["template"]["spec"]["containers"][0]["command"] = command;
+    json!({
+        "apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": { "name": name },
+        "spec": { "tfReplicaSpecs": { "Worker": worker } },
+    })
+}
+
+#[test]
+#[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
+fn the_tfjobs_of_another_program_are_left_alone() {
+    let api = FaultProxy::start();
+    let resource = r#"{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "kubeflow.org/v1", "resources": [
+        {"name": "tfjobs", "singularName": "tfjob", "namespaced": true, "kind": "TFJob", "verbs": ["list"]}]}"#;
+    api.misbehave(On::Reading("/apis/kubeflow.org/v1"), Fault::Instead(resource));
+    let scene = Scene::new("");
+    let args = ["--state-dir", "state", "--watch-tfjobs"];
+    let cluster = Cluster::behind(&api, &scene, Image::shared(), &args);
+    cluster.namespace.add_tfjobs();
+    let refused = of_one_worker("refused", json!([]), "mnist:1");
+    cluster.namespace.kubectl_with(&["apply", "-f", "-"], &refused.to_string());
+    let is_told = || cluster.master.log().contains("the cluster's TFJobs are not Muster's").then_some(());
+    within("the master says that it follows no TFJobs", is_told, || cluster.to_string());
+    let status = || cluster.namespace.kubectl(&["get", "tfjob", "refused", "-o", "jsonpath={.status}"]);
+    assert_eq!(status(), "");
+
+    let kind = r#"{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "tfjobs.kubeflow.org", "labels": {"app": "training-operator"}}}"#;
+    let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/tfjobs.kubeflow.org";
+    api.misbehave(On::Reading(path), Fault::Instead(kind));
+    let place = format!("kube:{}", cluster.namespace.name());
+    let mut client = scene.client(&["--master", &place, "install", "--tfjobs"]);
+    let installed = Finished::of(client.env("KUBECONFIG", api.kubeconfig())).code(2);
+    installed.says(&["already has TFJobs of another program", "client apply -f FILE"]);
+
+    // Meanwhile, the first answer is the cluster's own again.
+    within("the master follows the TFJobs", || (!status().is_empty()).then_some(()), || cluster.to_string());
+}
+
 #[test]
 #[ignore = "needs a Kubernetes cluster (KUBECONFIG) and Docker"]
 fn kubectl_apply_runs_tfjobs_without_kubeflow() {
@@ -76,21 +116,21 @@ fn kubectl_apply_runs_tfjobs_without_kubeflow() {
     let stage = Stage::with_master(Place::Cluster, "", &args);
     let cluster = stage.cluster();
     let namespace = &cluster.namespace;
-    // The kind belongs to the whole cluster, so it stays for other tests.
-    namespace.kubectl(&["apply", "-f", &root().join("manifests/tfjobs.yaml").display().to_string()]);
-    namespace.kubectl(&["wait", "--for=condition=established", "crd/tfjobs.kubeflow.org", "--timeout=30s"]);
+    namespace.add_tfjobs();
 
-    let tfjob = |name: &str, command: Value| {
-        let mut worker = replicas(1, &image);
-        worker["template"]["spec"]["containers"][0]["command"] = command;
-        json!({
-            "apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": { "name": name },
-            "spec": { "tfReplicaSpecs": { "Worker": worker } },
-        })
-    };
+    let tfjob = |name: &str, command: Value| of_one_worker(name, command, &image);
+    // `client apply` brings the script.
+    let brought = tfjob("brought", json!(["python", "/image/hello.py"]));
+    fs::create_dir(stage.scene().path().join("code")).expect("make a folder");
+    for (name, text) in [("brought.json", brought.to_string()), ("code/hello.py", "print('brought')".to_owned())] {
+        fs::write(stage.scene().path().join(name), text).expect("write a file");
+    }
+    stage.verb(&["apply", "-f", "brought.json", "--code", "code"]).code(0);
     let hello = tfjob("hello", json!(["python", "-c", "print('hello')"]));
     let long = tfjob("long", json!(["python", "-c", "import time; time.sleep(600)"]));
-    let items = [hello, long, tfjob("refused", json!([]))];
+    let mut brief = tfjob("brief", json!(["python", "-c", "print('brief')"]));
+    brief["spec"]["runPolicy"] = json!({ "ttlSecondsAfterFinished": 0 });
+    let items = [hello, long, tfjob("refused", json!([])), brief];
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
     namespace.kubectl_with(&["apply", "-f", "-"], &list.to_string());
     let states = || {
@@ -105,12 +145,21 @@ fn kubectl_apply_runs_tfjobs_without_kubeflow() {
             || format!("{:?}\n{cluster}", states()),
         );
     };
+    // The job `brief` is deleted by its time to live, and its object with it.
     until(&["hello Succeeded", "long Running", "refused Failed"]);
+    stage.verb(&["wait", "brought"]).code(0);
+    assert_eq!(stage.verb(&["logs", "brought", "--replica", "worker-0"]).code(0).stdout, "brought\n");
+    stage.verb(&["delete", "brought"]).code(0);
+    let head = namespace.kubectl(&["get", "tfjobs"]);
+    assert_eq!(head.lines().next().map(|line| line.split_whitespace().collect()), Some(vec!["NAME", "STATE", "AGE"]));
     let refused = namespace.kubectl(&["get", "tfjob", "refused", "-o", "jsonpath={.status.conditions[0]}"]);
     assert!(refused.contains("TFJobFailedValidation") && refused.contains("add command:"), "{refused}");
 
     stage.verb(&["delete", "hello"]).code(0);
     until(&["long Running", "refused Failed"]);
+    let suspend = r#"{"spec":{"runPolicy":{"suspend":true}}}"#;
+    namespace.kubectl(&["patch", "tfjob", "long", "--type", "merge", "-p", suspend]);
+    until(&["long Suspended", "refused Failed"]);
     namespace.kubectl(&["delete", "tfjob", "long"]);
     within("nothing is left", || cluster.objects().is_empty().then_some(()), || cluster.to_string());
     assert_eq!(states(), ["refused Failed"]);

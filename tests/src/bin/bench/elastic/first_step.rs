@@ -10,9 +10,9 @@ use e2e::Scene;
 use super::site::{Site, kill};
 use crate::sample::{Figure, Row};
 
-const WORKERS: usize = 4;
+pub(crate) const WORKERS: usize = 4;
 /// The line of `examples/elastic/exec.py` after which a step is complete.
-const STEP: &str = "        step += 1\n";
+pub(crate) const STEP: &str = "        step += 1\n";
 
 /// Jobs with and without warm interpreters, in turn, twice.
 pub(crate) fn compare(pairs: usize) -> anyhow::Result<Vec<Row>> {
@@ -32,14 +32,20 @@ pub(crate) fn compare(pairs: usize) -> anyhow::Result<Vec<Row>> {
     }])
 }
 
-fn crashes(flags: &[&str], count: usize) -> anyhow::Result<Vec<Duration>> {
-    let scene = Scene::of_example("elastic");
+/// An example whose script notes its first step, which is complete after this line.
+pub(crate) fn site(example: &str, step: &str) -> anyhow::Result<Site> {
+    let scene = Scene::of_example(example);
     let exec_py = scene.path().join("exec.py");
     let script = fs::read_to_string(&exec_py)?;
-    ensure!(script.contains(STEP), "examples/elastic/exec.py has no line {STEP:?}");
+    ensure!(script.contains(step), "examples/{example}/exec.py has no line {step:?}");
+    let indent = &step[..step.len() - step.trim_start().len()];
     // Python runs a module only at the first import.
-    fs::write(&exec_py, script.replace(STEP, &format!("{STEP}        import starts\n")))?;
-    let mut site = Site::of(scene)?;
+    fs::write(&exec_py, script.replace(step, &format!("{step}{indent}import starts\n")))?;
+    Site::of(scene)
+}
+
+fn crashes(flags: &[&str], count: usize) -> anyhow::Result<Vec<Duration>> {
+    let mut site = site("elastic", STEP)?;
     let workers = format!("2:{WORKERS}");
     let endless = ["--", "--steps", "100000000"];
     let _master = site.muster(&[&["--worker-num", &workers], flags, &endless].concat());

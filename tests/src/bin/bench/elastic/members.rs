@@ -1,15 +1,14 @@
 //! Elastic jobs of hello scripts: an agent is killed, and the number of workers is changed.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use e2e::processes::{parent, pids, signal, within};
 use protocol::ids::Generation;
 use rustix::process::Signal;
+use serde_json::json;
 
-use super::site::{Gang, HELLO, JOB, Site, kill};
+use super::site::{Gang, HELLO, Site, kill, patch};
 use super::torchrun::{self, Torchruns, Tuning};
 use super::{PEER_LOSSES, WORKERS};
 use crate::sample::{Figure, Row};
@@ -87,7 +86,7 @@ pub(crate) fn scaled(pairs: usize) -> anyhow::Result<Vec<Row>> {
     let (mut shrinks, mut grows, mut starts) = (vec![], vec![], vec![]);
     let mut scale = |workers: usize| -> anyhow::Result<(Duration, Gang)> {
         let event = SystemTime::now();
-        patch(&master.url, workers)?;
+        patch(&master.url, &json!({ "worker_num": workers }))?;
         let gang = site.gang_of(workers)?;
         // A worker can join only when the earlier pod of its name has ended.
         let agents = || pids(site.scene.path(), "--supervised --listen");
@@ -121,21 +120,4 @@ pub(crate) fn scaled(pairs: usize) -> anyhow::Result<Vec<Row>> {
             bare_is: "",
         },
     ])
-}
-
-/// Sets the maximum of workers. Faster than a client that must start first.
-fn patch(master: &str, workers: usize) -> anyhow::Result<()> {
-    let address = master.trim_start_matches("http://");
-    let body = format!("{{\"worker_num\": {workers}}}");
-    let mut stream = TcpStream::connect(address)?;
-    write!(
-        stream,
-        "PATCH /v1/jobs/{JOB} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    )?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    ensure!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    Ok(())
 }

@@ -2,18 +2,17 @@
 
 mod crash;
 mod fakes;
-mod first_step;
+pub(crate) mod first_step;
 mod members;
 mod silent;
-mod site;
+pub(crate) mod site;
 mod torchrun;
 
-use std::io::Write as _;
-
-use crate::sample::Row;
+use crate::push;
+use crate::sample::{Row, note};
 
 /// Workers of a gang of hello scripts.
-const WORKERS: usize = 8;
+pub(crate) const WORKERS: usize = 8;
 /// Maximum crashes of each peer. A peer can take seconds for each.
 const PEER_CRASHES: usize = 20;
 /// Maximum agents of each peer that are killed. A peer can take a minute for each.
@@ -26,16 +25,8 @@ pub(crate) async fn compare(pairs: usize, tensorflow_pairs: usize) -> anyhow::Re
         note(&mut rows, measure(pairs)?)?;
     }
     note(&mut rows, first_step::compare(tensorflow_pairs)?)?;
+    note(&mut rows, push::tensorflow(tensorflow_pairs)?)?;
     note(&mut rows, fakes::writes().await?)?;
     note(&mut rows, fakes::changes().await?)?;
     Ok(rows)
-}
-
-/// Adds rows to the table, and shows them now, because the others may take minutes.
-fn note(rows: &mut Vec<Row>, measured: Vec<Row>) -> anyhow::Result<()> {
-    for row in &measured {
-        writeln!(std::io::stderr(), "{}", row.cells().join(" | "))?;
-    }
-    rows.extend(measured);
-    Ok(())
 }

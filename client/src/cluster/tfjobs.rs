@@ -1,0 +1,42 @@
+//! The TFJobs of all namespaces: where some are, and where a master follows them.
+
+use std::collections::BTreeSet;
+
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::{Api, ResourceExt};
+use protocol::tfjob::{TFJOB_GROUP, TFJOB_KIND};
+
+use super::rights::{self, Right};
+use super::{Cluster, ClusterError, manifests};
+
+/// The namespaces with TFJobs. The cluster must have the kind.
+pub(super) async fn places(cluster: &Cluster) -> Result<BTreeSet<String>, ClusterError> {
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(TFJOB_GROUP, "v1", TFJOB_KIND));
+    namespaces(cluster, (rights::LIST_TFJOBS, &kind), &ListParams::default()).await
+}
+
+/// The namespaces whose master has the rights on TFJobs.
+pub(super) async fn followed(cluster: &Cluster) -> Result<BTreeSet<String>, ClusterError> {
+    let role = &manifests::tfjob_rights()[0];
+    let named = ListParams::default().fields(&format!("metadata.name={}", manifests::name(role)));
+    namespaces(cluster, (rights::LIST_ROLES, &manifests::resource(role)), &named).await
+}
+
+/// The namespaces with TFJobs that no master follows. Without a master for TFJobs anywhere, the kind is another program's.
+pub(super) async fn left_alone(cluster: &Cluster) -> Result<BTreeSet<String>, ClusterError> {
+    let followed = followed(cluster).await?;
+    if followed.is_empty() {
+        return Ok(BTreeSet::new());
+    }
+    Ok(&places(cluster).await? - &followed)
+}
+
+async fn namespaces(
+    cluster: &Cluster,
+    (right, resource): (Right, &ApiResource),
+    selected: &ListParams,
+) -> Result<BTreeSet<String>, ClusterError> {
+    let everywhere: Api<DynamicObject> = Api::all_with(cluster.client().clone(), resource);
+    let found = cluster.call(right, everywhere.list_metadata(selected)).await?;
+    Ok(found.iter().filter_map(ResourceExt::namespace).collect())
+}

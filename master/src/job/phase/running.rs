@@ -1,0 +1,52 @@
+//! A gang runs: what ends its start.
+
+use std::time::Duration;
+
+use protocol::failure::Failure;
+use protocol::ids::Generation;
+
+use super::ending::{fail, stop};
+use super::{Action, Ending, JobPhase, Seen};
+use crate::job::gang::{Member, was_stopped};
+use crate::job::policy::Deadline;
+use crate::job::roster::resize;
+
+pub(super) fn running(generation: Generation, since: Duration, seen: Seen<'_>) -> (JobPhase, Vec<Action>) {
+    let phase = JobPhase::Running { generation, since };
+    if seen.policy.success.is_met(seen.gang) {
+        return stop(&phase, Ending::Succeeded, seen);
+    }
+    let failure = seen.gang.first_failure().or_else(|| overdue(seen));
+    match (failure, &seen.policy.elastic) {
+        (Some(failure), _) if was_to_start_again(&failure, Some(generation), seen) => {
+            stop(&phase, Ending::Regroup, seen)
+        }
+        (Some(failure), _) => fail(&phase, failure, seen),
+        (None, _) if is_outdated(generation, seen) => stop(&phase, Ending::Regroup, seen),
+        (None, Some(elastic)) if resize(seen.gang, elastic, since, seen.now).is_some() => {
+            stop(&phase, Ending::Regroup, seen)
+        }
+        (None, _) => (phase, vec![]),
+    }
+}
+
+/// Whether an earlier master has ended this start because the gang was to start again, with other members or with new code.
+pub(super) fn was_to_start_again(failure: &Failure, generation: Option<Generation>, seen: Seen<'_>) -> bool {
+    let has_reason = || seen.policy.elastic.is_some() || generation.is_some_and(|start| is_outdated(start, seen));
+    was_stopped(failure) && has_reason()
+}
+
+/// Whether a user has pushed new code since the start began. Once a member has succeeded, the start goes on to its end.
+fn is_outdated(generation: Generation, seen: Seen<'_>) -> bool {
+    let is_older = |member: &Member| {
+        let known = member.place.enrolled.filter(|enrolled| enrolled.generation == generation);
+        known.is_some_and(|enrolled| enrolled.membership.pushes < seen.policy.pushes)
+    };
+    seen.gang.any(is_older) && !seen.gang.any(|member| member.phase.has_succeeded())
+}
+
+/// The failure of a job that exceeded its deadline.
+pub(super) fn overdue(seen: Seen<'_>) -> Option<Failure> {
+    let Deadline { at, given } = seen.policy.deadline?;
+    (seen.now >= at).then_some(Failure::DeadlineExceeded { after_seconds: given.as_secs() })
+}

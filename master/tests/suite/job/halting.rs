@@ -1,0 +1,159 @@
+//! A script fails, and its job waits for new code.
+
+use std::time::Duration;
+
+use master::job::gang::{Gang, HelperUse, Member};
+use master::job::observation::{Addresses, AgentState, Observation, PodState};
+use master::job::phase::{Action, Ending, JobEvent, JobPhase, PodSelection, Seen, step};
+use master::job::policy::{Deadline, Policy};
+use master::job::replica::ReplicaPhase::{Exited, Running};
+use protocol::agent::{ExitOutcome, ExitReport, Membership, RunState, RunStatus};
+use protocol::failure::{Failure, Loss};
+use protocol::ids::Generation;
+use protocol::view::JobResult;
+
+use crate::job::support::{
+    FIRST, NO_RESTARTS, POLICY, SECOND, SOON, exit, exited, id, lost, pending, seen, stopped, stopping, was_lost,
+    with_restarts, workers,
+};
+
+const AGAIN: Generation = Generation { epoch: 1, sequence: 2 };
+const WAIT: Duration = Duration::from_secs(500);
+
+/// The policy of a job that waits for new code, and has this number of restarts.
+fn halting(max_restarts: u32) -> Policy {
+    Policy { halt: Some(WAIT), ..with_restarts(max_restarts) }
+}
+
+/// The failure of worker-1.
+fn failure() -> Failure {
+    exited("worker-1", exit(1, 9))
+}
+
+/// The gang after that failure.
+fn dead() -> Gang {
+    workers(&[Exited(FIRST, stopped(10)), Exited(FIRST, exit(1, 9))])
+}
+
+/// The phase after the failure of a start with this number of pushes.
+fn halted(pushes: u32) -> JobPhase {
+    JobPhase::Halted { generation: FIRST, next: AGAIN, failure: failure(), pushes, until: SOON + WAIT }
+}
+
+fn look_at(now: Duration, phase: JobPhase, gang: &Gang, policy: &Policy) -> (JobPhase, Vec<Action>) {
+    step(phase, JobEvent::Observed, seen(gang, policy, now))
+}
+
+#[test]
+fn a_job_whose_script_has_failed_waits_when_all_runs_are_dead() {
+    let failing = stopping(Ending::Failed(failure()));
+    let alive = workers(&[Running(FIRST), Exited(FIRST, exit(1, 9))]);
+    assert_eq!(look_at(SOON, failing.clone(), &alive, &halting(0)).0, failing);
+    assert_eq!(look_at(SOON, failing, &dead(), &halting(0)), (halted(0), vec![]));
+    assert_eq!(halted(0).deadline(&halting(0)), Some(SOON + WAIT));
+    assert_eq!(look_at(SOON, halted(0), &dead(), &halting(0)), (halted(0), vec![]));
+    let gone = workers(&[lost(), lost()]);
+    assert_eq!(look_at(SOON, halted(0), &gone, &halting(0)), (halted(0), vec![]), "lost pods end no wait");
+}
+
+#[test]
+fn only_failures_of_the_script_itself_are_waited_after() {
+    let never = ExitReport { outcome: ExitOutcome::NotStarted("a syntax error".to_owned()), ..exit(0, 1) };
+    let disrupted =
+        Failure::ReplicaLost { replica: id("worker-0"), reason: "drained".to_owned(), loss: Loss::Disrupted };
+    let left = || exited("worker-0", exit(75, 1));
+    let cases = [
+        (failure(), HelperUse::None, true),
+        (exited("worker-0", never), HelperUse::None, true),
+        (exited("worker-0", exit(3, 1)), HelperUse::None, true),
+        (left(), HelperUse::None, true),
+        (left(), HelperUse::Stepped, false),
+        (exited("worker-0", stopped(1)), HelperUse::None, false),
+        (was_lost("worker-0"), HelperUse::None, false),
+        (disrupted, HelperUse::None, false),
+        (Failure::StartTimeout { missing: vec![], after_seconds: 1, reason: None }, HelperUse::None, false),
+        (Failure::DeadlineExceeded { after_seconds: 1 }, HelperUse::None, false),
+    ];
+    let strict = Policy { no_retry_exit_codes: [3].into(), ..halting(0) };
+    for (failure, helper, waits) in cases {
+        assert_eq!(strict.wait_after(&failure, helper), waits.then_some(WAIT), "{failure:?}, {helper:?}");
+        assert_eq!(POLICY.wait_after(&failure, helper), None);
+    }
+}
+
+#[test]
+fn new_code_starts_the_gang_again_at_once_and_counts_nothing() {
+    let pushed = Policy { pushes: 1, ..halting(0) };
+    let again = JobPhase::Restarting { next: AGAIN, without: PodSelection::Unfit, until: SOON, since: SOON };
+    assert_eq!(look_at(SOON, halted(0), &dead(), &pushed), (again, vec![]));
+    assert_eq!(look_at(SOON, halted(1), &dead(), &pushed), (halted(1), vec![]), "the failed start had this code");
+}
+
+#[test]
+fn without_new_code_the_failure_is_judged_when_the_wait_or_the_job_s_time_is_over() {
+    let late = SOON + WAIT;
+    let result = JobResult::Failed { failure: failure() };
+    let concluded = |now| {
+        let releasing = JobPhase::Releasing { result: result.clone(), since: now };
+        (releasing, vec![Action::Conclude(result.clone()), Action::ReleasePods])
+    };
+    let early = late - Duration::from_nanos(1);
+    assert_eq!(look_at(early, halted(0), &dead(), &halting(0)), (halted(0), vec![]));
+    assert_eq!(look_at(late, halted(0), &dead(), &halting(0)), concluded(late));
+    let at = SOON + Duration::from_secs(1);
+    let hurried = Policy { deadline: Some(Deadline { at, given: at }), ..halting(0) };
+    assert_eq!(halted(0).deadline(&hurried), Some(at));
+    assert_eq!(look_at(at, halted(0), &dead(), &hurried), concluded(at));
+
+    let three = halting(3);
+    let (phase, actions) = look_at(late, halted(0), &dead(), &three);
+    assert!(matches!(phase, JobPhase::Restarting { next: AGAIN, .. }), "{phase:?}");
+    assert_eq!(actions, [Action::RecordRestart(failure()), Action::DeletePods(PodSelection::Unfit)]);
+}
+
+#[test]
+fn a_halted_job_can_be_cancelled_and_suspended() {
+    let (gang, suspended) = (dead(), Policy { is_suspended: true, ..halting(0) });
+    let (phase, _) = step(halted(0), JobEvent::CancelWished, seen(&gang, &halting(0), SOON));
+    assert_eq!(phase, stopping(Ending::Cancelled));
+    let (phase, _) = look_at(SOON, halted(0), &gang, &suspended);
+    assert_eq!(phase, stopping(Ending::Suspended));
+    assert_eq!(look_at(SOON, phase, &gang, &suspended).0, JobPhase::Suspended { next: AGAIN });
+}
+
+#[test]
+fn a_run_that_appears_late_is_stopped() {
+    let late = workers(&[Running(FIRST), Exited(FIRST, exit(1, 9))]);
+    assert_eq!(look_at(SOON, halted(0), &late, &halting(0)).0, stopping(Ending::Failed(failure())));
+}
+
+/// A worker whose agent reports that its run in the first start has ended, and that a user had pushed once before.
+fn ended(index: u32, report: ExitReport) -> Member {
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+    let status = RunStatus {
+        state: RunState::Exited,
+        generation: Some(FIRST),
+        exit: Some(report),
+        membership: Some(Membership { seat: index, of: 2, start: 0, pushes: 1 }),
+        ..RunStatus::idle("boot")
+    };
+    let pod = Some(PodState::Running(Addresses { agent: address, tensorflow: address }));
+    let seen = Observation { pod, agent: AgentState::Status(Box::new(status)), is_found: true, ..Observation::NEW };
+    Member::of(id(&format!("worker-{index}")), &seen, None)
+}
+
+#[test]
+fn a_new_master_halts_the_job_again_unless_it_finds_newer_code_on_record() {
+    let gang = Gang::new(vec![ended(0, stopped(10)), ended(1, exit(1, 9))]);
+    for (pushes, starts_again) in [(1, false), (2, true)] {
+        let policy = Policy { pushes, ..halting(0) };
+        let seen = Seen { gang: &gang, policy: &policy, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now: SOON };
+        let look = |phase| step(phase, JobEvent::Observed, seen).0;
+        let halted = look(look(pending()));
+        let until = SOON + WAIT;
+        let expected = JobPhase::Halted { generation: FIRST, next: SECOND, failure: failure(), pushes: 1, until };
+        assert_eq!(halted, expected);
+        let next = look(halted);
+        assert_eq!(matches!(next, JobPhase::Restarting { next: SECOND, .. }), starts_again, "{next:?}");
+    }
+}

@@ -1,0 +1,151 @@
+//! A script fails, and its job waits for new code with `on_failure` `wait`.
+
+use master::agent_token::AgentKey;
+use master::registry::JobHandle;
+use master::store::{JobStore, Wish};
+use protocol::agent::ExitOutcome;
+use protocol::elastic::{ChangeCause, JobPatch};
+use protocol::failure::Failure;
+use protocol::ids::Generation;
+use protocol::job::JobSpec;
+use protocol::run_policy::{OnFailure, RunPolicy};
+use protocol::view::{JobState, JobView};
+use serde_json::json;
+use testkit::fake::{Arrival, FakeAgent, FakeBackend, FakeStore};
+
+use crate::service::delivering::{agents, keep, spec};
+use crate::service::elastic::newest;
+use crate::service::harness::{Master, in_time, reach, until, worker};
+use crate::service::pushing::{keep_other, push, put_push_on_record, runs_in};
+
+/// A job without restarts that waits for new code when its script has failed.
+fn halting(master: &Master) -> JobSpec {
+    let spec = spec(keep(master.jobs.code()), 0);
+    JobSpec { run_policy: RunPolicy { on_failure: OnFailure::Wait, ..spec.run_policy.clone() }, ..spec }
+}
+
+/// Lets worker-1 fail, and waits until the job is halted.
+async fn halt(master: &Master, spec: &JobSpec) -> (JobHandle, JobView, [FakeAgent; 2]) {
+    let job = master.submit(spec.clone()).await;
+    until(&job, runs_in(1, 1)).await;
+    let agents = agents(master, spec).await;
+    agents[1].exit(ExitOutcome::Code(1));
+    let view = until(&job, |view| view.state == JobState::Halted).await;
+    (job, view, agents)
+}
+
+/// The second master over the pods and the records of the first, with both codes of the tests.
+async fn taken_over(first: &Master, spec: &JobSpec) -> (Master, JobHandle) {
+    let second = Master::over("second", first.backend.clone(), first.store.clone());
+    keep(second.jobs.code());
+    keep_other(&second);
+    in_time("the second master knows the job", second.jobs.complete()).await;
+    let job = second.jobs.find(&spec.name).expect("the job is on record");
+    (second, job)
+}
+
+async fn suspend(master: &Master, spec: &JobSpec, is_suspended: bool) {
+    let patch = JobPatch { suspended: Some(is_suspended), ..JobPatch::default() };
+    master.jobs.patch(&spec.name, patch).await.expect("the change is accepted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_halted_job_keeps_its_pods_and_starts_again_with_new_code() {
+    let elsewhere = Master::new();
+    let fixed = halting(&elsewhere);
+    for spec in [fixed.clone(), JobSpec { worker_min: Some(1), ..fixed }] {
+        let master = Master::new();
+        let old = keep(master.jobs.code());
+        let (job, view, agents) = halt(&master, &spec).await;
+        assert!(view.times.halted.is_some() && view.result.is_none(), "{view:?}");
+        let [failed] = &*view.restarts.failed_starts else { panic!("{:?}", view.restarts) };
+        let Failure::ReplicaExited { replica, .. } = &failed.failure else { panic!("{failed:?}") };
+        assert_eq!((*replica, failed.generation, view.restarts.total()), (worker(1), view.generation, 0));
+        let record = master.store.get(&spec.name).await.expect("it answers").expect("the job is on record").record;
+        assert!(record.restarts.is_empty(), "the failure is judged later");
+        push(&master, &spec, old).await.expect("the code is taken");
+        assert_eq!(until(&job, |view| view.state == JobState::Halted).await.pushes, 0, "it is the failed code");
+
+        let other = keep_other(&master);
+        push(&master, &spec, other).await.expect("the code is taken");
+        let view = until(&job, runs_in(1, 2)).await;
+        assert_eq!((view.code, view.times.halted), (Some(other), None));
+        assert!(view.restarts.is_empty(), "{:?}", view.restarts);
+        assert_eq!(view.changes.last().expect("a change").cause, ChangeCause::Pushed);
+        for agent in &agents {
+            assert_eq!((agent.history().configs.len(), agent.status().code.running), (2, Some(other)));
+            assert_eq!(newest(agent, "MUSTER_RESTART_COUNT"), json!(1));
+            agent.exit(ExitOutcome::Code(0));
+        }
+        reach(&job, JobState::Succeeded).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_master_finds_the_job_halted() {
+    let key = AgentKey::random();
+    let first = Master::with_key("first", key, FakeBackend::new(Arrival::AtOnce), FakeStore::default());
+    let spec = halting(&first);
+    let (_, _, agents) = halt(&first, &spec).await;
+    first.stop_following().await;
+    let (second, job) = taken_over(&first, &spec).await;
+    let view = until(&job, |view| view.state == JobState::Halted).await;
+    assert_eq!((view.restarts.failed_starts.len(), view.restarts.total()), (1, 0));
+    push(&second, &spec, keep_other(&second)).await.expect("the code is taken");
+    let view = until(&job, |view| view.state == JobState::Running).await;
+    assert_eq!(view.restarts.total(), 0);
+    assert!(agents.iter().all(|agent| agent.history().configs.len() == 2), "in the same pods");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_master_starts_a_halted_job_whose_push_it_finds_on_record() {
+    let first = Master::new();
+    let spec = halting(&first);
+    halt(&first, &spec).await;
+    first.stop_following().await;
+    put_push_on_record(&first.store, &spec, keep_other(&first)).await;
+    let (_second, job) = taken_over(&first, &spec).await;
+    let runs_new_code = |view: &JobView| {
+        view.state == JobState::Running && view.generation >= Some(Generation { epoch: 2, sequence: 1 })
+    };
+    let view = until(&job, runs_new_code).await;
+    assert_eq!((view.pushes, view.restarts.total()), (1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_halted_job_can_be_cancelled_deleted_and_suspended() {
+    for wish in [Wish::Cancel, Wish::Delete] {
+        let master = Master::new();
+        let spec = halting(&master);
+        let (job, ..) = halt(&master, &spec).await;
+        master.wish(&spec.name, wish).await;
+        match wish {
+            Wish::Delete => master.forgotten(&spec.name).await,
+            Wish::Run | Wish::Cancel => drop(reach(&job, JobState::Cancelled).await),
+        }
+    }
+    let master = Master::new();
+    let spec = halting(&master);
+    let (job, ..) = halt(&master, &spec).await;
+    suspend(&master, &spec, true).await;
+    let view = until(&job, |view| view.state == JobState::Suspended).await;
+    assert_eq!((view.restarts.total(), view.times.halted), (0, None));
+    suspend(&master, &spec, false).await;
+    until(&job, runs_in(1, 2)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pods_of_a_halted_elastic_job_follow_its_number_of_workers() {
+    let master = Master::new();
+    let spec = JobSpec { worker_min: Some(1), ..halting(&master) };
+    let (job, ..) = halt(&master, &spec).await;
+    let more = JobPatch { worker_num: Some(3), ..JobPatch::default() };
+    master.jobs.patch(&spec.name, more).await.expect("the change is accepted");
+    let third = master.backend.agent(&spec.name, worker(2)).await;
+    let view = until(&job, |view| view.replicas.len() == 3).await;
+    assert_eq!((view.state, third.history().configs.len()), (JobState::Halted, 0));
+    master.backend.evict(&spec.name, worker(1), "drained");
+    push(&master, &spec, keep_other(&master)).await.expect("the code is taken");
+    let view = until(&job, |view| view.state == JobState::Running && view.roster.len() == 3).await;
+    assert_eq!(view.restarts.counted, 0);
+}

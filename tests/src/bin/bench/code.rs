@@ -1,0 +1,213 @@
+//! Code that jobs bring to pods: launches, pushes, and their writes to the API, beside the same pods without Muster.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::ensure;
+use e2e::Finished;
+use e2e::cluster::Image;
+use e2e::code::send_code;
+use e2e::processes::within;
+use protocol::view::JobState;
+use serde_json::json;
+
+use crate::cluster::{Writes, writes};
+use crate::installed::{BASE, Installed, JOB, last_start, launch, script};
+use crate::sample::{Figure, RUNS, Row};
+
+/// Pods of a launch.
+const LAUNCHED: usize = 4;
+/// Pods of a job that gets new code.
+const PUSHED: usize = 8;
+/// Size of the large code.
+const LARGE_BYTES: usize = 5 * 1024 * 1024;
+
+/// A web server that keeps what it receives in a file.
+const RECEIVER: &str = r#"
+import http.server
+class Receiver(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_PUT(self):
+        left = int(self.headers["Content-Length"])
+        with open("/tmp/received", "wb") as file:
+            while left: left -= file.write(self.rfile.read(min(left, 65536)))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+http.server.HTTPServer(("", 8000), Receiver).serve_forever()
+"#;
+
+/// All rows about code in a cluster.
+pub(crate) fn compare() -> anyhow::Result<Vec<Row>> {
+    let site = Installed::new(&[])?;
+    let mut rows = launches(&site)?;
+    site.write(0)?;
+    let (job, _) = launch(&mut site.client(&submit(&PUSHED.to_string())), 0, PUSHED)?;
+    rows.extend(pushes(&site, || job.stdout())?);
+    rows.extend(large(&site, || job.stdout())?);
+    Ok(rows)
+}
+
+fn submit(count: &str) -> [&str; 7] {
+    ["./bench", "--image", BASE, "--task", JOB, "--worker-num", count]
+}
+
+/// Launches through the node's port and through the API server, and of pods without a master, in turn.
+fn launches(site: &Installed) -> anyhow::Result<Vec<Row>> {
+    let (mut direct, mut forwarded, mut bare) = (vec![], vec![], vec![]);
+    let count = LAUNCHED.to_string();
+    let mut fewest = u64::MAX;
+    for start in 0..RUNS {
+        site.write(start)?;
+        let before = writes()?;
+        let (job, took) = launch(&mut site.client(&submit(&count)), start, LAUNCHED)?;
+        direct.push(took);
+        fewest = fewest.min(until_running(site)?.without_bindings - before.without_bindings);
+        let spec = site.spec_like_job(&script(start))?;
+        site.delete_job();
+        drop(job);
+
+        forwarded.push(launch(&mut site.client_by_api(&submit(&count)), start, LAUNCHED)?.1);
+        site.delete_job();
+
+        let begin = SystemTime::now();
+        let name = format!("launch-{start}");
+        site.create_bare(&name, LAUNCHED, &spec);
+        bare.push(site.bare_started(&name, start, LAUNCHED).duration_since(begin)?);
+        site.end_bare(&name);
+    }
+    Ok(vec![
+        Row {
+            what: format!("launch of a script, {LAUNCHED} pods (at most 1.15)"),
+            muster: Figure::Times(direct.clone()),
+            bare: Some(Figure::Times(bare)),
+            bare_is: "pods with the same containers",
+        },
+        Row {
+            what: "the same, with --master kube (at most 1.5)".to_owned(),
+            muster: Figure::Times(forwarded),
+            bare: Some(Figure::Times(direct)),
+            bare_is: "through the node's port",
+        },
+        count_of("API writes of the launch, without bindings", fewest, LAUNCHED as u64 + 3),
+    ])
+}
+
+/// Pushes by the client, and new images with new pods, in turn.
+fn pushes(site: &Installed, output: impl Fn() -> String) -> anyhow::Result<Vec<Row>> {
+    let (mut times, mut bare) = (vec![], vec![]);
+    let mut fewest = u64::MAX;
+    // The first pods replace none. An image can be removed when no pod uses it.
+    let mut images = vec![rebuild(site, 0)?.0];
+    for start in 1..=RUNS {
+        site.write(start)?;
+        let before = writes()?;
+        let begin = SystemTime::now();
+        Finished::of(&mut site.client(&["push", JOB, JOB])).code(0);
+        times.push(last_start(&output, start, PUSHED).duration_since(begin)?);
+        fewest = fewest.min(until_running(site)?.without_bindings - before.without_bindings);
+
+        let (image, took) = rebuild(site, start)?;
+        images.push(image);
+        bare.push(took);
+    }
+    site.end_bare(&replacement(RUNS));
+    Ok(vec![
+        Row {
+            what: format!("push to {PUSHED} pods, to the last script (at most 2 s, and 0.1)"),
+            muster: Figure::Times(times),
+            bare: Some(Figure::Times(bare)),
+            bare_is: "docker build, kubectl delete, apply",
+        },
+        count_of("API writes of the push", fewest, 2),
+    ])
+}
+
+/// The name of the pods that this start has.
+fn replacement(start: usize) -> String {
+    format!("image-{start}")
+}
+
+/// Builds an image with the script, and replaces the pods of the start before by pods of this image. Returns the image, and
+/// the time from here until the last script has started. Does not wait until the old pods are gone.
+fn rebuild(site: &Installed, start: usize) -> anyhow::Result<(Image, Duration)> {
+    let context = site.scene.path().join("image");
+    fs::create_dir_all(&context)?;
+    fs::write(context.join("exec.py"), script(start))?;
+    let dockerfile = format!("FROM {BASE}\nCOPY exec.py .\nCMD [\"python\", \"exec.py\"]\n");
+    fs::write(context.join("Dockerfile"), dockerfile)?;
+    let begin = SystemTime::now();
+    let image = Image::unwrapped(&context);
+    let container = json!({ "name": "bare", "image": image.of_nodes(), "imagePullPolicy": "IfNotPresent" });
+    let name = replacement(start);
+    if let Some(before) = start.checked_sub(1) {
+        site.delete_bare(&replacement(before));
+    }
+    site.create_bare(&name, PUSHED, &json!({ "containers": [container] }));
+    Ok((image, site.bare_started(&name, start, PUSHED).duration_since(begin)?))
+}
+
+/// Until all agents have code that the master has, beside uploads of the same bytes, in turn.
+fn large(site: &Installed, output: impl Fn() -> String) -> anyhow::Result<Vec<Row>> {
+    let container = json!({ "name": "bare", "image": BASE, "command": ["python", "-c", RECEIVER] });
+    site.create_bare("receiver", PUSHED, &json!({ "containers": [container] }));
+    let receivers = site.until_ready("receiver");
+    fs::write(site.scene.path().join("large"), "")?;
+    let listen = || upload(site, &receivers).ok();
+    within("the pods without a master listen", listen, || format!("{receivers:?}"));
+    let token = format!("Authorization: Bearer {}", site.token);
+    let (mut times, mut bare) = (vec![], vec![]);
+    for start in (RUNS + 1)..=(2 * RUNS) {
+        let text: String = (0..LARGE_BYTES).map(|_| fastrand::alphanumeric()).collect();
+        let script = script(start);
+        let code = send_code(&site.scene, &site.url, &["-H", &token], &[("exec.py", &script), ("large", &text)]);
+        let change = json!({ "code": code }).to_string();
+        let job = format!("{}/v1/jobs/{JOB}", site.url);
+        let begin = Instant::now();
+        // The answer comes when all agents have the code.
+        let answer = site.scene.curl(&["-X", "PATCH", "-H", &token, "--json", &change, &job]);
+        times.push(begin.elapsed());
+        ensure!(answer.contains("\"pushes\""), "{answer}");
+        last_start(&output, start, PUSHED);
+
+        fs::write(site.scene.path().join("large"), text)?;
+        let begin = Instant::now();
+        upload(site, &receivers)?;
+        bare.push(begin.elapsed());
+    }
+    site.delete_bare("receiver");
+    Ok(vec![Row {
+        what: format!("5 MiB of code to {PUSHED} pods, to the master's answer (at most 2)"),
+        muster: Figure::Times(times),
+        bare: Some(Figure::Times(bare)),
+        bare_is: "8 parallel curl -T",
+    }])
+}
+
+/// Sends the file `large` to all receivers at once.
+fn upload(site: &Installed, receivers: &[String]) -> anyhow::Result<()> {
+    let start = |address: &String| {
+        let url = format!("http://{address}:8000/");
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--fail", "--noproxy", "*", "--upload-file", "large", &url]);
+        curl.current_dir(site.scene.path()).stdin(Stdio::null()).stdout(Stdio::null()).spawn()
+    };
+    let uploads: Vec<Child> = receivers.iter().map(start).collect::<Result<_, _>>()?;
+    for mut upload in uploads {
+        ensure!(upload.wait()?.success(), "an upload failed");
+    }
+    Ok(())
+}
+
+/// Waits until the master has recorded that the job runs. Returns the API writes by then.
+fn until_running(site: &Installed) -> anyhow::Result<Writes> {
+    let view = || Finished::of(&mut site.client(&["status", JOB, "-o", "json"])).code(0).view();
+    within("the job runs", || (view().state == JobState::Running).then_some(()), || format!("{:#?}", view()));
+    writes()
+}
+
+fn count_of(what: &str, count: u64, bound: u64) -> Row {
+    let what = format!("{what} (at most {bound})");
+    Row { what, muster: Figure::Count(count), bare: None, bare_is: "" }
+}

@@ -1,0 +1,33 @@
+//! The examples for PyTorch and JAX in a cluster. `make test` runs each test where Docker has an image with its library, such as
+//! `muster-test-torch` from `FROM debian:bookworm-slim` and `RUN apt-get update && apt-get install -y python3-torch
+//! python-is-python3`, or `muster-test-jax` from `FROM python:3.11-slim` and `RUN pip install jax`.
+
+use e2e::cluster::{Cluster, Image};
+use e2e::{Finished, Scene};
+
+#[track_caller]
+fn assert_sum_of_two_ranks(example: &str, what: &str) {
+    let scene = Scene::of_example(example);
+    let shared = Image::shared();
+    // This image has the agent.
+    let agent_image = shared.wrapped();
+    let cluster = Cluster::new(&scene, shared, &["--state-dir", "state", "--agent-image", &agent_image]);
+    let image = format!("muster-test-{example}");
+    let mut client = scene.client(&["--master", &cluster.master.url, ".", "--worker-num", "2", "--image", &image]);
+    let run = Finished::of(&mut client).code(0);
+    for rank in 0..2 {
+        assert_eq!(run.lines(&format!("{what} {rank} of 2: the sum is 3")).len(), 1, "{}", run.stdout);
+    }
+}
+
+#[test]
+#[ignore = "needs an image with PyTorch"]
+fn torch_finds_all_ranks() {
+    assert_sum_of_two_ranks("torch", "rank");
+}
+
+#[test]
+#[ignore = "needs an image with JAX"]
+fn jax_finds_all_processes() {
+    assert_sum_of_two_ranks("jax", "process");
+}
