@@ -372,10 +372,11 @@ def await_chief(tf_config):
     """Waits until worker 0 listens, so that the strategy of this process connects to it at the first attempt."""
     try:
         cluster = json.loads(tf_config)["cluster"]
-        chief = () if "ps" in cluster else [*cluster.get("chief", ()), *cluster["worker"]][0]
-        host, port = chief.rsplit(":", 1)
+        if "ps" in cluster:  # the strategy of such a cluster does not connect to the chief
+            return
+        host, port = [*cluster.get("chief", ()), *cluster["worker"]][0].rsplit(":", 1)
         address = host.strip("[]"), int(port)
-    except (TypeError, ValueError, LookupError, AttributeError):  # the strategy of such a cluster does not connect to it
+    except (TypeError, ValueError, LookupError, AttributeError):  # TensorFlow does not use such a value
         return
     deadline = time.monotonic() + CHIEF_SECONDS
     while (left := deadline - time.monotonic()) > 0:

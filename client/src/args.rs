@@ -110,8 +110,8 @@ pub(crate) struct SubmitArgs {
     /// Number of evaluators, 0 or 1 [default: 0]
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(crate) evaluator_num: Option<u32>,
-    /// Name of the job: 1 to 55 characters of a-z, 0-9 and '-'. The name of each pod, such as NAME-worker-12, may have 63
-    /// [default: the folder's name and a random suffix]
+    /// Name of the job: 1 to 55 characters of a-z, 0-9 and '-'. Names of pods, such as NAME-worker-12, have at most 63
+    /// characters [default: the folder's name and a random suffix]
     #[arg(long, value_name = "NAME")]
     pub(crate) task: Option<JobName>,
     /// Environment variable for every replica. With NAME alone, copies the value from your environment. Repeatable; the

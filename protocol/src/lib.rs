@@ -4,6 +4,7 @@
 
 pub mod agent;
 pub mod code;
+pub mod duration;
 pub mod elastic;
 pub mod env;
 pub mod error;

@@ -250,8 +250,8 @@ pub struct JobView {
     /// How often a user has pushed new code.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub pushes: u32,
-    /// With how many of these pushes all scripts have started, or the job was halted. Smaller than `pushes` until the newest
-    /// code runs.
+    /// The number of the newest push with which all scripts have started, or with which the job was halted. Smaller than
+    /// `pushes` until the newest code runs.
     #[serde(default, skip_serializing_if = "crate::is_default")]
     pub started_pushes: u32,
     /// Of an elastic job, the members of the current start by seat: chief, workers, parameter servers, evaluator.

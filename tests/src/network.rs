@@ -22,8 +22,8 @@ impl Network {
     /// # Panics
     /// If this process may not create namespaces, or `ip` is not installed.
     pub fn new(machines: u8) -> Self {
-        // Dropping this removes the namespaces also if one of these steps fails.
         static NETWORKS: AtomicU32 = AtomicU32::new(0);
+        // If one of the next steps fails, dropping this removes the namespaces.
         let network = Self { number: NETWORKS.fetch_add(1, Ordering::Relaxed), machines };
         let switch = network.switch();
         ip(&["netns", "add", &switch]);

@@ -379,7 +379,7 @@ class Chief(unittest.TestCase):
             server.settimeout(DEADLINE_SECONDS)
             server.accept()[0].close()
 
-    def test_nobody_waits_for_ever(self):
+    def test_a_rank_waits_at_most_a_second(self):
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             for rank in (0, 1):

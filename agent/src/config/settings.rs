@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use protocol::duration::WholeSeconds;
 use protocol::elastic::{WorkerNum, Workers};
 use protocol::env::{MUSTER_TERMINATION_GRACE_SECONDS, MUSTER_TOKEN_SHA256};
 
@@ -183,9 +184,9 @@ static JOIN_SETTINGS: [JoinSetting; 7] = [
     },
     JoinSetting {
         flag: "--lease",
-        value: "SECONDS",
-        help: "After this time without an answer, a machine is lost; its script is killed after three times as long [default: 5]",
-        set: |flags, given| flags.note(given, WHOLE).map(|lease| flags.options.lease_seconds = Some(lease)),
+        value: "DURATION",
+        help: "How long a machine may be silent before it is lost; its script is killed after three times as long [default: 5s]",
+        set: |flags, given| flags.note_seconds(given).map(|lease| flags.options.lease_seconds = Some(lease)),
     },
     JoinSetting {
         flag: "--max-restarts",
@@ -208,6 +209,12 @@ impl JoinFlags {
     fn note<T: FromStr>(&mut self, given: Given<'_>, expected: &'static str) -> Result<T, UsageError> {
         self.other.get_or_insert(given.origin);
         given.parsed(expected)
+    }
+
+    /// The same for a duration of whole seconds.
+    fn note_seconds(&mut self, given: Given<'_>) -> Result<u32, UsageError> {
+        self.other.get_or_insert(given.origin);
+        given.whole_seconds()
     }
 }
 
@@ -300,6 +307,12 @@ impl Given<'_> {
         let expected = "a number of seconds, a year at most";
         let seconds = Duration::try_from_secs_f64(self.parsed(expected)?).map_err(|_| self.is_not(expected))?;
         if seconds.as_secs() <= SECONDS_MAX { Ok(seconds) } else { Err(self.is_not(expected)) }
+    }
+
+    /// A number alone means seconds, as in the other flags of the agent.
+    fn whole_seconds(self) -> Result<u32, UsageError> {
+        let expected = "a duration of whole seconds, such as 5s";
+        self.parsed(expected).or_else(|_| self.parsed::<WholeSeconds>(expected).map(|WholeSeconds(seconds)| seconds))
     }
 
     fn supervision(self) -> Result<Supervision, UsageError> {

@@ -78,8 +78,8 @@ pub(super) async fn config(request: Request<Incoming>, agent: &Agent) -> Result 
     .await
 }
 
-/// Does work in a task of its own, which goes on if the caller goes away. The lock of the next start's code must be held
-/// while files are moved: until then, the status shows the earlier code.
+/// Does work in a task of its own, which goes on if the caller goes away. The work holds the lock of the next start's code
+/// until all files are moved, because the status shows the earlier code until then.
 async fn to_its_end(work: impl Future<Output = Result> + Send + 'static) -> Result {
     tokio::spawn(work).await.map_err(|_| Failure::Ending)?
 }

@@ -42,6 +42,14 @@ fn an_agent_joins_the_job_that_its_flags_name() {
 }
 
 #[test]
+fn a_lease_is_a_duration_as_in_the_client_or_a_number_of_seconds() {
+    for (given, seconds) in [("5s", 5), ("1m30s", 90), ("5", 5)] {
+        let joins = join(&format!("--join master --task digits --lease {given}"));
+        assert_eq!(joins.options.lease_seconds, Some(seconds), "{given}");
+    }
+}
+
+#[test]
 fn the_spellings_of_torchrun_mean_the_same() {
     let ours = join("--join 10.0.0.1:29400 --task digits --worker-num 2 --max-restarts 3");
     let theirs = "--rdzv_endpoint=10.0.0.1:29400 --rdzv_id=digits --nnodes=2:2 --max_restarts=3 --monitor_interval=0.5";
@@ -79,7 +87,7 @@ fn flags_that_do_not_go_together_are_refused() {
             "--token-sha256 has no meaning with --join: the master chooses the token",
         ),
         (format!("{joins} --worker-num 2:"), "--worker-num: \"2:\" is not a number such as 2, or MIN:MAX such as 1:2"),
-        (format!("{joins} --lease 5s"), "--lease: \"5s\" is not a whole number"),
+        (format!("{joins} --lease 500ms"), "--lease: \"500ms\" is not a duration of whole seconds, such as 5s"),
         ("--join https://m --task digits".to_owned(), "--join: \"https://m\" is not http://HOST:PORT"),
     ];
     for (arguments, says) in refused {

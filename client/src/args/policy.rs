@@ -22,8 +22,8 @@ pub(crate) struct PolicyArgs {
     /// Exit codes of exec.py after which the job fails without a restart, for example 2,3 [default: none]
     #[arg(long, value_name = "CODES", value_delimiter = ',', value_parser = exit_code, allow_negative_numbers = true)]
     pub(crate) no_retry_exit_codes: Vec<u8>,
-    /// What the job does when its script has failed: `restart`, or `wait` 10 minutes for `client push` in its pods before
-    /// that [default: restart]
+    /// Action after the script fails: `restart`, or `wait`, which keeps the pods for 10 minutes so that `client push` can
+    /// correct the code, and then restarts [default: restart]
     #[arg(long, value_name = "WHAT")]
     pub(crate) on_failure: Option<OnFailure>,
     /// Maximum time until all replicas have started; then the job fails [default: 10m]

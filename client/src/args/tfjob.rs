@@ -38,8 +38,8 @@ pub(crate) struct ApplyArgs {
     /// Maximum restarts after failures, instead of backoffLimit
     #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(crate) max_restarts: Option<u32>,
-    /// Folder with the scripts. On a cluster, the job brings its files, and runs them in an unmodified image. Where replicas
-    /// are processes, scripts run and are looked for in it [default there: the folder of the file]
+    /// Folder with the scripts. On a cluster, its files are sent to the pods, whose image need not contain them. Where
+    /// replicas are processes, they run in this folder [default there: the folder of the file]
     #[arg(long, value_name = "DIR")]
     pub(crate) code: Option<PathBuf>,
     /// Follow the job to its end, as a submit does. Without a cluster, apply always does

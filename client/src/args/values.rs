@@ -3,6 +3,7 @@
 use std::num::{IntErrorKind, ParseIntError};
 use std::time::Duration;
 
+use protocol::duration::{BadDuration, WholeSeconds};
 use protocol::elastic::{BadWorkerNum, WorkerNum};
 use protocol::tf_config::MEMBERS_MAX;
 
@@ -54,18 +55,16 @@ pub(super) fn exit_code(text: &str) -> Result<u8, String> {
 }
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = |_| format!("invalid duration \"{}\": use a number and a unit, such as 90s, 10m or 2h", shown(text));
-    humantime::parse_duration(text).map_err(wrong)
+    humantime::parse_duration(text).map_err(|_| invalid_duration(text, BadDuration::Shape))
 }
 
 /// A duration of whole seconds.
 pub(super) fn seconds(text: &str) -> Result<u32, String> {
-    let time = duration(text)?;
-    if time.subsec_nanos() != 0 {
-        return Err(format!("invalid duration \"{}\": use whole seconds, such as 1s, 90s or 10m", shown(text)));
-    }
-    u32::try_from(time.as_secs())
-        .map_err(|_| format!("invalid duration \"{}\": the maximum is {}s", shown(text), u32::MAX))
+    text.parse::<WholeSeconds>().map(|WholeSeconds(seconds)| seconds).map_err(|error| invalid_duration(text, error))
+}
+
+fn invalid_duration(text: &str, error: BadDuration) -> String {
+    format!("invalid duration \"{}\": {error}", shown(text))
 }
 
 /// The first 40 characters of an invalid value, so that it fits into a sentence.

@@ -88,7 +88,7 @@ struct Place {
 /// Adds the folder, the image or the code that the replicas run, depending on the master's back end.
 async fn placed(
     spec: JobSpec,
-    Place { folder, named, image }: Place,
+    place: Place,
     client: &MasterClient,
     (config, notes): (&ImageConfig, &Notes),
 ) -> Result<(JobSpec, Option<Packed>), Error> {
@@ -99,14 +99,9 @@ async fn placed(
         notes.say(&format!("the master at {url} runs as another user (uid {uid}), and {script} will too"));
     }
     if master.backend == BackendKind::Joined {
-        let join = format!("agent --join {} --task {} -- python train.py", client.url(), spec.name);
-        let script = named.map(|named| format!("the script {}", named.script));
-        if let Some(what) = script.or(flag_for_kubernetes(&image, &spec)) {
-            return Err(Error::AtMachines { what, join });
-        }
-        notes.say(&format!("run on each machine: {join}"));
-        return Ok((request::on_machines(spec), None));
+        return Ok((at_machines(spec, &place, client, notes)?, None));
     }
+    let Place { folder, named, image } = place;
     if let (BackendKind::Process, Some(flag)) = (master.backend, flag_for_kubernetes(&image, &spec)) {
         return Err(Error::NotAtProcesses { flag, url: client.url().clone() });
     }
@@ -123,6 +118,17 @@ async fn placed(
             Ok((request::in_image(spec, image), None))
         }
     }
+}
+
+/// The job at a master whose machines join it, each with its own script. Says how they join.
+fn at_machines(spec: JobSpec, place: &Place, client: &MasterClient, notes: &Notes) -> Result<JobSpec, Error> {
+    let join = format!("agent --join {} --task {} -- python train.py", client.url(), spec.name);
+    let script = place.named.as_ref().map(|named| format!("the script {}", named.script));
+    if let Some(what) = script.or(flag_for_kubernetes(&place.image, &spec)) {
+        return Err(Error::AtMachines { what, join });
+    }
+    notes.say(&format!("run on each machine: {join}"));
+    Ok(request::on_machines(spec))
 }
 
 /// The first flag that only works in Kubernetes.

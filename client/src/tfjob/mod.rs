@@ -29,7 +29,7 @@ pub(crate) enum TfJobError {
     /// The script is in the image, which this machine does not use.
     #[error("{origin}: {script} is a path of the image, and this machine has no {} in {}", file.display(), listed(folders))]
     NoScript { origin: String, script: String, file: PathBuf, folders: Vec<PathBuf> },
-    /// No container runs a script of the folder of --code.
+    /// No container runs a script that is in the folder of --code.
     #[error("{origin}: no container runs a script that is in {}", folder.display())]
     NotInCode { origin: String, folder: PathBuf },
     /// --code names no folder.

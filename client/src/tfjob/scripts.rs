@@ -32,12 +32,12 @@ pub(super) fn find(container: &mut Value, origin: &str, folders: &[PathBuf]) -> 
     }
 }
 
-/// Names the file of this folder, which the job brings, if the script has the same path or is a path of the image with the same
-/// name. Returns the file.
+/// If the script is in this folder, which the job brings, replaces the script's word by its path in the folder, and returns
+/// this path. A script with an absolute path, which is a path of the image, is in the folder if a file there has its name.
 pub(super) fn bring(container: &mut Value, folder: &Path) -> Option<ScriptPath> {
     let word = script(container)?;
     let path = Path::new(word.as_str()?);
-    let file = if path.is_absolute() { Path::new(path.file_name()?) } else { path };
+    let file = if path.is_absolute() { Path::new(path.file_name()?) } else { path.strip_prefix(".").unwrap_or(path) };
     let script: ScriptPath = file.to_str().filter(|_| folder.join(file).is_file())?.parse().ok()?;
     *word = script.as_str().into();
     Some(script)

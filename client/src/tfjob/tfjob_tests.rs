@@ -113,6 +113,7 @@ fn scripts_in_the_folder_of_the_code_are_named_by_their_path_in_it() {
     let is = |script: &str, command: &str| Ok::<_, String>((script.to_owned(), command.to_owned()));
     assert_eq!(brought(&["python", "/var/mnist.py", "--fast"]), is("mnist.py", r#"["python","mnist.py","--fast"]"#));
     assert_eq!(brought(&["python", "-u", "src/eval.py"]), is("src/eval.py", r#"["python","-u","src/eval.py"]"#));
+    assert_eq!(brought(&["python", "./src/eval.py"]), is("src/eval.py", r#"["python","src/eval.py"]"#));
     let refused = format!("job.yaml: no container runs a script that is in {}", folder.path().display());
     assert_eq!(brought(&["python", "/var/other.py"]), Err(refused.clone()));
     assert_eq!(brought(&["python", "-m", "mnist"]), Err(refused));

@@ -63,14 +63,15 @@ fn bad_durations_are_refused_with_their_flag() {
 #[test]
 fn bad_words_are_refused_with_their_flag() {
     let folder = folder_with_script();
-    let long = "a".repeat(41);
+    let [too_long, longest] = [56, 55].map(|length| "a".repeat(length));
     for (arguments, sentence) in [
         (
             &["--strategy", "Horovod"][..],
             "--strategy: strategy \"Horovod\" is unknown: use AllReduce or ParameterServer",
         ),
         (&["--task", "My_Job"], "--task: task name \"My_Job\" is not a DNS label"),
-        (&["--task", &long], "is not a DNS label"),
+        (&["--task", &too_long], "is not a DNS label: use 1 to 55 of a-z"),
+        (&["--task", &longest, "--worker-num", "2"], "is too long: its pod "),
         (&["--task", ""], "--task"),
         (&["--env", "1A=x"], "--env: environment name \"1A\" is not allowed"),
         (&["--env", "=x"], "--env: environment name \"\" is not allowed"),

@@ -3,6 +3,7 @@
 mod agent;
 mod code;
 mod common;
+mod duration;
 mod group;
 mod ids;
 mod image;

@@ -18,7 +18,7 @@ const REFUSED: &[(&[&str], &str)] = &[
     (&["--strategy", "Gossip"], "Gossip"),
     (&["--task", "Digits"], "Digits"),
     (&["--task", "a.b"], "a.b"),
-    (&["--task", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"], "40"),
+    (&["--task", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"], "use 1 to 55"),
     (&["--env", "A B=1"], "A B"),
     (&["--env", "A\nB=1"], "A\\nB"),
     (&["--env", "=1"], "environment name"),

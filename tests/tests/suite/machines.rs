@@ -24,7 +24,7 @@ const JOINED: [&str; 4] = ["--state-dir", "state", "--backend", "joined"];
 fn agent(scene: &Scene, master: &Master, number: u8, args: &[&str]) -> Command {
     let address = format!("127.0.0.{number}:0");
     let mut command = Command::new(built("agent"));
-    command.args(["--join", &master.url, "--task", "digits", "--lease", "2", "--address", &address]).args(args);
+    command.args(["--join", &master.url, "--task", "digits", "--lease", "2s", "--address", &address]).args(args);
     command.args(["--", "python", "exec.py"]).current_dir(scene.path()).env("MUSTER_TOKEN", "secret");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command

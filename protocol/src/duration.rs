@@ -1,0 +1,33 @@
+//! Durations as users write them in the flags of client and agent, such as `90s` or `1m30s`.
+
+use std::str::FromStr;
+
+/// A duration of whole seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WholeSeconds(pub u32);
+
+/// Why a text is no duration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadDuration {
+    /// It has no number, no unit, or an unknown unit.
+    #[error("use a number and a unit, such as 90s, 10m or 2h")]
+    Shape,
+    /// It has a fraction of a second.
+    #[error("use whole seconds, such as 1s, 90s or 10m")]
+    Fraction,
+    /// It has too many seconds.
+    #[error("the maximum is {}s", u32::MAX)]
+    TooLong,
+}
+
+impl FromStr for WholeSeconds {
+    type Err = BadDuration;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let time = humantime::parse_duration(text).map_err(|_| BadDuration::Shape)?;
+        if time.subsec_nanos() != 0 {
+            return Err(BadDuration::Fraction);
+        }
+        time.as_secs().try_into().map(Self).map_err(|_| BadDuration::TooLong)
+    }
+}
