@@ -99,7 +99,7 @@ pub enum JobPhase {
         next: Generation,
         /// The failure. It is judged when the wait ends without new code.
         failure: Failure,
-        /// How often a user had pushed new code when the failed start began.
+        /// How often a user had pushed new code when the failed script was started.
         pushes: u32,
         /// When the wait ends.
         until: Duration,
