@@ -106,7 +106,7 @@ struct Driver {
     delivery: Option<Arc<Delivery>>,
     /// Locked while agents receive new code that a user pushes.
     staging: Arc<Mutex<()>>,
-    /// The new code that agents receive. Entries of code that all of them have are removed later.
+    /// The deliveries of pushed code. A finished delivery stays here until the next push.
     staged: BTreeMap<CodeId, watch::Receiver<Staged>>,
     channels: Channels,
     stored: Stored,
