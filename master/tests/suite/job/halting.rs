@@ -1,4 +1,4 @@
-//! A script fails, and its job waits for new code.
+//! Jobs that wait for new code after their script has failed.
 
 use std::time::Duration;
 
