@@ -74,9 +74,9 @@ pub fn checked(template: &Template, allowed: Allowed) -> Result<Checked, Vec<Not
     if review.refused.is_empty() { Ok(Checked { pod: typed, warnings: review.warnings }) } else { Err(review.refused) }
 }
 
-/// The fields without effect in the templates of a job.
+/// Names the fields that have no effect in the templates of a job.
 pub fn warnings(spec: &JobSpec) -> Vec<Warning> {
-    // What is allowed changes no warning.
+    // The back end refuses what is not allowed here. Warnings do not depend on it.
     let allowed = Allowed { host_volumes: true, root: true };
     let of_group = |(place, group): (usize, &Group)| {
         let notes = group.template.as_ref().and_then(|template| checked(template, allowed).ok());

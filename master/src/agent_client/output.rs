@@ -59,6 +59,6 @@ fn piece_of(frame: Frame<Bytes>) -> LogPiece {
         Err(frame) => frame.into_trailers().unwrap_or_default(),
     };
     let run = trailers.get(routes::LOG_COMPLETE_TRAILER).and_then(|value| value.to_str().ok());
-    // No bytes are a piece too, and say nothing.
+    // An empty piece changes nothing.
     run.map_or(LogPiece::Bytes(Bytes::new()), |generation| LogPiece::RunEnded(generation.parse().ok()))
 }

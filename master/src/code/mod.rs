@@ -164,8 +164,8 @@ impl CodeStore {
         self.disk.manifest(id).filter(|manifest| self.disk.missing(manifest).is_empty())
     }
 
-    /// Reads a blob; `None` if the store does not have it. A file with other content is removed, so that the blob counts as
-    /// missing, and the next client sends it again.
+    /// Reads a blob; `None` if the store does not have it. Removes a damaged file, so that the next client sends the blob
+    /// again.
     ///
     /// # Errors
     /// The file cannot be read or removed.

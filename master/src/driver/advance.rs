@@ -30,13 +30,7 @@ impl Driver {
             let has_moved = phase != self.phase;
             let look_at = phase::next_look(&phase, &actions, seen);
             // The new phase drops the evidence of the failed start, so the diagnosis is stored first.
-            match judged(&phase, &actions) {
-                Some(failure) if self.failed.is_none() => {
-                    self.failed = Some(self.failed_start(failure.clone(), &gang).await);
-                }
-                Some(_) => {}
-                None => self.failed = None,
-            }
+            self.diagnose(judged(&phase, &actions), &gang).await;
             if has_moved {
                 // Measure the silence now: a script may print something when it is stopped.
                 if phase.is_late() {
@@ -60,6 +54,18 @@ impl Driver {
             self.publish_in_time(self.phase != before);
         }
         if self.is_to_be_forgotten() { self.forget().await } else { Next::GoOn }
+    }
+
+    /// Stores the diagnosis of this failure, unless it is stored already. Without a failure, drops the diagnosis: a halted
+    /// job has got new code, or was ended or suspended.
+    async fn diagnose(&mut self, failure: Option<&Failure>, gang: &Gang) {
+        match failure {
+            Some(failure) if self.failed.is_none() => {
+                self.failed = Some(self.failed_start(failure.clone(), gang).await);
+            }
+            Some(_) => {}
+            None => self.failed = None,
+        }
     }
 
     /// Enters a phase. `gang` was observed in the previous phase.

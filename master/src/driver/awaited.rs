@@ -1,5 +1,6 @@
-//! What a start needs from every member before the phase can move: an acknowledgement, or the end of its run. A look at the
-//! whole gang takes long in a large gang, so the driver does not look at it for each of these reports, only for the last.
+//! Reports after which the phase cannot move yet, because it needs the same report from every member: an acknowledgement,
+//! or the end of a run. A step takes long in a large gang, so the driver takes only the last of these reports as a reason
+//! for a step.
 
 use protocol::agent::RunState;
 use protocol::ids::Generation;
@@ -16,12 +17,12 @@ enum Awaited {
     Environment,
     /// Its exec.py was started.
     Start,
-    /// Its run, which was asked to stop, has ended.
+    /// Its run has ended after a request to stop.
     End,
 }
 
 impl Driver {
-    /// Whether a report is only what the phase awaits from this member. Any other report may move the phase by itself.
+    /// Whether this report is what the phase awaits from each member. Any other report may move the phase at once.
     pub(super) fn is_awaited(&self, report: &Report) -> bool {
         let (Report::Agent(_, agent), Some((start, awaited))) = (report, self.awaited()) else { return false };
         match (awaited, agent) {
@@ -35,18 +36,18 @@ impl Driver {
         }
     }
 
-    /// Whether the phase awaits something from another member. Then it stays the same.
+    /// Whether the phase still awaits a report from a member, so that a step would change nothing.
     pub(super) fn waits_for_others(&self) -> bool {
         let Some((start, awaited)) = self.awaited() else { return false };
         let is_elastic = self.policy.elastic.is_some();
         let is_due = |replica: &Replica| {
             let is_member = !is_elastic || replica.seen.enrolled.is_some_and(|enrolled| enrolled.generation == start);
             let is_asked = awaited != Awaited::End || replica.is_stopped;
-            // Every other state of the pod is a loss, or means that nothing runs there.
+            // In every other state of its pod, the member counts as lost, or nothing runs there.
             let is_alive = matches!(replica.seen.pod, Some(PodState::Running(_)));
             is_member && is_asked && is_alive && is_before(&replica.seen.agent, start, awaited)
         };
-        // Agents are called in this order, so the last ones are usually due for longest.
+        // Agents are called in the order of the map, so the last ones usually answer last.
         self.replicas.values().rev().any(is_due)
     }
 
@@ -69,7 +70,7 @@ impl Driver {
     }
 }
 
-/// Whether an agent is known to be usable, and not to have done yet what is awaited.
+/// Whether a usable agent has not yet done what is awaited.
 fn is_before(agent: &AgentState, start: Generation, awaited: Awaited) -> bool {
     let reached = match agent {
         AgentState::Configured(of) if *of >= start => RunState::Configured,

@@ -46,7 +46,7 @@ impl Context {
 pub struct Staging {
     /// The code, which the master has.
     pub code: CodeId,
-    /// Gets the progress. It ends early if the driver ends.
+    /// Receives the progress. The channel closes early if the driver ends.
     pub progress: oneshot::Sender<watch::Receiver<Staged>>,
 }
 
@@ -57,7 +57,7 @@ pub enum Staged {
     Underway(BTreeSet<ReplicaId>),
     /// All agents have it.
     Everywhere,
-    /// This master does not have it any more: a file of it was damaged.
+    /// This master no longer has the code, because one of its files was damaged.
     Lost,
     /// An agent did not take it. The text names the replica and the reason.
     Refused(String),

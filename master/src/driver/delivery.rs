@@ -21,12 +21,12 @@ use crate::code::CodeStore;
 use crate::error_chain::error_chain;
 use crate::job::observation::{AgentState, LostRun};
 
-/// Maximum agents of a job that receive blobs at the same time. Each job has its own turns, so slow agents of one job do not
-/// delay another job.
+/// Maximum agents that receive blobs of a job at the same time. The limit is for each job, so slow agents of one job do
+/// not delay another job.
 const AGENTS_AT_ONCE: usize = 32;
 
-/// Maximum attempts to send code to an agent. A push may send other code to the agent at the same time, and the agent keeps
-/// only one manifest. The agent also asks again for a file that its disk has damaged.
+/// Maximum attempts to send code to an agent. A second attempt helps if a push has sent other code to the agent meanwhile,
+/// because the agent keeps only one manifest. It also helps if the agent has found a damaged file on its disk.
 const ATTEMPTS: usize = 3;
 
 /// The code of one job, on its way to the agents.
@@ -36,13 +36,14 @@ pub(super) struct Delivery {
     agents: AgentClient,
     store: Arc<CodeStore>,
     manifest: Shared<()>,
-    /// The blobs that agents miss, as they are sent. Usually all agents miss the same blobs.
+    /// The missing blobs as one stream, by their ids. Usually all agents miss the same blobs.
     stream: Shared<Vec<Sha256>>,
-    /// A turn is held only while blobs flow, not while an agent is asked what it misses: it may be dead.
+    /// An agent holds a turn only while it receives blobs. A dead agent that does not answer the offer holds none.
     turns: Semaphore,
 }
 
-/// The newest bytes that were read from the store, while a call needs them. All agents at the same time share one copy.
+/// The bytes that were read last from the store. All calls that run at the same time share one copy, and the last of them
+/// frees it.
 #[derive(Debug)]
 struct Shared<K>(Mutex<Weak<(K, Bytes)>>);
 
@@ -53,7 +54,7 @@ impl<K> Default for Shared<K> {
 }
 
 impl<K: PartialEq> Shared<K> {
-    /// The bytes for this key, which `read` reads if they are not known. Keep the result as long as they are needed.
+    /// The bytes for this key. Calls `read` if nobody holds them. They stay in memory while the result lives.
     async fn get(
         &self,
         key: K,

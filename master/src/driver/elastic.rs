@@ -88,7 +88,8 @@ impl Starts {
         self.started_pushes
     }
 
-    /// Notes that all scripts of a start run, or that one has failed. If an earlier master configured it, the agents know its number of pushes.
+    /// Notes that all scripts of a start run, or that one of them has failed. The agents know the number of pushes even
+    /// if an earlier master configured the start.
     pub(super) fn note_running(&mut self, generation: Generation, gang: &Gang) {
         self.started_pushes = gang.pushes_in(generation).unwrap_or(self.configured_pushes);
     }
@@ -197,10 +198,7 @@ impl Driver {
             JobPhase::Restarting { .. } if matches!(self.phase, JobPhase::Suspended { .. }) => {
                 self.starts.cause = Some(ChangeCause::Resumed);
             }
-            JobPhase::Restarting { .. } if matches!(&self.phase, JobPhase::Halted { pushes, .. } if *pushes < self.policy.pushes) =>
-            {
-                self.starts.cause = Some(ChangeCause::Pushed);
-            }
+            JobPhase::Restarting { .. } if self.has_code_for_halted() => self.starts.cause = Some(ChangeCause::Pushed),
             JobPhase::Stopping { ending: Ending::Succeeded | Ending::Cancelled | Ending::Suspended, .. }
             | JobPhase::Halted { .. }
             | JobPhase::Suspended { .. }
@@ -211,6 +209,11 @@ impl Driver {
             | JobPhase::Releasing { .. }
             | JobPhase::Finished { .. } => {}
         }
+    }
+
+    /// Whether the job is halted, and a user has pushed the new code that it waits for.
+    fn has_code_for_halted(&self) -> bool {
+        matches!(self.phase, JobPhase::Halted { pushes, .. } if pushes < self.policy.pushes)
     }
 
     /// Creates and deletes pods. Repeated calls change nothing while the earlier requests take effect.

@@ -119,8 +119,8 @@ impl Follower {
         Some(Renewal { fence: self.lease?.fence(), heard: heard.clock? })
     }
 
-    /// Tells that the agent's status may change by itself from now on, because the gang runs this start or it is being
-    /// stopped. Before that, and after the end of the agent's run, the answers to the driver's own requests are enough.
+    /// Begins to poll the agent for this start, because the gang runs or is being stopped. Before that, and after the end of
+    /// the agent's run, the answers to the driver's own requests are enough.
     pub(super) fn watch_run(&self, start: Option<Generation>) {
         self.watched.send_if_modified(|watched| {
             let is_newer = start > *watched;

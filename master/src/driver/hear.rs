@@ -99,7 +99,9 @@ impl Driver {
         }
     }
 
-    pub(super) fn take_reports(&mut self, batch: Vec<Report>) -> Next {
+    /// Takes reports. Returns what the driver does next; `None` if that is a step.
+    pub(super) fn take_reports(&mut self, batch: Vec<Report>) -> Option<Next> {
+        let are_awaited = batch.iter().all(|report| self.is_awaited(report));
         for report in batch {
             match report {
                 Report::Agent(subject, agent) => self.take_agent(subject, agent),
@@ -111,10 +113,14 @@ impl Driver {
                 }
                 // The report is about an earlier start, whose runs are dead.
                 Report::NotStopped { .. } => {}
-                Report::Broken => return Next::Broken,
+                Report::Broken => return Some(Next::Broken),
             }
         }
-        Next::GoOn
+        if !are_awaited || !self.waits_for_others() {
+            return None;
+        }
+        self.publish_in_time(false);
+        Some(Next::GoOn)
     }
 
     fn take_agent(&mut self, subject: Subject, agent: AgentState) {

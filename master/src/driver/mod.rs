@@ -106,7 +106,7 @@ struct Driver {
     delivery: Option<Arc<Delivery>>,
     /// Locked while agents receive new code that a user pushes.
     staging: Arc<Mutex<()>>,
-    /// The new code that agents receive. Entries of code that all of them have are removed later.
+    /// The deliveries of pushed code. A finished delivery stays here until the next push.
     staged: BTreeMap<CodeId, watch::Receiver<Staged>>,
     channels: Channels,
     stored: Stored,
@@ -249,15 +249,8 @@ impl Driver {
                 Ok(()) => self.take_pods(),
                 Err(_) => return Next::End,
             },
-            _ = self.reports.recv_many(&mut batch, BACKLOG) => {
-                let are_steps = batch.iter().all(|report| self.is_awaited(report));
-                if self.take_reports(batch) == Next::Broken {
-                    return Next::Broken;
-                }
-                if are_steps && self.waits_for_others() {
-                    self.publish_in_time(false);
-                    return Next::GoOn;
-                }
+            _ = self.reports.recv_many(&mut batch, BACKLOG) => if let Some(next) = self.take_reports(batch) {
+                return next;
             },
             // Ended tasks are removed. Otherwise their number would grow with the job's age.
             Some(ended) = self.tasks.join_next() => match ended {

@@ -1,5 +1,5 @@
-//! New code for a job that runs: its agents take it while their runs go on. Then the record says so, and the gang starts
-//! again.
+//! Sends new code to the agents of a job while their scripts run. After that, the registry writes the push into the
+//! record, and the gang starts again.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,13 +22,13 @@ impl Driver {
         begun.cloned().or_else(|| code.map(|id| Arc::new(Delivery::new(id, &self.agents, &self.context))))
     }
 
-    /// Brings new code to all agents that answer. Later agents get it before their next start. Does not repeat what an
-    /// earlier request for the same code has begun: its client may have gone, and has repeated the request.
+    /// Brings new code to all agents that answer. Later agents get it before their next start. A client repeats a request
+    /// that has timed out. The repeated request waits for the delivery in progress instead of starting another one.
     pub(super) fn stage(&mut self, Staging { code, progress }: Staging) {
         self.staged.retain(|_, staged| matches!(*staged.borrow(), Staged::Underway(_)));
         let underway = self.staged.get(&code).cloned();
         let staged = underway.unwrap_or_else(|| self.begin_to_stage(code));
-        // The request may have timed out.
+        // The send fails only if the request has timed out, so the error does not matter.
         let _ = progress.send(staged);
     }
 

@@ -208,7 +208,7 @@ impl Replica {
         }
     }
 
-    /// Tells its follower that its agent's status may change by itself from now on, in this start.
+    /// Makes its follower poll its agent for this start.
     pub(super) fn watch_run(&self, start: Option<Generation>) {
         self.follower.iter().for_each(|follower| follower.watch_run(start));
     }

@@ -14,9 +14,9 @@ use crate::job::phase::JobPhase;
 use crate::job::replica::ReplicaPhase;
 use crate::store::JobRecord;
 
-/// Maximum replicas of a gang whose view is published at each change.
+/// Maximum number of replicas in a gang whose view is published after every change.
 const SMALL_GANG: usize = 64;
-/// Interval between two views of a larger gang whose phase stays the same.
+/// Minimum time between two views of a larger gang while its phase stays the same.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The view of a job before its driver has observed it.
@@ -82,8 +82,8 @@ impl Driver {
         seen.may_run().then(|| format!("{known}the next start waits, because exec.py may still run here{advice}"))
     }
 
-    /// Publishes the view, or lets the driver do it soon: the view of a large gang takes long to build, and while a gang
-    /// stops, thousands of reports may arrive in a second.
+    /// Publishes the view. While the phase of a large gang stays the same, publishes at most one view in each
+    /// [`PUBLISH_INTERVAL`]: such a view takes long to build, and thousands of reports may arrive in a second.
     pub(super) fn publish_in_time(&mut self, has_moved: bool) {
         // A large gang sends thousands of acknowledgements. During a start, publish only when the stage changes.
         if !has_moved && matches!(self.phase, JobPhase::Starting { .. }) {

@@ -258,8 +258,18 @@ impl Gang {
 
     /// How the script of the replica that failed uses the helper.
     pub fn helper_of(&self, failure: &Failure) -> HelperUse {
-        let failed = failure.replica().and_then(|id| self.members().find(|member| member.id == id));
-        failed.map(|member| member.place.helper).unwrap_or_default()
+        self.failed(failure).map(|member| member.place.helper).unwrap_or_default()
+    }
+
+    /// How often a user had pushed new code when the script that failed was started, if its agent knows. After a takeover,
+    /// other agents may already have the environment of the next start.
+    pub fn pushes_of(&self, failure: &Failure) -> Option<u32> {
+        Some(self.failed(failure)?.place.enrolled?.membership.pushes)
+    }
+
+    fn failed(&self, failure: &Failure) -> Option<&Member> {
+        let id = failure.replica()?;
+        self.members().find(|member| member.id == id)
     }
 
     /// How often a user had pushed new code when this start began, if a member knows.

@@ -10,9 +10,9 @@
 //!                                                  Finished ◀──every pod has ended── Releasing
 //! ```
 //!
-//! A user can suspend a job: `Stopping` then leads to `Suspended`, without pods, and from there to `Restarting`. A job whose
-//! script has failed may wait for new code: `Stopping` leads to `Halted`, with its pods, and from there to `Restarting`, or
-//! after a time limit to what would have followed `Stopping`.
+//! A user can suspend a job: `Stopping` then leads to `Suspended`, without pods, and from there to `Restarting`. A job can
+//! wait for new code after its script has failed: `Stopping` then leads to `Halted`, with the pods. New code leads from
+//! there to `Restarting`. After a time limit, the failure is judged as after `Stopping`.
 
 mod action;
 mod elastic;
@@ -99,7 +99,7 @@ pub enum JobPhase {
         next: Generation,
         /// The failure. It is judged when the wait ends without new code.
         failure: Failure,
-        /// How often a user had pushed new code when the failed start began.
+        /// How often a user had pushed new code when the failed script was started.
         pushes: u32,
         /// When the wait ends.
         until: Duration,

@@ -208,8 +208,8 @@ impl Policy {
         self.stop_grace.max(self.success_grace) + self.release_timeout
     }
 
-    /// How long the job waits for new code after this failure; `None` if it does not wait. It waits only if the script of a
-    /// replica has failed by itself, and has not asked for a restart that does not count.
+    /// How long the job waits for new code after this failure; `None` if it does not wait. It waits only after a failure of
+    /// the script itself, and not if the script has asked for a restart that does not count.
     pub fn wait_after(&self, failure: &Failure, helper: HelperUse) -> Option<Duration> {
         let is_of_script = matches!(failure, Failure::ReplicaExited { .. }) && !was_stopped(failure);
         self.halt.filter(|_| is_of_script && self.budget_of(failure, helper) != Some(Budget::Free))

@@ -179,7 +179,8 @@ impl Tender {
             let mut handle = object.job().and_then(|name| self.jobs.find(name));
             let job = handle.as_mut().map(|handle| handle.view.borrow_and_update().clone());
             memory.had_job |= job.as_ref().is_some_and(|job| object.owns(job));
-            let pause = match self.act(&object, object.need(job.as_ref(), &memory, wall_clock()), &mut memory).await {
+            let need = object.need(job.as_ref(), &memory, wall_clock());
+            let pause = match self.act(&mut object, need, &mut memory).await {
                 Ok(pause) => pause,
                 Err(trouble) => {
                     warn!(tfjob = self.name, error = error_chain(&trouble), "could not follow a TFJob; trying again");
@@ -202,8 +203,8 @@ impl Tender {
         Watched::of(&serde_json::to_value(object).unwrap_or_default(), &self.place)
     }
 
-    /// Does what the object needs. Returns after which time to look again at the latest, if that is known.
-    async fn act(&self, object: &Watched, need: Need, memory: &mut Memory) -> Result<Option<Duration>, Trouble> {
+    /// Does what the object needs. Returns the maximum time until the next look; `None` if no time is known.
+    async fn act(&self, object: &mut Watched, need: Need, memory: &mut Memory) -> Result<Option<Duration>, Trouble> {
         match need {
             Need::Nothing => Ok(None),
             Need::Apply(read) => {
@@ -211,7 +212,11 @@ impl Tender {
                 memory.applied = Some(object.generation());
                 Ok(Some(Duration::ZERO))
             }
-            Need::Show(status) => self.show(object, &status).await.map(|()| None),
+            Need::Show(status) => {
+                self.show(object, &status).await?;
+                object.wrote(status);
+                Ok(None)
+            }
             Need::Wait(pause) => Ok(Some(pause)),
             Need::Remove => self.remove(object).await.map(|()| None),
         }

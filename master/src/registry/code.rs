@@ -42,8 +42,8 @@ impl Jobs {
         checked.unwrap_or_else(|error| Err(CodeError::Disk(failed(error)))).map_err(JobsError::Code)
     }
 
-    /// Prepares a start with new code, while the job goes on with its present code. The agents receive the new code, for which
-    /// this waits for this long. If the job runs in a folder of this host, Python parses the script in it.
+    /// Prepares a start with new code while the job goes on with its present code. Sends the new code to the agents, and waits
+    /// for them at most `wait`. If the job runs in a folder of this host, checks that Python can parse the script there.
     pub(super) async fn prepare_push(&self, name: &JobName, patch: JobPatch, wait: Duration) -> Result<(), JobsError> {
         // The change of the record reports an unknown job.
         let Some(handle) = self.find(name).filter(|_| patch.pushes()) else { return Ok(()) };
@@ -63,14 +63,14 @@ impl Jobs {
         }
     }
 
-    /// Waits until all agents of a job have this code.
+    /// Sends this code to all agents of a job. Waits for them at most `wait`; after that, the delivery goes on.
     async fn stage(&self, handle: &JobHandle, code: CodeId, wait: Duration) -> Result<(), JobsError> {
         let (progress, staged) = oneshot::channel();
-        // A driver that has ended or broken drops the request. If there is another one, it brings the code later.
+        // A driver that has ended or panicked drops the request. The next driver sends the code before the next start.
         let _ = handle.stagings.send(Staging { code, progress }).await;
         let Ok(mut staged) = staged.await else { return Ok(()) };
         let has_ended = staged.wait_for(|staged| !matches!(staged, Staged::Underway(_)));
-        // If the driver has ended, the last value is still `Underway`.
+        // If the driver ends, the last value stays `Underway`, and the wait ends early.
         let is_late = timeout(wait, has_ended).await.is_err();
         match staged.borrow().clone() {
             Staged::Underway(left) if is_late => {

@@ -56,11 +56,14 @@ pub enum JobsError {
          with its code, as in client train.py --image IMAGE"
     )]
     NotPushable(JobName),
-    /// The job has ended, or is being ended, so it takes no new code.
-    #[error("job \"{0}\" has ended, or is being stopped, so it takes no new code")]
+    /// The job has ended, or a user has asked for its end.
+    #[error("job \"{0}\" has ended, or is being stopped, so it takes no new code: submit it again with --replace")]
     TakesNoCode(JobName),
     /// Agents still receive the new code.
-    #[error("{} of job \"{name}\" still receive the new code: repeat the request, which waits for them", listed(left))]
+    #[error(
+        "the new code of job \"{name}\" is still on its way to {}: repeat the request, which waits for the same delivery",
+        listed(left)
+    )]
     Underway {
         /// The job.
         name: JobName,
@@ -153,7 +156,7 @@ fn listed(replicas: &BTreeSet<ReplicaId>) -> String {
     let first = first.join(", ");
     match replicas.len().saturating_sub(REPLICAS_NAMED) {
         0 => first,
-        more => format!("{first} and {more} more replicas"),
+        more => format!("{first} and {more} more"),
     }
 }
 

@@ -91,7 +91,7 @@ impl Jobs {
             Err(AgentError::Refused { status: 502, detail }) => {
                 unreachable(format!("{replica} at {neighbour}"), detail)
             }
-            // Otherwise the neighbour may be lost itself.
+            // Other errors are the neighbour's own: it may be lost.
             Ok(()) | Err(_) => Ok(()),
         }
     }

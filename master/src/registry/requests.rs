@@ -23,8 +23,8 @@ use crate::store::{
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time for a request that writes a record, over all its calls. A client waits 30 s for an answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(25);
-/// Maximum time that a push waits for agents to receive the code. After that, the client repeats the request while the code
-/// is still on its way. The rest of [`WRITE_TIMEOUT`] is for the record.
+/// Maximum time that a push waits for agents to receive the code. After that, the client repeats the request, and the
+/// delivery goes on. The rest of [`WRITE_TIMEOUT`] is for the record.
 const STAGING_WAIT: Duration = Duration::from_secs(15);
 
 impl Jobs {

@@ -1,10 +1,11 @@
-//! Formats of records: an earlier version of the master must leave a record alone that has what it does not know.
+//! Formats of records. An earlier version of the master must not change a record with properties that it does not know.
 
 use protocol::job::JobSpec;
 use protocol::run_policy::OnFailure;
 
-/// The newest format of records that this version of the master can change: of jobs with groups of replicas, that come from a file
-/// of another launcher, or wait for new code. A later format may hold fields that this version would drop.
+/// The newest format of records that this version of the master can change. It is the format of jobs that have groups of
+/// replicas, come from a file of another launcher, or wait for new code. A later format may hold fields that this version
+/// would drop.
 pub const FORMAT: u32 = 3;
 
 /// The format of jobs that are elastic, were suspended, bring code or name a script.
@@ -21,13 +22,13 @@ pub(super) fn first_format() -> u32 {
 
 /// The format of the record of this job.
 pub fn format_of(spec: &JobSpec) -> u32 {
-    let is_of_third = !spec.groups.is_empty()
+    let needs_newest = !spec.groups.is_empty()
         || !spec.tf_config.is_default()
         || !spec.run_policy.restart.is_empty()
         || spec.run_policy.on_failure != OnFailure::Restart
         || spec.origin.is_some();
     let is_as_ever = spec.workers().is_none() && spec.code.is_none() && spec.script.is_default();
-    match (is_of_third, is_as_ever) {
+    match (needs_newest, is_as_ever) {
         (true, _) => FORMAT,
         (false, true) => FIRST_FORMAT,
         (false, false) => SECOND_FORMAT,

@@ -78,7 +78,7 @@ const POD_SPEC: Fields = &[
     ("hostname", Keep),
     ("imagePullSecrets", Each(&[("name", Check(not_masters))])),
     ("initContainers", Each(CONTAINER)),
-    ("nodeName", Refuse("it would pass over the scheduler: use nodeSelector with the label kubernetes.io/hostname")),
+    ("nodeName", Refuse("it would bypass the scheduler: use nodeSelector with the label kubernetes.io/hostname")),
     ("nodeSelector", Keep),
     ("os", Keep),
     ("overhead", Keep),
@@ -171,7 +171,7 @@ pub(super) const NOT_OF_THE_RUN: [(&str, &str); 5] = [
     ("terminationMessagePolicy", BY_THE_AGENT),
 ];
 
-/// Names of claims for the master's state. The installation has no claim; an operator can add one.
+/// The names under which an operator may create a claim for the master's state. The installation itself creates none.
 const MASTERS_CLAIMS: [&str; 2] = [MUSTER, "muster-state"];
 
 const OTHER_HOST: &str = "the node would send the request, also to hosts that the pod cannot reach: remove it";
@@ -284,7 +284,7 @@ fn not_masters(name: &Value, _: Allowed) -> Option<String> {
     Some(format!("\"{name}\" belongs to the master: use another"))
 }
 
-/// Whether a claim has this name because it is that of the master's state.
+/// Whether the claim of this name has the master's state.
 pub(crate) fn is_masters_claim(name: &str) -> bool {
     MASTERS_CLAIMS.contains(&name)
 }

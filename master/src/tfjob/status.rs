@@ -31,9 +31,9 @@ fn conditions(job: &JobView, origin: &TfJobOrigin) -> Vec<Value> {
     let created = condition("Created", "Created", &format!("TFJob {name} is created{}", warnings.concat()), accepted);
     let ran = times.restarted.or(times.started);
     let running = |at| condition("Running", "Running", &format!("TFJob {name} is running"), at);
-    let is_resumed = times.resumed.filter(|_| job.state != JobState::Suspended);
-    let is_resumed =
-        is_resumed.map(|at| no_longer(condition("Suspended", "Resumed", &format!("TFJob {name} is resumed"), at)));
+    let resumed_at = times.resumed.filter(|_| job.state != JobState::Suspended);
+    let resumed =
+        resumed_at.map(|at| no_longer(condition("Suspended", "Resumed", &format!("TFJob {name} is resumed"), at)));
     let failed_at = job.restarts.failed_starts.last().map(|failed| failed.at);
     let newer = match (&job.result, job.state) {
         (Some(result), _) => {
@@ -56,7 +56,7 @@ fn conditions(job: &JobView, origin: &TfJobOrigin) -> Vec<Value> {
             Newest::Other => vec![],
         },
     };
-    [created].into_iter().chain(is_resumed).chain(newer).collect()
+    [created].into_iter().chain(resumed).chain(newer).collect()
 }
 
 /// What happened last to a job that does not run.
@@ -65,7 +65,7 @@ enum Newest {
     Failure(UnixMillis),
     /// All its replicas ran.
     Run(UnixMillis),
-    /// A user resumed it, or nothing.
+    /// A user resumed it, or no start has run or failed yet.
     Other,
 }
 
@@ -104,8 +104,8 @@ fn no_longer(mut condition: Value) -> Value {
     condition
 }
 
-/// Gives conditions the times of the `earlier` conditions with the same status and reason. A new master knows some times only
-/// roughly.
+/// Keeps the times of the `earlier` conditions that have the same type, status and reason, because a new master knows some
+/// times only roughly.
 pub(super) fn keep_times(conditions: &mut Value, earlier: &Value) {
     let all = |conditions: &Value| conditions.as_array().cloned().unwrap_or_default();
     let earlier = all(earlier);

@@ -16,7 +16,7 @@ use crate::template::{Note, listed};
 
 /// The field with the time at which a status was written.
 const TIME: &str = "lastReconcileTime";
-/// Minimum time between two writes of a status that differ in counts of replicas only.
+/// Minimum time between two writes of a status if only counts of replicas have changed.
 const COUNTS_INTERVAL: Duration = Duration::from_secs(30);
 
 /// An object of the cluster.
@@ -50,7 +50,7 @@ pub enum Need {
     Apply(Box<Read>),
     /// Write this status.
     Show(Value),
-    /// Look again after this time: the status is new, and was written shortly before.
+    /// Look again after this time. Only counts of replicas have changed, and the last write is too recent.
     Wait(Duration),
     /// Delete the object, because a user or its time limit has deleted the job. Otherwise the job would run again.
     Remove,
@@ -143,10 +143,11 @@ impl Watched {
         self.pause(&status, now).map_or(Need::Show(status), Need::Wait)
     }
 
-    /// How long this new status waits, if it differs in counts only. They change with each replica of a launch.
+    /// How long to wait before this status is written, if only its counts are new. They change with each replica of a
+    /// launch.
     fn pause(&self, status: &Value, now: UnixMillis) -> Option<Duration> {
         let written = time_of(self.status[TIME].as_str()?)?;
-        // A time in the future comes from a clock that was wrong.
+        // A time in the future comes from a wrong clock, and counts like one in the past.
         let since = now.0.abs_diff(written.0);
         let of_counts = [TIME, "replicaStatuses"];
         let pause = COUNTS_INTERVAL.checked_sub(Duration::from_millis(since)).filter(|pause| !pause.is_zero());
@@ -182,6 +183,11 @@ impl Watched {
             "lastReconcileTime": timestamp(now),
             "completionTime": timestamp(now),
         }))
+    }
+
+    /// Notes that this status was written. The watch reports it later, and the job may change before.
+    pub fn wrote(&mut self, status: Value) {
+        self.status = status;
     }
 
     /// The merge patch (RFC 7396) that makes this the object's status. It fails if the object is another one by now.

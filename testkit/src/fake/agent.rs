@@ -28,12 +28,14 @@ pub(super) struct Shared {
     pub(super) output: watch::Sender<Vec<u8>>,
     /// How many of the next connections for output break before the first byte.
     pub(super) logs_to_cut: AtomicU32,
-    /// Whether its output ends without a word about the end of the run.
+    /// Whether its output ends without the trailer that names the run.
     pub(super) hides_ends: AtomicBool,
     /// How many status requests it received.
     pub(super) polls: watch::Sender<u64>,
-    /// A clone for each status request that waits for news, and for each reader of its output.
-    pub(super) waiting: [Arc<()>; 2],
+    /// Cloned by each status request while it waits for news.
+    pub(super) waiting_poll: Arc<()>,
+    /// Cloned by each request for output until the output is sent.
+    pub(super) waiting_reader: Arc<()>,
     /// How often all status requests in progress were broken.
     pub(super) cuts: watch::Sender<u64>,
     /// Whether no request or answer gets through.
@@ -64,9 +66,9 @@ pub enum TakesCode {
     AtOnce,
     /// Never. It refuses all code with this answer, like an agent whose disk is full.
     Never((StatusCode, &'static str)),
-    /// It does not answer to a manifest, like an agent whose node is dead.
+    /// It does not answer a manifest, like an agent whose node is dead.
     StallsAtOffer,
-    /// It answers to a manifest, and then not to blobs, like an agent with a slow disk.
+    /// It answers a manifest but not the blobs after it, like an agent with a slow disk.
     StallsAtBlobs,
 }
 
@@ -130,7 +132,8 @@ impl FakeAgent {
             logs_to_cut: AtomicU32::new(0),
             hides_ends: AtomicBool::new(false),
             polls: watch::Sender::new(0),
-            waiting: Default::default(),
+            waiting_poll: Arc::default(),
+            waiting_reader: Arc::default(),
             cuts: watch::Sender::new(0),
             is_cut_off: watch::Sender::new(false),
             fence: Mutex::default(),
@@ -182,7 +185,10 @@ impl FakeAgent {
         self.0.takes_code.send_replace(how);
     }
 
-    /// Waits while it stalls like this. Returns its refusal, if it refuses code.
+    /// Waits while it takes code in this way.
+    ///
+    /// # Errors
+    /// Its refusal, if it refuses code.
     pub(super) async fn until_it_takes_code(&self, stall: TakesCode) -> Result<(), (StatusCode, &'static str)> {
         let mut takes = self.0.takes_code.subscribe();
         match *takes.wait_for(|takes| *takes != stall).await.expect("the sender lives in the agent") {
@@ -227,7 +233,7 @@ impl FakeAgent {
 
     /// Whether a master waits for its next status and for its output.
     pub fn is_followed(&self) -> bool {
-        self.0.waiting.iter().all(|waiting| Arc::strong_count(waiting) > 1)
+        [&self.0.waiting_poll, &self.0.waiting_reader].into_iter().all(|waiting| Arc::strong_count(waiting) > 1)
     }
 
     /// Cuts it off from all masters, or connects it again. Its run goes on.

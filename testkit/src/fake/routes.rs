@@ -227,7 +227,7 @@ async fn status(State(agent): State<FakeAgent>, Query(poll): Query<Poll>) -> Res
     agent.0.polls.send_modify(|polls| *polls += 1);
     renewal(poll.fence_ms, poll.heard_ms).into_iter().for_each(|renewal| agent.renew(renewal));
     if let Some(after) = poll.after {
-        let _waiting = (status.borrow().seq == after).then(|| Arc::clone(&agent.0.waiting[0]));
+        let _waiting = (status.borrow().seq == after).then(|| Arc::clone(&agent.0.waiting_poll));
         let seconds = Duration::from_secs(poll.wait.unwrap_or(1));
         let wait = poll.wait_ms.map_or(seconds, Duration::from_millis);
         tokio::select! {
@@ -248,7 +248,7 @@ async fn logs(State(agent): State<FakeAgent>) -> ([(HeaderName, &'static str); 2
         return (headers, broken());
     }
     let frames = stream::once(async move {
-        let _waiting = Arc::clone(&agent.0.waiting[1]);
+        let _waiting = Arc::clone(&agent.0.waiting_reader);
         let mut status = agent.0.status.subscribe();
         let generation = match status.wait_for(|status| status.state == RunState::Exited).await {
             Ok(status) => status.generation.map(|generation| generation.to_string()),

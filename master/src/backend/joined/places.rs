@@ -20,11 +20,11 @@ pub(super) struct Places {
     pub(super) endings: BTreeMap<ReplicaId, AbortOnDropHandle<()>>,
 }
 
-/// What follows from a machine's message.
+/// The changes that a machine's message causes.
 pub(super) struct Choice {
     /// The machine's place. `None`: it waits for a place, or has left.
     pub(super) place: Option<ReplicaId>,
-    /// What must be on disk before it is known.
+    /// The messages to write to disk before the table shows them.
     pub(super) news: Vec<News>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct News {
 }
 
 impl Places {
-    /// Lists the machine of an earlier master.
+    /// Lists a machine that joined under an earlier master.
     pub(super) fn find_again(&mut self, replica: ReplicaId, message: JoinRequest) {
         self.table.list(replica, state_of(&message));
         self.machines.insert(replica, message);
@@ -71,7 +71,7 @@ impl Places {
         Some(News { replica, message, incarnation })
     }
 
-    /// Makes news known. Returns whether its pod still exists.
+    /// Lists a message that is on disk. Returns whether its pod still exists; otherwise nothing changes.
     pub(super) fn occupy(&mut self, News { replica, message, incarnation }: News) -> bool {
         let exists = self.table.has(replica, &incarnation);
         if exists {

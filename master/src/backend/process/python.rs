@@ -39,7 +39,7 @@ pub(super) async fn check(work_dir: &Path, script: &ScriptPath) -> Result<(), Re
     parse(work_dir, Some((script.as_str(), &content))).await
 }
 
-/// Reads a file, at most to one byte above the limit.
+/// Reads a file, at most one byte more than the limit.
 async fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut content = vec![];
     File::open(path).await?.take(CODE_BYTES_MAX + 1).read_to_end(&mut content).await?;
@@ -66,7 +66,8 @@ async fn parse(work_dir: &Path, script: Option<(&str, &[u8])>) -> Result<(), Ref
     };
     match timeout(PARSE_TIMEOUT, parsed).await {
         Err(_) => {
-            let sentence = format!("python took longer than {} s to parse the script", PARSE_TIMEOUT.as_secs());
+            let work = script.map_or_else(|| "start".to_owned(), |(name, _)| format!("parse {name}"));
+            let sentence = format!("python took longer than {} s to {work}", PARSE_TIMEOUT.as_secs());
             Err(Refusal { code: ErrorCode::BadWorkDir, sentence })
         }
         Ok(Err(error)) => {
@@ -83,7 +84,7 @@ async fn run(python: &str, work_dir: &Path, input: &[u8]) -> io::Result<Output> 
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let mut stdin = child.stdin.take().expect("it is a pipe");
     let write = async move {
-        // At the first file that does not parse, Python ends and reads no more.
+        // This fails if Python ends early. The exit status then says why.
         let _ = stdin.write_all(input).await;
     };
     tokio::join!(write, child.wait_with_output()).1

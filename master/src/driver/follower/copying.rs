@@ -16,7 +16,7 @@ use crate::error_chain::error_chain;
 /// How a stream of output ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StreamEnd {
-    /// It brought the rest of this run's output, and the run has ended.
+    /// This run has ended, and the stream brought the rest of its output.
     RunEnded(Option<Generation>),
     /// It brought some bytes.
     Progressed,
@@ -56,7 +56,7 @@ impl Pod {
     /// the rest of the output is lost. Also returns where the agent's output begins in the file, if that is known.
     async fn copy_run(&self, base: Option<u64>) -> (Option<Generation>, Option<u64>) {
         let Followed { address, log, .. } = &self.followed;
-        // If the agent is the same as in the last copy, one request is enough.
+        // After an earlier copy from this agent, no status is needed to find the place in the file.
         if let Some(base) = base
             && let Ok(StreamEnd::RunEnded(run)) = self.copy_stream(base).await
         {

@@ -1,4 +1,4 @@
-//! The script of a job has failed. Before the failure is judged, the job waits for new code, in the pods that it has.
+//! The script of a job has failed. The job keeps its pods and waits for new code before the failure is judged.
 
 use std::time::Duration;
 
@@ -27,15 +27,19 @@ impl From<Halt> for JobPhase {
 }
 
 impl Halt {
-    /// The wait for new code after this failure, if the job waits. Code that came after the start began ends the wait at once.
+    /// The wait for new code after this failure; `None` if the job does not wait. If the code of the failed script is no
+    /// longer the newest, the wait ends at once.
     pub(super) fn after(failure: &Failure, generation: Generation, next: Generation, seen: Seen<'_>) -> Option<Self> {
-        let wait = seen.policy.wait_after(failure, seen.gang.helper_of(failure))?;
+        let Seen { gang, policy, now, .. } = seen;
+        let wait = policy.wait_after(failure, gang.helper_of(failure))?;
+        // Evaluators do not know the number.
+        let pushes = gang.pushes_of(failure).or_else(|| gang.pushes_in(generation));
         Some(Self {
             generation,
             next,
             failure: failure.clone(),
-            pushes: seen.gang.pushes_in(generation).unwrap_or(seen.policy.pushes),
-            until: seen.now + wait,
+            pushes: pushes.unwrap_or(policy.pushes),
+            until: now + wait,
         })
     }
 }

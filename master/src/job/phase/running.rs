@@ -30,7 +30,7 @@ pub(super) fn running(generation: Generation, since: Duration, seen: Seen<'_>) -
     }
 }
 
-/// Whether an earlier master has ended this start because the gang was to start again, with other members or with new code.
+/// Whether an earlier master has stopped this start to begin another one, with other members or with new code.
 pub(super) fn was_to_start_again(failure: &Failure, generation: Option<Generation>, seen: Seen<'_>) -> bool {
     let has_reason = || seen.policy.elastic.is_some() || generation.is_some_and(|start| is_outdated(start, seen));
     was_stopped(failure) && has_reason()

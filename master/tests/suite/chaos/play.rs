@@ -255,7 +255,7 @@ impl Stage {
             let code = Some(keep_files(jobs.code(), [script, "NAME = 1"]));
             match jobs.patch(&self.place.spec.name, JobPatch { code, ..JobPatch::default() }).await {
                 // An earlier attempt may have succeeded although its answer was lost.
-                Ok(_) | Err(JobsError::Over(_)) => Some(()),
+                Ok(_) | Err(JobsError::TakesNoCode(_)) => Some(()),
                 Err(_) => None,
             }
         })

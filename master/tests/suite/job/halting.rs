@@ -1,4 +1,4 @@
-//! A script fails, and its job waits for new code.
+//! Jobs that wait for new code after their script has failed.
 
 use std::time::Duration;
 
@@ -127,19 +127,28 @@ fn a_run_that_appears_late_is_stopped() {
     assert_eq!(look_at(SOON, halted(0), &late, &halting(0)).0, stopping(Ending::Failed(failure())));
 }
 
+/// A worker of a new master, in the state that its agent reports.
+fn found(index: u32, agent: AgentState, horizon: Option<Generation>) -> Member {
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+    let pod = Some(PodState::Running(Addresses { agent: address, tensorflow: address }));
+    let seen = Observation { pod, agent, is_found: true, ..Observation::NEW };
+    Member::of(id(&format!("worker-{index}")), &seen, horizon)
+}
+
+/// An agent whose script was started after this number of pushes. It has ended unless `exit` is `None`.
+fn status(generation: Generation, pushes: u32, exit: Option<ExitReport>) -> AgentState {
+    AgentState::Status(Box::new(RunStatus {
+        state: if exit.is_some() { RunState::Exited } else { RunState::Configured },
+        generation: Some(generation),
+        exit,
+        membership: Some(Membership { seat: 0, of: 2, start: generation.sequence - 1, pushes }),
+        ..RunStatus::idle("boot")
+    }))
+}
+
 /// A worker whose agent reports that its run in the first start has ended, and that a user had pushed once before.
 fn ended(index: u32, report: ExitReport) -> Member {
-    let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
-    let status = RunStatus {
-        state: RunState::Exited,
-        generation: Some(FIRST),
-        exit: Some(report),
-        membership: Some(Membership { seat: index, of: 2, start: 0, pushes: 1 }),
-        ..RunStatus::idle("boot")
-    };
-    let pod = Some(PodState::Running(Addresses { agent: address, tensorflow: address }));
-    let seen = Observation { pod, agent: AgentState::Status(Box::new(status)), is_found: true, ..Observation::NEW };
-    Member::of(id(&format!("worker-{index}")), &seen, None)
+    found(index, status(FIRST, 1, Some(report)), None)
 }
 
 #[test]
@@ -156,4 +165,29 @@ fn a_new_master_halts_the_job_again_unless_it_finds_newer_code_on_record() {
         let next = look(halted);
         assert_eq!(matches!(next, JobPhase::Restarting { next: SECOND, .. }), starts_again, "{next:?}");
     }
+}
+
+#[test]
+fn a_new_master_does_not_wait_for_code_that_an_earlier_one_was_about_to_start() {
+    let policy = Policy { pushes: 1, ..halting(0) };
+    let look = |phase, members: Vec<Member>| {
+        let gang = Gang::new(members);
+        let seen = Seen { gang: &gang, policy: &policy, restarts: &NO_RESTARTS, epoch: SECOND.epoch, now: SOON };
+        step(phase, JobEvent::Observed, seen).0
+    };
+    let failed = |horizon| found(1, status(FIRST, 0, Some(exit(1, 9))), horizon);
+    // The earlier master died after the push, when one of three agents had the environment of the next start.
+    let configured = found(0, status(AGAIN, 1, None), None);
+    let stopping = look(pending(), vec![configured, failed(None), found(2, AgentState::Silent, None)]);
+    assert_eq!((stopping.generation(), stopping.horizon()), (Some(AGAIN), Some(AGAIN)));
+    let never = ExitReport { outcome: ExitOutcome::NotStarted("stopped".to_owned()), ..stopped(10) };
+    let dead = || {
+        let called_back = found(0, status(AGAIN, 1, Some(never.clone())), Some(AGAIN));
+        let idle = found(2, AgentState::Status(Box::new(RunStatus::idle("boot"))), Some(AGAIN));
+        vec![called_back, failed(Some(AGAIN)), idle]
+    };
+    let halted = look(stopping, dead());
+    let JobPhase::Halted { pushes: 0, .. } = halted else { panic!("{halted:?}") };
+    let next = look(halted, dead());
+    assert!(matches!(next, JobPhase::Restarting { .. }), "{next:?}");
 }

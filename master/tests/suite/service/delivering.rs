@@ -144,7 +144,7 @@ async fn code_that_neither_the_agent_nor_the_master_has_fails_the_job_with_the_w
     assert_eq!(*replica, worker(0));
 }
 
-/// More agents than receive code of one job at the same time.
+/// The number of agents that receive blobs of one job at the same time.
 const MANY: u32 = 32;
 
 #[tokio::test(flavor = "multi_thread")]
