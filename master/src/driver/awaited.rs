@@ -62,6 +62,7 @@ impl Driver {
             | JobPhase::Running { .. }
             | JobPhase::Restarting { .. }
             | JobPhase::Suspended { .. }
+            | JobPhase::Halted { .. }
             | JobPhase::Releasing { .. }
             | JobPhase::Finished { .. } => None,
         }

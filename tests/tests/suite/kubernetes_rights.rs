@@ -94,7 +94,7 @@ type Run = fn(&Scene, &Account, (&str, Duration)) -> Result<(), String>;
 
 /// Follows a TFJob of the cluster that is suspended, so it has no pods, and deletes its job.
 fn run_tfjob(scene: &Scene, account: &Account, (image, patience): (&str, Duration)) -> Result<(), String> {
-    let master = Master::start(scene, account, &["--watch-tfjobs"])?;
+    let master = Master::start(scene, account, &["--watch-tfjobs", "--agent-image", image])?;
     let container = json!({ "name": "tensorflow", "image": image, "command": ["python", "-c", "print('hello')"] });
     let worker = json!({ "template": { "spec": { "containers": [container] } } });
     let tfjob = json!({
