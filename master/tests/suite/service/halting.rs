@@ -16,7 +16,7 @@ use testkit::fake::{Arrival, FakeAgent, FakeBackend, FakeStore};
 use crate::service::delivering::{agents, keep, spec};
 use crate::service::elastic::newest;
 use crate::service::harness::{Master, in_time, reach, until, worker};
-use crate::service::pushing::{keep_other, push, put_push_on_record, runs_in};
+use crate::service::pushing::{keep_both, keep_other, push, put_push_on_record, runs_in};
 
 /// A job without restarts that waits for new code when its script has failed.
 fn halting(master: &Master) -> JobSpec {
@@ -36,9 +36,7 @@ async fn halt(master: &Master, spec: &JobSpec) -> (JobHandle, JobView, [FakeAgen
 
 /// The second master over the pods and the records of the first, with both codes of the tests.
 async fn taken_over(first: &Master, spec: &JobSpec) -> (Master, JobHandle) {
-    let second = Master::over("second", first.backend.clone(), first.store.clone());
-    keep(second.jobs.code());
-    keep_other(&second);
+    let second = Master::with_code("second", first.backend.clone(), first.store.clone(), keep_both);
     in_time("the second master knows the job", second.jobs.complete()).await;
     let job = second.jobs.find(&spec.name).expect("the job is on record");
     (second, job)
@@ -145,7 +143,9 @@ async fn the_pods_of_a_halted_elastic_job_follow_its_number_of_workers() {
     let view = until(&job, |view| view.replicas.len() == 3).await;
     assert_eq!((view.state, third.history().configs.len()), (JobState::Halted, 0));
     master.backend.evict(&spec.name, worker(1), "drained");
-    push(&master, &spec, keep_other(&master)).await.expect("the code is taken");
+    // A push is refused until the master knows that the agent is gone.
+    let other = keep_other(&master);
+    in_time("the code is taken", async { while push(&master, &spec, other).await.is_err() {} }).await;
     let view = until(&job, |view| view.state == JobState::Running && view.roster.len() == 3).await;
     assert_eq!(view.restarts.counted, 0);
 }

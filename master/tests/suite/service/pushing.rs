@@ -28,6 +28,12 @@ fn keep_other_in(store: &CodeStore) -> CodeId {
     keep_files(store, ["print('hello again')", "NAME = 1"])
 }
 
+/// Both codes of these tests, for a master that follows jobs as soon as it begins.
+pub(crate) fn keep_both(store: &CodeStore) {
+    keep(store);
+    keep_other_in(store);
+}
+
 pub(crate) async fn push(master: &Master, spec: &JobSpec, code: CodeId) -> Result<(), String> {
     let patch = JobPatch { code: Some(code), ..JobPatch::default() };
     master.jobs.patch(&spec.name, patch).await.map(drop).map_err(|error| error.to_string())
@@ -103,7 +109,9 @@ async fn a_push_that_outlasts_a_request_names_the_slow_agent_and_is_done_when_it
     agents[1].take_code(TakesCode::AtOnce);
     push(&master, &spec, other).await.expect("all agents have it");
     until(&job, |view| view.started_pushes == 1 && view.code == Some(other)).await;
-    assert_eq!(agents.map(|agent| agent.history().offers), [2, 2], "one delivery for all requests");
+    // The first offer was that of the submit. The last request asks again if the delivery has ended before it.
+    let offers = agents.map(|agent| agent.history().offers);
+    assert!(offers == [2, 2] || offers == [3, 3], "one delivery for all requests: {offers:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -140,8 +148,7 @@ async fn a_new_master_starts_a_job_again_whose_push_it_finds_on_record() {
     let job = first.submit(spec.clone()).await;
     until(&job, runs_in(1, 1)).await;
     first.stop_following().await;
-    let second = Master::over("second", backend, store.clone());
-    keep(second.jobs.code());
+    let second = Master::with_code("second", backend, store.clone(), keep_both);
     let other = keep_other(&second);
     // The first master died after it had written the record.
     put_push_on_record(&store, &spec, other).await;
@@ -173,10 +180,7 @@ async fn a_master_that_died_while_it_stopped_the_scripts_for_a_push_has_not_fail
     for agent in agents(&first, &spec).await {
         agent.end_as_stopped();
     }
-    let second = Master::with_code("second", backend, store.clone(), |code| {
-        keep(code);
-        keep_other_in(code);
-    });
+    let second = Master::with_code("second", backend, store.clone(), keep_both);
     in_time("the second master knows the job", second.jobs.complete()).await;
     let job = second.jobs.find(&spec.name).expect("the job is on record");
     let view = until(&job, |view| view.state == JobState::Running && view.pushes == 1).await;

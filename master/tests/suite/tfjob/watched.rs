@@ -129,7 +129,11 @@ fn counts_alone_are_written_every_thirty_seconds() {
     assert!(matches!(shown.need(Some(&joined), &applied, after(30)), Need::Show(_)));
     let mut unheard = watched(&plain);
     unheard.wrote(created);
-    assert_eq!(unheard.need(Some(&joined), &applied, after(3)), Need::Wait(Duration::from_secs(27)), "before the watch");
+    assert_eq!(
+        unheard.need(Some(&joined), &applied, after(3)),
+        Need::Wait(Duration::from_secs(27)),
+        "before the watch"
+    );
     let running = job(&plain, &json!({ "state": "running", "replicas": replicas }));
     assert_eq!(newest(&shown.need(Some(&running), &applied, after(3))), "TFJobRunning: TFJob mnist is running");
 }
